@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench: what a problem is counted as. Every figure of the command line and of the tables uses these two functions;
+// bench/work.py has the same rules for the scripts.
+//
+// FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key. On the causal diagonal a pair counts half, so a square
+// causal problem counts exactly half of the full one, as everybody's tables do; a window counts the pairs it shows.
+// Bytes are those of q, k, v, o and lse, each moved once: rows of the tensors, used or not.
+#pragma once
+#include "src/problem/tensors.hpp"
+
+namespace froghopper::bench {
+
+// Pairs of one head in a sequence with these many rows.
+inline double visible_pairs(const Problem& p, int64_t rows_q, int64_t rows_kv) {
+  if (!p.masked()) return double(rows_q) * double(rows_kv);
+  double pairs = 0;
+  for (int64_t row = 0; row < rows_q; ++row) {
+    const Visible seen = visible_keys(p, rows_q, rows_kv, row);
+    if (seen.end <= seen.begin) continue;
+    const int64_t level = row + (p.align == FH_BOTTOM_RIGHT ? rows_kv - rows_q : 0);
+    const bool ends_on_diagonal = p.causal() && seen.end == level + 1;
+    pairs += double(seen.end - seen.begin) - (ends_on_diagonal ? 0.5 : 0.0);
+  }
+  return pairs;
+}
+
+// lengths: host memory, read where sequences have lengths of their own.
+inline double flops(const Problem& p, const Views& lengths) {
+  double pairs = 0;
+  if (p.varlen || p.seqused) {
+    for (int64_t b = 0; b < p.batch; ++b)
+      pairs += visible_pairs(p, rows_q(p, lengths, b).used, rows_kv(p, lengths, b).used);
+  } else {
+    pairs = double(p.batch) * visible_pairs(p, p.seq_q, p.seq_kv);
+  }
+  return 2.0 * double(p.dim_qk + p.dim_v) * double(p.heads_q) * pairs;
+}
+
+inline double bytes_moved(const Problem& p) {
+  const double columns = double(p.dim_qk + p.dim_v) * size_of(p.dtype);
+  const double rows_q = double(p.rows_q()), rows_kv = double(p.rows_kv());
+  return columns * (rows_q * double(p.heads_q) + rows_kv * double(p.heads_kv)) + 4 * rows_q * double(p.heads_q);
+}
+
+}  // namespace froghopper::bench
