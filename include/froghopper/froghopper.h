@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * froghopper.h - exact attention on NVIDIA Hopper GPUs and on the CPU: the C interface.
+ *
+ *   O = softmax(scale Q K^T + mask) V
+ *
+ *   describe   fh_problem p = fh_problem_init(); p.batch = 2; ...       shapes and options, no pointers
+ *   plan       fh_plan_create(&p, NULL, &plan);                         picks backend, kernel, tiles, workspace
+ *   run        fh_plan_run(plan, &tensors, workspace, bytes, stream);   on a GPU: asynchronous, graph-capturable
+ *   forget     fh_plan_destroy(plan);
+ *   or         fh_attention(&p, NULL, &tensors, workspace, bytes, stream);   the same in one call, plans cached
+ *
+ * Conventions
+ *   (1) Shapes read [batch, seq, heads, dim]. Strides are int64_t and count elements. The stride of dim is 1.
+ *   (2) Calls that can fail return fh_status. fh_last_error() explains the last failure on this thread. A call that
+ *       fails has launched nothing and written nothing.
+ *   (3) A struct starts with its own size. New fields are only ever appended; their zero value means "as before".
+ *   (4) The library never prints, never exits, never allocates device memory, never synchronises a stream.
+ *   (5) A plan is immutable. Any number of threads may run it at once, each with its own workspace.
+ *   (6) Every row of o and lse that the shapes name is written, also rows of no sequence: a query row that sees no key
+ *       gets o = 0 and lse = -inf. Nothing else is written.
+ *   (7) Memory that no visible key or query occupies (padding, rows past a sequence's end) may hold anything, NaN too.
+ */
+#ifndef FROGHOPPER_FROGHOPPER_H_
+#define FROGHOPPER_FROGHOPPER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define FH_API __attribute__((visibility("default")))
+#else
+#define FH_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fh_plan fh_plan;
+
+typedef enum fh_status {
+  FH_OK = 0,
+  FH_INVALID_PROBLEM = 1, /* the description contradicts itself */
+  FH_UNSUPPORTED = 2,     /* consistent, but nothing on the chosen backend computes it */
+  FH_INVALID_TENSOR = 3,  /* a pointer, stride, alignment or workspace does not match the plan */
+  FH_NO_DEVICE = 4,       /* no Hopper GPU, no driver, or one that is too old */
+  FH_COMPILE_FAILED = 5,  /* a kernel could not be compiled or loaded */
+  FH_LAUNCH_FAILED = 6,   /* the driver refused the launch */
+  FH_INTERNAL = 7         /* out of host memory, or a bug in the library */
+} fh_status;
+
+typedef enum fh_op { FH_FORWARD = 1 } fh_op;
+typedef enum fh_dtype { FH_F16 = 1, FH_BF16 = 2, FH_F32 = 3 } fh_dtype; /* f32: CPU only */
+
+/* What a mask is aligned to when there are more keys than queries, or fewer. */
+typedef enum fh_align {
+  FH_BOTTOM_RIGHT = 0, /* the last query sees the last key: query i is level with key i + seq_kv - seq_q */
+  FH_TOP_LEFT = 1      /* the first query sees the first key: query i is level with key i */
+} fh_align;
+
+#define FH_ALL ((int64_t)-1) /* a window without a bound on that side */
+
+typedef struct fh_problem {
+  size_t size; /* sizeof(fh_problem); fh_problem_init sets it */
+
+  /* What is computed. */
+  fh_op op;
+  fh_dtype dtype;             /* of q, k, v and o */
+  int64_t batch;              /* sequences */
+  int64_t heads_q, heads_kv;  /* heads_kv divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
+  int64_t seq_q, seq_kv;      /* rows of every sequence; with varlen, an upper bound on the longest one's */
+  int64_t dim_qk, dim_v;      /* columns of q and k, columns of v and o: multiples of 8 from 8 to 256 */
+  int64_t total_q, total_kv;  /* varlen only: rows of the packed q and of the packed k and v */
+  int32_t varlen;             /* nonzero: sequences lie end to end in [1, total, heads, dim]; cu_seqlens say where */
+  int32_t seqused;            /* nonzero: seqused_q or seqused_kv give how many rows of a sequence count */
+  int32_t causal;             /* nonzero: window_right = 0 */
+  fh_align align;             /* of causal and window */
+  int64_t window_left;        /* keys a query sees before the one it is level with; FH_ALL: no bound */
+  int64_t window_right;       /* keys a query sees after it; FH_ALL: no bound */
+  float scale;                /* of q k^T; 0 means 1/sqrt(dim_qk) */
+  float softcap;              /* scores become softcap tanh(score / softcap); 0 means none */
+  int32_t sink;               /* nonzero: tensors.sink holds one more logit a head, in the denominator alone */
+
+  /* How it may be computed. These never change the result beyond rounding. */
+  int32_t deterministic;      /* nonzero: bit-equal from run to run (forward always is) */
+  int64_t max_sms;            /* SMs (GPU) or threads (CPU) it may occupy; 0 means all */
+} fh_problem;
+
+/* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
+static inline fh_problem fh_problem_init(void) {
+  fh_problem p = {sizeof(fh_problem), FH_FORWARD, FH_BF16, 0, 0, 0, 0, 0, 0, 0, 0,      0, 0, 0, 0,
+                  FH_BOTTOM_RIGHT,    FH_ALL,     FH_ALL,  0, 0, 0, 0, 0};
+  return p;
+}
+
+typedef struct fh_tensor {
+  void* data;
+  int64_t stride_batch, stride_seq, stride_head; /* elements; stride_batch is ignored with varlen */
+} fh_tensor;
+
+/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper; there q, k, v and o are 16-byte aligned
+ * and the strides of extents above 1 are multiples of 8 elements. */
+typedef struct fh_tensors {
+  size_t size;                 /* sizeof(fh_tensors); fh_tensors_init sets it */
+  fh_tensor q;                 /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
+  fh_tensor k;                 /* [batch, seq_kv, heads_kv, dim_qk]; varlen [total_kv, ...]. Read. */
+  fh_tensor v;                 /* [batch, seq_kv, heads_kv, dim_v]; varlen [total_kv, ...]. Read. */
+  fh_tensor o;                 /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written. */
+  float* lse;                  /* natural log of the softmax denominator, sink included: [batch, heads_q, seq_q],
+                                  varlen [heads_q, total_q], dense. Written. May be NULL. */
+  const int32_t* cu_seqlens_q; /* varlen: [batch + 1], first row of each sequence, then the end; else NULL */
+  const int32_t* cu_seqlens_kv;
+  const int32_t* seqused_q;    /* seqused: [batch], rows that count; NULL: all of them */
+  const int32_t* seqused_kv;
+  const float* sink;           /* sink: [heads_q] */
+} fh_tensors;
+
+static inline fh_tensors fh_tensors_init(void) {
+  fh_tensors t = {sizeof(fh_tensors), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0},
+                  NULL,               NULL,            NULL,            NULL,            NULL,
+                  NULL};
+  return t;
+}
+
+/* target: where it shall run.
+ *   NULL or "auto"   the current Hopper GPU where there is one and it computes this problem, else the CPU
+ *   "hopper"         the current Hopper GPU, or a refusal; "hopper:1" for GPU 1
+ *   "cpu"            this machine's CPU
+ *   "h200 132sm"     a GPU that need not be here: the plan can be read, not run */
+FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
+FH_API void fh_plan_destroy(fh_plan* plan);
+FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan);
+FH_API int fh_plan_on_gpu(const fh_plan* plan);     /* nonzero: tensors and workspace are GPU memory */
+FH_API const char* fh_plan_line(const fh_plan* plan); /* one line of text; lives as long as the plan */
+
+/* workspace: 16-byte aligned, any content, on the tensors' GPU; may be NULL where the plan needs 0 bytes.
+ * stream: a CUstream or cudaStream_t; ignored on the CPU, where the call returns when the result is there. */
+FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, void* workspace, size_t workspace_bytes,
+                             void* stream);
+
+/* Finds or makes the plan, then runs it. Workspace: fh_workspace_bytes_max is enough for every problem. */
+FH_API fh_status fh_attention(const fh_problem* problem, const char* target, const fh_tensors* tensors, void* workspace,
+                              size_t workspace_bytes, void* stream);
+FH_API size_t fh_workspace_bytes_max(void);
+
+/* A problem as one line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal".
+ * fh_problem_print writes at most bytes characters with the closing zero and returns the length without it. */
+FH_API fh_status fh_problem_parse(const char* line, fh_problem* problem);
+FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t bytes, size_t* length);
+
+/* Why the problem can or cannot be computed there, in words; lives until this thread's next call of it. */
+FH_API const char* fh_explain(const fh_problem* problem, const char* target);
+
+FH_API const char* fh_last_error(void); /* of this thread; valid until its next failing call; "" before the first */
+FH_API const char* fh_status_name(fh_status status);
+FH_API const char* fh_version(void); /* "0.1.0" */
+
+/* What the library does (plans made, kernels compiled), one line a message, to your function; NULL turns it off.
+ * It may be called from any thread. */
+typedef void (*fh_log_function)(const char* line, void* user);
+FH_API void fh_set_log(fh_log_function function, void* user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FROGHOPPER_FROGHOPPER_H_ */

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// problem: where each sequence begins, how many rows it has and how many of them count. Reads cu_seqlens and seqused,
+// so it is for host memory; on a GPU the kernel reads them itself.
+#include "src/base/text.hpp"
+#include "src/problem/tensors.hpp"
+
+namespace froghopper {
+namespace {
+
+// What differs between the side of the queries and the side of the keys.
+struct Side {
+  const char* name;  // "q", "kv"
+  int64_t seq, total;
+  const int32_t *cu_seqlens, *seqused;
+};
+
+Side queries(const Problem& p, const Views& v) { return {"q", p.seq_q, p.total_q, v.cu_seqlens_q, v.seqused_q}; }
+Side keys(const Problem& p, const Views& v) { return {"kv", p.seq_kv, p.total_kv, v.cu_seqlens_kv, v.seqused_kv}; }
+
+Rows rows_of(const Side& side, int64_t b) {
+  Rows rows{0, side.seq, 0};
+  if (side.cu_seqlens) rows = {side.cu_seqlens[b], int64_t{side.cu_seqlens[b + 1]} - side.cu_seqlens[b], 0};
+  rows.used = side.seqused ? side.seqused[b] : rows.extent;
+  return rows;
+}
+
+std::string wrong_lengths(const Side& side, int64_t batch) {
+  const char* const name = side.name;
+  if (side.cu_seqlens && side.cu_seqlens[0] != 0)
+    return text("cu_seqlens_{}[0] is {}; the first sequence begins at row 0. Set it to 0.", name, side.cu_seqlens[0]);
+  for (int64_t b = 0; b < batch; ++b) {
+    const Rows rows = rows_of(side, b);
+    if (rows.extent < 0)
+      return text("cu_seqlens_{0} falls from {2} to {3} after sequence {1}; sequences lie end to end. Let it rise.",
+                  name, b, rows.first, rows.first + rows.extent);
+    if (side.cu_seqlens && rows.first + rows.extent > side.total)
+      return text("cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Raise the total.",
+                  name, b + 1, rows.first + rows.extent, name, side.total);
+    if (rows.extent > side.seq)
+      return text("sequence {} has {} rows and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it.", b,
+                  rows.extent, name, side.seq, name);
+    if (rows.used < 0 || rows.used > rows.extent)
+      return text("seqused_{}[{}] is {} and the sequence has {} rows; as many count at most. Use 0 to {}.", name, b,
+                  rows.used, rows.extent, rows.extent);
+  }
+  return {};
+}
+
+}  // namespace
+
+Rows rows_q(const Problem& p, const Views& views, int64_t sequence) { return rows_of(queries(p, views), sequence); }
+Rows rows_kv(const Problem& p, const Views& views, int64_t sequence) { return rows_of(keys(p, views), sequence); }
+
+Result<void> check_lengths(const Problem& p, const Views& views) {
+  for (const Side& side : {queries(p, views), keys(p, views)}) {
+    std::string wrong = wrong_lengths(side, p.batch);
+    if (!wrong.empty()) return Failure{FH_INVALID_TENSOR, std::move(wrong)};
+  }
+  return {};
+}
+
+}  // namespace froghopper

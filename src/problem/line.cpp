@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// problem: a problem as one line of text and back. The line is a test case, a benchmark row, a log entry and a bug
+// report at once, so it is exact: floats have as many digits as it takes to read the same float back.
+//
+//   fwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] [scaleX]
+//       [softcapX] [sink] [det] [smsN]
+//
+// Printed in this order, with what differs from the default; read in any order after the first two words. A window of
+// -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <vector>
+
+#include "src/base/text.hpp"
+#include "src/problem/problem.hpp"
+
+namespace froghopper {
+namespace {
+
+struct Word {
+  std::string_view all;         // "hq16"
+  std::string_view key, value;  // "hq", "16"
+  size_t offset;                // of its first character in the line
+};
+
+std::vector<Word> words_of(std::string_view line);
+std::string read_word(const Word&, fh_problem&);
+std::string missing_word(const std::vector<Word>&);
+
+// The words with a number, in the order of the line.
+struct Number {
+  std::string_view key;
+  int64_t fh_problem::*field;
+  bool required;
+};
+constexpr Number numbers[] = {
+    {"b", &fh_problem::batch, true},      {"hq", &fh_problem::heads_q, true},  {"hkv", &fh_problem::heads_kv, true},
+    {"sq", &fh_problem::seq_q, true},     {"skv", &fh_problem::seq_kv, true},  {"d", &fh_problem::dim_qk, true},
+    {"dv", &fh_problem::dim_v, false},    {"tq", &fh_problem::total_q, false}, {"tkv", &fh_problem::total_kv, false},
+    {"sms", &fh_problem::max_sms, false},
+};
+
+struct Factor {
+  std::string_view key;
+  float fh_problem::*field;
+};
+constexpr Factor factors[] = {{"scale", &fh_problem::scale}, {"softcap", &fh_problem::softcap}};
+
+struct Flag {
+  std::string_view key;
+  int32_t fh_problem::*field;
+};
+constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},
+                          {"seqused", &fh_problem::seqused},
+                          {"causal", &fh_problem::causal},
+                          {"sink", &fh_problem::sink},
+                          {"det", &fh_problem::deterministic}};
+
+constexpr std::string_view grammar =
+    "A line is: fwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] "
+    "[scaleX] [softcapX] [sink] [det] [smsN]";
+
+}  // namespace
+
+Result<Problem> Problem::parse(const std::string& line) {
+  const std::vector<Word> words = words_of(line);
+  const auto wrong = [](std::string text) { return Failure{FH_INVALID_PROBLEM, std::move(text)}; };
+  if (words.size() < 2) return wrong(text("\"{}\" is no problem. {}.", line, grammar));
+
+  fh_problem p = fh_problem_init();
+  if (words[0].all != "fwd")
+    return wrong(
+        text("\"{}\" at offset {}: a line begins with its operation. Use fwd.", words[0].all, words[0].offset));
+  const auto named = [&](Dtype t) { return words[1].all == name_of(t); };
+  if (named(Dtype::f16))
+    p.dtype = FH_F16;
+  else if (named(Dtype::bf16))
+    p.dtype = FH_BF16;
+  else if (named(Dtype::f32))
+    p.dtype = FH_F32;
+  else
+    return wrong(text("\"{}\" at offset {}: the second word is the type. Use f16, bf16 or f32.", words[1].all,
+                      words[1].offset));
+
+  for (size_t i = 2; i < words.size(); ++i) {
+    for (size_t j = 2; j < i; ++j)
+      if (words[j].key == words[i].key)
+        return wrong(text("\"{}\" at offset {}: {} is there already, at offset {}. Leave one of them.", words[i].all,
+                          words[i].offset, words[i].key, words[j].offset));
+    std::string bad = read_word(words[i], p);
+    if (!bad.empty()) return wrong(text("\"{}\" at offset {}: {}", words[i].all, words[i].offset, bad));
+  }
+  std::string missing = missing_word(words);
+  if (!missing.empty()) return wrong(std::move(missing));
+  return from(p);
+}
+
+std::string Problem::line() const {
+  std::string line =
+      text("fwd {} b{} hq{} hkv{} sq{} skv{} d{}", name_of(dtype), batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk);
+  if (dim_v != dim_qk) line += text(" dv{}", dim_v);
+  if (varlen) line += text(" varlen tq{} tkv{}", total_q, total_kv);
+  if (seqused) line += " seqused";
+  if (causal())
+    line += " causal";
+  else if (masked())
+    line += text(" window{},{}", window_left, window_right);
+  if (align == FH_TOP_LEFT) line += " topleft";
+  if (scale != default_scale(dim_qk)) line += text(" scale{}", scale);
+  if (softcap != 0) line += text(" softcap{}", softcap);
+  if (sink) line += " sink";
+  if (deterministic) line += " det";
+  if (max_sms != 0) line += text(" sms{}", max_sms);
+  return line;
+}
+
+const char* name_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f16: return "f16";
+    case Dtype::bf16: return "bf16";
+    case Dtype::f32: return "f32";
+  }
+  return "?";
+}
+
+namespace {
+
+// Blanks may come in runs, so that lines in a file can stand in columns.
+std::vector<Word> words_of(std::string_view line) {
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
+  std::vector<Word> words;
+  for (auto at = line.begin(); (at = std::find_if_not(at, line.end(), is_blank)) != line.end();) {
+    const auto end = std::find_if(at, line.end(), is_blank);
+    const auto key_end = std::find_if_not(at, end, is_letter);
+    words.push_back({{at, end}, {at, key_end}, {key_end, end}, static_cast<size_t>(at - line.begin())});
+    at = end;
+  }
+  return words;
+}
+
+// The whole text is one number, or it is not one: "16" but not "16k", "" or more than the type can hold.
+template <class T>
+std::string read_number(std::string_view value, T& number) {
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc::result_out_of_range) return "this number is out of range. Use a smaller one.";
+  if (error != std::errc() || end != value.data() + value.size()) return "a number is expected after the letters.";
+  return {};
+}
+
+std::string read_window(std::string_view value, fh_problem& p) {
+  const size_t comma = value.find(',');
+  if (comma == value.npos || !read_number(value.substr(0, comma), p.window_left).empty() ||
+      !read_number(value.substr(comma + 1), p.window_right).empty())
+    return "two numbers are expected: windowLEFT,RIGHT in keys, -1 for all on that side.";
+  return {};
+}
+
+// Puts one word into the struct; returns what is wrong with it.
+std::string read_word(const Word& word, fh_problem& p) {
+  for (const Number& number : numbers)
+    if (word.key == number.key) return read_number(word.value, p.*number.field);
+  for (const Factor& factor : factors)
+    if (word.key == factor.key) return read_number(word.value, p.*factor.field);
+  if (word.key == "window") return read_window(word.value, p);
+
+  for (const Flag& flag : flags)
+    if (word.all == flag.key) {
+      p.*flag.field = 1;
+      return {};
+    }
+  if (word.all == "topleft") {
+    p.align = FH_TOP_LEFT;
+    return {};
+  }
+  return text("this word is unknown. {}.", grammar);
+}
+
+std::string missing_word(const std::vector<Word>& words) {
+  const auto has = [&](std::string_view key) {
+    return std::any_of(words.begin() + 2, words.end(), [&](const Word& word) { return word.key == key; });
+  };
+  for (const Number& number : numbers)
+    if (number.required && !has(number.key)) return text("{0}N is missing. Add {0} and its number.", number.key);
+  if (has("varlen") && !(has("tq") && has("tkv")))
+    return "varlen stands without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
+  if (has("causal") && has("window"))
+    return "causal and window are both there. causal is window-1,0: leave one of them.";
+  return {};
+}
+
+}  // namespace
+}  // namespace froghopper

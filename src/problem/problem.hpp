@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// problem: what is computed, as a value. Every default is filled in and every contradiction already rejected.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "contract/dtype.h"
+#include "src/base/result.hpp"
+
+namespace froghopper {
+
+inline constexpr int64_t all_keys = FH_ALL;  // a window without a bound on that side
+
+struct Problem {
+  fh_op op = FH_FORWARD;
+  Dtype dtype = Dtype::bf16;
+  int64_t batch = 1, heads_q = 1, heads_kv = 1;
+  int64_t seq_q = 0, seq_kv = 0;  // rows; with varlen, an upper bound on the longest sequence's
+  int64_t dim_qk = 128, dim_v = 128;
+  bool varlen = false;
+  int64_t total_q = 0, total_kv = 0;  // varlen: rows of the packed tensors; else 0
+  bool seqused = false;
+  fh_align align = FH_BOTTOM_RIGHT;  // FH_BOTTOM_RIGHT where there is no mask, so that equal problems are equal
+  int64_t window_left = all_keys, window_right = all_keys;  // causal: all_keys, 0
+  float scale = 0;                                          // never 0 here: the default is filled in
+  float softcap = 0;
+  bool sink = false;
+  bool deterministic = false;
+  int64_t max_sms = 0;
+
+  // problem/validate.cpp: all messages about a description live there.
+  static Result<Problem> from(const fh_problem&);
+  // problem/line.cpp: parse(p.line()) == p for every valid p, and line() has one spelling for every problem.
+  static Result<Problem> parse(const std::string& line);
+  std::string line() const;
+  fh_problem user_struct() const;  // from(p.user_struct()) == p
+
+  bool causal() const { return window_left == all_keys && window_right == 0; }
+  bool masked() const { return window_left != all_keys || window_right != all_keys; }
+  int64_t rows_q() const { return varlen ? total_q : batch * seq_q; }  // rows of q and o over all sequences
+  int64_t rows_kv() const { return varlen ? total_kv : batch * seq_kv; }
+
+  bool operator==(const Problem&) const = default;
+};
+
+float default_scale(int64_t dim_qk);  // 1/sqrt(dim_qk), rounded once
+const char* name_of(Dtype);           // "f16", "bf16", "f32"
+
+// Mask rule of one sequence with rows_q queries and rows_kv keys: query row i sees the keys of [begin, end).
+// The one truth for oracle, CPU backend and tests; the kernel has the same rule in 32 bits.
+struct Visible {
+  int64_t begin, end;  // begin >= end: none
+};
+Visible visible_keys(const Problem&, int64_t rows_q, int64_t rows_kv, int64_t row);
+
+}  // namespace froghopper

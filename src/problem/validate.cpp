@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// problem: the user's description -> Problem. Every message that a description can cause lives here, one rule after
+// the other; what a backend cannot compute is not an error here, the backends say that themselves.
+#include <cmath>
+#include <cstddef>
+#include <initializer_list>
+
+#include "src/base/text.hpp"
+#include "src/problem/problem.hpp"
+#include "src/problem/sized.hpp"
+
+namespace froghopper {
+namespace {
+
+// A rule returns what is wrong with a description, or nothing.
+std::string known_values(const fh_problem&);
+std::string sizes(const fh_problem&);
+std::string heads(const fh_problem&);
+std::string dims(const fh_problem&);
+std::string packing(const fh_problem&);
+std::string window(const fh_problem&);
+std::string factors(const fh_problem&);
+std::string reach(const fh_problem&);
+Problem filled_in(const fh_problem&);
+
+// Every description names its shape, so every version of the struct reaches to total_q at least.
+constexpr size_t smallest_problem = offsetof(fh_problem, total_q);
+
+}  // namespace
+
+Result<Problem> Problem::from(const fh_problem& user) {
+  auto whole = whole_struct(&user, fh_problem_init(), smallest_problem, FH_INVALID_PROBLEM, "fh_problem");
+  if (!whole) return whole.failure();
+  if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
+
+  for (auto rule : {known_values, sizes, heads, dims, packing, window, factors, reach}) {
+    std::string wrong = rule(*whole);
+    if (!wrong.empty()) return Failure{FH_INVALID_PROBLEM, std::move(wrong)};
+  }
+  return filled_in(*whole);
+}
+
+float default_scale(int64_t dim_qk) { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim_qk))); }
+
+namespace {
+
+std::string known_values(const fh_problem& p) {
+  const int op = static_cast<int>(p.op), dtype = static_cast<int>(p.dtype), align = static_cast<int>(p.align);
+  if (op != FH_FORWARD) return text("op is {}; this version computes the forward pass. Use FH_FORWARD.", op);
+  if (dtype != FH_F16 && dtype != FH_BF16 && dtype != FH_F32)
+    return text("dtype is {}, which names no type. Use FH_F16, FH_BF16 or FH_F32.", dtype);
+  if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
+    return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
+  return {};
+}
+
+std::string sizes(const fh_problem& p) {
+  const struct {
+    const char* name;
+    int64_t value;
+  } all[] = {
+      {"batch", p.batch}, {"seq_q", p.seq_q}, {"seq_kv", p.seq_kv}, {"total_q", p.total_q}, {"total_kv", p.total_kv}};
+  for (const auto& size : all)
+    if (size.value < 0) return text("{} is {}; sizes are not negative. Use 0 for none.", size.name, size.value);
+  if (p.max_sms < 0) return text("max_sms is {}; it is a number of SMs or threads. Use 0 for all.", p.max_sms);
+  return {};
+}
+
+// "1, 2, 4 or 8". Long lists help nobody: they end at 256.
+std::string divisors_of(int64_t n) {
+  std::string list = "1";
+  for (int64_t d = 2; d < n && d <= 256; ++d)
+    if (n % d == 0) list += text(", {}", d);
+  return n == 1 ? list : text("{} or {}", list, n);
+}
+
+std::string heads(const fh_problem& p) {
+  if (p.heads_q < 1) return text("heads_q is {}; a problem has at least one query head. Set heads_q.", p.heads_q);
+  if (p.heads_kv < 1)
+    return text(
+        "heads_kv is {}; a problem has at least one key head. Use heads_q, {}, where every query head has its "
+        "own.",
+        p.heads_kv, p.heads_q);
+  if (p.heads_q % p.heads_kv != 0)
+    return text("heads_kv is {} and heads_q is {}; heads_kv must divide heads_q. Use {}.", p.heads_kv, p.heads_q,
+                divisors_of(p.heads_q));
+  return {};
+}
+
+std::string dims(const fh_problem& p) {
+  const auto fits = [](int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
+  const auto rounded_up = [](int64_t dim) { return (dim + 7) / 8 * 8; };
+  const char* const rule = "head dims are multiples of 8 from 8 to 256";
+  if (p.dim_qk < 1 || p.dim_qk > 256) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
+  if (p.dim_v < 1) return text("dim_v is {}; {}. Use 0 for the same as dim_qk.", p.dim_v, rule);
+  if (p.dim_v > 256)
+    return text("dim_v is {}; {}. Compute o in slices of v's columns, each with the same q and k.", p.dim_v, rule);
+  if (!fits(p.dim_qk))
+    return text(
+        "dim_qk is {0}; {1}. Pad q and k with zero columns to {2} and set scale to 1/sqrt({0}); the result "
+        "does not change.",
+        p.dim_qk, rule, rounded_up(p.dim_qk));
+  if (!fits(p.dim_v))
+    return text("dim_v is {0}; {1}. Pad v with zero columns to {2}; o has {2} then, the last ones zero.", p.dim_v,
+                rule, rounded_up(p.dim_v));
+  return {};
+}
+
+std::string packing(const fh_problem& p) {
+  if (p.varlen) return {};
+  if (p.total_q != 0)
+    return text("total_q is {} without varlen; only packed sequences have a total. Set varlen or leave it 0.",
+                p.total_q);
+  if (p.total_kv != 0)
+    return text("total_kv is {} without varlen; only packed sequences have a total. Set varlen or leave it 0.",
+                p.total_kv);
+  return {};
+}
+
+std::string window(const fh_problem& p) {
+  if (p.window_left < FH_ALL)
+    return text("window_left is {}; it counts keys. Use FH_ALL (-1) for all of them.", p.window_left);
+  if (p.window_right < FH_ALL)
+    return text("window_right is {}; it counts keys. Use FH_ALL (-1) for all of them.", p.window_right);
+  if (p.causal && p.window_right > 0)
+    return text(
+        "causal is set and window_right is {}; a causal query sees no key after it. Set window_right to 0, or "
+        "causal to 0.",
+        p.window_right);
+  return {};
+}
+
+std::string factors(const fh_problem& p) {
+  if (!std::isfinite(p.scale) || p.scale < 0)
+    return text("scale is {}; it must be positive and finite. Use 0 for 1/sqrt(dim_qk).", p.scale);
+  if (!std::isfinite(p.softcap) || p.softcap < 0)
+    return text("softcap is {}; it must be positive and finite. Use 0 for none.", p.softcap);
+  return {};
+}
+
+bool product_fits(std::initializer_list<int64_t> sizes) {
+  int64_t product = 1;
+  for (int64_t size : sizes)
+    if (__builtin_mul_overflow(product, size > 0 ? size : 1, &product)) return false;
+  return true;
+}
+
+// Every later product of sizes (elements, bytes, tiles) is one of these or smaller, so none of them can overflow.
+// Sizes count as 1 at least: then products of fewer of them fit too.
+std::string reach(const fh_problem& p) {
+  const int64_t widest_row = 256 * static_cast<int64_t>(sizeof(float));  // bytes
+  const char* const rule = "the bytes of a tensor are counted in 64 bits. Set the sizes right.";
+  if (!product_fits({p.batch, p.seq_q, p.heads_q, widest_row}))
+    return text("batch {} x seq_q {} x heads_q {} is too large; {}", p.batch, p.seq_q, p.heads_q, rule);
+  if (!product_fits({p.batch, p.seq_kv, p.heads_q, widest_row}))
+    return text("batch {} x seq_kv {} x heads_q {} is too large; {}", p.batch, p.seq_kv, p.heads_q, rule);
+  if (!product_fits({p.total_q, p.heads_q, widest_row}))
+    return text("total_q {} x heads_q {} is too large; {}", p.total_q, p.heads_q, rule);
+  if (!product_fits({p.total_kv, p.heads_q, widest_row}))
+    return text("total_kv {} x heads_q {} is too large; {}", p.total_kv, p.heads_q, rule);
+  return {};
+}
+
+Problem filled_in(const fh_problem& p) {
+  Problem full;
+  full.op = p.op;
+  full.dtype = static_cast<Dtype>(p.dtype);  // the same numbers, see below
+  full.batch = p.batch, full.heads_q = p.heads_q, full.heads_kv = p.heads_kv;
+  full.seq_q = p.seq_q, full.seq_kv = p.seq_kv;
+  full.dim_qk = p.dim_qk, full.dim_v = p.dim_v;
+  full.varlen = p.varlen != 0;
+  full.total_q = p.total_q, full.total_kv = p.total_kv;
+  full.seqused = p.seqused != 0;
+  full.window_left = p.window_left;
+  full.window_right = p.causal ? 0 : p.window_right;
+  full.align = full.masked() ? p.align : FH_BOTTOM_RIGHT;
+  full.scale = p.scale == 0 ? default_scale(p.dim_qk) : p.scale;
+  full.softcap = p.softcap == 0 ? 0 : p.softcap;  // -0 is 0
+  full.sink = p.sink != 0;
+  full.deterministic = p.deterministic != 0;
+  full.max_sms = p.max_sms;
+  return full;
+}
+
+static_assert(static_cast<int>(Dtype::f16) == FH_F16 && static_cast<int>(Dtype::bf16) == FH_BF16 &&
+              static_cast<int>(Dtype::f32) == FH_F32);
+
+}  // namespace
+
+fh_problem Problem::user_struct() const {
+  fh_problem p = fh_problem_init();
+  p.op = op;
+  p.dtype = static_cast<fh_dtype>(dtype);
+  p.batch = batch, p.heads_q = heads_q, p.heads_kv = heads_kv;
+  p.seq_q = seq_q, p.seq_kv = seq_kv;
+  p.dim_qk = dim_qk, p.dim_v = dim_v;
+  p.total_q = total_q, p.total_kv = total_kv;
+  p.varlen = varlen, p.seqused = seqused, p.causal = causal(), p.align = align;
+  p.window_left = window_left, p.window_right = window_right;
+  p.scale = scale, p.softcap = softcap;
+  p.sink = sink, p.deterministic = deterministic, p.max_sms = max_sms;
+  return p;
+}
+
+}  // namespace froghopper
