@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/ptx: conversions and the special functions, each with the error PTX ISA states for it.
+#pragma once
+#include "device/ptx/mbarrier.cuh"
+
+namespace froghopper::ptx {
+
+// Two fp32 values rounded to nearest even and packed, lo in the low half.
+template <class T>
+__device__ __forceinline__ u32 cvt_pack2(float lo, float hi);
+template <>
+__device__ __forceinline__ u32 cvt_pack2<bf16>(float lo, float hi) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+template <>
+__device__ __forceinline__ u32 cvt_pack2<f16>(float lo, float hi) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+
+__device__ __forceinline__ float ex2_approx(float x) {  // 2^x, relative error 2^-22
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float rcp_approx(float x) {  // 1/x, 1 ulp
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float lg2_approx(float x) {  // log2 x, absolute error 2^-22 near 1, relative elsewhere
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace froghopper::ptx

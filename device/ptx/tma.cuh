@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/ptx: loads by the copy engine (PTX ISA, cp.async.bulk.tensor). Coordinates are in elements, innermost first;
+// a box may begin and end out of bounds, what lies there arrives as zeros and counts as bytes.
+#pragma once
+#include "device/ptx/mbarrier.cuh"
+
+namespace froghopper::ptx {
+
+__device__ __forceinline__ void tma_load_4d(void* dst, const void* map, u64* bar, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(smem_addr(dst)),
+      "l"(map), "r"(smem_addr(bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+__device__ __forceinline__ void tma_load_5d(void* dst, const void* map, u64* bar, int c0, int c1, int c2, int c3,
+                                            int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(smem_addr(dst)),
+      "l"(map), "r"(smem_addr(bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
+}  // namespace froghopper::ptx

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/ptx: ordering of wgmma, the asynchronous matrix product of a warpgroup (PTX ISA, "wgmma").
+#pragma once
+#include "device/ptx/wgmma_generated.cuh"
+
+namespace froghopper::ptx {
+
+// Before the first wgmma whose registers ordinary instructions have written.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Returns when at most Pending of the newest groups are in flight.
+template <int Pending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+}  // namespace froghopper::ptx

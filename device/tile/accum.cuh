@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/tile: matrices in the registers of one warpgroup, and their way to global memory.
+#pragma once
+#include "device/ptx/math.cuh"
+#include "device/tile/shared_tile.cuh"
+
+namespace froghopper::tile {
+
+// 64 x Cols fp32 in the wgmma accumulator layout (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16", D).
+// This thread owns two rows, "top" and "bottom" (8 apart); every 4 values are top, top, bottom, bottom.
+template <int Cols>
+struct Accum {
+  float x[Cols / 2];
+
+  __device__ Accum() {}  // registers start undefined: zeroing them would lengthen their lives
+  __device__ void clear() {
+#pragma unroll
+    for (float& v : x) v = 0.f;
+  }
+  __device__ void scale_rows(float top, float bottom) {
+#pragma unroll
+    for (int i = 0; i < Cols / 2; ++i) x[i] *= (i & 2) ? bottom : top;
+  }
+};
+
+// The row of this thread's top values within the 64; bottom is 8 further.
+__device__ __forceinline__ int thread_row() { return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4; }
+// The column of value i of an Accum is thread_col() + col_of(i).
+__device__ __forceinline__ int thread_col() { return threadIdx.x % 4 * 2; }
+__device__ __forceinline__ constexpr int col_of(int i) { return i / 4 * 8 + i % 2; }
+
+// The same 64 x Cols values rounded to 2 bytes, laid out as wgmma register operand A.
+template <int Cols>
+struct OperandA {
+  u32 x[Cols / 16][4];
+  __device__ OperandA() {}
+};
+
+template <class T, int Cols>
+__device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>& src) {
+#pragma unroll
+  for (int i = 0; i < Cols / 8; ++i) {  // 4 accumulators -> 2 registers
+    dst.x[i / 2][i % 2 * 2 + 0] = ptx::cvt_pack2<T>(src.x[4 * i + 0], src.x[4 * i + 1]);
+    dst.x[i / 2][i % 2 * 2 + 1] = ptx::cvt_pack2<T>(src.x[4 * i + 2], src.x[4 * i + 3]);
+  }
+}
+
+// x[j] of quad lane l becomes x[l] of quad lane j.
+__device__ __forceinline__ void transpose_in_quad(u32 (&x)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const u32 got = __shfl_xor_sync(~0u, odd ? x[i] : x[i + 1], 1);
+    x[i] = odd ? got : x[i];
+    x[i + 1] = odd ? x[i + 1] : got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const u32 got = __shfl_xor_sync(~0u, high ? x[i] : x[i + 2], 2);
+    x[i] = high ? got : x[i];
+    x[i + 2] = high ? x[i + 2] : got;
+  }
+}
+
+// Where a thread's two rows lie in global memory, and whether they exist.
+struct RowPlaces {
+  char *top, *bottom;
+  bool has_top, has_bottom;
+};
+
+// Rounds this thread's two rows and writes their first cols columns (a multiple of 8), 64 bytes of a row at a time by
+// each quad: a whole sector pair, without a detour through shared memory.
+template <class T, int Cols>
+__device__ __forceinline__ void store_rows(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+  const int lane = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 units of 8, one a lane
+    u32 t[4], b[4];
+#pragma unroll
+    for (int unit = 0; unit < 4; ++unit) {
+      t[unit] = ptx::cvt_pack2<T>(src.x[i + 4 * unit + 0], src.x[i + 4 * unit + 1]);
+      b[unit] = ptx::cvt_pack2<T>(src.x[i + 4 * unit + 2], src.x[i + 4 * unit + 3]);
+    }
+    transpose_in_quad(t);
+    transpose_in_quad(b);
+    const bool exists = i * 2 + lane * 8 < cols;
+    const int offset = i * 4 + lane * 16;
+    if (at.has_top && exists) *reinterpret_cast<uint4*>(at.top + offset) = {t[0], t[1], t[2], t[3]};
+    if (at.has_bottom && exists) *reinterpret_cast<uint4*>(at.bottom + offset) = {b[0], b[1], b[2], b[3]};
+  }
+}
+
+}  // namespace froghopper::tile

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/tile: products of tiles.
+#pragma once
+#include "device/ptx/matrix.cuh"
+#include "device/tile/accum.cuh"
+
+namespace froghopper::tile {
+
+// d = a[row .. row+64) x b^T. Asynchronous: d is valid after the matching wgmma_wait.
+template <class T, int N, int K, int RowsA>
+__device__ __forceinline__ void mma_abt(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<N, K>& b) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < K; k += 16)
+    ptx::wgmma_ss</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.k_major(row, k), b.k_major(0, k),
+                                    /*accumulate=*/k != 0);
+  ptx::wgmma_commit();
+}
+
+// d += a x b. Asynchronous.
+template <class T, int N, int K>
+__device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, SharedTile<K, N>& b) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < K; k += 16)
+    ptx::wgmma_rs</*TransposeB=*/1>(ptx::Shape<N, T>{}, d.x, a.x[k / 16], b.mn_major(k), /*accumulate=*/1);
+  ptx::wgmma_commit();
+}
+
+// mma_abt for the 16 rows of one warp, by that warp alone and at once: for paths that the warpgroup does not take
+// together. The accumulator layout of mma.m16n8 is that of wgmma.
+template <class T, int N, int K, int RowsA>
+__device__ __forceinline__ void mma_abt_alone(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<N, K>& b) {
+  const int lane = threadIdx.x % 32;
+  const int row_a = row + threadIdx.x / 32 % 4 * 16 + lane % 16, row_b = lane / 16 * 8 + lane % 8;
+  d.clear();
+#pragma unroll 1
+  for (int k = 0; k < K; k += 16) {  // a unit is 8 columns, 16 bytes, swizzled by its row
+    const int unit = k % 64 / 8;
+    u32 x[4], y[4];
+    ptx::ldmatrix_x4(x, ptx::smem_addr(a.panel(k / 64)) + row_a * 128 + ((unit + lane / 16) ^ row_a % 8) * 16);
+#pragma unroll
+    for (int n = 0; n < N; n += 16) {
+      const int row_n = n + row_b;
+      ptx::ldmatrix_x4(y, ptx::smem_addr(b.panel(k / 64)) + row_n * 128 + ((unit + lane / 8 % 2) ^ row_n % 8) * 16);
+      ptx::mma_m16n8k16<T>(&d.x[n / 2], x, y[0], y[1]);
+      ptx::mma_m16n8k16<T>(&d.x[n / 2 + 4], x, y[2], y[3]);
+    }
+  }
+}
+
+}  // namespace froghopper::tile

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/tile: a ring of stages between one producer and several consumers. Waiting and releasing only; no data.
+#pragma once
+#include "device/ptx/mbarrier.cuh"
+
+namespace froghopper::tile {
+
+template <int Stages>
+struct Ring {
+  ptx::u64 full[Stages];   // 1 arrival (the producer) + bytes
+  ptx::u64 empty[Stages];  // 1 arrival per consumer warp
+
+  __device__ void init(int consumer_warps) {
+    for (int s = 0; s < Stages; ++s) {
+      ptx::mbarrier_init(&full[s], 1);
+      ptx::mbarrier_init(&empty[s], consumer_warps);
+    }
+  }
+};
+
+// One side's position in a ring. Producers start one lap ahead: the first wait on `empty` falls through.
+template <int Stages>
+struct Cursor {
+  int stage = 0;
+  ptx::u32 phase = 0;
+
+  __device__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+
+  // Producer, one thread. 0 bytes: the stage is full at once.
+  __device__ void wait_room(Ring<Stages>& r) { ptx::mbarrier_wait(&r.empty[stage], phase ^ 1); }
+  __device__ ptx::u64* announce(Ring<Stages>& r, ptx::u32 bytes) {
+    ptx::mbarrier_arrive_expect_tx(&r.full[stage], bytes);
+    return &r.full[stage];
+  }
+  __device__ ptx::u64* fill(Ring<Stages>& r, ptx::u32 bytes) {
+    wait_room(r);
+    return announce(r, bytes);
+  }
+
+  // Consumer: every thread waits, one thread a warp gives back.
+  __device__ void wait(Ring<Stages>& r) { ptx::mbarrier_wait(&r.full[stage], phase); }
+  __device__ void give_back(Ring<Stages>& r) {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&r.empty[stage]);
+  }
+  __device__ void release(Ring<Stages>& r) {
+    give_back(r);
+    advance();
+  }
+};
+
+}  // namespace froghopper::tile

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/plan/order.hpp"
+
+#include <algorithm>
+
+namespace froghopper {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// K and V of a section stay in L2 while its works run, beside the Q and O that stream through: 32 MiB of the
+// H200's 50. Short sequences have few q tiles to use a section again, there half of it wastes less at the section's
+// end. Measured on an H200 with causal masks: 8 to 96 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md
+// has the table.
+int64_t section_bytes(const Device& device, int64_t q_tiles) {
+  const int64_t share = device.l2_bytes * 16 / 25;
+  return q_tiles <= 4 ? share / 2 : share;
+}
+
+// The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
+// same measurement. One kv tile of work weighs more at dim 256, so more of them are needed there.
+int tail_percent(const FwdVariant& v, int64_t q_tiles) {
+  if (q_tiles <= 4) return 0;
+  if (q_tiles <= 8) return 30;
+  return v.dim_v == 256 && q_tiles > 16 ? 70 : 50;
+}
+
+}  // namespace
+
+int64_t works_at_most(const Problem& p, int tile_q) {
+  const int64_t tiles = p.varlen ? p.total_q / tile_q + p.batch : p.batch * ceil_div(p.seq_q, tile_q);
+  return tiles * p.heads_q;
+}
+
+Order order_works(const Problem& p, const FwdVariant& v, const Device& device) {
+  const int64_t q_tiles = ceil_div(p.seq_q, v.tile_q), pairs = p.batch * p.heads_q;
+  Order order{.works = static_cast<int>(works_at_most(p, v.tile_q)),
+              .pairs = static_cast<int>(pairs),
+              .q_tiles = static_cast<int>(q_tiles),
+              .section = static_cast<int>(std::max<int64_t>(1, pairs)),
+              .tail = 0};
+  if (v.mask == Mask::none || v.ragged || pairs == 0) return order;
+
+  // Equal sections: a small remainder would end with few heavy tiles.
+  const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;
+  const int64_t bytes = section_bytes(device, q_tiles);
+  const int64_t sections = std::clamp<int64_t>((pairs * pair_bytes + bytes / 2) / bytes, 1, pairs);
+  order.section = static_cast<int>(ceil_div(pairs, sections));
+  order.tail = static_cast<int>(q_tiles * tail_percent(v, q_tiles) / 100);
+  return order;
+}
+
+}  // namespace froghopper
