@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: the oracle against what it is defined by: masks spelled out key by key, a naive log of a sum of
+// exponentials, gradients by central differences, and the numbers that tensors store against their bit patterns.
+#include "src/oracle/oracle.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "tests/support/hand_made.hpp"
+
+namespace froghopper {
+namespace {
+
+using test::HandMade;
+using test::Lengths;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+Problem small_problem() {
+  Problem p;
+  p.dtype = Dtype::f32;
+  p.batch = 1;
+  p.heads_q = 4;
+  p.heads_kv = 2;
+  p.seq_q = 5;
+  p.seq_kv = 7;
+  p.dim_qk = 16;
+  p.dim_v = 8;
+  return p;
+}
+
+Problem with_mask(Problem p, int64_t left, int64_t right, fh_align align) {
+  p.window_left = left;
+  p.window_right = right;
+  p.align = align;
+  return p;
+}
+
+std::vector<Problem> small_problems() {
+  const Problem plain = small_problem();
+  std::vector<Problem> all = {plain, with_mask(plain, all_keys, 0, FH_BOTTOM_RIGHT),
+                              with_mask(plain, all_keys, 0, FH_TOP_LEFT), with_mask(plain, 2, 1, FH_BOTTOM_RIGHT),
+                              with_mask(plain, 1, all_keys, FH_TOP_LEFT)};
+  Problem softcap = plain;
+  softcap.softcap = 1.5f;
+  all.push_back(softcap);
+  Problem sink = with_mask(plain, all_keys, 0, FH_BOTTOM_RIGHT);
+  sink.sink = true;
+  all.push_back(sink);
+  Problem everything = with_mask(plain, 3, 0, FH_BOTTOM_RIGHT);
+  everything.sink = true;
+  everything.softcap = 2;
+  everything.scale = 0.7f;
+  all.push_back(everything);
+  return all;
+}
+
+// Five packed sequences: no query, no key, neither, more queries than keys, fewer, some rows unused.
+Problem packed_problem() {
+  Problem p = with_mask(small_problem(), all_keys, 0, FH_BOTTOM_RIGHT);
+  p.batch = 5;
+  p.varlen = true;
+  p.seqused = true;
+  p.seq_q = 6;
+  p.seq_kv = 6;
+  p.total_q = 16;
+  p.total_kv = 18;
+  return p;
+}
+Lengths packed_lengths() { return {{0, 0, 5, 5, 9, 14}, {0, 3, 3, 3, 6, 12}, {0, 5, 0, 4, 3}, {3, 0, 0, 2, 6}}; }
+
+// With q = 0 every visible key has the same weight, and with v the identity, o says which keys those are.
+void expect_visible(const Problem& p, const std::function<bool(int64_t, int64_t)>& sees) {
+  HandMade t(p);
+  t.fill_q([](int64_t, int64_t, int64_t) { return 0.0f; });
+  t.fill_v([](int64_t row, int64_t, int64_t column) { return row == column ? 1.0f : 0.0f; });
+  const oracle::Forward f = oracle::forward(t.problem, t.views);
+  for (int64_t i = 0; i < p.seq_q; ++i) {
+    int64_t count = 0;
+    for (int64_t j = 0; j < p.seq_kv; ++j) count += sees(i, j);
+    EXPECT_DOUBLE_EQ(f.lse[i], count == 0 ? -infinity : std::log(double(count))) << p.line() << " row " << i;
+    for (int64_t j = 0; j < p.seq_kv; ++j) {
+      const double weight = sees(i, j) ? 1.0 / count : 0.0;
+      EXPECT_DOUBLE_EQ(f.o[(i * p.heads_q) * p.dim_v + j], weight) << p.line() << " row " << i << " key " << j;
+    }
+  }
+}
+
+TEST(Oracle, MasksAreWhatTheirDefinitionSays) {
+  const int64_t lengths[] = {1, 4, 7};
+  for (int64_t seq_q : lengths) {
+    for (int64_t seq_kv : lengths) {
+      for (int64_t left : {-1, 0, 2, 9}) {
+        for (int64_t right : {-1, 0, 1, 9}) {
+          for (fh_align align : {FH_BOTTOM_RIGHT, FH_TOP_LEFT}) {
+            Problem p = with_mask(small_problem(), left, right, align);
+            p.heads_q = p.heads_kv = 1;
+            p.seq_q = seq_q;
+            p.seq_kv = seq_kv;
+            expect_visible(p, [&](int64_t i, int64_t j) {
+              const int64_t level = i + (align == FH_BOTTOM_RIGHT ? seq_kv - seq_q : 0);
+              return (left < 0 || j >= level - left) && (right < 0 || j <= level + right);
+            });
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Oracle, LseIsTheLogOfTheSumOfExponentials) {
+  for (const Problem& p : small_problems()) {
+    HandMade t(p);
+    const oracle::Forward f = oracle::forward(t.problem, t.views);
+    const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+    for (int64_t head = 0; head < p.heads_q; ++head) {
+      for (int64_t i = 0; i < p.seq_q; ++i) {
+        const Visible visible = visible_keys(p, p.seq_q, p.seq_kv, i);
+        double sum = 0;
+        for (int64_t j = visible.begin; j < visible.end; ++j) {
+          double s = 0;
+          for (int64_t c = 0; c < p.dim_qk; ++c) {
+            s += double{load(t.views.q.data, i * t.views.q.stride_seq + head * t.views.q.stride_head + c, p.dtype)} *
+                 load(t.views.k.data, j * t.views.k.stride_seq + head / 2 * t.views.k.stride_head + c, p.dtype);
+          }
+          s *= t.problem.scale;
+          sum += std::exp(p.softcap == 0 ? s : p.softcap * std::tanh(s / p.softcap));
+        }
+        if (sum > 0 && p.sink) sum += std::exp(double{t.sink[head]});
+        EXPECT_DOUBLE_EQ(f.lse[head * p.seq_q + i], std::log(sum)) << p.line();
+        EXPECT_NEAR(rough.lse[head * p.seq_q + i], std::log(sum), 2e-6) << p.line();
+      }
+    }
+  }
+}
+
+TEST(Oracle, RowsThatSeeNothingAreZeroAlsoWithASink) {
+  Problem p = packed_problem();
+  p.sink = true;
+  HandMade t(p, packed_lengths());
+  const oracle::Forward f = oracle::forward(t.problem, t.views);
+  // Sequence 1 (rows 0-4) has no keys; of sequence 3 (rows 5-8) rows 0 and 1 lie before the first of its 2 keys;
+  // of sequence 4 (rows 9-13) 3 rows count; rows 14 and 15 belong to no sequence.
+  const bool sees[16] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0};
+  for (int64_t row = 0; row < p.total_q; ++row) {
+    for (int64_t head = 0; head < p.heads_q; ++head) {
+      EXPECT_EQ(std::isfinite(f.lse[head * p.total_q + row]), sees[row]) << row;
+      EXPECT_EQ(f.lse[head * p.total_q + row] == -infinity, !sees[row]) << row;
+      EXPECT_EQ(f.o[(row * p.heads_q + head) * p.dim_v] != 0, sees[row]) << row;
+    }
+  }
+}
+
+double loss(const HandMade& t, const std::vector<double>& grad_o) {
+  const oracle::Forward f = oracle::forward(t.problem, t.views);
+  double sum = 0;
+  for (size_t i = 0; i < grad_o.size(); ++i) sum += f.o[i] * grad_o[i];
+  return sum;
+}
+
+// The loss's slope in one stored number. The step is what the two stored numbers really differ by.
+double slope(const HandMade& t, float& x, const std::vector<double>& grad_o) {
+  const float old = x;
+  x = old + 0x1p-9f;
+  const double up = loss(t, grad_o), right = x;
+  x = old - 0x1p-9f;
+  const double down = loss(t, grad_o), left = x;
+  x = old;
+  return (up - down) / (right - left);
+}
+
+void expect_gradients(HandMade& t) {
+  const Problem& p = t.problem;
+  std::mt19937 random(2);
+  std::normal_distribution<double> normal;
+  std::vector<double> grad_o(p.rows_q() * p.heads_q * p.dim_v);
+  for (double& g : grad_o) g = normal(random);
+  const oracle::Gradients g = oracle::backward(p, t.views, grad_o);
+
+  const auto expect = [&](const View& view, const std::vector<double>& gradient, const char* name) {
+    ASSERT_EQ(gradient.size(), size_t(view.batch * view.seq * view.heads * view.dim)) << name;
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      float& x = static_cast<float*>(view.data)[HandMade::element(view, i)];
+      EXPECT_NEAR(gradient[i], std::isnan(x) ? 0.0 : slope(t, x, grad_o), 1e-4)
+          << p.line() << ' ' << name << ' ' << i;
+    }
+  };
+  expect(t.views.q, g.q, "q");
+  expect(t.views.k, g.k, "k");
+  expect(t.views.v, g.v, "v");
+  ASSERT_EQ(g.sink.size(), t.sink.size());
+  for (size_t head = 0; head < t.sink.size(); ++head) {
+    EXPECT_NEAR(g.sink[head], slope(t, t.sink[head], grad_o), 1e-4) << p.line() << " sink " << head;
+  }
+}
+
+TEST(Oracle, GradientsAreCentralDifferences) {
+  for (const Problem& p : small_problems()) {
+    HandMade t(p);
+    expect_gradients(t);
+  }
+  Problem p = packed_problem();
+  p.sink = true;
+  HandMade t(p, packed_lengths());
+  expect_gradients(t);
+}
+
+TEST(Oracle, SamePrecisionIsAsFarAsItsStorageAllows) {
+  Problem p = small_problem();
+  p.seq_q = 33;
+  p.seq_kv = 65;
+  for (Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::f32}) {
+    p.dtype = dtype;
+    HandMade t(p);
+    const oracle::Forward exact = oracle::forward(t.problem, t.views);
+    const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+    double error = 0;
+    for (size_t i = 0; i < exact.o.size(); ++i) {
+      error = std::max(error, std::abs(exact.o[i] - rough.o[i]));
+      EXPECT_EQ(rough.o[i], rounded(float(rough.o[i]), dtype));
+    }
+    EXPECT_LT(error, 4 * unit_roundoff(dtype) + 1e-6);
+    EXPECT_GT(error, unit_roundoff(dtype) / 4);
+  }
+}
+
+// Halfway between two neighbours the one with an even last bit is right, a little to either side the nearer one.
+void expect_rounds_to_nearest_even(float (*read)(uint16_t), uint16_t (*write)(float), uint16_t largest) {
+  for (int sign : {0, 0x8000}) {
+    for (int i = 0; i < largest; ++i) {
+      const uint16_t low = sign | i, high = sign | (i + 1);
+      ASSERT_EQ(write(read(low)), low);
+      const float middle = float((double{read(low)} + read(high)) / 2);
+      ASSERT_EQ(write(middle), i % 2 == 0 ? low : high) << middle;
+      ASSERT_EQ(write(std::nextafter(middle, read(low))), low) << middle;
+      ASSERT_EQ(write(std::nextafter(middle, read(high))), high) << middle;
+    }
+    ASSERT_EQ(write(read(sign | largest)), sign | largest);
+    const uint16_t beyond = sign | (largest + 1);
+    ASSERT_TRUE(std::isinf(read(beyond)));
+    ASSERT_EQ(write(read(beyond)), beyond);
+    for (int i = largest + 2; i < 0x8000; ++i) {
+      ASSERT_TRUE(std::isnan(read(sign | i)));
+      ASSERT_TRUE(std::isnan(read(write(read(sign | i)))));
+    }
+  }
+}
+
+TEST(Storage, EveryF16PatternAndItsRounding) {
+  expect_rounds_to_nearest_even(f16_to_float, float_to_f16, 0x7bff);
+  EXPECT_EQ(f16_to_float(0x0001), 0x1p-24f);
+  EXPECT_EQ(f16_to_float(0x3c00), 1.0f);
+  EXPECT_EQ(f16_to_float(0x7bff), 65504.0f);
+  EXPECT_EQ(float_to_f16(65519.996f), 0x7bff);
+  EXPECT_EQ(float_to_f16(65520.0f), 0x7c00);
+}
+
+TEST(Storage, EveryBf16PatternAndItsRounding) {
+  expect_rounds_to_nearest_even(bf16_to_float, float_to_bf16, 0x7f7f);
+  for (uint32_t i = 0; i < 0x10000; ++i) {
+    const uint16_t bits = i;
+    if (!std::isnan(bf16_to_float(bits))) { ASSERT_EQ(std::bit_cast<uint32_t>(bf16_to_float(bits)), i << 16); }
+  }
+}
+
+}  // namespace
+}  // namespace froghopper
