@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests that are scripts: what the house asks of its own files.
+function(add_check name)
+  add_test(NAME checks.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(checks.${name} PROPERTIES TIMEOUT 120)
+endfunction()
+
+add_check(rooms ${FROGHOPPER_PYTHON} tools/check_rooms.py)
+add_check(style ${FROGHOPPER_PYTHON} tools/check_style.py)
+add_check(checkers ${FROGHOPPER_PYTHON} tests/checkers_test.py)
+if(TARGET froghopper_program)
+  add_check(current ${FROGHOPPER_PYTHON} tools/check_current.py ${PROJECT_BINARY_DIR}/froghopper)
+endif()

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/runtime/compiler_report.hpp"
+
+#include <cctype>
+#include <cstdlib>
+
+namespace froghopper::runtime {
+
+namespace {
+
+// The number that stands in front of a phrase, as in "16 bytes spill stores".
+int32_t number_before(const std::string& report, const std::string& phrase) {
+  const size_t end = report.find(phrase);
+  if (end == std::string::npos) return 0;
+  size_t begin = end;
+  while (begin > 0 && std::isdigit(static_cast<unsigned char>(report[begin - 1]))) --begin;
+  return static_cast<int32_t>(std::strtol(report.c_str() + begin, nullptr, 10));
+}
+
+}  // namespace
+
+KernelFacts facts_of(const std::string& report) {
+  KernelFacts facts;
+  facts.registers = number_before(report, " registers");
+  facts.stack_bytes = number_before(report, " bytes stack frame");
+  facts.spill_store_bytes = number_before(report, " bytes spill stores");
+  facts.spill_load_bytes = number_before(report, " bytes spill loads");
+  return facts;
+}
+
+std::string serialised_wgmma(const std::string& report) {
+  const size_t code = report.find("C75");
+  if (code == std::string::npos) return "";
+  const size_t begin = report.rfind('\n', code) + 1;  // 0 in the first line: npos + 1
+  return report.substr(begin, report.find('\n', code) - begin);
+}
+
+}  // namespace froghopper::runtime

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime: files that the build has put into the library as bytes (cmake/embed.cmake writes them).
+#pragma once
+#include <cstddef>
+#include <string_view>
+
+namespace froghopper::runtime {
+
+struct EmbeddedFile {
+  const char* name;
+  const unsigned char* begin;
+  size_t bytes;
+};
+
+// Each index ends with a null name and is sorted by name.
+extern "C" const EmbeddedFile froghopper_sources[];    // "device/fwd/forward.cuh", ...: what NVRTC compiles
+extern "C" const EmbeddedFile froghopper_presets13[];  // kernel files of the presets, from the compiler of CUDA 13
+extern "C" const EmbeddedFile froghopper_presets12[];  // the same from the compiler of CUDA 12
+
+inline std::string_view content(const EmbeddedFile& file) {
+  return {reinterpret_cast<const char*>(file.begin), file.bytes};
+}
+
+inline const EmbeddedFile* find(const EmbeddedFile* index, std::string_view name) {
+  for (; index->name != nullptr; ++index)
+    if (index->name == name) return index;
+  return nullptr;
+}
+
+}  // namespace froghopper::runtime

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// tools/compile: variants -> kernel files, at build time, with the function that also compiles at run time.
+//   froghopper_compile --nvrtc LIBRARY --out FOLDER NAMES.txt   compiles what the folder does not hold already
+//   froghopper_compile --table FOLDER...                        registers, stack and spills of every kernel there
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/base/text.hpp"
+#include "src/plan/plan.hpp"
+#include "src/runtime/kernel_file.hpp"
+#include "src/runtime/nvrtc.hpp"
+
+namespace fs = std::filesystem;
+using namespace froghopper;
+using namespace froghopper::runtime;
+
+namespace {
+
+int fail(const std::string& message) {
+  std::fprintf(stderr, "froghopper_compile: %s\n", message.c_str());
+  return 1;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Written beside its place and renamed, so that an interrupted build leaves no half of a file.
+bool write_file(const fs::path& path, const std::string& bytes) {
+  const fs::path part = path.string() + ".part";
+  std::ofstream file(part, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  std::error_code error;
+  if (file.good()) fs::rename(part, path, error);
+  return file.good() && !error;
+}
+
+std::vector<std::string> read_names(const fs::path& path) {
+  std::vector<std::string> names;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    line.erase(std::find(line.begin(), line.end(), '#'), line.end());
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    if (!line.empty()) names.push_back(line);
+  }
+  return names;
+}
+
+// Nothing went wrong: "". A file of the right key is kept, with a new time, so that the build sees it as made.
+std::string compile_one(const Compiler& compiler, const std::string& name, const fs::path& folder) {
+  const auto variant = parse_variant(name);
+  if (!variant) return text("{}: {}", name, variant.failure().text);
+  const fs::path path = folder / (name + ".kernel");
+  const std::string old = read_file(path);
+  const auto known = unpack(old);
+  if (known && known->key == compiler.key(*variant)) {
+    fs::last_write_time(path, fs::file_time_type::clock::now());
+    return "";
+  }
+  const auto kernel = compiler.compile(*variant);
+  if (!kernel) return kernel.failure().text;
+  if (!kernel->penalty.empty())
+    return text("{}: {} serialises wgmma: {}. Change the kernel, or take the preset out.", name, compiler.name(),
+                kernel->penalty);
+  if (!write_file(path, pack(*kernel))) return text("{} cannot be written", path.string());
+  return "";
+}
+
+int compile(const std::string& library, const fs::path& folder, const fs::path& list) {
+  const auto compiler = Compiler::open(library);
+  if (!compiler) return fail(compiler.failure().text);
+  fs::create_directories(folder);
+  int failures = 0;
+  for (const std::string& name : read_names(list))
+    if (const std::string why = compile_one(*compiler, name, folder); !why.empty()) failures += fail(why);
+  return failures == 0 ? 0 : 1;
+}
+
+int table(const std::vector<std::string>& folders) {
+  std::vector<std::string> lines;
+  for (const std::string& folder : folders)
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() != ".kernel") continue;
+      const std::string bytes = read_file(entry.path());
+      const auto kernel = unpack(bytes);
+      if (!kernel) return fail(text("{} is no kernel file", entry.path().string()));
+      const KernelFacts& facts = kernel->facts;
+      lines.push_back(text("{:<60} {:>4}.{} {:>9} {:>5} {:>12} {:>11} {:>7}\n", entry.path().stem().string(),
+                           facts.compiler / 1000, facts.compiler % 1000 / 10, facts.registers, facts.stack_bytes,
+                           facts.spill_store_bytes, facts.spill_load_bytes, facts.smem_bytes));
+    }
+  std::sort(lines.begin(), lines.end());
+  std::printf(
+      "# What the compilers make of each preset; bytes a thread, shared memory a CTA. Made by the build:\n"
+      "# froghopper_compile --table BUILD/presets/cuda13 BUILD/presets/cuda12 > presets/registers.txt\n");
+  std::printf("%-60s %6s %9s %5s %12s %11s %7s\n", "# preset", "nvrtc", "registers", "stack", "spill_stores",
+              "spill_loads", "smem");
+  for (const std::string& line : lines) std::fputs(line.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 5 && words[0] == "--nvrtc" && words[2] == "--out") return compile(words[1], words[3], words[4]);
+  if (words.size() >= 2 && words[0] == "--table") return table({words.begin() + 1, words.end()});
+  return fail("usage: froghopper_compile --nvrtc LIBRARY --out FOLDER NAMES.txt | --table FOLDER...");
+}
