@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkers of tools/ find what they are for, each rule once, and let good code pass."""
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+import check_rooms
+import check_style
+import test_summary
+
+LICENCE = "// SPDX-License-Identifier: Apache-2.0\n// what this file is for\n"
+
+
+def rooms(path, source):
+    return [text for _, text in check_rooms.problems_of(pathlib.PurePath(path), source)]
+
+
+def style(path, source):
+    return [text for _, text in check_style.problems_of(pathlib.PurePath(path), source)]
+
+
+class Rooms(unittest.TestCase):
+    def test_words_in_comments_and_strings_are_free(self):
+        self.assertEqual(rooms("src/plan/a.cpp", '// a stream\nauto s = "cuInit";  /* module\n throw */\n'), [])
+
+    def test_planner_knows_no_driver(self):
+        self.assertIn("'stream'", rooms("src/plan/a.cpp", "int stream;\n")[0])
+        self.assertIn("'CUstream'", rooms("src/plan/a.cpp", "CUstream s;\n")[0])
+
+    def test_only_ptx_has_asm(self):
+        self.assertIn("'asm'", rooms("device/fwd/a.cuh", 'asm volatile("");\n')[0])
+        self.assertEqual(rooms("device/ptx/a.cuh", 'asm volatile("");\n'), [])
+
+    def test_tiles_know_no_attention(self):
+        self.assertIn("'softmax'", rooms("device/tile/a.cuh", "void softmax();\n")[0])
+
+    def test_includes_go_down_only(self):
+        self.assertIn("may not include", rooms("src/problem/a.cpp", '#include "src/plan/plan.hpp"\n')[0])
+        self.assertIn("may not include", rooms("src/plan/a.cpp", "#include <cuda.h>\n")[0])
+        self.assertEqual(rooms("src/runtime/a.cpp", '#include <cuda.h>\n#include "src/plan/plan.hpp"\n'), [])
+
+    def test_the_library_never_prints_exits_or_throws(self):
+        for word in ("std::printf(x);", "std::exit(1);", "throw 1;", "std::cerr << 1;"):
+            self.assertEqual(len(rooms("src/api/a.cpp", word + "\n")), 1, word)
+        self.assertEqual(rooms("src/api/a.cpp", "std::snprintf(a, 1, f);\n"), [])
+
+    def test_every_file_has_a_room(self):
+        self.assertIn("no room", rooms("elsewhere/a.cpp", "int a;\n")[0])
+
+
+class Style(unittest.TestCase):
+    def test_good_file(self):
+        self.assertEqual(style("src/plan/a.cpp", LICENCE + "int a;\n"), [])
+
+    def test_each_rule(self):
+        for source, words in (
+            ("int a;\n", "SPDX"),
+            ("// SPDX-License-Identifier: Apache-2.0\nint a;\n", "banner"),
+            (LICENCE + "int a; \n", "blanks at the end"),
+            (LICENCE + "\tint a;\n", "a tab"),
+            (LICENCE + "// " + "x" * 120 + "\n", "columns"),
+            (LICENCE + "// caf\u00e9\n", "not ASCII"),
+            (LICENCE + "// FIX" + "ME later\n", "finish it"),
+            (LICENCE + '#include "/ho' + 'me/me/a.h"\n', "path of one machine"),
+            (LICENCE + "// a = b(c);\n", "code in a comment"),
+            (LICENCE + "int a;\n" * 400, "the limit is 400"),
+            (LICENCE + "int a;", "the last line has no end"),
+        ):
+            with self.subTest(words):
+                self.assertIn(words, " ".join(style("src/plan/a.cpp", source)))
+
+    def test_a_kernel_begins_with_its_cast_list(self):
+        self.assertIn("section Barriers", " ".join(style("device/fwd/forward.cuh", LICENCE + "//   Work    one\n")))
+
+    def test_generated_files_say_so(self):
+        self.assertIn("Do not edit", " ".join(style("device/ptx/x_generated.cuh", LICENCE + "int a;\n")))
+
+
+JUNIT = """<testsuite>
+<testcase name="A.one" status="run"><system-out>[       OK ] A.one (0 ms)</system-out></testcase>
+<testcase name="A.gpu" status="notrun"><skipped/><system-out>[ RUN      ] A.gpu
+tests/a.cpp:12: Skipped
+no Hopper GPU here
+
+[  SKIPPED ] A.gpu (0 ms)</system-out></testcase>
+<testcase name="checks.rooms" status="fail"><failure/><system-out>bad</system-out></testcase>
+</testsuite>"""
+
+
+class Summary(unittest.TestCase):
+    def test_counts_and_reasons(self):
+        outcome = test_summary.read(JUNIT)
+        self.assertEqual(test_summary.closing_line(outcome), "1 passed, 1 failed, 1 skipped")
+        self.assertEqual(outcome.failed, {"checks.rooms": "bad"})
+        self.assertEqual(outcome.skipped, {"no Hopper GPU here": ["A.gpu"]})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How files look: clang-format, ASCII, 118 columns, 400 lines, licence line, banner, nothing unfinished.
+
+usage: python3 tools/check_style.py      prints what is wrong, exit code 1 if anything is
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import tree
+
+FORMATTED = {".h", ".hpp", ".cpp", ".c", ".cuh", ".cu"}
+SCRIPTS = {".py", ".cmake", ".sh"}
+COLUMNS, LINES = 118, 400
+CLANG_FORMAT = "14."  # every version formats differently; tools/requirements.txt brings this one
+
+# Text that is somebody else's, made by a program, or made to be long.
+FOREIGN = ("LICENSE", "data/", "tests/broken/", "bench/results/")
+UNFINISHED = re.compile("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")))
+OWN_MACHINE = re.compile(r"(?<![\w.$}])/(work|home|opt|Users)/\w")
+CODE_IN_COMMENT = re.compile(r"^\s*//\s*[\w.>*&:<\[\]-]+\s*(=[^=]|\(.*\)).*;\s*$")
+CAST_LIST = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared")  # a kernel file's banner says all of these
+
+
+def is_code(path, source):
+    return path.suffix in FORMATTED | SCRIPTS or path.name == "CMakeLists.txt" or source.startswith("#!")
+
+
+def line_problems(path, lines):
+    long_allowed = path.suffix in (".md", ".txt", ".jsonl", ".json")
+    for number, line in enumerate(lines, 1):
+        if not line.isascii():
+            yield number, "not ASCII"
+        if len(line) > COLUMNS and not long_allowed and not tree.generated(path):
+            yield number, f"{len(line)} columns, the limit is {COLUMNS}"
+        if line != line.rstrip():
+            yield number, "blanks at the end"
+        if "\t" in line:
+            yield number, "a tab"
+        if found := UNFINISHED.search(line):
+            yield number, f"{found[0]}: finish it or file it elsewhere"
+        if found := OWN_MACHINE.search(line):
+            yield number, f"a path of one machine: {found[0]}..."
+        if path.suffix in FORMATTED and CODE_IN_COMMENT.match(line):
+            yield number, "code in a comment"
+
+
+def banner_problems(path, lines):
+    """The first lines: an optional #!, the licence, then a sentence about what the file is for."""
+    head = lines[1:] if lines and lines[0].startswith("#!") else lines
+    if not head or "SPDX-License-Identifier: Apache-2.0" not in head[0]:
+        yield 1, "the first line must be the SPDX line"
+        return
+    banner = " ".join(head[1:4])
+    if tree.generated(path):
+        if "Do not edit" not in banner:
+            yield 2, "a generated file says who made it, and 'Do not edit'"
+    elif not re.search(r"(//|#|\*|\"\"\") *\w+", banner):
+        yield 2, "after the licence line comes a banner that says what the file is for"
+    if path.parent.as_posix() == "device/fwd" and path.name.startswith("forward"):
+        opening = "\n".join(lines[:80])
+        for section in CAST_LIST:
+            if not re.search(rf"^//\s+{section}\b", opening, re.MULTILINE):
+                yield 1, f"a kernel's banner has the section {section}: {', '.join(CAST_LIST)}"
+
+
+def problems_of(path, source):
+    lines = source.split("\n")
+    if lines.pop() != "":
+        yield len(lines) + 1, "the last line has no end"
+    yield from line_problems(path, lines)
+    if is_code(path, source):
+        yield from banner_problems(path, lines)
+        if len(lines) > LINES and not tree.generated(path):
+            yield LINES + 1, f"{len(lines)} lines, the limit is {LINES}"
+
+
+def clang_format():
+    beside = pathlib.Path(sys.executable).parent / "clang-format"
+    local = tree.ROOT / ".venv/bin/clang-format"
+    for program in (beside, local, shutil.which("clang-format")):
+        if program and pathlib.Path(program).exists():
+            said = subprocess.run([str(program), "--version"], capture_output=True, text=True).stdout
+            if f"version {CLANG_FORMAT}" in said:
+                return str(program)
+    return None
+
+
+def format_problems(paths):
+    program = clang_format()
+    if program is None:
+        return [f"clang-format {CLANG_FORMAT}x is not here; scripts/setup puts it into .venv"]
+    command = [program, "--dry-run", "-Werror", "--ferror-limit=1", "--style=file", *map(str, paths)]
+    said = subprocess.run(command, cwd=tree.ROOT, capture_output=True, text=True)
+    if said.returncode == 0:
+        return []
+    lines = [line.split(" error: ")[0] for line in said.stderr.splitlines() if " error: " in line]
+    return [f"{line} not as clang-format has it; run clang-format -i on it" for line in lines] or [said.stderr]
+
+
+def main():
+    bad, formatted = [], []
+    for path in tree.files():
+        source = tree.text(path)
+        if source is None or path.as_posix().startswith(FOREIGN):
+            continue
+        bad += [f"{path}:{number}: {problem}" for number, problem in problems_of(path, source)]
+        if path.suffix in FORMATTED and not tree.generated(path):
+            formatted.append(path)
+    bad += format_problems(formatted)
+    print("\n".join(bad) or f"style: ok, {len(formatted)} files formatted")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
