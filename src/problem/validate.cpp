@@ -3,6 +3,7 @@
 // the other; what a backend cannot compute is not an error here, the backends say that themselves.
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <initializer_list>
 
 #include "src/base/text.hpp"
@@ -44,8 +45,17 @@ float default_scale(int64_t dim_qk) { return static_cast<float>(1 / std::sqrt(st
 
 namespace {
 
+// A C caller can put any number into an enum; C++ may only look at it as a number.
+template <class Enum>
+int32_t raw(const Enum& field) {
+  int32_t value;
+  static_assert(sizeof field == sizeof value);
+  std::memcpy(&value, &field, sizeof value);
+  return value;
+}
+
 std::string known_values(const fh_problem& p) {
-  const int op = static_cast<int>(p.op), dtype = static_cast<int>(p.dtype), align = static_cast<int>(p.align);
+  const int32_t op = raw(p.op), dtype = raw(p.dtype), align = raw(p.align);
   if (op != FH_FORWARD) return text("op is {}; this version computes the forward pass. Use FH_FORWARD.", op);
   if (dtype != FH_F16 && dtype != FH_BF16 && dtype != FH_F32)
     return text("dtype is {}, which names no type. Use FH_F16, FH_BF16 or FH_F32.", dtype);

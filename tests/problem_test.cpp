@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims: a problem line is read back exactly; every contradiction in a description has its own message, given here
+// by its text; a struct from an older or a newer header is read the right way; the mask rule is the one of the
+// header.
+#include "src/problem/problem.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <set>
+
+namespace froghopper {
+namespace {
+
+constexpr int64_t huge = std::numeric_limits<int64_t>::max();
+
+fh_problem small_problem() {
+  fh_problem p = fh_problem_init();
+  p.batch = 2, p.heads_q = 8, p.heads_kv = 2, p.seq_q = 100, p.seq_kv = 200, p.dim_qk = 128, p.dim_v = 128;
+  return p;
+}
+
+TEST(problem, defaults_are_filled_in) {
+  fh_problem user = small_problem();
+  user.dim_v = 0;
+  user.softcap = -0.0f;
+  user.align = FH_TOP_LEFT;  // of no mask
+  const auto p = Problem::from(user);
+  ASSERT_TRUE(p) << p.failure().text;
+  EXPECT_EQ(p->dim_v, 128);
+  EXPECT_EQ(p->scale, 0.08838834764831845f);
+  EXPECT_EQ(p->align, FH_BOTTOM_RIGHT);
+  EXPECT_FALSE(std::signbit(p->softcap));
+  EXPECT_EQ(p->line(), "fwd bf16 b2 hq8 hkv2 sq100 skv200 d128");
+}
+
+TEST(problem, causal_is_a_window_that_ends_beside_the_query) {
+  fh_problem user = small_problem();
+  user.causal = 1;
+  EXPECT_EQ(Problem::from(user)->line(), "fwd bf16 b2 hq8 hkv2 sq100 skv200 d128 causal");
+  fh_problem window = small_problem();
+  window.window_right = 0;
+  EXPECT_EQ(*Problem::from(user), *Problem::from(window));
+  user.window_left = 5;
+  EXPECT_EQ(Problem::from(user)->line(), "fwd bf16 b2 hq8 hkv2 sq100 skv200 d128 window5,0");
+}
+
+TEST(problem, a_line_has_every_option_in_its_order) {
+  const std::string all =
+      "fwd f16 b3 hq8 hkv4 sq100 skv200 d128 dv64 varlen tq250 tkv500 seqused window64,-1 topleft scale0.25 "
+      "softcap30 "
+      "sink det sms64";
+  const auto p = Problem::parse(all);
+  ASSERT_TRUE(p) << p.failure().text;
+  EXPECT_EQ(p->line(), all);
+  EXPECT_EQ(p->window_left, 64);
+  EXPECT_EQ(p->window_right, all_keys);
+  EXPECT_EQ(p->total_kv, 500);
+  EXPECT_EQ(p->max_sms, 64);
+}
+
+TEST(problem, one_problem_has_one_spelling) {
+  const std::string line = "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 causal";
+  for (const char* other :
+       {"fwd bf16 causal d64 skv5 sq5 hkv1 hq1 b1", "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 window-1,0",
+        "fwd   bf16\tb1 hq1 hkv1   sq5  skv5  d64 causal ",
+        "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 dv64 causal scale0.125",
+        "fwd bf16 b01 hq1 hkv1 sq5 skv5 d64 causal softcap0 sms0"}) {
+    const auto p = Problem::parse(other);
+    ASSERT_TRUE(p) << other << "\n" << p.failure().text;
+    EXPECT_EQ(p->line(), line) << other;
+  }
+  EXPECT_EQ(Problem::parse("fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 window-1,-1 topleft")->line(),
+            "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64");
+}
+
+// Any float whose bits are drawn at random: tiny, huge and denormal ones too.
+float random_positive_float(std::mt19937_64& random) {
+  for (;;) {
+    const auto bits = static_cast<uint32_t>(random() >> 33);
+    float f;
+    std::memcpy(&f, &bits, sizeof f);
+    if (std::isfinite(f) && f > 0) return f;
+  }
+}
+
+Problem random_problem(std::mt19937_64& random) {
+  const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
+  const auto coin = [&] { return random() % 2 == 0; };
+  const auto size = [&] { return up_to(int64_t{1} << up_to(16)); };
+  fh_problem p = fh_problem_init();
+  p.dtype = static_cast<fh_dtype>(1 + up_to(2));
+  p.heads_kv = 1 + up_to(15), p.heads_q = p.heads_kv * (1 + up_to(7));
+  p.batch = size(), p.seq_q = size(), p.seq_kv = size();
+  p.dim_qk = 8 + 8 * up_to(31), p.dim_v = coin() ? 0 : 8 + 8 * up_to(31);
+  if (coin()) p.varlen = 1, p.total_q = up_to(int64_t{1} << 40), p.total_kv = size();
+  p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
+  if (coin()) p.align = FH_TOP_LEFT;
+  if (coin()) p.window_left = coin() ? size() : huge;
+  if (coin() && !p.causal) p.window_right = size();
+  if (coin()) p.scale = random_positive_float(random);
+  if (coin()) p.softcap = random_positive_float(random);
+  if (coin()) p.max_sms = size();
+  auto problem = Problem::from(p);
+  EXPECT_TRUE(problem) << problem.failure().text;
+  return *problem;
+}
+
+TEST(problem, line_and_struct_are_read_back_exactly) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 20000; ++i) {
+    const Problem p = random_problem(random);
+    const auto from_line = Problem::parse(p.line());
+    ASSERT_TRUE(from_line) << p.line() << "\n" << from_line.failure().text;
+    ASSERT_EQ(*from_line, p) << p.line();
+    ASSERT_EQ(from_line->line(), p.line());
+    const auto from_struct = Problem::from(p.user_struct());
+    ASSERT_TRUE(from_struct) << p.line() << "\n" << from_struct.failure().text;
+    ASSERT_EQ(*from_struct, p) << p.line();
+  }
+}
+
+// A C caller can put any number into an enum.
+template <class Enum>
+void set_raw(Enum& field, int32_t value) {
+  static_assert(sizeof field == sizeof value);
+  std::memcpy(&field, &value, sizeof value);
+}
+
+struct BadProblem {
+  std::function<void(fh_problem&)> spoil;
+  const char* message;
+};
+
+const BadProblem bad_problems[] = {
+    {[](fh_problem& p) { p.size = 0; },
+     "fh_problem.size is 0; it must hold sizeof(fh_problem). Start from fh_problem_init()."},
+    {[](fh_problem& p) { set_raw(p.op, 0); }, "op is 0; this version computes the forward pass. Use FH_FORWARD."},
+    {[](fh_problem& p) { set_raw(p.dtype, 0); }, "dtype is 0, which names no type. Use FH_F16, FH_BF16 or FH_F32."},
+    {[](fh_problem& p) { set_raw(p.align, 2); },
+     "align is 2, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT."},
+    {[](fh_problem& p) { p.batch = -1; }, "batch is -1; sizes are not negative. Use 0 for none."},
+    {[](fh_problem& p) { p.seq_q = -2; }, "seq_q is -2; sizes are not negative. Use 0 for none."},
+    {[](fh_problem& p) { p.seq_kv = -3; }, "seq_kv is -3; sizes are not negative. Use 0 for none."},
+    {[](fh_problem& p) { p.varlen = 1, p.total_q = -4; }, "total_q is -4; sizes are not negative. Use 0 for none."},
+    {[](fh_problem& p) { p.varlen = 1, p.total_kv = -5; }, "total_kv is -5; sizes are not negative. Use 0 for none."},
+    {[](fh_problem& p) { p.max_sms = -1; }, "max_sms is -1; it is a number of SMs or threads. Use 0 for all."},
+    {[](fh_problem& p) { p.heads_q = 0; }, "heads_q is 0; a problem has at least one query head. Set heads_q."},
+    {[](fh_problem& p) { p.heads_kv = 0; },
+     "heads_kv is 0; a problem has at least one key head. Use heads_q, 8, where every query head has its own."},
+    {[](fh_problem& p) { p.heads_kv = 3; },
+     "heads_kv is 3 and heads_q is 8; heads_kv must divide heads_q. Use 1, 2, 4 or 8."},
+    {[](fh_problem& p) { p.dim_qk = 0; },
+     "dim_qk is 0; head dims are multiples of 8 from 8 to 256. Set dim_qk within."},
+    {[](fh_problem& p) { p.dim_qk = 81; },
+     "dim_qk is 81; head dims are multiples of 8 from 8 to 256. Pad q and k with zero columns to 88 and set scale to "
+     "1/sqrt(81); the result does not change."},
+    {[](fh_problem& p) { p.dim_v = -8; },
+     "dim_v is -8; head dims are multiples of 8 from 8 to 256. Use 0 for the same as dim_qk."},
+    {[](fh_problem& p) { p.dim_v = 512; },
+     "dim_v is 512; head dims are multiples of 8 from 8 to 256. Compute o in slices of v's columns, each with the "
+     "same "
+     "q and k."},
+    {[](fh_problem& p) { p.dim_v = 60; },
+     "dim_v is 60; head dims are multiples of 8 from 8 to 256. Pad v with zero columns to 64; o has 64 then, the "
+     "last "
+     "ones zero."},
+    {[](fh_problem& p) { p.total_q = 10; },
+     "total_q is 10 without varlen; only packed sequences have a total. Set varlen or leave it 0."},
+    {[](fh_problem& p) { p.total_kv = 11; },
+     "total_kv is 11 without varlen; only packed sequences have a total. Set varlen or leave it 0."},
+    {[](fh_problem& p) { p.window_left = -2; },
+     "window_left is -2; it counts keys. Use FH_ALL (-1) for all of them."},
+    {[](fh_problem& p) { p.window_right = -7; },
+     "window_right is -7; it counts keys. Use FH_ALL (-1) for all of them."},
+    {[](fh_problem& p) { p.causal = 1, p.window_right = 4; },
+     "causal is set and window_right is 4; a causal query sees no key after it. Set window_right to 0, or causal to "
+     "0."},
+    {[](fh_problem& p) { p.scale = -1; }, "scale is -1; it must be positive and finite. Use 0 for 1/sqrt(dim_qk)."},
+    {[](fh_problem& p) { p.scale = NAN; }, "scale is nan; it must be positive and finite. Use 0 for 1/sqrt(dim_qk)."},
+    {[](fh_problem& p) { p.softcap = INFINITY; }, "softcap is inf; it must be positive and finite. Use 0 for none."},
+    {[](fh_problem& p) { p.batch = huge; },
+     "batch 9223372036854775807 x seq_q 100 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. "
+     "Set "
+     "the sizes right."},
+    {[](fh_problem& p) { p.seq_kv = huge / 1024; },
+     "batch 2 x seq_kv 9007199254740991 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. Set "
+     "the "
+     "sizes right."},
+    {[](fh_problem& p) { p.varlen = 1, p.total_q = huge / 1024; },
+     "total_q 9007199254740991 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. Set the sizes "
+     "right."},
+    {[](fh_problem& p) { p.varlen = 1, p.total_kv = huge / 1024; },
+     "total_kv 9007199254740991 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. Set the "
+     "sizes "
+     "right."},
+};
+
+TEST(problem, every_contradiction_has_its_own_message) {
+  std::set<std::string> messages;
+  for (const BadProblem& bad : bad_problems) {
+    fh_problem user = small_problem();
+    bad.spoil(user);
+    const auto p = Problem::from(user);
+    ASSERT_FALSE(p) << "accepted, but expected: " << bad.message;
+    EXPECT_EQ(p.failure().text, bad.message);
+    EXPECT_EQ(p.failure().status, FH_INVALID_PROBLEM);
+    EXPECT_TRUE(messages.insert(bad.message).second) << "twice: " << bad.message;
+  }
+}
+
+struct BadLine {
+  const char* line;
+  const char* message;
+};
+
+constexpr char grammar[] =
+    "A line is: fwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] "
+    "[scaleX] [softcapX] [sink] [det] [smsN].";
+
+const BadLine bad_lines[] = {
+    {"", "\"\" is no problem. "},
+    {"bwd bf16 b1", "\"bwd\" at offset 0: a line begins with its operation. Use fwd."},
+    {"fwd fp8 b1", "\"fp8\" at offset 4: the second word is the type. Use f16, bf16 or f32."},
+    {"fwd bf16 b1 hq1 b2", "\"b2\" at offset 16: b is there already, at offset 9. Leave one of them."},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 casual", "\"casual\" at offset 34: this word is unknown. "},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 causal1", "\"causal1\" at offset 34: this word is unknown. "},
+    {"fwd bf16 b1 hq", "\"hq\" at offset 12: a number is expected after the letters."},
+    {"fwd bf16 b1 hq4k", "\"hq4k\" at offset 12: a number is expected after the letters."},
+    {"fwd bf16 b99999999999999999999",
+     "\"b99999999999999999999\" at offset 9: this number is out of range. Use a "
+     "smaller one."},
+    {"fwd bf16 b1 scale1e99", "\"scale1e99\" at offset 12: this number is out of range. Use a smaller one."},
+    {"fwd bf16 b1 window5",
+     "\"window5\" at offset 12: two numbers are expected: windowLEFT,RIGHT in keys, -1 for all "
+     "on that side."},
+    {"fwd bf16 b1 hq1 hkv1 sq1 d64", "skvN is missing. Add skv and its number."},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 varlen tq3",
+     "varlen stands without tqN or tkvN. Add the rows of the packed q "
+     "and of the packed k and v."},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 causal window3,3",
+     "causal and window are both there. causal is window-1,0: leave one of them."},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 window-3,3",
+     "window_left is -3; it counts keys. Use FH_ALL (-1) for all of them."},  // the struct's own rules hold too
+};
+
+TEST(problem, every_bad_line_has_its_own_message_with_the_offset) {
+  for (const BadLine& bad : bad_lines) {
+    const auto p = Problem::parse(bad.line);
+    ASSERT_FALSE(p) << bad.line;
+    std::string expected = bad.message;
+    if (expected.back() == ' ') expected += grammar;
+    EXPECT_EQ(p.failure().text, expected) << bad.line;
+    EXPECT_EQ(p.failure().status, FH_INVALID_PROBLEM);
+  }
+}
+
+TEST(problem, a_struct_from_an_older_header_is_short) {
+  fh_problem user = small_problem();
+  user.size = offsetof(fh_problem, window_left);
+  user.causal = 1;
+  user.window_left = 3;  // beyond its size: not a field, whatever lies there
+  user.max_sms = -1;
+  const auto p = Problem::from(user);
+  ASSERT_TRUE(p) << p.failure().text;
+  EXPECT_EQ(p->line(), "fwd bf16 b2 hq8 hkv2 sq100 skv200 d128 causal");
+}
+
+TEST(problem, a_struct_that_ends_before_its_shape_is_refused) {
+  fh_problem user = small_problem();
+  for (const size_t size : {sizeof(size_t), offsetof(fh_problem, dim_v), sizeof user + 4, size_t{1} << 40}) {
+    user.size = size;
+    EXPECT_FALSE(Problem::from(user)) << size;
+  }
+}
+
+struct NewerProblem {
+  fh_problem known;
+  int64_t later[2];
+};
+
+TEST(problem, a_struct_from_a_newer_header_may_not_ask_for_more) {
+  NewerProblem user{small_problem(), {0, 0}};
+  user.known.size = sizeof user;
+  const auto p = Problem::from(user.known);
+  ASSERT_TRUE(p) << p.failure().text;
+  user.later[1] = 1;
+  const auto refused = Problem::from(user.known);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(
+      refused.failure().text,
+      "fh_problem has a field at byte 152 that this version of froghopper does not know; it must be zero. Leave "
+      "it zero or use the library of your header.");
+}
+
+// The mask by its definition: a key is seen when its distance from the row's level is inside the window.
+TEST(problem, visible_keys_are_those_inside_the_window) {
+  for (const fh_align align : {FH_BOTTOM_RIGHT, FH_TOP_LEFT})
+    for (const int64_t left : {all_keys, int64_t{0}, int64_t{2}, huge})
+      for (const int64_t right : {all_keys, int64_t{0}, int64_t{1}, huge})
+        for (int64_t rows_q = 0; rows_q < 6; ++rows_q)
+          for (int64_t rows_kv = 0; rows_kv < 6; ++rows_kv)
+            for (int64_t row = 0; row < rows_q; ++row) {
+              Problem p;
+              p.align = align, p.window_left = left, p.window_right = right;
+              const int64_t level = align == FH_BOTTOM_RIGHT ? row + rows_kv - rows_q : row;
+              const Visible seen = visible_keys(p, rows_q, rows_kv, row);
+              for (int64_t key = -2; key < rows_kv + 2; ++key) {
+                const bool expected = key >= 0 && key < rows_kv && (left == all_keys || level - key <= left) &&
+                                      (right == all_keys || key - level <= right);
+                ASSERT_EQ(key >= seen.begin && key < seen.end, expected)
+                    << p.line() << " rows " << rows_q << " " << rows_kv << " row " << row << " key " << key;
+              }
+            }
+}
+
+}  // namespace
+}  // namespace froghopper
