@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims: tensors that fit a problem become views of their extents; each mistake in a pointer, a stride, a piece or a
+// length has its own message, given here by its text; nothing behind a pointer is read by bind().
+#include "src/problem/tensors.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace froghopper {
+namespace {
+
+constexpr int64_t huge = std::numeric_limits<int64_t>::max();
+
+// bind() must read no tensor, so addresses that nothing lies behind will do. They do not overlap.
+template <class T>
+T* somewhere(uintptr_t number) {
+  return reinterpret_cast<T*>(number << 32);
+}
+
+Problem problem_of(const std::string& line) {
+  auto p = Problem::parse(line);
+  EXPECT_TRUE(p) << p.failure().text;
+  return *p;
+}
+
+const char* const batched = "fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 dv128";
+const char* const packed = "fwd bf16 b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500";
+
+// Tensors without gaps, as [batch, seq, heads, dim].
+fh_tensors tensors_of(const Problem& p) {
+  const auto dense = [](uintptr_t number, int64_t seq, int64_t heads, int64_t dim) {
+    return fh_tensor{somewhere<void>(number), seq * heads * dim, heads * dim, dim};
+  };
+  fh_tensors t = fh_tensors_init();
+  t.q = dense(1, p.seq_q, p.heads_q, p.dim_qk);
+  t.k = dense(2, p.seq_kv, p.heads_kv, p.dim_qk);
+  t.v = dense(3, p.seq_kv, p.heads_kv, p.dim_v);
+  t.o = dense(4, p.seq_q, p.heads_q, p.dim_v);
+  t.lse = somewhere<float>(5);
+  if (p.varlen) t.cu_seqlens_q = somewhere<int32_t>(6), t.cu_seqlens_kv = somewhere<int32_t>(7);
+  if (p.seqused) t.seqused_kv = somewhere<int32_t>(8);
+  if (p.sink) t.sink = somewhere<float>(9);
+  return t;
+}
+
+TEST(tensors, views_have_the_extents_of_the_problem) {
+  const Problem p = problem_of(batched);
+  const auto views = bind(p, tensors_of(p));
+  ASSERT_TRUE(views) << views.failure().text;
+  EXPECT_EQ(views->k.batch, 2);
+  EXPECT_EQ(views->k.seq, 200);
+  EXPECT_EQ(views->k.heads, 2);
+  EXPECT_EQ(views->k.dim, 64);
+  EXPECT_EQ(views->o.stride_seq, 8 * 128);
+  EXPECT_EQ(views->lse_stride_batch, 8 * 100);
+  EXPECT_EQ(views->lse_stride_head, 100);
+}
+
+TEST(tensors, packed_sequences_are_one_long_one) {
+  const Problem p = problem_of(packed);
+  fh_tensors t = tensors_of(p);
+  t.q.stride_batch = -5;  // ignored
+  const auto views = bind(p, t);
+  ASSERT_TRUE(views) << views.failure().text;
+  EXPECT_EQ(views->q.batch, 1);
+  EXPECT_EQ(views->q.seq, 250);
+  EXPECT_EQ(views->q.stride_batch, 0);
+  EXPECT_EQ(views->v.seq, 500);
+  EXPECT_EQ(views->lse_stride_batch, 0);
+  EXPECT_EQ(views->lse_stride_head, 250);
+}
+
+TEST(tensors, strides_of_extents_of_one_do_not_matter) {
+  const Problem p = problem_of("fwd bf16 b1 hq1 hkv1 sq1 skv1 d64");
+  fh_tensors t = tensors_of(p);
+  t.q.stride_batch = t.o.stride_seq = t.k.stride_head = -1;
+  t.v.stride_seq = huge;
+  const auto views = bind(p, t);
+  ASSERT_TRUE(views) << views.failure().text;
+  EXPECT_EQ(views->o.stride_seq, 0);
+  EXPECT_EQ(views->v.stride_seq, 0);
+}
+
+TEST(tensors, empty_tensors_need_no_address) {
+  const Problem p = problem_of("fwd bf16 b2 hq2 hkv2 sq5 skv0 d64");
+  fh_tensors t = tensors_of(p);
+  t.k.data = t.v.data = nullptr;
+  EXPECT_TRUE(bind(p, t));
+  const Problem none = problem_of("fwd bf16 b0 hq2 hkv2 sq5 skv5 d64 seqused");
+  fh_tensors nothing = fh_tensors_init();
+  EXPECT_TRUE(bind(none, nothing));
+}
+
+TEST(tensors, inputs_may_be_read_twice) {
+  const Problem p = problem_of("fwd f16 b2 hq8 hkv2 sq100 skv100 d64");
+  fh_tensors t = tensors_of(p);
+  t.k.stride_batch = t.k.stride_head = 0;  // broadcast
+  t.v = t.k;                               // k and v the same
+  EXPECT_TRUE(bind(p, t));
+}
+
+TEST(tensors, any_order_of_the_axes_of_o_is_allowed) {
+  const Problem p = problem_of("fwd f16 b2 hq8 hkv2 sq100 skv100 d64");
+  fh_tensors t = tensors_of(p);
+  t.o.stride_batch = 8 * 100 * 64, t.o.stride_head = 100 * 64, t.o.stride_seq = 64;  // [batch, heads, seq, dim]
+  EXPECT_TRUE(bind(p, t));
+  t.o.stride_seq = 2 * 8 * 64, t.o.stride_batch = 8 * 64, t.o.stride_head = 64;  // [seq, batch, heads, dim]
+  EXPECT_TRUE(bind(p, t));
+  t.o.stride_head = 3 * 64, t.o.stride_seq = 8 * 3 * 64, t.o.stride_batch = 100 * 8 * 3 * 64;  // a slice of qkv
+  EXPECT_TRUE(bind(p, t));
+}
+
+struct BadTensors {
+  const char* line;
+  std::function<void(fh_tensors&)> spoil;
+  const char* message;
+};
+
+const BadTensors bad_tensors[] = {
+    {batched, [](fh_tensors& t) { t.size = 8; },
+     "fh_tensors.size is 8; it must hold sizeof(fh_tensors). Start from fh_tensors_init()."},
+    {batched, [](fh_tensors& t) { t.v.data = nullptr; },
+     "v.data is NULL; it has 2 x 200 x 2 x 128 elements. Point it to them."},
+    {batched, [](fh_tensors& t) { t.k.data = static_cast<char*>(t.k.data) + 1; },
+     "k.data is at address 0x200000001; its elements have 2 bytes and lie at multiples of that. Align it."},
+    {batched, [](fh_tensors& t) { t.q.stride_head = -64; },
+     "q.stride_head is -64; strides are not negative. Point data to the first element and count up."},
+    {batched, [](fh_tensors& t) { t.k.stride_batch = huge; },
+     "k.stride_batch is 9223372036854775807 with 1 steps; that is past the end of memory. Strides count elements."},
+    {batched, [](fh_tensors& t) { t.o.stride_seq = 0; },
+     "o.stride_seq is 0; what one step of it holds spans 128 elements, so rows of o would overlap. Use at least "
+     "128."},
+    {batched, [](fh_tensors& t) { t.o.stride_seq = 8 * 128 - 8; },
+     "o.stride_seq is 1016; what one step of it holds spans 1024 elements, so rows of o would overlap. Use at least "
+     "1024."},
+    {batched, [](fh_tensors& t) { t.o.data = t.v.data; },
+     "o and v are at the same address 0x300000000; o is written while v is still read. Give o its own memory."},
+    {batched, [](fh_tensors& t) { t.lse = static_cast<float*>(t.q.data); },
+     "lse and q are at the same address 0x100000000; lse is written while q is still read. Give lse its own memory."},
+    {batched, [](fh_tensors& t) { t.lse = static_cast<float*>(t.o.data); },
+     "lse and o are at the same address 0x400000000; both are written. Give lse its own memory."},
+    {batched, [](fh_tensors& t) { t.lse = reinterpret_cast<float*>(uintptr_t{0x1002}); },
+     "lse is at address 0x1002; its elements have 4 bytes and lie at multiples of that. Align it."},
+    {packed, [](fh_tensors& t) { t.cu_seqlens_kv = nullptr; },
+     "cu_seqlens_kv is NULL; varlen needs the first row of each sequence, batch + 1 numbers. Set it."},
+    {batched, [](fh_tensors& t) { t.cu_seqlens_q = somewhere<int32_t>(6); },
+     "cu_seqlens_q is set, but the problem is not varlen, so it would be ignored. Set varlen or leave it NULL."},
+    {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 seqused", [](fh_tensors& t) { t.seqused_kv = nullptr; },
+     "seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one."},
+    {batched, [](fh_tensors& t) { t.seqused_q = somewhere<int32_t>(8); },
+     "seqused_q is set, but the problem has no seqused, so it would be ignored. Set seqused or leave it NULL."},
+    {batched, [](fh_tensors& t) { t.seqused_kv = somewhere<int32_t>(8); },
+     "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused or leave it NULL."},
+    {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.sink = nullptr; },
+     "sink is NULL; a problem with a sink needs one float for each query head. Set it."},
+    {batched, [](fh_tensors& t) { t.sink = somewhere<float>(9); },
+     "sink is set, but the problem has no sink, so it would be ignored. Set sink in the problem or leave it NULL."},
+};
+
+TEST(tensors, every_mistake_has_its_own_message) {
+  std::set<std::string> messages;
+  for (const BadTensors& bad : bad_tensors) {
+    const Problem p = problem_of(bad.line);
+    fh_tensors t = tensors_of(p);
+    ASSERT_TRUE(bind(p, t));
+    bad.spoil(t);
+    const auto views = bind(p, t);
+    ASSERT_FALSE(views) << "accepted, but expected: " << bad.message;
+    EXPECT_EQ(views.failure().text, bad.message);
+    EXPECT_EQ(views.failure().status, FH_INVALID_TENSOR);
+    EXPECT_TRUE(messages.insert(bad.message).second) << "twice: " << bad.message;
+  }
+}
+
+struct Lengths {
+  std::vector<int32_t> cu_q{0, 100, 150, 250}, cu_kv{0, 0, 200, 400}, used_q{100, 0, 99}, used_kv{0, 200, 1};
+};
+
+Views views_of(const Problem& p, const Lengths& lengths) {
+  fh_tensors t = tensors_of(p);
+  if (p.varlen) t.cu_seqlens_q = lengths.cu_q.data(), t.cu_seqlens_kv = lengths.cu_kv.data();
+  if (p.seqused) t.seqused_q = lengths.used_q.data(), t.seqused_kv = lengths.used_kv.data();
+  auto views = bind(p, t);
+  EXPECT_TRUE(views) << views.failure().text;
+  return *views;
+}
+
+TEST(tensors, rows_of_packed_sequences_come_from_cu_seqlens) {
+  const Problem p = problem_of(std::string(packed) + " seqused");
+  const Lengths lengths;
+  const Views views = views_of(p, lengths);
+  ASSERT_TRUE(check_lengths(p, views)) << check_lengths(p, views).failure().text;
+  const Rows q = rows_q(p, views, 2), kv = rows_kv(p, views, 1);
+  EXPECT_EQ(q.first, 150);
+  EXPECT_EQ(q.extent, 100);
+  EXPECT_EQ(q.used, 99);
+  EXPECT_EQ(kv.first, 0);
+  EXPECT_EQ(kv.extent, 200);
+  EXPECT_EQ(kv.used, 200);
+}
+
+TEST(tensors, rows_of_batched_sequences_are_all_alike) {
+  const Problem p = problem_of(batched);
+  const Views views = views_of(p, {});
+  ASSERT_TRUE(check_lengths(p, views));
+  EXPECT_EQ(rows_q(p, views, 1).first, 0);
+  EXPECT_EQ(rows_q(p, views, 1).extent, 100);
+  EXPECT_EQ(rows_kv(p, views, 1).used, 200);
+}
+
+struct BadLengths {
+  std::function<void(Lengths&)> spoil;
+  const char* message;
+};
+
+const BadLengths bad_lengths[] = {
+    {[](Lengths& l) { l.cu_q[0] = 1; }, "cu_seqlens_q[0] is 1; the first sequence begins at row 0. Set it to 0."},
+    {[](Lengths& l) { l.cu_q[2] = 90; },
+     "cu_seqlens_q falls from 100 to 90 after sequence 1; sequences lie end to end. Let it rise."},
+    {[](Lengths& l) { l.cu_kv[3] = 501; },
+     "cu_seqlens_kv[3] is 501 and total_kv is 500; no sequence reaches past the total. Raise the total."},
+    {[](Lengths& l) { l.cu_q[1] = 120; },
+     "sequence 0 has 120 rows and seq_q is 100; seq_q is an upper bound on all of them. Raise it."},
+    {[](Lengths& l) { l.used_q[1] = 51; },
+     "seqused_q[1] is 51 and the sequence has 50 rows; as many count at most. Use 0 to 50."},
+    {[](Lengths& l) { l.used_kv[2] = -1; },
+     "seqused_kv[2] is -1 and the sequence has 200 rows; as many count at most. Use 0 to 200."},
+};
+
+TEST(tensors, bad_lengths_are_refused) {
+  const Problem p = problem_of(std::string(packed) + " seqused");
+  for (const BadLengths& bad : bad_lengths) {
+    Lengths lengths;
+    bad.spoil(lengths);
+    const auto checked = check_lengths(p, views_of(p, lengths));
+    ASSERT_FALSE(checked) << "accepted, but expected: " << bad.message;
+    EXPECT_EQ(checked.failure().text, bad.message);
+    EXPECT_EQ(checked.failure().status, FH_INVALID_TENSOR);
+  }
+}
+
+}  // namespace
+}  // namespace froghopper
