@@ -2,9 +2,9 @@
 // bench: what a problem is counted as. Every figure of the command line and of the tables uses these two functions;
 // bench/work.py has the same rules for the scripts.
 //
-// FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key. On the causal diagonal a pair counts half, so a square
-// causal problem counts exactly half of the full one, as everybody's tables do; a window counts the pairs it shows.
-// Bytes are those of q, k, v, o and lse, each moved once: rows of the tensors, used or not.
+// FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key. On the causal diagonal a pair counts half, so a
+// square causal problem counts exactly half of the full one, as everybody's tables do; a window counts the pairs it
+// shows. Bytes are those of q, k, v, o and lse, each moved once: rows of the tensors, used or not.
 #pragma once
 #include "src/problem/tensors.hpp"
 

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""bench/results/*.jsonl -> the tables of README.md and docs/results.md, and the pictures docs/results_*.png.
+
+  bench/report.py                everything (the pictures need matplotlib: .venv/bin/python bench/report.py)
+  bench/report.py --no-plots     tables only
+  bench/report.py --check        writes nothing; fails if README.md or docs/results.md is not what this would write
+
+A ratio is only ever taken within one turn group, whose measurements ran in turns. A problem is shown by its newest
+turn group in which a rival ran too, or by its newest one if none ever did.
+"""
+import argparse
+import collections
+import dataclasses
+import json
+import pathlib
+import re
+import sys
+
+KEYS = ("problem", "pass", "impl", "plan", "ms", "spread", "tflops", "gbps", "sm_clock_mhz", "gpu", "driver",
+        "commit", "date", "turn_group")
+OURS = "froghopper"
+OLDER_BUILDS = ("sketch",)  # our own, shown in docs/results.md; not rivals
+HOST = "host: "             # plans of host cost, from `froghopper bench --host`
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+
+@dataclasses.dataclass
+class Cell:
+    """One problem on one machine: its chosen turn group, the fastest plan of every implementation."""
+    problem: str
+    best: dict  # impl -> record
+
+    def tokens(self): return dict(re.findall(r"\b(b|sq|skv|tq)(\d+)\b", self.problem))
+
+    def column(self):
+        t = self.tokens()
+        return t["sq"] if t["sq"] == t["skv"] else f"{t['sq']} x {t['skv']}"
+
+    def rivals(self): return {i: r for i, r in self.best.items() if i != OURS and i not in OLDER_BUILDS}
+
+    def ratio(self, impls):
+        """Speed of froghopper over that of the fastest of these; None where one side is missing."""
+        times = [self.best[i]["ms"] for i in impls if i in self.best]
+        return min(times) / self.best[OURS]["ms"] if times else None
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--root", type=pathlib.Path, default=root, help="the project's folder")
+    p.add_argument("--no-plots", action="store_true")
+    p.add_argument("--check", action="store_true")
+    a = p.parse_args()
+    try:
+        records = read(sorted((a.root / "bench/results").glob("*.jsonl")))
+        return write(a, records)
+    except ValueError as problem:
+        print(f"report.py: {problem}", file=sys.stderr)
+        return 2
+
+
+def write(a, records):
+    machines = machines_of(records)
+    readme, results = a.root / "README.md", a.root / "docs/results.md"
+    host = newest_host_costs(records)
+    wanted = {readme: between_markers(readme.read_text(), short_report(machines, host)),
+              results: long_report(machines, host)}
+    stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    if a.check:
+        if stale: print(f"report.py: {', '.join(stale)} not up to date; run bench/report.py", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in wanted.items(): path.write_text(text)
+    if machines and not a.no_plots:
+        import plots
+        for machine, tables in machines.items():
+            if drawn := plots.draw(machine, tables, a.root / "docs" / picture_name(machine)): print(drawn)
+    return 0
+
+
+# From lines to cells.
+
+def read(paths):
+    """All records; a line that is not one is refused with its place."""
+    records = []
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if not line.strip(): continue
+            try: record = json.loads(line)
+            except json.JSONDecodeError as problem: raise ValueError(f"{path.name}:{number}: {problem}") from None
+            missing = [key for key in KEYS if key not in record]
+            if missing: raise ValueError(f"{path.name}:{number}: no {', '.join(missing)}")
+            records.append(record)
+    return records
+
+
+def machines_of(records):
+    """{machine: {table title: [Cell]}}, in the order of the files; cells in order of length."""
+    groups = collections.defaultdict(lambda: collections.defaultdict(list))
+    for r in records:
+        if r["pass"] == "fwd" and not r["plan"].startswith(HOST):
+            groups[r["gpu"], r["problem"]][r["turn_group"]].append(r)
+    machines = {}
+    for (machine, problem), by_group in groups.items():
+        if cell := newest_cell(problem, by_group):
+            machines.setdefault(machine, {}).setdefault(title_of(problem), []).append(cell)
+    for tables in machines.values():
+        for cells in tables.values(): cells.sort(key=lambda c: [int(c.tokens()[t]) for t in ("sq", "skv")])
+    return machines
+
+
+def newest_cell(problem, by_group):
+    cells = [Cell(problem, fastest_by_impl(records)) for records in by_group.values()]
+    cells = [c for c in cells if OURS in c.best]
+    return max(cells, key=lambda c: (bool(c.rivals()), c.best[OURS]["date"]), default=None)
+
+
+def fastest_by_impl(records):
+    best = {}
+    for r in records:
+        if r["impl"] not in best or r["ms"] < best[r["impl"]]["ms"]: best[r["impl"]] = r
+    return best
+
+
+def title_of(problem):
+    """What the columns of one table share: all but batch and lengths, and the tokens of all sequences together."""
+    t = dict(re.findall(r"\b(b|sq|tq)(\d+)\b", problem))
+    rows = int(t["tq"]) if "tq" in t else int(t["b"]) * int(t["sq"])
+    rest = [x for x in problem.split() if not re.fullmatch(r"(b|sq|skv)\d+", x)]
+    return f"{' '.join(rest)}, {rows} tokens"
+
+
+# From cells to text.
+
+def short_report(machines, host):
+    """For the README: one table a machine, a row for every kind of problem, speed and ratio in one field."""
+    parts = []
+    for machine, tables in machines.items():
+        wide = {title: cells for title, cells in tables.items() if len(cells) > 1}
+        if not wide: continue
+        rivals = sorted({i for cells in wide.values() for c in cells for i in c.rivals()})
+        among = f"the fastest of {', '.join(rivals)}" if len(rivals) > 1 else "".join(rivals)
+        against = f", in brackets the ratio to {among}, timed in turns" if rivals else ""
+        parts.append(f"**{machine}**, forward, {unit_of(wide)[0]}{against}:")
+        columns = columns_of(wide.values())
+        rows = [[short_title(title)] + [short_field(by_column(cells).get(c), unit_of(wide)) for c in columns]
+                for title, cells in wide.items()]
+        parts.append(markdown([["rows and keys"] + columns] + rows))
+        if rivals: parts.append(f"![speed by length](docs/{picture_name(machine)})")
+    for machine in dict.fromkeys(r["gpu"] for r in host):
+        calls = [f"`{r['plan'][len(HOST):]}` {r['ms'] * 1e3:.1f}" for r in host if r["gpu"] == machine]
+        parts.append(f"Time of the host for one call on {machine}, in microseconds: {', '.join(calls)}.")
+    return "\n\n".join(parts) or "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them."
+
+
+def long_report(machines, host):
+    parts = ["# Results", "Written by bench/report.py from the lines of bench/results; do not edit. How times are "
+             "taken: bench/compare.py. What FLOPs are counted (causal as half): bench/work.py. A ratio stands only "
+             "between measurements that ran in turns (one turn group)."]
+    for machine, tables in machines.items():
+        parts.append(f"## {machine}")
+        unit = unit_of(tables)
+        for title, cells in tables.items():
+            parts.append(f"### {title}" if len(cells) > 1 else f"### {cells[0].problem}")
+            parts.append(markdown(long_table(cells, unit)))
+            parts.append(origin_of(cells))
+    if host: parts += ["## Host cost of one call", markdown(host_table(host))]
+    return "\n\n".join(parts) + "\n"
+
+
+def long_table(cells, unit):
+    impls = dict.fromkeys(i for c in cells for i in sorted(c.best, key=lambda i: (i != OURS, i in OLDER_BUILDS, i)))
+    rows = [[unit[0]] + [c.column() for c in cells]]
+    for impl in impls:
+        rows.append([impl] + [speed(c.best[impl], unit) if impl in c.best else "" for c in cells])
+    rivals = [i for i in impls if i != OURS and i not in OLDER_BUILDS]
+    for label, among in [("best rival", rivals)] + [(i, [i]) for i in impls if i in OLDER_BUILDS]:
+        ratios = [c.ratio(among) for c in cells]
+        if any(ratios): rows.append([f"froghopper / {label}"] + [f"**{x:.2f}**" if x else "" for x in ratios])
+    rows.append(["ms"] + [f"{c.best[OURS]['ms']:.4g}" for c in cells])
+    rows.append(["spread %"] + [f"{c.best[OURS]['spread']:.1f}" for c in cells])
+    rows.append(["GB/s"] + [f"{c.best[OURS]['gbps']:.0f}" for c in cells])
+    if any(c.best[OURS]["sm_clock_mhz"] for c in cells):
+        rows.append(["SM clock MHz"] + [str(c.best[OURS]["sm_clock_mhz"] or "") for c in cells])
+    return rows
+
+
+def origin_of(cells):
+    """Whose figures these are: kernels, versions, commits, dates."""
+    def listed(values): return ", ".join(dict.fromkeys(v for v in values if v))
+    ours = [c.best[OURS] for c in cells]
+    theirs = [f"{r['impl']}: {r['plan']}" for c in cells for i, r in c.best.items() if i != OURS]
+    days = sorted({r["date"][:10] for r in ours})
+    beside = f"Beside {listed(theirs)}. " if theirs else ""
+    driver = f", driver {listed(r['driver'] for r in ours)}" if any(r["driver"] for r in ours) else ""
+    return (f"Kernels: {listed(plan_name(r['plan']) for r in ours)}. {beside}"
+            f"Commit {listed(r['commit'] for r in ours)}, {listed(days)}{driver}.")
+
+
+def newest_host_costs(records):
+    """The newest record of every machine and call."""
+    host = sorted((r for r in records if r["plan"].startswith(HOST)), key=lambda r: r["date"])
+    return list({(r["gpu"], r["plan"]): r for r in host}.values())
+
+
+def host_table(records):
+    return [["machine", "call", "problem", "microseconds", "commit"]] + [
+        [r["gpu"], r["plan"][len(HOST):], r["problem"], f"{r['ms'] * 1e3:.2f}", r["commit"]] for r in records]
+
+
+def plan_name(plan):
+    """The kernel's name alone: grid and order change with every length."""
+    return plan.split(" ")[0] if plan.startswith("fwd.") else plan
+
+
+def short_title(title):
+    """"fwd bf16 hq16 hkv16 d128 causal, 16384 tokens" -> "bf16, 16 heads of 128, causal"."""
+    words = title.split(",")[0].split()[1:]
+    sizes = dict(re.fullmatch(r"([a-z]+)(\d+)", w).groups() for w in words if re.fullmatch(r"(hq|hkv|d|dv)\d+", w))
+    rest = [w for w in words[1:] if not re.fullmatch(r"(hq|hkv|d|dv|tq|tkv)\d+", w)]
+    heads = sizes["hq"] if sizes["hq"] == sizes["hkv"] else f"{sizes['hq']}/{sizes['hkv']}"
+    dims = sizes["d"] + (f", {sizes['dv']}" if "dv" in sizes else "")
+    return ", ".join([words[0], f"{heads} heads of {dims}", " ".join(rest) or "full"])
+
+
+def unit_of(tables):
+    """(name, factor on TFLOP/s): one unit a machine, small ones for a CPU."""
+    top = max(c.best[OURS]["tflops"] for cells in tables.values() for c in cells)
+    return ("TFLOP/s", 1) if top >= 2 else ("GFLOP/s", 1000)
+
+
+def speed(record, unit): return f"{record['tflops'] * unit[1]:.0f}"
+
+
+def short_field(cell, unit):
+    if not cell: return ""
+    ratio = cell.ratio(cell.rivals())
+    return speed(cell.best[OURS], unit) + (f" ({ratio:.2f})" if ratio else "")
+
+
+def columns_of(tables):
+    cells = sorted((c for cells in tables for c in cells), key=lambda c: [int(c.tokens()[t]) for t in ("sq", "skv")])
+    return list(dict.fromkeys(c.column() for c in cells))
+
+
+def by_column(cells): return {c.column(): c for c in cells}
+
+
+def markdown(rows):
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" + "|---:" * (len(rows[0]) - 1) + "|"] + lines[1:])
+
+
+def between_markers(text, new):
+    if text.count(BEGIN) != 1 or text.count(END) != 1: raise ValueError(f"README.md needs one {BEGIN} and one {END}")
+    head, tail = text.split(BEGIN)[0], text.split(END)[1]
+    return f"{head}{BEGIN}\n{new}\n{END}{tail}"
+
+
+def picture_name(machine):
+    return "results_" + re.sub(r"[^a-z0-9]+", "_", machine.lower()).strip("_") + ".png"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/report.py: which measurements it divides by each other, what it writes and refuses; bench/work.py's counts."""
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import types
+import unittest
+import unittest.mock
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+import report
+import work
+
+LINE = "fwd bf16 b{} hq16 hkv16 sq{} skv{} d128 causal"
+
+
+def record(seq, impl, ms, group, date="2026-01-01T00:00:00Z", **more):
+    return {"problem": LINE.format(16384 // seq, seq, seq), "pass": "fwd", "impl": impl, "plan": impl + " plan",
+            "ms": ms, "spread": 0.5, "tflops": 100 / ms, "gbps": 900.0, "sm_clock_mhz": 1600, "gpu": "Some GPU",
+            "driver": "1.2", "commit": "abc", "date": date, "turn_group": group, **more}
+
+
+class Ratios(unittest.TestCase):
+    def cell(self, *records):
+        (tables,) = report.machines_of(list(records)).values()
+        ((cell,),) = tables.values()
+        return cell
+
+    def test_within_one_turn_group_only(self):
+        cell = self.cell(record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.2, "a"),
+                         record(512, "fa3", 0.5, "b"), record(512, "froghopper", 0.4, "b", "2025-01-01T00:00:00Z"))
+        self.assertEqual(set(cell.best), {"froghopper", "cudnn"})
+        self.assertAlmostEqual(cell.ratio(cell.rivals()), 1.2)
+
+    def test_the_newest_group_with_a_rival_is_shown(self):
+        cell = self.cell(record(512, "froghopper", 1.0, "a", "2026-01-01T00:00:00Z"), record(512, "cudnn", 1.5, "a"),
+                         record(512, "froghopper", 2.0, "b", "2026-01-02T00:00:00Z"), record(512, "cudnn", 2.2, "b"),
+                         record(512, "froghopper", 0.1, "c", "2026-01-03T00:00:00Z"))
+        self.assertEqual(cell.best["froghopper"]["ms"], 2.0)
+
+    def test_fastest_plan_of_an_implementation_counts(self):
+        cell = self.cell(record(512, "froghopper", 1.0, "a"), record(512, "sketch", 3.0, "a", plan="slow"),
+                         record(512, "sketch", 2.0, "a", plan="fast"))
+        self.assertEqual(cell.best["sketch"]["plan"], "fast")
+        self.assertAlmostEqual(cell.ratio(["sketch"]), 2.0)
+        self.assertEqual(cell.rivals(), {})
+
+    def test_machines_stay_apart(self):
+        machines = report.machines_of([record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.0, "a"),
+                                       record(512, "froghopper", 1.0, "b", gpu="Another")])
+        self.assertEqual(list(machines), ["Some GPU", "Another"])
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "bench/results").mkdir(parents=True)
+        (self.root / "docs").mkdir()
+        (self.root / "README.md").write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+
+    def run_report(self, *options):
+        errors = io.StringIO()
+        with unittest.mock.patch.object(sys, "argv", ["report.py", "--root", str(self.root), *options]):
+            with contextlib.redirect_stderr(errors):
+                return report.main(), errors.getvalue()
+
+    def write(self, *lines):
+        (self.root / "bench/results/x.jsonl").write_text("\n".join(lines) + "\n")
+
+    def test_tables(self):
+        host = record(512, "froghopper", 0.0031, "h", plan="host: fh_plan_run", tflops=None, gbps=None)
+        self.write(*map(json.dumps, [record(512, "froghopper", 0.5, "a"), record(512, "cudnn", 0.6, "a"),
+                                     record(1024, "froghopper", 0.25, "b"), record(1024, "fa3", 0.2, "b"), host]))
+        self.assertEqual(self.run_report("--check", "--no-plots")[0], 1)
+        self.assertEqual(self.run_report("--no-plots"), (0, ""))
+        self.assertEqual(self.run_report("--check", "--no-plots")[0], 0)
+        readme, results = ((self.root / name).read_text() for name in ("README.md", "docs/results.md"))
+        self.assertTrue(readme.startswith("before\n") and readme.endswith("\nafter\n"))
+        self.assertIn("| rows and keys | 512 | 1024 |", readme)
+        self.assertIn("| bf16, 16 heads of 128, causal | 200 (1.20) | 400 (0.80) |", readme)
+        self.assertIn("`fh_plan_run` 3.1", readme)
+        self.assertIn("| froghopper / best rival | **1.20** | **0.80** |", results)
+        self.assertIn("| cudnn | 167 |  |", results)
+
+    def test_nothing_measured_yet(self):
+        self.assertEqual(self.run_report()[0], 0)
+        self.assertIn("No measurement", (self.root / "README.md").read_text())
+
+    def test_bad_lines_are_refused_with_their_place(self):
+        self.write(json.dumps(record(512, "froghopper", 1, "a")), "{torn")
+        self.assertIn("x.jsonl:2:", self.run_report("--no-plots")[1])
+        self.write(json.dumps({"problem": "fwd"}))
+        self.assertIn("x.jsonl:1: no pass, impl", self.run_report("--no-plots")[1])
+
+    def test_readme_without_markers(self):
+        (self.root / "README.md").write_text("nothing")
+        self.assertIn("README.md needs one", self.run_report("--no-plots")[1])
+
+
+def problem(**fields):
+    whole = dict(dtype=2, batch=2, heads_q=3, heads_kv=3, seq_q=8, seq_kv=8, dim_qk=16, dim_v=16, causal=0, align=0,
+                 window_left=-1, window_right=-1) | fields
+    p = types.SimpleNamespace(**whole)
+    p.is_causal = lambda: bool(p.causal) or (p.window_left, p.window_right) == (-1, 0)
+    p.is_masked = lambda: bool(p.causal) or (p.window_left, p.window_right) != (-1, -1)
+    return p
+
+
+class Work(unittest.TestCase):
+    def test_square_causal_is_half(self):
+        self.assertEqual(work.visible_pairs(problem()), 64)
+        self.assertEqual(work.visible_pairs(problem(causal=1)), 32)
+        self.assertEqual(work.flops(problem(causal=1)) * 2, work.flops(problem()))
+        self.assertEqual(work.flops(problem()), 4 * 16 * 2 * 3 * 64)
+
+    def test_more_keys_than_rows(self):
+        self.assertEqual(work.visible_pairs(problem(seq_q=2, seq_kv=5, causal=1)), 3.5 + 4.5)
+        self.assertEqual(work.visible_pairs(problem(seq_q=2, seq_kv=5, causal=1, align=1)), 0.5 + 1.5)
+
+    def test_window_counts_what_it_shows(self):
+        self.assertEqual(work.visible_pairs(problem(seq_q=4, seq_kv=4, window_left=1, window_right=1)), 2 + 3 + 3 + 2)
+
+    def test_bytes(self):
+        self.assertEqual(work.bytes_moved(problem(heads_kv=1)), 2 * 32 * 16 * (3 + 1) + 4 * 16 * 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
