@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// base: numbers as tensors store them. Reading is exact, writing rounds to nearest, ties to even.
+// Bits only, no vector unit: for the oracle and the checks, where clarity counts and speed does not.
+#pragma once
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "contract/dtype.h"
+
+namespace froghopper {
+
+// Half the distance between 1 and the next number: the largest relative error of one rounding.
+constexpr double unit_roundoff(Dtype t) { return t == Dtype::f16 ? 0x1p-11 : t == Dtype::bf16 ? 0x1p-8 : 0x1p-24; }
+
+inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+inline uint16_t float_to_bf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if (std::isnan(x)) return static_cast<uint16_t>(bits >> 16 | 0x40);  // stays a NaN, whatever is cut off
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+inline float f16_to_float(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const float sign = bits >> 15 ? -1.0f : 1.0f;
+  if (exponent == 31) return std::copysign(fraction ? NAN : INFINITY, sign);
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
+  return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+}
+
+inline uint16_t float_to_f16(float x) {
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const float size = std::fabs(x);
+  if (std::isnan(x)) return sign | 0x7e00;
+  if (size >= 65520.0f) return sign | 0x7c00;  // 65504 is the largest number; from half a step above it: infinity
+  // nearbyint rounds ties to even. Below 2^-14 the step is 2^-24; above, 2^-10 of the power of two below the number.
+  // A fraction that rounds up to the next power of two carries into the exponent, which is the right number.
+  if (size < 0x1p-14f) return sign | static_cast<uint16_t>(std::nearbyint(size * 0x1p24f));
+  const int exponent = std::ilogb(size);
+  const int fraction = static_cast<int>(std::nearbyint(std::ldexp(size, 10 - exponent)));  // 1024 to 2048
+  return sign | static_cast<uint16_t>(((exponent + 15) << 10) + fraction - 1024);
+}
+
+inline float load(const void* tensor, int64_t element, Dtype t) {
+  if (t == Dtype::f32) return static_cast<const float*>(tensor)[element];
+  const uint16_t bits = static_cast<const uint16_t*>(tensor)[element];
+  return t == Dtype::f16 ? f16_to_float(bits) : bf16_to_float(bits);
+}
+
+inline void store(void* tensor, int64_t element, Dtype t, float x) {
+  if (t == Dtype::f32) {
+    static_cast<float*>(tensor)[element] = x;
+  } else {
+    static_cast<uint16_t*>(tensor)[element] = t == Dtype::f16 ? float_to_f16(x) : float_to_bf16(x);
+  }
+}
+
+inline float rounded(float x, Dtype t) {
+  if (t == Dtype::f32) return x;
+  return t == Dtype::f16 ? f16_to_float(float_to_f16(x)) : bf16_to_float(float_to_bf16(x));
+}
+
+}  // namespace froghopper
