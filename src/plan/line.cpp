@@ -74,8 +74,9 @@ Result<FwdVariant> parse_variant(const std::string& name) {
 
 std::string Plan::line() const {
   if (grid == 0) return text("{} -> nothing to compute", problem.line());
-  return text("{} -> {} grid {} smem {}KiB ws {}", problem.line(), variant_name(variant), grid, smem_bytes / 1024,
-              workspace_bytes);
+  std::string line = text("{} -> {} grid {}", problem.line(), variant_name(variant), grid);
+  if (order.section < order.pairs || order.tail > 0) line += text(" section {} tail {}", order.section, order.tail);
+  return line + text(" smem {}KiB ws {}", smem_bytes / 1024, workspace_bytes);
 }
 
 Result<Device> Device::parse(const std::string& line) {

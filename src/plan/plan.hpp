@@ -36,7 +36,7 @@ struct Plan {
   int grid = 0;  // CTAs; 0: nothing to launch
   int smem_bytes = 0;
   size_t workspace_bytes = 0;
-  std::string line() const;  // "PROBLEM -> VARIANT grid 132 smem 160KiB ws 16"
+  std::string line() const;  // "PROBLEM -> VARIANT grid 132 section 8 tail 16 smem 160KiB ws 16"
 };
 
 inline constexpr size_t workspace_bytes_max = 16;  // of every plan: the work counter
