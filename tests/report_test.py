@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/report.py: which measurements it divides by each other, what it writes and refuses; bench/work.py's counts."""
+"""bench/report.py: what it divides by what, what it writes and refuses; what bench/work.py counts."""
 import contextlib
 import io
 import json
