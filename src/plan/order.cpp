@@ -9,11 +9,11 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // K and V of a section stay in L2 while its works run, beside the Q and O that stream through: 32 MiB of the
-// H200's 50. Short sequences have few q tiles to use a section again, there half of it wastes less at the section's
+// H200's 60. Short sequences have few q tiles to use a section again, there half of it wastes less at the section's
 // end. Measured on an H200 with causal masks: 8 to 96 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md
 // has the table.
 int64_t section_bytes(const Device& device, int64_t q_tiles) {
-  const int64_t share = device.l2_bytes * 16 / 25;
+  const int64_t share = device.l2_bytes * 8 / 15;
   return q_tiles <= 4 ? share / 2 : share;
 }
 

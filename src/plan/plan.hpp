@@ -15,11 +15,11 @@ namespace froghopper {
 struct Device {
   std::string name = "h200";  // one word
   int sms = 132;
-  int64_t l2_bytes = 50 << 20;
+  int64_t l2_bytes = 60 << 20;
   int ordinal = 0;             // which GPU; not part of the line
   std::optional<Tiles> tiles;  // instead of the tuned ones, to measure others; never changes results
 
-  static Result<Device> parse(const std::string& line);  // "h200 132sm [l2=50MiB] [tiles=128x176s2]"
+  static Result<Device> parse(const std::string& line);  // "h200 132sm [l2=60MiB] [tiles=128x176s2]"
   std::string line() const;
 };
 
