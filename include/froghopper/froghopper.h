@@ -14,11 +14,12 @@
  *   (1) Shapes read [batch, seq, heads, dim]. Strides are int64_t and count elements. The stride of dim is 1.
  *   (2) Calls that can fail return fh_status. fh_last_error() explains the last failure on this thread. A call that
  *       fails has launched nothing and written nothing.
- *   (3) A struct starts with its own size. New fields are only ever appended; their zero value means "as before".
+ *   (3) A struct starts with its own size; fh_problem_init() and fh_tensors_init() set it. New fields are only ever
+ *       appended; their zero value means "as before".
  *   (4) The library never prints, never exits, never allocates device memory, never synchronises a stream.
  *   (5) A plan is immutable. Any number of threads may run it at once, each with its own workspace.
  *   (6) Every row of o and lse that the shapes name is written, also rows of no sequence: a query row that sees no key
- *       gets o = 0 and lse = -inf. Nothing else is written.
+ *       gets o = 0 and lse = -inf. Nothing else is written. o and lse share no memory with what is read.
  *   (7) Memory that no visible key or query occupies (padding, rows past a sequence's end) may hold anything, NaN too.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
@@ -59,37 +60,40 @@ typedef enum fh_align {
   FH_TOP_LEFT = 1      /* the first query sees the first key: query i is level with key i */
 } fh_align;
 
-#define FH_ALL ((int64_t)-1) /* a window without a bound on that side */
+#define FH_ALL INT64_C(-1) /* a window without a bound on that side */
 
+/* Start from fh_problem_init(), not from zeros: a window of 0 keys is a window, FH_ALL is none. */
 typedef struct fh_problem {
-  size_t size; /* sizeof(fh_problem); fh_problem_init sets it */
+  size_t size; /* sizeof(fh_problem) */
 
   /* What is computed. */
   fh_op op;
-  fh_dtype dtype;             /* of q, k, v and o */
-  int64_t batch;              /* sequences */
-  int64_t heads_q, heads_kv;  /* heads_kv divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
-  int64_t seq_q, seq_kv;      /* rows of every sequence; with varlen, an upper bound on the longest one's */
-  int64_t dim_qk, dim_v;      /* columns of q and k, columns of v and o: multiples of 8 from 8 to 256 */
-  int64_t total_q, total_kv;  /* varlen only: rows of the packed q and of the packed k and v */
-  int32_t varlen;             /* nonzero: sequences lie end to end in [1, total, heads, dim]; cu_seqlens say where */
-  int32_t seqused;            /* nonzero: seqused_q or seqused_kv give how many rows of a sequence count */
-  int32_t causal;             /* nonzero: window_right = 0 */
-  fh_align align;             /* of causal and window */
-  int64_t window_left;        /* keys a query sees before the one it is level with; FH_ALL: no bound */
-  int64_t window_right;       /* keys a query sees after it; FH_ALL: no bound */
-  float scale;                /* of q k^T; 0 means 1/sqrt(dim_qk) */
-  float softcap;              /* scores become softcap tanh(score / softcap); 0 means none */
-  int32_t sink;               /* nonzero: tensors.sink holds one more logit a head, in the denominator alone */
+  fh_dtype dtype;            /* of q, k, v and o */
+  int64_t batch;             /* sequences; 0 is legal, here as for rows */
+  int64_t heads_q;           /* at least 1 */
+  int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
+  int64_t seq_q, seq_kv;     /* rows of every sequence; with varlen, an upper bound on the longest one's */
+  int64_t dim_qk;            /* columns of q and k: a multiple of 8 from 8 to 256 */
+  int64_t dim_v;             /* columns of v and o, likewise; 0 means dim_qk */
+  int64_t total_q, total_kv; /* varlen only: rows of the packed q and of the packed k and v */
+  int32_t varlen;            /* nonzero: sequences lie end to end in [1, total, heads, dim]; cu_seqlens say where */
+  int32_t seqused;           /* nonzero: seqused_q or seqused_kv give how many rows of a sequence count */
+  int32_t causal;            /* nonzero: the same as window_right = 0 */
+  fh_align align;            /* of causal and window */
+  int64_t window_left;       /* keys a query sees before the one it is level with; FH_ALL: no bound */
+  int64_t window_right;      /* keys a query sees after it; FH_ALL: no bound */
+  float scale;               /* of q k^T; 0 means 1/sqrt(dim_qk) */
+  float softcap;             /* scores become softcap tanh(score / softcap); 0 means none */
+  int32_t sink;              /* nonzero: tensors.sink holds one more logit a head, in the denominator alone */
 
   /* How it may be computed. These never change the result beyond rounding. */
-  int32_t deterministic;      /* nonzero: bit-equal from run to run (forward always is) */
-  int64_t max_sms;            /* SMs (GPU) or threads (CPU) it may occupy; 0 means all */
+  int32_t deterministic; /* nonzero: bit-equal from run to run (forward always is) */
+  int64_t max_sms;       /* SMs (GPU) or threads (CPU) it may occupy; 0 means all */
 } fh_problem;
 
 /* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
 static inline fh_problem fh_problem_init(void) {
-  fh_problem p = {sizeof(fh_problem), FH_FORWARD, FH_BF16, 0, 0, 0, 0, 0, 0, 0, 0,      0, 0, 0, 0,
+  fh_problem p = {sizeof(fh_problem), FH_FORWARD, FH_BF16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
                   FH_BOTTOM_RIGHT,    FH_ALL,     FH_ALL,  0, 0, 0, 0, 0};
   return p;
 }
@@ -102,36 +106,37 @@ typedef struct fh_tensor {
 /* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper; there q, k, v and o are 16-byte aligned
  * and the strides of extents above 1 are multiples of 8 elements. */
 typedef struct fh_tensors {
-  size_t size;                 /* sizeof(fh_tensors); fh_tensors_init sets it */
+  size_t size;                 /* sizeof(fh_tensors) */
   fh_tensor q;                 /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
   fh_tensor k;                 /* [batch, seq_kv, heads_kv, dim_qk]; varlen [total_kv, ...]. Read. */
   fh_tensor v;                 /* [batch, seq_kv, heads_kv, dim_v]; varlen [total_kv, ...]. Read. */
   fh_tensor o;                 /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written. */
   float* lse;                  /* natural log of the softmax denominator, sink included: [batch, heads_q, seq_q],
                                   varlen [heads_q, total_q], dense. Written. May be NULL. */
-  const int32_t* cu_seqlens_q; /* varlen: [batch + 1], first row of each sequence, then the end; else NULL */
+  const int32_t* cu_seqlens_q; /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU
+                                  checks them; a GPU plan cannot, so there they must be right. */
   const int32_t* cu_seqlens_kv;
-  const int32_t* seqused_q;    /* seqused: [batch], rows that count; NULL: all of them */
+  const int32_t* seqused_q; /* seqused: [batch], rows of a sequence that count, at most all; NULL: all of them */
   const int32_t* seqused_kv;
-  const float* sink;           /* sink: [heads_q] */
+  const float* sink; /* sink: [heads_q]; else NULL */
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
-  fh_tensors t = {sizeof(fh_tensors), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0},
-                  NULL,               NULL,            NULL,            NULL,            NULL,
-                  NULL};
+  fh_tensor none = {NULL, 0, 0, 0};
+  fh_tensors t = {sizeof(fh_tensors), none, none, none, none, NULL, NULL, NULL, NULL, NULL, NULL};
   return t;
 }
 
 /* target: where it shall run.
- *   NULL or "auto"   the current Hopper GPU where there is one and it computes this problem, else the CPU
+ *   NULL or "auto"   the current Hopper GPU where there is one and it computes this problem, else the CPU;
+ *                    fh_plan_on_gpu tells which, fh_explain why
  *   "hopper"         the current Hopper GPU, or a refusal; "hopper:1" for GPU 1
  *   "cpu"            this machine's CPU
  *   "h200 132sm"     a GPU that need not be here: the plan can be read, not run */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
 FH_API void fh_plan_destroy(fh_plan* plan);
 FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan);
-FH_API int fh_plan_on_gpu(const fh_plan* plan);     /* nonzero: tensors and workspace are GPU memory */
+FH_API int fh_plan_on_gpu(const fh_plan* plan);       /* nonzero: tensors and workspace are GPU memory */
 FH_API const char* fh_plan_line(const fh_plan* plan); /* one line of text; lives as long as the plan */
 
 /* workspace: 16-byte aligned, any content, on the tensors' GPU; may be NULL where the plan needs 0 bytes.
@@ -139,17 +144,20 @@ FH_API const char* fh_plan_line(const fh_plan* plan); /* one line of text; lives
 FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, void* workspace, size_t workspace_bytes,
                              void* stream);
 
-/* Finds or makes the plan, then runs it. Workspace: fh_workspace_bytes_max is enough for every problem. */
-FH_API fh_status fh_attention(const fh_problem* problem, const char* target, const fh_tensors* tensors, void* workspace,
-                              size_t workspace_bytes, void* stream);
+/* Finds or makes the plan, then runs it. Workspace: fh_workspace_bytes_max() bytes are enough for every problem. */
+FH_API fh_status fh_attention(const fh_problem* problem, const char* target, const fh_tensors* tensors,
+                              void* workspace, size_t workspace_bytes, void* stream);
 FH_API size_t fh_workspace_bytes_max(void);
 
 /* A problem as one line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal".
- * fh_problem_print writes at most bytes characters with the closing zero and returns the length without it. */
+ * fh_problem_parse fills a struct that holds its size already, so: fh_problem p = fh_problem_init();
+ * fh_problem_print writes at most bytes characters with the closing zero. *length, if length is not NULL, is how long
+ * the whole line is without it; with line = NULL and bytes = 0 that is all it does. */
 FH_API fh_status fh_problem_parse(const char* line, fh_problem* problem);
 FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t bytes, size_t* length);
 
-/* Why the problem can or cannot be computed there, in words; lives until this thread's next call of it. */
+/* Why the problem can or cannot be computed there and how, in lines of text: backends, kernel, tiles, memory. Lives
+ * until this thread's next call of it. */
 FH_API const char* fh_explain(const fh_problem* problem, const char* target);
 
 FH_API const char* fh_last_error(void); /* of this thread; valid until its next failing call; "" before the first */
@@ -157,7 +165,8 @@ FH_API const char* fh_status_name(fh_status status);
 FH_API const char* fh_version(void); /* "0.1.0" */
 
 /* What the library does (plans made, kernels compiled), one line a message, to your function; NULL turns it off.
- * It may be called from any thread. */
+ * Your function may be called from any thread, also from several at once. When fh_set_log returns, the function that
+ * was set before is not running any more and will not be called again. */
 typedef void (*fh_log_function)(const char* line, void* user);
 FH_API void fh_set_log(fh_log_function function, void* user);
 

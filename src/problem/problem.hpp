@@ -43,6 +43,8 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
+Result<fh_problem> whole_problem(const fh_problem&);  // in this library's size, see sized.hpp
+
 float default_scale(int64_t dim_qk);  // 1/sqrt(dim_qk), rounded once
 const char* name_of(Dtype);           // "f16", "bf16", "f32"
 

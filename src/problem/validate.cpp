@@ -30,7 +30,7 @@ constexpr size_t smallest_problem = offsetof(fh_problem, total_q);
 }  // namespace
 
 Result<Problem> Problem::from(const fh_problem& user) {
-  auto whole = whole_struct(&user, fh_problem_init(), smallest_problem, FH_INVALID_PROBLEM, "fh_problem");
+  auto whole = whole_problem(user);
   if (!whole) return whole.failure();
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
@@ -39,6 +39,10 @@ Result<Problem> Problem::from(const fh_problem& user) {
     if (!wrong.empty()) return Failure{FH_INVALID_PROBLEM, std::move(wrong)};
   }
   return filled_in(*whole);
+}
+
+Result<fh_problem> whole_problem(const fh_problem& user) {
+  return whole_struct(&user, fh_problem_init(), smallest_problem, FH_INVALID_PROBLEM, "fh_problem");
 }
 
 float default_scale(int64_t dim_qk) { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim_qk))); }

@@ -9,18 +9,26 @@
 
 namespace froghopper::runtime {
 
-// ordinal -1: the GPU whose context is current on this thread, else GPU 0.
+// ordinal -1: the GPU whose context is current on this thread, else GPU 0. Cheap: the driver is asked once per process.
 Result<Device> device(int ordinal);
+// The ordinal that device(-1) would have, -1 where it fails. Cheap: fh_attention asks on every call.
+int current_gpu();
 
-// Makes sure the kernel of this plan is loaded: embedded preset, else disk cache, else NVRTC. No device work.
-Result<void> prepare(const Plan&);
+// Which GPU's memory this is, -1 where the CPU can read it (host, pinned and managed memory; all there is without a
+// driver). So that the CPU backend refuses a GPU's address instead of falling over it. Starts no driver: where nobody
+// has, there is no GPU memory.
+int gpu_of(const void* address);
+
+// Makes sure the kernel of this plan is loaded on that GPU (ordinal as above): embedded preset, else disk cache, else
+// NVRTC. No work for the GPU; the first launch is then as quick as every other, also while a stream is being captured.
+Result<void> prepare(const Plan&, int ordinal = -1);
 
 // Encodes the tensor maps and launches on the GPU that holds the tensors; asynchronous, capturable.
 Result<void> launch(const Plan&, const Views&, void* workspace, size_t workspace_bytes, void* stream);
 
 struct Resources {           // of one compiled variant
   std::string name, origin;  // origin: "preset cuda13", "preset cuda12", "disk cache", "nvrtc 13.5"
-  int registers = 0, spill_bytes = 0, smem_bytes = 0;
+  int registers = 0, spill_bytes = 0, smem_bytes = 0;  // a thread's, a thread's (stores and loads), a CTA's
 };
 bool is_preset(const FwdVariant&);
 std::vector<std::string> preset_names();

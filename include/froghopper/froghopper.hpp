@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// froghopper.hpp - exact attention on NVIDIA Hopper GPUs and on the CPU: the C++20 interface.
+//
+//   froghopper::Plan plan({.batch = 2, .heads_q = 16, .heads_kv = 4, .seq_q = 4096, .seq_kv = 4096, .dim_qk = 128,
+//                          .causal = true});
+//   plan.run({.q = dense(q, 4096, 16, 128), .k = ..., .v = ..., .o = ...}, workspace, workspace_bytes, stream);
+//
+// A thin skin over froghopper.h, which has the meaning of every field and the conventions. Header-only, so that no C++
+// type ever crosses the border of the library. What fails throws froghopper::Error; nothing was launched then.
+#ifndef FROGHOPPER_FROGHOPPER_HPP_
+#define FROGHOPPER_FROGHOPPER_HPP_
+
+#include <froghopper/froghopper.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace froghopper {
+// The version is part of every symbol's name: programs made with different headers do not mix these types up.
+inline namespace v0 {
+
+class Error : public std::runtime_error {
+ public:
+  Error(fh_status status, const char* text) : std::runtime_error(text), status_(status) {}
+  fh_status status() const noexcept { return status_; }
+
+ private:
+  fh_status status_;
+};
+
+inline void must(fh_status status) {
+  if (status != FH_OK) throw Error(status, fh_last_error());
+}
+
+enum class Dtype { f16 = FH_F16, bf16 = FH_BF16, f32 = FH_F32 };
+enum class Align { bottom_right = FH_BOTTOM_RIGHT, top_left = FH_TOP_LEFT };
+inline constexpr int64_t all = FH_ALL;  // a window without a bound on that side
+
+// What is computed: shapes and options, no pointers. heads, rows and dim_qk have no default: 0 heads are refused.
+struct Problem {
+  Dtype dtype = Dtype::bf16;
+  int64_t batch = 1;
+  int64_t heads_q = 0, heads_kv = 0;
+  int64_t seq_q = 0, seq_kv = 0;
+  int64_t dim_qk = 0;
+  int64_t dim_v = 0;  // 0: dim_qk
+  bool varlen = false;
+  int64_t total_q = 0, total_kv = 0;
+  bool seqused = false;
+  bool causal = false;
+  Align align = Align::bottom_right;
+  int64_t window_left = all, window_right = all;
+  float scale = 0;    // 0: 1/sqrt(dim_qk)
+  float softcap = 0;  // 0: none
+  bool sink = false;
+  bool deterministic = false;
+  int64_t max_sms = 0;  // 0: all
+
+  bool operator==(const Problem&) const = default;
+};
+
+inline fh_problem to_c(const Problem& problem) {
+  fh_problem p = fh_problem_init();
+  p.dtype = static_cast<fh_dtype>(problem.dtype);
+  p.batch = problem.batch, p.heads_q = problem.heads_q, p.heads_kv = problem.heads_kv;
+  p.seq_q = problem.seq_q, p.seq_kv = problem.seq_kv;
+  p.dim_qk = problem.dim_qk, p.dim_v = problem.dim_v;
+  p.varlen = problem.varlen, p.total_q = problem.total_q, p.total_kv = problem.total_kv;
+  p.seqused = problem.seqused, p.causal = problem.causal, p.align = static_cast<fh_align>(problem.align);
+  p.window_left = problem.window_left, p.window_right = problem.window_right;
+  p.scale = problem.scale, p.softcap = problem.softcap;
+  p.sink = problem.sink, p.deterministic = problem.deterministic, p.max_sms = problem.max_sms;
+  return p;
+}
+
+inline Problem to_cpp(const fh_problem& p) {
+  return {.dtype = static_cast<Dtype>(p.dtype),
+          .batch = p.batch,
+          .heads_q = p.heads_q,
+          .heads_kv = p.heads_kv,
+          .seq_q = p.seq_q,
+          .seq_kv = p.seq_kv,
+          .dim_qk = p.dim_qk,
+          .dim_v = p.dim_v,
+          .varlen = p.varlen != 0,
+          .total_q = p.total_q,
+          .total_kv = p.total_kv,
+          .seqused = p.seqused != 0,
+          .causal = p.causal != 0,
+          .align = static_cast<Align>(p.align),
+          .window_left = p.window_left,
+          .window_right = p.window_right,
+          .scale = p.scale,
+          .softcap = p.softcap,
+          .sink = p.sink != 0,
+          .deterministic = p.deterministic != 0,
+          .max_sms = p.max_sms};
+}
+
+// One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
+// filled in.
+inline Problem parse(const std::string& line) {
+  fh_problem p = fh_problem_init();
+  must(fh_problem_parse(line.c_str(), &p));
+  return to_cpp(p);
+}
+
+inline std::string print(const Problem& problem) {
+  const fh_problem p = to_c(problem);
+  size_t length = 0;
+  must(fh_problem_print(&p, nullptr, 0, &length));
+  std::string line(length, ' ');
+  must(fh_problem_print(&p, line.data(), length + 1, nullptr));
+  return line;
+}
+
+using Tensor = fh_tensor;  // data, and strides in elements: stride_batch, stride_seq, stride_head
+
+// A tensor without gaps: [batch, seq, heads, dim], or packed [total, heads, dim].
+template <class T>
+Tensor dense(const T* data, int64_t seq, int64_t heads, int64_t dim) {
+  return {const_cast<T*>(data), seq * heads * dim, heads * dim, dim};  // q, k and v are read only
+}
+
+struct Tensors {
+  Tensor q{}, k{}, v{}, o{};
+  float* lse = nullptr;
+  const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_kv = nullptr;
+  const int32_t *seqused_q = nullptr, *seqused_kv = nullptr;
+  const float* sink = nullptr;
+};
+
+inline fh_tensors to_c(const Tensors& tensors) {
+  fh_tensors t = fh_tensors_init();
+  t.q = tensors.q, t.k = tensors.k, t.v = tensors.v, t.o = tensors.o;
+  t.lse = tensors.lse;
+  t.cu_seqlens_q = tensors.cu_seqlens_q, t.cu_seqlens_kv = tensors.cu_seqlens_kv;
+  t.seqused_q = tensors.seqused_q, t.seqused_kv = tensors.seqused_kv;
+  t.sink = tensors.sink;
+  return t;
+}
+
+// How it is computed. Immutable; holds no GPU memory. Any number of threads may run it, each with its own workspace.
+class Plan {
+ public:
+  explicit Plan(const Problem& problem, const char* target = nullptr) {
+    const fh_problem p = to_c(problem);
+    fh_plan* plan = nullptr;
+    must(fh_plan_create(&p, target, &plan));
+    plan_.reset(plan);
+  }
+
+  size_t workspace_bytes() const { return fh_plan_workspace_bytes(plan_.get()); }
+  bool on_gpu() const { return fh_plan_on_gpu(plan_.get()) != 0; }
+  std::string line() const { return fh_plan_line(plan_.get()); }
+
+  void run(const Tensors& tensors, void* workspace = nullptr, size_t workspace_bytes = 0,
+           void* stream = nullptr) const {
+    const fh_tensors t = to_c(tensors);
+    must(fh_plan_run(plan_.get(), &t, workspace, workspace_bytes, stream));
+  }
+
+ private:
+  struct Forget {
+    void operator()(fh_plan* plan) const { fh_plan_destroy(plan); }
+  };
+  std::unique_ptr<fh_plan, Forget> plan_;
+};
+
+// The same in one call; the plan is found in a cache.
+inline void attention(const Problem& problem, const Tensors& tensors, const char* target = nullptr,
+                      void* workspace = nullptr, size_t workspace_bytes = 0, void* stream = nullptr) {
+  const fh_problem p = to_c(problem);
+  const fh_tensors t = to_c(tensors);
+  must(fh_attention(&p, target, &t, workspace, workspace_bytes, stream));
+}
+
+inline std::string explain(const Problem& problem, const char* target = nullptr) {
+  const fh_problem p = to_c(problem);
+  return fh_explain(&p, target);
+}
+
+}  // namespace v0
+}  // namespace froghopper
+#endif  // FROGHOPPER_FROGHOPPER_HPP_

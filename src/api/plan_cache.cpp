@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// api: plans that were made, for fh_attention. A model asks for the same few problems again and again, mostly for the
+// same one as the call before: that costs one comparison. Else a table all threads share has it.
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "src/api/run.hpp"
+#include "src/runtime/runtime.hpp"
+
+namespace froghopper {
+namespace {
+
+using PlanPointer = std::shared_ptr<const fh_plan>;
+
+// Two descriptions are the same where their bytes are: the struct has no padding whose bytes could differ.
+static_assert(sizeof(fh_problem) == sizeof(size_t) + 12 * sizeof(int64_t) + 10 * sizeof(int32_t),
+              "its fields, no gaps");
+
+struct Question {
+  fh_problem problem;
+  const char* target;
+  int gpu;  // which one "auto" and "hopper" mean at this moment
+};
+
+std::string key_of(const Question& question) {
+  std::string key(reinterpret_cast<const char*>(&question.problem), sizeof question.problem);
+  key.append(reinterpret_cast<const char*>(&question.gpu), sizeof question.gpu);
+  return key + question.target;
+}
+
+// What this thread asked last, and the answer.
+struct Last {
+  fh_problem problem{};
+  std::string target;
+  int gpu = -1;
+  PlanPointer plan;
+
+  bool answers(const Question& question) const {
+    return plan && std::memcmp(&problem, &question.problem, sizeof problem) == 0 && target == question.target &&
+           gpu == question.gpu;
+  }
+};
+thread_local Last last;
+
+// Far more than a program has problems, unless their lengths never repeat: then old plans go, all at once.
+constexpr size_t most_plans = 4096;
+
+struct Table {
+  std::shared_mutex mutex;
+  std::unordered_map<std::string, PlanPointer> plans;
+
+  PlanPointer find(const std::string& key) {
+    std::shared_lock lock(mutex);
+    const auto found = plans.find(key);
+    return found == plans.end() ? nullptr : found->second;
+  }
+  PlanPointer add(const std::string& key, PlanPointer plan) {
+    std::unique_lock lock(mutex);
+    if (plans.size() >= most_plans) plans.clear();
+    return plans.emplace(key, std::move(plan)).first->second;  // the one of another thread that was faster
+  }
+};
+Table table;
+
+Result<PlanPointer> make(const Question& question) {
+  auto problem = Problem::from(question.problem);
+  if (!problem) return problem.failure();
+  auto target = read_target(question.target);
+  if (!target) return target.failure();
+  auto plan = make_plan(*problem, *target);
+  if (!plan) return plan.failure();  // not kept: the reason may go away, a driver be loaded
+  return table.add(key_of(question), std::make_shared<const fh_plan>(std::move(*plan)));
+}
+
+}  // namespace
+
+Result<PlanPointer> cached_plan(const fh_problem& user, const char* target) {
+  auto whole = whole_problem(user);
+  if (!whole) return whole.failure();
+  Question question{*whole, target ? target : "auto", -1};
+  if (std::strcmp(question.target, "cpu") != 0) question.gpu = runtime::current_gpu();
+  if (last.answers(question)) return last.plan;
+
+  PlanPointer plan = table.find(key_of(question));
+  if (!plan) {
+    auto made = make(question);
+    if (!made) return made.failure();
+    plan = *made;
+  }
+  last = {question.problem, question.target, question.gpu, plan};
+  return plan;
+}
+
+}  // namespace froghopper
