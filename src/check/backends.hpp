@@ -12,10 +12,10 @@ using PlanHandle = std::unique_ptr<fh_plan, decltype(&fh_plan_destroy)>;
 Result<PlanHandle> create_plan(const Problem&, const std::string& target);
 Failure last_failure(fh_status);  // with the text of fh_last_error
 
-// Runs the plan on the inputs and leaves o and lse in their blocks. The workspace is full of garbage and has guard
-// zones, which the Failure speaks of if they were written.
-Result<void> run_on_cpu(const fh_plan*, Inputs&);
-Result<void> run_on_gpu(const fh_plan*, Inputs&);
+// Runs the plan `repeats` times on the inputs, leaves o and lse in their blocks, and returns the milliseconds of each
+// run. The workspace is full of garbage and has guard zones, which the Failure speaks of if they were written.
+Result<std::vector<double>> run_on_cpu(const fh_plan*, Inputs&, int repeats = 1);
+Result<std::vector<double>> run_on_gpu(const fh_plan*, Inputs&, int repeats = 1);
 
 // A workspace in host memory, or the image of one for a GPU.
 std::vector<unsigned char> garbage_workspace(size_t bytes);

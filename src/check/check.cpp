@@ -2,6 +2,7 @@
 // check: a case from its inputs to a verdict, through the C interface, so that what users call is what is checked.
 #include "src/check/check.hpp"
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -63,13 +64,18 @@ Result<PlanHandle> create_plan(const Problem& p, const std::string& target) {
 
 Failure last_failure(fh_status status) { return {status, fh_last_error()}; }
 
-Result<void> run_on_cpu(const fh_plan* plan, Inputs& in) {
+Result<std::vector<double>> run_on_cpu(const fh_plan* plan, Inputs& in, int repeats) {
   const size_t bytes = fh_plan_workspace_bytes(plan);
   std::vector<unsigned char> workspace = garbage_workspace(bytes);
-  const fh_status status = fh_plan_run(plan, &in.tensors, workspace.data() + workspace_guard_bytes, bytes, nullptr);
-  if (status != FH_OK) return last_failure(status);
+  std::vector<double> ms;
+  for (int i = 0; i < repeats; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    const fh_status status = fh_plan_run(plan, &in.tensors, workspace.data() + workspace_guard_bytes, bytes, nullptr);
+    if (status != FH_OK) return last_failure(status);
+    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+  }
   if (!guards_intact(workspace, bytes)) return Failure{FH_INTERNAL, "memory beside the workspace was written"};
-  return {};
+  return ms;
 }
 
 // Neither zeros nor all ones, which a counter or a flag might take for a start.

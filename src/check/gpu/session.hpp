@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// check/gpu: memory, a stream and a stopwatch on a Hopper GPU, for those who check and measure. The library allocates
+// no device memory and waits for nothing; these do, so they are not part of it.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "src/base/result.hpp"
+
+namespace froghopper::check {
+
+class GpuSession {
+ public:
+  // The GPU whose context is current on this thread, else GPU 0. FH_NO_DEVICE with the reason where it is no Hopper.
+  static Result<std::unique_ptr<GpuSession>> open();
+  virtual ~GpuSession() = default;  // frees all that was allocated
+
+  virtual Result<void*> allocate(size_t bytes) = 0;  // aligned to 256 bytes
+  virtual Result<void> upload(void* to, const void* from, size_t bytes) = 0;
+  virtual Result<void> download(void* to, const void* from, size_t bytes) = 0;
+  virtual void* stream() const = 0;
+  virtual Result<void> finish() = 0;  // waits for the stream; a fault of a kernel is found here
+  // Milliseconds of the GPU from the begin of the first to the end of the last kernel that work puts into the stream.
+  virtual Result<double> time(const std::function<Result<void>()>& work) = 0;
+  virtual std::string machine() const = 0;  // "NVIDIA H200"
+  virtual std::string driver() const = 0;   // "CUDA 13.0"
+};
+
+}  // namespace froghopper::check

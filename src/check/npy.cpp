@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// check: .npy. The bytes "\x93NUMPY", two of version, the length of a header (two bytes little endian, from version 2
+// on four), the header as a Python dictionary {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }, the numbers.
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "src/base/text.hpp"
+#include "src/check/tensor_file.hpp"
+
+namespace froghopper::check {
+
+namespace {
+
+constexpr std::string_view magic = "\x93NUMPY";
+
+struct Name {
+  const char* in_file;
+  Element element;
+};
+constexpr Name dtypes[] = {
+    {"<f2", Element::f16}, {"<f4", Element::f32}, {"<i4", Element::i32}, {"<i8", Element::i64}};
+
+// Reads the dictionary left to right; at() is where it stands in the file.
+struct Reader {
+  std::string_view header;
+  size_t header_begin, next = 0;
+
+  size_t at() const { return header_begin + next; }
+  void skip_blanks() {
+    while (next < header.size() && (header[next] == ' ' || header[next] == '\n')) ++next;
+  }
+  bool take(std::string_view word) {
+    skip_blanks();
+    if (!header.substr(next).starts_with(word)) return false;
+    next += word.size();
+    return true;
+  }
+  // 'text' or "text"
+  std::optional<std::string> take_text() {
+    skip_blanks();
+    if (next >= header.size() || (header[next] != '\'' && header[next] != '"')) return {};
+    const size_t end = header.find(header[next], next + 1);
+    if (end == std::string_view::npos) return {};
+    std::string value(header.substr(next + 1, end - next - 1));
+    next = end + 1;
+    return value;
+  }
+  std::optional<int64_t> take_number() {
+    skip_blanks();
+    int64_t n = 0;
+    const auto [end, error] = std::from_chars(header.data() + next, header.data() + header.size(), n);
+    if (error != std::errc{} || n < 0) return {};
+    next = static_cast<size_t>(end - header.data());
+    return n;
+  }
+};
+
+Failure refuse(size_t byte, const std::string& why) { return {FH_INVALID_TENSOR, text("byte {}: {}", byte, why)}; }
+
+std::optional<Failure> read_descr(Reader& in, FileTensor& tensor) {
+  const size_t at = in.at();
+  const auto descr = in.take_text();
+  if (!descr) return refuse(at, "descr is not a text; only plain types are read, not records");
+  if (descr->starts_with('>')) {
+    return refuse(at, text("descr is '{}', big endian; only little endian is read. Save it with astype('<{}').",
+                           *descr, descr->substr(1)));
+  }
+  const auto known = std::ranges::find_if(dtypes, [&](const Name& n) { return *descr == n.in_file; });
+  if (known == std::end(dtypes)) {
+    return refuse(at, text("descr is '{}'; it must be <f2, <f4, <i4 or <i8. For bf16 use safetensors.", *descr));
+  }
+  tensor.element = known->element;
+  return {};
+}
+
+std::optional<Failure> read_order(Reader& in) {
+  const size_t at = in.at();
+  if (in.take("False")) return {};
+  if (in.take("True"))
+    return refuse(at, "fortran_order is True; only C order is read. Save np.ascontiguousarray(x).");
+  return refuse(at, "fortran_order is neither True nor False");
+}
+
+std::optional<Failure> read_shape(Reader& in, FileTensor& tensor) {
+  if (!in.take("(")) return refuse(in.at(), "shape is not a tuple");
+  while (!in.take(")")) {
+    const auto extent = in.take_number();
+    if (!extent) return refuse(in.at(), "shape has something that is no number of at least 0");
+    tensor.shape.push_back(*extent);
+    if (in.take(",")) continue;
+    if (in.take(")")) break;
+    return refuse(in.at(), "shape has no comma or closing bracket");
+  }
+  return {};
+}
+
+std::optional<Failure> read_dictionary(Reader& in, FileTensor& tensor) {
+  if (!in.take("{")) return refuse(in.at(), "the header is not a dictionary");
+  std::map<std::string, int> seen;
+  while (!in.take("}")) {
+    const size_t at = in.at();
+    const auto key = in.take_text();
+    if (!key || !in.take(":")) return refuse(at, "the header has something that is no key with a colon");
+    if (++seen[*key] > 1) return refuse(at, text("the header has two entries '{}'", *key));
+    std::optional<Failure> failure;
+    if (*key == "descr") {
+      failure = read_descr(in, tensor);
+    } else if (*key == "fortran_order") {
+      failure = read_order(in);
+    } else if (*key == "shape") {
+      failure = read_shape(in, tensor);
+    } else {
+      failure = refuse(at, text("the header has an unknown entry '{}'", *key));
+    }
+    if (failure) return failure;
+    if (in.take(",")) continue;
+    if (in.take("}")) break;
+    return refuse(in.at(), "the header has no comma or closing brace");
+  }
+  if (seen.size() != 3) return refuse(in.at(), "the header needs descr, fortran_order and shape");
+  in.skip_blanks();
+  if (in.next != in.header.size()) return refuse(in.at(), "text behind the dictionary");
+  return {};
+}
+
+}  // namespace
+
+Result<FileTensor> parse_npy(std::string_view bytes) {
+  if (!bytes.starts_with(magic)) return refuse(0, "the file does not begin with \\x93NUMPY");
+  const auto byte = [&](size_t i) { return size_t{static_cast<unsigned char>(bytes[i])}; };
+  if (bytes.size() < 10) return refuse(bytes.size(), "the file ends before its header");
+  const size_t version = byte(6);
+  if (version < 1 || version > 3) return refuse(6, text("version {} is unknown; it is 1, 2 or 3", version));
+  const size_t length_bytes = version == 1 ? 2 : 4, begin = 8 + length_bytes;
+  if (bytes.size() < begin) return refuse(bytes.size(), "the file ends within the length of its header");
+  size_t length = 0;
+  for (size_t i = 0; i < length_bytes; ++i) length |= byte(8 + i) << 8 * i;
+  if (length > bytes.size() - begin) {
+    return refuse(8, text("the header has {} bytes, but only {} follow", length, bytes.size() - begin));
+  }
+
+  FileTensor tensor;
+  Reader in{bytes.substr(begin, length), begin};
+  if (const auto failure = read_dictionary(in, tensor)) return *failure;
+  int64_t size = size_of(tensor.element);
+  for (const int64_t extent : tensor.shape) {
+    if (__builtin_mul_overflow(size, extent, &size))
+      return refuse(begin, "shape has more elements than 63 bits count");
+  }
+  const std::string_view data = bytes.substr(begin + length);
+  if (static_cast<uint64_t>(size) != data.size()) {
+    return refuse(begin + length, text("shape and descr make {} bytes, but {} follow", size, data.size()));
+  }
+  tensor.bytes.assign(data.begin(), data.end());
+  return tensor;
+}
+
+Result<std::string> print_npy(const FileTensor& tensor) {
+  const auto known = std::ranges::find(dtypes, tensor.element, &Name::element);
+  if (known == std::end(dtypes)) {
+    return Failure{FH_INVALID_TENSOR,
+                   text(".npy has no {}; it holds fp16 and fp32. Write .safetensors.", name_of(tensor.element))};
+  }
+  std::string header = text("{{'descr': '{}', 'fortran_order': False, 'shape': (", known->in_file);
+  for (const int64_t extent : tensor.shape) header += text("{}, ", extent);
+  header += "), }";
+  // Numbers begin at a multiple of 64 bytes, which is what the format asks for; the header ends in a newline.
+  constexpr size_t before = 10, alignment = 64;
+  header.append((alignment - (before + header.size() + 1) % alignment) % alignment, ' ');
+  header += '\n';
+  std::string out(magic);
+  out += {'\1', '\0', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
+  out += header;
+  out.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  return out;
+}
+
+}  // namespace froghopper::check

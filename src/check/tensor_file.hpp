@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// check: tensors in files. Reads and writes .safetensors and .npy, as far as attention needs them: dense, C order,
+// little endian. A malformed file is refused with the byte where it goes wrong, and never read past its end.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/result.hpp"
+
+namespace froghopper::check {
+
+enum class Element : unsigned char { f16, bf16, f32, i32, i64 };
+constexpr int64_t size_of(Element e) {
+  return e == Element::i64 ? 8 : e == Element::f32 || e == Element::i32 ? 4 : 2;
+}
+const char* name_of(Element);  // "fp16", ...
+
+struct FileTensor {
+  Element element = Element::f32;
+  std::vector<int64_t> shape;
+  std::vector<unsigned char> bytes;
+};
+
+struct TensorFile {
+  std::map<std::string, FileTensor> tensors;
+  std::map<std::string, std::string> metadata;  // safetensors only; what it says is passed through
+};
+
+// Failures: FH_INVALID_TENSOR and "byte N: ...", without the file's name.
+Result<TensorFile> parse_safetensors(std::string_view bytes);
+std::string print_safetensors(const TensorFile&);
+Result<FileTensor> parse_npy(std::string_view bytes);
+Result<std::string> print_npy(const FileTensor&);  // .npy has no bf16
+
+// By file. Failures begin with the path.
+Result<TensorFile> read_safetensors(const std::string& path);
+Result<FileTensor> read_npy(const std::string& path);
+Result<void> write_file(const std::string& path, std::string_view bytes);  // whole or not at all, by rename
+
+}  // namespace froghopper::check
