@@ -2,8 +2,8 @@
 // cli: froghopper check, the error of a backend against the fp64 oracle, one row a case.
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 
+#include "cli/cases.hpp"
 #include "cli/commands.hpp"
 #include "src/base/text.hpp"
 #include "src/check/check.hpp"
@@ -39,21 +39,6 @@ constexpr const char* examples =
 struct Tally {
   int passed = 0, failed = 0, refused = 0, skipped = 0;
 };
-
-Result<std::vector<check::Case>> cases_of(const std::string& what) {
-  // A case line has blanks; a path that has some still begins with none of the operations.
-  if (!what.starts_with("fwd ") && std::filesystem::exists(what)) return check::read_cases(what);
-  auto one = check::parse_case(what);
-  if (one) return std::vector<check::Case>{*one};
-  if (what.find(' ') == std::string::npos) {
-    return Failure{
-        FH_INVALID_PROBLEM,
-        text("{} is neither a file nor a problem; a problem begins with fwd, a type, ... Try fwd bf16 b1 hq1 "
-             "hkv1 sq128 skv128 d64.",
-             what)};
-  }
-  return Failure{one.failure().status, text("\"{}\", {}", what, one.failure().text)};
-}
 
 check::Backend choose_backend(const Options& options, const check::Case& c) {
   if (options.backend != "auto") return options.backend == "cpu" ? check::Backend::cpu : check::Backend::hopper;

@@ -87,7 +87,9 @@ class Session : public GpuSession {
 
   Result<void> upload(void* to, const void* from, size_t bytes) override {
     const runtime::CurrentContext current(driver_, context_);
-    return wrong("cuMemcpyHtoD", f_.copy_to_gpu(reinterpret_cast<CUdeviceptr>(to), from, bytes));
+    if (auto r = wrong("cuMemcpyHtoD", f_.copy_to_gpu(reinterpret_cast<CUdeviceptr>(to), from, bytes)); !r) return r;
+    // The copy's last piece may still be under way in the default stream, for which stream_ does not wait.
+    return wrong("cuStreamSynchronize", f_.stream_synchronize(nullptr));
   }
 
   Result<void> download(void* to, const void* from, size_t bytes) override {

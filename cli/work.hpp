@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench: what a problem is counted as. Every figure of the command line and of the tables uses these two functions;
+// cli: what a problem is counted as. Every figure of the command line and of the tables uses these two functions;
 // bench/work.py has the same rules for the scripts.
 //
 // FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key. On the causal diagonal a pair counts half, so a
@@ -8,7 +8,7 @@
 #pragma once
 #include "src/problem/tensors.hpp"
 
-namespace froghopper::bench {
+namespace froghopper::cli {
 
 // Pairs of one head in a sequence with these many rows.
 inline double visible_pairs(const Problem& p, int64_t rows_q, int64_t rows_kv) {
@@ -42,4 +42,4 @@ inline double bytes_moved(const Problem& p) {
   return columns * (rows_q * double(p.heads_q) + rows_kv * double(p.heads_kv)) + 4 * rows_q * double(p.heads_q);
 }
 
-}  // namespace froghopper::bench
+}  // namespace froghopper::cli

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// cli: froghopper bench, the speed of a backend, one row a problem and one JSON line a measurement.
+#include "cli/bench.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "cli/cases.hpp"
+#include "cli/commands.hpp"
+#include "cli/work.hpp"
+#include "src/base/text.hpp"
+
+namespace froghopper::cli {
+
+namespace {
+
+struct Options {
+  std::vector<std::string> what;
+  std::string backend = "auto", json, commit = "unknown";
+  Effort effort;
+  bool host = false;
+};
+
+// What is measured when nothing is named: small enough for a CPU, large enough to fill a GPU.
+constexpr const char* first_look[] = {
+    "fwd bf16 b4 hq16 hkv16 sq1024 skv1024 d128",
+    "fwd bf16 b4 hq16 hkv16 sq1024 skv1024 d128 causal",
+};
+// Host cost does not depend on sizes, so the GPU gets little to do.
+constexpr const char* smallest_look = "fwd bf16 b1 hq1 hkv1 sq64 skv64 d128";
+
+constexpr const char* examples =
+    "Examples:\n"
+    "  froghopper bench\n"
+    "  froghopper bench 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --json mine.jsonl\n"
+    "  froghopper bench bench/suites/training_fwd.txt --backend hopper --ms 50\n"
+    "  froghopper bench --host\n"
+    "bench/compare.py measures beside other libraries, in turns.";
+
+int measure(const check::Case&, const Options&);
+int print_host_cost(Stand&, const check::Case&, const fh_plan*, const Options&);
+bool append(const Options&, const Stand&, const check::Case&, const std::string& plan, const Timing&, double flops,
+            const std::string& turn_group);
+std::string now(const char* form);
+std::string new_turn_group();
+
+int run(const Options& options) {
+  std::vector<std::string> what = options.what;
+  if (what.empty() && options.host) what.assign(1, smallest_look);
+  if (what.empty()) what.assign(std::begin(first_look), std::end(first_look));
+  std::vector<check::Case> cases;
+  for (const std::string& one : what) {
+    auto more = cases_of(one);
+    if (!more) return complain(more.failure());
+    cases.insert(cases.end(), more->begin(), more->end());
+  }
+  if (options.host && options.backend == "cpu")
+    return complain(exit_bad_input, "--host is the cost of handing work to a GPU; leave --backend cpu out.");
+  if (!options.json.empty() && !std::ofstream(options.json, std::ios::app))
+    return complain(exit_run_failed, text("{} cannot be written to. Name another file for --json.", options.json));
+
+  if (!options.host)
+    std::printf("%11s %6s %9s %8s %5s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "problem -> plan");
+  int worst = exit_ok;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    std::fprintf(stderr, "[%zu/%zu] %s\n", i + 1, cases.size(), cases[i].line().c_str());
+    const int code = measure(cases[i], options);
+    if (code != exit_ok && code != exit_unsupported) return code;
+    if (code != exit_ok) worst = code;  // the rest of a suite is measured all the same
+    std::fflush(stdout);
+  }
+  return worst;
+}
+
+int measure(const check::Case& c, const Options& options) {
+  const auto plan = check::create_plan(c.problem, options.host ? "hopper" : options.backend);
+  if (!plan) return complain(plan.failure());
+  const auto inputs = check::make_inputs(c, 1);
+  const auto views = bind(c.problem, inputs->tensors);
+  if (!views) return complain(views.failure());
+  const auto stand = fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs) : make_cpu_stand(*inputs);
+  if (!stand) return complain(stand.failure());
+  if (options.host) return print_host_cost(**stand, c, plan->get(), options);
+
+  const auto timing = time_plan(**stand, plan->get(), options.effort);
+  if (!timing) return complain(timing.failure());
+  const double flop_count = flops(c.problem, *views);
+  const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
+  const std::string line = fh_plan_line(plan->get());
+  std::printf("%11.4f %5.1f%% %9.3f %8.1f %5s  %s\n", timing->ms, timing->spread, flop_count / timing->ms / 1e9,
+              bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(), line.c_str());
+  if (!append(options, **stand, c, line, *timing, flop_count, new_turn_group()))
+    return complain(exit_run_failed, text("writing to {} failed.", options.json));
+  return exit_ok;
+}
+
+int print_host_cost(Stand& stand, const check::Case& c, const fh_plan* plan, const Options& options) {
+  constexpr int rounds = 100;  // of a millisecond each
+  const auto cost = time_host(stand, c.problem, plan, rounds);
+  if (!cost) return complain(cost.failure());
+  std::printf("%8.2f us +-%.1f%%  fh_plan_run\n", cost->plan_run.ms * 1e3, cost->plan_run.spread);
+  std::printf("%8.2f us +-%.1f%%  fh_attention, plan in the cache\n", cost->attention.ms * 1e3,
+              cost->attention.spread);
+  const std::string group = new_turn_group();
+  if (append(options, stand, c, "host: fh_plan_run", cost->plan_run, 0, group) &&
+      append(options, stand, c, "host: fh_attention", cost->attention, 0, group))
+    return exit_ok;
+  return complain(exit_run_failed, text("writing to {} failed.", options.json));
+}
+
+// flops 0: what was timed is not the computation, so it has no speed.
+bool append(const Options& options, const Stand& stand, const check::Case& c, const std::string& plan,
+            const Timing& timing, double flop_count, const std::string& turn_group) {
+  if (options.json.empty()) return true;
+  const auto rounded = [](double x, double parts) { return std::round(x * parts) / parts; };
+  const auto known = [](auto value) { return value ? nlohmann::ordered_json(value) : nlohmann::ordered_json(); };
+  const size_t arrow = plan.find(" -> ");
+  const double speed = flop_count / timing.ms / 1e9, rate = flop_count ? bytes_moved(c.problem) / timing.ms / 1e6 : 0;
+  const nlohmann::ordered_json record = {
+      {"problem", c.problem.line()},
+      {"pass", "fwd"},
+      {"impl", "froghopper"},
+      {"plan", arrow == std::string::npos ? plan : plan.substr(arrow + 4)},
+      {"ms", rounded(timing.ms, 1e6)},
+      {"spread", rounded(timing.spread, 1e2)},
+      {"tflops", known(rounded(speed, 1e4))},
+      {"gbps", known(rounded(rate, 10))},
+      {"sm_clock_mhz", known(timing.sm_clock_mhz)},
+      {"gpu", stand.machine()},
+      {"driver", stand.driver()},
+      {"commit", options.commit},
+      {"date", now("%Y-%m-%dT%H:%M:%SZ")},
+      {"turn_group", turn_group},
+  };
+  std::ofstream file(options.json, std::ios::app);
+  file << record.dump() + "\n";
+  return static_cast<bool>(file.flush());
+}
+
+std::string now(const char* form) {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  char spelled[40];
+  return {spelled, std::strftime(spelled, sizeof spelled, form, &utc)};
+}
+
+// Rows of `bench` were not measured in turns with each other, so each is a group of its own.
+std::string new_turn_group() { return text("{}-{:06x}", now("%Y%m%dT%H%M%SZ"), std::random_device{}() & 0xffffff); }
+
+}  // namespace
+
+void bench_command(CLI::App& program, int& exit_code) {
+  CLI::App* command = program.add_subcommand("bench", "Measure the speed of a backend");
+  const auto options = std::make_shared<Options>();
+  command->description(
+      "Runs each problem in rounds and prints the median time of a call, the median deviation from it, FLOP and "
+      "bytes\n"
+      "a second, and the clock of the SMs. FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key; causal "
+      "counts\n"
+      "half. Without an argument: one problem, full and causal.");
+  command->footer(examples);
+  command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|SUITE");
+  command->add_option("--backend", options->backend, "where to run; auto: a Hopper GPU if there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
+      ->capture_default_str();
+  command->add_option("--json", options->json, "append one line a measurement to this file")->type_name("FILE.jsonl");
+  command->add_option("--ms", options->effort.ms, "length of a round")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--rounds", options->effort.rounds, "how many")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--commit", options->commit, "what the JSON lines say was measured")
+      ->envname("FROGHOPPER_COMMIT")
+      ->capture_default_str();
+  command->add_flag("--host", options->host, "measure what a call costs the calling thread instead, on a GPU");
+  command->callback([options, &exit_code] { exit_code = run(*options); });
+}
+
+}  // namespace froghopper::cli

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/cases.hpp"
+
+#include <filesystem>
+
+#include "src/base/text.hpp"
+
+namespace froghopper::cli {
+
+Result<std::vector<check::Case>> cases_of(const std::string& what) {
+  // A case line has blanks; a path that has some still begins with none of the operations.
+  if (!what.starts_with("fwd ") && std::filesystem::exists(what)) return check::read_cases(what);
+  auto one = check::parse_case(what);
+  if (one) return std::vector<check::Case>{*one};
+  if (what.find(' ') == std::string::npos) {
+    return Failure{
+        FH_INVALID_PROBLEM,
+        text("{} is neither a file nor a problem; a problem begins with fwd, a type, ... Try fwd bf16 b1 hq1 "
+             "hkv1 sq128 skv128 d64.",
+             what)};
+  }
+  return Failure{one.failure().status, text("\"{}\", {}", what, one.failure().text)};
+}
+
+}  // namespace froghopper::cli
