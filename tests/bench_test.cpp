@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `froghopper bench` counts (cli/work.hpp) and what it writes.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/work.hpp"
+
+namespace froghopper::cli {
+
+namespace {
+
+Problem problem(const std::string& line) {
+  auto p = Problem::parse(line);
+  EXPECT_TRUE(p) << (p ? "" : p.failure().text);
+  return p ? *p : Problem{};
+}
+
+TEST(Work, SquareCausalIsHalf) {
+  const Problem full = problem("fwd bf16 b3 hq4 hkv2 sq512 skv512 d128");
+  const Problem causal = problem("fwd bf16 b3 hq4 hkv2 sq512 skv512 d128 causal");
+  EXPECT_EQ(flops(full, {}), 4.0 * 128 * 3 * 4 * 512 * 512);
+  EXPECT_EQ(flops(causal, {}) * 2, flops(full, {}));
+}
+
+TEST(Work, CausalWithOtherLengths) {
+  // Rows see 4 and 5 of 5 keys, or 1 and 2, the last of each half.
+  EXPECT_EQ(visible_pairs(problem("fwd bf16 b1 hq1 hkv1 sq2 skv5 d64 causal"), 2, 5), 3.5 + 4.5);
+  EXPECT_EQ(visible_pairs(problem("fwd bf16 b1 hq1 hkv1 sq2 skv5 d64 causal topleft"), 2, 5), 0.5 + 1.5);
+  // The first three rows of five see no key of two.
+  EXPECT_EQ(visible_pairs(problem("fwd bf16 b1 hq1 hkv1 sq5 skv2 d64 causal"), 5, 2), 0.5 + 1.5);
+}
+
+TEST(Work, WindowCountsWhatItShows) {
+  EXPECT_EQ(visible_pairs(problem("fwd bf16 b1 hq1 hkv1 sq4 skv4 d64 window1,1"), 4, 4), 2 + 3 + 3 + 2);
+}
+
+TEST(Work, SequencesCountTheirOwnRows) {
+  const Problem p = problem("fwd bf16 b2 hq3 hkv3 sq8 skv9 d64 dv128 varlen tq10 tkv12");
+  const int32_t cu_q[] = {0, 2, 10}, cu_kv[] = {0, 9, 12};
+  Views lengths;
+  lengths.cu_seqlens_q = cu_q;
+  lengths.cu_seqlens_kv = cu_kv;
+  EXPECT_EQ(flops(p, lengths), 2.0 * (64 + 128) * 3 * (2 * 9 + 8 * 3));
+}
+
+TEST(Work, EveryTensorMovesOnce) {
+  EXPECT_EQ(bytes_moved(problem("fwd f32 b2 hq4 hkv1 sq8 skv16 d64 dv32")),
+            4.0 * (2 * 8 * 4 * (64 + 32) + 2 * 16 * 1 * (64 + 32)) + 4.0 * 2 * 8 * 4);
+}
+
+struct Run {
+  int exit_code;
+  std::vector<nlohmann::json> lines;
+};
+
+// The program with these arguments and --json; its results and messages are not looked at.
+Run run_bench(const std::string& arguments) {
+  const std::string json = testing::TempDir() + "bench_test_" + std::to_string(getpid()) + ".jsonl";
+  std::filesystem::remove(json);
+  const std::string command =
+      std::string(FROGHOPPER_PROGRAM) + " bench " + arguments + " --json " + json + " >/dev/null 2>&1";
+  Run run{WEXITSTATUS(std::system(command.c_str())), {}};
+  std::ifstream file(json);
+  for (std::string line; std::getline(file, line);) run.lines.push_back(nlohmann::json::parse(line));
+  std::filesystem::remove(json);
+  return run;
+}
+
+TEST(Bench, OneJsonLineAMeasurement) {
+  const std::string line = "fwd f32 b1 hq2 hkv2 sq64 skv64 d64 causal";
+  const Run run = run_bench("'" + line + "' 'fwd bf16 b1 hq1 hkv1 sq33 skv47 d64' --backend cpu --ms 1 --rounds 3");
+  EXPECT_EQ(run.exit_code, 0);
+  ASSERT_EQ(run.lines.size(), 2u);
+  const nlohmann::json& first = run.lines[0];
+  std::vector<std::string> keys;
+  for (const auto& item : first.items()) keys.push_back(item.key());
+  const std::vector<std::string> wanted = {"commit",       "date",   "driver", "gbps",      "gpu",
+                                           "impl",         "ms",     "pass",   "plan",      "problem",
+                                           "sm_clock_mhz", "spread", "tflops", "turn_group"};
+  EXPECT_EQ(keys, wanted);  // nlohmann::json sorts them
+  EXPECT_EQ(first["problem"], line);
+  EXPECT_EQ(first["impl"], "froghopper");
+  EXPECT_EQ(first["pass"], "fwd");
+  EXPECT_GT(first["ms"], 0.0);
+  // tflops is rounded to 1e-4, of 524288 FLOP here.
+  EXPECT_NEAR(first["tflops"].is_null() ? 0 : first["tflops"].get<double>(), 524288 / first["ms"].get<double>() / 1e9,
+              1e-4);
+  EXPECT_NE(first["turn_group"], run.lines[1]["turn_group"]);  // they did not run in turns
+}
+
+TEST(Bench, RefusesWhatItCannotMeasure) {
+  EXPECT_EQ(run_bench("'fwd bf16 b1 hq3 hkv2 sq64 skv64 d64'").exit_code, 2);
+  EXPECT_EQ(run_bench("no/such/suite.txt").exit_code, 2);
+  EXPECT_EQ(run_bench("--host --backend cpu").exit_code, 2);
+  EXPECT_EQ(run_bench("--rounds 0").exit_code, 2);
+}
+
+}  // namespace
+
+}  // namespace froghopper::cli
