@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's programs compile without a warning and run; the files it links to exist; it names both commands.
+
+usage: python3 tests/readme_test.py BUILD_FOLDER
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMPILERS = {
+    "c": ["gcc", "-std=c11", "-pedantic"],
+    "cpp": ["g++", "-std=c++20"],
+}
+
+
+class Readme(unittest.TestCase):
+    text = (ROOT / "README.md").read_text()
+
+    def programs(self):
+        return re.findall(r"^```(c|cpp)\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
+
+    def test_there_is_one_program_per_language(self):
+        self.assertEqual([language for language, _ in self.programs()], ["c", "cpp"])
+
+    def test_programs_run(self):
+        for language, source in self.programs():
+            with self.subTest(language), tempfile.TemporaryDirectory() as folder:
+                file, program = pathlib.Path(folder, f"example.{language}"), pathlib.Path(folder, "example")
+                file.write_text(source)
+                command = [*COMPILERS[language], "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", str(file),
+                           f"-L{BUILD}", "-lfroghopper", "-o", str(program)]
+                subprocess.run(command, check=True, timeout=120)
+                environment = {**os.environ, "LD_LIBRARY_PATH": str(BUILD)}
+                subprocess.run([program], check=True, timeout=60, env=environment, stdout=subprocess.DEVNULL)
+
+    def test_links_lead_somewhere(self):
+        for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+            for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+                self.assertTrue((document.parent / link).exists(), f"{document.name} links to {link}")
+
+    def test_both_commands_are_named(self):
+        for command in ("scripts/demo", "scripts/test"):
+            self.assertIn(command, self.text)
+            self.assertTrue(os.access(ROOT / command, os.X_OK), command)
+
+
+if __name__ == "__main__":
+    BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
