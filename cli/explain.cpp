@@ -22,9 +22,8 @@ int run(const std::string& line, const std::string& target) {
   const fh_problem user = problem->user_struct();
   const char* const words = fh_explain(&user, target.c_str());
   const auto plan = check::create_plan(*problem, target);
-  if (!plan) return complain(exit_code_of(plan.failure().status), words);
-  std::printf("%s\n", words);
-  return exit_ok;
+  std::printf("%s\n", words);  // a refusal with its reason is a result too
+  return plan ? exit_ok : exit_code_of(plan.failure().status);
 }
 
 }  // namespace

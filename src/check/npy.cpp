@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: .npy. The bytes "\x93NUMPY", two of version, the length of a header (two bytes little endian, from version 2
-// on four), the header as a Python dictionary {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }, the numbers.
+// on four), the header as a Python dictionary {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }, and then the
+// numbers.
 #include <algorithm>
 #include <charconv>
 #include <cstring>

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/activations.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "src/base/text.hpp"
+#include "src/check/tensor_file.hpp"
+
+namespace froghopper::cli {
+
+namespace {
+
+using check::Element;
+using check::FileTensor;
+using check::TensorFile;
+
+Failure wrong(std::string why) { return {FH_INVALID_TENSOR, std::move(why)}; }
+
+std::vector<std::string> split(const std::string& paths) {
+  std::vector<std::string> list{""};
+  for (const char c : paths) {
+    if (c == ',') {
+      list.emplace_back();
+    } else {
+      list.back() += c;
+    }
+  }
+  return list;
+}
+
+Result<TensorFile> read_files(const std::string& in) {
+  const auto paths = split(in);
+  if (paths.size() == 1 && paths[0].ends_with(".safetensors")) return check::read_safetensors(paths[0]);
+  const bool npy = std::ranges::all_of(paths, [](const std::string& p) { return p.ends_with(".npy"); });
+  if (!npy || paths.size() < 3 || paths.size() > 4) {
+    return wrong(
+        text("the input is {}; it is one .safetensors, or three or four .npy with commas between. Write "
+             "Q.npy,K.npy,V.npy or Q.npy,K.npy,V.npy,CU_SEQLENS.npy.",
+             in));
+  }
+  static constexpr const char* names[] = {"q", "k", "v", "cu_seqlens"};
+  TensorFile file;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    auto tensor = check::read_npy(paths[i]);
+    if (!tensor) return tensor.failure();
+    file.tensors[names[i]] = std::move(*tensor);
+  }
+  return file;
+}
+
+std::optional<FileTensor> take(TensorFile& file, const std::string& name) {
+  const auto node = file.tensors.extract(name);
+  return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
+}
+
+struct QKV {
+  FileTensor q, k, v;
+  bool packed = false;
+
+  // batch, rows, heads, columns; a tensor of three extents is one sequence, or all of them end to end.
+  std::array<int64_t, 4> extents(const FileTensor& t) const {
+    const size_t n = t.shape.size();
+    return {n == 4 ? t.shape[0] : 1, t.shape[n - 3], t.shape[n - 2], t.shape[n - 1]};
+  }
+};
+
+Result<QKV> take_qkv(TensorFile& file, bool packed) {
+  QKV in;
+  in.packed = packed;
+  for (const auto& [name, into] : {std::pair{"q", &in.q}, {"k", &in.k}, {"v", &in.v}}) {
+    auto tensor = take(file, name);
+    if (!tensor) return wrong(text("there is no tensor {}; attention needs q, k and v. Name them so.", name));
+    *into = std::move(*tensor);
+    const size_t extents = into->shape.size();
+    if (packed && extents != 3) {
+      return wrong(text("{} has {} extents, and with cu_seqlens it has three: [total, heads, dim].", name, extents));
+    }
+    if (extents != 3 && extents != 4) {
+      return wrong(text("{} has {} extents; it is [batch, seq, heads, dim] or [seq, heads, dim].", name, extents));
+    }
+    if (into->element != in.q.element) {
+      return wrong(text("{} is {} and q is {}; q, k and v have one type. Convert one of them.", name,
+                        name_of(into->element), name_of(in.q.element)));
+    }
+  }
+  if (in.q.element == Element::i32 || in.q.element == Element::i64) {
+    return wrong(text("q is {}; attention takes fp16, bf16 and fp32.", name_of(in.q.element)));
+  }
+  return in;
+}
+
+// What k and v must have in common with q and with one another, beyond what a problem can say.
+std::string disagreement(const QKV& in) {
+  const auto q = in.extents(in.q), k = in.extents(in.k), v = in.extents(in.v);
+  if (k[0] != q[0] || v[0] != q[0]) return text("q, k and v have {}, {} and {} sequences", q[0], k[0], v[0]);
+  if (k[1] != v[1]) return text("k has {} rows and v has {}; a key has one value", k[1], v[1]);
+  if (k[2] != v[2]) return text("k has {} heads and v has {}; they have the same heads", k[2], v[2]);
+  if (q[3] != k[3]) return text("q has {} columns and k has {}; they are multiplied with one another", q[3], k[3]);
+  return {};
+}
+
+// int32, or int64 that fits.
+Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor& t) {
+  if (t.shape.size() != 1) return wrong(text("{} has {} extents; it is a list.", name, t.shape.size()));
+  std::vector<int32_t> list;
+  for (int64_t i = 0; i < t.shape[0]; ++i) {
+    int64_t n = 0;
+    if (t.element == Element::i32) {
+      int32_t narrow = 0;
+      std::memcpy(&narrow, t.bytes.data() + i * 4, 4);
+      n = narrow;
+    } else if (t.element == Element::i64) {
+      std::memcpy(&n, t.bytes.data() + i * 8, 8);
+    } else {
+      return wrong(text("{} is {}; it is int32 or int64.", name, name_of(t.element)));
+    }
+    if (n < 0 || n > INT32_MAX) return wrong(text("{}[{}] is {}; rows are counted from 0 to 2^31 - 1.", name, i, n));
+    list.push_back(static_cast<int32_t>(n));
+  }
+  return list;
+}
+
+template <class T>
+const T* keep(check::Inputs& in, check::Part part, const std::vector<T>& list) {
+  in.blocks[part].resize(list.size() * sizeof(T));
+  std::memcpy(in.blocks[part].data(), list.data(), in.blocks[part].size());
+  return reinterpret_cast<const T*>(in.blocks[part].data());
+}
+
+fh_tensor keep(check::Inputs& in, check::Part part, std::vector<unsigned char> bytes,
+               std::array<int64_t, 4> extents) {
+  in.blocks[part] = std::move(bytes);
+  const int64_t head = extents[3], seq = extents[2] * head;
+  return {in.blocks[part].data(), extents[1] * seq, seq, head};
+}
+
+// Lengths of one side: cu_seqlens_q, or cu_seqlens for both. Sets the problem's batch and its longest sequence.
+Result<const int32_t*> keep_cu_seqlens(check::Inputs& in, check::Part part, TensorFile& file, const char* side,
+                                       fh_problem& p, int64_t& longest) {
+  std::string name = text("cu_seqlens_{}", side);
+  if (!file.tensors.contains(name)) name = "cu_seqlens";
+  if (!file.tensors.contains(name))
+    return wrong(text("there is no cu_seqlens_{}, but one for the other side.", side));
+  const auto list = as_int32(name, file.tensors[name]);
+  if (!list) return list.failure();
+  if (list->empty()) return wrong(text("{} is empty; it has one number more than there are sequences.", name));
+  p.batch = static_cast<int64_t>(list->size()) - 1;
+  longest = 0;
+  for (size_t b = 0; b + 1 < list->size(); ++b) {
+    longest = std::max<int64_t>(longest, int64_t{(*list)[b + 1]} - (*list)[b]);
+  }
+  return keep(in, part, *list);
+}
+
+// The pieces beside q, k and v that the file has.
+Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
+  fh_tensors& t = in.tensors;
+  for (const auto& [name, part, into] : {std::tuple{"seqused_q", check::part_used_q, &t.seqused_q},
+                                         {"seqused_kv", check::part_used_kv, &t.seqused_kv}}) {
+    const auto found = take(file, name);
+    if (!found) continue;
+    const auto list = as_int32(name, *found);
+    if (!list) return list.failure();
+    if (static_cast<int64_t>(list->size()) != p.batch) {
+      return wrong(text("{} has {} numbers and there are {} sequences.", name, list->size(), p.batch));
+    }
+    p.seqused = 1;
+    *into = keep(in, part, *list);
+  }
+  if (auto sink = take(file, "sink")) {
+    if (sink->element != Element::f32 || sink->shape != std::vector<int64_t>{p.heads_q}) {
+      return wrong(text("sink is {} with {} numbers; it is fp32 with one for each of the {} query heads.",
+                        name_of(sink->element), sink->bytes.size() / size_of(sink->element), p.heads_q));
+    }
+    p.sink = 1;
+    in.blocks[check::part_sink] = std::move(sink->bytes);
+    t.sink = reinterpret_cast<const float*>(in.blocks[check::part_sink].data());
+  }
+  return {};
+}
+
+fh_problem describe(const QKV& in, const Wishes& wishes) {
+  const auto q = in.extents(in.q), k = in.extents(in.k), v = in.extents(in.v);
+  fh_problem p = fh_problem_init();
+  p.dtype = in.q.element == Element::f16 ? FH_F16 : in.q.element == Element::bf16 ? FH_BF16 : FH_F32;
+  p.batch = q[0];
+  p.heads_q = q[2], p.heads_kv = k[2];
+  p.seq_q = q[1], p.seq_kv = k[1];
+  p.dim_qk = q[3], p.dim_v = v[3];
+  p.causal = wishes.causal;
+  p.align = wishes.top_left ? FH_TOP_LEFT : FH_BOTTOM_RIGHT;
+  if (!wishes.window.empty()) p.window_left = wishes.window[0], p.window_right = wishes.window[1];
+  p.scale = wishes.scale;
+  p.softcap = wishes.softcap;
+  return p;
+}
+
+}  // namespace
+
+Result<Activations> load_activations(const std::string& path, const Wishes& wishes) {
+  auto file = read_files(path);
+  if (!file) return file.failure();
+  const bool packed = file->tensors.contains("cu_seqlens") || file->tensors.contains("cu_seqlens_q") ||
+                      file->tensors.contains("cu_seqlens_kv");
+  auto qkv = take_qkv(*file, packed);
+  if (!qkv) return qkv.failure();
+  if (const auto why = disagreement(*qkv); !why.empty()) return wrong(why + ".");
+
+  Activations a;
+  a.inputs = std::make_unique<check::Inputs>();
+  a.metadata = std::move(file->metadata);
+  check::Inputs& in = *a.inputs;
+  fh_tensors& t = in.tensors;
+  fh_problem user = describe(*qkv, wishes);
+  if (packed) {
+    user.varlen = 1;
+    user.total_q = user.seq_q, user.total_kv = user.seq_kv;
+    const auto cu_q = keep_cu_seqlens(in, check::part_cu_q, *file, "q", user, user.seq_q);
+    if (!cu_q) return cu_q.failure();
+    const int64_t batch = user.batch;
+    const auto cu_kv = keep_cu_seqlens(in, check::part_cu_kv, *file, "kv", user, user.seq_kv);
+    if (!cu_kv) return cu_kv.failure();
+    if (user.batch != batch) return wrong("cu_seqlens_q and cu_seqlens_kv have different lengths.");
+    t.cu_seqlens_q = *cu_q, t.cu_seqlens_kv = *cu_kv;
+  }
+  if (auto kept = keep_options(in, *file, user); !kept) return kept.failure();
+  auto problem = Problem::from(user);
+  if (!problem) return problem.failure();
+  a.problem = *problem;
+
+  auto shape = qkv->extents(qkv->q);
+  const int64_t rows = shape[0] * shape[1];
+  t.k = keep(in, check::part_k, std::move(qkv->k.bytes), qkv->extents(qkv->k));
+  t.v = keep(in, check::part_v, std::move(qkv->v.bytes), qkv->extents(qkv->v));
+  t.q = keep(in, check::part_q, std::move(qkv->q.bytes), shape);
+  a.shape_o = qkv->q.shape;
+  a.shape_o.back() = a.problem.dim_v;
+  a.shape_lse = {shape[2], shape[1]};
+  if (qkv->q.shape.size() == 4) a.shape_lse.insert(a.shape_lse.begin(), shape[0]);
+  shape[3] = a.problem.dim_v;
+  const auto bytes_o = static_cast<size_t>(rows * shape[2] * shape[3] * size_of(a.problem.dtype));
+  t.o = keep(in, check::part_o, std::vector<unsigned char>(bytes_o), shape);
+  in.blocks[check::part_lse].resize(static_cast<size_t>(rows * shape[2]) * sizeof(float));
+  t.lse = reinterpret_cast<float*>(in.blocks[check::part_lse].data());
+
+  // A GPU plan cannot look at lengths that are in its memory; here they are still on the host.
+  const auto views = bind(a.problem, t);
+  if (!views) return views.failure();
+  if (auto fit = check_lengths(a.problem, *views); !fit) return fit.failure();
+  return a;
+}
+
+Result<std::string> save_activations(const std::string& path, const Activations& a, bool with_lse) {
+  const Element element = a.problem.dtype == Dtype::f16    ? Element::f16
+                          : a.problem.dtype == Dtype::bf16 ? Element::bf16
+                                                           : Element::f32;
+  const FileTensor o{element, a.shape_o, a.inputs->blocks[check::part_o]};
+  const FileTensor lse{Element::f32, a.shape_lse, a.inputs->blocks[check::part_lse]};
+  std::string said = text("o {} [{}]", name_of(element), fmt::join(a.shape_o, ", "));
+  if (with_lse) said += text(", lse fp32 [{}]", fmt::join(a.shape_lse, ", "));
+  if (path.ends_with(".safetensors")) {
+    TensorFile file;
+    file.metadata = a.metadata;
+    file.metadata["problem"] = a.problem.line();
+    file.tensors["o"] = o;
+    if (with_lse) file.tensors["lse"] = lse;
+    if (auto written = check::write_file(path, print_safetensors(file)); !written) return written.failure();
+    return text("{}: {}", path, said);
+  }
+  const auto printed = print_npy(o);
+  if (!printed) return printed.failure();
+  if (auto written = check::write_file(path, *printed); !written) return written.failure();
+  if (!with_lse) return text("{}: {}", path, said);
+  const std::string beside = path.substr(0, path.size() - std::strlen(".npy")) + ".lse.npy";
+  if (auto written = check::write_file(beside, *print_npy(lse)); !written) return written.failure();
+  return text("{}, {}: {}", path, beside, said);
+}
+
+}  // namespace froghopper::cli

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// cli: froghopper attend, attention on tensors from files.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "cli/activations.hpp"
+#include "cli/commands.hpp"
+#include "src/base/storage.hpp"
+#include "src/base/text.hpp"
+#include "src/check/backends.hpp"
+#include "src/check/compare.hpp"
+
+namespace froghopper::cli {
+
+namespace {
+
+struct Options {
+  std::string in, out, backend = "auto";
+  Wishes wishes;
+  bool lse = false, check = false;
+  int repeat = 5;
+};
+
+constexpr const char* examples =
+    "Examples:\n"
+    "  froghopper attend data/minilm_alice.safetensors -o out.safetensors --lse --check\n"
+    "  froghopper attend q.npy,k.npy,v.npy -o o.npy --causal --backend cpu\n"
+    "  froghopper attend in.safetensors -o out.safetensors --window 512,0 --softcap 30";
+
+// Refused before anything is computed.
+std::string bad_output(const Options& options, Dtype dtype) {
+  const bool npy = options.out.ends_with(".npy");
+  if (!npy && !options.out.ends_with(".safetensors")) {
+    return text("the output is {}; it ends in .safetensors or .npy.", options.out);
+  }
+  return npy && dtype == Dtype::bf16 ? "the input is bf16, which .npy does not have. Write .safetensors." : "";
+}
+
+Result<std::vector<double>> compute(const fh_plan* plan, const Options& options, Activations& a) {
+  return fh_plan_on_gpu(plan) ? check::run_on_gpu(plan, *a.inputs, options.repeat)
+                              : check::run_on_cpu(plan, *a.inputs, options.repeat);
+}
+
+// The rows of a dense result that the reference has.
+check::Answer rows_of(const Activations& a, const Views& views, const check::Reference& reference) {
+  const Problem& p = a.problem;
+  check::Answer found;
+  for (const check::RowId& id : reference.rows) {
+    const View& o = views.o;
+    const int64_t at = id.batch * o.stride_batch + id.row * o.stride_seq + id.head * o.stride_head;
+    for (int64_t c = 0; c < p.dim_v; ++c) found.o.push_back(load(o.data, at + c, p.dtype));
+    found.lse.push_back(views.lse[id.batch * views.lse_stride_batch + id.head * views.lse_stride_head + id.row]);
+  }
+  return found;
+}
+
+// A few seconds of one core; beyond it some rows must do.
+constexpr double most_products = 4e9;
+
+check::Outcome compare_with_oracle(const Activations& a, const Views& views) {
+  const Problem& p = a.problem;
+  check::Case c;
+  c.problem = p;
+  const double products = static_cast<double>(p.rows_q()) * static_cast<double>(p.heads_q) *
+                          static_cast<double>(p.seq_kv) * static_cast<double>(p.dim_qk + p.dim_v);
+  c.sample_rows = products > most_products;
+  std::fprintf(stderr, "comparing %s with fp64\n", c.sample_rows ? "256 rows" : "every row");
+  const check::Reference reference = check::make_reference(c, views);
+  check::Outcome out;
+  check::compare(p, reference, rows_of(a, views, reference), out);
+  return out;
+}
+
+void print_time(std::vector<double> ms) {
+  std::ranges::sort(ms);
+  std::printf("time      %.3f ms, median of %zu runs (%.3f to %.3f)\n", ms[ms.size() / 2], ms.size(), ms.front(),
+              ms.back());
+}
+
+void print_error(const check::Outcome& out) {
+  std::printf("error     %.2e at most against fp64, allowed %.2e; relative %.2e; lse %.1e: %s\n", out.error,
+              out.allowed, out.relative, out.lse_error, out.passed ? "right" : "WRONG");
+  if (!out.passed) std::printf("          %s\n", out.why.c_str());
+}
+
+int run(const Options& options) {
+  auto a = load_activations(options.in, options.wishes);
+  if (!a) return complain(a.failure());
+  if (const auto why = bad_output(options, a->problem.dtype); !why.empty()) return complain(exit_bad_input, why);
+  std::printf("problem   %s\n", a->problem.line().c_str());
+  const auto plan = check::create_plan(a->problem, options.backend);
+  if (!plan) return complain(plan.failure());
+  std::printf("plan      %s\n", fh_plan_line(plan->get()));
+
+  const auto ms = compute(plan->get(), options, *a);
+  if (!ms) return complain(ms.failure());
+  print_time(*ms);
+
+  int code = exit_ok;
+  if (options.check) {
+    const auto views = bind(a->problem, a->inputs->tensors);
+    if (!views) return complain(views.failure());
+    const check::Outcome out = compare_with_oracle(*a, *views);
+    print_error(out);
+    if (!out.passed) code = exit_check_failed;
+  }
+  const auto written = save_activations(options.out, *a, options.lse);
+  if (!written) return complain(written.failure());
+  std::printf("wrote     %s\n", written->c_str());
+  return code;
+}
+
+}  // namespace
+
+void attend_command(CLI::App& program, int& exit_code) {
+  CLI::App* command = program.add_subcommand("attend", "Compute attention on tensors from files");
+  const auto options = std::make_shared<Options>();
+  command->description(
+      "Reads q, k and v as [batch, seq, heads, dim] or [seq, heads, dim]; with cu_seqlens as [total, heads, dim]. "
+      "fp16,\n"
+      "bf16 or fp32. A .safetensors may also have cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv and sink; its\n"
+      "metadata is passed through.");
+  command->footer(examples);
+  command->add_option("input", options->in, "IN.safetensors, or Q.npy,K.npy,V.npy[,CU_SEQLENS.npy]")
+      ->required()
+      ->type_name("IN");
+  command->add_option("-o,--output", options->out, "OUT.safetensors or OUT.npy")->required()->type_name("OUT");
+  Wishes& w = options->wishes;
+  auto* causal = command->add_flag("--causal", w.causal, "the last query sees the last key, those before see fewer");
+  command->add_option("--window", w.window, "keys seen before and after the query's own; -1: all")
+      ->delimiter(',')
+      ->expected(2)
+      ->type_name("LEFT,RIGHT")
+      ->excludes(causal);
+  command->add_flag("--top-left", w.top_left, "causal or window: the first query is level with the first key");
+  command->add_option("--scale", w.scale, "of q k^T; by default 1/sqrt(dim)")->check(CLI::PositiveNumber);
+  command->add_option("--softcap", w.softcap, "scores become C tanh(score / C)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("C");
+  command->add_option("--backend", options->backend, "where to run; auto: a Hopper GPU if there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
+      ->capture_default_str();
+  command->add_flag("--lse", options->lse, "also write the log of every row's denominator");
+  command->add_flag("--check", options->check,
+                    "compare with fp64 and print the error; exit code 1 if it is too large");
+  command->add_option("--repeat", options->repeat, "runs that are timed")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->callback([options, &exit_code] { exit_code = run(*options); });
+}
+
+}  // namespace froghopper::cli

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// cli: froghopper info, what this machine and this library have to offer each other.
+#include <cstdio>
+
+#include "cli/commands.hpp"
+#include "cli/support.hpp"
+#include "src/cpu/cpu.hpp"
+#include "src/runtime/runtime.hpp"
+
+namespace froghopper::cli {
+
+namespace {
+
+constexpr const char* examples =
+    "Examples:\n"
+    "  froghopper info\n"
+    "  froghopper info --support-table > docs/support.md";
+
+void print_info() {
+  const runtime::Info info = runtime::info();
+  Problem common;  // the CPU backend chooses by type, so each is asked for
+  common.seq_q = common.seq_kv = 1024;
+  common.scale = default_scale(common.dim_qk);
+  std::printf("froghopper %s\n\n", fh_version());
+  std::printf("driver     %s\n", info.driver.c_str());
+  for (const std::string& gpu : info.gpus) std::printf("GPU        %s\n", gpu.c_str());
+  std::printf("NVRTC      %s\n", info.nvrtc.c_str());
+  std::printf("presets    %zu kernels in the library\n", runtime::preset_names().size());
+  std::printf("serves     %s\n", info.serves.c_str());
+  std::printf("cache      %s\n", info.cache.c_str());
+  for (const auto& [name, dtype] : {std::pair{"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}}) {
+    common.dtype = dtype;
+    std::printf("CPU %-6s %s\n", name, cpu::line(common).c_str());
+  }
+  std::printf("\n%s", support_table().c_str());
+}
+
+}  // namespace
+
+void info_command(CLI::App& program, int& exit_code) {
+  CLI::App* command = program.add_subcommand("info", "Show the GPU, the driver, the presets and what is supported");
+  const auto only_table = std::make_shared<bool>(false);
+  command->footer(examples);
+  command->add_flag("--support-table", *only_table, "the support table alone, the same on every machine");
+  command->callback([only_table, &exit_code] {
+    if (*only_table) {
+      std::fputs(support_table().c_str(), stdout);
+    } else {
+      print_info();
+    }
+    exit_code = exit_ok;
+  });
+}
+
+}  // namespace froghopper::cli
