@@ -59,7 +59,7 @@ class Style(unittest.TestCase):
             ("// SPDX-License-Identifier: Apache-2.0\nint a;\n", "banner"),
             (LICENCE + "int a; \n", "blanks at the end"),
             (LICENCE + "\tint a;\n", "a tab"),
-            (LICENCE + "// " + "x" * 120 + "\n", "columns"),
+            (LICENCE + "// " + "x" * 130 + "\n", "columns"),
             (LICENCE + "// caf\u00e9\n", "not ASCII"),
             (LICENCE + "// FIX" + "ME later\n", "finish it"),
             (LICENCE + '#include "/ho' + 'me/me/a.h"\n', "path of one machine"),

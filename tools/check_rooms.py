@@ -36,6 +36,8 @@ ROOMS = {
                    "src/api", "src/check"], ["std", "froghopper/", "nlohmann/"], rf"asm|{CUDA}|{MANNERS}"),
     "src/check/gpu": (["contract", "src/base", "src/runtime", "src/check/gpu"], ["std", "froghopper/", "cuda.h"],
                       rf"asm|{MANNERS}|cuda[A-Z]\w+"),
+    "src/check/gpu": (["contract", "src/base", "src/problem", "src/plan", "src/runtime", "src/check"],
+                      ["std", "froghopper/", "cuda.h"], rf"asm|{MANNERS}|cuda[A-Z]\w+"),
     "cli": (["contract", "src", "cli"], ["std", "froghopper/", "CLI/", "nlohmann/", "fmt/"], rf"asm|{CUDA}"),
     "examples": ([], ["std", "froghopper/"], rf"{CUDA}"),
     "bench": (["contract", "src", "cli", "bench"], ["std", "froghopper/", "nlohmann/", "fmt/"], r"asm"),
@@ -64,6 +66,8 @@ def include_problem(room, line):
     if quoted := re.match(r'\s*#\s*include\s+"([^"]+)"', line):
         folder = quoted[1].rpartition("/")[0]
         if any(folder == name or folder.startswith(name + "/") for name in may):
+            return None
+        if any(quoted[1].startswith(header) for header in headers if header != "std"):
             return None
         return f'{room} may not include "{quoted[1]}"; from here: {", ".join(may) or "no room"}'
     if angled := re.match(r"\s*#\s*include\s+<([^>]+)>", line):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How files look: clang-format, ASCII, 118 columns, 400 lines, licence line, banner, nothing unfinished.
+"""How files look: clang-format, ASCII, 120 columns, 400 lines, licence line, banner, nothing unfinished.
 
 usage: python3 tools/check_style.py      prints what is wrong, exit code 1 if anything is
 """
@@ -13,14 +13,14 @@ import tree
 
 FORMATTED = {".h", ".hpp", ".cpp", ".c", ".cuh", ".cu"}
 SCRIPTS = {".py", ".cmake", ".sh"}
-COLUMNS, LINES = 118, 400
+COLUMNS, LINES = 120, 400  # clang-format breaks code at 118; comments are broken by hand
 CLANG_FORMAT = "14."  # every version formats differently; tools/requirements.txt brings this one
 
 # Text that is somebody else's, made by a program, or made to be long.
 FOREIGN = ("LICENSE", "data/", "tests/broken/", "bench/results/")
 UNFINISHED = re.compile("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")))
 OWN_MACHINE = re.compile(r"(?<![\w.$}])/(work|home|opt|Users)/\w")
-CODE_IN_COMMENT = re.compile(r"^\s*//\s*[\w.>*&:<\[\]-]+\s*(=[^=]|\(.*\)).*;\s*$")
+CODE_IN_COMMENT = re.compile(r"^\s*// ?[\w.>*&:<\[\]-]+\s*(=[^=]|\(.*\)).*;\s*$")
 CAST_LIST = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared")  # a kernel file's banner says all of these
 
 
