@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: between the numbers that tensors store and the floats that the kernel computes with, and between rows of a
+// tensor and lanes.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "contract/dtype.h"
+
+#if defined(FROGHOPPER_CPU_CONVERT_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef FROGHOPPER_CPU_CONVERT_INL
+#undef FROGHOPPER_CPU_CONVERT_INL
+#else
+#define FROGHOPPER_CPU_CONVERT_INL
+#endif
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Head dims are multiples of 8: at most 8 numbers at once, and no rest.
+using Eight = hn::CappedTag<float, 8>;
+using EightBits = hn::Rebind<uint32_t, Eight>;
+inline constexpr int eight = HWY_LANES(float) < 8 ? HWY_LANES(float) : 8;
+
+template <class Half>
+HWY_INLINE void halves_to_floats(const Half* from, int count, float* to) {
+  const Eight d;
+  const hn::Rebind<Half, Eight> stored;
+  for (int i = 0; i < count; i += eight) hn::StoreU(hn::PromoteTo(d, hn::LoadU(stored, from + i)), d, to + i);
+}
+
+// count: a multiple of 8.
+inline void to_floats(const void* from, Dtype type, int count, float* to) {
+  if (type == Dtype::f16) return halves_to_floats(static_cast<const hwy::float16_t*>(from), count, to);
+  if (type == Dtype::bf16) return halves_to_floats(static_cast<const hwy::bfloat16_t*>(from), count, to);
+  std::memcpy(to, from, count * sizeof(float));
+}
+
+// Adds what rounds to nearest, ties to even, when the lower 16 bits are then cut off. A NaN gets a bit that stays.
+HWY_INLINE hn::Vec<Eight> ready_to_cut(hn::Vec<Eight> x) {
+  const Eight d;
+  const EightBits bits;
+  const auto raw = hn::BitCast(bits, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(raw), hn::Set(bits, 1u));
+  const auto rounded = hn::BitCast(d, hn::Add(raw, hn::Add(odd, hn::Set(bits, 0x7fffu))));
+  return hn::IfThenElse(hn::IsNaN(x), hn::BitCast(d, hn::Or(raw, hn::Set(bits, 0x400000u))), rounded);
+}
+
+// count: a multiple of 8. Rounds to nearest, ties to even.
+inline void from_floats(const float* from, Dtype type, int count, void* to) {
+  const Eight d;
+  if (type == Dtype::f16) {
+    const hn::Rebind<hwy::float16_t, Eight> stored;
+    auto* const halves = static_cast<hwy::float16_t*>(to);
+    for (int i = 0; i < count; i += eight)
+      hn::StoreU(hn::DemoteTo(stored, hn::LoadU(d, from + i)), stored, halves + i);
+  } else if (type == Dtype::bf16) {
+    const hn::Rebind<hwy::bfloat16_t, Eight> stored;
+    auto* const halves = static_cast<hwy::bfloat16_t*>(to);
+    for (int i = 0; i < count; i += eight) {
+      hn::StoreU(hn::DemoteTo(stored, ready_to_cut(hn::LoadU(d, from + i))), stored, halves + i);
+    }
+  } else {
+    std::memcpy(to, from, count * sizeof(float));
+  }
+}
+
+// to[c][r] = from[r][c] for 4 x 4 numbers.
+HWY_INLINE void transpose_4x4(const float* from, size_t from_row, float* to, size_t to_row) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int r = 0; r < 4; ++r) {
+    for (int c = 0; c < 4; ++c) to[c * to_row + r] = from[r * from_row + c];
+  }
+#else
+  const hn::CappedTag<float, 4> d;
+  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + from_row);
+  const auto c = hn::LoadU(d, from + 2 * from_row), e = hn::LoadU(d, from + 3 * from_row);
+  const auto ac_low = hn::InterleaveLower(d, a, c),
+             be_low = hn::InterleaveLower(d, b, e);  // a0 c0 a1 c1, b0 e0 b1 e1
+  const auto ac_high = hn::InterleaveUpper(d, a, c),
+             be_high = hn::InterleaveUpper(d, b, e);  // a2 c2 a3 c3, b2 e2 b3 e3
+  hn::StoreU(hn::InterleaveLower(d, ac_low, be_low), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, ac_low, be_low), d, to + to_row);
+  hn::StoreU(hn::InterleaveLower(d, ac_high, be_high), d, to + 2 * to_row);
+  hn::StoreU(hn::InterleaveUpper(d, ac_high, be_high), d, to + 3 * to_row);
+#endif
+}
+
+// rows and columns: multiples of 4.
+inline void transpose(const float* from, size_t from_row, int rows, int columns, float* to, size_t to_row) {
+  for (int r = 0; r < rows; r += 4) {
+    for (int c = 0; c < columns; c += 4)
+      transpose_4x4(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+  }
+}
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

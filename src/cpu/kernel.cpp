@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: attention of one piece of work, tile by tile, with vectors.
+//
+//   pack     q of every block of lanes, transposed
+//   for every tile of keys that a lane sees:
+//     load   its k and v, as floats
+//     for every block of lanes that sees a key of it:
+//       score    s = k q
+//       softmax  weights = e^(s - largest so far), see softmax-inl.hpp
+//       output   o = o aged + weights v
+//   finish   o divided by the sum of weights, rounded, back in rows; lse
+//
+// All arithmetic is in fp32 also for f16 and bf16. The bf16 multiply-add of AVX-512 (vdpbf16ps) was measured on Sapphire
+// Rapids and left out: one every 2 cycles with twice the products, against two fp32 ones a cycle, is half as fast.
+#include "src/cpu/work.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+// Highway's parts that are in its headers are enough: what its library adds is the choice of a target and debug traps.
+#define HWY_IS_DEBUG_BUILD 0
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/cpu/kernel.cpp"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+#include "src/cpu/convert-inl.hpp"
+#include "src/cpu/multiply-inl.hpp"
+#include "src/cpu/softmax-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+
+// Lanes come and go in fours, and in whole vectors.
+inline constexpr int lane_group = std::max(4, vector_lanes);
+
+// Up to block_lanes lanes, computed side by side.
+struct Block {
+  const Lane* lanes;
+  int count, width;            // lanes, and lanes with the vectors filled up
+  int64_t begin, end;          // keys that some lane sees
+  int64_t all_begin, all_end;  // keys that every lane sees
+  bool fresh;                  // no key yet: o holds nothing
+  float *q, *o;                // [dim_qk][width], [dim_v][width]
+  Statistics known;
+
+  // Lanes that fill up the last vector do what the last real one does, and are not stored.
+  const Lane& lane(int i) const { return lanes[std::min(i, count - 1)]; }
+};
+
+class Attention {
+ public:
+  explicit Attention(const Work& work) : w_(work), scoring_{work.scale, work.softcap}, free_(work.scratch) {}
+
+  void run() {
+    rows_ = take(4 * dim_max);
+    pack();
+    k_tile_ = take(tile_kv * w_.dim_qk);
+    v_tile_ = take(tile_kv * w_.dim_v);
+    s_ = take(tile_kv * block_lanes);
+    for (int64_t begin = begin_; begin < end_; begin += tile_kv) {
+      const int64_t end = std::min(begin + tile_kv, end_);
+      load(begin, static_cast<int>(end - begin));
+      for (int b = 0; b < blocks_; ++b) {
+        const int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
+        if (first < last) turn(block_[b], begin, first, static_cast<int>(last - first));
+      }
+    }
+    for (int b = 0; b < blocks_; ++b) finish(block_[b]);
+  }
+
+ private:
+  float* take(int floats) { return std::exchange(free_, free_ + floats); }
+
+  void pack() {
+    blocks_ = 0;
+    begin_ = std::numeric_limits<int64_t>::max();
+    end_ = 0;
+    for (int first = 0; first < w_.lane_count; first += block_lanes) {
+      Block& b = block_[blocks_++];
+      b.lanes = w_.lanes + first;
+      b.count = std::min(block_lanes, w_.lane_count - first);
+      b.width = (b.count + lane_group - 1) / lane_group * lane_group;
+      b.fresh = true;
+      b.q = take(w_.dim_qk * block_lanes);
+      b.o = take(w_.dim_v * block_lanes);
+      b.known = {take(block_lanes), take(block_lanes), take(block_lanes)};
+      std::fill_n(b.known.largest, block_lanes, minus_infinity);
+      std::fill_n(b.known.sum, block_lanes, 0.0f);
+      find_keys(b);
+      pack_q(b);
+      begin_ = std::min(begin_, b.begin);
+      end_ = std::max(end_, b.end);
+    }
+  }
+
+  static void find_keys(Block& b) {
+    b.begin = std::numeric_limits<int64_t>::max();
+    b.end = 0;
+    b.all_begin = 0;
+    b.all_end = std::numeric_limits<int64_t>::max();
+    for (int i = 0; i < b.count; ++i) {
+      b.all_begin = std::max(b.all_begin, b.lanes[i].begin);
+      b.all_end = std::min(b.all_end, b.lanes[i].end);
+      if (b.lanes[i].begin >= b.lanes[i].end) continue;
+      b.begin = std::min(b.begin, b.lanes[i].begin);
+      b.end = std::max(b.end, b.lanes[i].end);
+    }
+  }
+
+  void pack_q(const Block& b) {
+    for (int i = 0; i < b.width; i += 4) {
+      for (int r = 0; r < 4; ++r) to_floats(b.lane(i + r).q, w_.dtype, w_.dim_qk, rows_ + r * dim_max);
+      transpose(rows_, dim_max, 4, w_.dim_qk, b.q + i, b.width);
+    }
+  }
+
+  // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the same
+  // few lines of the cache, so it always gets a tile of its own.
+  void load(int64_t begin, int keys) {
+    const char* const k = static_cast<const char*>(w_.k) + begin * w_.stride_k * size_of(w_.dtype);
+    const char* const v = static_cast<const char*>(w_.v) + begin * w_.stride_v * size_of(w_.dtype);
+    for (int j = 0; j < keys; ++j) {
+      to_floats(v + j * w_.stride_v * size_of(w_.dtype), w_.dtype, w_.dim_v, v_tile_ + j * w_.dim_v);
+    }
+    if (w_.dtype == Dtype::f32) {
+      k_ = reinterpret_cast<const float*>(k);
+      k_row_ = w_.stride_k;
+      return;
+    }
+    for (int j = 0; j < keys; ++j) {
+      to_floats(k + j * w_.stride_k * size_of(w_.dtype), w_.dtype, w_.dim_qk, k_tile_ + j * w_.dim_qk);
+    }
+    k_ = k_tile_;
+    k_row_ = w_.dim_qk;
+  }
+
+  // keys of the tile that begins at key `tile`, from `first` on.
+  void turn(Block& b, int64_t tile, int64_t first, int keys) {
+    score(b, k_ + (first - tile) * k_row_, keys);
+    Sight some;
+    const Sight* sight = nullptr;
+    if (first < b.all_begin || first + keys > b.all_end) sight = &look(b, first, keys, some);
+    softmax(s_, keys, b.width, scoring_, sight, b.known);
+    output(b, v_tile_ + (first - tile) * w_.dim_v, keys, sight);
+    b.fresh = false;
+  }
+
+  static const Sight& look(const Block& b, int64_t first, int keys, Sight& sight) {
+    for (int i = 0; i < b.width; ++i) {
+      sight.begin[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).begin - first, 0, keys));
+      sight.end[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).end - first, 0, keys));
+    }
+    return sight;
+  }
+
+  void score(const Block& b, const float* k, int keys) {
+    for (int j = 0; j < keys; j += rows_at_once) {
+      const int rows = std::min(rows_at_once, keys - j);
+      const size_t row = k_row_, columns = w_.dim_qk;
+      multiply_with(rows, b.width / vector_lanes)({k + j * row, row, 1, b.q, columns, nullptr, s_ + j * b.width});
+    }
+  }
+
+  void output(const Block& b, const float* v, int keys, const Sight* sight) {
+    if (sight && !all_finite(v, keys * w_.dim_v)) return output_guarded(b, v, keys, *sight);
+    const float* const age = b.fresh ? nullptr : b.known.age;
+    for (int c = 0; c < w_.dim_v; c += rows_at_once) {
+      const int rows = std::min(rows_at_once, w_.dim_v - c);
+      const size_t row = w_.dim_v, count = keys;
+      multiply_with(rows, b.width / vector_lanes)({v + c, 1, row, s_, count, age, b.o + c * b.width});
+    }
+  }
+
+  // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not hide a value which it must not see.
+  void output_guarded(const Block& b, const float* v, int keys, const Sight& sight) {
+    const Floats d;
+    for (int lane = 0; lane < b.width; lane += vector_lanes) {
+      for (int c = 0; c < w_.dim_v; ++c) {
+        float* const o = b.o + c * b.width + lane;
+        Vector sum = b.fresh ? hn::Zero(d) : hn::Mul(hn::Load(d, o), hn::Load(d, b.known.age + lane));
+        for (int j = 0; j < keys; ++j) {
+          const Vector weight = hn::Load(d, s_ + j * b.width + lane);
+          sum = hide(hn::MulAdd(weight, hn::Set(d, v[j * w_.dim_v + c]), sum), sight, j, lane, sum);
+        }
+        hn::Store(sum, d, o);
+      }
+    }
+  }
+
+  // count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.
+  static bool all_finite(const float* x, int count) {
+    const Eight d;
+    auto any = hn::Zero(d);
+    for (int i = 0; i < count; i += eight) any = hn::Or(any, hn::Mul(hn::LoadU(d, x + i), hn::Zero(d)));
+    return hn::AllFalse(d, hn::IsNaN(any));
+  }
+
+  void finish(Block& b) {
+    for (int i = 0; i < b.count; ++i) b.known.age[i] = weight_of_all(b, i);
+    for (int i = 0; i < b.count; i += 4) {
+      transpose(b.o + i, b.width, w_.dim_v, 4, rows_, dim_max);
+      for (int r = 0; r < std::min(4, b.count - i); ++r)
+        store(b.lanes[i + r], rows_ + r * dim_max, b.known.age[i + r]);
+    }
+  }
+
+  // One over the lane's denominator, the sink included; writes lse.
+  static float weight_of_all(const Block& b, int i) {
+    const Lane& lane = b.lanes[i];
+    if (lane.begin >= lane.end) {
+      if (lane.lse) *lane.lse = minus_infinity;
+      return 0;
+    }
+    double largest = b.known.largest[i], sum = b.known.sum[i], shrunk = 1;
+    if (lane.sink != minus_infinity) {
+      const double larger = std::max<double>(largest, lane.sink);
+      shrunk = std::exp(largest - larger);
+      sum = sum * shrunk + std::exp(lane.sink - larger);
+      largest = larger;
+    }
+    if (lane.lse) *lane.lse = static_cast<float>(largest + std::log(sum));
+    return static_cast<float>(shrunk / sum);
+  }
+
+  void store(const Lane& lane, float* row, float factor) const {
+    const Eight d;
+    const bool blind = lane.begin >= lane.end;  // then its row was never written
+    for (int c = 0; c < w_.dim_v; c += eight) {
+      hn::StoreU(blind ? hn::Zero(d) : hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
+    }
+    from_floats(row, w_.dtype, w_.dim_v, lane.o);
+  }
+
+  const Work& w_;
+  const Scoring scoring_;
+  float* free_;  // scratch not yet taken
+  float *rows_, *k_tile_, *v_tile_, *s_;
+  const float* k_;  // the tile's first row of k
+  int64_t k_row_;   // floats to the next
+  Block block_[lanes_max / block_lanes];
+  int blocks_;
+  int64_t begin_, end_;  // keys that some lane sees
+};
+
+void attend(const Work& work) { Attention(work).run(); }
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace froghopper::cpu {
+
+Kernel best_kernel() {
+#if HWY_TARGETS & HWY_AVX3
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw")) {
+    return {&N_AVX3::attend, "avx512", N_AVX3::block_lanes};
+  }
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+      __builtin_cpu_supports("bmi2")) {
+    return {&N_AVX2::attend, "avx2", N_AVX2::block_lanes};
+  }
+#endif
+  return {&HWY_STATIC_DISPATCH(attend), "generic", HWY_STATIC_DISPATCH(block_lanes)};
+}
+
+}  // namespace froghopper::cpu
+#endif

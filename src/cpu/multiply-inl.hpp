@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: the one matrix product that attention needs, on matrices whose columns are lanes (see work.hpp).
+//
+//   out[row][lane] = age[lane] out[row][lane] + sum over i of a(row, i) b[i][lane]
+//
+//   scores    out = s [keys][lanes],    a = k(key, column),  b = q transposed [columns][lanes]
+//   output    out = o [columns][lanes], a = v(key, column),  b = weights [keys][lanes]
+//
+// Numbers of a are taken one by one and spread over a vector, so a may lie in memory in any way: k and v are never
+// transposed.
+#include <cstddef>
+
+// Highway includes this file once for every kind of vector unit, see kernel.cpp.
+#if defined(FROGHOPPER_CPU_MULTIPLY_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef FROGHOPPER_CPU_MULTIPLY_INL
+#undef FROGHOPPER_CPU_MULTIPLY_INL
+#else
+#define FROGHOPPER_CPU_MULTIPLY_INL
+#endif
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using Vector = hn::Vec<Floats>;
+inline constexpr int vector_lanes = HWY_LANES(float);
+
+// Sums stay in registers. AVX-512 has 32: 6 rows x 4 vectors of sums, 4 for a row of b, the rest for numbers of a;
+// others have 16: 6 x 2 and 2. A step loads 4 vectors and 6 numbers for its 24 multiply-adds, so that the two
+// multipliers of a core, with 12 cycles, are the limit and not its two load ports, with 5.
+inline constexpr int rows_at_once = 6;
+inline constexpr int vectors_at_once = HWY_MAX_BYTES == 64 ? 4 : vector_lanes == 1 ? 4 : 2;
+inline constexpr int block_lanes = vectors_at_once * vector_lanes;  // 64, 16, 8; 4 without a vector unit
+
+struct Factors {
+  const float* a;
+  size_t a_row, a_step;  // floats from row to row, from one i to the next
+  const float* b;        // vectors x vector_lanes floats from one i to the next
+  size_t count;          // of i
+  const float* age;      // null: out holds nothing yet
+  float* out;            // as wide as b
+};
+
+template <int rows, int vectors>
+HWY_NOINLINE void multiply_rows(const Factors& f) {
+  const Floats d;
+  constexpr size_t width = vectors * vector_lanes;
+  Vector sum[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c) {
+      const size_t at = c * vector_lanes;
+      sum[r][c] = f.age ? hn::Mul(hn::Load(d, f.age + at), hn::Load(d, f.out + r * width + at)) : hn::Zero(d);
+    }
+  }
+
+  const float *a = f.a, *b = f.b;
+  for (size_t i = 0; i < f.count; ++i, a += f.a_step, b += width) {
+    Vector b_row[vectors];
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c) b_row[c] = hn::Load(d, b + c * vector_lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const Vector number = hn::Set(d, a[r * f.a_row]);
+#pragma GCC unroll 8
+      for (int c = 0; c < vectors; ++c) sum[r][c] = hn::MulAdd(number, b_row[c], sum[r][c]);
+    }
+  }
+
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c) hn::Store(sum[r][c], d, f.out + r * width + c * vector_lanes);
+  }
+}
+
+using Multiply = void (*)(const Factors&);
+
+template <int vectors>
+Multiply multiply_with(int rows) {
+  static constexpr Multiply by_rows[rows_at_once] = {multiply_rows<1, vectors>, multiply_rows<2, vectors>,
+                                                     multiply_rows<3, vectors>, multiply_rows<4, vectors>,
+                                                     multiply_rows<5, vectors>, multiply_rows<6, vectors>};
+  return by_rows[rows - 1];
+}
+
+// rows: 1 to rows_at_once; vectors: 1 to vectors_at_once.
+inline Multiply multiply_with(int rows, int vectors) {
+  if constexpr (vectors_at_once == 4) {
+    if (vectors == 4) return multiply_with<4>(rows);
+    if (vectors == 3) return multiply_with<3>(rows);
+  }
+  return vectors == 2 ? multiply_with<2>(rows) : multiply_with<1>(rows);
+}
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: a piece of work for one thread, and the memory it needs. Known to the side of the threads (forward.cpp) and to
+// the vector side (kernel.cpp and its -inl.hpp files), which is compiled once for every kind of vector unit.
+//
+// A lane is one query row of one head. Lanes that read the same keys lie side by side in vectors: the scores of 64 query
+// rows with one key are 4 vectors of 16 floats. So nothing is transposed but q and o, every step of the softmax is lane
+// by lane, and the query heads of a key head fill vectors together, which makes decoding (one query row) no special case.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "contract/dtype.h"
+
+namespace froghopper::cpu {
+
+struct Lane {
+  const void* q;       // dim_qk numbers
+  void* o;             // dim_v numbers
+  float* lse;          // null: not wanted
+  int64_t begin, end;  // keys that it sees; begin >= end: none
+  float sink;          // the logit of its head, natural units; -inf: none
+};
+
+struct Work {
+  Dtype dtype;
+  int dim_qk, dim_v;
+  float scale, softcap;
+  const void *k, *v;           // row 0 of the sequence, of the head that the lanes read
+  int64_t stride_k, stride_v;  // elements from row to row
+  const Lane* lanes;
+  int lane_count;  // 1 to lanes_max
+  float* scratch;  // scratch_floats of them, 64-byte aligned
+};
+
+// Keys per tile. The scores of 64 lanes with 128 keys are 32 KiB: they stay in the first-level cache (48 KiB on current
+// servers) while o += weights x v walks over them once for every 6 columns of v.
+inline constexpr int tile_kv = 128;
+// Lanes of one piece of work: more of them share the conversion of k and v tiles, fewer leave threads without work.
+inline constexpr int lanes_max = 256;
+inline constexpr int dim_max = 256;
+inline constexpr int block_lanes_max = 64;
+
+// q and o of all lanes; a k and a v tile; the scores of a block; four rows on their way in or out; statistics.
+constexpr size_t scratch_floats(int dim_qk, int dim_v) {
+  return size_t{lanes_max + tile_kv} * (dim_qk + dim_v) + tile_kv * block_lanes_max + 4 * dim_max + 3 * lanes_max;
+}
+static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 4 << 20, "at most 4 MiB a thread");
+
+// The fastest kernel that this machine runs.
+struct Kernel {
+  void (*attend)(const Work&);
+  const char* name;  // "avx512", "avx2", "generic"
+  int block_lanes;   // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
+};
+Kernel best_kernel();
+
+}  // namespace froghopper::cpu
