@@ -44,14 +44,20 @@ std::vector<Problem> problems_of_every_kind() {
   for (Dtype dtype : {Dtype::bf16, Dtype::f16})
     for (int64_t dim_qk = 8; dim_qk <= 256; dim_qk += 8)
       for (int64_t dim_v : {dim_qk, int64_t{8}, int64_t{128}, int64_t{256}})
-        for (auto [left, right] : {std::pair{all_keys, all_keys}, {all_keys, int64_t{0}}, {int64_t{128}, int64_t{0}}})
-          for (bool varlen : {false, true}) {
+        for (auto [left, right] : {std::pair{all_keys, all_keys},
+                                   {all_keys, int64_t{0}},
+                                   {int64_t{128}, int64_t{0}},
+                                   {int64_t{9000}, all_keys}})
+          for (auto [varlen, seq_kv] : {std::pair{false, int64_t{900}},
+                                        {true, int64_t{900}},
+                                        {false, int64_t{4000}},
+                                        {true, int64_t{20000}}}) {
             Problem p;
             p.dtype = dtype;
-            p.batch = 3, p.heads_q = 4, p.heads_kv = 2, p.seq_q = 700, p.seq_kv = 900;
+            p.batch = 3, p.heads_q = 4, p.heads_kv = 2, p.seq_q = 700, p.seq_kv = seq_kv;
             p.dim_qk = dim_qk, p.dim_v = dim_v;
             p.window_left = left, p.window_right = right;
-            p.varlen = varlen, p.total_q = varlen ? 1500 : 0, p.total_kv = varlen ? 2000 : 0;
+            p.varlen = varlen, p.total_q = varlen ? 1500 : 0, p.total_kv = varlen ? 30000 : 0;
             p.scale = default_scale(dim_qk);
             all.push_back(p);
           }

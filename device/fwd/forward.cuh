@@ -146,13 +146,15 @@ struct Forward {
         else
           return FixedSchedule<V>{params};
       }();
+      const Tickets tickets{params.counter, params.ticket_tag};
       int number = blockIdx.x;
       Work work = schedule.find(number);
       while (!work.none()) {
         if (speaker()) {
           publish(work);
-          number = gridDim.x + ticket(params.counter, params.ticket_tag);  // asked for before the wait for room
+          const auto drawn = tickets.draw();
           load_q(work);
+          number = gridDim.x + tickets.read(drawn);
         }
         number = __shfl_sync(~0u, number, 0);
         work = schedule.find(number);
@@ -161,7 +163,7 @@ struct Forward {
         publish(work);
         q.fill(smem.q_ring, 0);
         // Every work drew one ticket, so this was the last: leave the counter to nobody.
-        if (number == schedule.works() + int(gridDim.x) - 1) *params.counter = 0;
+        if (number == schedule.works() + int(gridDim.x) - 1) tickets.forget();
       }
     }
 

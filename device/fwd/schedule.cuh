@@ -5,7 +5,7 @@
 // section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest
 // q tiles of every pair
 // (`tail`) are held back and handed out last, over all pairs together, so that no section ends with few heavy tiles.
-// Ragged. Sequence after sequence; in it the head runs fastest and the last q tile, the heaviest, comes first. A warp
+// Ragged. Sequence after sequence, in each the same sections of heads and the heaviest q tiles first, without a tail. A warp
 // reads 32 lengths at once and scans on from where it stopped: tickets of one CTA only grow.
 #pragma once
 #include "contract/fwd_params.h"
@@ -24,21 +24,31 @@ struct alignas(16) Work {
   __device__ bool none() const { return kv_begin == kv_end; }
 };
 
-// The number of a launch's next work, counted from 0. The counter is the caller's memory and may hold anything: its
-// upper half says which launch it counts for. Whoever finds a stranger's tag puts this launch's tag and zero in its
-// place.
-__device__ inline int ticket(unsigned long long* counter, unsigned int tag) {
-  while (true) {
-    const unsigned long long found = atomicAdd(counter, 1ull);
-    if (static_cast<unsigned int>(found >> 32) == tag) return static_cast<int>(found);
-    unsigned long long seen = found + 1;
-    while (static_cast<unsigned int>(seen >> 32) != tag) {
-      const unsigned long long before = atomicCAS(counter, seen, static_cast<unsigned long long>(tag) << 32);
-      if (before == seen) break;
-      seen = before;
+// The number of a launch's next work, counted from 0. The counter is the caller's memory and may hold anything: its upper half
+// says which launch it counts for. Whoever finds a stranger's tag puts this launch's tag and zero in its place. In two steps, so
+// that other work hides the way to memory and back: draw, then read what was drawn.
+struct Tickets {
+  unsigned long long* counter;
+  unsigned int tag;
+
+  __device__ unsigned long long draw() const { return atomicAdd(counter, 1ull); }
+  __device__ int read(unsigned long long drawn) const {
+    while (tag_of(drawn) != tag) {
+      unsigned long long seen = drawn + 1;
+      while (tag_of(seen) != tag) {
+        const unsigned long long before = atomicCAS(counter, seen, static_cast<unsigned long long>(tag) << 32);
+        if (before == seen) break;
+        seen = before;
+      }
+      drawn = draw();
     }
+    return static_cast<int>(drawn);
   }
-}
+  __device__ void forget() const { *counter = 0; }
+
+ private:
+  static __device__ unsigned int tag_of(unsigned long long word) { return static_cast<unsigned int>(word >> 32); }
+};
 
 // One sequence's rows, read from the arrays of a ragged problem.
 struct Lengths {
@@ -119,10 +129,13 @@ struct RaggedSchedule {
 
  private:
   __device__ Work describe(int sequence, int q_tiles, int place) const {
+    const int first_head = place / (params.section * q_tiles) * params.section;
+    const int heads = min(params.section, params.heads_q - first_head);
+    place -= first_head * q_tiles;
     const Lengths lengths(params, sequence);
     Work work = {};
-    work.q_tile = q_tiles - 1 - place / params.heads_q;
-    work.head = place % params.heads_q;
+    work.q_tile = q_tiles - 1 - place / heads;
+    work.head = first_head + place % heads;
     work.sequence = sequence;
     work.q_first = lengths.q_first;
     work.seq_q = lengths.seq_q;

@@ -38,6 +38,12 @@ Mask kernel_mask(const Problem& p) {
   return p.window_right != all_keys ? Mask::causal : Mask::none;
 }
 
+// The most keys that one query row sees.
+int64_t keys_seen(const Problem& p) {
+  if (p.window_left == all_keys || p.window_right == all_keys) return p.seq_kv;
+  return std::min(p.seq_kv, p.window_left + 1 + p.window_right);
+}
+
 Result<FwdVariant> choose_variant(const Problem& p, const Device& device) {
   const auto dims = tile_dims(p.dim_qk, p.dim_v);
   if (!dims)
@@ -45,7 +51,7 @@ Result<FwdVariant> choose_variant(const Problem& p, const Device& device) {
         text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use target \"cpu\".", p.dim_qk,
              p.dim_v));
   const Mask mask = kernel_mask(p);
-  const Tiles tiles = device.tiles.value_or(tuned_tiles(*dims, mask));
+  const Tiles tiles = device.tiles.value_or(tuned_tiles(*dims, mask, keys_seen(p)));
   const FwdVariant variant = {.dtype = p.dtype,
                               .dim_qk = dims->qk,
                               .dim_v = dims->v,

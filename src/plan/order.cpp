@@ -34,19 +34,21 @@ int64_t works_at_most(const Problem& p, int tile_q) {
 
 Order order_works(const Problem& p, const FwdVariant& v, const Device& device) {
   const int64_t q_tiles = ceil_div(p.seq_q, v.tile_q), pairs = p.batch * p.heads_q;
-  Order order{.works = static_cast<int>(works_at_most(p, v.tile_q)),
-              .pairs = static_cast<int>(pairs),
-              .q_tiles = static_cast<int>(q_tiles),
-              .section = static_cast<int>(std::max<int64_t>(1, pairs)),
-              .tail = 0};
-  if (v.mask == Mask::none || v.ragged || pairs == 0) return order;
+  Order order{
+      .works = static_cast<int>(works_at_most(p, v.tile_q)),
+      .pairs = static_cast<int>(pairs),
+      .q_tiles = static_cast<int>(q_tiles),
+      .section = 1,  // without a mask all tiles weigh the same: one pair after the other, K and V are read once
+      .tail = 0};
+  if (v.mask == Mask::none || pairs == 0) return order;
 
-  // Equal sections: a small remainder would end with few heavy tiles.
   const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;
   const int64_t bytes = section_bytes(device, q_tiles);
-  const int64_t sections = std::clamp<int64_t>((pairs * pair_bytes + bytes / 2) / bytes, 1, pairs);
-  order.section = static_cast<int>(ceil_div(pairs, sections));
-  order.tail = static_cast<int>(q_tiles * tail_percent(v, q_tiles) / 100);
+  const int64_t together = v.ragged ? p.heads_q : pairs;  // ragged: sequences come one after the other
+  // Equal sections: a small remainder would end with few heavy tiles.
+  const int64_t sections = std::clamp<int64_t>((together * pair_bytes + bytes / 2) / bytes, 1, together);
+  order.section = static_cast<int>(ceil_div(together, sections));
+  if (!v.ragged) order.tail = static_cast<int>(q_tiles * tail_percent(v, q_tiles) / 100);
   return order;
 }
 

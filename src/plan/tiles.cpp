@@ -21,17 +21,18 @@ std::optional<TileDims> tile_dims(int64_t dim_qk, int64_t dim_v) {
   return std::nullopt;
 }
 
-// Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at once, beside
-// about 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md has the
-// table of what ptxas compiles without serialising wgmma. Among those the fastest on an H200 was taken:
-// bench/results.
-Tiles tuned_tiles(TileDims dims, Mask) {
+// Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at once, beside about
+// 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md. Of those that fit the
+// fastest on an H200 was taken, at 512 to 16k keys; docs/4-planning.md has the figures. Few keys want small tiles, whose
+// remainders waste less; many want 192 query rows, which read K and V less often.
+Tiles tuned_tiles(TileDims dims, Mask mask, int64_t keys) {
   if (dims.qk == 64) return {256, 64, 4};
-  if (dims.qk == 96) return {192, 96, 2};
-  if (dims.qk == 128) return {128, 128, 2};
-  if (dims.qk == 192 && dims.v == 128) return {128, 112, 2};
-  if (dims.qk == 192) return {128, 96, 2};
-  return {128, 80, 2};
+  if (dims.qk == 96)
+    return keys < 2048 ? Tiles{128, 128, 2} : mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
+  if (dims.qk == 128) return keys < 8192 ? Tiles{128, 128, 2} : Tiles{192, 64, 4};
+  if (dims.qk == 192 && dims.v == 128) return keys < 2048 ? Tiles{128, 64, 3} : Tiles{128, 96, 2};
+  if (dims.qk == 192) return {128, 80, 2};
+  return {128, 64, 2};
 }
 
 std::optional<Tiles> parse_tiles(const std::string& text) {

@@ -19,7 +19,8 @@ struct TileDims {
 };
 std::optional<TileDims> tile_dims(int64_t dim_qk, int64_t dim_v);
 
-Tiles tuned_tiles(TileDims dims, Mask mask);
+// keys: the most that one query row sees.
+Tiles tuned_tiles(TileDims dims, Mask mask, int64_t keys);
 
 std::optional<Tiles> parse_tiles(const std::string& text);  // "128x176s2"
 
