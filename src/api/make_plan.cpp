@@ -53,7 +53,7 @@ Result<fh_plan> make_plan(const Problem& problem, const Target& target) {
 Result<fh_plan> make_plan_on(const Problem& problem, const Device& device) {
   auto plan = make_plan_to_read(problem, device);
   if (!plan) return plan;
-  auto prepared = runtime::prepare(*plan->hopper);
+  auto prepared = runtime::prepare(*plan->hopper, device.ordinal);
   if (!prepared) return prepared.failure();
   plan->runs_here = true;
   if (log_wanted()) log(text("plan: {}", plan->line));

@@ -28,23 +28,24 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
   if (!views) return views.failure();
   if (plan.problem.rows_q() == 0) return {};  // o and lse have no rows: all of them are written
 
-  return plan.hopper ? run_on_gpu(*plan.hopper, *views, workspace, workspace_bytes, stream)
-                     : run_on_cpu(plan, *views);
+  if (plan.hopper) return run_on_gpu(*plan.hopper, *views, workspace, workspace_bytes, stream);
+  return run_on_cpu(plan, *views);
 }
 
 namespace {
 
 Result<void> run_on_gpu(const Plan& plan, const Views& views, void* workspace, size_t workspace_bytes, void* stream) {
   const auto wrong = [](std::string text) { return Failure{FH_INVALID_TENSOR, std::move(text)}; };
-  if (plan.workspace_bytes > 0 && !workspace)
-    return wrong(text("workspace is NULL; this plan needs {} bytes (fh_plan_workspace_bytes). Give it GPU memory.",
-                      plan.workspace_bytes));
-  if (workspace_bytes < plan.workspace_bytes)
+  const size_t needed = plan.workspace_bytes;
+  if (needed > 0 && !workspace)
+    return wrong(
+        text("workspace is NULL; this plan needs {} bytes (fh_plan_workspace_bytes). Give it GPU memory.", needed));
+  if (workspace_bytes < needed)
     return wrong(text("workspace_bytes is {}; this plan needs {} (fh_plan_workspace_bytes). Give it more.",
-                      workspace_bytes, plan.workspace_bytes));
-  if (reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
+                      workspace_bytes, needed));
+  if (needed > 0 && reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
     return wrong(text("workspace is at address {}; it lies at a multiple of 16 bytes. Align it.", workspace));
-  return runtime::launch(plan, views, workspace, workspace_bytes, stream);
+  return runtime::launch(plan, views, workspace, stream);
 }
 
 // A GPU's address would make the process fall over, so each pointer is asked where it lies; without a driver that is
