@@ -53,27 +53,27 @@ TEST(Work, EveryTensorMovesOnce) {
             4.0 * (2 * 8 * 4 * (64 + 32) + 2 * 16 * 1 * (64 + 32)) + 4.0 * 2 * 8 * 4);
 }
 
-struct Run {
+struct Ended {
   int exit_code;
   std::vector<nlohmann::json> lines;
 };
 
 // The program with these arguments and --json; its results and messages are not looked at.
-Run run_bench(const std::string& arguments) {
+Ended run_bench(const std::string& arguments) {
   const std::string json = testing::TempDir() + "bench_test_" + std::to_string(getpid()) + ".jsonl";
   std::filesystem::remove(json);
   const std::string command =
       std::string(FROGHOPPER_PROGRAM) + " bench " + arguments + " --json " + json + " >/dev/null 2>&1";
-  Run run{WEXITSTATUS(std::system(command.c_str())), {}};
+  Ended ended{WEXITSTATUS(std::system(command.c_str())), {}};
   std::ifstream file(json);
-  for (std::string line; std::getline(file, line);) run.lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(file, line);) ended.lines.push_back(nlohmann::json::parse(line));
   std::filesystem::remove(json);
-  return run;
+  return ended;
 }
 
 TEST(Bench, OneJsonLineAMeasurement) {
   const std::string line = "fwd f32 b1 hq2 hkv2 sq64 skv64 d64 causal";
-  const Run run = run_bench("'" + line + "' 'fwd bf16 b1 hq1 hkv1 sq33 skv47 d64' --backend cpu --ms 1 --rounds 3");
+  const Ended run = run_bench("'" + line + "' 'fwd bf16 b1 hq1 hkv1 sq33 skv47 d64' --backend cpu --ms 1 --rounds 3");
   EXPECT_EQ(run.exit_code, 0);
   ASSERT_EQ(run.lines.size(), 2u);
   const nlohmann::json& first = run.lines[0];
