@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims about what stands behind the C interface: targets are read exactly, the same question gives the same plan,
+// whatever asked in between, and a bad workspace is refused before anything is launched.
+#include "src/api/run.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <vector>
+
+namespace froghopper {
+namespace {
+
+Problem problem_of(const std::string& line) {
+  auto p = Problem::parse(line);
+  EXPECT_TRUE(p) << p.failure().text;
+  return *p;
+}
+
+TEST(run, targets_are_read) {
+  EXPECT_EQ(read_target(nullptr)->kind, Target::Kind::automatic);
+  EXPECT_EQ(read_target("auto")->kind, Target::Kind::automatic);
+  EXPECT_EQ(read_target("cpu")->kind, Target::Kind::cpu);
+  EXPECT_EQ(read_target("hopper")->ordinal, -1);
+  EXPECT_EQ(read_target("hopper:3")->ordinal, 3);
+  EXPECT_EQ(read_target("hopper:3")->kind, Target::Kind::hopper);
+  const auto named = read_target("h100 114sm");
+  ASSERT_TRUE(named) << named.failure().text;
+  EXPECT_EQ(named->kind, Target::Kind::named);
+  EXPECT_EQ(named->device.sms, 114);
+}
+
+std::shared_ptr<const fh_plan> plan_of(const char* line, const char* target) {
+  auto plan = cached_plan(problem_of(line).user_struct(), target);
+  EXPECT_TRUE(plan) << plan.failure().text;
+  return plan ? *plan : nullptr;
+}
+
+TEST(run, the_same_question_has_the_same_plan) {
+  const char* const line = "fwd f32 b1 hq2 hkv1 sq5 skv5 d64";
+  const char* const other = "fwd f32 b1 hq2 hkv1 sq6 skv5 d64";
+  const auto first = plan_of(line, "cpu"), second = plan_of(other, "cpu");
+  EXPECT_NE(first, second);
+  EXPECT_EQ(second->problem.seq_q, 6);
+  EXPECT_EQ(plan_of(line, "cpu"), first);   // from the table
+  EXPECT_EQ(plan_of(line, "cpu"), first);   // from this thread
+  EXPECT_NE(plan_of(line, "auto"), first);  // another target
+  EXPECT_EQ(plan_of(line, nullptr), plan_of(line, "auto"));
+  const std::string copy = "cpu";  // the text counts, not its address
+  EXPECT_EQ(plan_of(line, copy.c_str()), first);
+}
+
+TEST(run, the_cache_does_not_grow_without_end) {
+  fh_problem p = problem_of("fwd f32 b1 hq2 hkv1 sq5 skv5 d64").user_struct();
+  std::vector<std::weak_ptr<const fh_plan>> made;
+  for (p.seq_q = 100; p.seq_q < 5100; ++p.seq_q) made.push_back(*cached_plan(p, "cpu"));
+  int kept = 0;
+  for (const auto& plan : made) kept += plan.expired() ? 0 : 1;
+  EXPECT_LE(kept, 4096);
+  EXPECT_EQ((*cached_plan(p, "cpu"))->problem.seq_q, 5100);
+}
+
+// Host memory in the place of a GPU's: the workspace is looked at first.
+TEST(run, a_bad_workspace_is_refused) {
+  const Problem p = problem_of("fwd bf16 b1 hq1 hkv1 sq1 skv1 d64");
+  auto plan = make_plan(p, *read_target("h200 132sm"));
+  ASSERT_TRUE(plan) << plan.failure().text;
+  plan->runs_here = true;
+  ASSERT_EQ(plan->hopper->workspace_bytes, 16u);
+
+  alignas(16) std::array<std::array<uint16_t, 64>, 4> rows{};
+  fh_tensors t = fh_tensors_init();
+  t.q.data = &rows[0], t.k.data = &rows[1], t.v.data = &rows[2], t.o.data = &rows[3];
+  alignas(16) char workspace[32];
+
+  const auto refusal = [&](void* address, size_t bytes) {
+    const auto result = run(*plan, t, address, bytes, nullptr);
+    EXPECT_FALSE(result);
+    EXPECT_EQ(result.failure().status, FH_INVALID_TENSOR);
+    return result.failure().text;
+  };
+  EXPECT_EQ(refusal(nullptr, 16),
+            "workspace is NULL; this plan needs 16 bytes (fh_plan_workspace_bytes). Give it GPU memory.");
+  EXPECT_EQ(refusal(workspace, 15),
+            "workspace_bytes is 15; this plan needs 16 (fh_plan_workspace_bytes). Give it more.");
+  EXPECT_NE(refusal(workspace + 8, 16).find("; it lies at a multiple of 16 bytes. Align it."), std::string::npos);
+}
+
+// Not a benchmark, which other programs would disturb: the best of many tries, with room for a slow machine.
+TEST(run, a_cached_plan_is_found_quickly) {
+  const fh_problem p = problem_of("fwd f32 b1 hq2 hkv1 sq5 skv5 d64").user_struct();
+  double best_ns = 1e9;
+  for (int tries = 0; tries < 50; ++tries) {
+    constexpr int calls = 200;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) ASSERT_TRUE(cached_plan(p, "cpu"));
+    const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+    best_ns = std::min(best_ns, took.count() / calls);
+  }
+  RecordProperty("nanoseconds", std::to_string(best_ns));
+  EXPECT_LT(best_ns, 1000);
+}
+
+}  // namespace
+}  // namespace froghopper
