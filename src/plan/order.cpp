@@ -8,18 +8,19 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// K and V of a section stay in L2 while its works run, beside the Q and O that stream through: 32 MiB of the
-// H200's 60. Short sequences have few q tiles to use a section again, there half of it wastes less at the section's
-// end. Measured on an H200 with causal masks: 8 to 96 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md
-// has the table.
-int64_t section_bytes(const Device& device, int64_t q_tiles) {
+// K and V of a section stay in L2 while its works run, beside the Q and O that stream through: 32 MiB of the H200's 60.
+// Short sequences have few q tiles to use a section again; half of it wastes less at the section's end. Measured on an
+// H200 with causal masks: 8 to 128 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md has the table.
+int64_t section_bytes(const Device& device, int64_t seq_q) {
   const int64_t share = device.l2_bytes * 8 / 15;
-  return q_tiles <= 4 ? share / 2 : share;
+  return seq_q <= 1024 ? share / 2 : share;
 }
 
 // The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
-// same measurement. One kv tile of work weighs more at dim 256, so more of them are needed there.
+// same measurement. Tiles of 256 rows are few and unequal; at dim 256 one kv tile of work weighs more, so more are
+// needed.
 int tail_percent(const FwdVariant& v, int64_t q_tiles) {
+  if (v.tile_q == 256) return 50;
   if (q_tiles <= 4) return 0;
   if (q_tiles <= 8) return 30;
   return v.dim_v == 256 && q_tiles > 16 ? 70 : 50;
@@ -43,7 +44,7 @@ Order order_works(const Problem& p, const FwdVariant& v, const Device& device) {
   if (v.mask == Mask::none || pairs == 0) return order;
 
   const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;
-  const int64_t bytes = section_bytes(device, q_tiles);
+  const int64_t bytes = section_bytes(device, p.seq_q);
   const int64_t together = v.ragged ? p.heads_q : pairs;  // ragged: sequences come one after the other
   // Equal sections: a small remainder would end with few heavy tiles.
   const int64_t sections = std::clamp<int64_t>((together * pair_bytes + bytes / 2) / bytes, 1, together);
