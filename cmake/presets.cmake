@@ -15,7 +15,7 @@ embed(${PROJECT_BINARY_DIR}/embedded_sources.s froghopper_sources ${entries})
 add_library(froghopper_sources OBJECT ${PROJECT_BINARY_DIR}/embedded_sources.s)
 
 add_executable(froghopper_compile tools/compile.cpp)
-target_link_libraries(froghopper_compile PRIVATE froghopper_core froghopper_sources)
+target_link_libraries(froghopper_compile PRIVATE froghopper_foundation froghopper_sources)
 
 # Names of variants, one a line; # begins a comment.
 set(presets)
@@ -36,7 +36,8 @@ if(FROGHOPPER_PRESETS)
   list(SORT presets)
 endif()
 
-# One command a compiler; the two run side by side. Files whose content key is unchanged are kept.
+# One command a compiler; the two run side by side. What is in the folder or in the disk cache (docs/6-jit.md) with the
+# right content key is not compiled again.
 set(embedded_files ${PROJECT_BINARY_DIR}/embedded_sources.s)
 foreach(generation 13 12)
   set(folder ${PROJECT_BINARY_DIR}/presets/cuda${generation})

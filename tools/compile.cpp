@@ -13,6 +13,7 @@
 
 #include "src/base/text.hpp"
 #include "src/plan/plan.hpp"
+#include "src/runtime/cache.hpp"
 #include "src/runtime/kernel_file.hpp"
 #include "src/runtime/nvrtc.hpp"
 
@@ -54,23 +55,31 @@ std::vector<std::string> read_names(const fs::path& path) {
   return names;
 }
 
-// Nothing went wrong: "". A file of the right key is kept, with a new time, so that the build sees it as made.
+// From the build folder, else from the disk cache that run time has too, else from the compiler.
+Result<std::string> kernel_file(const Compiler& compiler, const FwdVariant& variant, const fs::path& path) {
+  const Key key = compiler.key(variant);
+  std::string old = read_file(path);
+  if (const auto known = unpack(old); known && known->key == key) return old;
+  const DiskCache cache(DiskCache::default_folder());
+  const std::string name = variant_name(variant);
+  if (auto stored = cache.load(name, key)) return std::move(*stored);
+  const auto kernel = compiler.compile(variant);
+  if (!kernel) return kernel.failure();
+  std::string packed = pack(*kernel);
+  cache.store(name, key, packed);
+  return packed;
+}
+
+// Nothing went wrong: "".
 std::string compile_one(const Compiler& compiler, const std::string& name, const fs::path& folder) {
   const auto variant = parse_variant(name);
   if (!variant) return text("{}: {}", name, variant.failure().text);
   const fs::path path = folder / (name + ".kernel");
-  const std::string old = read_file(path);
-  const auto known = unpack(old);
-  if (known && known->key == compiler.key(*variant)) {
-    fs::last_write_time(path, fs::file_time_type::clock::now());
-    return "";
-  }
-  const auto kernel = compiler.compile(*variant);
-  if (!kernel) return kernel.failure().text;
-  if (!kernel->penalty.empty())
-    return text("{}: {} serialises wgmma: {}. Change the kernel, or take the preset out.", name, compiler.name(),
-                kernel->penalty);
-  if (!write_file(path, pack(*kernel))) return text("{} cannot be written", path.string());
+  const auto packed = kernel_file(compiler, *variant, path);
+  if (!packed) return packed.failure().text;
+  if (unpack(*packed)->facts.serialised)
+    return text("{}: {} serialises wgmma (C75xx). Change the kernel, or take the preset out.", name, compiler.name());
+  if (!write_file(path, *packed)) return text("{} cannot be written", path.string());
   return "";
 }
 

@@ -25,14 +25,8 @@ KernelFacts facts_of(const std::string& report) {
   facts.stack_bytes = number_before(report, " bytes stack frame");
   facts.spill_store_bytes = number_before(report, " bytes spill stores");
   facts.spill_load_bytes = number_before(report, " bytes spill loads");
+  facts.serialised = report.find("C75") != std::string::npos;  // C7510 to C7514: up to half of the speed is lost
   return facts;
-}
-
-std::string serialised_wgmma(const std::string& report) {
-  const size_t code = report.find("C75");
-  if (code == std::string::npos) return "";
-  const size_t begin = report.rfind('\n', code) + 1;  // 0 in the first line: npos + 1
-  return report.substr(begin, report.find('\n', code) - begin);
 }
 
 }  // namespace froghopper::runtime

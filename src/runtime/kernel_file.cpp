@@ -22,7 +22,7 @@ struct Header {
   uint64_t cubin_bytes;
   Key key;
   KernelFacts facts;
-  char reserved[60];
+  char reserved[56];
 };
 static_assert(sizeof(Header) == 128);
 constexpr char magic[8] = {'f', 'h', 'k', 'e', 'r', 'n', '0', '1'};

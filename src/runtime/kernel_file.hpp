@@ -21,13 +21,13 @@ struct KernelFacts {  // of one compilation, read off the compiler's report and 
   int32_t registers = 0, stack_bytes = 0, spill_store_bytes = 0, spill_load_bytes = 0;
   int32_t smem_bytes = 0, params_bytes = 0;  // what the kernel thinks; the loader compares it with the host's view
   int32_t compiler = 0;                      // 13050 for NVRTC 13.5
+  int32_t serialised = 0;                    // nonzero: the compiler serialised wgmma (C75xx), right but slow
 };
 
 struct Kernel {
   Key key;
   KernelFacts facts;
   std::string cubin;
-  std::string penalty;  // the compiler's warning that it serialised wgmma; right but slow. Not part of the bytes.
 };
 
 std::string pack(const Kernel&);

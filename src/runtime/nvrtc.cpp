@@ -75,7 +75,7 @@ const char* spelled(Mask mask) {
 // What the kernel and the host must agree on, read back from the code itself.
 Result<Kernel> finished(const FwdVariant& variant, const Key& key, int version, const std::string& report,
                         std::string cubin) {
-  Kernel kernel{key, facts_of(report), std::move(cubin), serialised_wgmma(report)};
+  Kernel kernel{key, facts_of(report), std::move(cubin)};
   kernel.facts.compiler = version;
   const auto smem = cubin_constant(kernel.cubin, "fh_smem_bytes");
   const auto params = cubin_constant(kernel.cubin, "fh_params_bytes");

@@ -19,12 +19,13 @@ int current_gpu();
 // has, there is no GPU memory.
 int gpu_of(const void* address);
 
-// Makes sure the kernel of this plan is loaded on that GPU (ordinal as above): embedded preset, else disk cache, else
+// Makes sure the kernel of this plan is loaded on that GPU (ordinal as for device): embedded preset, else disk cache, else
 // NVRTC. No work for the GPU; the first launch is then as quick as every other, also while a stream is being captured.
-Result<void> prepare(const Plan&, int ordinal = -1);
+Result<void> prepare(const Plan&, int ordinal);
 
-// Encodes the tensor maps and launches on the GPU that holds the tensors; asynchronous, capturable.
-Result<void> launch(const Plan&, const Views&, void* workspace, size_t workspace_bytes, void* stream);
+// Encodes the tensor maps and launches on the GPU that holds the tensors; asynchronous, capturable. The workspace has
+// been checked, but for the GPU it is on.
+Result<void> launch(const Plan&, const Views&, void* workspace, void* stream);
 
 struct Resources {           // of one compiled variant
   std::string name, origin;  // origin: "preset cuda13", "preset cuda12", "disk cache", "nvrtc 13.5"
@@ -32,7 +33,7 @@ struct Resources {           // of one compiled variant
 };
 bool is_preset(const FwdVariant&);
 std::vector<std::string> preset_names();
-Result<Resources> resources(const Plan&);  // needs a GPU for what is not a preset
+Result<Resources> resources(const Plan&);  // needs no GPU; compiles what is neither a preset nor in the disk cache
 
 struct Info {          // for `froghopper info`; every field has text also where the thing is missing
   std::string driver;  // "580.95, CUDA 13.0" or why there is none

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/runtime/modules.hpp"
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <tuple>
+
+#include "contract/fwd_params.h"
+#include "src/base/log.hpp"
+#include "src/base/text.hpp"
+#include "src/plan/plan.hpp"
+#include "src/runtime/cache.hpp"
+#include "src/runtime/embedded.hpp"
+#include "src/runtime/nvrtc.hpp"
+#include "src/runtime/runtime.hpp"
+
+namespace froghopper::runtime {
+
+namespace {
+
+struct Less {
+  static auto fields(const FwdVariant& v) {
+    return std::tie(v.dtype, v.dim_qk, v.dim_v, v.tile_q, v.tile_kv, v.stages, v.mask, v.ragged, v.softcap);
+  }
+  bool operator()(const FwdVariant& a, const FwdVariant& b) const { return fields(a) < fields(b); }
+};
+
+struct Loaded {
+  CUkernel kernel = nullptr;
+  std::string origin;
+  std::atomic<uint64_t> gpus{0};  // bit i: ready on GPU i
+};
+
+// Never emptied: a kernel that is in flight must not be unloaded, and there are a few dozen at most.
+struct Table {
+  std::shared_mutex mutex;   // of `kernels`; entries never move
+  std::mutex one_at_a_time;  // held while a kernel is compiled and loaded
+  std::map<FwdVariant, Loaded, Less> kernels;
+
+  Loaded* find(const FwdVariant& variant) {
+    const std::shared_lock lock(mutex);
+    const auto found = kernels.find(variant);
+    return found == kernels.end() ? nullptr : &found->second;
+  }
+};
+
+Table& table() {
+  static Table& instance = *new Table;  // lives until the process ends: threads may still launch while it exits
+  return instance;
+}
+
+// A cubin of CUDA 13 is of no use to a driver of CUDA 12.
+const EmbeddedFile* presets_for(int driver_version) {
+  return driver_version == 0 || driver_version >= 13000 ? froghopper_presets13 : froghopper_presets12;
+}
+
+// What the planner and the kernel must agree on. Only a library whose parts were mixed can fail here.
+Result<void> check_contract(const FwdVariant& variant, const KernelView& kernel, const std::string& origin) {
+  const int smem = fwd_smem_bytes(variant), params = static_cast<int>(sizeof(FwdParams));
+  if (cubin_constant(kernel.cubin, "fh_smem_bytes") == smem &&
+      cubin_constant(kernel.cubin, "fh_params_bytes") == params)
+    return {};
+  return Failure{FH_COMPILE_FAILED,
+                 text("{} from {} does not fit this library: it is of another version. Rebuild the "
+                      "library, or delete its cache folder.",
+                      variant_name(variant), origin)};
+}
+
+Result<CUkernel> load(const Driver& driver, const FwdVariant& variant, const KernelBytes& bytes) {
+  const auto kernel = unpack(bytes.packed);
+  if (!kernel)
+    return Failure{FH_COMPILE_FAILED,
+                   text("{} from {} is damaged. Rebuild the library.", variant_name(variant), bytes.origin)};
+  if (auto fits = check_contract(variant, *kernel, bytes.origin); !fits) return fits.failure();
+  CUlibrary library = nullptr;
+  CUkernel handle = nullptr;
+  CUresult result =
+      driver.cuLibraryLoadData(&library, kernel->cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+  if (result == CUDA_SUCCESS) result = driver.cuLibraryGetKernel(&handle, library, "fh_kernel");
+  if (result == CUDA_SUCCESS) return handle;
+  if (library != nullptr) driver.cuLibraryUnload(library);
+  return Failure{FH_COMPILE_FAILED,
+                 text("the driver (CUDA {}.{}) does not load {} from {}: {}. Update the driver, or "
+                      "use target \"cpu\".",
+                      driver.version / 1000, driver.version % 1000 / 10, variant_name(variant), bytes.origin,
+                      driver.words(result))};
+}
+
+Result<Loaded*> find_or_load(const Driver& driver, const FwdVariant& variant) {
+  if (Loaded* known = table().find(variant)) return known;
+  const std::lock_guard loading(table().one_at_a_time);
+  if (Loaded* known = table().find(variant)) return known;
+  const auto bytes = kernel_bytes(variant, driver.version);
+  if (!bytes) return bytes.failure();
+  const auto kernel = load(driver, variant, *bytes);
+  if (!kernel) return kernel.failure();
+  log(text("kernel {} from {}", variant_name(variant), bytes->origin));
+  const std::unique_lock lock(table().mutex);
+  Loaded& loaded = table().kernels[variant];
+  loaded.kernel = *kernel;
+  loaded.origin = bytes->origin;
+  return &loaded;
+}
+
+// Once per kernel and GPU. Asking for the function brings the code to the GPU now, instead of at the first launch,
+// where it would disturb a stream capture.
+Result<void> make_ready(const Driver& driver, const Gpu& gpu, const Loaded& loaded, const FwdVariant& variant) {
+  const auto context = primary_context(driver, gpu);
+  if (!context) return context.failure();
+  CUresult result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                fwd_smem_bytes(variant), loaded.kernel, gpu.handle);
+  if (result == CUDA_SUCCESS) {
+    const CurrentContext current(driver, *context);
+    CUfunction function;
+    result = driver.cuKernelGetFunction(&function, loaded.kernel);
+  }
+  if (result == CUDA_SUCCESS) return {};
+  return Failure{FH_COMPILE_FAILED,
+                 text("{} cannot be made ready on GPU {} ({}): {}. Free some of its memory, or use "
+                      "another GPU.",
+                      variant_name(variant), gpu.ordinal, gpu.name, driver.words(result))};
+}
+
+}  // namespace
+
+Result<CUkernel> loaded_kernel(const Driver& driver, const Gpu& gpu, const FwdVariant& variant) {
+  const uint64_t bit = uint64_t{1} << gpu.ordinal % 64;
+  if (const Loaded* known = table().find(variant))
+    if ((known->gpus.load(std::memory_order_acquire) & bit) != 0) return known->kernel;
+
+  const AmidCapture allowed(driver);
+  const auto loaded = find_or_load(driver, variant);
+  if (!loaded) return loaded.failure();
+  if (auto ready = make_ready(driver, gpu, **loaded, variant); !ready) return ready.failure();
+  (*loaded)->gpus.fetch_or(bit, std::memory_order_release);
+  return (*loaded)->kernel;
+}
+
+Result<KernelBytes> kernel_bytes(const FwdVariant& variant, int driver_version) {
+  const std::string name = variant_name(variant);
+  const EmbeddedFile* presets = presets_for(driver_version);
+  if (const EmbeddedFile* preset = find(presets, name))
+    return KernelBytes{std::string(content(*preset)),
+                       presets == froghopper_presets13 ? "preset cuda13" : "preset cuda12"};
+  const auto compiler = find_compiler(driver_version);
+  if (!compiler)
+    return Failure{compiler.failure().status, text("{} is no preset of this library, so it must be compiled, and {}",
+                                                   name, compiler.failure().text)};
+  const DiskCache cache(DiskCache::default_folder());
+  const Key key = compiler->key(variant);
+  if (auto stored = cache.load(name, key)) return KernelBytes{std::move(*stored), "disk cache"};
+  log(text("compiling {} with {}", name, compiler->name()));
+  const auto kernel = compiler->compile(variant);
+  if (!kernel) return kernel.failure();
+  if (kernel->facts.serialised) log(text("{} is right but slow: {} serialises wgmma", name, compiler->name()));
+  std::string packed = pack(*kernel);
+  cache.store(name, key, packed);
+  return KernelBytes{std::move(packed), compiler->name()};
+}
+
+bool is_preset(const FwdVariant& variant) { return find(froghopper_presets13, variant_name(variant)) != nullptr; }
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const EmbeddedFile* file = froghopper_presets13; file->name != nullptr; ++file) names.push_back(file->name);
+  return names;
+}
+
+}  // namespace froghopper::runtime

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/runtime/tensor_map.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "src/base/text.hpp"
+
+namespace froghopper::runtime {
+
+namespace {
+
+constexpr int64_t element_bytes = 2;
+constexpr int64_t alignment = 16;                      // of addresses and strides, TMA's and the stores' of o
+constexpr int64_t stride_limit = int64_t{1} << 40;     // TMA's
+constexpr double coordinate_limit = int64_t{1} << 31;  // coordinates are int
+constexpr uint32_t panel_columns = 64;                 // 128 bytes, one row of the swizzle
+
+// The ragged map, see ragged_shape.
+constexpr int64_t end_row = int64_t{1} << 30;
+constexpr int64_t wrap_bytes = int64_t{1} << 34;
+constexpr uint64_t any_extent = (uint64_t{1} << 31) - 1;
+
+Failure misfit(std::string what) { return {FH_INVALID_TENSOR, std::move(what)}; }
+
+Result<void> check_stride(const char* tensor, const char* stride, int64_t elements, int64_t extent) {
+  if (extent <= 1) return {};
+  const int64_t bytes = elements * element_bytes;
+  if (bytes % alignment != 0)
+    return misfit(
+        text("{}.{} is {} elements ({} bytes); TMA reads rows at multiples of 16 bytes. Use a multiple of 8 "
+             "elements.",
+             tensor, stride, elements, bytes));
+  if (elements >= stride_limit / element_bytes)
+    return misfit(
+        text("{}.{} is {} elements; TMA takes strides below 2^39 elements. Move the pieces of {} closer "
+             "together.",
+             tensor, stride, elements, tensor));
+  return {};
+}
+
+// Where an extent is 1 its stride means nothing and may be anything, so a valid one takes its place.
+int64_t stride_bytes(int64_t elements, int64_t extent) { return extent <= 1 ? alignment : elements * element_bytes; }
+
+bool empty(const View& v) { return v.batch == 0 || v.seq == 0 || v.heads == 0; }
+
+uint64_t at_least_one(int64_t extent) { return static_cast<uint64_t>(std::max<int64_t>(1, extent)); }
+
+void set(MapShape& shape, std::initializer_list<uint64_t> extents, std::initializer_list<int64_t> strides, int rows) {
+  shape.rank = static_cast<uint32_t>(extents.size());
+  std::copy(extents.begin(), extents.end(), shape.extents);
+  std::copy(strides.begin(), strides.end(), shape.strides);
+  std::fill(shape.box, shape.box + shape.rank, 1u);
+  shape.box[0] = panel_columns;
+  shape.box[1] = static_cast<uint32_t>(rows);
+}
+
+}  // namespace
+
+Result<void> check_layout(const Named& tensor) {
+  const auto& [name, view] = tensor;
+  if (empty(view)) return {};
+  if (reinterpret_cast<uintptr_t>(view.data) % alignment != 0)
+    return misfit(text("{}.data is {}; it must be a multiple of 16 bytes. Move {} to an aligned address.", name,
+                       fmt::ptr(view.data), name));
+  if (auto ok = check_stride(name, "stride_seq", view.stride_seq, view.seq); !ok) return ok;
+  if (auto ok = check_stride(name, "stride_head", view.stride_head, view.heads); !ok) return ok;
+  return check_stride(name, "stride_batch", view.stride_batch, view.batch);
+}
+
+Result<MapShape> fixed_shape(const Named& tensor, int rows, const void* stand_in) {
+  if (auto ok = check_layout(tensor); !ok) return ok.failure();
+  const View& v = tensor.view;
+  MapShape shape;
+  shape.address = empty(v) ? stand_in : v.data;
+  set(shape, {at_least_one(v.dim), at_least_one(v.seq), at_least_one(v.heads), at_least_one(v.batch)},
+      {stride_bytes(v.stride_seq, v.seq), stride_bytes(v.stride_head, v.heads),
+       stride_bytes(v.stride_batch, v.batch)},
+      rows);
+  return shape;
+}
+
+// TMA compares coordinates with extents, so for the hardware to see the end of every sequence, the end must lie at the
+// extent of a dimension. The row dimension has 2^30 rows, and row r of a sequence of `length` rows is asked for at
+// 2^30 - length + r: outside if and only if r >= length. That is 2^30 - length rows too far, so another dimension moves
+// the address to the sequence's first row and `length` rows on (in row units: bytes that divide both the row's stride
+// and the batch's, as coordinates are integers), and a last one adds 2^30 x (2^34 - row stride), which brings the
+// 2^30 rows to 2^64, that is, to 0:
+//   address = (2^30 - length + r) row + (first + length unit) g + 2^30 (2^34 - row) = first g + r row   modulo 2^64
+Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_in) {
+  if (auto ok = check_layout(tensor); !ok) return ok.failure();
+  const auto& [name, v] = tensor;
+  const int64_t row = stride_bytes(v.stride_seq, v.seq);
+  const int64_t batch = v.batch <= 1 ? 0 : v.stride_batch * element_bytes;
+  if (row == 0 || row >= wrap_bytes)
+    return misfit(
+        text("{}.stride_seq is {} elements; with sequences of their own lengths it must be from 8 to below "
+             "2^33. Copy {} so that its rows lie one after the other.",
+             name, v.stride_seq, name));
+  const int64_t unit_bytes = std::gcd(row, batch);
+  const int64_t unit = row / unit_bytes, step = batch / unit_bytes;
+  if (1.0 * step * v.batch + 1.0 * unit * v.seq >= coordinate_limit)  // in doubles, as it may pass 2^63
+    return misfit(
+        text("{}.stride_batch is {} elements and {}.stride_seq is {}; together they span more than 2^31 of "
+             "their common units of {} bytes. Make stride_batch a multiple of stride_seq.",
+             name, v.stride_batch, name, v.stride_seq, unit_bytes));
+  MapShape shape;
+  shape.address = empty(v) ? stand_in : v.data;
+  shape.row_step = static_cast<int>(step);
+  shape.unit = static_cast<int>(unit);
+  set(shape, {at_least_one(v.dim), end_row, at_least_one(v.heads), any_extent, any_extent},
+      {row, stride_bytes(v.stride_head, v.heads), unit_bytes, wrap_bytes - row}, rows);
+  return shape;
+}
+
+Result<void> encode(const Driver& driver, const Named& tensor, Dtype dtype, const MapShape& shape, TmaMap& map) {
+  static_assert(sizeof(CUtensorMap) == sizeof(TmaMap));
+  static constexpr cuuint32_t every[5] = {1, 1, 1, 1, 1};
+  CUtensorMap encoded;
+  const CUresult result = driver.cuTensorMapEncodeTiled(
+      &encoded, dtype == Dtype::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, shape.rank,
+      const_cast<void*>(shape.address), shape.extents, shape.strides, shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    const View& v = tensor.view;
+    return misfit(
+        text("{} of [{}, {}, {}, {}] with strides ({}, {}, {}) is refused as a TMA tensor by the driver: {}. "
+             "Copy it to dense memory.",
+             tensor.name, v.batch, v.seq, v.heads, v.dim, v.stride_batch, v.stride_seq, v.stride_head,
+             driver.words(result)));
+  }
+  std::memcpy(&map, &encoded, sizeof map);
+  return {};
+}
+
+}  // namespace froghopper::runtime

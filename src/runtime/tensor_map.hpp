@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime: a View as TMA sees it. First as plain numbers (MapShape), which need no driver and can be tested, then encoded.
+#pragma once
+#include <cstdint>
+
+#include "contract/fwd_params.h"
+#include "src/plan/plan.hpp"
+#include "src/problem/tensors.hpp"
+#include "src/runtime/driver.hpp"
+
+namespace froghopper::runtime {
+
+// Innermost dimension first. Strides are bytes, and there is none for the innermost one.
+struct MapShape {
+  const void* address = nullptr;
+  uint32_t rank = 0;
+  uint64_t extents[5] = {};
+  uint64_t strides[4] = {};
+  uint32_t box[5] = {};
+  int row_step = 0, unit = 0;  // ragged only: row units from one batch to the next, and per row; see fwd_params.h
+};
+
+// A tensor by the name the user knows it by. Elements have two bytes: f16 and bf16 are all that Hopper computes here.
+struct Named {
+  const char* name;
+  const View& view;
+};
+
+// What the hardware asks of q, k, v (16-byte aligned rows, strides below 2^40 bytes) and of o (16-byte stores).
+Result<void> check_layout(const Named&);
+
+// rows: of the box, that is, of the kernel's tile. An empty tensor gets the address of `stand_in`, which is never read.
+Result<MapShape> fixed_shape(const Named&, int rows, const void* stand_in);
+
+// The map of a ragged tensor, in which the rows behind the end of each sequence read as zeros.
+Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
+
+Result<void> encode(const Driver&, const Named&, Dtype, const MapShape&, TmaMap&);
+
+}  // namespace froghopper::runtime
