@@ -62,19 +62,30 @@ double largest_error(const std::vector<double>& exact, const std::function<doubl
 }
 
 // Weights are sums of products of the size of the scores, so lse may be off by a few roundings of the largest score.
-void expect_right(const HandMade& t) {
-  const oracle::Forward exact = oracle::forward(t.problem, t.views);
-  const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+void expect_right(const HandMade& t, const oracle::Forward& exact, const oracle::Forward& rough, const char* kernel) {
   const double allowed = largest_error(exact.o, [&](size_t i) { return rough.o[i]; });
   const double allowed_lse = largest_error(exact.lse, [&](size_t i) { return rough.lse[i]; });
-  EXPECT_LE(largest_error(exact.o, [&](size_t i) { return t.o(i); }), 2 * allowed + 1e-7) << t.problem.line();
-  EXPECT_LE(largest_error(exact.lse, [&](size_t i) { return t.lse[i]; }), 2 * allowed_lse + 1e-6) << t.problem.line();
+  EXPECT_LE(largest_error(exact.o, [&](size_t i) { return t.o(i); }), 2 * allowed + 1e-7)
+      << kernel << ' ' << t.problem.line();
+  EXPECT_LE(largest_error(exact.lse, [&](size_t i) { return t.lse[i]; }), 2 * allowed_lse + 1e-6)
+      << kernel << ' ' << t.problem.line();
 }
 
+// By every kernel that this machine can run.
 void expect_right(const Problem& p, const Lengths& lengths = {}) {
   HandMade t(p, lengths);
-  run(t);
-  expect_right(t);
+  const oracle::Forward exact = oracle::forward(t.problem, t.views);
+  const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+  for (const cpu::Kernel& kernel : cpu::kernels()) {
+    HandMade fresh(p, lengths);
+    const Result<void> done = cpu::forward(fresh.problem, fresh.views, kernel);
+    ASSERT_TRUE(done) << done.failure().text;
+    expect_right(fresh, exact, rough, kernel.name);
+  }
+}
+
+void expect_right(const HandMade& t) {
+  expect_right(t, oracle::forward(t.problem, t.views), oracle::forward_same_precision(t.problem, t.views), "default");
 }
 
 constexpr Dtype all_dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32};

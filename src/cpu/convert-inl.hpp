@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "contract/dtype.h"
+#include "src/base/storage.hpp"
 
 #if defined(FROGHOPPER_CPU_CONVERT_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FROGHOPPER_CPU_CONVERT_INL
@@ -31,8 +32,15 @@ HWY_INLINE void halves_to_floats(const Half* from, int count, float* to) {
   for (int i = 0; i < count; i += eight) hn::StoreU(hn::PromoteTo(d, hn::LoadU(stored, from + i)), d, to + i);
 }
 
+// Without a vector unit, number by number; what Highway has for that cuts f16 off instead of rounding it.
+inline constexpr bool one_by_one = HWY_TARGET == HWY_SCALAR;
+
 // count: a multiple of 8.
 inline void to_floats(const void* from, Dtype type, int count, float* to) {
+  if (one_by_one) {
+    for (int i = 0; i < count; ++i) to[i] = froghopper::load(from, i, type);
+    return;
+  }
   if (type == Dtype::f16) return halves_to_floats(static_cast<const hwy::float16_t*>(from), count, to);
   if (type == Dtype::bf16) return halves_to_floats(static_cast<const hwy::bfloat16_t*>(from), count, to);
   std::memcpy(to, from, count * sizeof(float));
@@ -50,6 +58,10 @@ HWY_INLINE hn::Vec<Eight> ready_to_cut(hn::Vec<Eight> x) {
 
 // count: a multiple of 8. Rounds to nearest, ties to even.
 inline void from_floats(const float* from, Dtype type, int count, void* to) {
+  if (one_by_one) {
+    for (int i = 0; i < count; ++i) froghopper::store(to, i, type, from[i]);
+    return;
+  }
   const Eight d;
   if (type == Dtype::f16) {
     const hn::Rebind<hwy::float16_t, Eight> stored;

@@ -171,9 +171,10 @@ class Forward {
 
 Result<void> supports(const Problem&) { return {}; }  // whatever Problem::from accepts
 
-Result<void> forward(const Problem& p, const Views& views) {
+Result<void> forward(const Problem& p, const Views& views) { return forward(p, views, kernels().front()); }
+
+Result<void> forward(const Problem& p, const Views& views, const Kernel& kernel) {
   if (Result<void> lengths = check_lengths(p, views); !lengths) return lengths;
-  const Kernel kernel = best_kernel();
   const int64_t threads = threads_for(p);
   try {
     const Cut pieces = cut(p, views, threads, kernel.block_lanes);
@@ -186,7 +187,7 @@ Result<void> forward(const Problem& p, const Views& views) {
 }
 
 std::string line(const Problem& p) {
-  const Kernel kernel = best_kernel();
+  const Kernel& kernel = kernels().front();
   return text("cpu {} q{}.kv{} threads {}", kernel.name, kernel.block_lanes, tile_kv, threads_for(p));
 }
 

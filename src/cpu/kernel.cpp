@@ -54,7 +54,7 @@ struct Block {
 
 class Attention {
  public:
-  explicit Attention(const Work& work) : w_(work), scoring_{work.scale, work.softcap}, free_(work.scratch) {}
+  explicit Attention(const Work& work) : w_(work), free_(work.scratch) {}
 
   void run() {
     rows_ = take(4 * dim_max);
@@ -145,7 +145,7 @@ class Attention {
     Sight some;
     const Sight* sight = nullptr;
     if (first < b.all_begin || first + keys > b.all_end) sight = &look(b, first, keys, some);
-    softmax(s_, keys, b.width, scoring_, sight, b.known);
+    softmax(s_, keys, b.width, w_.scale, w_.softcap, sight, b.known);
     output(b, v_tile_ + (first - tile) * w_.dim_v, keys, sight);
     b.fresh = false;
   }
@@ -185,7 +185,7 @@ class Attention {
         Vector sum = b.fresh ? hn::Zero(d) : hn::Mul(hn::Load(d, o), hn::Load(d, b.known.age + lane));
         for (int j = 0; j < keys; ++j) {
           const Vector weight = hn::Load(d, s_ + j * b.width + lane);
-          sum = hide(hn::MulAdd(weight, hn::Set(d, v[j * w_.dim_v + c]), sum), sight, j, lane, sum);
+          sum = seen(sight, j, lane, hn::MulAdd(weight, hn::Set(d, v[j * w_.dim_v + c]), sum), sum);
         }
         hn::Store(sum, d, o);
       }
@@ -237,7 +237,6 @@ class Attention {
   }
 
   const Work& w_;
-  const Scoring scoring_;
   float* free_;  // scratch not yet taken
   float *rows_, *k_tile_, *v_tile_, *s_;
   const float* k_;  // the tile's first row of k
@@ -255,20 +254,31 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace froghopper::cpu {
 
-Kernel best_kernel() {
+namespace {
+
+std::vector<Kernel> kernels_for_this_machine() {
+  std::vector<Kernel> all;
 #if HWY_TARGETS & HWY_AVX3
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw")) {
-    return {&N_AVX3::attend, "avx512", N_AVX3::block_lanes};
+    all.push_back({&N_AVX3::attend, "avx512", N_AVX3::block_lanes});
   }
 #endif
 #if HWY_TARGETS & HWY_AVX2
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
       __builtin_cpu_supports("bmi2")) {
-    return {&N_AVX2::attend, "avx2", N_AVX2::block_lanes};
+    all.push_back({&N_AVX2::attend, "avx2", N_AVX2::block_lanes});
   }
 #endif
-  return {&HWY_STATIC_DISPATCH(attend), "generic", HWY_STATIC_DISPATCH(block_lanes)};
+  all.push_back({&HWY_STATIC_DISPATCH(attend), "generic", HWY_STATIC_DISPATCH(block_lanes)});
+  return all;
+}
+
+}  // namespace
+
+const std::vector<Kernel>& kernels() {
+  static const std::vector<Kernel> all = kernels_for_this_machine();
+  return all;
 }
 
 }  // namespace froghopper::cpu

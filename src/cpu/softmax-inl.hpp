@@ -43,29 +43,38 @@ HWY_INLINE Vector exponential(Vector x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126 * 0.693147181f)), hn::Mul(y, power));
 }
 
-// From q.k to the score.
-struct Scoring {
-  float scale, softcap;
-  HWY_INLINE Vector operator()(Vector q_dot_k) const {
-    const Floats d;
-    const Vector scaled = hn::Mul(q_dot_k, hn::Set(d, scale));
-    if (softcap == 0) return scaled;
-    return hn::Mul(hn::Set(d, softcap), hn::Tanh(d, hn::Div(scaled, hn::Set(d, softcap))));
-  }
-};
-
 // Keys of a tile that each lane sees, counted from the tile's first.
 struct Sight {
   HWY_ALIGN int32_t begin[block_lanes], end[block_lanes];
 };
 
-HWY_INLINE Vector hide(Vector score, const Sight& sight, int key, int lane, Vector hidden) {
+// value where the lane sees the key, else hidden.
+HWY_INLINE Vector seen(const Sight& sight, int key, int lane, Vector value, Vector hidden) {
+  const Floats d;
   const Ints ints;
   const auto j = hn::Set(ints, key);
   const auto before = hn::Lt(j, hn::Load(ints, sight.begin + lane)),
-             seen = hn::Lt(j, hn::Load(ints, sight.end + lane));
+             ahead = hn::Lt(j, hn::Load(ints, sight.end + lane));
+  return hn::IfThenElse(hn::RebindMask(d, hn::AndNot(before, ahead)), value, hidden);
+}
+
+// s [keys][width]: scores that a lane must not see become -inf.
+inline void hide(float* s, int keys, int width, const Sight& sight) {
   const Floats d;
-  return hn::IfThenElse(hn::RebindMask(d, hn::AndNot(before, seen)), score, hidden);
+  for (int j = 0; j < keys; ++j, s += width) {
+    for (int lane = 0; lane < width; lane += vector_lanes) {
+      hn::Store(seen(sight, j, lane, hn::Load(d, s + lane), hn::Set(d, minus_infinity)), d, s + lane);
+    }
+  }
+}
+
+// s [count], q.k on entry: softcap tanh(scale q.k / softcap) on exit.
+inline void cap(float* s, int count, float scale, float softcap) {
+  const Floats d;
+  for (int i = 0; i < count; i += vector_lanes) {
+    const Vector scaled = hn::Mul(hn::Load(d, s + i), hn::Set(d, scale));
+    hn::Store(hn::Mul(hn::Tanh(d, hn::Div(scaled, hn::Set(d, softcap))), hn::Set(d, softcap)), d, s + i);
+  }
 }
 
 // What the lanes of a block know about the keys so far.
@@ -75,35 +84,66 @@ struct Statistics {
   float* age;      // what this tile multiplied earlier sums with
 };
 
-// s [keys][width], q.k on entry, weights on exit. sight: null where every lane sees all of them.
-inline void softmax(float* s, int keys, int width, const Scoring& scoring, const Sight* sight,
-                    const Statistics& known) {
+// s [keys][vectors], scores over scale on entry: weights on exit.
+// Scaled scores go through memory, not on in registers: a compiler that fused the product with the difference from the
+// largest score would subtract a rounded number from one that is not, and with scores of 10^12 weights could be e^10000.
+// All vectors of a key go side by side, so that their chains of additions run in each other's shadow.
+template <int vectors>
+HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistics& known) {
   const Floats d;
-  for (int lane = 0; lane < width; lane += vector_lanes) {
-    const Vector old = hn::Load(d, known.largest + lane);
-    Vector largest = old;
-    for (int j = 0; j < keys; ++j) {
-      float* const at = s + j * width + lane;
-      Vector score = scoring(hn::Load(d, at));
-      if (sight) score = hide(score, *sight, j, lane, hn::Set(d, minus_infinity));
+  Vector old[vectors], largest[vectors], base[vectors], sum[vectors];
+#pragma GCC unroll 8
+  for (int c = 0; c < vectors; ++c) largest[c] = old[c] = hn::Load(d, known.largest + c * vector_lanes);
+  float* at = s;
+  for (int j = 0; j < keys; ++j) {
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c, at += vector_lanes) {
+      const Vector score = hn::Mul(hn::Load(d, at), hn::Set(d, scale));
       hn::Store(score, d, at);
-      largest = hn::Max(score, largest);  // in this order a NaN score leaves it as it is
+      largest[c] = hn::Max(score, largest[c]);  // in this order a NaN score leaves it as it is
     }
-    hn::Store(largest, d, known.largest + lane);
-
-    // A lane that has seen no key yet has no largest score; any number will do for its weights to become 0.
-    const Vector base = hn::IfThenElse(hn::Eq(largest, hn::Set(d, minus_infinity)), hn::Zero(d), largest);
-    const Vector age = exponential(hn::Sub(old, base));
-    Vector sum = hn::Zero(d);
-    for (int j = 0; j < keys; ++j) {
-      float* const at = s + j * width + lane;
-      const Vector weight = exponential(hn::Sub(hn::Load(d, at), base));
-      hn::Store(weight, d, at);
-      sum = hn::Add(sum, weight);
-    }
-    hn::Store(age, d, known.age + lane);
-    hn::Store(hn::MulAdd(hn::Load(d, known.sum + lane), age, sum), d, known.sum + lane);
   }
+#pragma GCC unroll 8
+  for (int c = 0; c < vectors; ++c) {
+    // A lane that has seen no key yet has no largest score; any number will do for its weights to become 0.
+    base[c] = hn::IfThenElse(hn::Eq(largest[c], hn::Set(d, minus_infinity)), hn::Zero(d), largest[c]);
+    sum[c] = hn::Zero(d);
+  }
+  at = s;
+  for (int j = 0; j < keys; ++j) {
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c, at += vector_lanes) {
+      const Vector weight = exponential(hn::Sub(hn::Load(d, at), base[c]));
+      hn::Store(weight, d, at);
+      sum[c] = hn::Add(sum[c], weight);
+    }
+  }
+#pragma GCC unroll 8
+  for (int c = 0; c < vectors; ++c) {
+    const int lane = c * vector_lanes;
+    const Vector age = exponential(hn::Sub(old[c], base[c]));
+    hn::Store(age, d, known.age + lane);
+    hn::Store(largest[c], d, known.largest + lane);
+    hn::Store(hn::MulAdd(hn::Load(d, known.sum + lane), age, sum[c]), d, known.sum + lane);
+  }
+}
+
+using Weigh = void (*)(float*, int, float, const Statistics&);
+
+inline Weigh weigh_with(int vectors) {
+  if constexpr (vectors_at_once == 4) {
+    if (vectors == 4) return weigh_vectors<4>;
+    if (vectors == 3) return weigh_vectors<3>;
+  }
+  return vectors == 2 ? weigh_vectors<2> : weigh_vectors<1>;
+}
+
+// s [keys][width], q.k on entry: weights on exit. sight: null where every lane sees all of the keys.
+inline void softmax(float* s, int keys, int width, float scale, float softcap, const Sight* sight,
+                    const Statistics& known) {
+  if (softcap != 0) cap(s, keys * width, scale, softcap);
+  if (sight) hide(s, keys, width, *sight);
+  weigh_with(width / vector_lanes)(s, keys, softcap != 0 ? 1 : scale, known);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -8,8 +8,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "contract/dtype.h"
+#include "src/problem/tensors.hpp"
 
 namespace froghopper::cpu {
 
@@ -46,12 +47,14 @@ constexpr size_t scratch_floats(int dim_qk, int dim_v) {
 }
 static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 4 << 20, "at most 4 MiB a thread");
 
-// The fastest kernel that this machine runs.
+// attend, compiled for one kind of vector unit.
 struct Kernel {
   void (*attend)(const Work&);
   const char* name;  // "avx512", "avx2", "generic"
   int block_lanes;   // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
 };
-Kernel best_kernel();
+const std::vector<Kernel>& kernels();  // that this machine runs, the fastest first; the last one runs anywhere
+
+Result<void> forward(const Problem&, const Views&, const Kernel&);
 
 }  // namespace froghopper::cpu
