@@ -10,7 +10,7 @@ struct alignas(64) TmaMap {
 
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
-  // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see tile::Rows and runtime/tensor_map.cpp.
+  // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see fwd/place.cuh and runtime/tensor_map.cpp.
   TmaMap q, k, v;
   void* o;                           // 16-byte aligned
   long long o_batch, o_head, o_row;  // bytes from one to the next; o_batch is 0 when packed
@@ -25,8 +25,7 @@ struct FwdParams {
   float scale_log2;                  // softmax scale x log2(e); with softcap: softcap x log2(e)
   float cap_scale;  // softcap only: 2 log2(e) x scale / softcap, so that 2^(s cap_scale) = e^(2 s scale / cap)
 
-  // Ragged only. Sequence b of q: rows [cu_q[b], cu_q[b+1]) of the packed tensor, or [b row_step, b row_step +
-  // seq_q).
+  // Ragged only. Sequence b of q: rows [cu_q[b], cu_q[b+1]) of the packed tensor, or all rows of batch b.
   const int* cu_q;  // [batch + 1]; null: not packed
   const int* cu_kv;
   const int* used_q;  // [batch]; null: all rows count
@@ -41,7 +40,7 @@ struct FwdParams {
   int q_tiles;                  // q tiles of a pair
   int section;                  // pairs handed out together, so that their K and V stay in L2
   int tail;                     // lightest q tiles of every pair, handed out last, over all pairs together
-  unsigned long long* counter;  // works handed out; see fwd/schedule.cuh, "ticket"
+  unsigned long long* counter;  // works handed out; see Tickets in fwd/schedule.cuh
   unsigned int ticket_tag;      // nonzero, another one for every launch
 };
 

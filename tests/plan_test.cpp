@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans are values, so they are tested as text: tests/golden/plans.txt is read by people in every change of the planner.
+// Plans are values, so they are tested as text: people read tests/golden/plans.txt in every change of the planner.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,40 +2,33 @@
 // Forward attention on Hopper: O = softmax(scale Q K^T + mask) V.
 //
 // Work      one (sequence, query head, q tile); one Consumer = one 64-row strip of that tile. The grid is persistent:
-// every CTA
-//           takes works until none is left. Their order, and how a CTA gets one: schedule.cuh. A strip skips the last
-//           kv tiles of a work where only lower strips see them.
-// Roles     Dispatcher warp 0; takes works, publishes them, loads Q.                warpgroup 0: 40, 40, 32, 32
-// registers
+//           every CTA takes works until none is left. Their order, and how a CTA gets one: schedule.cuh. A strip skips
+//           the last kv tiles of a work where only lower strips see them.
+// Roles     Dispatcher warp 0; takes works, publishes them, loads Q.         warpgroup 0: 40, 40, 32, 32 registers
 //           Loader     warps 1 and 2, one thread each; loads K, loads V.
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
-//           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.      232, 232, 160, 112 registers
-// Order     kv tiles run from last to first: tiles cut by the upper bound of a mask come first (exact online
-// softmax), the
-//           steady loop carries no mask (guarded softmax), tiles cut by a window's lower bound come last (exact
-//           again).
+//           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.    232, 232, 160, 112 registers
+// Order     kv tiles run from last to first: tiles cut by the upper bound of a mask come first (exact online softmax),
+//           the steady loop carries no mask (guarded softmax), tiles cut by a window's lower bound come last (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
-// runs
-//           while P V finishes. Over the seam between two works it goes on: the last P V of one and the first S of
-//           the next are in flight together, O is stored behind that S.
+//           runs while P V finishes. Over the seam between two works it goes on: the last P V of one and the first S
+//           of the next are in flight together, O is stored behind that S.
 // Barriers  work_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, after its last S,
-// per
-//                           Consumer warp
+//                           per Consumer warp
 //           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
-//           passed: a warp
-//                           whose weights left the range of fp32 computes its S again. Consumers never wait for each
-//                           other.
+//                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
+//                           wait for each other.
 // Shared    q[1 or 2] | k[stages] | v[stages] | works[2] | rings;  O goes from registers to global memory
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/fwd/mask.cuh"
+#include "device/fwd/place.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/softmax.cuh"
 #include "device/fwd/sweep.cuh"
 #include "device/ptx/registers.cuh"
-#include "device/ptx/tma.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 
@@ -110,27 +103,7 @@ struct Forward {
     }
   }
 
-  // ---- Producers
-  // -----------------------------------------------------------------------------------------------------
-
-  // Where a tile's rows lie, for the copy engine. Ragged maps have no end of their own: the coordinate below the end,
-  // 2^30 - length + row, runs out of bounds where the sequence does, the other two put its first row where it is
-  // (runtime/tensor_map.cpp has the arithmetic).
-  struct Place {
-    int head, batch;                // fixed lengths
-    int first_units, unit, length;  // ragged: first row and the step of a row in units of the map, rows that count
-
-    template <class Tile>
-    __device__ void load(Tile& tile, const TmaMap& map, ptx::u64* full, int row) const {
-      for (int i = 0; i < Tile::panels; ++i) {
-        if constexpr (V.ragged)
-          ptx::tma_load_5d(tile.panel(i), &map, full, i * 64, (1 << 30) - length + row, head,
-                           first_units + length * unit, 1 << 30);
-        else
-          ptx::tma_load_4d(tile.panel(i), &map, full, i * 64, row, head, batch);
-      }
-    }
-  };
+  // ---- Producers ----
 
   struct Dispatcher {
     const FwdParams& params;
@@ -178,9 +151,9 @@ struct Forward {
 
     __device__ void load_q(const Work& work) {
       ptx::u64* full = q.fill(smem.q_ring, QTile::bytes);
-      const Place place = {work.head, work.sequence,
-                           params.cu_q ? work.q_first * params.unit_q : work.sequence * params.row_step_q,
-                           params.unit_q, work.seq_q};
+      const Place<V> place = {work.head, work.sequence,
+                              params.cu_q ? work.q_first * params.unit_q : work.sequence * params.row_step_q,
+                              params.unit_q, work.seq_q};
       place.load(smem.q[q.stage], params.q, full, work.q_tile * V.tile_q);
       q.advance();
     }
@@ -201,9 +174,9 @@ struct Forward {
         ptx::mbarrier_arrive(&smem.work_ring.empty[w.stage]);
         w.advance();
         if (work.none()) break;
-        const Place place = {work.head / params.heads_per_kv, work.sequence,
-                             params.cu_kv ? work.kv_first * params.unit_kv : work.sequence * params.row_step_kv,
-                             params.unit_kv, work.seq_kv};
+        const Place<V> place = {work.head / params.heads_per_kv, work.sequence,
+                                params.cu_kv ? work.kv_first * params.unit_kv : work.sequence * params.row_step_kv,
+                                params.unit_kv, work.seq_kv};
         for (int kv_tile = work.kv_end - 1; kv_tile >= work.kv_begin; --kv_tile) {
           ptx::u64* full = at.fill(ring, Tile::bytes);
           place.load(stages[at.stage], map, full, kv_tile * V.tile_kv);
@@ -214,10 +187,10 @@ struct Forward {
     }
   };
 
-  // ---- Consumer
-  // ------------------------------------------------------------------------------------------------------ The three
-  // register tiles are locals of run() and arguments of every step, never fields: as fields, the compiler duplicates
-  // them across the loop and ptxas serialises wgmma (C7511).
+  // ---- Consumer ----
+  //
+  // The three register tiles are locals of run() and arguments of every step, never fields: as fields, the compiler
+  // duplicates them across the loop and ptxas serialises wgmma (C7511).
 
   struct Consumer {
     const FwdParams& params;
@@ -386,8 +359,7 @@ struct Forward {
     }
   };
 
-  // ---- Before the roles part
-  // -----------------------------------------------------------------------------------------
+  // ---- Before the roles part ----
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {

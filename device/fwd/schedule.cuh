@@ -2,11 +2,11 @@
 // device/fwd: the order in which persistent CTAs take work, and how they agree on who takes what.
 //
 // Fixed lengths. Works are handed out by sections of (sequence, head) pairs whose K and V fit a share of L2; in a
-// section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest
-// q tiles of every pair
-// (`tail`) are held back and handed out last, over all pairs together, so that no section ends with few heavy tiles.
-// Ragged. Sequence after sequence, in each the same sections of heads and the heaviest q tiles first, without a tail. A warp
-// reads 32 lengths at once and scans on from where it stopped: tickets of one CTA only grow.
+// section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest q
+// tiles of every pair (`tail`) are held back and handed out last, over all pairs together, so that no section ends
+// with few heavy tiles.
+// Ragged. Sequence after sequence, in each the same sections of heads and the heaviest q tiles first, without a tail.
+// A warp reads 32 lengths at once and scans on from where it stopped: tickets of one CTA only grow.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -24,9 +24,9 @@ struct alignas(16) Work {
   __device__ bool none() const { return kv_begin == kv_end; }
 };
 
-// The number of a launch's next work, counted from 0. The counter is the caller's memory and may hold anything: its upper half
-// says which launch it counts for. Whoever finds a stranger's tag puts this launch's tag and zero in its place. In two steps, so
-// that other work hides the way to memory and back: draw, then read what was drawn.
+// The number of a launch's next work, counted from 0. The counter is the caller's memory and may hold anything: its
+// upper half says which launch it counts for. Whoever finds a stranger's tag puts this launch's tag and zero in its
+// place. In two steps, so that other work hides the way to memory and back: draw, then read what was drawn.
 struct Tickets {
   unsigned long long* counter;
   unsigned int tag;

@@ -11,8 +11,8 @@ namespace {
 
 Failure unsupported(std::string why) { return {FH_UNSUPPORTED, std::move(why)}; }
 
-// Rows are 32-bit inside the kernel, and a mask adds two of them.
-constexpr int64_t seq_max = int64_t{1} << 30;
+// Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound.
+constexpr int64_t seq_max = int64_t{1} << 29;
 constexpr int64_t works_max = (int64_t{1} << 31) - 1;
 
 Result<void> check_limits(const Problem& p) {
@@ -27,7 +27,7 @@ Result<void> check_limits(const Problem& p) {
                                     {"heads_q", p.heads_q}})
     if (value >= seq_max)
       return unsupported(
-          text("{} is {}; the Hopper kernels count to 2^30 - 1 in each direction. Split the problem, or use "
+          text("{} is {}; the Hopper kernels count to 2^29 - 1 in each direction. Split the problem, or use "
                "target \"cpu\".",
                name, value));
   return {};

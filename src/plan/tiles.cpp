@@ -8,8 +8,7 @@ namespace froghopper {
 namespace {
 
 // Columns of Q and K, columns of V and O. Multiples of 32, because O leaves the registers 32 columns at a time. More
-// pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the products of the
-// tile.
+// pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the tile's products.
 constexpr std::array<TileDims, 6> kernel_dims = {
     {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}};
 
@@ -21,10 +20,10 @@ std::optional<TileDims> tile_dims(int64_t dim_qk, int64_t dim_v) {
   return std::nullopt;
 }
 
-// Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at once, beside about
-// 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md. Of those that fit the
-// fastest on an H200 was taken, at 512 to 16k keys; docs/4-planning.md has the figures. Few keys want small tiles, whose
-// remainders waste less; many want 192 query rows, which read K and V less often.
+// Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at once, beside
+// about 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md. Of those
+// that fit the fastest on an H200 was taken, at 512 to 16k keys. Few keys want small tiles, whose remainders waste
+// less; many want 192 query rows, which read K and V less often.
 Tiles tuned_tiles(TileDims dims, Mask mask, int64_t keys) {
   if (dims.qk == 64) return {256, 64, 4};
   if (dims.qk == 96)
