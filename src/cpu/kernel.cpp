@@ -10,8 +10,9 @@
 //       output   o = o aged + weights v
 //   finish   o divided by the sum of weights, rounded, back in rows; lse
 //
-// All arithmetic is in fp32 also for f16 and bf16. The bf16 multiply-add of AVX-512 (vdpbf16ps) was measured on Sapphire
-// Rapids and left out: one every 2 cycles with twice the products, against two fp32 ones a cycle, is half as fast.
+// All arithmetic is in fp32 also for f16 and bf16. The bf16 multiply-add of AVX-512, vdpbf16ps, was measured on a
+// Sapphire Rapids server and left out: one every 2 cycles with twice the products is half as fast as two fp32 ones in
+// every cycle.
 #include "src/cpu/work.hpp"
 
 #include <algorithm>
@@ -119,8 +120,8 @@ class Attention {
     }
   }
 
-  // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the same
-  // few lines of the cache, so it always gets a tile of its own.
+  // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
+  // same few lines of the cache, so it always gets a tile of its own.
   void load(int64_t begin, int keys) {
     const char* const k = static_cast<const char*>(w_.k) + begin * w_.stride_k * size_of(w_.dtype);
     const char* const v = static_cast<const char*>(w_.v) + begin * w_.stride_v * size_of(w_.dtype);

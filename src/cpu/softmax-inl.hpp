@@ -85,9 +85,9 @@ struct Statistics {
 };
 
 // s [keys][vectors], scores over scale on entry: weights on exit.
-// Scaled scores go through memory, not on in registers: a compiler that fused the product with the difference from the
-// largest score would subtract a rounded number from one that is not, and with scores of 10^12 weights could be e^10000.
-// All vectors of a key go side by side, so that their chains of additions run in each other's shadow.
+// Scaled scores go through memory, not on in registers: a compiler that fused the product with the difference from
+// the largest score would subtract a rounded number from one that is not, and with scores of 10^12 a weight could be
+// e^10000. All vectors of a key go side by side, so that their chains of additions run in each other's shadow.
 template <int vectors>
 HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistics& known) {
   const Floats d;

@@ -2,9 +2,10 @@
 // cpu: a piece of work for one thread, and the memory it needs. Known to the side of the threads (forward.cpp) and to
 // the vector side (kernel.cpp and its -inl.hpp files), which is compiled once for every kind of vector unit.
 //
-// A lane is one query row of one head. Lanes that read the same keys lie side by side in vectors: the scores of 64 query
-// rows with one key are 4 vectors of 16 floats. So nothing is transposed but q and o, every step of the softmax is lane
-// by lane, and the query heads of a key head fill vectors together, which makes decoding (one query row) no special case.
+// A lane is one query row of one head. Lanes that read the same keys lie side by side in vectors: the scores of 64
+// query rows with one key are 4 vectors of 16 floats. So nothing is transposed but q and o, every step of the softmax
+// is lane by lane, and the query heads of a key head fill vectors together, so that decoding (one query row) is no
+// special case.
 #pragma once
 #include <cstddef>
 #include <cstdint>

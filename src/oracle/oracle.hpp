@@ -7,7 +7,7 @@
 
 namespace froghopper::oracle {
 
-// Dense, [batch][seq][heads][dim] with batch = 1 and seq = total when packed; lse [heads][rows] the way fh_tensors has it.
+// Dense, [batch][seq][heads][dim] with batch = 1 and seq = total when packed; lse the way fh_tensors has it.
 struct Forward {
   std::vector<double> o, lse;
 };
