@@ -15,3 +15,11 @@ if(TARGET froghopper_program)
 endif()
 add_check(results ${FROGHOPPER_PYTHON} bench/report.py --check)
 add_check(readme ${FROGHOPPER_PYTHON} tests/readme_test.py ${PROJECT_BINARY_DIR})
+
+# The examples, as a user builds them.
+foreach(example find_package add_subdirectory)
+  add_test(NAME examples.${example}
+           COMMAND ${CMAKE_COMMAND} -DEXAMPLE=${example} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR}
+                   -DCC=${CMAKE_C_COMPILER} -DCXX=${CMAKE_CXX_COMPILER} -P ${PROJECT_SOURCE_DIR}/tests/examples.cmake)
+  set_tests_properties(examples.${example} PROPERTIES TIMEOUT 900)
+endforeach()
