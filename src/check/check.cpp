@@ -17,8 +17,7 @@ namespace froghopper::check {
 
 namespace {
 
-std::array<size_t, parts> hashes_of(const Inputs& in);
-std::string changed_input(const Inputs& in, const std::array<size_t, parts>& before);
+std::string changed_input(const Inputs& in, const Hashes& before);
 std::string written_outside(const Inputs& in);
 std::string take_rows(const Problem&, const Views&, const std::vector<RowId>& wanted, Answer& taken);
 
@@ -35,23 +34,37 @@ Result<Outcome> check_forward(const Case& c, Backend backend, unsigned seed) {
   const std::unique_ptr<Inputs> in = make_inputs(c, seed);
   const auto views = bind(p, in->tensors);
   if (!views) return views.failure();
-  const auto before = hashes_of(*in);
+  const Hashes before = hashes_of(*in);
   const auto ran = backend == Backend::cpu ? run_on_cpu(plan->get(), *in) : run_on_gpu(plan->get(), *in);
-  out.why = changed_input(*in, before);
   if (!ran) {
     // A call that fails has written nothing: o and lse too are as they were.
+    out.why = changed_input(*in, before);
     if (out.why.empty()) out.why = written_outside(*in);
     if (out.why.empty()) return ran.failure();
     return Failure{FH_INTERNAL, text("{} Yet the failed call wrote: {}", ran.failure().text, out.why)};
   }
-  if (!out.why.empty()) return out;
-
-  const Reference reference = make_reference(c, *views);
-  Answer found;
-  out.why = take_rows(p, *views, reference.rows, found);
-  if (out.why.empty()) out.why = written_outside(*in);
-  if (out.why.empty()) compare(p, reference, found, out);
+  judge(c, *views, *in, before, out);
   return out;
+}
+
+void judge(const Case& c, const Views& views, Inputs& in, const Hashes& before, Outcome& out) {
+  out.why = changed_input(in, before);
+  if (!out.why.empty()) return;
+  const Reference reference = make_reference(c, views);
+  Answer found;
+  out.why = take_rows(c.problem, views, reference.rows, found);
+  if (out.why.empty()) out.why = written_outside(in);
+  if (out.why.empty()) compare(c.problem, reference, found, out);
+}
+
+Hashes hashes_of(const Inputs& in) {
+  Hashes hashes{};
+  for (int part = 0; part < parts; ++part) {
+    if (part == part_o || part == part_lse) continue;
+    const auto& block = in.blocks[part];
+    hashes[part] = std::hash<std::string_view>{}({reinterpret_cast<const char*>(block.data()), block.size()});
+  }
+  return hashes;
 }
 
 Result<PlanHandle> create_plan(const Problem& p, const std::string& target) {
@@ -94,17 +107,7 @@ bool guards_intact(const std::vector<unsigned char>& workspace, size_t bytes) {
 
 namespace {
 
-std::array<size_t, parts> hashes_of(const Inputs& in) {
-  std::array<size_t, parts> hashes{};
-  for (int part = 0; part < parts; ++part) {
-    if (part == part_o || part == part_lse) continue;
-    const auto& block = in.blocks[part];
-    hashes[part] = std::hash<std::string_view>{}({reinterpret_cast<const char*>(block.data()), block.size()});
-  }
-  return hashes;
-}
-
-std::string changed_input(const Inputs& in, const std::array<size_t, parts>& before) {
+std::string changed_input(const Inputs& in, const Hashes& before) {
   static constexpr const char* names[] = {
       "q", "k", "v", "o", "lse", "cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "sink"};
   const auto after = hashes_of(in);

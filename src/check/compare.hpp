@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: what the exact result is, and how far from it another one is.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "src/check/check.hpp"
@@ -24,6 +25,14 @@ struct Reference {
   Answer exact, same_precision;
 };
 Reference make_reference(const Case&, const Views&);
+
+// What the blocks of all inputs hold, as one number a block.
+using Hashes = std::array<size_t, parts>;
+Hashes hashes_of(const Inputs&);
+
+// After a run: inputs are as before, every row of o and lse is a number, nothing beside them was written, and the numbers
+// are right. o and lse hold bytes 0xff again afterwards.
+void judge(const Case&, const Views&, Inputs&, const Hashes& before, Outcome&);
 
 // Fills in all measures, their bounds, passed and why.
 void compare(const Problem&, const Reference&, const Answer& found, Outcome&);

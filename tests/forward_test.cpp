@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: every line of tests/cases, on the CPU and, where one is, on a Hopper GPU. A result is right if it is at most
+// twice as far from the exact answer as plain loops in the same precision are, plus one rounding; every row of o and lse
+// is written, and nothing else is. Tests are named by file and line.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "src/check/check.hpp"
+
+namespace froghopper::check {
+namespace {
+
+struct Line {
+  std::string name;  // "masks_12"
+  std::string text;
+};
+
+// The lines that are cases. One that is malformed fails in its own test, by name.
+std::vector<Line> all_lines() {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(FROGHOPPER_SOURCE_DIR "/tests/cases")) {
+    if (entry.path().extension() == ".txt") paths.push_back(entry.path());
+  }
+  std::ranges::sort(paths);
+  std::vector<Line> lines;
+  for (const auto& path : paths) {
+    std::ifstream file(path);
+    std::string text;
+    for (int number = 1; std::getline(file, text); ++number) {
+      if (text.empty() || text[0] == '#') continue;
+      lines.push_back({path.stem().string() + "_" + std::to_string(number), text});
+    }
+  }
+  return lines;
+}
+
+std::string describe(const Case& c, const Outcome& out) {
+  return c.line() + "\n  plan " + out.plan + "\n  " + out.why + "\n  repeat: froghopper check '" + c.line() +
+         "' --verbose --backend " + out.backend;
+}
+
+class Forward : public testing::TestWithParam<Line> {
+ protected:
+  void SetUp() override {
+    const auto parsed = parse_case(GetParam().text);
+    ASSERT_TRUE(parsed) << GetParam().text << "\n" << parsed.failure().text;
+    case_ = *parsed;
+    EXPECT_FALSE(case_.reason.empty()) << "a case without its reason: " << GetParam().text;
+  }
+  Case case_;
+};
+
+TEST_P(Forward, on_cpu) {
+  if (case_.only == "gpu") GTEST_SKIP() << "only for a GPU: it would take a CPU too long";
+  const auto out = check_forward(case_, Backend::cpu);
+  ASSERT_TRUE(out) << GetParam().text << "\n" << out.failure().text;
+  EXPECT_TRUE(out->passed) << describe(case_, *out);
+}
+
+TEST_P(Forward, on_hopper) {
+  if (case_.only == "cpu") GTEST_SKIP() << "only for the CPU: TMA wants 16-byte alignment";
+  if (const auto here = hopper_is_here(); !here) GTEST_SKIP() << here.failure().text;
+  const auto out = check_forward(case_, Backend::hopper);
+  if (case_.problem.dtype == Dtype::f32) {
+    ASSERT_FALSE(out) << "the support table says that fp32 is refused";
+    EXPECT_EQ(out.failure().status, FH_UNSUPPORTED) << out.failure().text;
+    return;
+  }
+  // A variant that is no preset needs NVRTC, which not every machine has; the reason says so.
+  if (!out && out.failure().status == FH_UNSUPPORTED) GTEST_SKIP() << out.failure().text;
+  ASSERT_TRUE(out) << GetParam().text << "\n" << out.failure().text;
+  EXPECT_TRUE(out->passed) << describe(case_, *out);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Forward, testing::ValuesIn(all_lines()),
+                         [](const auto& info) { return info.param.name; });
+
+// The lists cover what they promise; a line that is deleted by accident is missed here.
+TEST(Cases, have_every_head_dim_in_both_16_bit_types) {
+  const auto cases = read_cases(FROGHOPPER_SOURCE_DIR "/tests/cases/head_dims.txt");
+  ASSERT_TRUE(cases) << cases.failure().text;
+  for (const Dtype dtype : {Dtype::f16, Dtype::bf16}) {
+    for (int64_t dim = 8; dim <= 256; dim += 8) {
+      EXPECT_TRUE(std::ranges::any_of(*cases, [&](const Case& c) {
+        return c.problem.dtype == dtype && c.problem.dim_qk == dim && c.problem.dim_v == dim;
+      })) << dim;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace froghopper::check
