@@ -88,9 +88,9 @@ def time_suite(a, library, target, clock, facts):
         rows.append((line, measured))
         table.append((line, measured))
         if i + 1 == len(lines) or title_of(lines[i + 1]) != title_of(line):
-            print_table(table)
+            print_table(table, a.device)
             table = []
-    if table: print_table(table)
+    if table: print_table(table, a.device)
     return rows
 
 
@@ -124,7 +124,7 @@ def measure(a, library, target, clock, facts, offers, line):
             for (impl, plan), m in measured.items():
                 file.write(json.dumps({
                     "problem": library.line(cell.problem), "pass": "fwd", "impl": impl, "plan": plan,
-                    "ms": round(m.ms, 6), "spread": round(m.spread, 2), "tflops": round(flops / m.ms / 1e9, 2),
+                    "ms": round(m.ms, 6), "spread": round(m.spread, 2), "tflops": round(flops / m.ms / 1e9, 4),
                     "gbps": round(moved / m.ms / 1e6, 1), "sm_clock_mhz": m.sm_clock_mhz, **facts,
                     "date": f"{now:%Y-%m-%dT%H:%M:%SZ}", "turn_group": group}) + "\n")
     return {key: flops / m.ms / 1e9 for key, m in measured.items()}
@@ -162,19 +162,20 @@ def ratios(measured):
     return {f"froghopper / {name}": ours / x for name, x in against.items() if ours and x}
 
 
-def print_table(cells):
-    print(f"\n{title_of(cells[0][0])}, TFLOP/s" + f"   [{time.time() - BEGIN:.0f} s]")
+def print_table(cells, device):
+    unit, factor = ("TFLOP/s", 1) if device == "cuda" else ("GFLOP/s", 1000)
+    print(f"\n{title_of(cells[0][0])}, {unit}   [{time.time() - BEGIN:.0f} s]")
     print(f"  {'seq':<34}" + "".join(f"{column_of(line):>8}" for line, _ in cells))
-    def print_row(label, values, form):
-        print(f"  {label:<34}" + "".join(f"{format(x, form):>8}" if x else f"{'-':>8}" for x in values))
+    def print_row(label, values, factor, form):
+        print(f"  {label:<34}" + "".join(f"{format(x * factor, form):>8}" if x else f"{'-':>8}" for x in values))
     impls = dict.fromkeys(impl for _, measured in cells for impl, _ in measured)
     for impl in impls:
         plans = dict.fromkeys(plan for _, measured in cells for i, plan in measured if i == impl)
         if is_other(impl) and len(plans) > 1:
-            for plan in plans: print_row(f"{impl} {plan}", [m.get((impl, plan)) for _, m in cells], ".0f")
-        else: print_row(impl, [best(m, lambda i: i == impl) for _, m in cells], ".0f")
+            for plan in plans: print_row(f"{impl} {plan}", [m.get((impl, plan)) for _, m in cells], factor, ".0f")
+        else: print_row(impl, [best(m, lambda i: i == impl) for _, m in cells], factor, ".0f")
     for label in dict.fromkeys(label for _, m in cells for label in ratios(m)):
-        print_row(label, [ratios(m).get(label) for _, m in cells], ".3f")
+        print_row(label, [ratios(m).get(label) for _, m in cells], 1, ".3f")
     sys.stdout.flush()
 
 

@@ -42,7 +42,7 @@ constexpr const char* examples =
     "  froghopper bench --host\n"
     "bench/compare.py measures beside other libraries, in turns.";
 
-int measure(const check::Case&, const Options&);
+int measure(const check::Case&, const Options&, bool& header_wanted);
 int print_host_cost(Stand&, const check::Case&, const fh_plan*, const Options&);
 bool append(const Options&, const Stand&, const check::Case&, const std::string& plan, const Timing&, double flops,
             const std::string& turn_group);
@@ -64,12 +64,11 @@ int run(const Options& options) {
   if (!options.json.empty() && !std::ofstream(options.json, std::ios::app))
     return complain(exit_run_failed, text("{} cannot be written to. Name another file for --json.", options.json));
 
-  if (!options.host)
-    std::printf("%11s %6s %9s %8s %5s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "problem -> plan");
+  bool header_wanted = true;
   int worst = exit_ok;
   for (size_t i = 0; i < cases.size(); ++i) {
     std::fprintf(stderr, "[%zu/%zu] %s\n", i + 1, cases.size(), cases[i].line().c_str());
-    const int code = measure(cases[i], options);
+    const int code = measure(cases[i], options, header_wanted);
     if (code != exit_ok && code != exit_unsupported) return code;
     if (code != exit_ok) worst = code;  // the rest of a suite is measured all the same
     std::fflush(stdout);
@@ -77,7 +76,7 @@ int run(const Options& options) {
   return worst;
 }
 
-int measure(const check::Case& c, const Options& options) {
+int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto plan = check::create_plan(c.problem, options.host ? "hopper" : options.backend);
   if (!plan) return complain(plan.failure());
   const auto inputs = check::make_inputs(c, 1);
@@ -92,6 +91,9 @@ int measure(const check::Case& c, const Options& options) {
   const double flop_count = flops(c.problem, *views);
   const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
   const std::string line = fh_plan_line(plan->get());
+  if (header_wanted)
+    std::printf("%11s %6s %9s %8s %5s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "problem -> plan");
+  header_wanted = false;
   std::printf("%11.4f %5.1f%% %9.3f %8.1f %5s  %s\n", timing->ms, timing->spread, flop_count / timing->ms / 1e9,
               bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(), line.c_str());
   if (!append(options, **stand, c, line, *timing, flop_count, new_turn_group()))
@@ -118,9 +120,11 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
             const Timing& timing, double flop_count, const std::string& turn_group) {
   if (options.json.empty()) return true;
   const auto rounded = [](double x, double parts) { return std::round(x * parts) / parts; };
-  const auto known = [](auto value) { return value ? nlohmann::ordered_json(value) : nlohmann::ordered_json(); };
+  const auto if_known = [](bool known, auto value) {
+    return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+  };
   const size_t arrow = plan.find(" -> ");
-  const double speed = flop_count / timing.ms / 1e9, rate = flop_count ? bytes_moved(c.problem) / timing.ms / 1e6 : 0;
+  const double speed = flop_count / timing.ms / 1e9, rate = bytes_moved(c.problem) / timing.ms / 1e6;
   const nlohmann::ordered_json record = {
       {"problem", c.problem.line()},
       {"pass", "fwd"},
@@ -128,9 +132,9 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
       {"plan", arrow == std::string::npos ? plan : plan.substr(arrow + 4)},
       {"ms", rounded(timing.ms, 1e6)},
       {"spread", rounded(timing.spread, 1e2)},
-      {"tflops", known(rounded(speed, 1e4))},
-      {"gbps", known(rounded(rate, 10))},
-      {"sm_clock_mhz", known(timing.sm_clock_mhz)},
+      {"tflops", if_known(flop_count > 0, rounded(speed, 1e4))},
+      {"gbps", if_known(flop_count > 0, rounded(rate, 10))},
+      {"sm_clock_mhz", if_known(timing.sm_clock_mhz > 0, timing.sm_clock_mhz)},
       {"gpu", stand.machine()},
       {"driver", stand.driver()},
       {"commit", options.commit},
