@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# embed(OUT.s SYMBOL NAME=FILE ...): an assembler file that holds the files as bytes, and an index of them in the order
-# given, as src/runtime/embedded.hpp declares it. The assembler copies 16 MB in a moment; a C++ array would take minutes.
+# embed(OUT.s SYMBOL NAME=FILE ...): an assembler file that holds the files as bytes, and an index of them in the
+# order given, as src/runtime/embedded.hpp declares it. The assembler copies 16 MB in a moment; a C++ array would take
+# minutes.
 function(embed out symbol)
-  set(index "  .section .data.rel.ro,\"aw\",@progbits\n  .balign 8\n  .globl ${symbol}\n  .hidden ${symbol}\n${symbol}:\n")
+  set(index "  .section .data.rel.ro,\"aw\",@progbits\n  .balign 8\n")
+  string(APPEND index "  .globl ${symbol}\n  .hidden ${symbol}\n${symbol}:\n")
   set(bytes "  .section .rodata,\"a\",@progbits\n")
   set(files)
   set(number 0)

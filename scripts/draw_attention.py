@@ -83,10 +83,11 @@ def draw(weights, words, told, picture):
     bar.set_label("share of the word's attention", fontsize=11)
     bar.ax.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
     bar.outline.set_visible(False)
-    figure.suptitle("Whom does \"she\" mean?  One attention head reads Alice in Wonderland", fontsize=17, weight="bold", y=1.03)
-    figure.text(0.5, -0.012, "Layer 3, head 1 of the sentence encoder all-MiniLM-L6-v2. Weights exp(scale q\N{DOT OPERATOR}"
-                "k - lse), lse computed by froghopper. The rest of a row goes to words outside this passage, most of it "
-                "to the paragraph's start.", ha="center", fontsize=10, color="#555555")
+    figure.suptitle("Whom does \"she\" mean?  One attention head reads Alice in Wonderland", fontsize=17,
+                    weight="bold", y=1.03)
+    figure.text(0.5, -0.012, "Layer 3, head 1 of the sentence encoder all-MiniLM-L6-v2. Weights "
+                "exp(scale q\N{DOT OPERATOR}k - lse), lse computed by froghopper. The rest of a row goes to words "
+                "outside this passage, most of it to the paragraph's start.", ha="center", fontsize=10, color="#555555")
     figure.savefig(picture, dpi=110, bbox_inches="tight", facecolor="white", pad_inches=0.25)
 
 

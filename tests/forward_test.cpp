@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: every line of tests/cases, on the CPU and, where one is, on a Hopper GPU. A result is right if it is at most
-// twice as far from the exact answer as plain loops in the same precision are, plus one rounding; every row of o and lse
-// is written, and nothing else is. Tests are named by file and line.
+// twice as far from the exact answer as plain loops in the same precision are, plus one rounding; every row of o and
+// lse is written, and nothing else is. Tests are named by file and line.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -24,8 +24,9 @@ def function(columns, kind, a_in_registers):
         name, a_type, a, a_operands = "wgmma_ss", "u64 a", f"%{next(places)}", '"l"(a)'
     b, accumulate, transpose_b = (f"%{next(places)}" for _ in range(3))
     flags = f"p, 1, 1, {transpose_b}" if a_in_registers else f"p, 1, 1, 0, {transpose_b}"
+    arguments = f"Shape<{columns}, {kind}>, float (&d)[{count}], {a_type}, u64 b, int accumulate"
     return f"""template <int TransposeB>
-__device__ __forceinline__ void {name}(Shape<{columns}, {kind}>, float (&d)[{count}], {a_type}, u64 b, int accumulate) {{
+__device__ __forceinline__ void {name}({arguments}) {{
   asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {accumulate}, 0;\\n"
     "wgmma.mma_async.sync.aligned.m64n{columns}k{DEPTH}.f32.{kind}.{kind} {{{d}}}, {a}, {b}, {flags};\\n}}"
     : {d_operands}

@@ -30,8 +30,8 @@ Reference make_reference(const Case&, const Views&);
 using Hashes = std::array<size_t, parts>;
 Hashes hashes_of(const Inputs&);
 
-// After a run: inputs are as before, every row of o and lse is a number, nothing beside them was written, and the numbers
-// are right. o and lse hold bytes 0xff again afterwards.
+// After a run: inputs are as before, every row of o and lse is a number, nothing beside them was written, and the
+// numbers are right. o and lse hold bytes 0xff again afterwards.
 void judge(const Case&, const Views&, Inputs&, const Hashes& before, Outcome&);
 
 // Fills in all measures, their bounds, passed and why.

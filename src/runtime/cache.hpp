@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: kernels on disk, so that NVRTC runs once per machine. Any number of processes and threads may share a folder.
-// Nothing here is an error: a cache that cannot be read or written costs a compilation, not a result.
+// runtime: kernels on disk, so that NVRTC runs once per machine. Any number of processes and threads may share a
+// folder. Nothing here is an error: a cache that cannot be read or written costs a compilation, not a result.
 #pragma once
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: variant -> kernel that can be launched, from the first of: the presets in the library, the disk cache, NVRTC.
-// Loaded once per process, whichever thread asks first; finding a loaded kernel again takes a shared lock.
+// runtime: variant -> kernel that can be launched, from the first of: the presets in the library, the disk cache,
+// NVRTC. Loaded once per process, whichever thread asks first; finding a loaded kernel again takes a shared lock.
 #pragma once
 #include <string>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: a View as TMA sees it. First as plain numbers (MapShape), which need no driver and can be tested, then encoded.
+// runtime: a View as TMA sees it. First as plain numbers (MapShape), which need no driver and can be tested, then
+// encoded.
 #pragma once
 #include <cstdint>
 
