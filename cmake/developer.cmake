@@ -28,7 +28,9 @@ target_compile_definitions(froghopper_test_flags INTERFACE
   FROGHOPPER_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   FROGHOPPER_LIBRARY="$<TARGET_FILE:froghopper>"
   FROGHOPPER_PROGRAM="${PROJECT_BINARY_DIR}/froghopper"
-  FROGHOPPER_BUILD_NVRTC="${FROGHOPPER_NVRTC13}")
+  FROGHOPPER_COMPILE="$<TARGET_FILE:froghopper_compile>"
+  FROGHOPPER_PRESET_FOLDER="${PROJECT_BINARY_DIR}/presets"
+  FROGHOPPER_BUILD_NVRTC="$<$<BOOL:${FROGHOPPER_NVRTC13}>:${FROGHOPPER_NVRTC13}>")
 
 file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*_test.cpp)
 foreach(source ${test_sources})
@@ -38,6 +40,12 @@ foreach(source ${test_sources})
                         froghopper_test_flags nlohmann_json::nlohmann_json GTest::gtest_main)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
 endforeach()
+
+if(FROGHOPPER_PRESETS AND FROGHOPPER_NVDISASM)
+  add_test(NAME presets.spill_nothing_in_their_inner_loops COMMAND ${FROGHOPPER_PYTHON} tools/spills.py
+           ${FROGHOPPER_NVDISASM} ${PROJECT_BINARY_DIR}/presets/cuda13 ${PROJECT_BINARY_DIR}/presets/cuda12
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+endif()
 
 # Programs in C that use the library as a C user does: they compile as C11 without a warning, and return 0.
 file(GLOB c_test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*.c)

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims: a kernel file is taken whole or not at all, whoever else reads and writes it at the same time, and a cache
+// that cannot be used is no error.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "src/runtime/cache.hpp"
+
+namespace froghopper::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CacheTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "froghopper-cache-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder = name;
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  std::string folder;
+};
+
+Key key_of(unsigned char first) {
+  Key key;
+  key.bytes.fill(7);
+  key.bytes[0] = first;
+  return key;
+}
+
+// Different content for the same key, as long as a cubin, so that a mixture of two writers would show.
+Kernel kernel_of(unsigned char first, char filling) {
+  Kernel kernel{key_of(first), {}, std::string(100'000, filling)};
+  kernel.facts.registers = 168;
+  kernel.facts.smem_bytes = 1 << 17;
+  return kernel;
+}
+
+void overwrite(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<long>(bytes.size()));
+}
+
+TEST(kernel_file, comes_back_as_it_was) {
+  const Kernel kernel = kernel_of(1, 'x');
+  const std::string packed = pack(kernel);
+  const auto view = unpack(packed);
+  ASSERT_TRUE(view);
+  EXPECT_EQ(view->key, kernel.key);
+  EXPECT_EQ(view->facts.registers, 168);
+  EXPECT_EQ(view->facts.smem_bytes, 1 << 17);
+  EXPECT_EQ(view->cubin, kernel.cubin);
+}
+
+TEST(kernel_file, shows_any_cut_and_any_changed_byte) {
+  const std::string packed = pack(kernel_of(1, 'x'));
+  for (const size_t bytes : {size_t{0}, size_t{7}, size_t{100}, size_t{128}, packed.size() / 2, packed.size() - 1})
+    EXPECT_FALSE(unpack(std::string_view(packed).substr(0, bytes))) << bytes << " bytes of " << packed.size();
+  EXPECT_FALSE(unpack(packed + "x")) << "one byte too many";
+  for (size_t at = 0; at < packed.size(); at = at < 128 ? at + 1 : at + 4999) {
+    std::string changed = packed;
+    changed[at] ^= 1;
+    EXPECT_FALSE(unpack(changed)) << "byte " << at;
+  }
+  EXPECT_FALSE(unpack("no kernel file at all, but longer than the header of one: " + std::string(200, '.')));
+}
+
+TEST_F(CacheTest, keeps_what_it_is_given) {
+  const DiskCache cache(folder + "/made/when/needed");
+  const std::string packed = pack(kernel_of(1, 'x'));
+  EXPECT_FALSE(cache.load("k", key_of(1)));
+  ASSERT_TRUE(cache.store("k", key_of(1), packed));
+  EXPECT_EQ(cache.load("k", key_of(1)), packed);
+  EXPECT_FALSE(cache.load("k", key_of(2))) << "another key";
+  EXPECT_FALSE(cache.load("other", key_of(1))) << "another name";
+}
+
+TEST_F(CacheTest, does_not_trust_the_name_of_a_file) {
+  const DiskCache cache(folder);
+  ASSERT_TRUE(cache.store("k", key_of(1), pack(kernel_of(2, 'x'))));  // says in its header that it has another key
+  EXPECT_FALSE(cache.load("k", key_of(1)));
+}
+
+TEST_F(CacheTest, replaces_a_torn_file) {
+  const DiskCache cache(folder);
+  const std::string packed = pack(kernel_of(1, 'x'));
+  ASSERT_TRUE(cache.store("k", key_of(1), packed));
+  overwrite(cache.path("k", key_of(1)), packed.substr(0, packed.size() / 2));
+  EXPECT_FALSE(cache.load("k", key_of(1)));
+  ASSERT_TRUE(cache.store("k", key_of(1), packed));
+  EXPECT_EQ(cache.load("k", key_of(1)), packed);
+}
+
+TEST_F(CacheTest, goes_without_a_folder_that_cannot_be_written) {
+  overwrite(folder + "/file", "a file where the folder should be");  // refuses the superuser too
+  const DiskCache cache(folder + "/file/below");
+  EXPECT_FALSE(cache.store("k", key_of(1), pack(kernel_of(1, 'x'))));
+  EXPECT_FALSE(cache.load("k", key_of(1)));
+  const DiskCache nowhere("");
+  EXPECT_FALSE(nowhere.store("k", key_of(1), pack(kernel_of(1, 'x'))));
+  EXPECT_FALSE(nowhere.load("k", key_of(1)));
+}
+
+// One of several writers' files, whole, or nothing yet.
+bool write_and_read(const std::string& folder, char filling) {
+  const DiskCache cache(folder);
+  const std::string mine = pack(kernel_of(1, filling));
+  for (int round = 0; round < 40; ++round) {
+    if (!cache.store("k", key_of(1), mine)) return false;
+    const auto bytes = cache.load("k", key_of(1));
+    if (!bytes) return false;
+    const auto view = unpack(*bytes);
+    if (!view || view->cubin != std::string(100'000, view->cubin[0])) return false;
+  }
+  return true;
+}
+
+TEST_F(CacheTest, holds_under_processes_with_threads) {
+  std::vector<pid_t> children;
+  for (char process = 0; process < 4; ++process) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      bool fine[3] = {};
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 3; ++i)
+        threads.emplace_back([&, i] { fine[i] = write_and_read(folder, static_cast<char>('a' + process * 3 + i)); });
+      for (std::thread& thread : threads) thread.join();
+      _exit(fine[0] && fine[1] && fine[2] ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "a process saw half a file";
+  }
+  const auto files = std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+  EXPECT_EQ(files, 1) << "parts were left behind";
+}
+
+TEST(cache_folder, is_the_first_that_the_environment_names) {
+  const char* names[] = {"FROGHOPPER_CACHE", "XDG_CACHE_HOME", "HOME"};
+  for (const char* name : names) unsetenv(name);
+  EXPECT_EQ(DiskCache::default_folder(), "");
+  setenv("HOME", "/h", 1);
+  EXPECT_EQ(DiskCache::default_folder(), "/h/.cache/froghopper");
+  setenv("XDG_CACHE_HOME", "/x", 1);
+  EXPECT_EQ(DiskCache::default_folder(), "/x/froghopper");
+  setenv("FROGHOPPER_CACHE", "/f", 1);
+  EXPECT_EQ(DiskCache::default_folder(), "/f");
+}
+
+}  // namespace
+}  // namespace froghopper::runtime
