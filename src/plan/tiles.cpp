@@ -25,7 +25,8 @@ std::optional<TileDims> tile_dims(int64_t dim_qk, int64_t dim_v) {
 // that fit the fastest on an H200 was taken, at 512 to 16k keys. Few keys want small tiles, whose remainders waste
 // less; many want 192 query rows, which read K and V less often.
 Tiles tuned_tiles(TileDims dims, Mask mask, int64_t keys) {
-  if (dims.qk == 64) return {256, 64, 4};
+  // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
+  if (dims.qk == 64) return mask == Mask::window ? Tiles{192, 64, 5} : Tiles{256, 64, 4};
   if (dims.qk == 96)
     return keys < 2048 ? Tiles{128, 128, 2} : mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
   if (dims.qk == 128) return keys < 8192 ? Tiles{128, 128, 2} : Tiles{192, 64, 4};
