@@ -14,7 +14,8 @@ namespace {
 
 // A rule returns what is wrong with the tensors, or nothing.
 std::string wrong_pieces(const Problem&, const fh_tensors&);
-std::string wrong_address(const char* name, const void* address, size_t alignment);
+bool misaligned(const void* address, size_t alignment);
+std::string wrong_address(const std::string& name, const void* address, size_t alignment);
 std::string wrong_view(const char* name, const View&, int element_bytes);
 std::string rows_overlap(const char* name, const View&);
 std::string written_twice(const Views&);
@@ -93,15 +94,16 @@ std::string wrong_pieces(const Problem& p, const fh_tensors& t) {
                                                        {"seqused_q", t.seqused_q},
                                                        {"seqused_kv", t.seqused_kv},
                                                        {"sink", t.sink}};
-  for (const auto& [name, address] : words) {
-    std::string bad = wrong_address(name, address, 4);
-    if (!bad.empty()) return bad;
-  }
+  for (const auto& [name, address] : words)
+    if (misaligned(address, 4)) return wrong_address(name, address, 4);
   return {};
 }
 
-std::string wrong_address(const char* name, const void* address, size_t alignment) {
-  if (reinterpret_cast<uintptr_t>(address) % alignment == 0) return {};
+bool misaligned(const void* address, size_t alignment) {
+  return reinterpret_cast<uintptr_t>(address) % alignment != 0;
+}
+
+std::string wrong_address(const std::string& name, const void* address, size_t alignment) {
   return text("{} is at address {}; its elements have {} bytes and lie at multiples of that. Align it.", name,
               fmt::ptr(address), alignment);
 }
@@ -136,8 +138,8 @@ std::string wrong_view(const char* name, const View& view, int element_bytes) {
   if (!view.data)
     return text("{}.data is NULL; it has {} x {} x {} x {} elements. Point it to them.", name, view.batch, view.seq,
                 view.heads, view.dim);
-  std::string bad = wrong_address(text("{}.data", name).c_str(), view.data, static_cast<size_t>(element_bytes));
-  if (!bad.empty()) return bad;
+  const auto size = static_cast<size_t>(element_bytes);
+  if (misaligned(view.data, size)) return wrong_address(text("{}.data", name), view.data, size);
 
   int64_t end = view.dim * element_bytes;  // bytes from data to behind the last element
   for (const Axis& axis : axes_of(view)) {
