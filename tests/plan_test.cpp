@@ -99,7 +99,7 @@ TEST(Plan, PresetNamesReadBackAsTheirVariants) {
 }
 
 TEST(Plan, DeviceLinesReadBack) {
-  for (const std::string& line : {"h200 132sm l2=60MiB", "h100 114sm l2=32MiB tiles=128x176s2"}) {
+  for (const char* line : {"h200 132sm l2=60MiB", "h100 114sm l2=32MiB tiles=128x176s2"}) {
     auto device = Device::parse(line);
     ASSERT_TRUE(device) << device.failure().text;
     EXPECT_EQ(device->line(), line);

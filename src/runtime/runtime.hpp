@@ -20,7 +20,8 @@ int current_gpu();
 int gpu_of(const void* address);
 
 // Makes sure the kernel of this plan is loaded on that GPU (ordinal as for device): embedded preset, else disk cache,
-// else NVRTC. No work for the GPU; the first launch is then as quick as every other, also while a stream is being captured.
+// else NVRTC. No work for the GPU; the first launch is then as quick as every other, also while a stream is being
+// captured.
 Result<void> prepare(const Plan&, int ordinal);
 
 // Encodes the tensor maps and launches on the GPU that holds the tensors; asynchronous, capturable. The workspace has
