@@ -104,8 +104,7 @@ TEST(Plan, DeviceLinesReadBack) {
     ASSERT_TRUE(device) << device.failure().text;
     EXPECT_EQ(device->line(), line);
   }
-  for (const std::string& line :
-       {"h200", "", "h200 0sm", "h200 132", "h200 132sm tiles=128", "h200 132sm colour=red"})
+  for (const char* line : {"h200", "", "h200 0sm", "h200 132", "h200 132sm tiles=128", "h200 132sm colour=red"})
     EXPECT_FALSE(Device::parse(line)) << line;
 }
 
