@@ -11,15 +11,15 @@ namespace {
 // Which GPU a plan would be for: the one that is there, else the one most of this library was tuned on.
 struct Subject {
   Device device;
-  std::string where;  // "GPU 0" or why there is none
+  std::string where;  // "GPU 0"
 };
 
 Result<Subject> subject_of(const Target& target) {
-  if (target.kind == Target::Kind::named) return Subject{target.device, "named, not looked for"};
+  if (target.kind == Target::Kind::named) return Subject{target.device, "named; it need not be here"};
   auto device = runtime::device(target.ordinal);
   if (device) return Subject{*device, text("GPU {}", device->ordinal)};
   if (target.kind == Target::Kind::hopper) return device.failure();
-  return Subject{Device{}, text("not here: {}", device.failure().text)};
+  return Subject{Device{}, "for example; none is here"};
 }
 
 std::string registers_of(const Plan& plan) {
@@ -31,8 +31,8 @@ std::string registers_of(const Plan& plan) {
 
 std::string hopper_lines(const Problem& problem, const Target& target) {
   auto subject = subject_of(target);
-  if (!subject) return text("\nhopper       no: {}", subject.failure().text);
-  std::string lines = text("\nhopper       {} ({})", subject->device.line(), subject->where);
+  if (!subject) return "\non a GPU     no";  // the reason is the decision's
+  std::string lines = text("\non a GPU     {} ({})", subject->device.line(), subject->where);
   auto plan = plan_forward(problem, subject->device);
   if (!plan) return lines + text("\n  refused    {}", plan.failure().text);
 
@@ -51,15 +51,16 @@ std::string hopper_lines(const Problem& problem, const Target& target) {
 
 std::string cpu_lines(const Problem& problem) {
   auto can = cpu::supports(problem);
-  if (!can) return text("\ncpu          no: {}", can.failure().text);
-  return text("\ncpu          {}\n  workspace  0 bytes; at most 4 MB of scratch a thread", cpu::line(problem));
+  if (!can) return text("\non the CPU   no: {}", can.failure().text);
+  return text("\non the CPU   {}\n  workspace  0 bytes; at most 4 MB of scratch a thread", cpu::line(problem));
 }
 
 std::string decision(const Problem& problem, const Target& target) {
   if (target.kind == Target::Kind::named) return "nowhere: a plan for a named GPU can be read, not run";
   auto plan = make_plan(problem, target);
   if (!plan) return text("nowhere: {}", plan.failure().text);
-  return plan->hopper ? "hopper" : "cpu";
+  if (plan->hopper) return "hopper";
+  return plan->why_cpu.empty() ? "cpu" : text("cpu, since: {}", plan->why_cpu);
 }
 
 }  // namespace
