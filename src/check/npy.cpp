@@ -23,12 +23,15 @@ struct Name {
 constexpr Name dtypes[] = {
     {"<f2", Element::f16}, {"<f4", Element::f32}, {"<i4", Element::i32}, {"<i8", Element::i64}};
 
-// Reads the dictionary left to right; at() is where it stands in the file.
+// Reads the dictionary left to right; at() is where the next word stands in the file.
 struct Reader {
   std::string_view header;
   size_t header_begin, next = 0;
 
-  size_t at() const { return header_begin + next; }
+  size_t at() {
+    skip_blanks();
+    return header_begin + next;
+  }
   void skip_blanks() {
     while (next < header.size() && (header[next] == ' ' || header[next] == '\n')) ++next;
   }
