@@ -12,19 +12,26 @@ import sys
 import tree
 
 
+SUPPORT = """# What computes what
+
+Written by `froghopper info --support-table` from the answers of the library itself; do not edit.
+
+"""
+
+
 def makers(program):
-    """File that is kept: command that writes it to its standard output."""
+    """File that is kept: what it begins with, the command whose standard output follows."""
     return {
-        "device/ptx/wgmma_generated.cuh": [sys.executable, "tools/gen_wgmma.py"],
-        "docs/support.md": [program, "info", "--support-table"],
+        "device/ptx/wgmma_generated.cuh": ("", [sys.executable, "tools/gen_wgmma.py"]),
+        "docs/support.md": (SUPPORT, [program, "info", "--support-table"]),
     }
 
 
 def main():
     program, write = sys.argv[1], "--write" in sys.argv
     stale = 0
-    for name, command in makers(program).items():
-        fresh = subprocess.run(command, cwd=tree.ROOT, check=True, capture_output=True, text=True).stdout
+    for name, (opening, command) in makers(program).items():
+        fresh = opening + subprocess.run(command, cwd=tree.ROOT, check=True, capture_output=True, text=True).stdout
         file = tree.ROOT / name
         kept = file.read_text() if file.exists() else ""
         if write:
