@@ -41,6 +41,7 @@ foreach(source ${test_sources})
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
 endforeach()
 
+add_test(NAME spills_test COMMAND ${FROGHOPPER_PYTHON} ${PROJECT_SOURCE_DIR}/tests/spills_test.py)
 if(FROGHOPPER_PRESETS AND FROGHOPPER_NVDISASM)
   add_test(NAME presets.spill_nothing_in_their_inner_loops COMMAND ${FROGHOPPER_PYTHON} tools/spills.py
            ${FROGHOPPER_NVDISASM} ${PROJECT_BINARY_DIR}/presets/cuda13 ${PROJECT_BINARY_DIR}/presets/cuda12

@@ -59,3 +59,11 @@ foreach(generation 13 12)
   list(APPEND embedded_files ${PROJECT_BINARY_DIR}/embedded_presets${generation}.s)
 endforeach()
 add_library(froghopper_embedded OBJECT ${embedded_files})
+
+# cmake --build BUILD --target registers: writes presets/registers.txt anew, where a difference is meant.
+if(presets AND FROGHOPPER_DEVELOPER)
+  set(folders ${PROJECT_BINARY_DIR}/presets/cuda13 ${PROJECT_BINARY_DIR}/presets/cuda12)
+  add_custom_target(registers
+    COMMAND froghopper_compile --table ${folders} > ${PROJECT_SOURCE_DIR}/presets/registers.txt)
+  add_dependencies(registers froghopper_embedded)
+endif()

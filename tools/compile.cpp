@@ -119,7 +119,7 @@ int table(const std::vector<std::string>& folders) {
   std::sort(lines.begin(), lines.end());
   std::printf(
       "# What the compilers make of each preset; bytes a thread, shared memory a CTA. Made by the build:\n"
-      "# froghopper_compile --table BUILD/presets/cuda13 BUILD/presets/cuda12 > presets/registers.txt\n");
+      "# cmake --build BUILD --target registers\n");
   std::printf("%-60s %6s %9s %5s %12s %11s %7s\n", "# preset", "nvrtc", "registers", "stack", "spill_stores",
               "spill_loads", "smem");
   for (const std::string& line : lines) std::fputs(line.c_str(), stdout);

@@ -46,8 +46,8 @@ def blocks_of(sass):
             if name in ("LDL", "STL"):
                 block.spills.append(f"{address} {opcode}{rest.split('(*')[0].rstrip()}")
             if name in ("BRA", "EXIT"):
-                predicated = "@" in line.split("*/")[1] or ".ANY" in opcode or ".DIV" in opcode or "P" in rest.split("`")[0]
-                block.next.append((TARGET.search(rest)[1] if name == "BRA" else None, predicated))
+                target = TARGET.search(rest)[1] if name == "BRA" else None
+                block.next.append((target, "@" in line or opcode != name or "P" in rest.split("`")[0]))
                 ended = True
     blocks.append(block)
     at = {block.label: i for i, block in enumerate(blocks)}
@@ -87,7 +87,7 @@ def dominators(forward):
 
 
 def inner_loops(blocks):
-    """(header, ends, members) of the innermost loops with HGMMA. An edge back to a block that dominates it closes one."""
+    """(header, ends, members) of the innermost loops with HGMMA; an edge to a dominating block closes a loop."""
     forward = {i: block.next for i, block in enumerate(blocks)}
     back = {i: [] for i in forward}
     for i, targets in forward.items():

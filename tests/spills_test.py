@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims: tools/spills.py finds a spill on the main path of an inner loop, and no other."""
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tools"))
+import spills  # noqa: E402
+
+# An outer loop (.L_x_0) around an inner one (.L_x_1) with a rare path and with a wait that lies behind the end.
+KERNEL = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_0:
+        /*0010*/                   {outer} ;
+        /*0020*/                   HGMMA.64x128x16.F32.BF16 R24, R4, gdesc[UR8] ;
+.L_x_1:
+        /*0030*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR6], R6 ;
+        /*0040*/              @!P0 BRA `(.L_x_9) ;
+.L_x_2:
+        /*0050*/                   HGMMA.64x128x16.F32.BF16 R24, R4, gdesc[UR8] ;
+        /*0060*/                   {main} ;
+        /*0070*/               @P1 BRA `(.L_x_3) ;
+        /*0080*/                   {before} ;
+        /*0090*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*00a0*/                   {rare} ;
+.L_x_3:
+        /*00b0*/               @P2 BRA `(.L_x_1) ;
+        /*00c0*/               @P3 BRA `(.L_x_0) ;
+        /*00d0*/                   EXIT ;
+.L_x_9:
+        /*00e0*/                   {wait} ;
+        /*00f0*/                   BRA `(.L_x_2) ;
+"""
+
+
+def found(**where):
+    nothing = dict.fromkeys(("outer", "main", "before", "rare", "wait"), "NOP")
+    loops, spilled = spills.spills_in_inner_loops(KERNEL.format(**(nothing | where)))
+    assert loops == 1, loops
+    return spilled
+
+
+class Spills(unittest.TestCase):
+    def test_on_the_main_path_they_are_found(self):
+        self.assertEqual(found(main="LDL R6, [R1+0x4]"), ["0060 LDL R6, [R1+0x4] ;"])
+        self.assertEqual(found(main="STL.64 [R1], R6"), ["0060 STL.64 [R1], R6 ;"])
+        self.assertEqual(len(found(main="@P0 STL [R1], R6")), 1)
+
+    def test_in_a_wait_that_lies_elsewhere_they_are_found(self):
+        self.assertEqual(len(found(wait="LDL R6, [R1]")), 1)
+
+    def test_in_the_rare_path_and_in_the_outer_loop_they_may_be(self):
+        for place in ("before", "rare", "outer"):
+            self.assertEqual(found(**{place: "STL [R1], R6"}), [], place)
+
+
+if __name__ == "__main__":
+    unittest.main()
