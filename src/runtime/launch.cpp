@@ -36,10 +36,9 @@ Result<void> launch(const Plan& plan, const Views& views, void* workspace, void*
   if (!place) return place.failure();
   const auto kernel = loaded_kernel(**driver, **gpu, plan.variant);
   if (!kernel) return kernel.failure();
+  const CurrentContext scope(**driver, place->current ? nullptr : place->context);
   FwdParams params = plain_params(plan, views, workspace);
   if (auto ok = set_maps(**driver, plan, views, params); !ok) return ok;
-
-  const CurrentContext scope(**driver, place->current ? nullptr : place->context);
   const CUresult result = start(**driver, *kernel, plan, params, static_cast<CUstream>(stream));
   if (result == CUDA_SUCCESS) return {};
   return Failure{
