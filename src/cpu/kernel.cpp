@@ -160,20 +160,22 @@ class Attention {
   }
 
   void score(const Block& b, const float* k, int keys) {
-    for (int j = 0; j < keys; j += rows_at_once) {
-      const int rows = std::min(rows_at_once, keys - j);
+    const int vectors = b.width / vector_lanes, most = rows_at_once(vectors);
+    for (int j = 0; j < keys; j += most) {
+      const int rows = std::min(most, keys - j);
       const size_t row = k_row_, columns = w_.dim_qk;
-      multiply_with(rows, b.width / vector_lanes)({k + j * row, row, 1, b.q, columns, nullptr, s_ + j * b.width});
+      multiply_with(rows, vectors)({k + j * row, row, 1, b.q, columns, nullptr, s_ + j * b.width});
     }
   }
 
   void output(const Block& b, const float* v, int keys, const Sight* sight) {
     if (sight && !all_finite(v, keys * w_.dim_v)) return output_guarded(b, v, keys, *sight);
     const float* const age = b.fresh ? nullptr : b.known.age;
-    for (int c = 0; c < w_.dim_v; c += rows_at_once) {
-      const int rows = std::min(rows_at_once, w_.dim_v - c);
+    const int vectors = b.width / vector_lanes, most = rows_at_once(vectors);
+    for (int c = 0; c < w_.dim_v; c += most) {
+      const int rows = std::min(most, w_.dim_v - c);
       const size_t row = w_.dim_v, count = keys;
-      multiply_with(rows, b.width / vector_lanes)({v + c, 1, row, s_, count, age, b.o + c * b.width});
+      multiply_with(rows, vectors)({v + c, 1, row, s_, count, age, b.o + c * b.width});
     }
   }
 

@@ -8,7 +8,10 @@
 //
 // Numbers of a are taken one by one and spread over a vector, so a may lie in memory in any way: k and v are never
 // transposed.
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <utility>
 
 // Highway includes this file once for every kind of vector unit, see kernel.cpp.
 #if defined(FROGHOPPER_CPU_MULTIPLY_INL) == defined(HWY_TARGET_TOGGLE)
@@ -29,9 +32,10 @@ inline constexpr int vector_lanes = HWY_LANES(float);
 
 // Sums stay in registers. AVX-512 has 32: 6 rows x 4 vectors of sums, 4 for a row of b, the rest for numbers of a;
 // others have 16: 6 x 2 and 2. A step loads 4 vectors and 6 numbers for its 24 multiply-adds, so that the two
-// multipliers of a core, with 12 cycles, are the limit and not its two load ports, with 5.
-inline constexpr int rows_at_once = 6;
+// multipliers of a core, with 12 cycles, are the limit and not its two load ports, with 5. Blocks of fewer vectors take
+// more rows, because a sum can only be added to every 4 cycles.
 inline constexpr int vectors_at_once = HWY_MAX_BYTES == 64 ? 4 : vector_lanes == 1 ? 4 : 2;
+inline constexpr int rows_at_once(int vectors) { return std::min(12, 6 * vectors_at_once / vectors); }
 inline constexpr int block_lanes = vectors_at_once * vector_lanes;  // 64, 16, 8; 4 without a vector unit
 
 struct Factors {
@@ -48,7 +52,7 @@ HWY_NOINLINE void multiply_rows(const Factors& f) {
   const Floats d;
   constexpr size_t width = vectors * vector_lanes;
   Vector sum[rows][vectors];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) {
@@ -62,7 +66,7 @@ HWY_NOINLINE void multiply_rows(const Factors& f) {
     Vector b_row[vectors];
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) b_row[c] = hn::Load(d, b + c * vector_lanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < rows; ++r) {
       const Vector number = hn::Set(d, a[r * f.a_row]);
 #pragma GCC unroll 8
@@ -70,7 +74,7 @@ HWY_NOINLINE void multiply_rows(const Factors& f) {
     }
   }
 
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) hn::Store(sum[r][c], d, f.out + r * width + c * vector_lanes);
@@ -79,15 +83,18 @@ HWY_NOINLINE void multiply_rows(const Factors& f) {
 
 using Multiply = void (*)(const Factors&);
 
+template <int vectors, int... i>
+constexpr std::array<Multiply, sizeof...(i)> multiply_by_rows(std::integer_sequence<int, i...>) {
+  return {multiply_rows<i + 1, vectors>...};
+}
+
 template <int vectors>
 Multiply multiply_with(int rows) {
-  static constexpr Multiply by_rows[rows_at_once] = {multiply_rows<1, vectors>, multiply_rows<2, vectors>,
-                                                     multiply_rows<3, vectors>, multiply_rows<4, vectors>,
-                                                     multiply_rows<5, vectors>, multiply_rows<6, vectors>};
+  static constexpr auto by_rows = multiply_by_rows<vectors>(std::make_integer_sequence<int, rows_at_once(vectors)>());
   return by_rows[rows - 1];
 }
 
-// rows: 1 to rows_at_once; vectors: 1 to vectors_at_once.
+// vectors: 1 to vectors_at_once; rows: 1 to rows_at_once(vectors).
 inline Multiply multiply_with(int rows, int vectors) {
   if constexpr (vectors_at_once == 4) {
     if (vectors == 4) return multiply_with<4>(rows);
