@@ -154,6 +154,19 @@ Result<const int32_t*> keep_cu_seqlens(check::Inputs& in, check::Part part, Tens
   return keep(in, part, *list);
 }
 
+Result<void> keep_all_cu_seqlens(check::Inputs& in, TensorFile& file, fh_problem& p) {
+  p.varlen = 1;
+  p.total_q = p.seq_q, p.total_kv = p.seq_kv;
+  const auto cu_q = keep_cu_seqlens(in, check::part_cu_q, file, "q", p, p.seq_q);
+  if (!cu_q) return cu_q.failure();
+  const int64_t batch = p.batch;
+  const auto cu_kv = keep_cu_seqlens(in, check::part_cu_kv, file, "kv", p, p.seq_kv);
+  if (!cu_kv) return cu_kv.failure();
+  if (p.batch != batch) return wrong("cu_seqlens_q and cu_seqlens_kv have different lengths.");
+  in.tensors.cu_seqlens_q = *cu_q, in.tensors.cu_seqlens_kv = *cu_kv;
+  return {};
+}
+
 // The pieces beside q, k and v that the file has.
 Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
   fh_tensors& t = in.tensors;
@@ -197,6 +210,26 @@ fh_problem describe(const QKV& in, const Wishes& wishes) {
   return p;
 }
 
+// Moves q, k and v into the inputs and makes room for o and lse.
+void keep_tensors(Activations& a, QKV& qkv) {
+  check::Inputs& in = *a.inputs;
+  fh_tensors& t = in.tensors;
+  auto shape = qkv.extents(qkv.q);
+  const int64_t rows = shape[0] * shape[1];
+  t.k = keep(in, check::part_k, std::move(qkv.k.bytes), qkv.extents(qkv.k));
+  t.v = keep(in, check::part_v, std::move(qkv.v.bytes), qkv.extents(qkv.v));
+  t.q = keep(in, check::part_q, std::move(qkv.q.bytes), shape);
+  a.shape_o = qkv.q.shape;
+  a.shape_o.back() = a.problem.dim_v;
+  a.shape_lse = {shape[2], shape[1]};
+  if (qkv.q.shape.size() == 4) a.shape_lse.insert(a.shape_lse.begin(), shape[0]);
+  shape[3] = a.problem.dim_v;
+  const auto bytes_o = static_cast<size_t>(rows * shape[2] * shape[3] * size_of(a.problem.dtype));
+  t.o = keep(in, check::part_o, std::vector<unsigned char>(bytes_o), shape);
+  in.blocks[check::part_lse].resize(static_cast<size_t>(rows * shape[2]) * sizeof(float));
+  t.lse = reinterpret_cast<float*>(in.blocks[check::part_lse].data());
+}
+
 }  // namespace
 
 Result<Activations> load_activations(const std::string& path, const Wishes& wishes) {
@@ -212,41 +245,19 @@ Result<Activations> load_activations(const std::string& path, const Wishes& wish
   a.inputs = std::make_unique<check::Inputs>();
   a.metadata = std::move(file->metadata);
   check::Inputs& in = *a.inputs;
-  fh_tensors& t = in.tensors;
   fh_problem user = describe(*qkv, wishes);
   if (packed) {
-    user.varlen = 1;
-    user.total_q = user.seq_q, user.total_kv = user.seq_kv;
-    const auto cu_q = keep_cu_seqlens(in, check::part_cu_q, *file, "q", user, user.seq_q);
-    if (!cu_q) return cu_q.failure();
-    const int64_t batch = user.batch;
-    const auto cu_kv = keep_cu_seqlens(in, check::part_cu_kv, *file, "kv", user, user.seq_kv);
-    if (!cu_kv) return cu_kv.failure();
-    if (user.batch != batch) return wrong("cu_seqlens_q and cu_seqlens_kv have different lengths.");
-    t.cu_seqlens_q = *cu_q, t.cu_seqlens_kv = *cu_kv;
+    if (auto kept = keep_all_cu_seqlens(in, *file, user); !kept) return kept.failure();
   }
   if (auto kept = keep_options(in, *file, user); !kept) return kept.failure();
   auto problem = Problem::from(user);
   if (!problem) return problem.failure();
   a.problem = *problem;
 
-  auto shape = qkv->extents(qkv->q);
-  const int64_t rows = shape[0] * shape[1];
-  t.k = keep(in, check::part_k, std::move(qkv->k.bytes), qkv->extents(qkv->k));
-  t.v = keep(in, check::part_v, std::move(qkv->v.bytes), qkv->extents(qkv->v));
-  t.q = keep(in, check::part_q, std::move(qkv->q.bytes), shape);
-  a.shape_o = qkv->q.shape;
-  a.shape_o.back() = a.problem.dim_v;
-  a.shape_lse = {shape[2], shape[1]};
-  if (qkv->q.shape.size() == 4) a.shape_lse.insert(a.shape_lse.begin(), shape[0]);
-  shape[3] = a.problem.dim_v;
-  const auto bytes_o = static_cast<size_t>(rows * shape[2] * shape[3] * size_of(a.problem.dtype));
-  t.o = keep(in, check::part_o, std::vector<unsigned char>(bytes_o), shape);
-  in.blocks[check::part_lse].resize(static_cast<size_t>(rows * shape[2]) * sizeof(float));
-  t.lse = reinterpret_cast<float*>(in.blocks[check::part_lse].data());
+  keep_tensors(a, *qkv);
 
   // A GPU plan cannot look at lengths that are in its memory; here they are still on the host.
-  const auto views = bind(a.problem, t);
+  const auto views = bind(a.problem, in.tensors);
   if (!views) return views.failure();
   if (auto fit = check_lengths(a.problem, *views); !fit) return fit.failure();
   return a;

@@ -173,7 +173,7 @@ TEST(Npy, that_is_malformed_is_refused_with_the_byte) {
   for (const Malformed& m : malformed_npy()) expect_refused(m, parse_npy(m.file));
 }
 
-// Either it is read, or refused with a byte within the file or right behind it. A crash or a sanitizer's word is neither.
+// Either it is read, or refused with a byte within the file or right behind it.
 template <class Parse>
 void fuzz(const std::string& good, Parse parse) {
   std::mt19937 random(1);

@@ -44,22 +44,24 @@ Result<std::vector<double>> run_on_gpu(const fh_plan* plan, Inputs& in, int repe
 
   const fh_tensors tensors = in.at(on_gpu);
   std::vector<double> ms;
-  for (int i = 0; i < repeats; ++i) {
-    const auto took = gpu.time([&]() -> Result<void> {
+  Result<double> took = 0.0;
+  for (int i = 0; i < repeats && took; ++i) {
+    took = gpu.time([&]() -> Result<void> {
       void* const first = static_cast<unsigned char*>(*workspace) + workspace_guard_bytes;
       const fh_status status = fh_plan_run(plan, &tensors, first, bytes, gpu.stream());
       if (status != FH_OK) return last_failure(status);
       return {};
     });
-    if (!took) return took.failure();
-    ms.push_back(*took);
+    if (took) ms.push_back(*took);
   }
 
+  // Also after a refusal, so that the caller sees whether it wrote anything.
   for (int part = 0; part < parts; ++part) {
     if (in.blocks[part].empty()) continue;
     const auto copied = gpu.download(in.blocks[part].data(), on_gpu[part], in.blocks[part].size());
-    if (!copied) return copied.failure();
+    if (!copied) return took ? copied.failure() : took.failure();  // a fault of the kernel breaks all that follows
   }
+  if (!took) return took.failure();
   const auto copied = gpu.download(workspace_image.data(), *workspace, workspace_image.size());
   if (!copied) return copied.failure();
   if (!guards_intact(workspace_image, bytes)) return Failure{FH_INTERNAL, "memory beside the workspace was written."};
