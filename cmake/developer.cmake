@@ -38,7 +38,7 @@ foreach(source ${test_sources})
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE $<TARGET_NAME_IF_EXISTS:froghopper_check> froghopper_core froghopper_embedded
                         froghopper_test_flags nlohmann_json::nlohmann_json GTest::gtest_main)
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES TIMEOUT 300)
 endforeach()
 
 add_test(NAME spills_test COMMAND ${FROGHOPPER_PYTHON} ${PROJECT_SOURCE_DIR}/tests/spills_test.py)

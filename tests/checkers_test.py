@@ -95,6 +95,9 @@ class Summary(unittest.TestCase):
         self.assertEqual(outcome.failed, {"checks.rooms": "bad"})
         self.assertEqual(outcome.skipped, {"no Hopper GPU here": ["A.gpu"]})
 
+    def test_tests_of_one_family_take_one_line(self):
+        self.assertEqual(test_summary.families(["C/F.gpu/a_1", "A.b", "C/F.gpu/a_2"]), ["C/F.gpu/* (2)", "A.b"])
+
 
 if __name__ == "__main__":
     unittest.main()

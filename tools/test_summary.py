@@ -3,6 +3,7 @@
 
 usage: python3 tools/test_summary.py JUNIT.xml      exit code 1 if a test failed or none ran
 """
+import collections
 import dataclasses
 import pathlib
 import re
@@ -38,6 +39,13 @@ def read(junit):
     return outcome
 
 
+def families(names):
+    """Tests that differ in their parameter alone as one: "Cases/Forward.on_hopper/* (12)"."""
+    counts = collections.Counter(name.rpartition("/")[0] or name for name in names)
+    return [f"{family}/* ({count})" if count > 1 else next(name for name in names if name.startswith(family))
+            for family, count in counts.items()]
+
+
 def closing_line(outcome):
     skipped = sum(len(names) for names in outcome.skipped.values())
     return f"{outcome.passed} passed, {len(outcome.failed)} failed, {skipped} skipped"
@@ -47,7 +55,7 @@ def main():
     outcome = read(pathlib.Path(sys.argv[1]).read_text(errors="replace"))
     for why, names in outcome.skipped.items():
         print(f"skipped, {why}:")
-        print("".join(f"  {name}\n" for name in names), end="")
+        print("".join(f"  {family}\n" for family in families(names)), end="")
     for name, output in outcome.failed.items():
         print(f"FAILED {name}")
         print("".join(f"  {line}\n" for line in output.splitlines()[-LINES_OF_A_FAILURE:]), end="")
