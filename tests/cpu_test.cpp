@@ -215,6 +215,14 @@ TEST(Cpu, HugeInputs) {
     run(t);
     for (int64_t i = 0; i < 70 * 128; ++i) ASSERT_NEAR(t.o(i), 133120.0, 133120.0 * 4e-7);
   }
+  for (float softcap : {0.0f, 30.0f}) {
+    Problem p = problem(Dtype::f32, 1, 1, 20, 300, 256);
+    p.softcap = softcap;
+    HandMade t(p);
+    t.fill_k([](int64_t row, int64_t, int64_t column) { return (row % 7 - 3) * 1e17f * float(column % 5 - 2); });
+    run(t);
+    expect_right(t);
+  }
   HandMade t(problem(Dtype::f16, 1, 1, 20, 300, 256));
   t.fill_q([](int64_t row, int64_t, int64_t) { return row % 2 == 0 ? 65504.0f : -65504.0f; });
   t.fill_k([](int64_t row, int64_t, int64_t) { return row % 3 == 0 ? 65504.0f : row % 3 == 1 ? 0.0f : -65504.0f; });
