@@ -43,9 +43,10 @@ endforeach()
 
 add_test(NAME spills_test COMMAND ${FROGHOPPER_PYTHON} ${PROJECT_SOURCE_DIR}/tests/spills_test.py)
 if(FROGHOPPER_PRESETS AND FROGHOPPER_NVDISASM)
-  add_test(NAME presets.spill_nothing_in_their_inner_loops COMMAND ${FROGHOPPER_PYTHON} tools/spills.py
-           ${FROGHOPPER_NVDISASM} ${PROJECT_BINARY_DIR}/presets/cuda13 ${PROJECT_BINARY_DIR}/presets/cuda12
-           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  foreach(generation cuda13 cuda12)
+    add_test(NAME presets.no_spill_in_an_inner_loop.${generation} COMMAND ${FROGHOPPER_PYTHON}
+             ${PROJECT_SOURCE_DIR}/tools/spills.py ${FROGHOPPER_NVDISASM} ${PROJECT_BINARY_DIR}/presets/${generation})
+  endforeach()
 endif()
 
 # Programs in C that use the library as a C user does: they compile as C11 without a warning, and return 0.
