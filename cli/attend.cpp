@@ -117,10 +117,11 @@ void attend_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("attend", "Compute attention on tensors from files");
   const auto options = std::make_shared<Options>();
   command->description(
-      "Reads q, k and v as [batch, seq, heads, dim] or [seq, heads, dim]; with cu_seqlens as [total, heads, dim]. "
-      "fp16,\n"
-      "bf16 or fp32. A .safetensors may also have cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv and sink; its\n"
-      "metadata is passed through.");
+      "Reads q, k and v as [batch, seq, heads, dim] or [seq, heads, dim], with cu_seqlens as [total, heads, dim]; "
+      "in\n"
+      "fp16, bf16 or fp32. A .safetensors may also have cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv and "
+      "sink;\n"
+      "its metadata is passed through.");
   command->footer(examples);
   command->add_option("input", options->in, "IN.safetensors, or Q.npy,K.npy,V.npy[,CU_SEQLENS.npy]")
       ->required()

@@ -48,13 +48,14 @@ check::Backend choose_backend(const Options& options, const check::Case& c) {
 }
 
 void print_header() {
-  std::printf("%-7s  %-9s %-9s  %-9s %-9s %-9s  %-6s  %s\n", "ok", "error", "allowed", "relative", "lse error",
-              "gain", "on", "problem");
+  std::printf("%-7s  %-9s %-9s %-9s  %-9s %-9s %-9s  %-6s  %s\n", "ok", "error", "plain", "allowed", "relative",
+              "lse error", "gain", "on", "problem");
 }
 
 void print_row(const check::Case& c, const check::Outcome& out, bool verbose) {
-  std::printf("%-7s  %-9.2e %-9.2e  %-9.2e %-9.2e %-+9.1e  %-6s  %s\n", out.passed ? "yes" : "NO", out.error,
-              out.allowed, out.relative, out.lse_error, out.mean_gain, out.backend.c_str(), c.line().c_str());
+  std::printf("%-7s  %-9.2e %-9.2e %-9.2e  %-9.2e %-9.2e %-+9.1e  %-6s  %s\n", out.passed ? "yes" : "NO", out.error,
+              out.plain_error, out.allowed, out.relative, out.lse_error, out.mean_gain, out.backend.c_str(),
+              c.line().c_str());
   if (!out.passed) std::printf("         %s\n", out.why.c_str());
   if (verbose) {
     std::printf("         plan: %s\n", out.plan.c_str());
@@ -116,12 +117,10 @@ void check_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("check", "Compare a backend with the fp64 oracle, case by case");
   const auto options = std::make_shared<Options>();
   command->description(
-      "Draws inputs for each case, computes it with a backend, in double, and in plain loops of the same precision, "
-      "and\n"
-      "compares. A case is a problem line, with how to draw its inputs behind a colon. Without an argument: a few "
-      "cases.\n"
-      "A result may be off by twice the error of the plain loops and one rounding. `gain` is the mean relative error "
-      "with\n"
+      "Draws inputs for each case, computes it with a backend, in double, and in plain loops of the same precision,\n"
+      "and compares. A case is a problem line, with how to draw its inputs behind a colon. Without an argument: a "
+      "few\n"
+      "cases. `error` may be twice that of the plain loops and one rounding; `gain` is the mean relative error with\n"
       "its sign.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");

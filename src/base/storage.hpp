@@ -22,12 +22,12 @@ inline uint16_t float_to_bf16(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+// fp16 has 5 bits of exponent around 15 and 10 of fraction, fp32 has 8 around 127 and 23.
 inline float f16_to_float(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const float sign = bits >> 15 ? -1.0f : 1.0f;
-  if (exponent == 31) return std::copysign(fraction ? NAN : INFINITY, sign);
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
-  return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+  const uint32_t sign = bits >> 15, exponent = bits >> 10 & 31, fraction = bits & 1023;
+  if (exponent == 0) return (sign ? -0x1p-24f : 0x1p-24f) * static_cast<float>(fraction);  // steps of 2^-24 around 0
+  const uint32_t wide = exponent == 31 ? 255 : exponent + 127 - 15;                        // infinity and NaN
+  return std::bit_cast<float>(sign << 31 | wide << 23 | fraction << 13);
 }
 
 inline uint16_t float_to_f16(float x) {

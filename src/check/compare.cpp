@@ -126,6 +126,7 @@ void compare(const Problem& p, const Reference& reference, const Answer& found, 
   const Errors e = measure(reference, found, dim), plain = measure(reference, reference.same_precision, dim);
   const double u = unit_roundoff(p.dtype), u32 = unit_roundoff(Dtype::f32);
   out.error = e.error.value;
+  out.plain_error = plain.error.value;
   out.allowed = 2 * plain.error.value + u * e.largest_o;
   out.row_error = e.row.value;
   out.row_allowed = 2 * plain.row.value + u;
