@@ -13,8 +13,8 @@
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. Over the seam between two works it goes on: the last P V of one and the first S
 //           of the next are in flight together, O is stored behind that S.
-// Barriers  work_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, after its last S,
-//                           per Consumer warp
+// Barriers  work_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, before its
+//                           epilogue, per Consumer warp
 //           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
 //                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
@@ -215,17 +215,16 @@ struct Forward {
         skip(v, smem.v_ring, work);
         o.clear();
         walk(work, kv_tile, softmax, s, p, o);
-        w.advance();
         q.advance();
 
         pv(o, p);  // the last of this work
-        const Work next = take_work();
+        const Work finished = give_back_work();
+        work = take_work();
         qk(s);                 // the first of the next
         ptx::wgmma_wait<1>();  // O is ready, S is not
         v.release(smem.v_ring);
-        epilogue(work, softmax, o);
+        epilogue(finished, softmax, o);
         ptx::wgmma_wait<0>();  // S is ready
-        work = next;
       }
     }
 
@@ -254,6 +253,14 @@ struct Forward {
       return work;
     }
 
+    // Read from shared memory once more, so that what only the epilogue needs spends no registers in the loop.
+    __device__ Work give_back_work() {
+      const Work work = smem.works[w.stage];
+      __syncwarp();
+      w.release(smem.work_ring);
+      return work;
+    }
+
     __device__ void first_turn(const Work& work, int kv_tile, Softmax& softmax, Scores& s, Weights& p) {
       release_k(work, kv_tile);
       if constexpr (V.softcap) cap(s, params.cap_scale);
@@ -278,13 +285,12 @@ struct Forward {
         hide(s, work, kv_tile);
         age = softmax.step(s);
       } else {
-        const auto fit = softmax.later(s, age);
-        if (fit == Softmax::Fit::outgrew) {
+        grew = !softmax.later(s);
+        if (grew) {
           tile::mma_abt_alone<T>(s, smem.q[q.stage], strip * 64, smem.k[k.stage]);
           if constexpr (V.softcap) cap(s, params.cap_scale);
           age = softmax.step(s);
         }
-        grew = fit != Softmax::Fit::kept;
         release_k(work, kv_tile);  // not before: K may be needed again
       }
       ptx::wgmma_wait<0>();  // O is ready
@@ -305,10 +311,7 @@ struct Forward {
 
     __device__ __forceinline__ void release_k(const Work& work, int kv_tile) {
       k.release(smem.k_ring);
-      if (kv_tile == work.kv_begin) {  // the last S of this work
-        q.give_back(smem.q_ring);
-        w.give_back(smem.work_ring);
-      }
+      if (kv_tile == work.kv_begin) q.give_back(smem.q_ring);  // that was the last S of this work
     }
 
     __device__ void skip(KvStage& at, KvRing& ring, const Work& work) {
@@ -323,7 +326,7 @@ struct Forward {
       sight(work).hide(s, first_row(work) + tile::thread_row(), kv_tile);
     }
 
-    __device__ void epilogue(const Work& work, Softmax& softmax, Output& o) {
+    __device__ void epilogue(const Work& work, const Softmax& softmax, Output& o) {
       const float sink_log2 = params.sink ? params.sink[work.head] * tile::log2e : -tile::inf;
       const auto top = softmax.finish_top(sink_log2), bottom = softmax.finish_bottom(sink_log2);
       o.scale_rows(top.inverse, bottom.inverse);

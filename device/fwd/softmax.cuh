@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: softmax over the two rows a thread owns, in base 2. Scores arrive unscaled.
 //
-// step() is the exact online softmax (Milakov and Gimelshein 2018): the reference that is subtracted before exp2 is
-// the running maximum. later() is the guarded one: the reference need not be the maximum, it only has to keep every
-// weight and every sum in range, so the maximum leaves the inner loop and the row sum, needed anyway, tells when the
-// reference must move. docs/1-math.md shows that both give the same result for every input.
+// step() is the exact online softmax (Milakov and Gimelshein 2018): the reference that is subtracted before exp2 is the
+// running maximum. later() is the guarded one: the reference need not be the maximum, it only has to keep every weight
+// and every sum in range, so the maximum leaves the inner loop and the row sum, needed anyway, tells when step() must
+// have the tile. docs/1-math.md shows that both give the same result for every input.
 #pragma once
 #include "contract/dtype.h"
 #include "device/tile/accum.cuh"
@@ -28,70 +28,101 @@ __device__ __forceinline__ float quad_sum(float v) {
 
 template <Dtype Stored>
 struct OnlineSoftmax {
-  // The largest row sum a thread's share of a tile may have before the reference moves. Weights are rounded to the
-  // stored type, so they must stay below its largest value: 65504 in f16, no bound in bf16. 2^24 leaves 2^103 to sums
-  // and to V.
+  // The largest sum of a thread's share of a row that a tile may have. Weights are rounded to the stored type, so they
+  // must stay below its largest value: 65504 in f16, no bound in bf16. 2^24 leaves 2^103 to sums and to V.
   static constexpr float guard = Stored == Dtype::f16 ? 16384.f : 16777216.f;
+  // A reference beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
+  // would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31 on, and the rounding
+  // of weights to the stored type does not cancel it.
+  static constexpr float far = 1024.f;
 
   float scale_log2;
-  RowPair ref = {-tile::inf, -tile::inf};  // what is subtracted from scale_log2 * s; -inf: no key seen yet
-  RowPair sum = {0.f, 0.f};                // of 2^(scale_log2 * s - ref), this thread's columns only
+  RowPair ref = {-tile::inf, -tile::inf};  // scale_log2 x the score that is subtracted; far rows: that score itself
+  RowPair sum = {0.f, 0.f};  // of 2^(scale_log2 s - ref), this thread's columns only; far rows: negated,
+                             // so that no register is spent on a flag
 
   // Exact: the reference becomes the maximum so far. Returns the factor for what was accumulated before.
   template <int Cols>
   __device__ RowPair step(tile::Accum<Cols>& s) {
-    RowPair m = {-tile::inf, -tile::inf};
+    RowPair most = {-tile::inf, -tile::inf};
 #pragma unroll
-    for (int i = 0; i < Cols / 2; ++i) ((i & 2) ? m.bottom : m.top) = fmaxf((i & 2) ? m.bottom : m.top, s.x[i]);
-    m = {fmaxf(ref.top, quad_max(m.top) * scale_log2), fmaxf(ref.bottom, quad_max(m.bottom) * scale_log2)};
+    for (int i = 0; i < Cols / 2; ++i) {
+      float& m = (i & 2) ? most.bottom : most.top;
+      m = fmaxf(m, s.x[i]);
+    }
+    most = {quad_max(most.top), quad_max(most.bottom)};
+    RowPair next = {fmaxf(ref.top, scaled(most.top)), fmaxf(ref.bottom, scaled(most.bottom))};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
-    const RowPair at = {m.top == -tile::inf ? 0.f : m.top, m.bottom == -tile::inf ? 0.f : m.bottom};
-    const RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
+    RowPair at = {next.top == -tile::inf ? 0.f : next.top, next.bottom == -tile::inf ? 0.f : next.bottom};
+    RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
+    const bool near = fmaxf(fabsf(at.top), fabsf(at.bottom)) <= far && !is_far(sum.top) && !is_far(sum.bottom);
+    const bool some_far = !__all_sync(~0u, near);
+    if (some_far) {
+      reach(s, most, next, at, age);
+      sum = {fabsf(sum.top), fabsf(sum.bottom)};
+    }
     const RowPair t = weights(s, at);
-    ref = m;
     sum = {sum.top * age.top + t.top, sum.bottom * age.bottom + t.bottom};
+    if (some_far) sum = {mark(sum.top, next.top, at.top), mark(sum.bottom, next.bottom, at.bottom)};
+    ref = next;
     return age;
   }
 
-  // Guarded, for tiles without a mask. The answer is the same for a whole warp.
-  //   kept     the reference stands
-  //   moved    the reference moved by powers of two; O still lacks the factor age
-  //   outgrew  a weight left the range of fp32; s is lost, everything else is as before
-  enum class Fit { kept, moved, outgrew };
+  // Guarded, for tiles without a mask: weights by the old reference. False, for the whole warp, if a row would leave
+  // the range or is far; then s is lost and everything else is as before.
   template <int Cols>
-  __device__ Fit later(tile::Accum<Cols>& s, RowPair& age) {
+  __device__ bool later(tile::Accum<Cols>& s) {
     const RowPair t = weights(s, ref);
-    const float most = fmaxf(t.top, t.bottom);
-    if (__all_sync(~0u, most <= guard)) {
-      sum = {sum.top + t.top, sum.bottom + t.bottom};
-      return Fit::kept;
-    }
-    if (!__all_sync(~0u, t.top < tile::inf && t.bottom < tile::inf)) return Fit::outgrew;
-    const RowPair most_of_row = {quad_max(t.top), quad_max(t.bottom)};
-    const RowPair up = {most_of_row.top > guard ? ceilf(log2f(most_of_row.top)) : 0.f,
-                        most_of_row.bottom > guard ? ceilf(log2f(most_of_row.bottom)) : 0.f};
-    age = {exp2f(-up.top), exp2f(-up.bottom)};
-    ref = {ref.top + up.top, ref.bottom + up.bottom};
-    sum = {(sum.top + t.top) * age.top, (sum.bottom + t.bottom) * age.bottom};
-    s.scale_rows(age.top, age.bottom);
-    return Fit::moved;
+    if (!__all_sync(~0u, fmaxf(t.top, t.bottom) <= guard && !is_far(sum.top) && !is_far(sum.bottom))) return false;
+    sum = {sum.top + t.top, sum.bottom + t.bottom};
+    return true;
   }
 
-  // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink_log2: one
-  // more logit of the row, in base 2; -inf: none. A row that saw no key: 0 and -inf.
+  // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink_log2: one more
+  // logit of the row, in base 2; -inf: none. A row that saw no key: 0 and -inf.
   struct Finish {
     float inverse, lse;
   };
-  __device__ Finish finish_top(float sink_log2) const { return finish(ref.top, quad_sum(sum.top), sink_log2); }
-  __device__ Finish finish_bottom(float sink_log2) const {
-    return finish(ref.bottom, quad_sum(sum.bottom), sink_log2);
-  }
+  __device__ Finish finish_top(float sink_log2) const { return finish(ref.top, sum.top, sink_log2); }
+  __device__ Finish finish_bottom(float sink_log2) const { return finish(ref.bottom, sum.bottom, sink_log2); }
 
  private:
-  static __device__ Finish finish(float ref, float sum, float sink_log2) {
+  static __device__ bool is_far(float sum) { return __float_as_int(sum) < 0; }  // -0 too: a thread may have no share
+
+  // Rounded by itself: fused into a difference, it would be another number there.
+  __device__ float scaled(float score) const { return __fmul_rn(score, scale_log2); }
+
+  // step() for a warp with far rows: corrects what is subtracted after scaling (at), subtracts the rest before.
+  template <int Cols>
+  __device__ void reach(tile::Accum<Cols>& s, RowPair most, RowPair& next, RowPair& at, RowPair& age) const {
+    const RowPair before = {reach_row(ref.top, sum.top, most.top, next.top, at.top, age.top),
+                            reach_row(ref.bottom, sum.bottom, most.bottom, next.bottom, at.bottom, age.bottom)};
+#pragma unroll
+    for (int i = 0; i < Cols / 2; ++i) s.x[i] -= (i & 2) ? before.bottom : before.top;
+  }
+  __device__ float reach_row(float old, float sum, float most, float& next, float& at, float& age) const {
+    const bool was_far = is_far(sum);
+    const float old_scaled = was_far ? scaled(old) : old;
+    next = fmaxf(old_scaled, scaled(most));
+    at = next == -tile::inf ? 0.f : next;
+    age = ptx::ex2_approx(old_scaled - at);
+    if (fabsf(at) <= far) return 0.f;
+    next = was_far ? fmaxf(old, most) : most;
+    at = 0.f;
+    if (was_far) age = ptx::ex2_approx(scaled(old - next));
+    return next;
+  }
+  // Far rows are those whose reference is not what is subtracted after scaling.
+  static __device__ float mark(float sum, float next, float at) {
+    return next != at && next != -tile::inf ? -sum : sum;
+  }
+
+  __device__ Finish finish(float ref, float my_sum, float sink_log2) const {
+    const float sum = quad_sum(fabsf(my_sum));
     if (sum == 0.f) return {0.f, -tile::inf};
-    const float top = fmaxf(ref, sink_log2);  // the sink may lie far above every key, or far below
-    const float age = ptx::ex2_approx(ref - top);
+    const float reference = is_far(my_sum) ? scaled(ref) : ref;
+    const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
+    const float age = ptx::ex2_approx(reference - top);
     const float all = sum * age + ptx::ex2_approx(sink_log2 - top);
     return {age * ptx::rcp_approx(all), (top + ptx::lg2_approx(all)) * tile::ln2};
   }

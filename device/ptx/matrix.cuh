@@ -12,6 +12,11 @@ __device__ __forceinline__ void ldmatrix_x4(u32 (&d)[4], u32 addr) {
                : "r"(addr));
 }
 
+// Two of them; the addresses of lanes 0 to 15 count.
+__device__ __forceinline__ void ldmatrix_x2(u32 (&d)[2], u32 addr) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(addr));
+}
+
 // d += a b: 16 x 16 times 16 x 8.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float* d, const u32 (&a)[4], u32 b0, u32 b1);

@@ -17,10 +17,10 @@ int64_t section_bytes(const Device& device, int64_t seq_q) {
 }
 
 // The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
-// same measurement. Tiles of 256 rows are few and unequal; at dim 256 one kv tile of work weighs more, so more are
-// needed.
+// same measurement. Tiles of 192 and 256 rows are few and unequal; at dim 256 one kv tile of work weighs more, so more
+// are needed.
 int tail_percent(const FwdVariant& v, int64_t q_tiles) {
-  if (v.tile_q == 256) return 50;
+  if (v.tile_q > 128) return 50;
   if (q_tiles <= 4) return 0;
   if (q_tiles <= 8) return 30;
   return v.dim_v == 256 && q_tiles > 16 ? 70 : 50;

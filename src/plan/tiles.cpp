@@ -29,7 +29,11 @@ Tiles tuned_tiles(TileDims dims, Mask mask, int64_t keys) {
   if (dims.qk == 64) return mask == Mask::window ? Tiles{192, 64, 5} : Tiles{256, 64, 4};
   if (dims.qk == 96)
     return keys < 2048 ? Tiles{128, 128, 2} : mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
-  if (dims.qk == 128) return keys < 8192 ? Tiles{128, 128, 2} : Tiles{192, 64, 4};
+  if (dims.qk == 128) {
+    const bool small =
+        keys < 2048 && (mask == Mask::none || keys > 512);  // few causal rows: what is masked away counts
+    return small ? Tiles{128, 128, 2} : Tiles{192, 64, 4};
+  }
   if (dims.qk == 192 && dims.v == 128) return keys < 2048 ? Tiles{128, 64, 3} : Tiles{128, 96, 2};
   if (dims.qk == 192) return {128, 80, 2};
   return {128, 64, 2};
