@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "src/base/text.hpp"
@@ -137,11 +138,11 @@ class Session : public GpuSession {
 
 }  // namespace
 
-Result<std::unique_ptr<GpuSession>> GpuSession::open() {
+Result<std::unique_ptr<GpuSession>> GpuSession::open(int ordinal) {
   const auto driver = runtime::driver();
   if (!driver) return driver.failure();
-  const int current = runtime::current_gpu(**driver);
-  const auto gpu = runtime::hopper_gpu(**driver, current < 0 ? 0 : current);
+  if (ordinal < 0) ordinal = std::max(0, runtime::current_gpu(**driver));
+  const auto gpu = runtime::hopper_gpu(**driver, ordinal);
   if (!gpu) return gpu.failure();
   const auto context = runtime::primary_context(**driver, **gpu);
   if (!context) return context.failure();

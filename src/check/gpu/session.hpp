@@ -13,8 +13,8 @@ namespace froghopper::check {
 
 class GpuSession {
  public:
-  // The GPU whose context is current on this thread, else GPU 0. FH_NO_DEVICE with the reason where it is no Hopper.
-  static Result<std::unique_ptr<GpuSession>> open();
+  // -1: the GPU whose context is current on this thread, else GPU 0. FH_NO_DEVICE with the reason where it is none.
+  static Result<std::unique_ptr<GpuSession>> open(int ordinal = -1);
   virtual ~GpuSession() = default;  // frees all that was allocated
 
   virtual Result<void*> allocate(size_t bytes) = 0;  // aligned to 256 bytes

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: how the library behaves on a GPU beyond the numbers: graphs, streams, threads, devices, and calls that must be
+// refused before anything is written.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "src/base/text.hpp"
+#include "src/check/backends.hpp"
+#include "src/check/gpu/session.hpp"
+#include "src/runtime/driver.hpp"
+
+namespace froghopper::check {
+namespace {
+
+// A causal problem with its inputs on one GPU. o holds 0xff bytes, NaN, until a run writes it.
+class OnGpu {
+ public:
+  explicit OnGpu(int ordinal = -1) {
+    auto opened = GpuSession::open(ordinal);
+    if (!opened) {
+      missing = opened.failure().text;
+      return;
+    }
+    gpu = std::move(*opened);
+    const auto parsed = parse_case("fwd bf16 b2 hq4 hkv2 sq700 skv900 d64 causal");
+    EXPECT_TRUE(parsed);
+    inputs = make_inputs(*parsed, 1);
+    for (int part = 0; part < parts; ++part) {
+      if (inputs->blocks[part].empty()) continue;
+      on_gpu[part] = *gpu->allocate(inputs->blocks[part].size());
+      EXPECT_TRUE(gpu->upload(on_gpu[part], inputs->blocks[part].data(), inputs->blocks[part].size()));
+    }
+    tensors = inputs->at(on_gpu);
+    workspace = *gpu->allocate(64);
+    EXPECT_EQ(fh_problem_parse(parsed->problem.line().c_str(), &problem), FH_OK);
+  }
+
+  fh_status run(const char* target, void* stream) {
+    return fh_attention(&problem, target, &tensors, workspace, 64, stream);
+  }
+  // What o holds now; then it is NaN again.
+  std::vector<unsigned char> take_o() {
+    EXPECT_TRUE(gpu->finish());
+    const size_t bytes = size_t{2} * 700 * 4 * 64 * 2;
+    std::vector<unsigned char> o(bytes);
+    const std::vector<unsigned char> nan(bytes, 0xff);
+    EXPECT_TRUE(gpu->download(o.data(), tensors.o.data, bytes));
+    EXPECT_TRUE(gpu->upload(tensors.o.data, nan.data(), bytes));
+    return o;
+  }
+  bool o_is_untouched() { return take_o() == std::vector<unsigned char>(size_t{2} * 700 * 4 * 64 * 2, 0xff); }
+
+  std::string missing;
+  std::unique_ptr<GpuSession> gpu;
+  std::unique_ptr<Inputs> inputs;
+  std::array<void*, parts> on_gpu{};
+  fh_tensors tensors{};
+  fh_problem problem{};
+  void* workspace = nullptr;
+};
+
+class Gpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    here = std::make_unique<OnGpu>();
+    if (!here->gpu) GTEST_SKIP() << here->missing;
+  }
+  std::unique_ptr<OnGpu> here;
+};
+
+template <class Function>
+Function* of_driver(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), name));
+}
+
+TEST_F(Gpu, a_graph_replays_to_the_same_bits) {
+  const auto begin = of_driver<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2");
+  const auto end = of_driver<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture");
+  const auto instantiate =
+      of_driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>("cuGraphInstantiateWithFlags");
+  const auto launch = of_driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch");
+  const auto stream = static_cast<CUstream>(here->gpu->stream());
+
+  // Captured before the kernel was ever used: loading it must not break the capture.
+  ASSERT_EQ(begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  const fh_status captured = here->run("hopper", stream);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(end(stream, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(captured, FH_OK) << fh_last_error();
+  EXPECT_TRUE(here->o_is_untouched()) << "a captured call ran at once";
+
+  ASSERT_EQ(here->run("hopper", stream), FH_OK) << fh_last_error();
+  const auto direct = here->take_o();
+  CUgraphExec replay = nullptr;
+  ASSERT_EQ(instantiate(&replay, graph, 0), CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(launch(replay, stream), CUDA_SUCCESS);
+    EXPECT_EQ(here->take_o(), direct) << "replay " << i;
+  }
+}
+
+TEST_F(Gpu, a_thread_without_a_context_can_run) {
+  ASSERT_EQ(here->run("hopper", here->gpu->stream()), FH_OK) << fh_last_error();
+  const auto direct = here->take_o();
+  fh_status status = FH_INTERNAL;
+  std::string why;
+  std::thread([&] {
+    status = here->run("hopper", here->gpu->stream());
+    why = fh_last_error();
+  }).join();
+  ASSERT_EQ(status, FH_OK) << why;
+  EXPECT_EQ(here->take_o(), direct);
+}
+
+TEST_F(Gpu, the_default_stream_will_do) {
+  ASSERT_EQ(here->run("hopper", here->gpu->stream()), FH_OK) << fh_last_error();
+  const auto direct = here->take_o();
+  ASSERT_EQ(here->run("hopper", nullptr), FH_OK) << fh_last_error();
+  EXPECT_EQ(here->take_o(), direct);  // the copy to the host waits for the default stream
+}
+
+TEST_F(Gpu, two_streams_do_not_disturb_each_other) {
+  OnGpu other;
+  ASSERT_EQ(here->run("hopper", here->gpu->stream()), FH_OK) << fh_last_error();
+  const auto alone = here->take_o();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(here->run("hopper", here->gpu->stream()), FH_OK);
+    ASSERT_EQ(other.run("hopper", other.gpu->stream()), FH_OK);
+  }
+  EXPECT_EQ(here->take_o(), alone);
+  EXPECT_EQ(other.take_o(), alone);
+}
+
+struct BadCall {
+  const char* name;
+  void (*spoil)(OnGpu&);
+  const char* says;
+};
+
+class GpuRefuses : public testing::TestWithParam<BadCall> {};
+
+TEST_P(GpuRefuses, before_anything_is_written) {
+  OnGpu here;
+  if (!here.gpu) GTEST_SKIP() << here.missing;
+  const fh_tensors good = here.tensors;
+  GetParam().spoil(here);
+  EXPECT_EQ(here.run("hopper", here.gpu->stream()), FH_INVALID_TENSOR) << fh_last_error();
+  EXPECT_NE(std::string(fh_last_error()).find(GetParam().says), std::string::npos) << fh_last_error();
+  here.tensors = good;
+  EXPECT_TRUE(here.o_is_untouched());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Calls, GpuRefuses,
+    testing::Values(
+        BadCall{"host_memory", [](OnGpu& x) { x.tensors.k.data = x.inputs->blocks[1].data(); }, "host memory"},
+        BadCall{"a_misaligned_address", [](OnGpu& x) { x.tensors.v.data = static_cast<char*>(x.tensors.v.data) + 2; },
+                "16 bytes"},
+        BadCall{"a_stride_that_TMA_cannot_take", [](OnGpu& x) { x.tensors.k.stride_seq += 3; }, "multiple of 8"},
+        BadCall{"no_workspace", [](OnGpu& x) { x.workspace = nullptr; }, "workspace is NULL"},
+        BadCall{"a_workspace_in_host_memory",
+                [](OnGpu& x) { x.workspace = reinterpret_cast<void*>(uintptr_t{4096}); }, "workspace"}),
+    [](const auto& info) { return info.param.name; });
+
+// R36: the GPU is the one that holds the tensors, whatever is current.
+TEST_F(Gpu, tensors_on_another_gpu_are_computed_there) {
+  OnGpu second(1);
+  if (!second.gpu) GTEST_SKIP() << second.missing;
+  ASSERT_EQ(here->run("hopper:0", here->gpu->stream()), FH_OK) << fh_last_error();
+  const auto first = here->take_o();
+  ASSERT_EQ(second.run("hopper:1", second.gpu->stream()), FH_OK) << fh_last_error();
+  EXPECT_EQ(second.take_o(), first);
+  ASSERT_EQ(second.run("hopper:0", nullptr), FH_OK) << fh_last_error();  // planned for one, tensors on the other
+  EXPECT_EQ(second.take_o(), first);
+}
+
+TEST_F(Gpu, tensors_on_two_gpus_are_refused) {
+  OnGpu second(1);
+  if (!second.gpu) GTEST_SKIP() << second.missing;
+  here->tensors.v.data = second.tensors.v.data;
+  EXPECT_EQ(here->run("hopper", here->gpu->stream()), FH_INVALID_TENSOR);
+  EXPECT_NE(std::string(fh_last_error()).find("v is on GPU 1"), std::string::npos) << fh_last_error();
+  EXPECT_TRUE(here->o_is_untouched());
+  EXPECT_NE(second.run("hopper", here->gpu->stream()), FH_OK) << "a stream of the other GPU";
+}
+
+}  // namespace
+}  // namespace froghopper::check
