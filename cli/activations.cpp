@@ -269,8 +269,8 @@ Result<std::string> save_activations(const std::string& path, const Activations&
                                                            : Element::f32;
   const FileTensor o{element, a.shape_o, a.inputs->blocks[check::part_o]};
   const FileTensor lse{Element::f32, a.shape_lse, a.inputs->blocks[check::part_lse]};
-  std::string said = text("o {} [{}]", name_of(element), fmt::join(a.shape_o, ", "));
-  if (with_lse) said += text(", lse fp32 [{}]", fmt::join(a.shape_lse, ", "));
+  std::string said = text("o {} [{}]", name_of(element), joined(a.shape_o, ", "));
+  if (with_lse) said += text(", lse fp32 [{}]", joined(a.shape_lse, ", "));
   if (path.ends_with(".safetensors")) {
     TensorFile file;
     file.metadata = a.metadata;

@@ -201,7 +201,7 @@ std::string Case::line() const {
   std::string keys;
   const auto add = [&](const char* key, const std::string& value) { keys += text(" {}={}", key, value); };
   const auto add_list = [&](const char* key, const std::vector<int64_t>& list) {
-    if (!list.empty()) add(key, text("{}", fmt::join(list, ",")));
+    if (!list.empty()) add(key, joined(list, ","));
   };
   add_list("lens_q", lens_q);
   add_list("lens_kv", lens_kv);
