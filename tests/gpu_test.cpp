@@ -58,7 +58,7 @@ class OnGpu {
   std::unique_ptr<Inputs> inputs;
   std::array<void*, parts> on_gpu{};
   fh_tensors tensors{};
-  fh_problem problem{};
+  fh_problem problem = fh_problem_init();
   void* workspace = nullptr;
 };
 
