@@ -11,8 +11,9 @@
 namespace froghopper {
 namespace {
 
+// path: from the project's folder, wherever the test runs.
 std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream in(path);
+  std::ifstream in(FROGHOPPER_SOURCE_DIR "/" + path);
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);)
     if (!line.empty() && line[0] != '#') lines.push_back(line);
