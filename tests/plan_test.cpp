@@ -17,6 +17,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);)
     if (!line.empty() && line[0] != '#') lines.push_back(line);
+  EXPECT_FALSE(lines.empty()) << path << " is not there";
   return lines;
 }
 
