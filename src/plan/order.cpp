@@ -22,7 +22,7 @@ int64_t section_bytes(const Device& device, int64_t seq_q) {
 int tail_percent(const FwdVariant& v, int64_t q_tiles) {
   if (v.tile_q > 128) return 50;
   if (q_tiles <= 4) return 0;
-  if (q_tiles <= 8) return 30;
+  if (q_tiles <= 8) return v.dim_v == 256 ? 50 : 30;
   return v.dim_v == 256 && q_tiles > 16 ? 70 : 50;
 }
 
