@@ -125,7 +125,10 @@ Result<const Gpu*> hopper_gpu(const Driver& driver, int ordinal) {
 }
 
 int current_gpu(const Driver& driver) {
+  CUcontext context = nullptr;
   CUdevice handle;
+  // Asked first, since without a context the second call is an error that tools report.
+  if (driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return -1;
   if (driver.cuCtxGetDevice(&handle) != CUDA_SUCCESS) return -1;
   for (const Gpu& gpu : driver.gpus)
     if (gpu.handle == handle) return gpu.ordinal;
