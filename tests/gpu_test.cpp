@@ -83,6 +83,10 @@ TEST_F(Gpu, a_graph_replays_to_the_same_bits) {
       of_driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>("cuGraphInstantiateWithFlags");
   const auto launch = of_driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch");
   const auto stream = static_cast<CUstream>(here->gpu->stream());
+  const runtime::Driver& driver = **runtime::driver();
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver.cuStreamGetCtx(stream, &context), CUDA_SUCCESS);
+  const runtime::CurrentContext current(driver, context);  // graphs are made and launched in one
 
   // Captured before the kernel was ever used: loading it must not break the capture.
   ASSERT_EQ(begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
