@@ -22,8 +22,7 @@ MARKS = {"froghopper": "o", "cudnn": "s", "fa3": "^", "fa2": "v", "fa4": "D", "t
 
 def draw(machine, tables, path):
     """Writes the picture and returns its path; None where there is nothing to compare."""
-    panels = {panel_of(title): cells for title, cells in tables.items()
-              if len(cells) > 2 and any(c.rivals() for c in cells)}
+    panels = {panel_of(title): cells for title, cells in report.worth_drawing(tables).items()}
     if not panels: return None
     kinds, masks = list(dict.fromkeys(k for k, _ in panels)), list(dict.fromkeys(m for _, m in panels))
     size = (max(7.5, 4.2 * len(kinds)), 1.2 + 3.2 * len(masks))

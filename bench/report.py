@@ -95,7 +95,7 @@ def read(paths):
 
 
 def machines_of(records):
-    """{machine: {table title: [Cell]}}, in the order of the files; cells in order of length."""
+    """{machine: {table title: [Cell]}}, the fastest machine first, tables as the files have them, cells by length."""
     groups = collections.defaultdict(lambda: collections.defaultdict(list))
     for r in records:
         if r["pass"] == "fwd" and not r["plan"].startswith(HOST):
@@ -106,7 +106,11 @@ def machines_of(records):
             machines.setdefault(machine, {}).setdefault(title_of(problem), []).append(cell)
     for tables in machines.values():
         for cells in tables.values(): cells.sort(key=lambda c: [int(c.tokens()[t]) for t in ("sq", "skv")])
-    return machines
+    return dict(sorted(machines.items(), key=lambda item: -top_speed(item[1])))
+
+
+def top_speed(tables):
+    return max(c.best[OURS]["tflops"] for cells in tables.values() for c in cells)
 
 
 def newest_cell(problem, by_group):
@@ -146,7 +150,7 @@ def short_report(machines, host):
         rows = [[short_title(title)] + [short_field(by_column(cells).get(c), unit_of(wide)) for c in columns]
                 for title, cells in wide.items()]
         parts.append(markdown([["rows and keys"] + columns] + rows))
-        if rivals: parts.append(f"![speed by length](docs/{picture_name(machine)})")
+        if worth_drawing(tables): parts.append(f"![speed by length](docs/{picture_name(machine)})")
     for machine in dict.fromkeys(r["gpu"] for r in host):
         calls = [f"`{r['plan'][len(HOST):]}` {r['ms'] * 1e3:.1f}" for r in host if r["gpu"] == machine]
         parts.append(f"Time of the host for one call on {machine}, in microseconds: {', '.join(calls)}.")
@@ -225,8 +229,7 @@ def short_title(title):
 
 def unit_of(tables):
     """(name, factor on TFLOP/s): one unit a machine, small ones for a CPU."""
-    top = max(c.best[OURS]["tflops"] for cells in tables.values() for c in cells)
-    return ("TFLOP/s", 1) if top >= 2 else ("GFLOP/s", 1000)
+    return ("TFLOP/s", 1) if top_speed(tables) >= 2 else ("GFLOP/s", 1000)
 
 
 def speed(record, unit): return f"{record['tflops'] * unit[1]:.0f}"
@@ -255,6 +258,11 @@ def between_markers(text, new):
     if text.count(BEGIN) != 1 or text.count(END) != 1: raise ValueError(f"README.md needs one {BEGIN} and one {END}")
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
     return f"{head}{BEGIN}\n{new}\n{END}{tail}"
+
+
+def worth_drawing(tables):
+    """Those with a rival at more than two lengths."""
+    return {title: cells for title, cells in tables.items() if len(cells) > 2 and any(c.rivals() for c in cells)}
 
 
 def picture_name(machine):
