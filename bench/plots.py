@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures of bench/report.py: speed by length, one panel for every kind of problem, one picture a machine.
 
-Rows of panels are masks, columns are types and head dims. The figure above each point of froghopper is its ratio to
+Rows of panels are masks, columns are types and head dims; after four columns come new rows. The figure above each point of froghopper is its ratio to
 the fastest rival of that cell, in its own turn group.
 """
 import re
@@ -17,6 +17,7 @@ INK, FAINT = "#1c2321", "#d9ddd9"
 COLORS = {"froghopper": "#1b7f3b", "cudnn": "#5b6ee1", "fa3": "#d9662b", "fa2": "#a07cc5", "fa4": "#c2a000",
           "torch": "#d9662b"}
 SPARE = ("#4aa3b5", "#8c6d4f", "#b04a6f")
+ACROSS = 4  # panels side by side, as wide as a page shows legibly
 MARKS = {"froghopper": "o", "cudnn": "s", "fa3": "^", "fa2": "v", "fa4": "D", "torch": "^"}
 
 
@@ -25,14 +26,16 @@ def draw(machine, tables, path):
     panels = {panel_of(title): cells for title, cells in report.worth_drawing(tables).items()}
     if not panels: return None
     kinds, masks = list(dict.fromkeys(k for k, _ in panels)), list(dict.fromkeys(m for _, m in panels))
-    size = (max(7.5, 4.2 * len(kinds)), 1.2 + 3.2 * len(masks))
-    figure, axes = plt.subplots(len(masks), len(kinds), figsize=size, squeeze=False, sharey=True,
+    across, bands = min(ACROSS, len(kinds)), -(-len(kinds) // ACROSS)
+    size = (max(7.5, 4.2 * across), 1.2 + 3.2 * len(masks) * bands)
+    figure, axes = plt.subplots(len(masks) * bands, across, figsize=size, squeeze=False, sharey=True,
                                 layout="constrained")
     unit = report.unit_of(tables)
     top = max(r["tflops"] for cells in panels.values() for c in cells for r in c.best.values()) * unit[1]
     axes[0][0].set_ylim(0, 1.1 * top)  # shared by all; the room above is for the ratios
     for (kind, mask), cells in panels.items():
-        axis = axes[masks.index(mask)][kinds.index(kind)]
+        band, column = divmod(kinds.index(kind), ACROSS)
+        axis = axes[band * len(masks) + masks.index(mask)][column]
         draw_panel(axis, cells, unit)
         axis.set_title(f"{kind}, {mask}", fontsize=11, color=INK, loc="left", pad=8)
     for row in axes: row[0].set_ylabel(unit[0], fontsize=11)
