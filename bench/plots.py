@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures of bench/report.py: speed by length, one panel for every kind of problem, one picture a machine.
 
-Rows of panels are masks, columns are types and head dims; after four columns come new rows. The figure above each point of froghopper is its ratio to
-the fastest rival of that cell, in its own turn group.
+Rows of panels are masks, columns are types and head dims; after four columns come new rows. The figure above each
+point of froghopper is its ratio to the fastest rival of that cell, in its own turn group.
 """
 import re
 
