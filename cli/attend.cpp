@@ -139,9 +139,7 @@ void attend_command(CLI::App& program, int& exit_code) {
   command->add_option("--softcap", w.softcap, "scores become C tanh(score / C)")
       ->check(CLI::PositiveNumber)
       ->type_name("C");
-  command->add_option("--backend", options->backend, "where to run; auto: a Hopper GPU if there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
-      ->capture_default_str();
+  add_backend_option(*command, options->backend);
   command->add_flag("--lse", options->lse, "also write the log of every row's denominator");
   command->add_flag("--check", options->check,
                     "compare with fp64 and print the error; exit code 1 if it is too large");

@@ -170,9 +170,7 @@ void bench_command(CLI::App& program, int& exit_code) {
       "half. Without an argument: one problem, full and causal.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|SUITE");
-  command->add_option("--backend", options->backend, "where to run; auto: a Hopper GPU if there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
-      ->capture_default_str();
+  add_backend_option(*command, options->backend);
   command->add_option("--json", options->json, "append one line a measurement to this file")->type_name("FILE.jsonl");
   command->add_option("--ms", options->effort.ms, "length of a round")
       ->check(CLI::PositiveNumber)

@@ -124,9 +124,7 @@ void check_command(CLI::App& program, int& exit_code) {
       "its sign.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");
-  command->add_option("--backend", options->backend, "where to run; auto: a Hopper GPU if there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
-      ->capture_default_str();
+  add_backend_option(*command, options->backend);
   command->add_option("--seed", options->seed, "of the inputs")->capture_default_str();
   command->add_flag("--verbose", options->verbose, "also the plan, the bounds, and why the case is there");
   command->callback([options, &exit_code] { exit_code = run(*options); });

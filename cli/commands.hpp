@@ -25,6 +25,9 @@ void check_command(CLI::App& program, int& exit_code);
 void bench_command(CLI::App& program, int& exit_code);
 void attend_command(CLI::App& program, int& exit_code);
 
+// --backend, the same for every command that computes.
+void add_backend_option(CLI::App& command, std::string& backend);
+
 // Prints "froghopper: TEXT" to stderr and returns the code, so that a command can end with `exit_code =
 // complain(...)`.
 int complain(int code, const std::string& text);

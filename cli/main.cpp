@@ -48,6 +48,12 @@ int complain(int code, const std::string& text) {
   return code;
 }
 
+void add_backend_option(CLI::App& command, std::string& backend) {
+  command.add_option("--backend", backend, "where to run; auto: a Hopper GPU if there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
+      ->capture_default_str();
+}
+
 int exit_code_of(fh_status status) {
   switch (status) {
     case FH_OK: return exit_ok;
