@@ -5,16 +5,15 @@
 #include <cstring>
 #include <optional>
 
+#include "files/tensor_file.hpp"
 #include "src/base/text.hpp"
-#include "src/check/tensor_file.hpp"
 
 namespace froghopper::cli {
 
 namespace {
 
-using check::Element;
-using check::FileTensor;
-using check::TensorFile;
+using files::FileTensor;
+using files::TensorFile;
 
 Failure wrong(std::string why) { return {FH_INVALID_TENSOR, std::move(why)}; }
 
@@ -32,7 +31,7 @@ std::vector<std::string> split(const std::string& paths) {
 
 Result<TensorFile> read_files(const std::string& in) {
   const auto paths = split(in);
-  if (paths.size() == 1 && paths[0].ends_with(".safetensors")) return check::read_safetensors(paths[0]);
+  if (paths.size() == 1 && paths[0].ends_with(".safetensors")) return files::read_safetensors(paths[0]);
   const bool npy = std::ranges::all_of(paths, [](const std::string& p) { return p.ends_with(".npy"); });
   if (!npy || paths.size() < 3 || paths.size() > 4) {
     return wrong(
@@ -43,7 +42,7 @@ Result<TensorFile> read_files(const std::string& in) {
   static constexpr const char* names[] = {"q", "k", "v", "cu_seqlens"};
   TensorFile file;
   for (size_t i = 0; i < paths.size(); ++i) {
-    auto tensor = check::read_npy(paths[i]);
+    auto tensor = files::read_npy(paths[i]);
     if (!tensor) return tensor.failure();
     file.tensors[names[i]] = std::move(*tensor);
   }
@@ -264,9 +263,7 @@ Result<Activations> load_activations(const std::string& path, const Wishes& wish
 }
 
 Result<std::string> save_activations(const std::string& path, const Activations& a, bool with_lse) {
-  const Element element = a.problem.dtype == Dtype::f16    ? Element::f16
-                          : a.problem.dtype == Dtype::bf16 ? Element::bf16
-                                                           : Element::f32;
+  const Element element = element_of(a.problem.dtype);
   const FileTensor o{element, a.shape_o, a.inputs->blocks[check::part_o]};
   const FileTensor lse{Element::f32, a.shape_lse, a.inputs->blocks[check::part_lse]};
   std::string said = text("o {} [{}]", name_of(element), joined(a.shape_o, ", "));
@@ -277,15 +274,15 @@ Result<std::string> save_activations(const std::string& path, const Activations&
     file.metadata["problem"] = a.problem.line();
     file.tensors["o"] = o;
     if (with_lse) file.tensors["lse"] = lse;
-    if (auto written = check::write_file(path, print_safetensors(file)); !written) return written.failure();
+    if (auto written = files::write_file(path, print_safetensors(file)); !written) return written.failure();
     return text("{}: {}", path, said);
   }
   const auto printed = print_npy(o);
   if (!printed) return printed.failure();
-  if (auto written = check::write_file(path, *printed); !written) return written.failure();
+  if (auto written = files::write_file(path, *printed); !written) return written.failure();
   if (!with_lse) return text("{}: {}", path, said);
   const std::string beside = path.substr(0, path.size() - std::strlen(".npy")) + ".lse.npy";
-  if (auto written = check::write_file(beside, *print_npy(lse)); !written) return written.failure();
+  if (auto written = files::write_file(beside, *print_npy(lse)); !written) return written.failure();
   return text("{}, {}: {}", path, beside, said);
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/check/check.hpp"
+#include "check/check.hpp"
 
 namespace froghopper::cli {
 

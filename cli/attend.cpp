@@ -4,12 +4,12 @@
 #include <cmath>
 #include <cstdio>
 
+#include "check/backends.hpp"
+#include "check/compare.hpp"
 #include "cli/activations.hpp"
 #include "cli/commands.hpp"
 #include "src/base/storage.hpp"
 #include "src/base/text.hpp"
-#include "src/check/backends.hpp"
-#include "src/check/compare.hpp"
 
 namespace froghopper::cli {
 

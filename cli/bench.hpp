@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/check/backends.hpp"
+#include "check/backends.hpp"
 
 namespace froghopper::cli {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: a Stand in the memory of a Hopper GPU. Events of the GPU are the stopwatch, so that the host's time counts
 // only where the host is slower.
+#include "check/gpu/session.hpp"
 #include "cli/bench.hpp"
 #include "cli/gpu_clock.hpp"
-#include "src/check/gpu/session.hpp"
 
 namespace froghopper::cli {
 

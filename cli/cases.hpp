@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: what a user names on the command line, as cases.
 #pragma once
-#include "src/check/check.hpp"
+#include "check/check.hpp"
 
 namespace froghopper::cli {
 

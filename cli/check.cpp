@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstdio>
 
+#include "check/check.hpp"
 #include "cli/cases.hpp"
 #include "cli/commands.hpp"
 #include "src/base/text.hpp"
-#include "src/check/check.hpp"
 
 namespace froghopper::cli {
 

@@ -2,8 +2,8 @@
 // cli: froghopper explain, how a problem would be computed, or why not.
 #include <cstdio>
 
+#include "check/backends.hpp"
 #include "cli/commands.hpp"
-#include "src/check/backends.hpp"
 #include "src/problem/problem.hpp"
 
 namespace froghopper::cli {

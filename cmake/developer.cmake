@@ -6,8 +6,8 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 include(GoogleTest)
 
-file(GLOB check_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/oracle/*.cpp src/check/*.cpp
-     src/check/gpu/*.cpp)
+file(GLOB check_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/oracle/*.cpp check/*.cpp
+     check/gpu/*.cpp files/*.cpp)
 if(check_sources)
   add_library(froghopper_check STATIC ${check_sources})
   target_link_libraries(froghopper_check PUBLIC froghopper_core nlohmann_json::nlohmann_json)

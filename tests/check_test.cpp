@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: the checker is checked. Case lines are read and refused as promised, inputs leave NaN wherever nothing counts,
 // and results that are wrong in one place each are found.
-#include "src/check/check.hpp"
+#include "check/check.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,11 +12,11 @@
 #include <functional>
 #include <set>
 
+#include "check/backends.hpp"
+#include "check/compare.hpp"
+#include "check/data.hpp"
+#include "check/layout.hpp"
 #include "src/base/storage.hpp"
-#include "src/check/backends.hpp"
-#include "src/check/compare.hpp"
-#include "src/check/data.hpp"
-#include "src/check/layout.hpp"
 #include "src/oracle/oracle.hpp"
 
 namespace froghopper::check {

@@ -9,10 +9,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "src/check/check.hpp"
-#include "src/check/tensor_file.hpp"
+#include "check/check.hpp"
+#include "files/tensor_file.hpp"
 
-namespace froghopper::check {
+namespace froghopper::files {
 namespace {
 
 struct Ran {
@@ -152,7 +152,7 @@ TEST_F(Program, check_refuses_malformed_cases_with_the_place) {
 }
 
 TEST_F(Program, says_that_there_is_no_gpu_where_there_is_none) {
-  if (hopper_is_here()) GTEST_SKIP() << "there is a Hopper GPU";
+  if (check::hopper_is_here()) GTEST_SKIP() << "there is a Hopper GPU";
   for (const char* const arguments : {"check --backend hopper", "bench --backend hopper",
                                       "explain 'fwd f16 b1 hq1 hkv1 sq9 skv9 d64' --target hopper"}) {
     EXPECT_EQ(run(arguments).code, 3) << arguments;
@@ -288,4 +288,4 @@ TEST_F(Program, attend_refuses_files_it_cannot_read_or_write) {
 }
 
 }  // namespace
-}  // namespace froghopper::check
+}  // namespace froghopper::files

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "src/check/check.hpp"
+#include "check/check.hpp"
 
 namespace froghopper::check {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <thread>
 
+#include "check/backends.hpp"
+#include "check/gpu/session.hpp"
 #include "src/base/text.hpp"
-#include "src/check/backends.hpp"
-#include "src/check/gpu/session.hpp"
 #include "src/runtime/driver.hpp"
 
 namespace froghopper::check {

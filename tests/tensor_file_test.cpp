@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: safetensors and npy. What is written is read back; every malformed file is refused with the byte where it goes
 // wrong; and whatever bytes a file has, reading it ends in one of the two.
-#include "src/check/tensor_file.hpp"
+#include "files/tensor_file.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "src/base/text.hpp"
 
-namespace froghopper::check {
+namespace froghopper::files {
 namespace {
 
 FileTensor tensor_of(Element element, std::vector<int64_t> shape) {
@@ -234,4 +234,4 @@ TEST(Files, are_named_in_failures_and_written_whole_or_not_at_all) {
 }
 
 }  // namespace
-}  // namespace froghopper::check
+}  // namespace froghopper::files

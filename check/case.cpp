@@ -6,10 +6,10 @@
 #include <numeric>
 #include <string_view>
 
+#include "check/check.hpp"
+#include "check/data.hpp"
+#include "check/layout.hpp"
 #include "src/base/text.hpp"
-#include "src/check/check.hpp"
-#include "src/check/data.hpp"
-#include "src/check/layout.hpp"
 
 namespace froghopper::check {
 

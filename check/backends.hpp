@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "src/check/check.hpp"
+#include "check/check.hpp"
 
 namespace froghopper::check {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: a plan run on a GPU. Every block of the inputs, guard zones and NaN included, is copied there and back, so
 // that what is checked of host memory afterwards holds for the GPU's.
+#include "check/backends.hpp"
+#include "check/gpu/session.hpp"
 #include "src/base/text.hpp"
-#include "src/check/backends.hpp"
-#include "src/check/gpu/session.hpp"
 
 namespace froghopper::check {
 

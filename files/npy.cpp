@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: .npy. The bytes "\x93NUMPY", two of version, the length of a header (two bytes little endian, from version 2
+// files: .npy. The bytes "\x93NUMPY", two of version, the length of a header (two bytes little endian, from version 2
 // on four), the header as a Python dictionary {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }, and then the
 // numbers.
 #include <algorithm>
@@ -7,10 +7,10 @@
 #include <cstring>
 #include <optional>
 
+#include "files/tensor_file.hpp"
 #include "src/base/text.hpp"
-#include "src/check/tensor_file.hpp"
 
-namespace froghopper::check {
+namespace froghopper::files {
 
 namespace {
 
@@ -181,4 +181,4 @@ Result<std::string> print_npy(const FileTensor& tensor) {
   return out;
 }
 
-}  // namespace froghopper::check
+}  // namespace froghopper::files

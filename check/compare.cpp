@@ -22,7 +22,7 @@
 //       4 u32 is for what is systematic in fp32 itself: an exponential with a bias. Beside a score of size L, the
 //       largest |lse|, every product is known to L u32 at best, and tensor cores cut it off there instead of rounding
 //       it, which makes all scores of a row a little more alike.
-#include "src/check/compare.hpp"
+#include "check/compare.hpp"
 
 #include <algorithm>
 #include <cmath>

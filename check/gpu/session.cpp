@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // check/gpu: libcuda by name, beyond what the library itself calls.
-#include "src/check/gpu/session.hpp"
+#include "check/gpu/session.hpp"
 
 #include <dlfcn.h>
 

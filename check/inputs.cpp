@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "check/check.hpp"
+#include "check/data.hpp"
+#include "check/layout.hpp"
 #include "src/base/storage.hpp"
-#include "src/check/check.hpp"
-#include "src/check/data.hpp"
-#include "src/check/layout.hpp"
 
 namespace froghopper::check {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: tensors in files. Reads and writes .safetensors and .npy, as far as attention needs them: dense, C order,
+// files: tensors in files. Reads and writes .safetensors and .npy, as far as attention needs them: dense, C order,
 // little endian. A malformed file is refused with the byte where it goes wrong, and never read past its end.
 #pragma once
 #include <cstdint>
@@ -8,15 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/element.hpp"
 #include "src/base/result.hpp"
 
-namespace froghopper::check {
-
-enum class Element : unsigned char { f16, bf16, f32, i32, i64 };
-constexpr int64_t size_of(Element e) {
-  return e == Element::i64 ? 8 : e == Element::f32 || e == Element::i32 ? 4 : 2;
-}
-const char* name_of(Element);  // "fp16", ...
+namespace froghopper::files {
 
 struct FileTensor {
   Element element = Element::f32;
@@ -40,4 +35,4 @@ Result<TensorFile> read_safetensors(const std::string& path);
 Result<FileTensor> read_npy(const std::string& path);
 Result<void> write_file(const std::string& path, std::string_view bytes);  // whole or not at all, by rename
 
-}  // namespace froghopper::check
+}  // namespace froghopper::files

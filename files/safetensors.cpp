@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: .safetensors. Eight bytes with the length of a header (little endian), the header in JSON, then the tensors'
+// files: .safetensors. Eight bytes with the length of a header (little endian), the header in JSON, then the tensors'
 // bytes without gaps. The header maps each name to dtype, shape and data_offsets, and "__metadata__" to texts.
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "files/tensor_file.hpp"
 #include "src/base/text.hpp"
-#include "src/check/tensor_file.hpp"
 
-namespace froghopper::check {
+namespace froghopper::files {
 
 namespace {
 
@@ -191,4 +191,4 @@ std::string print_safetensors(const TensorFile& file) {
   return out;
 }
 
-}  // namespace froghopper::check
+}  // namespace froghopper::files

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: a case from its inputs to a verdict, through the C interface, so that what users call is what is checked.
-#include "src/check/check.hpp"
+#include "check/check.hpp"
 
 #include <chrono>
 #include <cmath>
@@ -8,10 +8,10 @@
 #include <functional>
 #include <string_view>
 
+#include "check/backends.hpp"
+#include "check/compare.hpp"
 #include "src/base/storage.hpp"
 #include "src/base/text.hpp"
-#include "src/check/backends.hpp"
-#include "src/check/compare.hpp"
 
 namespace froghopper::check {
 

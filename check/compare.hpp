@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "src/check/check.hpp"
+#include "check/check.hpp"
 
 namespace froghopper::check {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "check/compare.hpp"
+#include "check/data.hpp"
 #include "src/base/storage.hpp"
-#include "src/check/compare.hpp"
-#include "src/check/data.hpp"
 #include "src/oracle/oracle.hpp"
 
 namespace froghopper::check {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: the layouts of tensors. Only the stride of dim is fixed (1); everything else is the user's.
-#include "src/check/layout.hpp"
+#include "check/layout.hpp"
 
 #include <algorithm>
 

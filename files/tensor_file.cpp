@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: tensor files on disk.
-#include "src/check/tensor_file.hpp"
+// files: tensor files on disk.
+#include "files/tensor_file.hpp"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 
 #include "src/base/text.hpp"
 
-namespace froghopper::check {
+namespace froghopper::files {
 
 namespace {
 
@@ -45,11 +45,6 @@ Result<T> of_file(const std::string& path, Result<T> parsed) {
 
 }  // namespace
 
-const char* name_of(Element e) {
-  static constexpr const char* names[] = {"fp16", "bf16", "fp32", "int32", "int64"};
-  return names[static_cast<int>(e)];
-}
-
 Result<TensorFile> read_safetensors(const std::string& path) {
   const auto bytes = read_whole(path);
   return bytes ? of_file(path, parse_safetensors(*bytes)) : bytes.failure();
@@ -73,4 +68,4 @@ Result<void> write_file(const std::string& path, std::string_view bytes) {
   return failure;
 }
 
-}  // namespace froghopper::check
+}  // namespace froghopper::files

@@ -2,7 +2,7 @@
 // check: the kinds of inputs. Most bugs of attention kernels pass a test on normal numbers, whose scores are within a
 // few units of one another and whose log-sum-exp is positive. The kinds below go where the running maximum jumps,
 // falls, stays behind or is negative by far.
-#include "src/check/data.hpp"
+#include "check/data.hpp"
 
 #include <algorithm>
 #include <array>
