@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the mask rule. Query row r is level with key r + diagonal. It sees the keys of [begin(r), end(r)); both
+// bounds grow by one a row. The kernels use it with int and their own kind of mask, the host with int64_t and
+// Mask::window, which holds all kinds.
+#pragma once
+#include "contract/types.h"
+
+namespace froghopper {
+
+// A bound further away than any key. Rows and keys of a kernel are fewer than half of it, so that sums fit.
+template <class Int>
+constexpr Int no_bound = Int{1} << (sizeof(Int) * 8 - 2);
+
+template <class Int>
+struct Range {
+  Int begin, end;
+};
+
+template <Mask Kind, class Int = int>
+struct MaskRule {
+  Int keys;         // of the sequence
+  Int diagonal;     // 0, or keys - rows for a mask aligned to the bottom-right corner
+  Int left, right;  // keys seen before and after the one that is level; no_bound: all
+
+  constexpr Int begin(Int row) const {
+    if constexpr (Kind != Mask::window) return 0;
+    const Int first = row + diagonal - left;
+    return first > 0 ? first : 0;
+  }
+  constexpr Int end(Int row) const {
+    if constexpr (Kind == Mask::none) return keys;
+    const Int last = row + diagonal + right + 1;
+    return last < keys ? last : keys;
+  }
+
+  // The kv tiles that rows [first, last] see any key of. If they see none: one tile after the last key, which TMA fills
+  // with zeros and the mask hides.
+  constexpr Range<Int> tiles(Int first, Int last, Int tile_kv) const {
+    const Int from = begin(first) / tile_kv, to = (end(last) + tile_kv - 1) / tile_kv;
+    const Int after = ((keys > 1 ? keys : 1) + tile_kv - 1) / tile_kv;
+    if (end(last) > 0 && from < to) return {from, to};
+    return {after, after + 1};
+  }
+
+  // Tiles at or above this one are cut by the upper bound for one of the rows from `first` on. It is the tile in
+  // which row `first` ends, so every row has seen a key once it is done.
+  constexpr Int lowest_cut_above(Int first, Int tile_kv) const {
+    const Int last = end(first) - 1;
+    return (last > 0 ? last : 0) / tile_kv;
+  }
+  // Tiles below this one are cut by the lower bound for one of the rows up to `last`.
+  constexpr Int lowest_uncut_below(Int last, Int tile_kv) const { return (begin(last) + tile_kv - 1) / tile_kv; }
+};
+
+}  // namespace froghopper

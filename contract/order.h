@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the order in which persistent CTAs take work items. A work item is one (sequence, query head, q tile).
+//
+// Fixed lengths. Items are handed out by sections of (sequence, head) pairs whose K and V fit a share of L2; in a
+// section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest q
+// tiles of every pair (`tail`) are held back and handed out last, over all pairs together, so that no section ends
+// with few heavy tiles.
+// Ragged. The sequences with most keys first (rank_of), in each the same sections of heads and the heaviest q tiles
+// first, without a tail.
+#pragma once
+
+namespace froghopper {
+
+struct Order {
+  int items;       // pairs x q tiles; ragged: at most so many
+  int pairs;       // (sequence, query head) pairs
+  int q_tiles;     // q tiles of a pair
+  int section;     // pairs handed out together, so that their K and V stay in L2
+  int tail;        // lightest q tiles of every pair, handed out last, over all pairs together
+  int late_tiles;  // items of at least so many kv tiles: the next one is drawn only when this one is nearly loaded
+  bool operator==(const Order&) const = default;
+};
+
+struct Item {
+  int pair, q_tile;  // the pair is sequence x heads_q + head
+};
+
+// Item `number` of [0, items) of a problem with fixed lengths.
+constexpr Item item_at(const Order& order, int number, bool heaviest_first) {
+  const int heavy = order.q_tiles - order.tail;  // q tiles of a pair that are handed out by sections
+  const int by_section = order.pairs * heavy;
+  const bool last = number >= by_section;
+  const int first_pair = last ? 0 : number / (order.section * heavy) * order.section;
+  const int left = order.pairs - first_pair;
+  const int pairs = last ? order.pairs : order.section < left ? order.section : left;
+  const int place = last ? number - by_section : number - first_pair * heavy;
+  const int q_tile = place / pairs + (last ? heavy : 0);
+  return {first_pair + place % pairs, heaviest_first ? order.q_tiles - 1 - q_tile : q_tile};
+}
+
+// Item `number` of [0, q_tiles x heads) of one ragged sequence; its pair is the head.
+constexpr Item item_in_sequence(int number, int q_tiles, int heads, int section) {
+  const int first_head = number / (section * q_tiles) * section;
+  const int left = heads - first_head, together = section < left ? section : left;
+  const int place = number - first_head * q_tiles;
+  return {first_head + place % together, q_tiles - 1 - place / together};
+}
+
+// Ragged sequences are handed out by rank: those with more than half of the keys of the longest, then those with more
+// than a quarter, then the rest. A long one that came last would keep one CTA busy while the others idle.
+constexpr int ranks = 3;
+constexpr int rank_of(int keys, int keys_of_longest) {
+  if (keys > keys_of_longest / 2) return 0;
+  return keys > keys_of_longest / 4 ? 1 : 2;
+}
+
+}  // namespace froghopper

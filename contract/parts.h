@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: parts that the parameters of several kernels share.
+#pragma once
+#include "contract/order.h"
+
+namespace froghopper {
+
+struct alignas(64) TmaMap {
+  unsigned char opaque[128];  // bit-identical to CUtensorMap
+};
+
+// A kernel's parameters are passed by value as __grid_constant__; CUDA takes 4 KiB of them.
+constexpr int params_bytes_max = 4096;
+
+struct StridedTensor {
+  void* data;                  // 16-byte aligned
+  long long batch, head, row;  // bytes from one to the next; batch is 0 when packed
+};
+
+// One fp32 number for every query row and head; rows are dense.
+struct RowNumbers {
+  float* data;            // may be null
+  long long batch, head;  // elements from one to the next
+};
+
+// Keys seen before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner, else
+// it ends in the bottom-right one.
+struct MaskParams {
+  int left, right;
+  int top_left;
+};
+
+// The copy engine's map of a ragged tensor has a dimension with `rows` rows in which the end of every sequence is
+// moved to the end of the dimension: src/runtime/tensor_map.cpp. Rows and batches are counted there in units of bytes.
+struct MapUnits {
+  int batch;  // units from one batch to the next; not packed only
+  int row;    // units from one row to the next
+};
+constexpr int map_rows = 1 << 30;
+
+// Sequences with lengths of their own. Sequence b of q: rows [cu_q[b], cu_q[b+1]) of the packed tensor, or all rows of
+// batch b.
+struct RaggedParams {
+  const int* cu_q;  // [batch + 1]; null: not packed
+  const int* cu_kv;
+  const int* used_q;  // [batch]; null: all rows count
+  const int* used_kv;
+  int total_q;  // rows of the packed q; those after the last sequence see nothing
+  MapUnits q, k, v;
+};
+
+// Who takes which work item: Tickets in device/attn/tickets.cuh.
+struct QueueParams {
+  unsigned long long* counter;  // tickets drawn so far
+  unsigned int tag;             // nonzero, another one for every launch
+};
+
+}  // namespace froghopper

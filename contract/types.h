@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: what host and device code agree on. Both compilers read this room; it knows neither std nor CUDA.
+// This file: the words that kernels of every family share.
+#pragma once
+
+namespace froghopper {
+
+// No `default` in the switches below, nor anywhere over these types: a new value does not compile until every switch
+// has an answer for it.
+enum class Dtype : unsigned char { f16 = 1, bf16 = 2, f32 = 3 };
+
+constexpr int size_of(Dtype t) {
+  switch (t) {
+    case Dtype::f16:
+    case Dtype::bf16: return 2;
+    case Dtype::f32: return 4;
+  }
+  return 0;
+}
+
+// As problems and kernels are spelled.
+constexpr const char* name_of(Dtype t) {
+  switch (t) {
+    case Dtype::f16: return "f16";
+    case Dtype::bf16: return "bf16";
+    case Dtype::f32: return "f32";
+  }
+  return "";
+}
+
+// Which keys a query row may not see, as far as it changes the machine code.
+//   none     all keys of the sequence
+//   causal   none after an upper bound that grows by one a row
+//   window   none outside a lower and an upper bound that grow by one a row
+enum class Mask : unsigned char { none, causal, window };
+
+constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not speak of it
+  switch (m) {
+    case Mask::none: return "";
+    case Mask::causal: return "causal";
+    case Mask::window: return "window";
+  }
+  return "";
+}
+
+// Columns of the tiles of Q and K, and of V and O. Fewer columns in memory are filled up with zeros by TMA.
+struct Dims {
+  int qk, v;
+  bool operator==(const Dims&) const = default;
+};
+
+// Tile sizes. They change speed, registers and shared memory; never results.
+struct Tiles {
+  int q, kv, stages;  // query rows of a CTA; key and value rows of a ring's stage; stages
+  bool operator==(const Tiles&) const = default;
+};
+
+constexpr int warpgroup = 128;              // threads that execute one wgmma together
+constexpr int strip = 64;                   // query rows of one warpgroup's wgmma
+constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA
+
+// Tiles in shared memory are made of panels: one row of a panel is one row of the 128-byte swizzle. 96 columns take two.
+constexpr int panel_columns = 64;
+constexpr int panel_row_bytes = 128;
+constexpr int panels(int dim) { return (dim + panel_columns - 1) / panel_columns; }
+
+}  // namespace froghopper
