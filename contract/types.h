@@ -18,6 +18,8 @@ constexpr int size_of(Dtype t) {
   return 0;
 }
 
+constexpr Dtype dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32};
+
 // As problems and kernels are spelled.
 constexpr const char* name_of(Dtype t) {
   switch (t) {
@@ -33,6 +35,8 @@ constexpr const char* name_of(Dtype t) {
 //   causal   none after an upper bound that grows by one a row
 //   window   none outside a lower and an upper bound that grow by one a row
 enum class Mask : unsigned char { none, causal, window };
+
+constexpr Mask masks[] = {Mask::none, Mask::causal, Mask::window};
 
 constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not speak of it
   switch (m) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tools/compile: variants -> kernel files, at build time, with the function that also compiles at run time.
+// tools/compile: names of kernels -> kernel files, at build time, with the function that also compiles at run time.
 //   froghopper_compile --nvrtc LIBRARY --out FOLDER NAMES.txt   compiles what the folder does not hold already
 //   froghopper_compile --table FOLDER...                        registers, stack and spills of every kernel there
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "src/base/text.hpp"
-#include "src/plan/plan.hpp"
+#include "src/plan/kernel.hpp"
 #include "src/runtime/cache.hpp"
 #include "src/runtime/kernel_file.hpp"
 #include "src/runtime/nvrtc.hpp"
@@ -56,26 +56,25 @@ std::vector<std::string> read_names(const fs::path& path) {
 }
 
 // From the build folder, else from the disk cache that run time has too, else from the compiler.
-Result<std::string> kernel_file(const Compiler& compiler, const FwdVariant& variant, const fs::path& path) {
-  const Key key = compiler.key(variant);
+Result<std::string> kernel_file(const Compiler& compiler, const KernelSpec& spec, const fs::path& path) {
+  const Key key = compiler.key(spec);
   std::string old = read_file(path);
   if (const auto known = unpack(old); known && known->key == key) return old;
   const DiskCache cache(DiskCache::default_folder());
-  const std::string name = variant_name(variant);
-  if (auto stored = cache.load(name, key)) return std::move(*stored);
-  const auto kernel = compiler.compile(variant);
+  if (auto stored = cache.load(spec.name, key)) return std::move(*stored);
+  const auto kernel = compiler.compile(spec);
   if (!kernel) return kernel.failure();
   std::string packed = pack(*kernel);
-  cache.store(name, key, packed);
+  cache.store(spec.name, key, packed);
   return packed;
 }
 
 // Nothing went wrong: "".
 std::string compile_one(const Compiler& compiler, const std::string& name, const fs::path& folder) {
-  const auto variant = parse_variant(name);
-  if (!variant) return text("{}: {}", name, variant.failure().text);
+  const auto spec = kernel_named(name);
+  if (!spec) return text("{}: {}", name, spec.failure().text);
   const fs::path path = folder / (name + ".kernel");
-  const auto packed = kernel_file(compiler, *variant, path);
+  const auto packed = kernel_file(compiler, *spec, path);
   if (!packed) return packed.failure().text;
   if (unpack(*packed)->facts.serialised)
     return text("{}: {} serialises wgmma (C75xx). Change the kernel, or take the preset out.", name, compiler.name());

@@ -13,13 +13,16 @@
  * Conventions
  *   (1) Shapes read [batch, seq, heads, dim]. Strides are int64_t and count elements. The stride of dim is 1.
  *   (2) Calls that can fail return fh_status. fh_last_error() explains the last failure on this thread. A call that
- *       fails has launched nothing and written nothing.
+ *       fails has launched nothing and written nothing, whatever the status. One exception: where a plan is several
+ *       launches (none is today) and the driver refuses a later one, FH_LAUNCH_FAILED leaves what is written undefined.
  *   (3) A struct starts with its own size; fh_problem_init() and fh_tensors_init() set it. New fields are only ever
- *       appended; their zero value means "as before".
+ *       appended, without gaps, and zero means "as before": a type of 0 is that of q, a tensor of NULL is not there, a
+ *       flag of 0 is off. Compile with the header of the library you run, or an older one.
  *   (4) The library never prints, never exits, never allocates device memory, never synchronises a stream.
  *   (5) A plan is immutable. Any number of threads may run it at once, each with its own workspace.
- *   (6) Every row of o and lse that the shapes name is written, also rows of no sequence: a query row that sees no key
- *       gets o = 0 and lse = -inf. Nothing else is written. o and lse share no memory with what is read.
+ *   (6) Every row of o and lse that the shapes name is written, also rows of no sequence. A query row that sees no key
+ *       gets o = 0 and lse = -inf; where its head has a sink, lse is the sink, since the denominator holds it. Rows of
+ *       no sequence get o = 0 and lse = -inf. Nothing else is written. o and lse share no memory with what is read.
  *   (7) Memory that no visible key or query occupies (padding, rows past a sequence's end) may hold anything, NaN too.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
@@ -48,7 +51,7 @@ typedef enum fh_status {
   FH_NO_DEVICE = 4,       /* no Hopper GPU, no driver, or one that is too old */
   FH_COMPILE_FAILED = 5,  /* a kernel could not be compiled or loaded */
   FH_LAUNCH_FAILED = 6,   /* the driver refused the launch */
-  FH_INTERNAL = 7         /* out of host memory, or a bug in the library */
+  FH_INTERNAL = 7         /* out of host memory or threads, or a bug in the library */
 } fh_status;
 
 typedef enum fh_op { FH_FORWARD = 1 } fh_op;
@@ -129,25 +132,31 @@ static inline fh_tensors fh_tensors_init(void) {
 
 /* target: where it shall run.
  *   NULL or "auto"   the current Hopper GPU where there is one and it computes this problem, else the CPU;
- *                    fh_plan_on_gpu tells which, fh_explain why
+ *                    fh_plan_on_gpu tells which, fh_explain why. In fh_attention the tensors decide: the GPU that holds
+ *                    them, or the CPU where they are host memory
  *   "hopper"         the current Hopper GPU, or a refusal; "hopper:1" for GPU 1
  *   "cpu"            this machine's CPU
- *   "h200 132sm"     a GPU that need not be here: the plan can be read, not run */
+ *   "h200"           a GPU that need not be here: the plan can be read, not run. "h100", or one of your own with its
+ *                    numbers: "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"
+ * Hints after it change how fast a GPU runs, never the result: "hopper tiles=128x64s3 section=16MiB tail=30% late=8"
+ * takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; docs/4-planning.md. */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
 FH_API void fh_plan_destroy(fh_plan* plan);
 FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan);
 FH_API int fh_plan_on_gpu(const fh_plan* plan);       /* nonzero: tensors and workspace are GPU memory */
 FH_API const char* fh_plan_line(const fh_plan* plan); /* one line of text; lives as long as the plan */
 
-/* workspace: 16-byte aligned, any content, on the tensors' GPU; may be NULL where the plan needs 0 bytes.
+/* workspace: 256-byte aligned, any content, on the tensors' GPU; may be NULL where the plan needs 0 bytes.
  * stream: a CUstream or cudaStream_t; ignored on the CPU, where the call returns when the result is there. */
 FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, void* workspace, size_t workspace_bytes,
                              void* stream);
 
-/* Finds or makes the plan, then runs it. Workspace: fh_workspace_bytes_max() bytes are enough for every problem. */
+/* Finds or makes the plan, then runs it. It needs as much workspace as fh_workspace_bytes says for the same problem and
+ * target, as if the tensors were on the current GPU. That call makes the plan too, so the first run is as quick as the
+ * next. */
 FH_API fh_status fh_attention(const fh_problem* problem, const char* target, const fh_tensors* tensors,
                               void* workspace, size_t workspace_bytes, void* stream);
-FH_API size_t fh_workspace_bytes_max(void);
+FH_API fh_status fh_workspace_bytes(const fh_problem* problem, const char* target, size_t* bytes);
 
 /* A problem as one line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal".
  * fh_problem_parse fills a struct that holds its size already, so: fh_problem p = fh_problem_init();
@@ -162,7 +171,7 @@ FH_API const char* fh_explain(const fh_problem* problem, const char* target);
 
 FH_API const char* fh_last_error(void); /* of this thread; valid until its next failing call; "" before the first */
 FH_API const char* fh_status_name(fh_status status);
-FH_API const char* fh_version(void); /* "0.1.0" */
+FH_API const char* fh_version(void); /* "0.2.0" */
 
 /* What the library does (plans made, kernels compiled), one line a message, to your function; NULL turns it off.
  * Your function may be called from any thread, also from several at once. When fh_set_log returns, the function that

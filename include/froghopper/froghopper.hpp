@@ -12,6 +12,7 @@
 
 #include <froghopper/froghopper.h>
 
+#include <bit>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -123,23 +124,18 @@ Tensor dense(const T* data, int64_t seq, int64_t heads, int64_t dim) {
   return {const_cast<T*>(data), seq * heads * dim, heads * dim, dim};  // q, k and v are read only
 }
 
+// fh_tensors, field by field, with a default for each: a C struct has none.
 struct Tensors {
+  size_t size = sizeof(fh_tensors);
   Tensor q{}, k{}, v{}, o{};
   float* lse = nullptr;
   const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_kv = nullptr;
   const int32_t *seqused_q = nullptr, *seqused_kv = nullptr;
   const float* sink = nullptr;
 };
+static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 
-inline fh_tensors to_c(const Tensors& tensors) {
-  fh_tensors t = fh_tensors_init();
-  t.q = tensors.q, t.k = tensors.k, t.v = tensors.v, t.o = tensors.o;
-  t.lse = tensors.lse;
-  t.cu_seqlens_q = tensors.cu_seqlens_q, t.cu_seqlens_kv = tensors.cu_seqlens_kv;
-  t.seqused_q = tensors.seqused_q, t.seqused_kv = tensors.seqused_kv;
-  t.sink = tensors.sink;
-  return t;
-}
+inline fh_tensors to_c(const Tensors& tensors) { return std::bit_cast<fh_tensors>(tensors); }
 
 // How it is computed. Immutable; holds no GPU memory. Any number of threads may run it, each with its own workspace.
 class Plan {
@@ -174,6 +170,14 @@ inline void attention(const Problem& problem, const Tensors& tensors, const char
   const fh_problem p = to_c(problem);
   const fh_tensors t = to_c(tensors);
   must(fh_attention(&p, target, &t, workspace, workspace_bytes, stream));
+}
+
+// What attention() needs for this problem.
+inline size_t workspace_bytes(const Problem& problem, const char* target = nullptr) {
+  const fh_problem p = to_c(problem);
+  size_t bytes = 0;
+  must(fh_workspace_bytes(&p, target, &bytes));
+  return bytes;
 }
 
 inline std::string explain(const Problem& problem, const char* target = nullptr) {

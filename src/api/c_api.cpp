@@ -60,9 +60,18 @@ Result<void> attention(const fh_problem* problem, const char* target, const fh_t
                        size_t workspace_bytes, void* stream) {
   if (!problem) return is_null("problem");
   if (!tensors) return is_null("tensors", FH_INVALID_TENSOR);
-  auto plan = cached_plan(*problem, target);
+  auto plan = cached_plan(*problem, target, tensors);
   if (!plan) return plan.failure();
   return run(**plan, *tensors, workspace, workspace_bytes, stream);
+}
+
+Result<void> workspace_of(const fh_problem* problem, const char* target, size_t* bytes) {
+  if (!problem) return is_null("problem");
+  if (!bytes) return is_null("bytes");
+  auto plan = cached_plan(*problem, target, nullptr);
+  if (!plan) return plan.failure();
+  *bytes = (*plan)->workspace_bytes();
+  return {};
 }
 
 // Writes as much as the user's struct can hold; what it cannot hold must be a default.
@@ -78,7 +87,7 @@ Result<void> parse(const char* line, fh_problem* problem) {
   fh_problem full = parsed->user_struct(), plain = fh_problem_init();
   const auto* const rest = reinterpret_cast<const unsigned char*>(&full) + known;
   if (std::memcmp(rest, reinterpret_cast<const unsigned char*>(&plain) + known, sizeof full - known) != 0)
-    return Failure{FH_INVALID_PROBLEM, text("the line needs fields behind byte {} of fh_problem, where yours ends. "
+    return Failure{FH_INVALID_PROBLEM, text("the line needs fields after byte {} of fh_problem, where yours ends. "
                                             "Compile with the header of this library.",
                                             size)};
   full.size = size;
@@ -105,7 +114,7 @@ std::string explanation(const fh_problem* user, const char* target) {
   auto problem = Problem::from(*user);
   if (!problem) return problem.failure().text;
   auto where = read_target(target);
-  return where ? explain(*problem, *where) : where.failure().text;
+  return where ? explain(*problem, *where).text : where.failure().text;
 }
 
 }  // namespace
@@ -119,11 +128,9 @@ fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan*
 
 void fh_plan_destroy(fh_plan* plan) { delete plan; }
 
-size_t fh_plan_workspace_bytes(const fh_plan* plan) {
-  return plan && plan->hopper ? plan->hopper->workspace_bytes : 0;
-}
+size_t fh_plan_workspace_bytes(const fh_plan* plan) { return plan ? plan->workspace_bytes() : 0; }
 
-int fh_plan_on_gpu(const fh_plan* plan) { return plan && plan->hopper ? 1 : 0; }
+int fh_plan_on_gpu(const fh_plan* plan) { return plan && plan->gpu() ? 1 : 0; }
 
 const char* fh_plan_line(const fh_plan* plan) { return plan ? plan->line.c_str() : ""; }
 
@@ -142,7 +149,9 @@ fh_status fh_attention(const fh_problem* problem, const char* target, const fh_t
                 [&] { return attention(problem, target, tensors, workspace, workspace_bytes, stream); });
 }
 
-size_t fh_workspace_bytes_max(void) { return workspace_bytes_max; }
+fh_status fh_workspace_bytes(const fh_problem* problem, const char* target, size_t* bytes) {
+  return answer("fh_workspace_bytes", [&] { return workspace_of(problem, target, bytes); });
+}
 
 fh_status fh_problem_parse(const char* line, fh_problem* problem) {
   return answer("fh_problem_parse", [&] { return parse(line, problem); });

@@ -2,74 +2,90 @@
 // api: what each backend makes of a problem, for people. The numbers are read off the plan, none is decided here.
 #include "src/api/run.hpp"
 #include "src/base/text.hpp"
-#include "src/cpu/cpu.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper {
 namespace {
 
-// Which GPU a plan would be for: the one that is there, else the one most of this library was tuned on.
-struct Subject {
-  Device device;
-  std::string where;  // "GPU 0"
-};
-
-Result<Subject> subject_of(const Target& target) {
-  if (target.kind == Target::Kind::named) return Subject{target.device, "named; it need not be here"};
-  auto device = runtime::device(target.ordinal);
-  if (device) return Subject{*device, text("GPU {}", device->ordinal)};
-  if (target.kind == Target::Kind::hopper) return device.failure();
-  return Subject{Device{}, "for example; none is here"};
-}
-
-std::string registers_of(const Plan& plan) {
-  auto resources = runtime::resources(plan);
+std::string registers_of(const KernelSpec& kernel) {
+  auto resources = runtime::resources(kernel);
   if (!resources) return text("unknown: {}", resources.failure().text);
   return text("{} a thread when it starts, {} bytes spilled ({})", resources->registers, resources->spill_bytes,
               resources->origin);
 }
 
-std::string hopper_lines(const Problem& problem, const Target& target) {
-  auto subject = subject_of(target);
-  if (!subject) return "\non a GPU     no";  // the reason is the decision's
-  std::string lines = text("\non a GPU     {} ({})", subject->device.line(), subject->where);
-  auto plan = plan_forward(problem, subject->device);
-  if (!plan) return lines + text("\n  refused    {}", plan.failure().text);
-
-  const FwdVariant& v = plan->variant;
-  lines += text("\n  kernel     {} ({})", variant_name(v),
-                runtime::is_preset(v) ? "a preset, compiled into the library" : "compiled by NVRTC when first used");
-  lines += text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} K and V stages, {} Q", v.tile_q,
-                v.tile_kv, v.dim_qk, v.dim_v, v.stages, fwd_q_stages(v));
-  lines += text("\n  warps      1 producer warpgroup, {} consumers of 64 query rows", fwd_consumers(v));
-  lines += text("\n  registers  {}", registers_of(*plan));
-  lines += text("\n  shared     {:.1f} KiB of {:.0f} KiB", plan->smem_bytes / 1024.0, smem_bytes_per_cta / 1024.0);
-  lines += text("\n  grid       {} CTAs for {} works, in sections of {} (sequence, head) pairs", plan->grid,
-                plan->order.works, plan->order.section);
-  return lines + text("\n  workspace  {} bytes", plan->workspace_bytes);
+std::string step_lines(const ForwardStep& step) {
+  const FwdVariant& v = step.variant;
+  std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} K and V stages, {} Q",
+                           v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, fwd_q_stages(v));
+  lines += text("\n  warps      1 producer warpgroup, {} consumers of {} query rows", fwd_consumers(v), strip);
+  return lines + text(
+                     "\n  order      {} work items, in sections of {} (sequence, head) pairs, the last {} of {} q "
+                     "tiles held back; drawn late from {} kv tiles on",
+                     step.order.items, step.order.section, step.order.tail, step.order.q_tiles,
+                     step.order.late_tiles);
 }
 
-std::string cpu_lines(const Problem& problem) {
-  auto can = cpu::supports(problem);
-  if (!can) return text("\non the CPU   no: {}", can.failure().text);
-  return text("\non the CPU   {}\n  workspace  0 bytes; at most 4 MB of scratch a thread", cpu::line(problem));
+std::string launch_lines(const Launch& launch) {
+  const KernelSpec& kernel = launch.kernel;
+  std::string lines =
+      text("\n  kernel     {} ({})", kernel.name,
+           runtime::is_preset(kernel) ? "a preset, compiled into the library" : "compiled by NVRTC when first used");
+  lines += std::visit([](const auto& step) { return step_lines(step); }, launch.step);
+  lines += text("\n  registers  {}", registers_of(kernel));
+  lines += text("\n  shared     {:.1f} KiB of {:.0f} KiB", kernel.smem_bytes / 1024.0, smem_bytes_per_cta / 1024.0);
+  return lines + text("\n  grid       {} CTAs of {} threads", launch.grid, kernel.threads);
 }
 
-std::string decision(const Problem& problem, const Target& target) {
+std::string gpu_lines(const Device& device, const std::string& where, const Hints& hints, const Plan& plan) {
+  std::string lines = text("\non a GPU     {}{} ({})", device.line(), hints.line(), where);
+  for (const Launch& launch : plan.launches) lines += launch_lines(launch);
+  if (plan.launches.empty()) lines += "\n  kernel     none: there is nothing to compute";
+  lines += text("\n  workspace  {} bytes", plan.workspace.bytes);
+  for (const auto& [name, slice] : workspace_slices)
+    if ((plan.workspace.*slice).bytes > 0) lines += text(", {} {}", name, (plan.workspace.*slice).bytes);
+  return lines;
+}
+
+// The GPU of the plan, or the one it would be for.
+std::string gpu_lines(const Problem& problem, const Target& target, const fh_plan* made) {
+  if (made && made->gpu()) {
+    if (target.kind == Target::Kind::named)
+      return gpu_lines(target.device, "named; it need not be here", target.hints, *made->gpu());
+    const auto device = runtime::device(target.ordinal);
+    return device ? gpu_lines(*device, text("GPU {}", device->ordinal), target.hints, *made->gpu()) : "";
+  }
+  const auto here = runtime::device(target.ordinal);
+  if (target.kind != Target::Kind::automatic || here) return "\non a GPU     no";  // "runs on" has the reason
+  const Device example = known_device("h200");  // the one most of this library was tuned on
+  const auto plan = make_gpu_plan(problem, example, target.hints);
+  if (!plan) return text("\non a GPU     no: {}", plan.failure().text);
+  return gpu_lines(example, "for example; none is here", target.hints, *plan);
+}
+
+std::string cpu_lines(const Problem& problem, const fh_plan* made) {
+  if (made && made->cpu()) return text("\non the CPU   {}", made->cpu()->explanation());
+  const auto plan = cpu::plan(problem);
+  return text("\non the CPU   {}", plan ? plan->explanation() : text("no: {}", plan.failure().text));
+}
+
+std::string decision(const Target& target, const Result<fh_plan>& made) {
+  if (!made) return text("nowhere: {}", made.failure().text);
   if (target.kind == Target::Kind::named) return "nowhere: a plan for a named GPU can be read, not run";
-  auto plan = make_plan(problem, target);
-  if (!plan) return text("nowhere: {}", plan.failure().text);
-  if (plan->hopper) return "hopper";
-  return plan->why_cpu.empty() ? "cpu" : text("cpu, since: {}", plan->why_cpu);
+  if (made->gpu()) return "hopper";
+  return made->why_cpu.empty() ? "cpu" : text("cpu, since: {}", made->why_cpu);
 }
 
 }  // namespace
 
-std::string explain(const Problem& problem, const Target& target) {
-  std::string lines = text("problem      {}\nruns on      {}", problem.line(), decision(problem, target));
-  if (target.kind != Target::Kind::cpu) lines += hopper_lines(problem, target);
+Explanation explain(const Problem& problem, const Target& target) {
+  const auto made = make_plan(problem, target);
+  const fh_plan* const plan = made ? &*made : nullptr;
+  std::string lines = text("problem      {}\nruns on      {}", problem.line(), decision(target, made));
+  if (target.kind != Target::Kind::cpu) lines += gpu_lines(problem, target, plan);
   const bool cpu_too = target.kind == Target::Kind::cpu || target.kind == Target::Kind::automatic;
-  return cpu_too ? lines + cpu_lines(problem) : lines;
+  if (cpu_too) lines += cpu_lines(problem, plan);
+  return {std::move(lines), made ? FH_OK : made.failure().status};
 }
 
 }  // namespace froghopper

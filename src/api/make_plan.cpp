@@ -7,91 +7,110 @@
 #include "src/api/run.hpp"
 #include "src/base/log.hpp"
 #include "src/base/text.hpp"
-#include "src/cpu/cpu.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper {
 namespace {
 
-Result<fh_plan> make_plan_anywhere(const Problem& problem) {
-  auto device = runtime::device(-1);
-  Failure why_not = device ? Failure{FH_OK, {}} : device.failure();
-  if (device) {
-    auto plan = make_plan_on(problem, *device);
-    if (plan) return plan;
-    why_not = plan.failure();
-  }
-  auto plan = make_plan_on_cpu(problem);
-  if (!plan) return plan;
-  plan->why_cpu = why_not.text;
-  if (log_wanted()) log(text("auto: the CPU computes {}, since: {}", problem.line(), why_not.text));
-  return plan;
-}
-
-Result<fh_plan> make_plan_to_read(const Problem& problem, const Device& device) {
-  auto plan = plan_forward(problem, device);
+// A plan for a GPU that need not be here.
+Result<fh_plan> plan_for(const Problem& problem, const Device& device, const Hints& hints) {
+  auto plan = make_gpu_plan(problem, device, hints);
   if (!plan) return plan.failure();
   std::string line = plan->line();
-  return fh_plan{
-      .problem = problem, .hopper = std::move(*plan), .runs_here = false, .why_cpu = {}, .line = std::move(line)};
+  return fh_plan{.how = std::move(*plan), .runs_here = false, .why_cpu = {}, .line = std::move(line)};
 }
 
-}  // namespace
-
-Result<fh_plan> make_plan(const Problem& problem, const Target& target) {
-  switch (target.kind) {
-    case Target::Kind::cpu: return make_plan_on_cpu(problem);
-    case Target::Kind::named: return make_plan_to_read(problem, target.device);
-    case Target::Kind::automatic: return make_plan_anywhere(problem);
-    case Target::Kind::hopper: break;
-  }
-  auto device = runtime::device(target.ordinal);
+Result<fh_plan> plan_on_gpu(const Problem& problem, int ordinal, const Hints& hints) {
+  const auto device = runtime::device(ordinal);
   if (!device) return device.failure();
-  return make_plan_on(problem, *device);
-}
-
-Result<fh_plan> make_plan_on(const Problem& problem, const Device& device) {
-  auto plan = make_plan_to_read(problem, device);
+  auto plan = plan_for(problem, *device, hints);
   if (!plan) return plan;
-  auto prepared = runtime::prepare(*plan->hopper, device.ordinal);
+  const auto prepared = runtime::prepare(*plan->gpu(), device->ordinal);
   if (!prepared) return prepared.failure();
   plan->runs_here = true;
   if (log_wanted()) log(text("plan: {}", plan->line));
   return plan;
 }
 
-Result<fh_plan> make_plan_on_cpu(const Problem& problem) {
-  auto can = cpu::supports(problem);
-  if (!can) return can.failure();
-  fh_plan plan{.problem = problem, .hopper = {}, .runs_here = true, .why_cpu = {}, .line = {}};
-  plan.line = text("{} -> {}", problem.line(), cpu::line(problem));
-  if (log_wanted()) log(text("plan: {}", plan.line));
+Result<fh_plan> plan_on_cpu(const Problem& problem) {
+  auto plan = cpu::plan(problem);
+  if (!plan) return plan.failure();
+  std::string line = plan->line();
+  if (log_wanted()) log(text("plan: {}", line));
+  return fh_plan{.how = std::move(*plan), .runs_here = true, .why_cpu = {}, .line = std::move(line)};
+}
+
+Result<fh_plan> plan_anywhere(const Problem& problem, const Target& target) {
+  auto on_gpu = plan_on_gpu(problem, target.ordinal, target.hints);
+  if (on_gpu) return on_gpu;
+  auto plan = plan_on_cpu(problem);
+  if (!plan) return plan;
+  plan->why_cpu = on_gpu.failure().text;
+  if (log_wanted()) log(text("auto: the CPU computes {}, since: {}", problem.line(), plan->why_cpu));
   return plan;
 }
 
+}  // namespace
+
+Result<fh_plan> make_plan(const Problem& problem, const Target& target) {
+  switch (target.kind) {
+    case Target::Kind::cpu: return plan_on_cpu(problem);
+    case Target::Kind::named: return plan_for(problem, target.device, target.hints);
+    case Target::Kind::automatic: return plan_anywhere(problem, target);
+    case Target::Kind::hopper: return plan_on_gpu(problem, target.ordinal, target.hints);
+  }
+  return Failure{FH_INTERNAL, "a target of no kind"};
+}
+
+namespace {
+
+// "hopper:1" is GPU 1.
+Result<int> number_of_gpu(const std::string& where) {
+  const std::string begin = "hopper:";
+  int ordinal = -1;
+  if (number_after(where, begin, ordinal) && ordinal >= 0) return ordinal;
+  return Failure{FH_NO_DEVICE,
+                 text("target is \"{}\"; after \"hopper:\" stands the number of a GPU. Use \"hopper:0\" "
+                      "for the first one.",
+                      where)};
+}
+
+}  // namespace
+
 Result<Target> read_target(const char* target) {
   using Kind = Target::Kind;
-  const std::string_view name = target ? target : "auto";
-  if (name == "auto") return Target{};
-  if (name == "cpu") return Target{.kind = Kind::cpu, .ordinal = -1, .device = {}};
-  if (name == "hopper") return Target{.kind = Kind::hopper, .ordinal = -1, .device = {}};
+  const std::string name = target ? target : "auto";
+  Target read;
+  std::vector<std::string> words;  // but for the hints
+  for (std::string& word : split(name, ' '))
+    if (!read.hints.read(word)) words.push_back(std::move(word));
+  const bool hinted = !read.hints.line().empty();
+  const std::string where = words.empty() ? "" : words[0];
 
-  const std::string_view numbered = "hopper:";
-  if (name.substr(0, numbered.size()) == numbered) {
-    Target hopper{.kind = Kind::hopper, .ordinal = -1, .device = {}};
-    const char* const end = name.data() + name.size();
-    const auto read = std::from_chars(name.data() + numbered.size(), end, hopper.ordinal);
-    if (read.ec == std::errc() && read.ptr == end && hopper.ordinal >= 0) return hopper;
-    return Failure{FH_NO_DEVICE, text("target is \"{}\"; behind \"hopper:\" stands the number of a GPU. Use "
-                                      "\"hopper:0\" for the first one.",
-                                      name)};
+  if (where == "auto" && words.size() == 1) return read;
+  if (where == "cpu" && words.size() == 1) {
+    read.kind = Kind::cpu;
+    if (!hinted) return read;
+    return Failure{FH_NO_DEVICE, text("target is \"{}\"; hints are for the kernels of a GPU. Leave them out.", name)};
   }
-
-  auto device = Device::parse(std::string(name));
-  if (device) return Target{.kind = Kind::named, .ordinal = -1, .device = std::move(*device)};
-  return Failure{FH_NO_DEVICE, text("target is \"{}\", which names neither a backend nor a GPU: {} Use \"auto\", "
-                                    "\"hopper\", \"hopper:1\", \"cpu\" or a GPU to plan for, \"h200 132sm\".",
-                                    name, device.failure().text)};
+  if (words.size() == 1 && (where == "hopper" || where.starts_with("hopper:"))) {
+    read.kind = Kind::hopper;
+    if (where == "hopper") return read;
+    const auto ordinal = number_of_gpu(where);
+    if (!ordinal) return ordinal.failure();
+    read.ordinal = *ordinal;
+    return read;
+  }
+  auto device = Device::parse(words);
+  if (!device)
+    return Failure{FH_NO_DEVICE,
+                   text("target is \"{}\", which names neither a backend nor a GPU: {} Use \"auto\", \"hopper\", "
+                        "\"hopper:1\", \"cpu\" or a GPU to plan for, \"h200\"; on a GPU with hints such as "
+                        "tiles=128x64s3, section=16MiB, tail=30%, late=8.",
+                        name, device.failure().text)};
+  read.kind = Kind::named;
+  read.device = std::move(*device);
+  return read;
 }
 
 }  // namespace froghopper

@@ -18,10 +18,13 @@ using PlanPointer = std::shared_ptr<const fh_plan>;
 static_assert(sizeof(fh_problem) == sizeof(size_t) + 12 * sizeof(int64_t) + 10 * sizeof(int32_t),
               "its fields, no gaps");
 
+// Of Question::gpu, beside ordinals and -1 for none.
+constexpr int on_host = -2;
+
 struct Question {
   fh_problem problem;
   const char* target;
-  int gpu;  // which one "auto" and "hopper" mean at this moment
+  int gpu;  // which one "auto" and "hopper" mean at this moment; on_host: "auto" means the CPU
 };
 
 std::string key_of(const Question& question) {
@@ -69,18 +72,35 @@ Result<PlanPointer> make(const Question& question) {
   if (!problem) return problem.failure();
   auto target = read_target(question.target);
   if (!target) return target.failure();
+  const bool automatic = target->kind == Target::Kind::automatic;
+  if (automatic && question.gpu == on_host) target->kind = Target::Kind::cpu;
+  if (automatic) target->ordinal = question.gpu;
   auto plan = make_plan(*problem, *target);
   if (!plan) return plan.failure();  // not kept: the reason may go away, a driver be loaded
+  if (automatic && question.gpu == on_host) plan->why_cpu = "the tensors are in host memory.";
   return table.add(key_of(question), std::make_shared<const fh_plan>(std::move(*plan)));
+}
+
+// Where the tensors are decides for "auto": the GPU that holds them, not the one that is current.
+int gpu_meant(const char* target, const fh_tensors* tensors) {
+  if (std::strcmp(target, "cpu") == 0) return -1;
+  const void* const data = tensors ? (tensors->q.data ? tensors->q.data : tensors->o.data) : nullptr;
+  if (std::strncmp(target, "auto", 4) != 0 || !data) return runtime::current_gpu();
+  switch (const runtime::Home home = runtime::home_of(data); home.kind) {
+    case runtime::Home::Kind::host: return on_host;
+    case runtime::Home::Kind::managed: return runtime::current_gpu();
+    case runtime::Home::Kind::gpu: return home.gpu;
+  }
+  return -1;
 }
 
 }  // namespace
 
-Result<PlanPointer> cached_plan(const fh_problem& user, const char* target) {
+Result<PlanPointer> cached_plan(const fh_problem& user, const char* target, const fh_tensors* tensors) {
   auto whole = whole_problem(user);
   if (!whole) return whole.failure();
-  Question question{*whole, target ? target : "auto", -1};
-  if (std::strcmp(question.target, "cpu") != 0) question.gpu = runtime::current_gpu();
+  const char* const where = target ? target : "auto";
+  const Question question{*whole, where, gpu_meant(where, tensors)};
   if (last.answers(question)) return last.plan;
 
   PlanPointer plan = table.find(key_of(question));

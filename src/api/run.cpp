@@ -6,7 +6,6 @@
 #include "src/api/run.hpp"
 
 #include "src/base/text.hpp"
-#include "src/cpu/cpu.hpp"
 #include "src/problem/tensors.hpp"
 #include "src/runtime/runtime.hpp"
 
@@ -24,11 +23,11 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
     return Failure{FH_NO_DEVICE,
                    "this plan was made for a GPU that was only named; it can be read, not run. Make one "
                    "for \"hopper\" or \"cpu\"."};
-  auto views = bind(plan.problem, tensors);  // pointers, strides, what the options demand
+  auto views = bind(plan.problem(), tensors);  // pointers, strides, what the options demand
   if (!views) return views.failure();
-  if (plan.problem.rows_q() == 0) return {};  // o and lse have no rows: all of them are written
+  if (plan.problem().rows_q() == 0) return {};  // o and lse have no rows: all of them are written
 
-  if (plan.hopper) return run_on_gpu(*plan.hopper, *views, workspace, workspace_bytes, stream);
+  if (const Plan* gpu = plan.gpu()) return run_on_gpu(*gpu, *views, workspace, workspace_bytes, stream);
   return run_on_cpu(plan, *views);
 }
 
@@ -36,32 +35,26 @@ namespace {
 
 Result<void> run_on_gpu(const Plan& plan, const Views& views, void* workspace, size_t workspace_bytes, void* stream) {
   const auto wrong = [](std::string text) { return Failure{FH_INVALID_TENSOR, std::move(text)}; };
-  const size_t needed = plan.workspace_bytes;
+  const size_t needed = plan.workspace.bytes;
   if (needed > 0 && !workspace)
     return wrong(
         text("workspace is NULL; this plan needs {} bytes (fh_plan_workspace_bytes). Give it GPU memory.", needed));
   if (workspace_bytes < needed)
     return wrong(text("workspace_bytes is {}; this plan needs {} (fh_plan_workspace_bytes). Give it more.",
                       workspace_bytes, needed));
-  if (needed > 0 && reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
-    return wrong(text("workspace is at address {}; it lies at a multiple of 16 bytes. Align it.", workspace));
+  if (needed > 0 && reinterpret_cast<uintptr_t>(workspace) % slice_alignment != 0)
+    return wrong(
+        text("workspace is at address {}; it lies at a multiple of {} bytes, as what cudaMalloc returns. "
+             "Align it.",
+             workspace, slice_alignment));
   return runtime::launch(plan, views, workspace, stream);
 }
 
 // A GPU's address would make the process fall over, so each pointer is asked where it lies; without a driver that is
 // known beforehand.
 Result<void> all_on_cpu(const fh_plan& plan, const Views& views) {
-  const std::pair<const char*, const void*> pointers[] = {{"q.data", views.q.data},
-                                                          {"k.data", views.k.data},
-                                                          {"v.data", views.v.data},
-                                                          {"o.data", views.o.data},
-                                                          {"lse", views.lse},
-                                                          {"cu_seqlens_q", views.cu_seqlens_q},
-                                                          {"cu_seqlens_kv", views.cu_seqlens_kv},
-                                                          {"seqused_q", views.seqused_q},
-                                                          {"seqused_kv", views.seqused_kv},
-                                                          {"sink", views.sink}};
-  for (const auto& [name, address] : pointers) {
+  for (const Tensor& tensor : tensors()) {
+    const void* const address = (views.*tensor.view).data;
     const int gpu = address ? runtime::gpu_of(address) : -1;
     if (gpu < 0) continue;
     return Failure{
@@ -69,20 +62,17 @@ Result<void> all_on_cpu(const fh_plan& plan, const Views& views) {
         plan.why_cpu.empty()
             ? text("{} is memory of GPU {}; this plan runs on the CPU. Make one for \"hopper\", or give it "
                    "host memory.",
-                   name, gpu)
+                   tensor.name, gpu)
             : text("{} is memory of GPU {}; this plan runs on the CPU because of this: {} Give it host "
                    "memory if that is what you want.",
-                   name, gpu, plan.why_cpu)};
+                   tensor.name, gpu, plan.why_cpu)};
   }
   return {};
 }
 
 Result<void> run_on_cpu(const fh_plan& plan, const Views& views) {
-  auto here = all_on_cpu(plan, views);
-  if (!here) return here;
-  auto lengths = check_lengths(plan.problem, views);
-  if (!lengths) return lengths;
-  return cpu::forward(plan.problem, views);
+  if (auto here = all_on_cpu(plan, views); !here) return here;
+  return cpu::run(*plan.cpu(), views);
 }
 
 }  // namespace

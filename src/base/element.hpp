@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // base: what one number of a tensor in memory or in a file may be.
 #pragma once
-#include "contract/dtype.h"
+#include "contract/types.h"
 
 namespace froghopper {
 

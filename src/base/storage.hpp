@@ -7,12 +7,19 @@
 #include <cstdint>
 #include <cstring>
 
-#include "contract/dtype.h"
+#include "src/base/element.hpp"
 
 namespace froghopper {
 
 // Half the distance between 1 and the next number: the largest relative error of one rounding.
-constexpr double unit_roundoff(Dtype t) { return t == Dtype::f16 ? 0x1p-11 : t == Dtype::bf16 ? 0x1p-8 : 0x1p-24; }
+constexpr double unit_roundoff(Dtype t) {
+  switch (t) {
+    case Dtype::f16: return 0x1p-11;
+    case Dtype::bf16: return 0x1p-8;
+    case Dtype::f32: return 0x1p-24;
+  }
+  return 0;
+}
 
 inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
@@ -43,23 +50,35 @@ inline uint16_t float_to_f16(float x) {
   return sign | static_cast<uint16_t>(((exponent + 15) << 10) + fraction - 1024);
 }
 
-inline float load(const void* tensor, int64_t element, Dtype t) {
-  if (t == Dtype::f32) return static_cast<const float*>(tensor)[element];
-  const uint16_t bits = static_cast<const uint16_t*>(tensor)[element];
-  return t == Dtype::f16 ? f16_to_float(bits) : bf16_to_float(bits);
-}
-
-inline void store(void* tensor, int64_t element, Dtype t, float x) {
-  if (t == Dtype::f32) {
-    static_cast<float*>(tensor)[element] = x;
-  } else {
-    static_cast<uint16_t*>(tensor)[element] = t == Dtype::f16 ? float_to_f16(x) : float_to_bf16(x);
-  }
-}
-
 inline float rounded(float x, Dtype t) {
-  if (t == Dtype::f32) return x;
-  return t == Dtype::f16 ? f16_to_float(float_to_f16(x)) : bf16_to_float(float_to_bf16(x));
+  switch (t) {
+    case Dtype::f16: return f16_to_float(float_to_f16(x));
+    case Dtype::bf16: return bf16_to_float(float_to_bf16(x));
+    case Dtype::f32: return x;
+  }
+  return x;
+}
+
+// One element of a tensor of numbers; integers are read as such.
+inline float load(const void* tensor, int64_t i, Element e) {
+  switch (e) {
+    case Element::f16: return f16_to_float(static_cast<const uint16_t*>(tensor)[i]);
+    case Element::bf16: return bf16_to_float(static_cast<const uint16_t*>(tensor)[i]);
+    case Element::f32: return static_cast<const float*>(tensor)[i];
+    case Element::i32: return static_cast<float>(static_cast<const int32_t*>(tensor)[i]);
+    case Element::i64: return static_cast<float>(static_cast<const int64_t*>(tensor)[i]);
+  }
+  return 0;
+}
+
+inline void store(void* tensor, int64_t i, Element e, float x) {
+  switch (e) {
+    case Element::f16: static_cast<uint16_t*>(tensor)[i] = float_to_f16(x); return;
+    case Element::bf16: static_cast<uint16_t*>(tensor)[i] = float_to_bf16(x); return;
+    case Element::f32: static_cast<float*>(tensor)[i] = x; return;
+    case Element::i32: static_cast<int32_t*>(tensor)[i] = static_cast<int32_t>(x); return;
+    case Element::i64: static_cast<int64_t*>(tensor)[i] = static_cast<int64_t>(x); return;
+  }
 }
 
 }  // namespace froghopper

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "contract/dtype.h"
+#include "contract/types.h"
 #include "src/base/storage.hpp"
 
 #if defined(FROGHOPPER_CPU_CONVERT_INL) == defined(HWY_TARGET_TOGGLE)
@@ -38,7 +38,7 @@ inline constexpr bool one_by_one = HWY_TARGET == HWY_SCALAR;
 // count: a multiple of 8.
 inline void to_floats(const void* from, Dtype type, int count, float* to) {
   if (one_by_one) {
-    for (int i = 0; i < count; ++i) to[i] = froghopper::load(from, i, type);
+    for (int i = 0; i < count; ++i) to[i] = froghopper::load(from, i, element_of(type));
     return;
   }
   if (type == Dtype::f16) return halves_to_floats(static_cast<const hwy::float16_t*>(from), count, to);
@@ -59,7 +59,7 @@ HWY_INLINE hn::Vec<Eight> ready_to_cut(hn::Vec<Eight> x) {
 // count: a multiple of 8. Rounds to nearest, ties to even.
 inline void from_floats(const float* from, Dtype type, int count, void* to) {
   if (one_by_one) {
-    for (int i = 0; i < count; ++i) froghopper::store(to, i, type, from[i]);
+    for (int i = 0; i < count; ++i) froghopper::store(to, i, element_of(type), from[i]);
     return;
   }
   const Eight d;

@@ -7,8 +7,18 @@
 
 namespace froghopper::cpu {
 
-Result<void> supports(const Problem&);
-Result<void> forward(const Problem&, const Views&);  // at most 4 MB of scratch a thread
-std::string line(const Problem&);                    // "cpu avx512bf16 q64.kv128 threads 2": what runs here
+struct Kernel;
+
+// How a problem is computed here, as a value.
+struct Plan {
+  Problem problem;
+  const Kernel* kernel = nullptr;  // the kind of vector unit
+  int64_t threads = 1;
+
+  std::string line() const;         // "PROBLEM -> cpu avx512 q64.kv128 threads 2"
+  std::string explanation() const;  // the same without the problem, and the memory
+};
+Result<Plan> plan(const Problem&);
+Result<void> run(const Plan&, const Views&);
 
 }  // namespace froghopper::cpu

@@ -56,14 +56,14 @@ std::vector<Sequence> sequences_of(const Problem& p, const Views& views) {
   std::vector<Sequence> all;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Rows q = rows_q(p, views, b), kv = rows_kv(p, views, b);
-    all.push_back({p.varlen ? 0 : b, q.first, kv.first, q.extent, q.used, kv.used, 0});
+    all.push_back({q.batch, q.first, kv.first, q.extent, q.used, kv.used, 0});
   }
   const auto more_work = [](const Sequence& a, const Sequence& b) {
     return static_cast<double>(a.used_q) * a.used_kv > static_cast<double>(b.used_q) * b.used_kv;
   };
   std::stable_sort(all.begin(), all.end(), more_work);
   if (p.varlen) {  // rows behind the last sequence have no keys; their o and lse are written all the same
-    const int64_t end = p.batch == 0 ? 0 : views.cu_seqlens_q[p.batch];
+    const int64_t end = p.batch == 0 ? 0 : views.cu_seqlens_q.as<int32_t>()[p.batch];
     all.push_back({0, end, 0, p.total_q - end, 0, 0, 0});
   }
   return all;
@@ -98,11 +98,6 @@ class Scratch {
   float* floats_ = nullptr;
   size_t size_ = 0;
 };
-
-char* address(const View& view, Dtype type, int64_t batch, int64_t row, int64_t head) {
-  const int64_t element = batch * view.stride_batch + row * view.stride_seq + head * view.stride_head;
-  return static_cast<char*>(view.data) + element * size_of(type);
-}
 
 class Forward {
  public:
@@ -140,8 +135,8 @@ class Forward {
                    .dim_v = static_cast<int>(p_.dim_v),
                    .scale = p_.scale,
                    .softcap = p_.softcap,
-                   .k = address(views_.k, p_.dtype, s.batch, s.first_kv, head_kv),
-                   .v = address(views_.v, p_.dtype, s.batch, s.first_kv, head_kv),
+                   .k = views_.k.address(s.batch, s.first_kv, head_kv),
+                   .v = views_.v.address(s.batch, s.first_kv, head_kv),
                    .stride_k = views_.k.stride_seq,
                    .stride_v = views_.v.stride_seq,
                    .lanes = lanes,
@@ -153,13 +148,12 @@ class Forward {
     const int64_t i = index / cut_.group, head = head_kv * cut_.group + index % cut_.group;
     const int64_t row = s.first_q + i;
     const Visible visible = i < s.used_q ? visible_keys(p_, s.used_q, s.used_kv, i) : Visible{0, 0};
-    const int64_t lse = s.batch * views_.lse_stride_batch + head * views_.lse_stride_head + row;
-    return {.q = address(views_.q, p_.dtype, s.batch, row, head),
-            .o = address(views_.o, p_.dtype, s.batch, row, head),
-            .lse = views_.lse ? views_.lse + lse : nullptr,
+    return {.q = views_.q.address(s.batch, row, head),
+            .o = views_.o.address(s.batch, row, head),
+            .lse = views_.lse.data ? reinterpret_cast<float*>(views_.lse.address(s.batch, row, head)) : nullptr,
             .begin = visible.begin,
             .end = visible.end,
-            .sink = p_.sink ? views_.sink[head] : no_sink};
+            .sink = p_.sink && i < s.used_q ? views_.sink.as<float>()[head] : no_sink};
   }
 
   const Problem& p_;
@@ -169,26 +163,32 @@ class Forward {
 
 }  // namespace
 
-Result<void> supports(const Problem&) { return {}; }  // whatever Problem::from accepts
+Result<Plan> plan(const Problem& p) {  // whatever Problem::from accepts
+  return Plan{.problem = p, .kernel = &kernels().front(), .threads = threads_for(p)};
+}
 
-Result<void> forward(const Problem& p, const Views& views) { return forward(p, views, kernels().front()); }
-
-Result<void> forward(const Problem& p, const Views& views, const Kernel& kernel) {
+Result<void> run(const Plan& plan, const Views& views) {
+  const Problem& p = plan.problem;
   if (Result<void> lengths = check_lengths(p, views); !lengths) return lengths;
-  const int64_t threads = threads_for(p);
   try {
-    const Cut pieces = cut(p, views, threads, kernel.block_lanes);
-    if (Forward(p, views, pieces).run(threads, kernel)) return {};
+    const Cut pieces = cut(p, views, plan.threads, plan.kernel->block_lanes);
+    if (Forward(p, views, pieces).run(plan.threads, *plan.kernel)) return {};
   } catch (const std::bad_alloc&) {}
   return Failure{FH_INTERNAL,
                  text("{} threads need {} KiB of memory each; the system gives no more. Free some, or set "
                       "max_sms to fewer threads.",
-                      threads, scratch_floats(p.dim_qk, p.dim_v) * sizeof(float) / 1024)};
+                      plan.threads, scratch_floats(p.dim_qk, p.dim_v) * sizeof(float) / 1024)};
 }
 
-std::string line(const Problem& p) {
-  const Kernel& kernel = kernels().front();
-  return text("cpu {} q{}.kv{} threads {}", kernel.name, kernel.block_lanes, tile_kv, threads_for(p));
+std::string Plan::line() const {
+  return text("{} -> cpu {} q{}.kv{} threads {}", problem.line(), kernel->name, kernel->block_lanes, tile_kv,
+              threads);
+}
+
+std::string Plan::explanation() const {
+  return text("cpu {} q{}.kv{} threads {}\n  workspace  0 bytes; {} KiB of scratch a thread", kernel->name,
+              kernel->block_lanes, tile_kv, threads,
+              scratch_floats(problem.dim_qk, problem.dim_v) * sizeof(float) / 1024);
 }
 
 }  // namespace froghopper::cpu

@@ -215,8 +215,8 @@ class Attention {
   // One over the lane's denominator, the sink included; writes lse.
   static float weight_of_all(const Block& b, int i) {
     const Lane& lane = b.lanes[i];
-    if (lane.begin >= lane.end) {
-      if (lane.lse) *lane.lse = minus_infinity;
+    if (lane.begin >= lane.end) {  // the sink alone is in the denominator
+      if (lane.lse) *lane.lse = lane.sink;
       return 0;
     }
     double largest = b.known.largest[i], sum = b.known.sum[i], shrunk = 1;

@@ -20,7 +20,7 @@ struct Lane {
   void* o;             // dim_v numbers
   float* lse;          // null: not wanted
   int64_t begin, end;  // keys that it sees; begin >= end: none
-  float sink;          // the logit of its head, natural units; -inf: none
+  float sink;          // the logit of its head, natural units; -inf: none, or a row of no sequence
 };
 
 struct Work {
@@ -55,7 +55,5 @@ struct Kernel {
   int block_lanes;   // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
 };
 const std::vector<Kernel>& kernels();  // that this machine runs, the fastest first; the last one runs anywhere
-
-Result<void> forward(const Problem&, const Views&, const Kernel&);
 
 }  // namespace froghopper::cpu

@@ -27,22 +27,19 @@ struct Sequence {
   int64_t first_q, first_kv;  // row of the tensor that is the sequence's row 0
   int64_t rows_q, rows_kv;    // rows that count
 
-  Sequence(const Problem& p, const Views& views, int64_t index)
-      : batch(p.varlen ? 0 : index),
-        first_q(froghopper::rows_q(p, views, index).first),
-        first_kv(froghopper::rows_kv(p, views, index).first),
-        rows_q(froghopper::rows_q(p, views, index).used),
-        rows_kv(froghopper::rows_kv(p, views, index).used) {}
+  Sequence(const Problem& p, const Views& views, int64_t index) {
+    const Rows q = froghopper::rows_q(p, views, index), kv = froghopper::rows_kv(p, views, index);
+    batch = q.batch;
+    first_q = q.first, first_kv = kv.first;
+    rows_q = q.used, rows_kv = kv.used;
+  }
 };
 
 // Places in dense tensors [batch, seq, heads, dim] and in lse [batch, heads, seq]; packed tensors have batch = 1.
 struct Dense {
   int64_t seq_q, seq_kv, heads_q, heads_kv;
   explicit Dense(const Problem& p)
-      : seq_q(p.varlen ? p.total_q : p.seq_q),
-        seq_kv(p.varlen ? p.total_kv : p.seq_kv),
-        heads_q(p.heads_q),
-        heads_kv(p.heads_kv) {}
+      : seq_q(p.extent_q()), seq_kv(p.extent_kv()), heads_q(p.heads_q), heads_kv(p.heads_kv) {}
   int64_t q(const Sequence& s, int64_t i, int64_t head, int64_t dim) const {
     return ((s.batch * seq_q + s.first_q + i) * heads_q + head) * dim;
   }
@@ -76,11 +73,11 @@ struct Matrix {
 };
 
 template <class Real>
-Matrix<Real> read(const View& view, Dtype type, int64_t batch, int64_t first, int64_t rows, int64_t head) {
+Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head) {
   Matrix<Real> m{view.dim, std::vector<Real>(rows * view.dim)};
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t begin = batch * view.stride_batch + (first + i) * view.stride_seq + head * view.stride_head;
-    for (int64_t c = 0; c < view.dim; ++c) m.numbers[i * view.dim + c] = load(view.data, begin + c, type);
+    const int64_t begin = view.at(batch, first + i, head);
+    for (int64_t c = 0; c < view.dim; ++c) m.numbers[i * view.dim + c] = load(view.data, begin + c, view.element);
   }
   return m;
 }
@@ -94,9 +91,9 @@ struct Head {
   Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
       : index(head),
         index_kv(head / (p.heads_q / p.heads_kv)),
-        q(read<Real>(views.q, p.dtype, s.batch, s.first_q, s.rows_q, head)),
-        k(read<Real>(views.k, p.dtype, s.batch, s.first_kv, s.rows_kv, index_kv)),
-        v(read<Real>(views.v, p.dtype, s.batch, s.first_kv, s.rows_kv, index_kv)) {}
+        q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head)),
+        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv)),
+        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv)) {}
 };
 
 template <class Real>
@@ -115,15 +112,19 @@ template <class Real, bool rounds>
 void attend_row(const Problem& p, const Views& views, const Sequence& s, const Head<Real>& head, int64_t i, double* o,
                 double* lse) {
   const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
-  if (visible.begin >= visible.end) return;  // also with a sink: a row that sees no key has no output
+  const float sink = p.sink ? views.sink.as<float>()[head.index] : 0;
+  if (visible.begin >= visible.end) {  // no output; the sink alone is in the denominator
+    if (p.sink) *lse = sink;
+    return;
+  }
 
   std::vector<Real> scores;
   for (int64_t j = visible.begin; j < visible.end; ++j) scores.push_back(score(p, head.q.row(i), head.k.row(j)));
   Real largest = *std::max_element(scores.begin(), scores.end());
-  if (p.sink) largest = std::max(largest, static_cast<Real>(views.sink[head.index]));
+  if (p.sink) largest = std::max(largest, static_cast<Real>(sink));
 
   // Sums of o are divided by the denominator at the end; e^largest is taken out of both, so that nothing overflows.
-  Real denominator = p.sink ? std::exp(static_cast<Real>(views.sink[head.index]) - largest) : Real(0);
+  Real denominator = p.sink ? std::exp(static_cast<Real>(sink) - largest) : Real(0);
   std::vector<Real> sums(p.dim_v, Real(0));
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     Real weight = std::exp(scores[j - visible.begin] - largest);
@@ -184,7 +185,7 @@ void add_row_gradients(const Problem& p, const Views& views, const Sequence& s, 
 
   double delta = 0;
   for (int64_t c = 0; c < p.dim_v; ++c) delta += row_grad_o[c] * row_o[c];
-  if (p.sink) g.sink[head.index] -= std::exp(views.sink[head.index] - lse) * delta;
+  if (p.sink) g.sink[head.index] -= std::exp(views.sink.as<float>()[head.index] - lse) * delta;
 
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     const double s_j = score(p, head.q.row(i), head.k.row(j));

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/plan/order.hpp"
-
+// plan: the numbers of the order in which CTAs take work items, contract/order.h.
 #include <algorithm>
+
+#include "src/plan/forward.hpp"
 
 namespace froghopper {
 namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// K and V of a section stay in L2 while its works run, beside the Q and O that stream through: 32 MiB of the H200's 60.
+// K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 32 MiB of the H200's 60.
 // Short sequences have few q tiles to use a section again; half of it wastes less at the section's end. Measured on an
 // H200 with causal masks: 8 to 128 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md has the table.
-int64_t section_bytes(const Device& device, int64_t seq_q) {
+int64_t section_bytes(const Device& device, int64_t seq_q, const Hints& hints) {
+  if (hints.section_mib) return int64_t{*hints.section_mib} << 20;
   const int64_t share = device.l2_bytes * 8 / 15;
   return seq_q <= 1024 ? share / 2 : share;
 }
@@ -20,36 +22,42 @@ int64_t section_bytes(const Device& device, int64_t seq_q) {
 // same measurement. Tiles of 192 and 256 rows are few and unequal; at dim 256 one kv tile of work weighs more, so more
 // are needed.
 int tail_percent(const FwdVariant& v, int64_t q_tiles) {
-  if (v.tile_q > 128) return 50;
+  if (v.tiles.q > 128) return 50;
   if (q_tiles <= 4) return 0;
-  if (q_tiles <= 8) return v.dim_v == 256 ? 50 : 30;
-  return v.dim_v == 256 && q_tiles > 16 ? 70 : 50;
+  if (q_tiles <= 8) return v.dims.v == 256 ? 50 : 30;
+  return v.dims.v == 256 && q_tiles > 16 ? 70 : 50;
 }
+
+// A CTA that draws its next item late leaves it to whoever is free first; one that draws early hides the counter's
+// memory behind the item it is at. The way to the counter and back takes about as long as two kv tiles.
+constexpr int late_tiles_default = 8;
 
 }  // namespace
 
-int64_t works_at_most(const Problem& p, int tile_q) {
+int64_t items_at_most(const Problem& p, int tile_q) {
   const int64_t tiles = p.varlen ? p.total_q / tile_q + p.batch : p.batch * ceil_div(p.seq_q, tile_q);
   return tiles * p.heads_q;
 }
 
-Order order_works(const Problem& p, const FwdVariant& v, const Device& device) {
-  const int64_t q_tiles = ceil_div(p.seq_q, v.tile_q), pairs = p.batch * p.heads_q;
+Order order_items(const Problem& p, const FwdVariant& v, const Device& device, const Hints& hints) {
+  const int64_t q_tiles = ceil_div(p.seq_q, v.tiles.q), pairs = p.batch * p.heads_q;
   Order order{
-      .works = static_cast<int>(works_at_most(p, v.tile_q)),
+      .items = static_cast<int>(items_at_most(p, v.tiles.q)),
       .pairs = static_cast<int>(pairs),
       .q_tiles = static_cast<int>(q_tiles),
       .section = 1,  // without a mask all tiles weigh the same: one pair after the other, K and V are read once
-      .tail = 0};
+      .tail = 0,
+      .late_tiles = hints.late_tiles.value_or(late_tiles_default)};
   if (v.mask == Mask::none || pairs == 0) return order;
 
   const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;
-  const int64_t bytes = section_bytes(device, p.seq_q);
+  const int64_t bytes = section_bytes(device, p.seq_q, hints);
   const int64_t together = v.ragged ? p.heads_q : pairs;  // ragged: sequences come one after the other
   // Equal sections: a small remainder would end with few heavy tiles.
   const int64_t sections = std::clamp<int64_t>((together * pair_bytes + bytes / 2) / bytes, 1, together);
   order.section = static_cast<int>(ceil_div(together, sections));
-  if (!v.ragged) order.tail = static_cast<int>(q_tiles * tail_percent(v, q_tiles) / 100);
+  const int percent = hints.tail_percent.value_or(tail_percent(v, q_tiles));
+  if (!v.ragged) order.tail = static_cast<int>(q_tiles * percent / 100);
   return order;
 }
 

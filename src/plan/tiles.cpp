@@ -1,50 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/plan/tiles.hpp"
-
+// plan: tuned tile shapes of the forward kernel.
+#include <algorithm>
 #include <array>
-#include <cstdio>
+
+#include "src/plan/forward.hpp"
 
 namespace froghopper {
 namespace {
 
 // Columns of Q and K, columns of V and O. Multiples of 32, because O leaves the registers 32 columns at a time. More
 // pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the tile's products.
-constexpr std::array<TileDims, 6> kernel_dims = {
-    {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}};
+constexpr std::array<Dims, 6> kernel_dims = {{{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}};
+
+// The most keys that one query row sees.
+int64_t keys_seen(const Problem& p) {
+  if (p.window_left == all_keys || p.window_right == all_keys) return p.seq_kv;
+  return std::min(p.seq_kv, p.window_left + 1 + p.window_right);
+}
+
+// How long a launch takes with tiles of so many query rows, in rows x kv tiles of the busiest SM. Without a mask items
+// are equal and SMs take them in rounds. With one they are unequal, half as heavy on average, and drawn one by one; the
+// heaviest is the least that a launch takes.
+double rounds_of_rows(const Problem& p, int tile_q, int sms) {
+  const int64_t items = items_at_most(p, tile_q);
+  const double rounds = p.masked() ? std::max(1.0, 0.5 * static_cast<double>(items) / sms)
+                                   : static_cast<double>((items + sms - 1) / sms);
+  return rounds * tile_q;
+}
+
+// Where there is work for every SM, 192 rows read K and V less often than 128 and are up to a tenth faster; where
+// there is little, 192 rows leave SMs idle that 128 would use.
+constexpr double worth_of_192_rows = 1.08;
+
+Tiles of_two(const Problem& p, int sms, Tiles rows_192, Tiles rows_128) {
+  const bool idle = worth_of_192_rows * rounds_of_rows(p, 128, sms) < rounds_of_rows(p, 192, sms);
+  return idle ? rows_128 : rows_192;
+}
 
 }  // namespace
 
-std::optional<TileDims> tile_dims(int64_t dim_qk, int64_t dim_v) {
-  for (const TileDims& dims : kernel_dims)
+std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
+  for (const Dims& dims : kernel_dims)
     if (dim_qk <= dims.qk && dim_v <= dims.v) return dims;
   return std::nullopt;
 }
 
 // Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at once, beside
 // about 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md. Of those
-// that fit the fastest on an H200 was taken, at 512 to 16k keys. Few keys want small tiles, whose remainders waste
-// less; many want 192 query rows, which read K and V less often.
-Tiles tuned_tiles(TileDims dims, Mask mask, int64_t keys) {
+// that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which kernel". Few keys want
+// small tiles, whose remainders waste less; many want 192 query rows, which read K and V less often.
+Tiles tuned_tiles(const Problem& p, Dims dims, int sms) {
+  const Mask mask = kernel_mask(p);
+  const int64_t keys = keys_seen(p);
   // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
   if (dims.qk == 64) return mask == Mask::window ? Tiles{192, 64, 5} : Tiles{256, 64, 4};
-  if (dims.qk == 96)
-    return keys < 2048 ? Tiles{128, 128, 2} : mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
+  if (dims.qk == 96) {
+    constexpr Tiles rows_128{128, 128, 2};
+    if (keys < 2048) return rows_128;
+    return of_two(p, sms, mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3}, rows_128);
+  }
   if (dims.qk == 128) {
-    const bool small =
-        keys < 2048 && (mask == Mask::none || keys > 512);  // few causal rows: what is masked away counts
-    return small ? Tiles{128, 128, 2} : Tiles{192, 64, 4};
+    constexpr Tiles rows_192{192, 64, 4}, rows_128{128, 128, 2};
+    // Of few causal keys much is masked away in tiles of 128.
+    if (keys < 2048 && (mask == Mask::none || keys > 512)) return rows_128;
+    return of_two(p, sms, rows_192, rows_128);
   }
   if (dims.qk == 192 && dims.v == 128) return keys < 2048 ? Tiles{128, 64, 3} : Tiles{128, 96, 2};
   if (dims.qk == 192) return {128, 80, 2};
   return {128, 64, 2};
-}
-
-std::optional<Tiles> parse_tiles(const std::string& text) {
-  Tiles tiles{};
-  int end = 0;
-  const int got = std::sscanf(text.c_str(), "%dx%ds%d%n", &tiles.q, &tiles.kv, &tiles.stages, &end);
-  if (got != 3 || text[end] != '\0') return std::nullopt;
-  return tiles;
 }
 
 }  // namespace froghopper

@@ -14,12 +14,16 @@ struct Side {
   const int32_t *cu_seqlens, *seqused;
 };
 
-Side queries(const Problem& p, const Views& v) { return {"q", p.seq_q, p.total_q, v.cu_seqlens_q, v.seqused_q}; }
-Side keys(const Problem& p, const Views& v) { return {"kv", p.seq_kv, p.total_kv, v.cu_seqlens_kv, v.seqused_kv}; }
+Side queries(const Problem& p, const Views& v) {
+  return {"q", p.seq_q, p.total_q, v.cu_seqlens_q.as<int32_t>(), v.seqused_q.as<int32_t>()};
+}
+Side keys(const Problem& p, const Views& v) {
+  return {"kv", p.seq_kv, p.total_kv, v.cu_seqlens_kv.as<int32_t>(), v.seqused_kv.as<int32_t>()};
+}
 
 Rows rows_of(const Side& side, int64_t b) {
-  Rows rows{0, side.seq, 0};
-  if (side.cu_seqlens) rows = {side.cu_seqlens[b], int64_t{side.cu_seqlens[b + 1]} - side.cu_seqlens[b], 0};
+  Rows rows{b, 0, side.seq, 0};
+  if (side.cu_seqlens) rows = {0, side.cu_seqlens[b], int64_t{side.cu_seqlens[b + 1]} - side.cu_seqlens[b], 0};
   rows.used = side.seqused ? side.seqused[b] : rows.extent;
   return rows;
 }

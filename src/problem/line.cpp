@@ -72,16 +72,11 @@ Result<Problem> Problem::parse(const std::string& line) {
   if (words[0].all != "fwd")
     return wrong(
         text("\"{}\" at offset {}: a line begins with its operation. Use fwd.", words[0].all, words[0].offset));
-  const auto named = [&](Dtype t) { return words[1].all == name_of(t); };
-  if (named(Dtype::f16))
-    p.dtype = FH_F16;
-  else if (named(Dtype::bf16))
-    p.dtype = FH_BF16;
-  else if (named(Dtype::f32))
-    p.dtype = FH_F32;
-  else
+  const auto* const dtype = std::ranges::find_if(dtypes, [&](Dtype t) { return words[1].all == name_of(t); });
+  if (dtype == std::end(dtypes))
     return wrong(text("\"{}\" at offset {}: the second word is the type. Use f16, bf16 or f32.", words[1].all,
                       words[1].offset));
+  p.dtype = static_cast<fh_dtype>(*dtype);
 
   for (size_t i = 2; i < words.size(); ++i) {
     for (size_t j = 2; j < i; ++j)
@@ -113,15 +108,6 @@ std::string Problem::line() const {
   if (deterministic) line += " det";
   if (max_sms != 0) line += text(" sms{}", max_sms);
   return line;
-}
-
-const char* name_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f16: return "f16";
-    case Dtype::bf16: return "bf16";
-    case Dtype::f32: return "f32";
-  }
-  return "?";
 }
 
 namespace {

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem: the mask rule, by index. A window may be as wide as 64 bits allow, so no sum is formed before it is known
-// to stay inside the sequence.
+// problem: the mask rule of contract/mask.h for problems, whose windows may be as wide as 64 bits allow.
 #include <algorithm>
 
+#include "contract/mask.h"
 #include "src/problem/problem.hpp"
 
 namespace froghopper {
+namespace {
 
+int64_t bound(int64_t keys) { return keys == all_keys ? no_bound<int64_t> : std::min(keys, no_bound<int64_t>); }
+
+}  // namespace
+
+// Rows and keys stay below 2^53 (Problem::from, reach), so no sum with a bound of 2^62 overflows.
 Visible visible_keys(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t row) {
-  const int64_t level = row + (problem.align == FH_BOTTOM_RIGHT ? rows_kv - rows_q : 0);  // the key beside this row
-  const int64_t left = problem.window_left, right = problem.window_right;
-  const int64_t begin = left == all_keys || left >= level ? 0 : level - left;
-  const int64_t end = right == all_keys || right >= rows_kv - 1 - level ? rows_kv : level + right + 1;
-  return {std::min(begin, rows_kv), std::max<int64_t>(end, 0)};
+  const MaskRule<Mask::window, int64_t> rule{.keys = rows_kv,
+                                             .diagonal = problem.align == FH_BOTTOM_RIGHT ? rows_kv - rows_q : 0,
+                                             .left = bound(problem.window_left),
+                                             .right = bound(problem.window_right)};
+  return {std::min(rule.begin(row), rows_kv), std::max<int64_t>(rule.end(row), 0)};
 }
 
 }  // namespace froghopper

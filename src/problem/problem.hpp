@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "contract/dtype.h"
+#include "contract/types.h"
 #include "src/base/result.hpp"
 
 namespace froghopper {
@@ -37,8 +37,13 @@ struct Problem {
 
   bool causal() const { return window_left == all_keys && window_right == 0; }
   bool masked() const { return window_left != all_keys || window_right != all_keys; }
-  int64_t rows_q() const { return varlen ? total_q : batch * seq_q; }  // rows of q and o over all sequences
-  int64_t rows_kv() const { return varlen ? total_kv : batch * seq_kv; }
+  int64_t rows_q() const { return batches() * extent_q(); }  // rows of q and o over all sequences
+  int64_t rows_kv() const { return batches() * extent_kv(); }
+
+  // The tensors' extents: packed sequences are one long sequence as far as memory goes.
+  int64_t batches() const { return varlen ? 1 : batch; }
+  int64_t extent_q() const { return varlen ? total_q : seq_q; }
+  int64_t extent_kv() const { return varlen ? total_kv : seq_kv; }
 
   bool operator==(const Problem&) const = default;
 };
@@ -46,10 +51,9 @@ struct Problem {
 Result<fh_problem> whole_problem(const fh_problem&);  // in this library's size, see sized.hpp
 
 float default_scale(int64_t dim_qk);  // 1/sqrt(dim_qk), rounded once
-const char* name_of(Dtype);           // "f16", "bf16", "f32"
 
-// Mask rule of one sequence with rows_q queries and rows_kv keys: query row i sees the keys of [begin, end).
-// The one truth for oracle, CPU backend and tests; the kernel has the same rule in 32 bits.
+// Mask rule of one sequence with rows_q queries and rows_kv keys: query row i sees the keys of [begin, end). The rule
+// itself is contract/mask.h, which the kernels use in 32 bits.
 struct Visible {
   int64_t begin, end;  // begin >= end: none
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem: the user's tensors -> Views. Nothing behind a pointer is read here: it may be memory of a GPU.
+// problem: the user's tensors -> Views, by the table; what may be wrong with them, one rule after the other.
 #include "src/problem/tensors.hpp"
 
 #include <algorithm>
@@ -12,14 +12,11 @@
 namespace froghopper {
 namespace {
 
-// A rule returns what is wrong with the tensors, or nothing.
-std::string wrong_pieces(const Problem&, const fh_tensors&);
-bool misaligned(const void* address, size_t alignment);
-std::string wrong_address(const std::string& name, const void* address, size_t alignment);
-std::string wrong_view(const char* name, const View&, int element_bytes);
+// A rule returns what is wrong with a tensor, or nothing.
+std::string wrong_presence(const Tensor&, Use, const fh_tensor&);
+std::string wrong_view(const Tensor&, const View&);
 std::string rows_overlap(const char* name, const View&);
-std::string written_twice(const Views&);
-View view_of(const fh_tensor&, int64_t batch, int64_t seq, int64_t heads, int64_t dim);
+std::string shared_address(const Problem&, const Views&);
 
 // Every version of the struct has q, k, v and o.
 constexpr size_t smallest_tensors = offsetof(fh_tensors, lse);
@@ -27,97 +24,42 @@ constexpr size_t smallest_tensors = offsetof(fh_tensors, lse);
 }  // namespace
 
 Result<Views> bind(const Problem& p, const fh_tensors& user) {
-  auto whole = whole_struct(&user, fh_tensors_init(), smallest_tensors, FH_INVALID_TENSOR, "fh_tensors");
+  const auto whole = whole_struct(&user, fh_tensors_init(), smallest_tensors, FH_INVALID_TENSOR, "fh_tensors");
   if (!whole) return whole.failure();
-  const fh_tensors& t = *whole;
   const auto wrong = [](std::string text) { return Failure{FH_INVALID_TENSOR, std::move(text)}; };
 
-  std::string bad = wrong_pieces(p, t);
-  if (!bad.empty()) return wrong(std::move(bad));
-
-  // Packed sequences are one long sequence as far as memory goes.
-  const int64_t batch = p.varlen ? 1 : p.batch;
-  const int64_t seq_q = p.varlen ? p.total_q : p.seq_q, seq_kv = p.varlen ? p.total_kv : p.seq_kv;
   Views views;
-  views.q = view_of(t.q, batch, seq_q, p.heads_q, p.dim_qk);
-  views.k = view_of(t.k, batch, seq_kv, p.heads_kv, p.dim_qk);
-  views.v = view_of(t.v, batch, seq_kv, p.heads_kv, p.dim_v);
-  views.o = view_of(t.o, batch, seq_q, p.heads_q, p.dim_v);
-  views.lse = p.rows_q() > 0 ? t.lse : nullptr;
-  views.lse_stride_batch = batch > 1 ? p.heads_q * seq_q : 0;
-  views.lse_stride_head = seq_q;
-  views.cu_seqlens_q = t.cu_seqlens_q, views.cu_seqlens_kv = t.cu_seqlens_kv;
-  views.seqused_q = t.seqused_q, views.seqused_kv = t.seqused_kv;
-  views.sink = t.sink;
-
-  const std::pair<const char*, const View&> named[] = {
-      {"q", views.q}, {"k", views.k}, {"v", views.v}, {"o", views.o}};
-  for (const auto& [name, view] : named) {
-    bad = wrong_view(name, view, size_of(p.dtype));
+  for (const Tensor& tensor : tensors()) {
+    const Use use = tensor.use(p);
+    const fh_tensor given = tensor.field.get(*whole);
+    std::string bad = wrong_presence(tensor, use, given);
+    if (!bad.empty()) return wrong(std::move(bad));
+    if (use == Use::absent) continue;
+    View& view = views.*tensor.view = view_of(tensor, p, given);
+    bad = wrong_view(tensor, view);
+    if (bad.empty() && is_written(use)) bad = rows_overlap(tensor.name, view);
     if (!bad.empty()) return wrong(std::move(bad));
   }
-  bad = rows_overlap("o", views.o);
-  if (bad.empty()) bad = written_twice(views);
+  if (p.seqused && p.batch > 0 && !views.seqused_q.data && !views.seqused_kv.data)
+    return wrong("seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one.");
+  std::string bad = shared_address(p, views);
   if (!bad.empty()) return wrong(std::move(bad));
   return views;
 }
 
 namespace {
 
-// Options demand pieces, and a piece without its option would be ignored in silence: both are refused.
-std::string wrong_pieces(const Problem& p, const fh_tensors& t) {
-  const struct {
-    const char* name;
-    const int32_t* data;
-  } cu_seqlens[] = {{"cu_seqlens_q", t.cu_seqlens_q}, {"cu_seqlens_kv", t.cu_seqlens_kv}};
-  for (const auto& cu : cu_seqlens) {
-    if (p.varlen && !cu.data)
-      return text("{} is NULL; varlen needs the first row of each sequence, batch + 1 numbers. Set it.", cu.name);
-    if (!p.varlen && cu.data)
-      return text("{} is set, but the problem is not varlen, so it would be ignored. Set varlen or leave it NULL.",
-                  cu.name);
-  }
-  if (p.seqused && p.batch > 0 && !t.seqused_q && !t.seqused_kv)
-    return "seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one.";
-  if (!p.seqused && t.seqused_q)
-    return "seqused_q is set, but the problem has no seqused, so it would be ignored. Set seqused or leave it NULL.";
-  if (!p.seqused && t.seqused_kv)
-    return "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused or leave it NULL.";
-  if (p.sink && !t.sink) return "sink is NULL; a problem with a sink needs one float for each query head. Set it.";
-  if (!p.sink && t.sink)
-    return "sink is set, but the problem has no sink, so it would be ignored. Set sink in the problem or leave it "
-           "NULL.";
-
-  const std::pair<const char*, const void*> words[] = {{"lse", t.lse},
-                                                       {"cu_seqlens_q", t.cu_seqlens_q},
-                                                       {"cu_seqlens_kv", t.cu_seqlens_kv},
-                                                       {"seqused_q", t.seqused_q},
-                                                       {"seqused_kv", t.seqused_kv},
-                                                       {"sink", t.sink}};
-  for (const auto& [name, address] : words)
-    if (misaligned(address, 4)) return wrong_address(name, address, 4);
+// Options demand tensors, and a tensor without its option would be ignored in silence: both are refused. The strided
+// ones must have memory where they have elements, see wrong_view.
+std::string wrong_presence(const Tensor& tensor, Use use, const fh_tensor& given) {
+  if (use == Use::absent && given.data)
+    return text(
+        "{0} is set, but the problem has no {1}, so it would be ignored. Set {1} in the problem, or leave {0} NULL.",
+        tensor.name, tensor.option);
+  const bool demanded = use == Use::read || use == Use::written;
+  if (demanded && !tensor.field.strided() && !given.data)
+    return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name, tensor.option, tensor.holds);
   return {};
-}
-
-bool misaligned(const void* address, size_t alignment) {
-  return reinterpret_cast<uintptr_t>(address) % alignment != 0;
-}
-
-std::string wrong_address(const std::string& name, const void* address, size_t alignment) {
-  return text("{} is at address {}; its elements have {} bytes and lie at multiples of that. Align it.", name,
-              fmt::ptr(address), alignment);
-}
-
-View view_of(const fh_tensor& t, int64_t batch, int64_t seq, int64_t heads, int64_t dim) {
-  return {.data = t.data,
-          .batch = batch,
-          .seq = seq,
-          .heads = heads,
-          .dim = dim,
-          // The stride of an extent of 1 is never used; frameworks leave anything there.
-          .stride_batch = batch > 1 ? t.stride_batch : 0,
-          .stride_seq = seq > 1 ? t.stride_seq : 0,
-          .stride_head = heads > 1 ? t.stride_head : 0};
 }
 
 struct Axis {
@@ -131,36 +73,37 @@ std::array<Axis, 3> axes_of(const View& view) {
            {"head", view.heads, view.stride_head}}};
 }
 
-bool empty(const View& view) { return view.batch == 0 || view.seq == 0; }
-
-std::string wrong_view(const char* name, const View& view, int element_bytes) {
-  if (empty(view)) return {};
+std::string wrong_view(const Tensor& tensor, const View& view) {
+  if (view.empty() || (!tensor.field.strided() && !view.data)) return {};
+  const std::string data = tensor.field.strided() ? text("{}.data", tensor.name) : tensor.name;
   if (!view.data)
-    return text("{}.data is NULL; it has {} x {} x {} x {} elements. Point it to them.", name, view.batch, view.seq,
+    return text("{} is NULL; it has {} x {} x {} x {} elements. Point it to them.", data, view.batch, view.seq,
                 view.heads, view.dim);
-  const auto size = static_cast<size_t>(element_bytes);
-  if (misaligned(view.data, size)) return wrong_address(text("{}.data", name), view.data, size);
+  const int element_bytes = size_of(view.element);
+  if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(element_bytes) != 0)
+    return text("{} is at address {}; its elements have {} bytes and lie at multiples of that. Align it.", data,
+                fmt::ptr(view.data), element_bytes);
 
-  int64_t end = view.dim * element_bytes;  // bytes from data to behind the last element
+  int64_t end = view.dim * element_bytes;  // bytes from data to one past the last element
   for (const Axis& axis : axes_of(view)) {
     if (axis.stride < 0)
-      return text("{}.stride_{} is {}; strides are not negative. Point data to the first element and count up.", name,
-                  axis.name, axis.stride);
+      return text("{}.stride_{} is {}; strides are not negative. Point data to the first element and count up.",
+                  tensor.name, axis.name, axis.stride);
     int64_t step;
     if (__builtin_mul_overflow(axis.extent - 1, axis.stride, &step) ||
         __builtin_mul_overflow(step, element_bytes, &step) || __builtin_add_overflow(end, step, &end))
-      return text("{}.stride_{} is {} with {} steps; that is past the end of memory. Strides count elements.", name,
-                  axis.name, axis.stride, axis.extent - 1);
+      return text("{}.stride_{} is {} with {} steps; that is past the end of memory. Strides count elements.",
+                  tensor.name, axis.name, axis.stride, axis.extent - 1);
   }
   return {};
 }
 
 // Rows that are written must lie apart. Sorted by stride, each axis must step over all that the axes inside it span.
 std::string rows_overlap(const char* name, const View& view) {
-  if (empty(view)) return {};
+  if (view.empty()) return {};
   auto axes = axes_of(view);
   std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
-  int64_t span = view.dim;  // elements from the first to behind the last of what lies inside
+  int64_t span = view.dim;  // elements from the first to one past the last of what lies inside
   for (const Axis& axis : axes) {
     if (axis.extent == 1) continue;
     if (axis.stride < span)
@@ -174,23 +117,20 @@ std::string rows_overlap(const char* name, const View& view) {
 }
 
 // Only what can be told from addresses alone: slices of one buffer may lie between each other and yet be apart.
-std::string written_twice(const Views& views) {
-  if (empty(views.o)) return {};
-  const std::pair<const char*, const View&> inputs[] = {{"q", views.q}, {"k", views.k}, {"v", views.v}};
-  for (const auto& [name, view] : inputs) {
-    if (empty(view)) continue;
-    if (view.data == views.o.data)
-      return text("o and {} are at the same address {}; o is written while {} is still read. Give o its own memory.",
-                  name, fmt::ptr(view.data), name);
-    if (view.data == views.lse)
+std::string shared_address(const Problem& p, const Views& views) {
+  for (const Tensor& out : tensors()) {
+    const void* const address = (views.*out.view).data;
+    if (!address || !is_written(out.use(p))) continue;
+    for (const Tensor& other : tensors()) {
+      if (&other == &out || (views.*other.view).data != address) continue;
+      if (is_written(other.use(p)))
+        return text("{0} and {1} are at the same address {2}; both are written. Give {0} its own memory.", other.name,
+                    out.name, fmt::ptr(address));
       return text(
-          "lse and {} are at the same address {}; lse is written while {} is still read. Give lse its own "
-          "memory.",
-          name, fmt::ptr(view.data), name);
+          "{0} and {1} are at the same address {2}; {0} is written while {1} is still read. Give {0} its own memory.",
+          out.name, other.name, fmt::ptr(address));
+    }
   }
-  if (views.o.data == views.lse)
-    return text("lse and o are at the same address {}; both are written. Give lse its own memory.",
-                fmt::ptr(views.o.data));
   return {};
 }
 

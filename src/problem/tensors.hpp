@@ -1,35 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem: the user's tensors, checked against a problem: pointers, strides, the pieces that options demand.
+// problem: the table of tensors. What a tensor is called, where the user's struct has it, what shape it has and what is
+// done with it stands in one row; whoever goes through tensors (binding, placement, inputs of checks) walks the table.
 #pragma once
+#include <span>
+#include <variant>
+
+#include "src/base/element.hpp"
 #include "src/problem/problem.hpp"
 
 namespace froghopper {
 
-// A tensor [batch, seq, heads, dim] somewhere in memory. Packed: batch extent 1, seq extent total.
+// A tensor [batch, seq, heads, dim] somewhere in memory. Packed: batch extent 1, seq extent total. Lists of numbers are
+// views too: lse is [batch, seq, heads, 1], cu_seqlens [1, batch + 1, 1, 1], sink [1, 1, heads_q, 1].
 struct View {
-  void* data = nullptr;
+  void* data = nullptr;  // null: not there, or without elements
+  Element element = Element::f32;
   int64_t batch = 0, seq = 0, heads = 0, dim = 0;             // extents
   int64_t stride_batch = 0, stride_seq = 0, stride_head = 0;  // elements; 0 where the extent is at most 1
+
+  // The row's first element, counted from data.
+  int64_t at(int64_t b, int64_t row, int64_t head) const {
+    return b * stride_batch + row * stride_seq + head * stride_head;
+  }
+  char* address(int64_t b, int64_t row, int64_t head) const {
+    return static_cast<char*>(data) + at(b, row, head) * size_of(element);
+  }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  bool empty() const { return batch == 0 || seq == 0 || heads == 0; }
 };
 
+// One member a row of the table, of the same name.
 struct Views {
   View q, k, v, o;
-  float* lse = nullptr;
-  int64_t lse_stride_batch = 0, lse_stride_head = 0;  // rows are dense
-  const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_kv = nullptr;
-  const int32_t *seqused_q = nullptr, *seqused_kv = nullptr;
-  const float* sink = nullptr;
+  View lse;
+  View cu_seqlens_q, cu_seqlens_kv;
+  View seqused_q, seqused_kv;
+  View sink;
 };
 
-// The rules that hold on every backend: what must be there is there, what may not overlap does not (o rows), strides
-// are not negative. The address of an empty tensor may be NULL. Alignment for TMA: see runtime/tensor_map.hpp.
+// What a problem does with a tensor.
+enum class Use : unsigned char {
+  absent,     // nothing: it must be NULL
+  read,       // it must be there
+  may_read,   // the user may leave it out
+  written,    // it must be there
+  may_write,  // the user may leave it out
+};
+constexpr bool is_written(Use use) { return use == Use::written || use == Use::may_write; }
+
+struct Shape {
+  int64_t batch, seq, heads, dim;
+  Element element;
+};
+
+// A member of fh_tensors: a tensor with strides of the user's, or a pointer to dense numbers.
+class UserField {
+ public:
+  template <class T>
+  constexpr UserField(T fh_tensors::*member) : member_(member) {}
+  bool strided() const { return member_.index() == 0; }
+  fh_tensor get(const fh_tensors&) const;  // of a pointer: without strides
+  void set(fh_tensors&, const fh_tensor&) const;
+
+ private:
+  std::variant<fh_tensor fh_tensors::*, float * fh_tensors::*, const float * fh_tensors::*,
+               const int32_t * fh_tensors::*>
+      member_;
+};
+
+struct Tensor {
+  const char* name;    // in fh_tensors, in messages, in files
+  const char* option;  // the field of fh_problem that asks for it; "": no option does
+  const char* holds;   // what it must hold, for the message where it is missing
+  View Views::*view;
+  UserField field;
+  Shape (*shape)(const Problem&);
+  Use (*use)(const Problem&);
+};
+std::span<const Tensor> tensors();
+size_t index_of(View Views::*);  // in tensors()
+
+// The tensor at user's address and strides. Numbers without strides are dense, [batch, heads, seq].
+View view_of(const Tensor&, const Problem&, const fh_tensor& user);
+
+// The rules that hold on every backend: what must be there is there, what may not overlap does not (rows that are
+// written), strides are not negative. The address of an empty tensor may be NULL. Alignment for TMA: see
+// runtime/tensor_map.hpp. Nothing behind a pointer is read: it may be memory of a GPU.
 Result<Views> bind(const Problem&, const fh_tensors&);
 
-// Rows of sequence b: where they begin in the packed or batched tensor, how many there are, how many count.
+// Rows of one sequence: where they begin in the packed or batched tensor, how many there are, how many count.
 struct Rows {
+  int64_t batch;   // index into the tensor's first extent; 0 for packed tensors
   int64_t first;   // row index in the packed tensor; 0 for batched tensors
   int64_t extent;  // rows that o and lse have for it
-  int64_t used;    // rows that count: query rows at and behind it see nothing, keys at and behind it are unseen
+  int64_t used;    // rows that count: query rows from there on see nothing, keys from there on are unseen
 };
 // Host memory only (CPU backend, oracle, tests). Bad lengths (cu_seqlens that do not begin with 0, fall, reach past
 // total or make a sequence longer than seq; seqused outside its sequence): a Failure.

@@ -66,6 +66,10 @@ Gpu describe(const Driver& driver, int ordinal) {
   gpu.minor = ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   gpu.sms = ask(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   gpu.l2_bytes = ask(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+  gpu.clock_mhz = ask(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000;  // stated in kHz, as the memory's
+  // Two transfers a clock of the memory's bus, whose width is stated in bits.
+  gpu.memory_gbps = static_cast<int>(2.0 * ask(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1e6 *
+                                     ask(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8);
   return gpu;
 }
 

@@ -45,6 +45,7 @@ struct Gpu {
   int major, minor;  // compute capability
   int sms;
   int64_t l2_bytes;
+  int clock_mhz, memory_gbps;
 
   bool hopper() const { return major == 9 && minor == 0; }
 };

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime: the main path on a GPU. Nothing here waits for the GPU, allocates its memory or is illegal while a stream is
 // being captured; a kernel that is loaded costs no lock of consequence.
+#include <vector>
+
 #include "src/base/text.hpp"
-#include "src/runtime/fwd_params.hpp"
 #include "src/runtime/modules.hpp"
+#include "src/runtime/params/params.hpp"
 #include "src/runtime/place.hpp"
 #include "src/runtime/runtime.hpp"
 
@@ -11,22 +13,38 @@ namespace froghopper::runtime {
 
 namespace {
 
-CUresult start(const Driver& driver, CUkernel kernel, const Plan& plan, FwdParams& params, CUstream stream) {
+// A launch with all that it needs.
+struct Ready {
+  const Launch* launch;
+  CUkernel kernel;
+  Params params;
+};
+
+Result<Ready> make_ready(const Driver& driver, const Gpu& gpu, const Run& run, const Launch& launch) {
+  const auto kernel = loaded_kernel(driver, gpu, launch.kernel);
+  if (!kernel) return kernel.failure();
+  auto params = std::visit([&](const auto& step) { return make_params(driver, run, step); }, launch.step);
+  if (!params) return params.failure();
+  return Ready{&launch, *kernel, std::move(*params)};
+}
+
+CUresult start(const Driver& driver, Ready& ready, CUstream stream) {
+  const Launch& launch = *ready.launch;
   CUlaunchConfig config{};
-  config.gridDimX = static_cast<unsigned>(plan.grid);
+  config.gridDimX = static_cast<unsigned>(launch.grid);
   config.gridDimY = config.gridDimZ = 1;
-  config.blockDimX = 128u * (1 + static_cast<unsigned>(fwd_consumers(plan.variant)));  // one warpgroup of producers
+  config.blockDimX = static_cast<unsigned>(launch.kernel.threads);
   config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = static_cast<unsigned>(plan.smem_bytes);
+  config.sharedMemBytes = static_cast<unsigned>(launch.kernel.smem_bytes);
   config.hStream = stream;
-  void* arguments[] = {&params};
-  return driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), arguments, nullptr);
+  void* arguments[] = {std::visit([](auto& params) -> void* { return &params; }, ready.params)};
+  return driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(ready.kernel), arguments, nullptr);
 }
 
 }  // namespace
 
 Result<void> launch(const Plan& plan, const Views& views, void* workspace, void* stream) {
-  if (plan.grid == 0) return {};  // o and lse have no rows
+  if (plan.launches.empty()) return {};  // o and lse have no rows
   const auto driver = runtime::driver();
   if (!driver) return driver.failure();
 
@@ -34,18 +52,28 @@ Result<void> launch(const Plan& plan, const Views& views, void* workspace, void*
   if (!gpu) return gpu.failure();
   const auto place = launch_context(**driver, **gpu, static_cast<CUstream>(stream));
   if (!place) return place.failure();
-  const auto kernel = loaded_kernel(**driver, **gpu, plan.variant);
-  if (!kernel) return kernel.failure();
   const CurrentContext scope(**driver, place->current ? nullptr : place->context);
-  FwdParams params = plain_params(plan, views, workspace);
-  if (auto ok = set_maps(**driver, plan, views, params); !ok) return ok;
-  const CUresult result = start(**driver, *kernel, plan, params, static_cast<CUstream>(stream));
-  if (result == CUDA_SUCCESS) return {};
-  return Failure{
-      FH_LAUNCH_FAILED,
-      text("the driver refused to launch {} with {} CTAs and {} bytes of shared memory on "
-           "GPU {}: {}. An earlier kernel may have failed; check it first.",
-           variant_name(plan.variant), plan.grid, plan.smem_bytes, (*gpu)->ordinal, (*driver)->words(result))};
+
+  // All parameters before the first launch: what is refused is refused before anything runs.
+  const Run run{plan, views, static_cast<char*>(workspace)};
+  std::vector<Ready> launches;
+  launches.reserve(plan.launches.size());
+  for (const Launch& launch : plan.launches) {
+    auto ready = make_ready(**driver, **gpu, run, launch);
+    if (!ready) return ready.failure();
+    launches.push_back(std::move(*ready));
+  }
+  for (Ready& ready : launches) {
+    const CUresult result = start(**driver, ready, static_cast<CUstream>(stream));
+    if (result == CUDA_SUCCESS) continue;
+    const Launch& launch = *ready.launch;
+    return Failure{
+        FH_LAUNCH_FAILED,
+        text("the driver refused to launch {} with {} CTAs and {} bytes of shared memory on GPU {}: {}. An "
+             "earlier kernel may have failed; check it first.",
+             launch.kernel.name, launch.grid, launch.kernel.smem_bytes, (*gpu)->ordinal, (*driver)->words(result))};
+  }
+  return {};
 }
 
 }  // namespace froghopper::runtime

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// runtime: the table of loaded kernels, and how one gets there.
 #include "src/runtime/modules.hpp"
 
 #include <atomic>
-#include <map>
 #include <mutex>
 #include <shared_mutex>
-#include <tuple>
+#include <unordered_map>
 
-#include "contract/fwd_params.h"
 #include "src/base/log.hpp"
 #include "src/base/text.hpp"
-#include "src/plan/plan.hpp"
 #include "src/runtime/cache.hpp"
 #include "src/runtime/embedded.hpp"
 #include "src/runtime/nvrtc.hpp"
@@ -20,28 +18,21 @@ namespace froghopper::runtime {
 
 namespace {
 
-struct Less {
-  static auto fields(const FwdVariant& v) {
-    return std::tie(v.dtype, v.dim_qk, v.dim_v, v.tile_q, v.tile_kv, v.stages, v.mask, v.ragged, v.softcap);
-  }
-  bool operator()(const FwdVariant& a, const FwdVariant& b) const { return fields(a) < fields(b); }
-};
-
 struct Loaded {
   CUkernel kernel = nullptr;
   std::string origin;
   std::atomic<uint64_t> gpus{0};  // bit i: ready on GPU i
 };
 
-// Never emptied: a kernel that is in flight must not be unloaded, and there are a few dozen at most.
+// Never emptied: a kernel that is in flight must not be unloaded. A process uses a few of the presets.
 struct Table {
-  std::shared_mutex mutex;   // of `kernels`; entries never move
-  std::mutex one_at_a_time;  // held while a kernel is compiled and loaded
-  std::map<FwdVariant, Loaded, Less> kernels;
+  std::shared_mutex mutex;                          // of `kernels`; entries never move
+  std::mutex one_at_a_time;                         // held while a kernel is compiled and loaded
+  std::unordered_map<std::string, Loaded> kernels;  // by name
 
-  Loaded* find(const FwdVariant& variant) {
+  Loaded* find(const KernelSpec& spec) {
     const std::shared_lock lock(mutex);
-    const auto found = kernels.find(variant);
+    const auto found = kernels.find(spec.name);
     return found == kernels.end() ? nullptr : &found->second;
   }
 };
@@ -57,23 +48,21 @@ const EmbeddedFile* presets_for(int driver_version) {
 }
 
 // What the planner and the kernel must agree on. Only a library whose parts were mixed can fail here.
-Result<void> check_contract(const FwdVariant& variant, const KernelView& kernel, const std::string& origin) {
-  const int smem = fwd_smem_bytes(variant), params = static_cast<int>(sizeof(FwdParams));
-  if (cubin_constant(kernel.cubin, "fh_smem_bytes") == smem &&
-      cubin_constant(kernel.cubin, "fh_params_bytes") == params)
+Result<void> check_contract(const KernelSpec& spec, const KernelView& kernel, const std::string& origin) {
+  if (cubin_constant(kernel.cubin, "fh_smem_bytes") == spec.smem_bytes &&
+      cubin_constant(kernel.cubin, "fh_params_bytes") == spec.params_bytes)
     return {};
   return Failure{FH_COMPILE_FAILED,
                  text("{} from {} does not fit this library: it is of another version. Rebuild the "
                       "library, or delete its cache folder.",
-                      variant_name(variant), origin)};
+                      spec.name, origin)};
 }
 
-Result<CUkernel> load(const Driver& driver, const FwdVariant& variant, const KernelBytes& bytes) {
+Result<CUkernel> load(const Driver& driver, const KernelSpec& spec, const KernelBytes& bytes) {
   const auto kernel = unpack(bytes.packed);
   if (!kernel)
-    return Failure{FH_COMPILE_FAILED,
-                   text("{} from {} is damaged. Rebuild the library.", variant_name(variant), bytes.origin)};
-  if (auto fits = check_contract(variant, *kernel, bytes.origin); !fits) return fits.failure();
+    return Failure{FH_COMPILE_FAILED, text("{} from {} is damaged. Rebuild the library.", spec.name, bytes.origin)};
+  if (auto fits = check_contract(spec, *kernel, bytes.origin); !fits) return fits.failure();
   CUlibrary library = nullptr;
   CUkernel handle = nullptr;
   CUresult result =
@@ -81,24 +70,24 @@ Result<CUkernel> load(const Driver& driver, const FwdVariant& variant, const Ker
   if (result == CUDA_SUCCESS) result = driver.cuLibraryGetKernel(&handle, library, "fh_kernel");
   if (result == CUDA_SUCCESS) return handle;
   if (library != nullptr) driver.cuLibraryUnload(library);
-  return Failure{FH_COMPILE_FAILED,
-                 text("the driver (CUDA {}.{}) does not load {} from {}: {}. Update the driver, or "
-                      "use target \"cpu\".",
-                      driver.version / 1000, driver.version % 1000 / 10, variant_name(variant), bytes.origin,
-                      driver.words(result))};
+  return Failure{
+      FH_COMPILE_FAILED,
+      text("the driver (CUDA {}.{}) does not load {} from {}: {}. Update the driver, or "
+           "use target \"cpu\".",
+           driver.version / 1000, driver.version % 1000 / 10, spec.name, bytes.origin, driver.words(result))};
 }
 
-Result<Loaded*> find_or_load(const Driver& driver, const FwdVariant& variant) {
-  if (Loaded* known = table().find(variant)) return known;
+Result<Loaded*> find_or_load(const Driver& driver, const KernelSpec& spec) {
+  if (Loaded* known = table().find(spec)) return known;
   const std::lock_guard loading(table().one_at_a_time);
-  if (Loaded* known = table().find(variant)) return known;
-  const auto bytes = kernel_bytes(variant, driver.version);
+  if (Loaded* known = table().find(spec)) return known;
+  const auto bytes = kernel_bytes(spec, driver.version);
   if (!bytes) return bytes.failure();
-  const auto kernel = load(driver, variant, *bytes);
+  const auto kernel = load(driver, spec, *bytes);
   if (!kernel) return kernel.failure();
-  log(text("kernel {} from {}", variant_name(variant), bytes->origin));
+  log(text("kernel {} from {}", spec.name, bytes->origin));
   const std::unique_lock lock(table().mutex);
-  Loaded& loaded = table().kernels[variant];
+  Loaded& loaded = table().kernels[spec.name];
   loaded.kernel = *kernel;
   loaded.origin = bytes->origin;
   return &loaded;
@@ -106,11 +95,11 @@ Result<Loaded*> find_or_load(const Driver& driver, const FwdVariant& variant) {
 
 // Once per kernel and GPU. Asking for the function brings the code to the GPU now, instead of at the first launch,
 // where it would disturb a stream capture.
-Result<void> make_ready(const Driver& driver, const Gpu& gpu, const Loaded& loaded, const FwdVariant& variant) {
+Result<void> make_ready(const Driver& driver, const Gpu& gpu, const Loaded& loaded, const KernelSpec& spec) {
   const auto context = primary_context(driver, gpu);
   if (!context) return context.failure();
-  CUresult result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                fwd_smem_bytes(variant), loaded.kernel, gpu.handle);
+  CUresult result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, spec.smem_bytes,
+                                                loaded.kernel, gpu.handle);
   if (result == CUDA_SUCCESS) {
     const CurrentContext current(driver, *context);
     CUfunction function;
@@ -120,47 +109,46 @@ Result<void> make_ready(const Driver& driver, const Gpu& gpu, const Loaded& load
   return Failure{FH_COMPILE_FAILED,
                  text("{} cannot be made ready on GPU {} ({}): {}. Free some of its memory, or use "
                       "another GPU.",
-                      variant_name(variant), gpu.ordinal, gpu.name, driver.words(result))};
+                      spec.name, gpu.ordinal, gpu.name, driver.words(result))};
 }
 
 }  // namespace
 
-Result<CUkernel> loaded_kernel(const Driver& driver, const Gpu& gpu, const FwdVariant& variant) {
+Result<CUkernel> loaded_kernel(const Driver& driver, const Gpu& gpu, const KernelSpec& spec) {
   const uint64_t bit = uint64_t{1} << gpu.ordinal % 64;
-  if (const Loaded* known = table().find(variant))
+  if (const Loaded* known = table().find(spec))
     if ((known->gpus.load(std::memory_order_acquire) & bit) != 0) return known->kernel;
 
   const AmidCapture allowed(driver);
-  const auto loaded = find_or_load(driver, variant);
+  const auto loaded = find_or_load(driver, spec);
   if (!loaded) return loaded.failure();
-  if (auto ready = make_ready(driver, gpu, **loaded, variant); !ready) return ready.failure();
+  if (auto ready = make_ready(driver, gpu, **loaded, spec); !ready) return ready.failure();
   (*loaded)->gpus.fetch_or(bit, std::memory_order_release);
   return (*loaded)->kernel;
 }
 
-Result<KernelBytes> kernel_bytes(const FwdVariant& variant, int driver_version) {
-  const std::string name = variant_name(variant);
+Result<KernelBytes> kernel_bytes(const KernelSpec& spec, int driver_version) {
   const EmbeddedFile* presets = presets_for(driver_version);
-  if (const EmbeddedFile* preset = find(presets, name))
+  if (const EmbeddedFile* preset = find(presets, spec.name))
     return KernelBytes{std::string(content(*preset)),
                        presets == froghopper_presets13 ? "preset cuda13" : "preset cuda12"};
   const auto compiler = find_compiler(driver_version);
   if (!compiler)
     return Failure{compiler.failure().status, text("{} is no preset of this library, so it must be compiled, and {}",
-                                                   name, compiler.failure().text)};
+                                                   spec.name, compiler.failure().text)};
   const DiskCache cache(DiskCache::default_folder());
-  const Key key = compiler->key(variant);
-  if (auto stored = cache.load(name, key)) return KernelBytes{std::move(*stored), "disk cache"};
-  log(text("compiling {} with {}", name, compiler->name()));
-  const auto kernel = compiler->compile(variant);
+  const Key key = compiler->key(spec);
+  if (auto stored = cache.load(spec.name, key)) return KernelBytes{std::move(*stored), "disk cache"};
+  log(text("compiling {} with {}", spec.name, compiler->name()));
+  const auto kernel = compiler->compile(spec);
   if (!kernel) return kernel.failure();
-  if (kernel->facts.serialised) log(text("{} is right but slow: {} serialises wgmma", name, compiler->name()));
+  if (kernel->facts.serialised) log(text("{} is right but slow: {} serialises wgmma", spec.name, compiler->name()));
   std::string packed = pack(*kernel);
-  cache.store(name, key, packed);
+  cache.store(spec.name, key, packed);
   return KernelBytes{std::move(packed), compiler->name()};
 }
 
-bool is_preset(const FwdVariant& variant) { return find(froghopper_presets13, variant_name(variant)) != nullptr; }
+bool is_preset(const KernelSpec& spec) { return find(froghopper_presets13, spec.name) != nullptr; }
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: variant -> kernel that can be launched, from the first of: the presets in the library, the disk cache,
+// runtime: kernel spec -> kernel that can be launched, from the first of: the presets in the library, the disk cache,
 // NVRTC. Loaded once per process, whichever thread asks first; finding a loaded kernel again takes a shared lock.
 #pragma once
 #include <string>
 
-#include "contract/fwd_variant.h"
+#include "src/plan/kernel.hpp"
 #include "src/runtime/driver.hpp"
 #include "src/runtime/kernel_file.hpp"
 
@@ -16,9 +16,9 @@ struct KernelBytes {
 };
 
 // driver_version as in find_compiler. No driver is needed.
-Result<KernelBytes> kernel_bytes(const FwdVariant&, int driver_version);
+Result<KernelBytes> kernel_bytes(const KernelSpec&, int driver_version);
 
 // Ready on that GPU: loaded, and allowed the shared memory it wants. The handle is good in every context of the GPU.
-Result<CUkernel> loaded_kernel(const Driver&, const Gpu&, const FwdVariant&);
+Result<CUkernel> loaded_kernel(const Driver&, const Gpu&, const KernelSpec&);
 
 }  // namespace froghopper::runtime

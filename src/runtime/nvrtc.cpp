@@ -8,10 +8,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "contract/fwd_params.h"
-#include "src/base/log.hpp"
 #include "src/base/text.hpp"
-#include "src/plan/plan.hpp"
 #include "src/runtime/compiler_report.hpp"
 #include "src/runtime/embedded.hpp"
 
@@ -62,18 +59,8 @@ Result<std::shared_ptr<const NvrtcFunctions>> load(const std::string& path) {
   return std::shared_ptr<const NvrtcFunctions>(std::move(found));
 }
 
-const char* spelled(bool value) { return value ? "true" : "false"; }
-
-const char* spelled(Dtype dtype) {
-  return dtype == Dtype::f16 ? "Dtype::f16" : dtype == Dtype::bf16 ? "Dtype::bf16" : "Dtype::f32";
-}
-
-const char* spelled(Mask mask) {
-  return mask == Mask::none ? "Mask::none" : mask == Mask::causal ? "Mask::causal" : "Mask::window";
-}
-
 // What the kernel and the host must agree on, read back from the code itself.
-Result<Kernel> finished(const FwdVariant& variant, const Key& key, int version, const std::string& report,
+Result<Kernel> finished(const KernelSpec& spec, const Key& key, int version, const std::string& report,
                         std::string cubin) {
   Kernel kernel{key, facts_of(report), std::move(cubin)};
   kernel.facts.compiler = version;
@@ -82,7 +69,7 @@ Result<Kernel> finished(const FwdVariant& variant, const Key& key, int version, 
   if (!smem || !params)
     return Failure{FH_COMPILE_FAILED, text("{} was compiled, but its constants are missing from the cubin. This is a "
                                            "bug of the library; please report this line.",
-                                           variant_name(variant))};
+                                           spec.name)};
   kernel.facts.smem_bytes = *smem;
   kernel.facts.params_bytes = *params;
   return kernel;
@@ -106,22 +93,8 @@ Result<Compiler> Compiler::open(const std::string& path) {
 
 std::string Compiler::name() const { return text("nvrtc {}.{}", version_ / 1000, version_ % 1000 / 10); }
 
-std::string kernel_source(const FwdVariant& v) {
-  return text(
-      "#include \"device/fwd/forward.cuh\"\n"
-      "using namespace froghopper;\n"
-      "using Kernel = fwd::Forward<FwdVariant{{.dtype = {}, .dim_qk = {}, .dim_v = {}, .tile_q = {}, .tile_kv = {}, "
-      ".stages = {}, .mask = {}, .ragged = {}, .softcap = {}}}>;\n"
-      "extern \"C\" __global__ void __launch_bounds__(Kernel::threads, 1)\n"
-      "fh_kernel(const __grid_constant__ FwdParams p) {{ Kernel::run(p); }}\n"
-      "extern \"C\" __device__ const int fh_smem_bytes = Kernel::smem_bytes;\n"
-      "extern \"C\" __device__ const int fh_params_bytes = sizeof(FwdParams);\n",
-      spelled(v.dtype), v.dim_qk, v.dim_v, v.tile_q, v.tile_kv, v.stages, spelled(v.mask), spelled(v.ragged),
-      spelled(v.softcap));
-}
-
 // Everything that changes the machine code. Pieces end with a zero byte, so that they cannot run into each other.
-Key Compiler::key(const FwdVariant& variant) const {
+Key Compiler::key(const KernelSpec& spec) const {
   XXH3_state_t state;
   XXH3_128bits_reset(&state);
   const auto add = [&](std::string_view piece) {
@@ -129,9 +102,9 @@ Key Compiler::key(const FwdVariant& variant) const {
     XXH3_128bits_update(&state, "", 1);
   };
   add(FROGHOPPER_VERSION);
-  add(text("nvrtc {} params {}", version_, sizeof(FwdParams)));
+  add(text("nvrtc {} params {}", version_, spec.params_bytes));
   for (const char* option : options) add(option);
-  add(kernel_source(variant));
+  add(spec.source);
   for (const EmbeddedFile* file = froghopper_sources; file->name != nullptr; ++file) {
     add(file->name);
     add(content(*file));
@@ -143,8 +116,7 @@ Key Compiler::key(const FwdVariant& variant) const {
   return key;
 }
 
-Result<Kernel> Compiler::compile(const FwdVariant& variant) const {
-  const std::string name = variant_name(variant), source = kernel_source(variant);
+Result<Kernel> Compiler::compile(const KernelSpec& spec) const {
   std::vector<const char*> texts, names;  // embedded files end with a zero byte
   for (const EmbeddedFile* file = froghopper_sources; file->name != nullptr; ++file) {
     texts.push_back(reinterpret_cast<const char*>(file->begin));
@@ -152,9 +124,9 @@ Result<Kernel> Compiler::compile(const FwdVariant& variant) const {
   }
   const NvrtcFunctions& nvrtc = *functions_;
   NvrtcFunctions::Program program = nullptr;
-  if (nvrtc.nvrtcCreateProgram(&program, source.c_str(), name.c_str(), static_cast<int>(texts.size()), texts.data(),
-                               names.data()) != 0)
-    return Failure{FH_COMPILE_FAILED, text("{} could not start on {}; {}", this->name(), name, path_)};
+  if (nvrtc.nvrtcCreateProgram(&program, spec.source.c_str(), spec.name.c_str(), static_cast<int>(texts.size()),
+                               texts.data(), names.data()) != 0)
+    return Failure{FH_COMPILE_FAILED, text("{} could not start on {}; {}", name(), spec.name, path_)};
   const int status = nvrtc.nvrtcCompileProgram(program, static_cast<int>(std::size(options)), options);
 
   size_t bytes = 0;
@@ -169,8 +141,8 @@ Result<Kernel> Compiler::compile(const FwdVariant& variant) const {
   if (cubin.empty())
     return Failure{FH_COMPILE_FAILED, text("{} does not compile {}: {}. This is a bug of the library; please report "
                                            "these lines.",
-                                           this->name(), name, report.c_str())};
-  return finished(variant, key(variant), version_, report, std::move(cubin));
+                                           name(), spec.name, report.c_str())};
+  return finished(spec, key(spec), version_, report, std::move(cubin));
 }
 
 }  // namespace froghopper::runtime

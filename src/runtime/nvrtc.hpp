@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: NVRTC, NVIDIA's run-time compiler, opened where it is found: variant -> cubin. The presets at build time
-// and all other variants at run time go through the same function, so they are the same code.
+// runtime: NVRTC, NVIDIA's run-time compiler, opened where it is found: kernel spec -> cubin. The presets at build time
+// and all other kernels at run time go through the same function, so they are the same code.
 #pragma once
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "contract/fwd_variant.h"
 #include "src/base/result.hpp"
+#include "src/plan/kernel.hpp"
 #include "src/runtime/kernel_file.hpp"
 
 namespace froghopper::runtime {
@@ -23,8 +23,8 @@ class Compiler {
   const std::string& path() const { return path_; }
   std::string name() const;  // "nvrtc 13.5"
 
-  Key key(const FwdVariant&) const;
-  Result<Kernel> compile(const FwdVariant&) const;  // FH_COMPILE_FAILED with the compiler's own words
+  Key key(const KernelSpec&) const;
+  Result<Kernel> compile(const KernelSpec&) const;  // FH_COMPILE_FAILED with the compiler's own words
 
  private:
   std::shared_ptr<const NvrtcFunctions> functions_;
@@ -38,8 +38,5 @@ Result<Compiler> find_compiler(int driver_version);
 
 // Where libnvrtc is looked for, in this order; see docs/6-jit.md.
 std::vector<std::string> compiler_candidates();
-
-// The few lines that make a kernel of a variant.
-std::string kernel_source(const FwdVariant&);
 
 }  // namespace froghopper::runtime

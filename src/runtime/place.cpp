@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 
 #include "src/base/text.hpp"
 #include "src/runtime/runtime.hpp"
@@ -13,68 +12,47 @@ namespace froghopper::runtime {
 
 namespace {
 
-struct Piece {
-  const char* name;
-  const void* data;  // null: not there, or empty
-};
-
-const void* memory(const View& view) { return view.batch * view.seq * view.heads == 0 ? nullptr : view.data; }
-
 constexpr int anywhere = -1;  // managed memory: every GPU reaches it
 
-enum class Kind { host, managed, gpu };
-
-struct Location {
-  Kind kind;
-  int gpu;  // ordinal; of Kind::gpu
-};
-
 // Unlike cuPointerGetAttribute, this also takes addresses that CUDA knows nothing of: they have no memory type.
-Location locate(const Driver& driver, const void* address) {
+Home locate(const Driver& driver, const void* address) {
   CUmemorytype type{};
   int managed = 0, ordinal = 0;
   CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   void* values[] = {&type, &managed, &ordinal};
   if (driver.cuPointerGetAttributes(3, attributes, values, reinterpret_cast<CUdeviceptr>(address)) != CUDA_SUCCESS)
-    return {Kind::host, 0};
-  if (managed != 0) return {Kind::managed, 0};
-  return {type == CU_MEMORYTYPE_DEVICE ? Kind::gpu : Kind::host, ordinal};
+    return {Home::Kind::host, 0};
+  if (managed != 0) return {Home::Kind::managed, 0};
+  return {type == CU_MEMORYTYPE_DEVICE ? Home::Kind::gpu : Home::Kind::host, ordinal};
 }
 
 }  // namespace
 
 Result<const Gpu*> home_of(const Driver& driver, const Views& views, const void* workspace) {
-  const std::array<Piece, 11> pieces{{{"q", memory(views.q)},
-                                      {"k", memory(views.k)},
-                                      {"v", memory(views.v)},
-                                      {"o", memory(views.o)},
-                                      {"lse", views.lse},
-                                      {"cu_seqlens_q", views.cu_seqlens_q},
-                                      {"cu_seqlens_kv", views.cu_seqlens_kv},
-                                      {"seqused_q", views.seqused_q},
-                                      {"seqused_kv", views.seqused_kv},
-                                      {"sink", views.sink},
-                                      {"workspace", workspace}}};
   int home = anywhere;
   const char* first = "";
-  for (const Piece& piece : pieces) {
-    if (piece.data == nullptr) continue;
-    const Location place = locate(driver, piece.data);
-    if (place.kind == Kind::host)
+  const auto look_at = [&](const char* name, const void* data) -> Result<void> {
+    if (data == nullptr) return {};
+    const Home place = locate(driver, data);
+    if (place.kind == Home::Kind::host)
       return Failure{FH_INVALID_TENSOR,
                      text("{} ({}) is in host memory; a plan on Hopper takes GPU memory. Copy it to the GPU, or plan "
                           "with target \"cpu\".",
-                          piece.name, fmt::ptr(piece.data))};
-    if (place.kind == Kind::managed || place.gpu == home) continue;
+                          name, fmt::ptr(data))};
+    if (place.kind == Home::Kind::managed || place.gpu == home) return {};
     if (home != anywhere)
       return Failure{FH_INVALID_TENSOR,
                      text("{} is on GPU {} and {} on GPU {}; all tensors and the workspace must be on "
                           "one GPU. Copy {} to GPU {}.",
-                          piece.name, place.gpu, first, home, piece.name, home)};
+                          name, place.gpu, first, home, name, home)};
     home = place.gpu;
-    first = piece.name;
-  }
+    first = name;
+    return {};
+  };
+  for (const Tensor& tensor : tensors())
+    if (auto ok = look_at(tensor.name, (views.*tensor.view).data); !ok) return ok.failure();
+  if (auto ok = look_at("workspace", workspace); !ok) return ok.failure();
   if (home == anywhere) home = std::max(0, current_gpu(driver));
   return hopper_gpu(driver, home);
 }
@@ -103,14 +81,17 @@ Result<LaunchContext> launch_context(const Driver& driver, const Gpu& gpu, CUstr
   return LaunchContext{context, is_current};
 }
 
-int gpu_of(const void* address) {
+Home home_of(const void* address) {
   void* loaded = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);  // by us or by anybody else in this process
-  if (loaded == nullptr) return -1;
+  if (loaded == nullptr) return {Home::Kind::host, 0};
   dlclose(loaded);  // it only counted
   const auto driver = runtime::driver();
-  if (!driver) return -1;
-  const Location place = locate(**driver, address);
-  return place.kind == Kind::gpu ? place.gpu : -1;
+  return driver ? locate(**driver, address) : Home{Home::Kind::host, 0};
+}
+
+int gpu_of(const void* address) {
+  const Home home = home_of(address);
+  return home.kind == Home::Kind::gpu ? home.gpu : -1;
 }
 
 }  // namespace froghopper::runtime

@@ -73,12 +73,12 @@ Result<Device> device(int ordinal) {
   if (!driver) return driver.failure();
   const auto gpu = gpu_or_current(**driver, ordinal);
   if (!gpu) return gpu.failure();
-  Device device;
-  device.name = model((*gpu)->name);
-  device.sms = (*gpu)->sms;
-  device.l2_bytes = (*gpu)->l2_bytes;
-  device.ordinal = (*gpu)->ordinal;
-  return device;
+  return Device{.name = model((*gpu)->name),
+                .sms = (*gpu)->sms,
+                .l2_bytes = (*gpu)->l2_bytes,
+                .clock_mhz = (*gpu)->clock_mhz,
+                .memory_gbps = (*gpu)->memory_gbps,
+                .ordinal = (*gpu)->ordinal};
 }
 
 int current_gpu() {
@@ -89,23 +89,23 @@ int current_gpu() {
 }
 
 Result<void> prepare(const Plan& plan, int ordinal) {
-  if (plan.grid == 0) return {};
+  if (plan.launches.empty()) return {};
   const auto driver = runtime::driver();
   if (!driver) return driver.failure();
   const auto gpu = gpu_or_current(**driver, ordinal);
   if (!gpu) return gpu.failure();
-  const auto kernel = loaded_kernel(**driver, **gpu, plan.variant);
-  if (!kernel) return kernel.failure();
+  for (const Launch& launch : plan.launches)
+    if (const auto kernel = loaded_kernel(**driver, **gpu, launch.kernel); !kernel) return kernel.failure();
   return {};
 }
 
-Result<Resources> resources(const Plan& plan) {
-  const auto bytes = kernel_bytes(plan.variant, driver_version());
+Result<Resources> resources(const KernelSpec& spec) {
+  const auto bytes = kernel_bytes(spec, driver_version());
   if (!bytes) return bytes.failure();
   const auto kernel = unpack(bytes->packed);
   if (!kernel) return Failure{FH_INTERNAL, text("{} is damaged. Rebuild the library.", bytes->origin)};
   Resources resources;
-  resources.name = variant_name(plan.variant);
+  resources.name = spec.name;
   resources.origin = bytes->origin;
   resources.registers = kernel->facts.registers;
   resources.spill_bytes = kernel->facts.spill_store_bytes + kernel->facts.spill_load_bytes;

@@ -14,27 +14,34 @@ Result<Device> device(int ordinal);
 // The ordinal that device(-1) would have, -1 where it fails. Cheap: fh_attention asks on every call.
 int current_gpu();
 
-// Which GPU's memory this is, -1 where the CPU can read it (host, pinned and managed memory; all there is without a
-// driver). So that the CPU backend refuses a GPU's address instead of falling over it. Starts no driver: where nobody
-// has, there is no GPU memory.
+// Whose memory an address is. Starts no driver: where nobody has, there is no GPU memory.
+struct Home {
+  enum class Kind { host, managed, gpu } kind;  // host: pinned memory too
+  int gpu;                                      // ordinal; of Kind::gpu
+};
+Home home_of(const void* address);
+
+// Which GPU's memory this is, -1 where the CPU can read it. So that the CPU backend refuses a GPU's address instead of
+// falling over it.
 int gpu_of(const void* address);
 
-// Makes sure the kernel of this plan is loaded on that GPU (ordinal as for device): embedded preset, else disk cache,
+// Makes sure the kernels of this plan are loaded on that GPU (ordinal as for device): embedded preset, else disk cache,
 // else NVRTC. No work for the GPU; the first launch is then as quick as every other, also while a stream is being
 // captured.
 Result<void> prepare(const Plan&, int ordinal);
 
-// Encodes the tensor maps and launches on the GPU that holds the tensors; asynchronous, capturable. The workspace has
-// been checked, but for the GPU it is on.
+// Makes the parameters of all launches, then launches, on the GPU that holds the tensors; asynchronous, capturable. The
+// workspace has been checked, but for the GPU it is on.
 Result<void> launch(const Plan&, const Views&, void* workspace, void* stream);
 
-struct Resources {           // of one compiled variant
+struct Resources {           // of one compiled kernel
   std::string name, origin;  // origin: "preset cuda13", "preset cuda12", "disk cache", "nvrtc 13.5"
   int registers = 0, spill_bytes = 0, smem_bytes = 0;  // a thread's, a thread's (stores and loads), a CTA's
 };
-bool is_preset(const FwdVariant&);
+bool is_preset(const KernelSpec&);
 std::vector<std::string> preset_names();
-Result<Resources> resources(const Plan&);  // needs no GPU; compiles what is neither a preset nor in the disk cache
+Result<Resources> resources(
+    const KernelSpec&);  // needs no GPU; compiles what is neither a preset nor in the disk cache
 
 struct Info {          // for `froghopper info`; every field has text also where the thing is missing
   std::string driver;  // "580.95, CUDA 13.0" or why there is none

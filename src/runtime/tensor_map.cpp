@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// runtime: what TMA demands of a tensor, and how one becomes a map.
 #include "src/runtime/tensor_map.hpp"
 
 #include <algorithm>
@@ -11,20 +12,18 @@ namespace froghopper::runtime {
 
 namespace {
 
-constexpr int64_t element_bytes = 2;
 constexpr int64_t alignment = 16;                      // of addresses and strides, TMA's and the stores' of o
 constexpr int64_t stride_limit = int64_t{1} << 40;     // TMA's
 constexpr double coordinate_limit = int64_t{1} << 31;  // coordinates are int
-constexpr uint32_t panel_columns = 64;                 // 128 bytes, one row of the swizzle
 
 // The ragged map, see ragged_shape.
-constexpr int64_t end_row = int64_t{1} << 30;
 constexpr int64_t wrap_bytes = int64_t{1} << 34;
 constexpr uint64_t any_extent = (uint64_t{1} << 31) - 1;
 
 Failure misfit(std::string what) { return {FH_INVALID_TENSOR, std::move(what)}; }
 
-Result<void> check_stride(const char* tensor, const char* stride, int64_t elements, int64_t extent) {
+Result<void> check_stride(const char* tensor, const char* stride, int64_t elements, int64_t extent,
+                          int64_t element_bytes) {
   if (extent <= 1) return {};
   const int64_t bytes = elements * element_bytes;
   if (bytes % alignment != 0)
@@ -41,9 +40,9 @@ Result<void> check_stride(const char* tensor, const char* stride, int64_t elemen
 }
 
 // Where an extent is 1 its stride means nothing and may be anything, so a valid one takes its place.
-int64_t stride_bytes(int64_t elements, int64_t extent) { return extent <= 1 ? alignment : elements * element_bytes; }
-
-bool empty(const View& v) { return v.batch == 0 || v.seq == 0 || v.heads == 0; }
+int64_t stride_bytes(const View& v, int64_t elements, int64_t extent) {
+  return extent <= 1 ? alignment : elements * size_of(v.element);
+}
 
 uint64_t at_least_one(int64_t extent) { return static_cast<uint64_t>(std::max<int64_t>(1, extent)); }
 
@@ -56,27 +55,39 @@ void set(MapShape& shape, std::initializer_list<uint64_t> extents, std::initiali
   shape.box[1] = static_cast<uint32_t>(rows);
 }
 
+CUtensorMapDataType data_type(Element element) {
+  switch (element) {
+    case Element::f16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case Element::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case Element::f32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case Element::i32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
+    case Element::i64: return CU_TENSOR_MAP_DATA_TYPE_INT64;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+
 }  // namespace
 
 Result<void> check_layout(const Named& tensor) {
   const auto& [name, view] = tensor;
-  if (empty(view)) return {};
+  if (view.empty()) return {};
   if (reinterpret_cast<uintptr_t>(view.data) % alignment != 0)
     return misfit(text("{}.data is {}; it must be a multiple of 16 bytes. Move {} to an aligned address.", name,
                        fmt::ptr(view.data), name));
-  if (auto ok = check_stride(name, "stride_seq", view.stride_seq, view.seq); !ok) return ok;
-  if (auto ok = check_stride(name, "stride_head", view.stride_head, view.heads); !ok) return ok;
-  return check_stride(name, "stride_batch", view.stride_batch, view.batch);
+  const int64_t bytes = size_of(view.element);
+  if (auto ok = check_stride(name, "stride_seq", view.stride_seq, view.seq, bytes); !ok) return ok;
+  if (auto ok = check_stride(name, "stride_head", view.stride_head, view.heads, bytes); !ok) return ok;
+  return check_stride(name, "stride_batch", view.stride_batch, view.batch, bytes);
 }
 
 Result<MapShape> fixed_shape(const Named& tensor, int rows, const void* stand_in) {
   if (auto ok = check_layout(tensor); !ok) return ok.failure();
   const View& v = tensor.view;
   MapShape shape;
-  shape.address = empty(v) ? stand_in : v.data;
+  shape.address = v.empty() ? stand_in : v.data;
   set(shape, {at_least_one(v.dim), at_least_one(v.seq), at_least_one(v.heads), at_least_one(v.batch)},
-      {stride_bytes(v.stride_seq, v.seq), stride_bytes(v.stride_head, v.heads),
-       stride_bytes(v.stride_batch, v.batch)},
+      {stride_bytes(v, v.stride_seq, v.seq), stride_bytes(v, v.stride_head, v.heads),
+       stride_bytes(v, v.stride_batch, v.batch)},
       rows);
   return shape;
 }
@@ -91,8 +102,8 @@ Result<MapShape> fixed_shape(const Named& tensor, int rows, const void* stand_in
 Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_in) {
   if (auto ok = check_layout(tensor); !ok) return ok.failure();
   const auto& [name, v] = tensor;
-  const int64_t row = stride_bytes(v.stride_seq, v.seq);
-  const int64_t batch = v.batch <= 1 ? 0 : v.stride_batch * element_bytes;
+  const int64_t row = stride_bytes(v, v.stride_seq, v.seq);
+  const int64_t batch = v.batch <= 1 ? 0 : v.stride_batch * size_of(v.element);
   if (row == 0 || row >= wrap_bytes)
     return misfit(
         text("{}.stride_seq is {} elements; with sequences of their own lengths it must be from 8 to below "
@@ -106,22 +117,21 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
              "their common units of {} bytes. Make stride_batch a multiple of stride_seq.",
              name, v.stride_batch, name, v.stride_seq, unit_bytes));
   MapShape shape;
-  shape.address = empty(v) ? stand_in : v.data;
-  shape.row_step = static_cast<int>(step);
-  shape.unit = static_cast<int>(unit);
-  set(shape, {at_least_one(v.dim), end_row, at_least_one(v.heads), any_extent, any_extent},
-      {row, stride_bytes(v.stride_head, v.heads), unit_bytes, wrap_bytes - row}, rows);
+  shape.address = v.empty() ? stand_in : v.data;
+  shape.units = {.batch = static_cast<int>(step), .row = static_cast<int>(unit)};
+  set(shape, {at_least_one(v.dim), map_rows, at_least_one(v.heads), any_extent, any_extent},
+      {row, stride_bytes(v, v.stride_head, v.heads), unit_bytes, wrap_bytes - row}, rows);
   return shape;
 }
 
-Result<void> encode(const Driver& driver, const Named& tensor, Dtype dtype, const MapShape& shape, TmaMap& map) {
+Result<void> encode(const Driver& driver, const Named& tensor, const MapShape& shape, TmaMap& map) {
   static_assert(sizeof(CUtensorMap) == sizeof(TmaMap));
   static constexpr cuuint32_t every[5] = {1, 1, 1, 1, 1};
   CUtensorMap encoded;
   const CUresult result = driver.cuTensorMapEncodeTiled(
-      &encoded, dtype == Dtype::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, shape.rank,
-      const_cast<void*>(shape.address), shape.extents, shape.strides, shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      &encoded, data_type(tensor.view.element), shape.rank, const_cast<void*>(shape.address), shape.extents,
+      shape.strides, shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     const View& v = tensor.view;
     return misfit(

@@ -4,8 +4,8 @@
 #pragma once
 #include <cstdint>
 
-#include "contract/fwd_params.h"
-#include "src/plan/plan.hpp"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "src/problem/tensors.hpp"
 #include "src/runtime/driver.hpp"
 
@@ -18,10 +18,10 @@ struct MapShape {
   uint64_t extents[5] = {};
   uint64_t strides[4] = {};
   uint32_t box[5] = {};
-  int row_step = 0, unit = 0;  // ragged only: row units from one batch to the next, and per row; see fwd_params.h
+  MapUnits units{};  // ragged only
 };
 
-// A tensor by the name the user knows it by. Elements have two bytes: f16 and bf16 are all that Hopper computes here.
+// A tensor by the name the user knows it by.
 struct Named {
   const char* name;
   const View& view;
@@ -33,9 +33,9 @@ Result<void> check_layout(const Named&);
 // rows: of the box, that is, of the kernel's tile. An empty tensor gets the address of `stand_in`, which is never read.
 Result<MapShape> fixed_shape(const Named&, int rows, const void* stand_in);
 
-// The map of a ragged tensor, in which the rows behind the end of each sequence read as zeros.
+// The map of a ragged tensor, in which the rows after the end of each sequence read as zeros.
 Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
 
-Result<void> encode(const Driver&, const Named&, Dtype, const MapShape&, TmaMap&);
+Result<void> encode(const Driver&, const Named&, const MapShape&, TmaMap&);
 
 }  // namespace froghopper::runtime

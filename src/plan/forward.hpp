@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: the steps of planning a forward problem, each in a file of its own: the launch (forward.cpp), the tiles
+// (tiles.cpp), the order of work items (order.cpp).
+#pragma once
+#include "src/plan/plan.hpp"
+
+namespace froghopper {
+
+Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
+
+// The head dims a kernel exists for that hold the problem's columns: the next larger tile, filled up with zeros.
+std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v);
+
+// The mask as far as it changes the machine code.
+Mask kernel_mask(const Problem&);
+
+Tiles tuned_tiles(const Problem&, Dims, int sms);
+
+// q tiles over all sequences and query heads; for packed sequences the most there can be.
+int64_t items_at_most(const Problem& p, int tile_q);
+
+Order order_items(const Problem& p, const FwdVariant& variant, const Device& device, const Hints&);
+
+}  // namespace froghopper

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: the families of kernels, one row each. A new family is a row here, its contract/ headers and its device/ room.
+#include "src/plan/kernel.hpp"
+
+#include <sstream>
+
+#include "contract/fwd_params.h"
+
+namespace froghopper {
+namespace {
+
+constexpr const char* forward = "fwd";
+
+// kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
+std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant) {
+  return text(
+      "#include \"{}\"\n"
+      "using namespace froghopper;\n"
+      "using Kernel = {}<{}>;\n"
+      "extern \"C\" __global__ void __launch_bounds__(Kernel::threads, 1)\n"
+      "fh_kernel(const __grid_constant__ {} p) {{ Kernel::run(p); }}\n"
+      "extern \"C\" __device__ const int fh_smem_bytes = Kernel::smem_bytes;\n"
+      "extern \"C\" __device__ const int fh_params_bytes = sizeof({});\n",
+      header, kernel, variant, params, params);
+}
+
+}  // namespace
+
+KernelSpec kernel_of(const FwdVariant& v) {
+  return {.name = variant_name(forward, v),
+          .source = source_of("device/fwd/forward.cuh", "fwd::Forward", "FwdParams", spelled("FwdVariant", v)),
+          .threads = fwd_threads(v),
+          .smem_bytes = fwd_smem_bytes(v),
+          .params_bytes = sizeof(FwdParams)};
+}
+
+Result<KernelSpec> kernel_named(const std::string& name) {
+  const std::string family = name.substr(0, name.find('.'));
+  if (family == forward) {
+    const auto variant = parse_variant<FwdVariant>(forward, name);
+    if (!variant) return variant.failure();
+    return kernel_of(*variant);
+  }
+  return Failure{FH_INVALID_PROBLEM, text("'{}' names no kernel; a name begins with its family, {}.", name, forward)};
+}
+
+std::vector<std::string> split(const std::string& line, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream in(line);
+  for (std::string part; std::getline(in, part, separator);)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+bool number_after(std::string_view token, std::string_view word, int& value) {
+  if (!token.starts_with(word)) return false;
+  const char *begin = token.data() + word.size(), *end = token.data() + token.size();
+  int number = 0;
+  const auto read = std::from_chars(begin, end, number);
+  if (read.ec != std::errc() || read.ptr != end) return false;
+  value = number;
+  return true;
+}
+
+}  // namespace froghopper

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: what a kernel is to everybody who only compiles, stores or launches it, and how a variant of any family becomes
+// one. Name, parser and source follow from the variant's list of fields (visit_fields in contract/*_variant.h).
+#pragma once
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "contract/fwd_variant.h"
+#include "src/base/result.hpp"
+#include "src/base/text.hpp"
+
+namespace froghopper {
+
+struct KernelSpec {
+  std::string name;    // "fwd.bf16.d128.q128.kv128.s2.causal": in presets, logs, caches, tables; two kernels are the
+                       // same if their names are
+  std::string source;  // the few lines that NVRTC compiles
+  int threads = 0, smem_bytes = 0, params_bytes = 0;  // of a CTA, of a CTA, of a launch
+};
+
+// The kernel of this name, of any family; a Failure says what is wrong with the name. It may still be one that does
+// not compile, see why_invalid.
+Result<KernelSpec> kernel_named(const std::string& name);
+
+KernelSpec kernel_of(const FwdVariant&);
+
+// ---- Names of variants ----
+
+std::vector<std::string> split(const std::string& line, char separator);
+
+// "kv128" after "kv" is 128; false where it is not that.
+bool number_after(std::string_view token, std::string_view word, int& value);
+
+inline std::vector<Dtype> values_of(Dtype) { return {std::begin(dtypes), std::end(dtypes)}; }
+inline std::vector<Mask> values_of(Mask) { return {std::begin(masks), std::end(masks)}; }
+
+template <class Variant>
+std::string variant_name(const char* family, const Variant& variant) {
+  std::string name = family;
+  const auto add = [&](const std::string& token) { name += "." + token; };
+  visit_fields(variant, [&]<class T>(const char* word, const T& field, auto... usual) {
+    if constexpr (std::is_enum_v<T>) {
+      if (*name_of(field)) add(name_of(field));
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (field) add(word);
+    } else if (!((field == usual) || ...)) {
+      add(text("{}{}", word, field));
+    }
+  });
+  return name;
+}
+
+// Every part once and in order; nothing but what variant_name writes.
+template <class Variant>
+Result<Variant> parse_variant(const char* family, const std::string& name) {
+  const std::vector<std::string> tokens = split(name, '.');
+  size_t at = 0;
+  const auto next = [&]() -> std::string_view { return at < tokens.size() ? tokens[at] : std::string_view(); };
+  Variant variant{};
+  at += next() == family;
+  visit_fields(variant, [&]<class T>(const char* word, T& field, auto... usual) {
+    if constexpr (std::is_enum_v<T>) {
+      for (const T value : values_of(field))
+        if (*name_of(value) && next() == name_of(value)) return field = value, void(++at);
+    } else if constexpr (std::is_same_v<T, bool>) {
+      field = next() == word;
+      at += field;
+    } else {
+      ((field = usual), ...);
+      at += number_after(next(), word, field);
+    }
+  });
+  if (variant_name(family, variant) == name) return variant;
+  return Failure{FH_INVALID_PROBLEM,
+                 text("'{}' names no {} kernel; the nearest is {}. Every part stands once and in order.", name,
+                      family, variant_name(family, variant))};
+}
+
+// The variant as C++ spells it: all numbers in a row, since braces may be left out around nested structs.
+template <class Variant>
+std::string spelled(const char* type, const Variant& variant) {
+  int visited = 0;
+  std::string numbers;
+  visit_fields(variant, [&]<class T>(const char*, const T& field, auto...) {
+    const char* const enumeration = std::is_same_v<T, Dtype> ? "Dtype" : std::is_same_v<T, Mask> ? "Mask" : nullptr;
+    if (visited++ > 0) numbers += ", ";
+    if constexpr (std::is_enum_v<T>)
+      numbers += text("{}({})", enumeration, static_cast<int>(field));
+    else
+      numbers += text("{}", field);
+  });
+  return text("{}{{{}}}", type, numbers);
+}
+
+// A field that visit_fields forgets would make two kernels one.
+template <class Variant>
+constexpr int fields_visited() {
+  int count = 0;
+  Variant variant{};
+  visit_fields(variant, [&](auto&&...) { ++count; });
+  return count;
+}
+static_assert(fields_visited<FwdVariant>() == numbers_in<FwdVariant>(), "visit_fields lacks a field of FwdVariant");
+
+}  // namespace froghopper

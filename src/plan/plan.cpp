@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: a plan and its launches as text, and the workspace they share.
+#include "src/plan/plan.hpp"
+
+#include "src/base/text.hpp"
+#include "src/plan/forward.hpp"
+
+namespace froghopper {
+namespace {
+
+std::string order_words(const ForwardStep& step) {
+  const Order& order = step.order;
+  if (order.section >= order.pairs && order.tail == 0) return {};
+  return text(" section {} tail {}", order.section, order.tail);
+}
+
+}  // namespace
+
+Result<Plan> make_gpu_plan(const Problem& p, const Device& device, const Hints& hints) {
+  return plan_forward(p, device, hints);
+}
+
+Slice Workspace::take(size_t size) {
+  const Slice slice{(bytes + slice_alignment - 1) / slice_alignment * slice_alignment, size};
+  bytes = slice.offset + slice.bytes;
+  return slice;
+}
+
+std::string Launch::line() const {
+  const std::string words = std::visit([](const auto& what) { return order_words(what); }, step);
+  return text("{} grid {}{} smem {}KiB", kernel.name, grid, words, kernel.smem_bytes / 1024);
+}
+
+std::string Plan::line() const {
+  std::string line = problem.line() + " -> ";
+  if (launches.empty()) return line + "nothing to compute";
+  for (const Launch& launch : launches) line += (&launch == &launches.front() ? "" : "; ") + launch.line();
+  return line + text(" ws {}", workspace.bytes);
+}
+
+}  // namespace froghopper

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// problem: the rows of the table of tensors.
+#include <algorithm>
+#include <array>
+
+#include "src/problem/tensors.hpp"
+
+namespace froghopper {
+namespace {
+
+// Packed sequences are one long sequence as far as memory goes.
+Shape rows_of_q(const Problem& p, int64_t heads, int64_t dim, Element element) {
+  return {p.batches(), p.extent_q(), heads, dim, element};
+}
+Shape rows_of_kv(const Problem& p, int64_t dim) {
+  return {p.batches(), p.extent_kv(), p.heads_kv, dim, element_of(p.dtype)};
+}
+Shape list(int64_t count, Element element) { return {1, count, 1, 1, element}; }
+
+Use always_read(const Problem&) { return Use::read; }
+Use always_written(const Problem&) { return Use::written; }
+Use where_varlen(const Problem& p) { return p.varlen ? Use::read : Use::absent; }
+Use where_seqused(const Problem& p) { return p.seqused ? Use::may_read : Use::absent; }
+
+constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 numbers";
+constexpr const char* used_rows = "how many rows of each sequence count, batch numbers";
+
+constexpr std::array table{
+    Tensor{"q", "", "the queries", &Views::q, &fh_tensors::q,
+           [](const Problem& p) { return rows_of_q(p, p.heads_q, p.dim_qk, element_of(p.dtype)); }, always_read},
+    Tensor{"k", "", "the keys", &Views::k, &fh_tensors::k, [](const Problem& p) { return rows_of_kv(p, p.dim_qk); },
+           always_read},
+    Tensor{"v", "", "the values", &Views::v, &fh_tensors::v, [](const Problem& p) { return rows_of_kv(p, p.dim_v); },
+           always_read},
+    Tensor{"o", "", "the output", &Views::o, &fh_tensors::o,
+           [](const Problem& p) { return rows_of_q(p, p.heads_q, p.dim_v, element_of(p.dtype)); }, always_written},
+    Tensor{"lse", "", "one number for each row and head", &Views::lse, &fh_tensors::lse,
+           [](const Problem& p) { return rows_of_q(p, p.heads_q, 1, Element::f32); },
+           [](const Problem&) { return Use::may_write; }},
+    Tensor{"cu_seqlens_q", "varlen", first_rows, &Views::cu_seqlens_q, &fh_tensors::cu_seqlens_q,
+           [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
+    Tensor{"cu_seqlens_kv", "varlen", first_rows, &Views::cu_seqlens_kv, &fh_tensors::cu_seqlens_kv,
+           [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
+    Tensor{"seqused_q", "seqused", used_rows, &Views::seqused_q, &fh_tensors::seqused_q,
+           [](const Problem& p) { return list(p.batch, Element::i32); }, where_seqused},
+    Tensor{"seqused_kv", "seqused", used_rows, &Views::seqused_kv, &fh_tensors::seqused_kv,
+           [](const Problem& p) { return list(p.batch, Element::i32); }, where_seqused},
+    Tensor{"sink", "sink", "one number for each query head", &Views::sink, &fh_tensors::sink,
+           [](const Problem& p) {
+             return Shape{1, 1, p.heads_q, 1, Element::f32};
+           },
+           [](const Problem& p) { return p.sink ? Use::read : Use::absent; }},
+};
+static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
+
+template <class T>
+fh_tensor as_tensor(T* numbers) {
+  return {const_cast<void*>(static_cast<const void*>(numbers)), 0, 0, 0};
+}
+fh_tensor as_tensor(const fh_tensor& tensor) { return tensor; }
+
+template <class T>
+void put(T*& numbers, const fh_tensor& from) {
+  numbers = static_cast<T*>(from.data);
+}
+void put(fh_tensor& tensor, const fh_tensor& from) { tensor = from; }
+
+}  // namespace
+
+std::span<const Tensor> tensors() { return table; }
+
+size_t index_of(View Views::*view) {
+  return static_cast<size_t>(std::ranges::find(table, view, &Tensor::view) - table.begin());
+}
+
+fh_tensor UserField::get(const fh_tensors& user) const {
+  return std::visit([&](auto member) { return as_tensor(user.*member); }, member_);
+}
+
+void UserField::set(fh_tensors& user, const fh_tensor& tensor) const {
+  std::visit([&](auto member) { put(user.*member, tensor); }, member_);
+}
+
+View view_of(const Tensor& tensor, const Problem& p, const fh_tensor& user) {
+  const Shape shape = tensor.shape(p);
+  View view{.data = user.data,
+            .element = shape.element,
+            .batch = shape.batch,
+            .seq = shape.seq,
+            .heads = shape.heads,
+            .dim = shape.dim};
+  if (view.empty()) view.data = nullptr;
+  const bool own = tensor.field.strided();
+  // The stride of an extent of 1 is never used; frameworks leave anything there.
+  if (view.batch > 1) view.stride_batch = own ? user.stride_batch : view.heads * view.seq;
+  if (view.seq > 1) view.stride_seq = own ? user.stride_seq : 1;
+  if (view.heads > 1) view.stride_head = own ? user.stride_head : view.seq;
+  return view;
+}
+
+}  // namespace froghopper
