@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of froghopper's forward beside other implementations on the same inputs: root mean square against fp64.
+
+  bench/errors.py --library build/libfroghopper.so --json bench/results/h200_errors.jsonl
+
+The first kind of inputs is that of the error table of the FlashAttention-3 paper (section 4.3): entries of q, k and v
+from N(0, 1) + N(0, 100) Bernoulli(0.001), so that a few are ten times larger. The others make rows more and more
+peaked. "standard" is softmax(scale q k^T) v in the type of the inputs, one matrix product after the other. The exact
+answer is computed in fp64 from the rounded inputs. Needs PyTorch and a Hopper GPU; FlashAttention-3 is taken from the
+wheel tokenspeed-fa3 (module flash_attn_interface) where it is installed.
+"""
+import argparse
+import datetime
+import json
+import math
+import os
+import sys
+
+import torch
+
+import contenders
+from compare import commit_here
+from froghopper_ctypes import Froghopper
+
+DIMS, ROWS, HEADS = (64, 128, 256), 4096, 8
+KINDS = {"outliers": None, "normal": (1, 1), "q x 4": (4, 1), "q x 10": (10, 1), "q and k x 4": (4, 4)}
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--library", default="build/libfroghopper.so")
+    p.add_argument("--json", metavar="FILE.jsonl", help="append one line an error")
+    p.add_argument("--commit", default=os.environ.get("FROGHOPPER_COMMIT", ""))
+    a = p.parse_args()
+    library, fa3 = Froghopper(os.path.abspath(a.library)), flash_attention_3()
+    facts = dict(gpu=torch.cuda.get_device_name(), commit=a.commit or commit_here(),
+                 date=f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ}")
+    for kind in KINDS:
+        for name in DTYPES:
+            for dim in DIMS:
+                line = f"fwd {name} b1 hq{HEADS} hkv{HEADS} sq{ROWS} skv{ROWS} d{dim}"
+                errors = errors_of(library, fa3, line, kind)
+                print(f"{kind:<12} {name:<5} d{dim:<4}" + "".join(f" {k} {e:.3e}" for k, e in errors.items()) +
+                      (f"  ours/fa3 {errors['froghopper'] / errors['fa3']:.3f}" if "fa3" in errors else ""), flush=True)
+                if a.json: append(a.json, line, kind, errors, facts)
+
+
+def append(path, line, kind, errors, facts):
+    with open(path, "a") as file:
+        for impl, error in errors.items():
+            file.write(json.dumps({"problem": line, "pass": "fwd error", "data": kind, "impl": impl,
+                                   "rmse": float(f"{error:.4g}"), **facts}) + "\n")
+
+
+def errors_of(library, fa3, line, kind):
+    """{implementation: root mean square error of o}"""
+    cell = contenders.Cell.make(library, line, "cuda")
+    for tensor, draw in zip((cell.q, cell.k, cell.v), inputs(kind, cell)): tensor.copy_(draw)
+    exact = attention(cell, torch.float64)
+    (_, call), = contenders.froghopper(cell, library, "hopper").items()
+    call()
+    torch.cuda.synchronize()
+    found = {"froghopper": cell.o, "standard": attention(cell, cell.q.dtype)}
+    if fa3: found["fa3"] = fa3(cell.q, cell.k, cell.v)
+    return {impl: (o.double() - exact).square().mean().sqrt().item() for impl, o in found.items()}
+
+
+def inputs(kind, cell):
+    generator = torch.Generator("cuda").manual_seed(1)
+    def normal(like): return torch.randn(like.shape, device="cuda", generator=generator)
+    for i, like in enumerate((cell.q, cell.k, cell.v)):
+        if kind == "outliers":
+            rare = torch.rand(like.shape, device="cuda", generator=generator) < 0.001
+            yield normal(like) + 10 * normal(like) * rare
+        else: yield normal(like) * (*KINDS[kind], 1)[i]
+
+
+def attention(cell, dtype):
+    """o in this type, a few heads at a time: scores of all heads in fp64 would be gigabytes."""
+    o = torch.empty(cell.o.shape, device="cuda", dtype=dtype)
+    for head in range(cell.q.shape[2]):
+        q, k, v = (t[:, :, head].to(dtype) for t in (cell.q, cell.k, cell.v))
+        o[:, :, head] = torch.softmax(q @ k.mT * (1 / math.sqrt(q.shape[-1])), -1) @ v
+    return o
+
+
+def flash_attention_3():
+    try: from flash_attn_interface import flash_attn_func
+    except Exception as problem:
+        print(f"no fa3: {type(problem).__name__}: {problem}"[:300])
+        return None
+    def call(q, k, v):
+        o = flash_attn_func(q, k, v)
+        return o[0] if isinstance(o, tuple) else o
+    return call
+
+
+if __name__ == "__main__":
+    sys.exit(main())
