@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails when a kernel spills inside its inner loop: spills.py NVDISASM FILE_OR_FOLDER...
 
-The inner loops are the innermost ones that contain HGMMA, the tensor core's instruction. On their main path stands no
-load or store of local memory (LDL, STL). The rare path that computes a tile's scores again may spill: it is told by its
-HMMA and LDSM, and by standing on no way around the loop that avoids them. Kernels whose header says that they spill
-nothing are not looked at.
+The inner loops are the innermost ones that contain HGMMA, the tensor core's instruction for a warpgroup. On their main
+path stands no load or store of local memory (LDL, STL). The rare path, which computes a tile's scores again, may spill.
+It is told by two things together: it holds HMMA, the instruction for one warp, and a way through the loop goes around
+it. Instructions that both paths use (LDSM) tell nothing. Kernels whose header says that they spill nothing are not
+looked at.
 """
 import pathlib
 import re
@@ -102,14 +103,25 @@ def inner_loops(blocks):
     return [loop for loop in loops if not any(other[2] < loop[2] for other in loops)], forward, back
 
 
+def main_path(blocks, loop, forward, back):
+    """The members of a loop that may not spill: all but the rare path, on ways around which every HGMMA stands."""
+    header, ends, members = loop
+
+    def on_ways_around(avoided):
+        rest = members - avoided
+        return reach([header], forward, rest) & reach(ends, back, rest)
+
+    rare = {m for m in members if blocks[m].has("HMMA") and on_ways_around({m})}
+    main = on_ways_around(rare)
+    # Several blocks, each of which can be avoided, but not all at once: then none of them is rare.
+    return main if all(m in main for m in members if blocks[m].has("HGMMA")) else members
+
+
 def spills_in_inner_loops(sass):
     blocks = blocks_of(sass)
     loops, forward, back = inner_loops(blocks)
-    found = []
-    for header, ends, members in loops:
-        usual = {m for m in members if not blocks[m].has("HMMA", "LDSM")}
-        main = reach([header], forward, usual) & reach(ends, back, usual)
-        found += [spill for m in sorted(main) for spill in blocks[m].spills]
+    found = [spill for loop in loops for m in sorted(main_path(blocks, loop, forward, back))
+             for spill in blocks[m].spills]
     return len(loops), found
 
 
