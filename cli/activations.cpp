@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// cli: from tensor files to inputs that can be computed, and back. What a file leaves out is derived from the shapes,
+// and every refusal names the tensor.
 #include "cli/activations.hpp"
 
 #include <algorithm>

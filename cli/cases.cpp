@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// cli: tells a file of cases from a case or problem that was typed, and reads either.
 #include "cli/cases.hpp"
 
 #include <filesystem>

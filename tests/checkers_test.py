@@ -9,7 +9,7 @@ import check_rooms
 import check_style
 import test_summary
 
-LICENCE = "// SPDX-License-Identifier: Apache-2.0\n// what this file is for\n"
+LICENCE = "// SPDX-License-Identifier: Apache-2.0\n// What this file is for.\n"
 
 
 def rooms(path, source):
@@ -56,7 +56,7 @@ class Style(unittest.TestCase):
     def test_each_rule(self):
         for source, words in (
             ("int a;\n", "SPDX"),
-            ("// SPDX-License-Identifier: Apache-2.0\nint a;\n", "banner"),
+            ("// SPDX-License-Identifier: Apache-2.0\nint a;\n", "right after the licence line"),
             (LICENCE + "int a; \n", "blanks at the end"),
             (LICENCE + "\tint a;\n", "a tab"),
             (LICENCE + "// " + "x" * 130 + "\n", "columns"),
@@ -69,6 +69,31 @@ class Style(unittest.TestCase):
         ):
             with self.subTest(words):
                 self.assertIn(words, " ".join(style("src/plan/a.cpp", source)))
+
+    def test_what_is_a_banner(self):
+        c, script = "// SPDX-License-Identifier: Apache-2.0\n", "# SPDX-License-Identifier: Apache-2.0\n"
+        for path, source in (
+            ("src/plan/a.cpp", c + "// plan: what\n// this is for. More.\n#pragma once\n"),
+            ("tests/a.c", "/* SPDX-License-Identifier: Apache-2.0\n *\n * What this is for. */\nint a;\n"),
+            ("tools/a.py", "#!/usr/bin/env python3\n" + script + '"""What this\nis for."""\nimport re\n'),
+            ("cmake/a.cmake", script + "# What this is for:\n#   cmake a\nset(a)\n"),
+        ):
+            with self.subTest(source):
+                self.assertEqual(style(path, source), [])
+
+    def test_what_is_none(self):
+        c, script = "// SPDX-License-Identifier: Apache-2.0\n", "# SPDX-License-Identifier: Apache-2.0\n"
+        for path, source in (
+            ("src/plan/a.cpp", c + '#include "src/plan/a.hpp"\n\n// What this is for.\nint a;\n'),
+            ("src/plan/a.hpp", c + "#pragma once\n// What this is for.\n"),
+            ("src/plan/a.cpp", c + "\n// What this is for.\nint a;\n"),
+            ("src/plan/a.cpp", c + "// clang-format off\nint a;\n"),
+            ("src/plan/a.cpp", c + "// Helpers.\nint a;\n"),
+            ("src/plan/a.cpp", c + "// plan: some words\nint a;\n"),
+            ("tools/a.py", script + "import re  # What this is for.\n"),
+        ):
+            with self.subTest(source):
+                self.assertIn("right after the licence line", " ".join(style(path, source)))
 
     def test_a_kernel_begins_with_its_cast_list(self):
         self.assertIn("section Barriers", " ".join(style("device/fwd/forward.cuh", LICENCE + "//   Work    one\n")))

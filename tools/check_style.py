@@ -3,6 +3,7 @@
 
 usage: python3 tools/check_style.py      prints what is wrong, exit code 1 if anything is
 """
+import itertools
 import pathlib
 import re
 import shutil
@@ -47,18 +48,32 @@ def line_problems(path, lines):
             yield number, "code in a comment"
 
 
+def banner_of(path, head):
+    """The text of the comment that follows the licence line at once; "" where something else does."""
+    if head[1:] and head[1].startswith('"""'):
+        return "\n".join(head[1:])[3:].partition('"""')[0]
+    mark = " *" if head[0].startswith("/*") else "//" if path.suffix in FORMATTED else "#"
+    lines = itertools.takewhile(lambda line: line.startswith(mark), head[1:])
+    return "\n".join(line[len(mark):].removesuffix("*/").strip() for line in lines)
+
+
+def says_something(banner):
+    """Three words or more up to a full stop, or to a colon at the end of a line."""
+    ends = [end.start() for end in re.finditer(r"\.(\s|$)|:(\n|$)", banner)]
+    return bool(ends) and len(banner[:ends[-1]].split()) >= 3
+
+
 def banner_problems(path, lines):
     """The first lines: an optional #!, the licence, then a sentence about what the file is for."""
     head = lines[1:] if lines and lines[0].startswith("#!") else lines
     if not head or "SPDX-License-Identifier: Apache-2.0" not in head[0]:
         yield 1, "the first line must be the SPDX line"
         return
-    banner = " ".join(head[1:4])
-    if tree.generated(path):
-        if "Do not edit" not in banner:
-            yield 2, "a generated file says who made it, and 'Do not edit'"
-    elif not re.search(r"(//|#|\*|\"\"\") *\w+", banner):
-        yield 2, "after the licence line comes a banner that says what the file is for"
+    banner = banner_of(path, head)
+    if not says_something(banner):
+        yield 2, "right after the licence line comes a comment that says in a sentence what the file is for"
+    if tree.generated(path) and "Do not edit" not in banner:
+        yield 2, "a generated file says who made it, and 'Do not edit'"
     if path.parent.as_posix() == "device/fwd" and path.name.startswith("forward"):
         opening = "\n".join(lines[:80])
         for section in CAST_LIST:

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// runtime: the disk cache's files. A kernel is written beside its place and renamed into it, so that no reader sees
+// half of one, and what does not fit its key counts as absent.
 #include "src/runtime/cache.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// runtime: reads the figures that we keep about a kernel out of the text that ptxas prints.
 #include "src/runtime/compiler_report.hpp"
 
 #include <cctype>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// runtime: opens libcuda once, finds its functions and its GPUs, and says in words what is missing.
 #include "src/runtime/driver.hpp"
 
 #include <dlfcn.h>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// runtime: a kernel file written and read: the header with its checksum, and constants looked up in the cubin, which
+// is an ELF file.
 #include "src/runtime/kernel_file.hpp"
 
 #include <elf.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// runtime: a variant's source text, NVRTC called on it, and the key that names everything its machine code depends on.
 #include "src/runtime/nvrtc.hpp"
 
 #include <dlfcn.h>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// runtime: asks the driver where each tensor lies, and refuses what is in host memory, on two GPUs, or on another GPU
+// than the stream.
 #include "src/runtime/place.hpp"
 
 #include <dlfcn.h>
