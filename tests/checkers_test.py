@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkers of tools/ find what they are for, each rule once, and let good code pass."""
+import ast
 import pathlib
 import sys
 import unittest
@@ -44,6 +45,37 @@ class Rooms(unittest.TestCase):
         for word in ("std::printf(x);", "std::exit(1);", "throw 1;", "std::cerr << 1;"):
             self.assertEqual(len(rooms("src/api/a.cpp", word + "\n")), 1, word)
         self.assertEqual(rooms("src/api/a.cpp", "std::snprintf(a, 1, f);\n"), [])
+
+        for word in ("std::fputs(x, stderr);", "perror(x);", "_Exit(1);", "std::rethrow_exception(e);"):
+            self.assertEqual(len(rooms("src/api/a.cpp", word + "\n")), 1, word)
+
+    def test_every_way_to_write_asm_is_one(self):
+        for word in ("asm", "__asm", "__asm__"):
+            self.assertEqual(len(rooms("src/api/a.cpp", word + '("");\n')), 1, word)
+
+    def test_a_run_allocates_nothing_and_waits_for_nothing(self):
+        for word in ("cuMemAlloc", "cuMemAllocAsync", "cuStreamSynchronize", "cuCtxSynchronize"):
+            self.assertEqual(len(rooms("src/runtime/a.cpp", f"driver.{word}(x);\n")), 1, word)
+
+    def test_an_include_says_what_it_means(self):
+        for line in ("#include HEADER", '#include "src/base/../api/run.hpp"', '#include "../api/run.hpp"',
+                     '#include "problem.hpp"', "#include <cuda_fp16.h>", "#include <omp.h>", "#include <xxhash.h>",
+                     '# include_next "src/api/run.hpp"'):
+            self.assertEqual(len(rooms("src/problem/a.cpp", line + "\n")), 1, line)
+        for line in ('#include "src/base/log.hpp"', "#include <math.h>", "#include <sys/stat.h>", "#include <vector>"):
+            self.assertEqual(rooms("src/problem/a.cpp", line + "\n"), [], line)
+
+    def test_a_macro_whose_name_has_include_is_looked_into(self):
+        self.assertEqual(len(rooms("src/api/a.cpp", "#define include_and_leave std::exit(1)\n")), 1)
+
+    def test_other_endings_are_refused(self):
+        self.assertIn("no ending of this project", rooms("src/api/a.cc", "int a;\n")[0])
+
+    def test_no_room_is_written_twice(self):
+        tree = ast.parse(pathlib.Path(check_rooms.__file__).read_text())
+        for table in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
+            keys = [ast.literal_eval(key) for key in table.keys]
+            self.assertEqual(len(keys), len(set(keys)), f"line {table.lineno}: a key stands here twice")
 
     def test_every_file_has_a_room(self):
         self.assertIn("no room", rooms("elsewhere/a.cpp", "int a;\n")[0])

@@ -9,7 +9,9 @@ import sys
 import tree
 
 CUDA = r"cu[A-Z]\w+|CU[a-z]\w+|CUDA_\w+|nvrtc\w+|NVRTC_\w+|cuda[A-Z]\w+"
-MANNERS = r"printf|fprintf|vprintf|puts|fputs|putchar|cout|cerr|clog|exit|_exit|quick_exit|abort|terminate|throw"
+MANNERS = (r"printf|fprintf|vprintf|vfprintf|dprintf|puts|fputs|putchar|putc|fputc|perror|stdout|stderr|cout|cerr|clog|"
+           r"exit|_exit|_Exit|quick_exit|abort|terminate|__builtin_trap|throw|rethrow_exception")
+LAUNCHING = r"cu(Mem|Array)(Alloc|Create)\w*|cu\w*Synchronize\w*"  # a run allocates nothing on a GPU and waits for none
 PLANNING = r"(?i:streams?|modules?|tensor_?maps?|tma_?maps?)"
 
 # room: rooms it may include, other headers (the beginning of what stands in <>; "std" for C and C++), words it may
@@ -29,7 +31,8 @@ ROOMS = {
     "src/cpu": (["contract", "src/base", "src/problem", "src/cpu"], ["std", "froghopper/", "hwy/", "immintrin"],
                 rf"{CUDA}|{MANNERS}"),
     "src/runtime": (["contract", "src/base", "src/problem", "src/plan", "src/runtime"],
-                    ["std", "froghopper/", "cuda.h", "nvrtc.h"], rf"asm|{MANNERS}|cuda[A-Z]\w+"),
+                    ["std", "froghopper/", "cuda.h", "nvrtc.h", "xxhash.h"],
+                    rf"asm|{MANNERS}|{LAUNCHING}|cuda[A-Z]\w+"),
     "src/api": (["contract", "src/base", "src/problem", "src/plan", "src/cpu", "src/runtime", "src/api"],
                 ["std", "froghopper/"], rf"asm|{CUDA}|{MANNERS}"),
     "files": (["contract", "src/base", "files"], ["std", "froghopper/", "nlohmann/"], rf"asm|{CUDA}|{MANNERS}"),
@@ -45,9 +48,14 @@ ROOMS = {
               ["std", "froghopper/", "gtest/", "gmock/", "nlohmann/", "fmt/", "cuda.h"], r"asm"),
     "tools": (["contract", "src", "tools"], ["std", "froghopper/", "fmt/", "nvrtc.h"], r"asm"),
 }
-SYSTEM = r"[a-z0-9_]+(\.h)?|sys/[a-z]+\.h"  # what "std" stands for: <vector>, <math.h>, <unistd.h>, <sys/stat.h>
-THIRD_PARTY_IN_ONE_WORD = {"cuda.h", "nvrtc.h", "immintrin.h"}
+# What "std" stands for: <vector>, <sys/stat.h>, and these of C and POSIX. Any other <name.h> is somebody's library.
+C_AND_POSIX = ("assert ctype dirent dlfcn elf errno fcntl fenv float glob inttypes limits link locale math poll "
+               "pthread sched setjmp signal stdarg stdatomic stdbool stddef stdint stdio stdlib string time "
+               "unistd").split()
+SYSTEM = rf"[a-z0-9_]+|sys/[a-z]+\.h|({'|'.join(C_AND_POSIX)})\.h"
 SOURCES = {".h", ".hpp", ".cpp", ".c", ".cuh", ".cu"}
+OTHER_ENDINGS = {".cc", ".cxx", ".hh", ".hxx", ".inc", ".inl", ".ipp", ".tcc"}  # nobody would check them
+INCLUDE = re.compile(r"\s*#\s*include(_next)?\b")
 
 
 def room_of(path):
@@ -63,6 +71,8 @@ def without_comments_and_strings(source):
 
 def include_problem(room, line):
     may, headers, _ = ROOMS[room]
+    if re.search(r'["</]\.\.?/', line):
+        return f"an include names its file from the project's folder, without '..'; from here: {', '.join(may)}"
     if quoted := re.match(r'\s*#\s*include\s+"([^"]+)"', line):
         folder = quoted[1].rpartition("/")[0]
         if any(folder == name or folder.startswith(name + "/") for name in may):
@@ -74,21 +84,24 @@ def include_problem(room, line):
         name = angled[1]
         if any(name.startswith(header) for header in headers if header != "std"):
             return None
-        if "std" in headers and name not in THIRD_PARTY_IN_ONE_WORD and re.fullmatch(SYSTEM, name):
+        if "std" in headers and re.fullmatch(SYSTEM, name):
             return None
         return f'{room} may not include <{name}>; from here: {", ".join(headers) or "nothing"}'
-    return None
+    return 'an include names its file in "" or <>'
 
 
 def problems_of(path, source):
+    if path.suffix in OTHER_ENDINGS:
+        yield 1, f"{path.suffix} is no ending of this project; one of {', '.join(sorted(SOURCES))} is"
+        return
     room = room_of(path)
     if room is None:
         yield 1, f"no room has this file; rooms are {', '.join(ROOMS)}"
         return
-    words = re.compile(rf"\b({ROOMS[room][2]})\b")
+    words = re.compile(rf"\b(?:__)?({ROOMS[room][2]})(?:__)?\b")  # __asm__ is asm too
     plain = without_comments_and_strings(source).splitlines()
     for number, (line, code) in enumerate(zip(source.splitlines(), plain), 1):
-        if code.lstrip().startswith("#") and "include" in code:
+        if INCLUDE.match(code):
             if problem := include_problem(room, line):
                 yield number, problem
         elif found := words.search(code):
@@ -98,7 +111,7 @@ def problems_of(path, source):
 def main():
     bad = []
     for path in tree.files():
-        if path.suffix in SOURCES:
+        if path.suffix in SOURCES | OTHER_ENDINGS:
             bad += [f"{path}:{number}: {problem}" for number, problem in problems_of(path, tree.text(path) or "")]
     print("\n".join(bad) or "rooms: ok")
     return 1 if bad else 0
