@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claims: without a driver every entry says so and how to go on; tensors become the TMA maps that docs/6-jit.md
-// describes or are refused in the user's words; a variant becomes a cubin, once.
+// Claims: without a driver every entry says so and how to go on; tensors become the TMA maps that
+// src/runtime/tensor_map.cpp describes or are refused in the user's words; a variant becomes a cubin, once
+// (docs/6-jit.md).
 #include <gtest/gtest.h>
 
 #include <cmath>
