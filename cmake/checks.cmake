@@ -7,6 +7,7 @@ endfunction()
 
 add_check(rooms ${FROGHOPPER_PYTHON} tools/check_rooms.py)
 add_check(style ${FROGHOPPER_PYTHON} tools/check_style.py)
+add_check(known_failures ${FROGHOPPER_PYTHON} tools/check_known_failures.py)
 add_check(checkers ${FROGHOPPER_PYTHON} tests/checkers_test.py)
 add_check(setup ${FROGHOPPER_PYTHON} tests/setup_test.py)
 add_check(report ${FROGHOPPER_PYTHON} tests/report_test.py)

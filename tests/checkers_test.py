@@ -6,6 +6,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+import check_known_failures
 import check_rooms
 import check_style
 import test_summary
@@ -132,6 +133,35 @@ class Style(unittest.TestCase):
 
     def test_generated_files_say_so(self):
         self.assertIn("Do not edit", " ".join(style("device/ptx/x_generated.cuh", LICENCE + "int a;\n")))
+
+
+class KnownFailures(unittest.TestCase):
+    TREE = {"tests/a_test.cpp": "TEST_F(Suite, name) {}", "tests/cases/c.txt": "fwd # R1, R2: why",
+            "tests/b_test.py": "class Suite(Case):\n    def test_it(self):"}
+
+    def problems(self, *claims, **more):
+        table = "".join(f"| R{at} | what | {claim} |\n" for at, claim in enumerate(claims, 1))
+        return list(check_known_failures.problems_of(table, self.TREE | more))
+
+    def test_claims_that_are_true(self):
+        self.assertEqual(self.problems("`tests/cases/c.txt`, `tests/a_test.cpp` `Suite.name`",
+                                       "`tests/b_test.py` `Suite.test_it`", "not yet: needs pages"), [])
+
+    def test_claims_that_are_not(self):
+        for claim, words in (("`tests/d_test.cpp`", "there is no tests/d_test.cpp"), ("it works", "neither a test nor"),
+                             ("`tests/a_test.cpp` `Suite.nam`", "has no test Suite.nam"),
+                             ("`tests/b_test.py` `Suite.name`", "has no test Suite.name"),
+                             ("`Suite.name`", "before any file"), ("`tests/cases/c.txt`", "no line of")):
+            with self.subTest(claim):
+                self.assertIn(words, " ".join(self.problems("not yet: needs it", "not yet: needs it", claim)))
+
+    def test_what_is_cited_has_a_row(self):
+        found = self.problems("not yet: needs it", "not yet: needs it", **{"src/x.cpp": "// R3, and R525 is a driver"})
+        self.assertEqual(found, ["src/x.cpp: cites R3, which has no row in docs/known-failures.md"])
+
+    def test_rows_are_in_order(self):
+        table = "| R2 | what | not yet: needs it |\n| R1 | what | not yet: needs it |\n"
+        self.assertIn("in order", " ".join(check_known_failures.problems_of(table, {})))
 
 
 JUNIT = """<testsuite>
