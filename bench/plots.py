@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of bench/report.py: speed by length, one panel for every kind of problem, one picture a machine.
+"""The pictures of the results: speed by length, one panel for every kind of problem, one picture a machine.
 
 Rows of panels are masks, columns are types and head dims; after four columns come new rows. The figure above each
 point of froghopper is its ratio to the fastest rival of that cell, in its own turn group.
@@ -7,7 +7,7 @@ point of froghopper is its ratio to the fastest rival of that cell, in its own t
 import re
 
 import matplotlib
-import report
+import records
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  after the backend is chosen
@@ -23,14 +23,14 @@ MARKS = {"froghopper": "o", "cudnn": "s", "fa3": "^", "fa2": "v", "fa4": "D", "t
 
 def draw(machine, tables, path):
     """Writes the picture and returns its path; None where there is nothing to compare."""
-    panels = {panel_of(title): cells for title, cells in report.worth_drawing(tables).items()}
+    panels = {panel_of(title): cells for title, cells in records.worth_drawing(tables).items()}
     if not panels: return None
     kinds, masks = list(dict.fromkeys(k for k, _ in panels)), list(dict.fromkeys(m for _, m in panels))
     across, bands = min(ACROSS, len(kinds)), -(-len(kinds) // ACROSS)
     size = (max(7.5, 4.2 * across), 1.2 + 3.2 * len(masks) * bands)
     figure, axes = plt.subplots(len(masks) * bands, across, figsize=size, squeeze=False, sharey=True,
                                 layout="constrained")
-    unit = report.unit_of(tables)
+    unit = records.unit_of(tables)
     top = max(r["tflops"] for cells in panels.values() for c in cells for r in c.best.values()) * unit[1]
     axes[0][0].set_ylim(0, 1.1 * top)  # shared by all; the room above is for the ratios
     for (kind, mask), cells in panels.items():
@@ -53,16 +53,16 @@ def draw(machine, tables, path):
 
 def draw_panel(axis, cells, unit):
     columns = [c.column() for c in cells]
-    impls = dict.fromkeys(i for c in cells for i in c.best if i not in report.OLDER_BUILDS)
-    for number, impl in enumerate(sorted(impls, key=lambda i: i == report.OURS)):
-        ours = impl == report.OURS
+    impls = dict.fromkeys(i for c in cells for i in c.best if i not in records.OLDER_BUILDS)
+    for number, impl in enumerate(sorted(impls, key=lambda i: i == records.OURS)):
+        ours = impl == records.OURS
         points = [(x, c.best[impl]["tflops"] * unit[1]) for x, c in enumerate(cells) if impl in c.best]
         axis.plot(*zip(*points), color=COLORS.get(impl, SPARE[number % len(SPARE)]), marker=MARKS.get(impl, "X"),
                   linewidth=2.6 if ours else 1.5, markersize=6 if ours else 4.5, label=impl, zorder=3 if ours else 2)
     for x, cell in enumerate(cells):
         if ratio := cell.ratio(cell.rivals()):
             axis.annotate(f"{ratio:.2f}x", (x, max(r["tflops"] for r in cell.best.values()) * unit[1]), xytext=(0, 7),
-                          textcoords="offset points", ha="center", fontsize=9, color=COLORS[report.OURS], zorder=4,
+                          textcoords="offset points", ha="center", fontsize=9, color=COLORS[records.OURS], zorder=4,
                           path_effects=[patheffects.withStroke(linewidth=3, foreground="white")])
     axis.set_xticks(range(len(columns)), [short_length(c) for c in columns], fontsize=9.5)
     axis.margins(x=0.08)
@@ -74,7 +74,7 @@ def draw_panel(axis, cells, unit):
 
 def panel_of(title):
     """(what stands above a column of panels, mask)"""
-    kind, _, mask = report.short_title(title).rpartition(", ")
+    kind, _, mask = records.short_title(title).rpartition(", ")
     return kind, mask
 
 
@@ -87,5 +87,5 @@ def legend_of(axes):
     """Every implementation once, froghopper first."""
     drawn = [pair for row in axes for axis in row for pair in zip(*axis.get_legend_handles_labels())]
     handles = {label: handle for handle, label in drawn}
-    names = sorted(handles, key=lambda name: name != report.OURS)
+    names = sorted(handles, key=lambda name: name != records.OURS)
     return [handles[name] for name in names], names

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/report.py: what it divides by what, what it writes and refuses; what bench/work.py counts."""
+"""What bench/records.py divides by what, what bench/report.py writes and refuses, what bench/work.py counts."""
+import ast
 import contextlib
+import graphlib
 import io
 import json
 import pathlib
@@ -12,6 +14,7 @@ import unittest.mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+import records
 import report
 import work
 
@@ -25,8 +28,8 @@ def record(seq, impl, ms, group, date="2026-01-01T00:00:00Z", **more):
 
 
 class Ratios(unittest.TestCase):
-    def cell(self, *records):
-        (tables,) = report.machines_of(list(records)).values()
+    def cell(self, *lines):
+        (tables,) = records.machines_of(list(lines)).values()
         ((cell,),) = tables.values()
         return cell
 
@@ -50,7 +53,7 @@ class Ratios(unittest.TestCase):
         self.assertEqual(cell.rivals(), {})
 
     def test_machines_stay_apart(self):
-        machines = report.machines_of([record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.0, "a"),
+        machines = records.machines_of([record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.0, "a"),
                                        record(512, "froghopper", 1.0, "b", gpu="Another")])
         self.assertEqual(list(machines), ["Some GPU", "Another"])
 
@@ -128,6 +131,16 @@ class Work(unittest.TestCase):
 
     def test_bytes(self):
         self.assertEqual(work.bytes_moved(problem(heads_kv=1)), 2 * 32 * 16 * (3 + 1) + 4 * 16 * 3)
+
+
+class Scripts(unittest.TestCase):
+    def test_none_is_imported_by_what_it_imports(self):
+        names = {file.stem: file for file in pathlib.Path(records.__file__).parent.glob("*.py")}
+        imports = {name: {word for node in ast.walk(ast.parse(file.read_text()))
+                          for word in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
+                                       [node.module] if isinstance(node, ast.ImportFrom) else [])} & set(names)
+                   for name, file in names.items()}
+        graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of bench/results, read and put in order for bench/report.py and bench/plots.py: machine, table, cell.
+
+A cell is one problem on one machine. A ratio is only ever taken within one turn group, whose measurements ran in turns.
+A problem is shown by its newest turn group in which a rival ran too, or by its newest one if none ever did.
+"""
+import collections
+import dataclasses
+import json
+import re
+
+KEYS = ("problem", "pass", "impl", "plan", "ms", "spread", "tflops", "gbps", "sm_clock_mhz", "gpu", "driver",
+        "commit", "date", "turn_group")
+OURS = "froghopper"
+OLDER_BUILDS = ("sketch",)  # our own, shown in docs/results.md; not rivals
+HOST = "host: "             # plans of host cost, from `froghopper bench --host`
+
+
+@dataclasses.dataclass
+class Cell:
+    """One problem on one machine: its chosen turn group, the fastest plan of every implementation."""
+    problem: str
+    best: dict  # impl -> record
+
+    def tokens(self): return dict(re.findall(r"\b(b|sq|skv|tq)(\d+)\b", self.problem))
+
+    def column(self):
+        t = self.tokens()
+        return t["sq"] if t["sq"] == t["skv"] else f"{t['sq']} x {t['skv']}"
+
+    def rivals(self): return {i: r for i, r in self.best.items() if i != OURS and i not in OLDER_BUILDS}
+
+    def ratio(self, impls):
+        """Speed of froghopper over that of the fastest of these; None where one side is missing."""
+        times = [self.best[i]["ms"] for i in impls if i in self.best]
+        return min(times) / self.best[OURS]["ms"] if times else None
+
+
+def read(paths):
+    """All records; a line that is not one is refused with its place."""
+    records = []
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if not line.strip(): continue
+            try: record = json.loads(line)
+            except json.JSONDecodeError as problem: raise ValueError(f"{path.name}:{number}: {problem}") from None
+            missing = [key for key in KEYS if key not in record]
+            if missing: raise ValueError(f"{path.name}:{number}: no {', '.join(missing)}")
+            records.append(record)
+    return records
+
+
+def machines_of(records):
+    """{machine: {table title: [Cell]}}, the fastest machine first, tables as the files have them, cells by length."""
+    groups = collections.defaultdict(lambda: collections.defaultdict(list))
+    for r in records:
+        if r["pass"] == "fwd" and not r["plan"].startswith(HOST):
+            groups[r["gpu"], r["problem"]][r["turn_group"]].append(r)
+    machines = {}
+    for (machine, problem), by_group in groups.items():
+        if cell := newest_cell(problem, by_group):
+            machines.setdefault(machine, {}).setdefault(title_of(problem), []).append(cell)
+    for tables in machines.values():
+        for cells in tables.values(): cells.sort(key=lambda c: [int(c.tokens()[t]) for t in ("sq", "skv")])
+    return dict(sorted(machines.items(), key=lambda item: -top_speed(item[1])))
+
+
+def top_speed(tables):
+    return max(c.best[OURS]["tflops"] for cells in tables.values() for c in cells)
+
+
+def newest_cell(problem, by_group):
+    cells = [Cell(problem, fastest_by_impl(records)) for records in by_group.values()]
+    cells = [c for c in cells if OURS in c.best]
+    return max(cells, key=lambda c: (bool(c.rivals()), c.best[OURS]["date"]), default=None)
+
+
+def fastest_by_impl(records):
+    best = {}
+    for r in records:
+        if r["impl"] not in best or r["ms"] < best[r["impl"]]["ms"]: best[r["impl"]] = r
+    return best
+
+
+def title_of(problem):
+    """What the columns of one table share: all but batch and lengths, and the tokens of all sequences together."""
+    t = dict(re.findall(r"\b(b|sq|tq)(\d+)\b", problem))
+    rows = int(t["tq"]) if "tq" in t else int(t["b"]) * int(t["sq"])
+    rest = [x for x in problem.split() if not re.fullmatch(r"(b|sq|skv)\d+", x)]
+    return f"{' '.join(rest)}, {rows} tokens"
+
+
+def newest_host_costs(records):
+    """The newest record of every machine and call."""
+    host = sorted((r for r in records if r["plan"].startswith(HOST)), key=lambda r: r["date"])
+    return list({(r["gpu"], r["plan"]): r for r in host}.values())
+
+
+# What a table is called and measured in.
+
+def short_title(title):
+    """"fwd bf16 hq16 hkv16 d128 causal, 16384 tokens" -> "bf16, 16 heads of 128, causal"."""
+    words = title.split(",")[0].split()[1:]
+    sizes = dict(re.fullmatch(r"([a-z]+)(\d+)", w).groups() for w in words if re.fullmatch(r"(hq|hkv|d|dv)\d+", w))
+    rest = [w for w in words[1:] if not re.fullmatch(r"(hq|hkv|d|dv|tq|tkv)\d+", w)]
+    heads = sizes["hq"] if sizes["hq"] == sizes["hkv"] else f"{sizes['hq']}/{sizes['hkv']}"
+    dims = sizes["d"] + (f", {sizes['dv']}" if "dv" in sizes else "")
+    return ", ".join([words[0], f"{heads} heads of {dims}", " ".join(rest) or "full"])
+
+
+def unit_of(tables):
+    """(name, factor on TFLOP/s): one unit a machine, small ones for a CPU."""
+    return ("TFLOP/s", 1) if top_speed(tables) >= 2 else ("GFLOP/s", 1000)
+
+
+def worth_drawing(tables):
+    """Those with a rival at more than two lengths."""
+    return {title: cells for title, cells in tables.items() if len(cells) > 2 and any(c.rivals() for c in cells)}
