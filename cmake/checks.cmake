@@ -15,6 +15,7 @@ if(TARGET froghopper_program)
   add_check(current ${FROGHOPPER_PYTHON} tools/check_current.py ${PROJECT_BINARY_DIR}/froghopper)
 endif()
 add_check(results ${FROGHOPPER_PYTHON} bench/report.py --check)
+add_check(bindings ${FROGHOPPER_PYTHON} tests/bindings_test.py $<TARGET_FILE:froghopper>)
 add_check(readme ${FROGHOPPER_PYTHON} tests/readme_test.py ${PROJECT_BINARY_DIR})
 
 # The examples, as a user builds them.
