@@ -27,6 +27,7 @@ import torch
 
 import contenders
 import exactness
+import other_process
 import turns
 import work
 from froghopper_ctypes import Error, Froghopper
@@ -66,6 +67,7 @@ def main():
     if a.device == "cuda": torch.cuda.set_stream(torch.cuda.Stream())
     clock = turns.Clock() if a.device == "cuda" else None
     facts = dict(gpu=device_name(a.device), driver=clock.driver if clock else "", commit=a.commit or commit_here())
+    if a.device == "cpu": facts |= {"cpu_bf16": other_process.bf16_instructions(), "torch": torch.__version__}
     described = f"froghopper {library.version()} {facts['commit']}, torch {torch.__version__}"
     note(f"{described}, {facts['gpu']}, driver {facts['driver']}")
     bad = exactness.report(library, target, note) if a.check else 0

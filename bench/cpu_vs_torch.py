@@ -8,10 +8,15 @@
 
 Both read the same tensors, [batch, heads, seq, dim] in memory, which is the order that PyTorch likes best, and both
 use the same number of threads. A ratio is the median over rounds of PyTorch's time over ours in the same round, so
-that what else the machine does in a round meets both. Exit status 1: a ratio is below what the project promises.
+that what else the machine does in a round meets both.
+
+Where the processor has AMX, PyTorch runs twice, the second time without it (bench/other_process.py): our kernels use
+none, so a ratio to both is printed, and "AMX gain" says whether PyTorch used it. Every JSON line has what the processor
+has for bf16 and that gain. Exit status 1: a ratio, without AMX where there is one, is below what the project promises.
 Needs PyTorch.
 """
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -26,6 +31,7 @@ import torch
 
 import compare
 import contenders
+import other_process
 import turns
 import work
 from froghopper_ctypes import Froghopper
@@ -48,23 +54,39 @@ def arguments():
 
 def main():
     a = arguments()
-    torch.set_num_threads(a.threads or os.cpu_count())
+    a.threads_used = a.threads or os.cpu_count()
+    torch.set_num_threads(a.threads_used)
     library = Froghopper(os.path.abspath(a.lib))
+    instructions = other_process.bf16_instructions()
     facts = {"sm_clock_mhz": None, "gpu": compare.device_name("cpu"), "driver": "",
-             "commit": a.commit or compare.commit_here()}
-    print(f"froghopper {facts['commit']}, torch {torch.__version__}, {facts['gpu']}")
-    print(f"{'problem':58}{'ours':>8}{'torch':>8}  GFLOP/s{'ratio':>8}{'promised':>10}")
-    below = 0
-    for line in compare.read_suite(a.suite):
-        if not re.search(a.only, line): continue
-        cell = contenders.Cell.make(library, line + (f" sms{a.threads}" if a.threads else ""), "cpu")
-        times = in_turns(heads_outside(cell), library, a)
-        ratio = statistics.median(t / o for o, t in zip(*times.values()))
-        speeds = [work.flops(cell.problem) / statistics.median(t) / 1e6 for t in times.values()]
-        below += ratio < promised(cell.problem)
-        print(f"{line:58}{speeds[0]:8.0f}{speeds[1]:8.0f}{ratio:17.2f}{promised(cell.problem):10.2f}", flush=True)
-        if a.json: record(a.json, library, cell.problem, times, facts)
-    return 1 if below else 0
+             "commit": a.commit or compare.commit_here(), "cpu_bf16": instructions, "torch": torch.__version__}
+    print(f"froghopper {facts['commit']}, torch {torch.__version__}, {facts['gpu']}, "
+          f"for bf16: {', '.join(instructions) or 'nothing'}")
+    columns = f"{'ours':>7}{'torch':>7}{'no AMX':>7} GFLOP/s{'ratio':>7}{'no AMX':>7}{'promised':>10}{'AMX gain':>10}"
+    print(f"{'problem':54}{columns}")
+    with contextlib.ExitStack() as stack:
+        without_amx = stack.enter_context(other_process.OtherProcess(
+            other_process.WITHOUT_AMX, os.path.abspath(a.lib), a.threads_used)) if "amx_bf16" in instructions else None
+        lines = [line for line in compare.read_suite(a.suite) if re.search(a.only, line)]
+        kept = [measure(a, library, line, without_amx, facts) for line in lines]
+    return 0 if all(kept) else 1
+
+
+def measure(a, library, line, without_amx, facts):
+    """One row of the table and its JSON lines; whether the promise is kept."""
+    cell = contenders.Cell.make(library, line + (f" sms{a.threads}" if a.threads else ""), "cpu")
+    times = in_turns(contenders.heads_outside(cell), library, a, without_amx)
+    ours, *theirs = times.values()
+    ratios = [statistics.median(t / o for o, t in zip(ours, other)) for other in theirs]
+    gain = statistics.median(t / with_it for with_it, t in zip(*theirs)) if without_amx else None
+    speeds = [f"{work.flops(cell.problem) / statistics.median(t) / 1e6:.0f}" for t in times.values()]
+    absent = [] if without_amx else ["-"]
+    row = [*speeds, *absent], [*(f"{ratio:.2f}" for ratio in ratios), *absent]
+    print(f"{line:54}{''.join(f'{x:>7}' for x in row[0])}        {''.join(f'{x:>7}' for x in row[1])}"
+          f"{promised(cell.problem):10.2f}{f'{gain:.2f}' if gain else '-':>10}", flush=True)
+    if a.json:
+        record(a.json, library, cell.problem, times, {**facts, "torch_amx_gain": gain and round(gain, 3)})
+    return ratios[-1] >= promised(cell.problem)
 
 
 def promised(p):
@@ -74,17 +96,11 @@ def promised(p):
     return 1.5 if p.seq_q <= 512 else 1.1
 
 
-def heads_outside(cell):
-    """The same cell, its tensors [batch, heads, seq, dim] in memory."""
-    for name in ("q", "k", "v", "o"):
-        setattr(cell, name, getattr(cell, name).transpose(1, 2).contiguous().transpose(1, 2))
-    return cell
-
-
-def in_turns(cell, library, a):
-    """{(impl, plan): milliseconds, round by round}, ours first."""
+def in_turns(cell, library, a, without_amx):
+    """{(impl, plan): milliseconds, round by round}: ours, PyTorch, and PyTorch without AMX where there is AMX."""
     calls = {**contenders.froghopper(cell, library, "cpu"), **contenders.rival("torch")(cell)}
     bursts = {key: turns.LoopBurst(call, a.ms) for key, call in calls.items()}
+    if without_amx: bursts["torch", f"torch {torch.__version__} without AMX"] = without_amx.burst(cell.line, a.ms)
     times = {key: [] for key in bursts}
     for _ in range(a.rounds):
         for key in random.sample(list(bursts), len(bursts)): times[key].append(bursts[key].run())

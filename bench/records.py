@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import json
 import re
+import statistics
 
 KEYS = ("problem", "pass", "impl", "plan", "ms", "spread", "tflops", "gbps", "sm_clock_mhz", "gpu", "driver",
         "commit", "date", "turn_group")
@@ -55,7 +56,7 @@ def machines_of(records):
     groups = collections.defaultdict(lambda: collections.defaultdict(list))
     for r in records:
         if r["pass"] == "fwd" and not r["plan"].startswith(HOST):
-            groups[r["gpu"], r["problem"]][r["turn_group"]].append(r)
+            groups[machine_of(r), r["problem"]][r["turn_group"]].append(r)
     machines = {}
     for (machine, problem), by_group in groups.items():
         if cell := newest_cell(problem, by_group):
@@ -63,6 +64,13 @@ def machines_of(records):
     for tables in machines.values():
         for cells in tables.values(): cells.sort(key=lambda c: [int(c.tokens()[t]) for t in ("sq", "skv")])
     return dict(sorted(machines.items(), key=lambda item: -top_speed(item[1])))
+
+
+def machine_of(record):
+    """The machine's name; of a CPU also what it has for bf16, since virtual machines of many kinds share one."""
+    if not re.search(r", \d+ threads?$", record["gpu"]): return record["gpu"]
+    if "cpu_bf16" not in record: return f"{record['gpu']}, bf16 instructions not recorded"
+    return f"{record['gpu']}, {' and '.join(record['cpu_bf16']) or 'no bf16 instructions'}"
 
 
 def top_speed(tables):
@@ -111,6 +119,18 @@ def short_title(title):
 def unit_of(tables):
     """(name, factor on TFLOP/s): one unit a machine, small ones for a CPU."""
     return ("TFLOP/s", 1) if top_speed(tables) >= 2 else ("GFLOP/s", 1000)
+
+
+def amx_in_torch(tables):
+    """Whether PyTorch used the processor's AMX, in words; "" where there is none or no PyTorch."""
+    theirs = [r for cells in tables.values() for c in cells for r in c.rivals().values() if r["impl"] == "torch"]
+    bf16 = [r for r in theirs if " bf16 " in r["problem"]]
+    may_have_it = [r for r in bf16 if "amx_bf16" in r.get("cpu_bf16", ["amx_bf16"])]
+    if not may_have_it: return ""
+    gains = [r.get("torch_amx_gain") for r in may_have_it]
+    if None in gains: return "whether PyTorch used AMX is not recorded"
+    gain = statistics.median(gains)
+    return f"PyTorch uses AMX for bf16, {gain:.1f}x by it" if gain > 1.1 else "PyTorch makes no use of AMX"
 
 
 def worth_drawing(tables):

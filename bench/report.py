@@ -13,7 +13,8 @@ import pathlib
 import re
 import sys
 
-from records import HOST, OLDER_BUILDS, OURS, machines_of, newest_host_costs, read, short_title, unit_of, worth_drawing
+from records import (HOST, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read, short_title, unit_of,
+                     worth_drawing)
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -62,7 +63,8 @@ def short_report(machines, host):
         rivals = sorted({i for cells in wide.values() for c in cells for i in c.rivals()})
         among = f"the fastest of {', '.join(rivals)}" if len(rivals) > 1 else "".join(rivals)
         against = f", in brackets the ratio to {among}, timed in turns" if rivals else ""
-        parts.append(f"**{machine}**, forward, {unit_of(wide)[0]}{against}:")
+        amx = f"; {said}" if (said := amx_in_torch(wide)) else ""
+        parts.append(f"**{machine}**, forward, {unit_of(wide)[0]}{against}{amx}:")
         columns = columns_of(wide.values())
         rows = [[short_title(title)] + [short_field(by_column(cells).get(c), unit_of(wide)) for c in columns]
                 for title, cells in wide.items()]
@@ -80,6 +82,7 @@ def long_report(machines, host):
              "between measurements that ran in turns (one turn group)."]
     for machine, tables in machines.items():
         parts.append(f"## {machine}")
+        if amx := amx_in_torch(tables): parts.append(f"{amx[0].upper()}{amx[1:]}.")
         unit = unit_of(tables)
         for title, cells in tables.items():
             parts.append(f"### {title}" if len(cells) > 1 else f"### {cells[0].problem}")

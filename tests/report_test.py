@@ -14,6 +14,7 @@ import unittest.mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+import other_process
 import records
 import report
 import work
@@ -56,6 +57,53 @@ class Ratios(unittest.TestCase):
         machines = records.machines_of([record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.0, "a"),
                                        record(512, "froghopper", 1.0, "b", gpu="Another")])
         self.assertEqual(list(machines), ["Some GPU", "Another"])
+
+
+class Processors(unittest.TestCase):
+    """Records of a CPU say what it has for bf16 and whether PyTorch used it; older ones do not."""
+
+    def headings(self, *lines):
+        machines = records.machines_of(list(lines))
+        return [(machine, records.amx_in_torch(tables)) for machine, tables in machines.items()]
+
+    def pair(self, **facts):
+        return [record(512, impl, 100.0, "a", gpu="Some CPU, 2 threads") | facts for impl in ("froghopper", "torch")]
+
+    def test_not_recorded(self):
+        self.assertEqual(self.headings(*self.pair()), [("Some CPU, 2 threads, bf16 instructions not recorded",
+                                                        "whether PyTorch used AMX is not recorded")])
+
+        self.assertEqual(self.headings(*self.pair(cpu_bf16=["amx_bf16"])),
+                         [("Some CPU, 2 threads, amx_bf16", "whether PyTorch used AMX is not recorded")])
+
+    def test_without_amx(self):
+        self.assertEqual(self.headings(*self.pair(cpu_bf16=["avx512_bf16"], torch_amx_gain=None)),
+                         [("Some CPU, 2 threads, avx512_bf16", "")])
+        self.assertEqual(self.headings(*self.pair(cpu_bf16=[])), [("Some CPU, 2 threads, no bf16 instructions", "")])
+
+    def test_with_amx(self):
+        for gain, words in ((2.34, "PyTorch uses AMX for bf16, 2.3x by it"), (1.02, "PyTorch makes no use of AMX")):
+            lines = self.pair(cpu_bf16=["avx512_bf16", "amx_bf16"], torch_amx_gain=gain)
+            self.assertEqual(self.headings(*lines), [("Some CPU, 2 threads, avx512_bf16 and amx_bf16", words)])
+
+    def test_processors_of_one_name_are_not_mixed(self):
+        lines = self.pair() + self.pair(cpu_bf16=["amx_bf16"], torch_amx_gain=2.0, turn_group="b")
+        self.assertEqual(len(self.headings(*lines)), 2)
+
+    def test_a_ratio_is_to_the_faster_pytorch(self):
+        ours, torch = self.pair(cpu_bf16=["amx_bf16"], torch_amx_gain=2.0)
+        (tables,) = records.machines_of([ours, torch, torch | {"plan": "torch without AMX", "ms": 200.0}]).values()
+        ((cell,),) = tables.values()
+        self.assertEqual(cell.ratio(cell.rivals()), 1.0)
+
+    def test_a_gpu_keeps_its_name(self):
+        self.assertEqual(records.machine_of(record(512, "froghopper", 1.0, "a")), "Some GPU")
+
+    def test_what_linux_says_of_a_processor(self):
+        with tempfile.NamedTemporaryFile("w+") as cpuinfo:
+            cpuinfo.write("processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16 amx_tile\n")
+            cpuinfo.flush()
+            self.assertEqual(other_process.bf16_instructions(cpuinfo.name), ["avx512_bf16", "amx_bf16"])
 
 
 class Files(unittest.TestCase):
