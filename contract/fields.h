@@ -7,8 +7,7 @@ namespace froghopper {
 // Becomes any number or enum, and no struct, so that braces go on into the fields of a nested struct.
 struct AnyNumber {
   template <class T>
-    requires(!__is_class(T))
-  constexpr operator T() const;
+  requires(!__is_class(T)) constexpr operator T() const;
 };
 
 template <class Struct, class... Before>
@@ -18,5 +17,10 @@ constexpr int numbers_in() {
   else
     return sizeof...(Before);
 }
+
+template <class A, class B>
+constexpr bool same = false;  // NVRTC knows neither std nor __is_same
+template <class A>
+constexpr bool same<A, A> = true;
 
 }  // namespace froghopper

@@ -21,9 +21,7 @@ struct FwdVariant {
 // Every field once, in the order of the struct: visit(word, field), or visit(word, field, usual) for a number that is
 // not spelled where it is as usual. Name, parser and kernel source (src/plan/kernel.hpp) follow from this list alone.
 template <class Variant, class Visit>
-constexpr void visit_fields(Variant& v, Visit&& visit)
-  requires __is_same(const Variant, const FwdVariant)
-{
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const FwdVariant> {
   visit("", v.dtype);
   visit("d", v.dims.qk);
   visit("dv", v.dims.v, v.dims.qk);
@@ -43,7 +41,8 @@ constexpr int fwd_q_bytes(FwdVariant v) { return v.tiles.q * panels(v.dims.qk) *
 constexpr int fwd_ring_bytes(FwdVariant v) {
   return v.tiles.stages * v.tiles.kv * (panels(v.dims.qk) + panels(v.dims.v)) * panel_row_bytes;
 }
-constexpr int fwd_barrier_bytes = 1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
+constexpr int fwd_barrier_bytes =
+    1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
 // Q is double-buffered where that fits.
 constexpr int fwd_q_stages(FwdVariant v) {
   return 2 * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_per_cta ? 2 : 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: one function per instruction, named after it. No loops, no policy, no attention.
+// device/ptx: one function per instruction, named after it. No policy, no attention, and one loop: mbarrier_wait, as
+// its instruction waits for some time only.
 // This file: mbarrier, the barrier that counts arrivals and bytes (PTX ISA, "Parallel Synchronization: mbarrier").
 #pragma once
 
@@ -24,7 +25,7 @@ __device__ __forceinline__ void mbarrier_arrive(u64* bar) {
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(u64* bar, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(bar)), "r"(bytes) : "memory");
 }
-// Returns once the phase with the given parity has completed.
+// Returns once the phase with the given parity has completed: asks until the answer is yes.
 __device__ __forceinline__ void mbarrier_wait(u64* bar, u32 parity) {
   asm volatile(
       "{\n.reg .pred done;\n"

@@ -29,22 +29,21 @@ __device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, Shared
 
 // mma_abt for the 16 rows of one warp, by that warp alone and at once: for paths that the warpgroup does not take
 // together. The accumulator layout of mma.m16n8 is that of wgmma. It runs where registers are full, so b comes 8 rows
-// at a time.
+// at a time. Rows 8 apart are swizzled alike, and `row` is a multiple of 8.
 template <class T, int N, int K, int RowsA>
 __device__ __forceinline__ void mma_abt_alone(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<N, K>& b) {
   d.clear();
 #pragma unroll 1
   for (int k = 0; k < K; k += 16) {
-    // A unit is 8 columns, 16 bytes; it lies where its row, the same modulo 8 in a and b, swizzles it.
-    const u32 lane = threadIdx.x % 32, unit = k % 64 / 8, swizzle = lane % 8;
+    const u32 lane = threadIdx.x % 32, unit = k % 64 / 8;
     const u32 row_a = row + threadIdx.x / 32 % 4 * 16 + lane % 16;
     u32 x[4];
-    ptx::ldmatrix_x4(x, ptx::smem_addr(a.panel(k / 64)) + row_a * 128 + ((unit + lane / 16) ^ swizzle) * 16);
-    const u32 from = ptx::smem_addr(b.panel(k / 64)) + swizzle * 128 + ((unit + lane / 8 % 2) ^ swizzle) * 16;
+    ptx::ldmatrix_x4(x, a.row(k / 64, row_a) + a.unit(unit + lane / 16, lane % 8));
+    const u32 from = b.row(k / 64, lane % 8) + b.unit(unit + lane / 8 % 2, lane % 8);
 #pragma unroll
     for (int n = 0; n < N; n += 8) {
       u32 y[2];
-      ptx::ldmatrix_x2(y, from + n * 128);
+      ptx::ldmatrix_x2(y, from + n * SharedTile<N, K>::panel_row_bytes);
       ptx::mma_m16n8k16<T>(&d.x[n / 2], x, y[0], y[1]);
     }
   }

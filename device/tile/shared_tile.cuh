@@ -14,20 +14,27 @@ using ptx::u64;
 // 64 x Rows writes. With Cols = 96 the second panel is half used.
 template <int Rows, int Cols>
 struct alignas(1024) SharedTile {
-  static constexpr int rows = Rows, cols = Cols;
-  static constexpr int panel_cols = 64, panels = (Cols + panel_cols - 1) / panel_cols;
-  static constexpr int panel_bytes = Rows * 128, bytes = panels * panel_bytes;
+  static constexpr int panel_columns = 64, panels = (Cols + panel_columns - 1) / panel_columns;
+  static constexpr int panel_row_bytes = 128, panel_bytes = Rows * panel_row_bytes, bytes = panels * panel_bytes;
 
-  u16 data[Rows * panels * panel_cols];
+  u16 data[Rows * panels * panel_columns];
 
   __device__ char* panel(int i) { return reinterpret_cast<char*>(data) + i * panel_bytes; }
 
   // Operand whose inner dimension runs along the columns (Q and K in Q K^T), from row `row` and column `k` on.
   __device__ u64 k_major(int row, int k) {
-    return descriptor(k / 64 * panel_bytes + row * 128 + k % 64 * 2, /*leading_bytes=*/16);
+    return descriptor(k / panel_columns * panel_bytes + row * panel_row_bytes + k % panel_columns * 2,
+                      /*leading_bytes=*/16);
   }
   // Operand whose inner dimension runs along the rows (V in P V), from row `k` on.
-  __device__ u64 mn_major(int k) { return descriptor(k * 128, /*leading_bytes=*/panel_bytes); }
+  __device__ u64 mn_major(int k) { return descriptor(k * panel_row_bytes, /*leading_bytes=*/panel_bytes); }
+
+  // For ldmatrix: the shared address of a panel's row, and where in it one of its 8 units lies, which are 8 columns,
+  // 16 bytes. The swizzle permutes the units by the row modulo 8.
+  __device__ u32 row(int panel_number, u32 row) {
+    return ptx::smem_addr(panel(panel_number)) + row * panel_row_bytes;
+  }
+  static __device__ u32 unit(u32 unit, u32 row_modulo_8) { return (unit ^ row_modulo_8) * 16; }
 
  private:
   // PTX ISA, "wgmma matrix descriptor": addresses and offsets are in units of 16 bytes. Shared addresses fit their

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: softmax over the two rows a thread owns, in base 2. Scores arrive unscaled.
+// device/attn: softmax over the two rows a thread owns, in base 2. Scores arrive unscaled.
 //
 // step() is the exact online softmax (Milakov and Gimelshein 2018): the reference that is subtracted before exp2 is the
 // running maximum. later() is the guarded one: the reference need not be the maximum, it only has to keep every weight
 // and every sum in range, so the maximum leaves the inner loop and the row sum, needed anyway, tells when step() must
 // have the tile. docs/1-math.md shows that both give the same result for every input.
 #pragma once
-#include "contract/dtype.h"
+#include "contract/types.h"
 #include "device/tile/accum.cuh"
 #include "device/tile/numbers.cuh"
 
-namespace froghopper::fwd {
+namespace froghopper::attn {
 
 struct RowPair {
   float top, bottom;
@@ -151,4 +151,4 @@ __device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale) {
   for (float& x : s.x) x = 1.f - 2.f * ptx::rcp_approx(ptx::ex2_approx(x * cap_scale) + 1.f);
 }
 
-}  // namespace froghopper::fwd
+}  // namespace froghopper::attn

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/attn: what kernels of every kind need of attention: masks, places of rows, lengths, tickets, softmax. Knows
+// parts of parameters, never all parameters of one kernel.
+// This file: the mask rule of contract/mask.h, applied to a tile of scores.
+#pragma once
+#include "contract/mask.h"
+#include "contract/parts.h"
+#include "device/tile/accum.cuh"
+#include "device/tile/numbers.cuh"
+
+namespace froghopper::attn {
+
+template <Mask Kind, int TileKv>
+struct Sight : MaskRule<Kind> {
+  // Of one sequence.
+  __device__ Sight(const MaskParams& mask, int rows, int keys)
+      : MaskRule<Kind>{keys, mask.top_left ? 0 : keys - rows, mask.left, mask.right} {}
+
+  // -inf for every column that a row does not see; by index, whatever the score is. row: this thread's top row.
+  __device__ __forceinline__ void hide(tile::Accum<TileKv>& s, int row, int kv_tile) const {
+    const int col = kv_tile * TileKv + tile::thread_col();
+    const int end_top = this->end(row), end_bottom = this->end(row + 8);
+    const int begin_top = this->begin(row), begin_bottom = this->begin(row + 8);
+#pragma unroll
+    for (int i = 0; i < TileKv / 2; ++i) {
+      const int at = col + tile::col_of(i);
+      const bool hidden_above = at >= ((i & 2) ? end_bottom : end_top);
+      const bool hidden_below = Kind == Mask::window && at < ((i & 2) ? begin_bottom : begin_top);
+      if (hidden_above || hidden_below) s.x[i] = -tile::inf;
+    }
+  }
+};
+
+}  // namespace froghopper::attn

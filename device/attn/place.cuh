@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/attn: where the rows of one sequence and head lie, for the copy engine. The maps are made in
+// src/runtime/tensor_map.cpp.
+#pragma once
+#include "contract/parts.h"
+#include "contract/types.h"
+#include "device/ptx/tma.cuh"
+
+namespace froghopper::attn {
+
+// Ragged maps have no end of their own: the coordinate below the end, map_rows - length + row, runs out of bounds
+// exactly where the sequence does, and the last two coordinates put the sequence's first row where it is.
+template <bool Ragged>
+struct Place {
+  int head, batch;
+  int first_units, unit, length;  // ragged: first row and the step of a row in units of the map, rows that count
+
+  // cu: where sequences begin in the packed tensor, this one at row `first`; null: not packed.
+  __device__ Place(int head, int sequence, const int* cu, int first, int length, const MapUnits& units)
+      : head(head),
+        batch(sequence),
+        first_units(cu ? first * units.row : sequence * units.batch),
+        unit(units.row),
+        length(length) {}
+
+  template <class Tile>
+  __device__ void load(Tile& tile, const TmaMap& map, ptx::u64* full, int row) const {
+    // The host makes boxes of the contract's panels.
+    static_assert(Tile::panel_columns == panel_columns && Tile::panel_row_bytes == panel_row_bytes);
+    for (int i = 0; i < Tile::panels; ++i) {
+      const int col = i * panel_columns;
+      if constexpr (Ragged)
+        ptx::tma_load_5d(tile.panel(i), &map, full, col, map_rows - length + row, head, first_units + length * unit,
+                         map_rows);
+      else
+        ptx::tma_load_4d(tile.panel(i), &map, full, col, row, head, batch);
+    }
+  }
+};
+
+}  // namespace froghopper::attn

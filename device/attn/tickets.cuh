@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/attn: how persistent CTAs agree on who takes which work item.
+#pragma once
+#include "contract/parts.h"
+
+namespace froghopper::attn {
+
+// A ticket is the number of a launch's next work item, counted from 0. The counter is the caller's memory and may hold
+// anything: its upper half says which launch it counts for. Who finds another launch's tag there puts this launch's
+// tag and zero in its place. In two steps, so that other work hides the way to memory and back: draw, then read what
+// was drawn.
+struct Tickets {
+  QueueParams queue;
+
+  __device__ unsigned long long draw() const { return atomicAdd(queue.counter, 1ull); }
+  __device__ int read(unsigned long long drawn) const {
+    while (tag_of(drawn) != queue.tag) {
+      unsigned long long seen = drawn + 1;
+      while (tag_of(seen) != queue.tag) {
+        const unsigned long long mine = static_cast<unsigned long long>(queue.tag) << 32;
+        const unsigned long long before = atomicCAS(queue.counter, seen, mine);
+        if (before == seen) break;
+        seen = before;
+      }
+      drawn = draw();
+    }
+    return static_cast<int>(drawn);
+  }
+  // By whoever drew the last ticket: no launch has tag 0, so the next one starts anew whatever its tag is.
+  __device__ void forget() const { *queue.counter = 0; }
+
+ private:
+  static __device__ unsigned int tag_of(unsigned long long word) { return static_cast<unsigned int>(word >> 32); }
+};
+
+}  // namespace froghopper::attn
