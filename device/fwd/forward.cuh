@@ -15,6 +15,11 @@
 //           of the next are in flight together, O is stored while that S runs.
 // Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, before its
 //                           epilogue, per Consumer warp
+//           next_wanted     of a long item (order.late_tiles) one arrival, by K's Loader when all but the last two tiles
+//                           are issued; the Dispatcher waits for it before it draws the next ticket, so that no item
+//                           lies here while another CTA idles. Both judge by the published item, the waits alternate
+//                           in parity, and the next arrival needs an item that is published after the wait: neither
+//                           side can be a phase ahead. The Loader gets there with what is published already.
 //           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
 //                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
@@ -82,6 +87,7 @@ struct Forward {
     ItemRing item_ring;
     QRing q_ring;
     KvRing k_ring, v_ring;
+    ptx::u64 next_wanted;
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
@@ -95,8 +101,9 @@ struct Forward {
     if (warp < 4) {
       ptx::setmaxnreg_dec<producer_registers>();
       if (warp == 0) Dispatcher{params, smem}.run();
-      if (threadIdx.x == 32) Loader<KTile>{params, smem, params.k, params.ragged.k}.run(smem.k, smem.k_ring);
-      if (threadIdx.x == 64) Loader<VTile>{params, smem, params.v, params.ragged.v}.run(smem.v, smem.v_ring);
+      if (threadIdx.x == 32)
+        Loader<KTile>{params, smem, params.k, params.ragged.k, &smem.next_wanted}.run(smem.k, smem.k_ring);
+      if (threadIdx.x == 64) Loader<VTile>{params, smem, params.v, params.ragged.v, nullptr}.run(smem.v, smem.v_ring);
       if (V.ragged && warp == 3) Sweeper{params, params.order.pairs / params.heads_q}.run();
     } else {
       ptx::setmaxnreg_inc<consumer_registers>();
@@ -106,11 +113,18 @@ struct Forward {
 
   // ---- Producers ----
 
+  // After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has made its
+  // way to memory and back: there it is drawn early, while Q loads.
+  static __device__ bool draws_late(const FwdParams& params, const WorkItem& item) {
+    return item.kv_end - item.kv_begin >= params.order.late_tiles;
+  }
+
   struct Dispatcher {
     const FwdParams& params;
     Smem& smem;
     ItemStage i;
     QStage q;
+    ptx::u32 wanted_phase = 0;
 
     // All lanes find, the first one does the rest.
     __device__ void run() {
@@ -126,9 +140,7 @@ struct Forward {
       while (!item.none()) {
         if (first_lane()) {
           publish(item);
-          const auto drawn = tickets.draw();
-          load_q(item);
-          number = gridDim.x + tickets.read(drawn);
+          number = gridDim.x + load_q_and_draw(tickets, item);
         }
         number = __shfl_sync(~0u, number, 0);
         item = schedule.find(number);
@@ -150,6 +162,18 @@ struct Forward {
       i.advance();
     }
 
+    __device__ int load_q_and_draw(const attn::Tickets& tickets, const WorkItem& item) {
+      const bool late = draws_late(params, item);
+      auto drawn = late ? 0 : tickets.draw();
+      load_q(item);
+      if (late) {
+        ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
+        wanted_phase ^= 1;
+        drawn = tickets.draw();
+      }
+      return tickets.read(drawn);
+    }
+
     __device__ void load_q(const WorkItem& item) {
       ptx::u64* full = q.fill(smem.q_ring, QTile::bytes);
       const Place place(item.head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q,
@@ -165,6 +189,7 @@ struct Forward {
     Smem& smem;
     const TmaMap& map;
     const MapUnits& units;
+    ptx::u64* next_wanted;  // K's Loader arrives there; null: V's
     ItemStage i;
     KvStage at;
 
@@ -177,7 +202,10 @@ struct Forward {
         if (item.none()) break;
         const Place place(item.head / params.heads_per_kv, item.sequence, params.ragged.cu_kv, item.rows.kv_first,
                           item.rows.seq_kv, units);
+        const int last_but_one = min(item.kv_begin + 1, item.kv_end - 1);
+        const int ask_at = next_wanted && draws_late(params, item) ? last_but_one : -1;
         for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+          if (kv_tile == ask_at) ptx::mbarrier_arrive(next_wanted);
           ptx::u64* full = at.fill(ring, Tile::bytes);
           place.load(stages[at.stage], map, full, kv_tile * V.tiles.kv);
           at.advance();
@@ -378,6 +406,7 @@ struct Forward {
       smem.q_ring.init(4 * consumers);
       smem.k_ring.init(4 * consumers);
       smem.v_ring.init(4 * consumers);
+      ptx::mbarrier_init(&smem.next_wanted, 1);
       ptx::fence_mbarrier_init();
     }
     __syncthreads();
