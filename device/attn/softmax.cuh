@@ -2,9 +2,10 @@
 // device/attn: softmax over the two rows a thread owns, in base 2. Scores arrive unscaled.
 //
 // step() is the exact online softmax (Milakov and Gimelshein 2018): the reference that is subtracted before exp2 is the
-// running maximum. later() is the guarded one: the reference need not be the maximum, it only has to keep every weight
-// and every sum in range, so the maximum leaves the inner loop and the row sum, needed anyway, tells when step() must
-// have the tile. docs/1-math.md shows that both give the same result for every input.
+// running maximum. later() is the guarded one: the reference need not be the maximum, it only has to keep weights and
+// sums moderate, so the maximum leaves the inner loop and the row sum, needed anyway, tells when the reference must
+// move. Then the tile's weights are divided by their largest; only if they left the range of fp32, step() must have the
+// tile's scores again. docs/1-math.md shows that all of them give the same result for every input.
 #pragma once
 #include "contract/types.h"
 #include "device/tile/accum.cuh"
@@ -26,11 +27,43 @@ __device__ __forceinline__ float quad_sum(float v) {
   return v + __shfl_xor_sync(~0u, v, 2);
 }
 
+// The guard: how much of a row's sum a tile may bring by one thread's columns before the reference moves.
+// From above, range: weights are rounded to the stored type, and 65504 is the largest number of f16; bf16 and the sums
+// would do with 2^24. Then accuracy: a row's largest weight rounds without error only if it is 1, so a row that one key
+// dominates is better off the closer its reference is. 2^6 has about 1.03 times the error of 2^4 on rows with outliers.
+// From below, time: rows of equal scores have a share of tile_kv / 4, 32 for most kernels, and should pass.
+constexpr float guard_of(Dtype stored) {
+  switch (stored) {
+    case Dtype::f16: return 64.f;
+    case Dtype::bf16: return 64.f;
+    case Dtype::f32: return 0.f;  // no wgmma multiplies such weights
+  }
+  return 0.f;
+}
+
+// What became of a tile whose weights were taken by the old reference.
+//   kept   they stay
+//   moved  a row outgrew its reference: the new one makes the tile's largest weight 1
+//   lost   the weights left the range of fp32, or a row is far: step() must have the scores again
+enum class Fate { kept, moved, lost };
+
+// The largest values of a quad's two rows, at least `most`.
+template <int Cols>
+__device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair most) {
+#pragma unroll
+  for (int i = 0; i < Cols / 2; ++i) {
+    float& m = (i & 2) ? most.bottom : most.top;
+    m = fmaxf(m, s.x[i]);
+  }
+  return {quad_max(most.top), quad_max(most.bottom)};
+}
+
 template <Dtype Stored>
 struct OnlineSoftmax {
-  // The largest sum of a thread's share of a row that a tile may have. Weights are rounded to the stored type, so they
-  // must stay below its largest value: 65504 in f16, no bound in bf16. 2^24 leaves 2^103 to sums and to V.
-  static constexpr float guard = Stored == Dtype::f16 ? 16384.f : 16777216.f;
+  static constexpr float guard = guard_of(Stored);
+  // A thread's share up to which weights can be divided: finite, also with the sum so far, at most 2^33. The exponents
+  // of such weights, below 128, were rounded to 2^-18, less than the scores themselves where these are as large.
+  static constexpr float movable = 0x1p100f;
   // A reference beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
   // would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31 on, and the rounding
   // of weights to the stored type does not cancel it.
@@ -44,13 +77,7 @@ struct OnlineSoftmax {
   // Exact: the reference becomes the maximum so far. Returns the factor for what was accumulated before.
   template <int Cols>
   __device__ RowPair step(tile::Accum<Cols>& s) {
-    RowPair most = {-tile::inf, -tile::inf};
-#pragma unroll
-    for (int i = 0; i < Cols / 2; ++i) {
-      float& m = (i & 2) ? most.bottom : most.top;
-      m = fmaxf(m, s.x[i]);
-    }
-    most = {quad_max(most.top), quad_max(most.bottom)};
+    const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
     RowPair next = {fmaxf(ref.top, scaled(most.top)), fmaxf(ref.bottom, scaled(most.bottom))};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
     RowPair at = {next.top == -tile::inf ? 0.f : next.top, next.bottom == -tile::inf ? 0.f : next.bottom};
@@ -68,14 +95,27 @@ struct OnlineSoftmax {
     return age;
   }
 
-  // Guarded, for tiles without a mask: weights by the old reference. False, for the whole warp, if a row would leave
-  // the range or is far; then s is lost and everything else is as before.
+  // Guarded, for tiles without a mask: weights by the old reference. The fate is that of the whole warp. moved: `age` is
+  // the factor for what was accumulated before. lost: s is lost, everything else is as before.
   template <int Cols>
-  __device__ bool later(tile::Accum<Cols>& s) {
+  __device__ Fate later(tile::Accum<Cols>& s, RowPair& age) {
     const RowPair t = weights(s, ref);
-    if (!__all_sync(~0u, fmaxf(t.top, t.bottom) <= guard && !is_far(sum.top) && !is_far(sum.bottom))) return false;
-    sum = {sum.top + t.top, sum.bottom + t.bottom};
-    return true;
+    const bool near = !is_far(sum.top) && !is_far(sum.bottom);
+    if (__all_sync(~0u, fmaxf(t.top, t.bottom) <= guard && near)) {
+      sum = {sum.top + t.top, sum.bottom + t.bottom};
+      return Fate::kept;
+    }
+    // Rows that did not outgrow their reference keep it: log2 of 1 is 0.
+    const RowPair most = quad_most(s, {1.f, 1.f});
+    const RowPair next = {ref.top + ptx::lg2_approx(most.top), ref.bottom + ptx::lg2_approx(most.bottom)};
+    const bool stays_near = near && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= far;
+    if (!__all_sync(~0u, fmaxf(t.top, t.bottom) <= movable && stays_near)) return Fate::lost;
+    // From the rounded reference, so that later tiles agree with what is here.
+    age = {ptx::ex2_approx(ref.top - next.top), ptx::ex2_approx(ref.bottom - next.bottom)};
+    s.scale_rows(age.top, age.bottom);
+    sum = {(sum.top + t.top) * age.top, (sum.bottom + t.bottom) * age.bottom};
+    ref = next;
+    return Fate::moved;
   }
 
   // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink_log2: one more

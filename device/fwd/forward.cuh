@@ -320,8 +320,9 @@ struct Forward {
         hide(s, item, kv_tile);
         age = softmax.step(s);
       } else {
-        grew = !softmax.later(s);
-        if (grew) {
+        const attn::Fate fate = softmax.later(s, age);
+        grew = fate != attn::Fate::kept;
+        if (fate == attn::Fate::lost) {
           tile::mma_abt_alone<T>(s, smem.q[q.stage], row_in_tile(), smem.k[k.stage]);
           if constexpr (V.softcap) attn::cap(s, params.cap_scale);
           age = softmax.step(s);
