@@ -118,13 +118,13 @@ struct OnlineSoftmax {
     return Fate::moved;
   }
 
-  // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink_log2: one more
-  // logit of the row, in base 2; -inf: none. A row that saw no key: 0 and -inf.
+  // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink: one more
+  // logit of the row; -inf: none. A row that saw no key has 0, and the sink alone in its denominator.
   struct Finish {
     float inverse, lse;
   };
-  __device__ Finish finish_top(float sink_log2) const { return finish(ref.top, sum.top, sink_log2); }
-  __device__ Finish finish_bottom(float sink_log2) const { return finish(ref.bottom, sum.bottom, sink_log2); }
+  __device__ Finish finish_top(float sink) const { return finish(ref.top, sum.top, sink); }
+  __device__ Finish finish_bottom(float sink) const { return finish(ref.bottom, sum.bottom, sink); }
 
  private:
   static __device__ bool is_far(float sum) { return __float_as_int(sum) < 0; }  // -0 too: a thread may have no share
@@ -157,9 +157,10 @@ struct OnlineSoftmax {
     return next != at && next != -tile::inf ? -sum : sum;
   }
 
-  __device__ Finish finish(float ref, float my_sum, float sink_log2) const {
+  __device__ Finish finish(float ref, float my_sum, float sink) const {
     const float sum = quad_sum(fabsf(my_sum));
-    if (sum == 0.f) return {0.f, -tile::inf};
+    if (sum == 0.f) return {0.f, sink};
+    const float sink_log2 = sink * tile::log2e;
     const float reference = is_far(my_sum) ? scaled(ref) : ref;
     const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
     const float age = ptx::ex2_approx(reference - top);

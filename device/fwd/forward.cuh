@@ -363,8 +363,8 @@ struct Forward {
     }
 
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, Output& o) {
-      const float sink_log2 = params.sink ? params.sink[item.head] * tile::log2e : -tile::inf;
-      const auto top = softmax.finish_top(sink_log2), bottom = softmax.finish_bottom(sink_log2);
+      const float sink = params.sink ? params.sink[item.head] : -tile::inf;
+      const auto top = softmax.finish_top(sink), bottom = softmax.finish_bottom(sink);
       o.scale_rows(top.inverse, bottom.inverse);
 
       const int row = first_row(item) + tile::thread_row();
