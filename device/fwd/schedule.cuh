@@ -39,41 +39,59 @@ struct FixedSchedule {
   __device__ int items() const { return params.order.items; }
 };
 
-// A warp reads 32 lengths at once and scans on from where it stopped: tickets of one CTA only grow.
+// Sequences by rank (contract/order.h), in a rank as they come. A warp reads 32 lengths at once and scans on from where
+// it stopped: tickets of one CTA only grow. It goes over all sequences once for every rank that occurs.
 template <FwdVariant V>
 struct RaggedSchedule {
   const FwdParams& params;
-  int sequences;         // how many there are
-  int group = 0;         // the 32 sequences this warp looks at: [group, group + 32)
-  int tiles_before = 0;  // q tiles of all sequences before them
+  int sequences;                    // how many there are
+  int rank = 0, next_rank = ranks;  // the one that is handed out; the next one that occurs, as far as this scan knows
+  int group = 0;                    // the 32 sequences this warp looks at: [group, group + 32)
+  int tiles_before = 0;             // q tiles of all that was handed out before them
 
   // All 32 lanes together; the same answer in each.
   __device__ WorkItem find(int number) {
     const int lane = threadIdx.x % 32;
-    for (; group < sequences; group += 32) {
-      const int mine = group + lane;
-      const int tiles = mine < sequences ? (lengths(mine).seq_q + V.tiles.q - 1) / V.tiles.q : 0;
-      int up_to_mine = tiles;  // inclusive prefix sum
+    for (; rank < ranks; start(next_rank))
+      for (; group < sequences; group += 32) {
+        const int tiles = tiles_of_rank(group + lane);
+        int up_to_mine = tiles;  // inclusive prefix sum
 #pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(~0u, up_to_mine, step);
-        if (lane >= step) up_to_mine += below;
+        for (int step = 1; step < 32; step *= 2) {
+          const int below = __shfl_up_sync(~0u, up_to_mine, step);
+          if (lane >= step) up_to_mine += below;
+        }
+        const int up_to_last = __shfl_sync(~0u, up_to_mine, 31);
+        if (number < (tiles_before + up_to_last) * params.heads_q) {
+          const unsigned holders = __ballot_sync(~0u, number < (tiles_before + up_to_mine) * params.heads_q);
+          const int holder = __ffs(holders) - 1;
+          const int before = tiles_before + __shfl_sync(~0u, up_to_mine - tiles, holder);
+          return item_of(group + holder, __shfl_sync(~0u, tiles, holder), number - before * params.heads_q);
+        }
+        tiles_before += up_to_last;
       }
-      const int up_to_last = __shfl_sync(~0u, up_to_mine, 31);
-      if (number < (tiles_before + up_to_last) * params.heads_q) {
-        const unsigned holders = __ballot_sync(~0u, number < (tiles_before + up_to_mine) * params.heads_q);
-        const int holder = __ffs(holders) - 1;
-        const int before = tiles_before + __shfl_sync(~0u, up_to_mine - tiles, holder);
-        return item_of(group + holder, __shfl_sync(~0u, tiles, holder), number - before * params.heads_q);
-      }
-      tiles_before += up_to_last;
-    }
     return {};
   }
   // Valid once find() has found none.
   __device__ int items() const { return tiles_before * params.heads_q; }
 
  private:
+  __device__ void start(int new_rank) {
+    rank = new_rank;
+    next_rank = ranks;
+    group = 0;
+  }
+  // q tiles of a sequence; 0 if it has another rank.
+  __device__ int tiles_of_rank(int sequence) {
+    int tiles = 0, its_rank = ranks;
+    if (sequence < sequences) {
+      const attn::Lengths rows = lengths(sequence);
+      tiles = (rows.seq_q + V.tiles.q - 1) / V.tiles.q;
+      if (tiles > 0) its_rank = rank_of(rows.seq_kv, params.seq_kv);
+    }
+    next_rank = min(next_rank, __reduce_min_sync(~0u, its_rank > rank ? its_rank : ranks));
+    return its_rank == rank ? tiles : 0;
+  }
   __device__ attn::Lengths lengths(int sequence) const {
     return attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, sequence);
   }
