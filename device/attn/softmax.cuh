@@ -95,8 +95,8 @@ struct OnlineSoftmax {
     return age;
   }
 
-  // Guarded, for tiles without a mask: weights by the old reference. The fate is that of the whole warp. moved: `age` is
-  // the factor for what was accumulated before. lost: s is lost, everything else is as before.
+  // Guarded, for tiles without a mask: weights by the old reference. The fate is the whole warp's. moved: `age` is the
+  // factor for what was accumulated before. lost: s is lost, everything else is as before.
   template <int Cols>
   __device__ Fate later(tile::Accum<Cols>& s, RowPair& age) {
     const RowPair t = weights(s, ref);

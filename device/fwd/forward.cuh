@@ -15,11 +15,11 @@
 //           of the next are in flight together, O is stored while that S runs.
 // Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, before its
 //                           epilogue, per Consumer warp
-//           next_wanted     of a long item (order.late_tiles) one arrival, by K's Loader when all but the last two tiles
+//           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last two tiles
 //                           are issued; the Dispatcher waits for it before it draws the next ticket, so that no item
-//                           lies here while another CTA idles. Both judge by the published item, the waits alternate
-//                           in parity, and the next arrival needs an item that is published after the wait: neither
-//                           side can be a phase ahead. The Loader gets there with what is published already.
+//                           lies here while another CTA idles. Both judge by the published item, and the next arrival
+//                           needs an item that is published after the wait: the barrier is at most one phase ahead,
+//                           so the parity is enough. The Loader gets there with what is published and loaded already.
 //           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
 //                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
@@ -28,9 +28,8 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "device/attn/place.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/attn/tickets.cuh"
+#include "device/fwd/producers.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/sweep.cuh"
 #include "device/ptx/registers.cuh"
@@ -52,6 +51,7 @@ struct Element<Dtype::f16> {
 
 template <FwdVariant V>
 struct Forward {
+  static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
 
   using T = typename Element<V.dtype>::type;
@@ -62,7 +62,6 @@ struct Forward {
   using Weights = tile::OperandA<V.tiles.kv>;  // P rounded to T
   using Output = tile::Accum<V.dims.v>;        // O, unnormalised until the epilogue
   using Softmax = attn::OnlineSoftmax<V.dtype>;
-  using Place = attn::Place<V.ragged>;
 
   // Registers: a CTA starts with 65536 / threads each, rounded down to 8 (168, 128, 96 at 2, 3, 4 consumers);
   // setmaxnreg shares the same sum out again.
@@ -100,120 +99,17 @@ struct Forward {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
       ptx::setmaxnreg_dec<producer_registers>();
-      if (warp == 0) Dispatcher{params, smem}.run();
+      if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if (threadIdx.x == 32)
-        Loader<KTile>{params, smem, params.k, params.ragged.k, &smem.next_wanted}.run(smem.k, smem.k_ring);
-      if (threadIdx.x == 64) Loader<VTile>{params, smem, params.v, params.ragged.v, nullptr}.run(smem.v, smem.v_ring);
+        Loader<Forward, KTile>{params, smem, params.k, params.ragged.k, &smem.next_wanted}.run(smem.k, smem.k_ring);
+      if (threadIdx.x == 64)
+        Loader<Forward, VTile>{params, smem, params.v, params.ragged.v, nullptr}.run(smem.v, smem.v_ring);
       if (V.ragged && warp == 3) Sweeper{params, params.order.pairs / params.heads_q}.run();
     } else {
       ptx::setmaxnreg_inc<consumer_registers>();
       Consumer{params, smem, warp / 4 - 1}.run();
     }
   }
-
-  // ---- Producers ----
-
-  // After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has made its
-  // way to memory and back: there it is drawn early, while Q loads.
-  static __device__ bool draws_late(const FwdParams& params, const WorkItem& item) {
-    return item.kv_end - item.kv_begin >= params.order.late_tiles;
-  }
-
-  struct Dispatcher {
-    const FwdParams& params;
-    Smem& smem;
-    ItemStage i;
-    QStage q;
-    ptx::u32 wanted_phase = 0;
-
-    // All lanes find, the first one does the rest.
-    __device__ void run() {
-      auto schedule = [&] {
-        if constexpr (V.ragged)
-          return RaggedSchedule<V>{params, params.order.pairs / params.heads_q};
-        else
-          return FixedSchedule<V>{params};
-      }();
-      const attn::Tickets tickets{params.queue};
-      int number = blockIdx.x;
-      WorkItem item = schedule.find(number);
-      while (!item.none()) {
-        if (first_lane()) {
-          publish(item);
-          number = gridDim.x + load_q_and_draw(tickets, item);
-        }
-        number = __shfl_sync(~0u, number, 0);
-        item = schedule.find(number);
-      }
-      if (first_lane()) {
-        publish(item);
-        q.fill(smem.q_ring, 0);
-        // Every item drew one ticket, so this one was the last.
-        if (number == schedule.items() + int(gridDim.x) - 1) tickets.forget();
-      }
-    }
-
-    __device__ bool first_lane() const { return threadIdx.x == 0; }
-
-    __device__ void publish(const WorkItem& item) {
-      i.wait_room(smem.item_ring);
-      smem.items[i.stage] = item;
-      i.announce(smem.item_ring, 0);
-      i.advance();
-    }
-
-    __device__ int load_q_and_draw(const attn::Tickets& tickets, const WorkItem& item) {
-      const bool late = draws_late(params, item);
-      auto drawn = late ? 0 : tickets.draw();
-      load_q(item);
-      if (late) {
-        ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
-        wanted_phase ^= 1;
-        drawn = tickets.draw();
-      }
-      return tickets.read(drawn);
-    }
-
-    __device__ void load_q(const WorkItem& item) {
-      ptx::u64* full = q.fill(smem.q_ring, QTile::bytes);
-      const Place place(item.head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q,
-                        params.ragged.q);
-      place.load(smem.q[q.stage], params.q, full, item.q_tile * V.tiles.q);
-      q.advance();
-    }
-  };
-
-  template <class Tile>
-  struct Loader {  // of K or of V
-    const FwdParams& params;
-    Smem& smem;
-    const TmaMap& map;
-    const MapUnits& units;
-    ptx::u64* next_wanted;  // K's Loader arrives there; null: V's
-    ItemStage i;
-    KvStage at;
-
-    __device__ void run(Tile (&stages)[V.tiles.stages], KvRing& ring) {
-      while (true) {
-        i.wait(smem.item_ring);
-        const WorkItem item = smem.items[i.stage];
-        ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
-        i.advance();
-        if (item.none()) break;
-        const Place place(item.head / params.heads_per_kv, item.sequence, params.ragged.cu_kv, item.rows.kv_first,
-                          item.rows.seq_kv, units);
-        const int last_but_one = min(item.kv_begin + 1, item.kv_end - 1);
-        const int ask_at = next_wanted && draws_late(params, item) ? last_but_one : -1;
-        for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
-          if (kv_tile == ask_at) ptx::mbarrier_arrive(next_wanted);
-          ptx::u64* full = at.fill(ring, Tile::bytes);
-          place.load(stages[at.stage], map, full, kv_tile * V.tiles.kv);
-          at.advance();
-        }
-      }
-      at.fill(ring, 0);  // the Consumers' last S multiplies what lies there and is not looked at
-    }
-  };
 
   // ---- Consumer ----
   //

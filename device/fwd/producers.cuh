@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: the roles of the forward kernel that move data. Its banner, in forward.cuh, says how they act together.
+// Kernel is Forward of a variant.
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/place.cuh"
+#include "device/attn/tickets.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/ptx/mbarrier.cuh"
+
+namespace froghopper::fwd {
+
+// After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has made its
+// way to memory and back: there it is drawn early, while Q loads.
+__device__ inline bool draws_late(const FwdParams& params, const WorkItem& item) {
+  return item.kv_end - item.kv_begin >= params.order.late_tiles;
+}
+
+template <class Kernel>
+struct Dispatcher {
+  static constexpr FwdVariant V = Kernel::variant;
+  using QTile = typename Kernel::QTile;
+
+  const FwdParams& params;
+  typename Kernel::Smem& smem;
+  typename Kernel::ItemStage i;
+  typename Kernel::QStage q;
+  ptx::u32 wanted_phase = 0;
+
+  // All lanes find, the first one does the rest.
+  __device__ void run() {
+    auto schedule = [&] {
+      if constexpr (V.ragged)
+        return RaggedSchedule<V>{params, params.order.pairs / params.heads_q};
+      else
+        return FixedSchedule<V>{params};
+    }();
+    const attn::Tickets tickets{params.queue};
+    int number = blockIdx.x;
+    WorkItem item = schedule.find(number);
+    while (!item.none()) {
+      if (first_lane()) {
+        publish(item);
+        number = gridDim.x + load_q_and_draw(tickets, item);
+      }
+      number = __shfl_sync(~0u, number, 0);
+      item = schedule.find(number);
+    }
+    if (first_lane()) {
+      publish(item);
+      q.fill(smem.q_ring, 0);
+      // Every item drew one ticket, so this one was the last.
+      if (number == schedule.items() + int(gridDim.x) - 1) tickets.forget();
+    }
+  }
+
+  __device__ bool first_lane() const { return threadIdx.x == 0; }
+
+  __device__ void publish(const WorkItem& item) {
+    i.wait_room(smem.item_ring);
+    smem.items[i.stage] = item;
+    i.announce(smem.item_ring, 0);
+    i.advance();
+  }
+
+  __device__ int load_q_and_draw(const attn::Tickets& tickets, const WorkItem& item) {
+    const bool late = draws_late(params, item);
+    auto drawn = late ? 0 : tickets.draw();
+    load_q(item);
+    if (late) {
+      ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
+      wanted_phase ^= 1;
+      drawn = tickets.draw();
+    }
+    return tickets.read(drawn);
+  }
+
+  __device__ void load_q(const WorkItem& item) {
+    ptx::u64* full = q.fill(smem.q_ring, QTile::bytes);
+    const attn::Place<V.ragged> place(item.head, item.sequence, params.ragged.cu_q, item.rows.q_first,
+                                      item.rows.seq_q, params.ragged.q);
+    place.load(smem.q[q.stage], params.q, full, item.q_tile * V.tiles.q);
+    q.advance();
+  }
+};
+
+// Of K or of V, one thread.
+template <class Kernel, class Tile>
+struct Loader {
+  static constexpr FwdVariant V = Kernel::variant;
+
+  const FwdParams& params;
+  typename Kernel::Smem& smem;
+  const TmaMap& map;
+  const MapUnits& units;
+  ptx::u64* next_wanted;  // K's Loader arrives there; null: V's
+  typename Kernel::ItemStage i;
+  typename Kernel::KvStage at;
+
+  __device__ void run(Tile (&stages)[V.tiles.stages], typename Kernel::KvRing& ring) {
+    while (true) {
+      i.wait(smem.item_ring);
+      const WorkItem item = smem.items[i.stage];
+      ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
+      i.advance();
+      if (item.none()) break;
+      const attn::Place<V.ragged> place(item.head / params.heads_per_kv, item.sequence, params.ragged.cu_kv,
+                                        item.rows.kv_first, item.rows.seq_kv, units);
+      const int last_but_one = min(item.kv_begin + 1, item.kv_end - 1);
+      const int ask_at = next_wanted && draws_late(params, item) ? last_but_one : -1;
+      for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+        if (kv_tile == ask_at) ptx::mbarrier_arrive(next_wanted);
+        ptx::u64* full = at.fill(ring, Tile::bytes);
+        place.load(stages[at.stage], map, full, kv_tile * V.tiles.kv);
+        at.advance();
+      }
+    }
+    at.fill(ring, 0);  // the Consumers' last S multiplies what lies there and is not looked at
+  }
+};
+
+}  // namespace froghopper::fwd
