@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract's own functions, which kernels run too: the order of work items and the mask rule. Compared with
+// counting and with the definition of a mask, key by key.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <ostream>
+#include <vector>
+
+#include "contract/mask.h"
+#include "contract/order.h"
+
+namespace froghopper {
+namespace {
+
+// ---- Order ----
+
+struct Shape {
+  int pairs, q_tiles, section, tail;
+};
+
+std::vector<Shape> shapes() {
+  std::vector<Shape> all;
+  for (int pairs : {1, 2, 3, 7, 24, 100})
+    for (int q_tiles : {1, 2, 3, 8, 33})
+      for (int section : {1, 2, 5, 24, pairs})
+        for (int tail : {0, 1, q_tiles / 2, q_tiles - 1})
+          if (section <= pairs && tail < q_tiles) all.push_back({pairs, q_tiles, section, tail});
+  return all;
+}
+
+TEST(Order, FixedLengthsVisitEveryItemOnce) {
+  for (const auto& [pairs, q_tiles, section, tail] : shapes())
+    for (bool heaviest_first : {false, true}) {
+      const Order order = {pairs * q_tiles, pairs, q_tiles, section, tail, 0};
+      std::vector<int> visits(order.items);
+      for (int number = 0; number < order.items; ++number) {
+        const Item item = item_at(order, number, heaviest_first);
+        ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.q_tile >= 0 && item.q_tile < q_tiles) << number;
+        ++visits[item.pair * q_tiles + item.q_tile];
+      }
+      EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), order.items)
+          << pairs << " pairs, " << q_tiles << " q tiles, section " << section << ", tail " << tail;
+    }
+}
+
+// In a section no item is heavier than the one before; the tail comes last, over all pairs.
+TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
+  for (const auto& [pairs, q_tiles, section, tail] : shapes()) {
+    const Order order = {pairs * q_tiles, pairs, q_tiles, section, tail, 0};
+    const int first_of_tail = pairs * (q_tiles - tail);
+    Item before = item_at(order, 0, true);
+    for (int number = 1; number < order.items; ++number) {
+      const Item item = item_at(order, number, true);
+      EXPECT_EQ(item.q_tile < tail, number >= first_of_tail) << number;
+      const bool together =
+          number >= first_of_tail + 1 || (number < first_of_tail && item.pair / section == before.pair / section);
+      if (together) { EXPECT_LE(item.q_tile, before.q_tile) << number; }
+      before = item;
+    }
+  }
+}
+
+TEST(Order, RaggedSequencesVisitEveryItemOnce) {
+  for (const auto& [heads, q_tiles, section, tail] : shapes()) {
+    std::vector<int> visits(heads * q_tiles);
+    for (int number = 0; number < heads * q_tiles; ++number) {
+      const Item item = item_in_sequence(number, q_tiles, heads, section);
+      ASSERT_TRUE(item.pair >= 0 && item.pair < heads && item.q_tile >= 0 && item.q_tile < q_tiles) << number;
+      ++visits[item.pair * q_tiles + item.q_tile];
+    }
+    EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), heads * q_tiles)
+        << heads << " heads, " << q_tiles << " q tiles, section " << section;
+  }
+}
+
+TEST(Order, EveryLengthHasOneRankAndLongerOnesComeFirst) {
+  for (int longest : {0, 1, 2, 3, 7, 8, 1000, 1 << 29})
+    for (int keys : {0, 1, 2, 3, 4, 7, 8, 250, 251, 500, 501, 1000, 2000, 1 << 29}) {
+      const int rank = rank_of(keys, longest);
+      EXPECT_TRUE(rank >= 0 && rank < ranks) << keys << " of " << longest;
+      EXPECT_LE(rank_of(keys + 1, longest), rank) << keys << " of " << longest;
+    }
+  EXPECT_EQ(rank_of(501, 1000), 0);
+  EXPECT_EQ(rank_of(500, 1000), 1);
+  EXPECT_EQ(rank_of(251, 1000), 1);
+  EXPECT_EQ(rank_of(250, 1000), 2);
+}
+
+// ---- Mask rule ----
+
+constexpr int unbounded = -1;  // as users say it
+
+struct Case {
+  int rows, keys, diagonal, left, right;
+
+  bool sees(int row, int key) const {
+    const bool after_left = left == unbounded || key >= row + diagonal - left;
+    const bool before_right = right == unbounded || key <= row + diagonal + right;
+    return key >= 0 && key < keys && after_left && before_right;
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.rows << " rows, " << c.keys << " keys, diagonal " << c.diagonal << ", window " << c.left << ", "
+             << c.right;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (int rows : {1, 5, 40})
+    for (int keys : {0, 1, 7, 16, 33, 64})
+      for (int diagonal : {0, keys - rows})
+        for (int left : {unbounded, 0, 3, 20, 100})
+          for (int right : {unbounded, 0, 5, 50}) all.push_back({rows, keys, diagonal, left, right});
+  return all;
+}
+
+template <Mask Kind, class Int>
+MaskRule<Kind, Int> rule_of(const Case& c) {
+  return {c.keys, c.diagonal, c.left == unbounded ? no_bound<Int> : c.left,
+          c.right == unbounded ? no_bound<Int> : c.right};
+}
+
+// visit(the rule of every kind of kernel that can compute this case)
+template <class Visit>
+void for_each_kind(const Case& c, Visit&& visit) {
+  if (c.left == unbounded && c.right == unbounded) visit(rule_of<Mask::none, int>(c));
+  if (c.left == unbounded) visit(rule_of<Mask::causal, int>(c));
+  visit(rule_of<Mask::window, int>(c));
+}
+
+TEST(MaskRule, IsItsDefinitionOnTheHost) {
+  for (const Case& c : cases()) {
+    const auto rule = rule_of<Mask::window, std::int64_t>(c);
+    for (int row = 0; row < c.rows; ++row)
+      for (int key = 0; key < c.keys + 5; ++key)
+        EXPECT_EQ(rule.begin(row) <= key && key < rule.end(row), c.sees(row, key)) << c << ": " << row << ", " << key;
+  }
+}
+
+TEST(MaskRule, OfEveryKernelIsTheHosts) {
+  for (const Case& c : cases()) {
+    const auto host = rule_of<Mask::window, std::int64_t>(c);
+    for_each_kind(c, [&](const auto& rule) {
+      for (int row = 0; row < c.rows; ++row) {
+        EXPECT_EQ(rule.begin(row), host.begin(row)) << c << ": row " << row;
+        EXPECT_EQ(rule.end(row), host.end(row)) << c << ": row " << row;
+      }
+    });
+  }
+}
+
+// The largest sizes that a kernel takes: sums of rows, diagonal and bounds still fit an int.
+TEST(MaskRule, FitsAnIntAtTheLargestSizes) {
+  constexpr int most = (1 << 29) - 1;
+  for (const Case& c : {Case{most, most, 0, unbounded, 0}, Case{most, 1, 1 - most, unbounded, unbounded},
+                        Case{1, most, most - 1, unbounded, unbounded}, Case{most, most, 0, most, most}}) {
+    const auto host = rule_of<Mask::window, std::int64_t>(c);
+    const auto rule = rule_of<Mask::window, int>(c);
+    for (int row : {0, c.rows / 2, c.rows - 1}) {
+      EXPECT_EQ(rule.begin(row), host.begin(row)) << c << ": row " << row;
+      EXPECT_EQ(rule.end(row), host.end(row)) << c << ": row " << row;
+    }
+  }
+}
+
+// first and last row of a q tile, kv tile's rows
+template <class Visit>
+void for_each_tiling(const Case& c, Visit&& visit) {
+  for (int tile_q : {1, 8, 64})
+    for (int tile_kv : {1, 4, 16})
+      for (int first = 0; first < c.rows; first += tile_q)
+        visit(first, std::min(first + tile_q, c.rows) - 1, tile_kv);
+}
+
+TEST(MaskRule, TilesHoldEveryKeyThatIsSeenAndNoTileTooMany) {
+  for (const Case& c : cases())
+    for_each_kind(c, [&](const auto& rule) {
+      for_each_tiling(c, [&](int first, int last, int tile_kv) {
+        const auto tiles = rule.tiles(first, last, tile_kv);
+        ASSERT_LT(tiles.begin, tiles.end) << c;
+        int lowest = c.keys, highest = -1;  // keys that a row of the tile sees
+        for (int row = first; row <= last; ++row)
+          for (int key = 0; key < c.keys; ++key)
+            if (c.sees(row, key)) lowest = std::min(lowest, key), highest = std::max(highest, key);
+        if (highest < 0) {
+          EXPECT_EQ(tiles.end - tiles.begin, 1) << c << ": rows " << first << " to " << last;
+        } else {
+          EXPECT_EQ(tiles.begin, lowest / tile_kv) << c << ": rows " << first << " to " << last;
+          EXPECT_EQ(tiles.end, highest / tile_kv + 1) << c << ": rows " << first << " to " << last;
+        }
+      });
+    });
+}
+
+// The kernel walks tiles from the last to the first and takes those between the two bounds without a mask.
+TEST(MaskRule, NoRowOfAnUncutTileHasAHiddenKeyThere) {
+  for (const Case& c : cases())
+    for_each_kind(c, [&](const auto& rule) {
+      for_each_tiling(c, [&](int first, int last, int tile_kv) {
+        const int uncut = rule.lowest_uncut_below(last, tile_kv), cut = rule.lowest_cut_above(first, tile_kv);
+        for (int key = std::max(0, uncut * tile_kv); key < cut * tile_kv; ++key)
+          for (int row = first; row <= last; ++row)
+            EXPECT_TRUE(c.sees(row, key)) << c << ": " << row << ", " << key << ", tiles of " << tile_kv;
+        if (uncut > 0) {
+          EXPECT_FALSE(c.sees(last, (uncut - 1) * tile_kv)) << c << ": the tile below is cut for row " << last;
+        }
+      });
+    });
+}
+
+// So the guarded softmax, which needs a reference, never meets a row without one.
+TEST(MaskRule, RowsHaveSeenAKeyBeforeTheFirstUncutTile) {
+  for (const Case& c : cases())
+    for_each_kind(c, [&](const auto& rule) {
+      for_each_tiling(c, [&](int first, int last, int tile_kv) {
+        const int cut = rule.lowest_cut_above(first, tile_kv), uncut = rule.lowest_uncut_below(last, tile_kv);
+        if (cut <= uncut) return;  // no uncut tile
+        for (int row = first; row <= last; ++row) {
+          bool seen = false;
+          for (int key = cut * tile_kv; key < c.keys; ++key) seen = seen || c.sees(row, key);
+          EXPECT_TRUE(seen) << c << ": row " << row << ", tiles of " << tile_kv;
+        }
+      });
+    });
+}
+
+}  // namespace
+}  // namespace froghopper
