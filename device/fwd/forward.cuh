@@ -197,11 +197,11 @@ struct Forward {
     // One kv tile in steady state. Between the two products and their waits lies the softmax: it hides P V, and the
     // products of the other strips hide it.
     //
-    // K is given back after the guard, because a tile that fails it is multiplied again. So a warp waits for V while it
-    // holds K. Nothing can hang by that. Count the turns of an item: turn t takes K of t and V of t - 1, and when it
-    // starts, the warp has given back K of t - 1 and V of t - 2 and all before. Let that be the slowest warp:
-    // every other one has given back as much; so the Loaders, which wait for room alone, have room for K of t and
-    // V of t - 1 in rings of two stages, and that warp goes on. The seam between two items: see last_tile.
+    // K is given back after the guard, because a lost tile is multiplied again. So a warp waits for V while it holds K.
+    // Nothing can hang by that. Count the turns of an item: turn t takes K of t and V of t - 1, and when it starts, the
+    // warp has given back K of t - 1 and V of t - 2 and all before. Let that be the slowest warp: every other one has
+    // given back as much; so the Loaders, which wait for room alone, have room for K of t and V of t - 1 in rings of
+    // two stages, and that warp goes on. The seam between two items: see last_tile.
     template <bool Cut>
     __device__ __forceinline__ void turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
