@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "check/check.hpp"
+#include "check/gpu/session.hpp"
 
 namespace froghopper::check {
 
@@ -12,10 +13,22 @@ using PlanHandle = std::unique_ptr<fh_plan, decltype(&fh_plan_destroy)>;
 Result<PlanHandle> create_plan(const Problem&, const std::string& target);
 Failure last_failure(fh_status);  // with the text of fh_last_error
 
-// Runs the plan `repeats` times on the inputs, leaves o and lse in their blocks, and returns the milliseconds of each
-// run. The workspace is full of garbage and has guard zones, which the Failure speaks of if they were written.
+// Runs the plan `repeats` times on the inputs, leaves what it writes in their blocks, and returns the milliseconds of
+// each run. The workspace is full of garbage and has guard zones, which the Failure speaks of if they were written.
 Result<std::vector<double>> run_on_cpu(const fh_plan*, Inputs&, int repeats = 1);
 Result<std::vector<double>> run_on_gpu(const fh_plan*, Inputs&, int repeats = 1);
+
+// Runs the plan on the inputs from NaN again and again, in ways that must not change a bit: from garbage in the
+// workspace, twice from a graph of one call, which must not depend on what the run before left there, and with other
+// garbage. The first result is left in the blocks. "": all are equal; else which is not, and where.
+Result<std::string> run_in_many_ways_on_gpu(const fh_plan*, const Problem&, Inputs&);
+
+// Copies of all blocks of the inputs, gaps and guard zones included, in the memory of a GPU.
+struct OnGpu {
+  std::vector<void*> begins;  // of the blocks, by index in froghopper::tensors()
+  fh_tensors tensors = fh_tensors_init();
+};
+Result<OnGpu> upload(GpuSession&, const Inputs&);
 
 // A workspace in host memory, or the image of one for a GPU.
 std::vector<unsigned char> garbage_workspace(size_t bytes);

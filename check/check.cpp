@@ -2,6 +2,7 @@
 // check: a case from its inputs to a verdict, through the C interface, so that what users call is what is checked.
 #include "check/check.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -17,9 +18,17 @@ namespace froghopper::check {
 
 namespace {
 
-std::string changed_input(const Inputs& in, const Hashes& before);
-std::string written_outside(const Inputs& in);
-std::string take_rows(const Problem&, const Views&, const std::vector<RowId>& wanted, Answer& taken);
+std::string changed_input(const Problem&, const Inputs&, const Hashes& before);
+std::string written_outside(const Problem&, const Inputs&);
+void clear_rows(const Reference&, const Views&);
+
+// "": it ran, and as often as it ran it gave the same.
+Result<std::string> run(const fh_plan* plan, const Problem& p, Inputs& in, Backend backend) {
+  if (backend == Backend::hopper) return run_in_many_ways_on_gpu(plan, p, in);
+  const auto ran = run_on_cpu(plan, in);
+  if (!ran) return ran.failure();
+  return std::string();
+}
 
 }  // namespace
 
@@ -34,37 +43,49 @@ Result<Outcome> check_forward(const Case& c, Backend backend, unsigned seed) {
   const std::unique_ptr<Inputs> in = make_inputs(c, seed);
   const auto views = bind(p, in->tensors);
   if (!views) return views.failure();
-  const Hashes before = hashes_of(*in);
-  const auto ran = backend == Backend::cpu ? run_on_cpu(plan->get(), *in) : run_on_gpu(plan->get(), *in);
-  if (!ran) {
-    // A call that fails has written nothing: o and lse too are as they were.
-    out.why = changed_input(*in, before);
-    if (out.why.empty()) out.why = written_outside(*in);
-    if (out.why.empty()) return ran.failure();
-    return Failure{FH_INTERNAL, text("{} Yet the failed call wrote: {}", ran.failure().text, out.why)};
+  const Hashes before = hashes_of(p, *in);
+  const auto differs = run(plan->get(), p, *in, backend);
+  if (!differs) {
+    // A call that fails has written nothing: what it would write too is as it was.
+    out.why = changed_input(p, *in, before);
+    if (out.why.empty()) out.why = written_outside(p, *in);
+    if (out.why.empty()) return differs.failure();
+    return Failure{FH_INTERNAL, text("{} Yet the failed call wrote: {}", differs.failure().text, out.why)};
   }
   judge(c, *views, *in, before, out);
+  if (out.passed && !differs->empty()) {
+    out.passed = false;
+    out.why = *differs;
+  }
   return out;
 }
 
 void judge(const Case& c, const Views& views, Inputs& in, const Hashes& before, Outcome& out) {
-  out.why = changed_input(in, before);
+  const Problem& p = c.problem;
+  out.why = changed_input(p, in, before);
   if (!out.why.empty()) return;
   const Reference reference = make_reference(c, views);
-  Answer found;
-  out.why = take_rows(c.problem, views, reference.rows, found);
-  if (out.why.empty()) out.why = written_outside(in);
-  if (out.why.empty()) compare(c.problem, reference, found, out);
+  Found found;
+  out.why = take_rows(reference, views, found);
+  if (!out.why.empty()) return;
+  clear_rows(reference, views);
+  out.why = written_outside(p, in);
+  if (out.why.empty()) compare(p, reference, found, out);
 }
 
-Hashes hashes_of(const Inputs& in) {
-  Hashes hashes{};
-  for (int part = 0; part < parts; ++part) {
-    if (part == part_o || part == part_lse) continue;
-    const auto& block = in.blocks[part];
-    hashes[part] = std::hash<std::string_view>{}({reinterpret_cast<const char*>(block.data()), block.size()});
+Hashes hashes_of(const Problem& p, const Inputs& in) {
+  Hashes hashes;
+  for (size_t i = 0; i < in.blocks.size(); ++i) {
+    const auto& block = in.blocks[i];
+    const std::string_view bytes(reinterpret_cast<const char*>(block.data()), block.size());
+    hashes.push_back(is_written(tensors()[i].use(p)) ? 0 : std::hash<std::string_view>{}(bytes));
   }
   return hashes;
+}
+
+Measures Outcome::of(const std::string& tensor) const {
+  const auto found = std::ranges::find(measures, tensor, &Measures::tensor);
+  return found == measures.end() ? Measures{} : *found;
 }
 
 Result<PlanHandle> create_plan(const Problem& p, const std::string& target) {
@@ -107,13 +128,19 @@ bool guards_intact(const std::vector<unsigned char>& workspace, size_t bytes) {
 
 namespace {
 
-std::string changed_input(const Inputs& in, const Hashes& before) {
-  static constexpr const char* names[] = {
-      "q", "k", "v", "o", "lse", "cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "sink"};
-  const auto after = hashes_of(in);
-  for (int part = 0; part < parts; ++part) {
-    if (after[part] != before[part]) return text("{} or memory beside it was written; it is only read", names[part]);
-  }
+// Calls visit(batch, row, head) for every row of a view, in rising order.
+template <class Visit>
+void each_row(const View& view, Visit visit) {
+  for (int64_t b = 0; b < view.batch; ++b)
+    for (int64_t row = 0; row < view.seq; ++row)
+      for (int64_t head = 0; head < view.heads; ++head) visit(b, row, head);
+}
+
+std::string changed_input(const Problem& p, const Inputs& in, const Hashes& before) {
+  const Hashes after = hashes_of(p, in);
+  for (size_t i = 0; i < after.size(); ++i)
+    if (after[i] != before[i])
+      return text("{} or memory beside it was written; it is only read", tensors()[i].name);
   return {};
 }
 
@@ -128,47 +155,58 @@ size_t first_written(const std::vector<unsigned char>& block) {
   return i;
 }
 
-std::string written_outside(const Inputs& in) {
-  const auto outside = [](const char* name, const std::vector<unsigned char>& block, const void* begin) {
+std::string written_outside(const Problem& p, const Inputs& in) {
+  for (size_t i = 0; i < in.blocks.size(); ++i) {
+    const Tensor& tensor = tensors()[i];
+    if (!is_written(tensor.use(p))) continue;
+    const auto& block = in.blocks[i];
     const size_t at = first_written(block);
-    if (at == block.size()) return std::string();
-    return text("{}: byte {} from its begin was written, which belongs to no row", name,
-                block.data() + at - static_cast<const unsigned char*>(begin));
-  };
-  std::string why = outside("o", in.blocks[part_o], in.tensors.o.data);
-  return why.empty() ? outside("lse", in.blocks[part_lse], in.tensors.lse) : why;
-}
-
-// Reads every row of o and lse, keeps the wanted ones, and puts bytes 0xff back in its place. All of them must be
-// numbers.
-std::string take_rows(const Problem& p, const Views& views, const std::vector<RowId>& wanted, Answer& taken) {
-  const View& o = views.o;
-  const int64_t size = size_of(p.dtype);
-  auto next = wanted.begin();
-  for (int64_t b = 0; b < o.batch; ++b) {
-    for (int64_t row = 0; row < o.seq; ++row) {
-      for (int64_t head = 0; head < o.heads; ++head) {
-        const bool keep = next != wanted.end() && *next == RowId{b, row, head};
-        const int64_t at = b * o.stride_batch + row * o.stride_seq + head * o.stride_head;
-        for (int64_t column = 0; column < o.dim; ++column) {
-          const float x = load(o.data, at + column, p.dtype);
-          if (std::isnan(x)) {
-            return text("batch {} row {} head {} column {}: o is NaN, or was not written", b, row, head, column);
-          }
-          if (keep) taken.o.push_back(x);
-        }
-        std::memset(static_cast<unsigned char*>(o.data) + at * size, 0xff, static_cast<size_t>(o.dim * size));
-        float& lse = views.lse[b * views.lse_stride_batch + head * views.lse_stride_head + row];
-        if (std::isnan(lse)) return text("batch {} row {} head {}: lse is NaN, or was not written", b, row, head);
-        if (keep) taken.lse.push_back(lse);
-        std::memset(&lse, 0xff, sizeof lse);
-        next += keep;
-      }
-    }
+    if (at == block.size()) continue;
+    const auto* const begin = static_cast<const unsigned char*>(tensor.field.get(in.tensors).data);
+    return text("{}: byte {} from its begin was written, which belongs to no row", tensor.name,
+                block.data() + at - begin);
   }
   return {};
 }
 
+// Bytes 0xff in the place of every row that was written.
+void clear_rows(const Reference& reference, const Views& views) {
+  for (const Expected& expected : reference) {
+    const View& view = views.*expected.tensor->view;
+    each_row(view, [&](int64_t b, int64_t row, int64_t head) {
+      std::memset(view.address(b, row, head), 0xff, static_cast<size_t>(view.dim * size_of(view.element)));
+    });
+  }
+}
+
+// Keeps the wanted rows of one tensor.
+std::string take_rows(const Expected& expected, const View& view, std::vector<double>& taken) {
+  std::string why;
+  auto next = expected.rows.begin();
+  each_row(view, [&](int64_t b, int64_t row, int64_t head) {
+    const bool keep = next != expected.rows.end() && *next == RowId{b, row, head};
+    const int64_t at = view.at(b, row, head);
+    for (int64_t column = 0; column < view.dim; ++column) {
+      const float x = load(view.data, at + column, view.element);
+      if (std::isnan(x) && why.empty())
+        why = text("batch {} row {} head {}{}: {} is NaN, or was not written", b, row, head,
+                   view.dim > 1 ? text(" column {}", column) : "", expected.tensor->name);
+      if (keep) taken.push_back(x);
+    }
+    next += keep;
+  });
+  return why;
+}
+
 }  // namespace
+
+std::string take_rows(const Reference& reference, const Views& views, Found& found) {
+  found.assign(reference.size(), {});
+  for (size_t i = 0; i < reference.size(); ++i) {
+    std::string why = take_rows(reference[i], views.*reference[i].tensor->view, found[i]);
+    if (!why.empty()) return why;
+  }
+  return {};
+}
 
 }  // namespace froghopper::check

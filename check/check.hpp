@@ -2,7 +2,6 @@
 // check: inputs made for a case, computed three times (fp64 oracle, plain loops of the same precision, a backend),
 // compared. Used by the command line and the tests; not part of the library.
 #pragma once
-#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,45 +28,44 @@ struct Case {
 Result<Case> parse_case(const std::string& line);               // a failure names the byte of the line
 Result<std::vector<Case>> read_cases(const std::string& path);  // a failure names file, line and byte
 
-// Which tensor a block of memory is for.
-enum Part {
-  part_q,
-  part_k,
-  part_v,
-  part_o,
-  part_lse,
-  part_cu_q,
-  part_cu_kv,
-  part_used_q,
-  part_used_kv,
-  part_sink,
-  parts
-};
-
 // Host memory for a case. Every tensor has a block of its own with guard zones around it. Guard zones, gaps between
-// rows and everything no key or query occupies hold bytes 0xff, which are NaN in all three types; o and lse hold
-// nothing else.
+// rows and everything no key or query occupies hold bytes 0xff, which are NaN in all three types; tensors that are
+// written hold nothing else.
 struct Inputs {
-  std::array<std::vector<unsigned char>, parts> blocks;  // empty where the problem has no such tensor
-  fh_tensors tensors = fh_tensors_init();                // into the blocks
+  using Block = std::vector<unsigned char>;
+  // By index in froghopper::tensors(); empty where the problem has no such tensor.
+  std::vector<Block> blocks = std::vector<Block>(froghopper::tensors().size());
+  fh_tensors tensors = fh_tensors_init();  // into the blocks
+
+  const Block& block(View Views::*view) const { return blocks[index_of(view)]; }
+  Block& block(View Views::*view) { return blocks[index_of(view)]; }
 
   // The same tensors in copies of the blocks that begin at these addresses.
-  fh_tensors at(const std::array<void*, parts>& begins) const;
+  fh_tensors at(const std::vector<void*>& begins) const;
 };
 std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed);
 
-// What a backend's result is worth. "allowed" is the bound of the measure before it, see compare.cpp for its
-// derivation.
+// How far one written tensor is from the exact one. "allowed" is the bound of the measure before it, see compare.cpp
+// for its derivation.
+struct Measures {
+  std::string tensor;                              // "o"
+  double error = 0, plain_error = 0, allowed = 0;  // largest |x - exact|; plain: of plain loops in the same precision.
+                                                   // lse: divided by 1 + |exact|; it has no other measure
+  double row_error = 0, row_allowed = 0;           // largest ||x - exact|| / ||exact|| of one row
+  double relative = 0;                             // ||x - exact|| / ||exact|| over all rows
+  double rmse = 0;                                 // root of the mean square of x - exact over all elements
+  double mean_gain = 0, gain_allowed = 0;          // sum of (x - exact) exact / sum of exact^2: signed, so it shows a
+                                                   // coherent error
+};
+
+// What a backend's result is worth.
 struct Outcome {
   std::string backend, plan;
-  double error = 0, plain_error = 0, allowed = 0;  // largest |o - o64|; plain: of plain loops in the same precision
-  double row_error = 0, row_allowed = 0;           // largest ||o - o64|| / ||o64|| of one row
-  double relative = 0;                             // ||o - o64|| / ||o64|| over all rows
-  double lse_error = 0, lse_allowed = 0;           // largest |lse - lse64| / (1 + |lse64|)
-  double mean_gain = 0,
-         gain_allowed = 0;  // sum of (o - o64) o64 / sum of o64^2: signed, so it shows a coherent error
+  std::vector<Measures> measures;  // of every tensor that the problem writes
   bool passed = false;
   std::string why;  // of a failure: what, and in which row
+
+  Measures of(const std::string& tensor) const;  // zeros where nothing was compared
 };
 enum class Backend { cpu, hopper };
 

@@ -8,20 +8,26 @@
 // would fail a right result. So every bound has a second term, made of u, the largest relative error of one rounding
 // to the storage type (2^-11 fp16, 2^-8 bf16, 2^-24 fp32), and of u32 = 2^-24:
 //
-//   largest error   2 e + u max|o|         one rounding of the largest result
+//   largest error   2 e + u max|exact|     one rounding of the largest result
 //   row error       2 e + u                the same, relative to the row
 //   lse error       2 e + 8 u32            scale, maximum, exponential, sum, logarithm, to base 2 and back are 7
 //                                          roundings in fp32, and sums of positive numbers lose less than one more.
 //                                          Softcap c adds 8 c u32: tanh x = 1 - 2 / (e^2x + 1) there, where argument,
 //                                          power, reciprocal and difference lose up to 2 u32 of 1 each.
 //   gain            2 |e| + 4 u/sqrt(3 R) + (4 + L) u32
-//       The gain is the mean of R rows' relative errors along their exact result, R being the rows that see a key. A
+//       The gain is the mean of R rows' relative errors along their exact result, R being the rows that are not 0. A
 //       rounding error is spread evenly over +-u, so it has a standard deviation of u/sqrt(3) and the mean of R a
 //       standard deviation of u/sqrt(3 R); 4 of them are left. An error with a sign, such as weights and denominator
 //       that are rounded apart, does not shrink with R and shows here where every single row is within its bound.
 //       4 u32 is for what is systematic in fp32 itself: an exponential with a bias. Beside a score of size L, the
 //       largest |lse|, every product is known to L u32 at best, and tensor cores cut it off there instead of rounding
 //       it, which makes all scores of a row a little more alike.
+//
+// Some results are exact: a row that is 0 in exact arithmetic (no key is seen) is 0, and an lse of minus infinity is
+// minus infinity.
+//
+// Tensors are judged one after the other, each by its own numbers. lse alone is of another kind: it is the logarithm of
+// a sum, so its error is absolute beside 1 and relative beside large numbers.
 #include "check/compare.hpp"
 
 #include <algorithm>
@@ -40,109 +46,164 @@ struct Largest {
   double value = 0;
   size_t row = 0, column = 0;
   void offer(double candidate, size_t at_row, size_t at_column = 0) {
-    if (candidate > value) *this = {candidate, at_row, at_column};
+    if (std::isnan(value)) return;  // a NaN stays
+    if (!(candidate <= value)) *this = {candidate, at_row, at_column};
   }
 };
 
-struct Errors {
-  Largest error, row, lse;
-  double relative = 0, gain = 0;
-  double largest_o = 0;      // max|o64|
-  double rows_that_see = 0;  // R above
-  double largest_lse = 0;    // L above
+constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
+
+size_t dim_of(const Expected& expected) { return expected.rows.empty() ? 1 : expected.exact.size() / expected.rows.size(); }
+
+std::string name_of(const Expected& expected, size_t i) {
+  const RowId& id = expected.rows[i];
+  return text("batch {} row {} head {}", id.batch, id.row, id.head);
+}
+
+// ---- lse ----
+
+struct LseErrors {
+  Largest error;
+  double largest = 0;  // L above
 };
 
-Errors measure(const Reference& reference, const Answer& found, size_t dim) {
-  const Answer& exact = reference.exact;
+LseErrors measure_lse(const Expected& expected, const std::vector<double>& found) {
+  LseErrors e;
+  for (size_t i = 0; i < expected.exact.size(); ++i) {
+    const double exact = expected.exact[i];
+    if (exact == minus_infinity) continue;  // see wrong_infinity()
+    e.error.offer(std::fabs(found[i] - exact) / (1 + std::fabs(exact)), i);
+    e.largest = std::max(e.largest, std::fabs(exact));
+  }
+  return e;
+}
+
+std::string wrong_infinity(const Expected& expected, const std::vector<double>& found) {
+  for (size_t i = 0; i < expected.exact.size(); ++i)
+    if (expected.exact[i] == minus_infinity && found[i] != minus_infinity)
+      return text("{} sees no key: {} must be -inf and is {}", name_of(expected, i), expected.tensor->name, found[i]);
+  return {};
+}
+
+// Fills in the measures; returns what is wrong, or nothing.
+std::string judge_lse(const Problem& p, const Expected& expected, const std::vector<double>& found, Measures& m) {
+  const LseErrors e = measure_lse(expected, found), plain = measure_lse(expected, expected.same_precision);
+  m.error = e.error.value;
+  m.plain_error = plain.error.value;
+  m.allowed = 2 * plain.error.value + 8 * unit_roundoff(Dtype::f32) * (1 + p.softcap);
+  std::string why = wrong_infinity(expected, found);
+  if (why.empty() && !(m.error <= m.allowed))  // written so that a NaN is an excess
+    why = text("{}: {} is {}, exact {}", name_of(expected, e.error.row), m.tensor, found[e.error.row],
+               expected.exact[e.error.row]);
+  return why;
+}
+
+// ---- Every other tensor ----
+
+struct Errors {
+  Largest error, row;
+  double relative = 0, rmse = 0, gain = 0;
+  double largest = 0;   // max|exact|
+  double not_zero = 0;  // rows: R above
+};
+
+Errors measure(const Expected& expected, const std::vector<double>& found) {
   Errors e;
+  const size_t dim = dim_of(expected);
   double all_error = 0, all_norm = 0, all_along = 0;
-  for (size_t i = 0; i < reference.rows.size(); ++i) {
-    if (exact.lse[i] == -std::numeric_limits<double>::infinity()) continue;  // see sees_nothing()
+  for (size_t i = 0; i < expected.rows.size(); ++i) {
     double row_error = 0, row_norm = 0;
     for (size_t c = 0; c < dim; ++c) {
-      const double o = exact.o[i * dim + c], off = found.o[i * dim + c] - o;
+      const double exact = expected.exact[i * dim + c], off = found[i * dim + c] - exact;
       e.error.offer(std::fabs(off), i, c);
-      e.largest_o = std::max(e.largest_o, std::fabs(o));
+      e.largest = std::max(e.largest, std::fabs(exact));
       row_error += off * off;
-      row_norm += o * o;
-      all_along += off * o;
+      row_norm += exact * exact;
+      all_along += off * exact;
     }
     if (row_norm > 0) e.row.offer(std::sqrt(row_error / row_norm), i);
-    e.lse.offer(std::fabs(found.lse[i] - exact.lse[i]) / (1 + std::fabs(exact.lse[i])), i);
-    e.largest_lse = std::max(e.largest_lse, std::fabs(exact.lse[i]));
+    e.not_zero += row_norm > 0;
     all_error += row_error;
     all_norm += row_norm;
-    ++e.rows_that_see;
   }
   if (all_norm > 0) {
     e.relative = std::sqrt(all_error / all_norm);
     e.gain = all_along / all_norm;
   }
+  if (!found.empty()) e.rmse = std::sqrt(all_error / static_cast<double>(found.size()));
   return e;
 }
 
-std::string name_of(const Reference& reference, size_t i) {
-  const RowId& id = reference.rows[i];
-  return text("batch {} row {} head {}", id.batch, id.row, id.head);
-}
-
-// Rows that see no key are exact: o is 0 and lse is minus infinity.
-std::string wrong_unseeing_row(const Reference& reference, const Answer& found, size_t dim) {
-  const double nothing = -std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < reference.rows.size(); ++i) {
-    if (reference.exact.lse[i] != nothing) continue;
-    if (found.lse[i] != nothing) {
-      return text("{} sees no key: lse must be -inf and is {}", name_of(reference, i), found.lse[i]);
-    }
-    for (size_t c = 0; c < dim; ++c) {
-      const double o = found.o[i * dim + c];
-      if (o != 0) return text("{} sees no key: o must be 0 and is {} in column {}", name_of(reference, i), o, c);
-    }
+std::string wrong_zero_row(const Expected& expected, const std::vector<double>& found) {
+  const size_t dim = dim_of(expected);
+  for (size_t i = 0; i < expected.rows.size(); ++i) {
+    const auto row = expected.exact.begin() + static_cast<std::ptrdiff_t>(i * dim);
+    if (std::any_of(row, row + static_cast<std::ptrdiff_t>(dim), [](double exact) { return exact != 0; })) continue;
+    for (size_t c = 0; c < dim; ++c)
+      if (const double x = found[i * dim + c]; x != 0)
+        return text("{}: all of {} must be 0 there, as in exact arithmetic, and is {} in column {}",
+                    name_of(expected, i), expected.tensor->name, x, c);
   }
   return {};
 }
 
-std::string first_excess(const Outcome& out, const Errors& e, const Reference& reference, const Answer& found,
-                         size_t dim) {
+std::string first_excess(const Expected& expected, const std::vector<double>& found, const Errors& e,
+                         const Measures& m) {
   // Written so that a NaN is an excess.
-  if (!(out.error <= out.allowed)) {
-    const size_t at = e.error.row * dim + e.error.column;
-    return text("{} column {}: o is {}, exact {}", name_of(reference, e.error.row), e.error.column, found.o[at],
-                reference.exact.o[at]);
+  if (!(m.error <= m.allowed)) {
+    const size_t at = e.error.row * dim_of(expected) + e.error.column;
+    return text("{} column {}: {} is {}, exact {}", name_of(expected, e.error.row), e.error.column, m.tensor,
+                found[at], expected.exact[at]);
   }
-  if (!(out.row_error <= out.row_allowed)) {
-    return text("{}: relative error of the row {:.2g}, allowed {:.2g}", name_of(reference, e.row.row), out.row_error,
-                out.row_allowed);
-  }
-  if (!(out.lse_error <= out.lse_allowed)) {
-    return text("{}: lse is {}, exact {}", name_of(reference, e.lse.row), found.lse[e.lse.row],
-                reference.exact.lse[e.lse.row]);
-  }
-  if (!(std::fabs(out.mean_gain) <= out.gain_allowed)) {
-    return text("mean gain is {:.2g}, allowed {:.2g}: errors have a common sign", out.mean_gain, out.gain_allowed);
-  }
+  if (!(m.row_error <= m.row_allowed))
+    return text("{}: relative error of the row of {} is {:.2g}, allowed {:.2g}", name_of(expected, e.row.row),
+                m.tensor, m.row_error, m.row_allowed);
+  if (!(std::fabs(m.mean_gain) <= m.gain_allowed))
+    return text("mean gain of {} is {:.2g}, allowed {:.2g}: errors have a common sign", m.tensor, m.mean_gain,
+                m.gain_allowed);
   return {};
+}
+
+// Fills in the measures; returns what is wrong, or nothing.
+std::string judge_rows(const Problem& p, const Expected& expected, const std::vector<double>& found,
+                       double largest_lse, Measures& m) {
+  const Errors e = measure(expected, found), plain = measure(expected, expected.same_precision);
+  const double u32 = unit_roundoff(Dtype::f32);
+  const double u = expected.tensor->shape(p).element == Element::f32 ? u32 : unit_roundoff(p.dtype);
+  m.error = e.error.value;
+  m.plain_error = plain.error.value;
+  m.allowed = 2 * plain.error.value + u * e.largest;
+  m.row_error = e.row.value;
+  m.row_allowed = 2 * plain.row.value + u;
+  m.relative = e.relative;
+  m.rmse = e.rmse;
+  m.mean_gain = e.gain;
+  m.gain_allowed =
+      2 * std::fabs(plain.gain) + 4 * u / std::sqrt(3 * std::max(1.0, e.not_zero)) + (4 + largest_lse) * u32;
+  std::string why = wrong_zero_row(expected, found);
+  return why.empty() ? first_excess(expected, found, e, m) : why;
+}
+
+double largest_lse(const Reference& reference) {
+  for (const Expected& expected : reference)
+    if (expected.tensor->view == &Views::lse) return measure_lse(expected, expected.exact).largest;
+  return 0;
 }
 
 }  // namespace
 
-void compare(const Problem& p, const Reference& reference, const Answer& found, Outcome& out) {
-  const auto dim = static_cast<size_t>(p.dim_v);
-  const Errors e = measure(reference, found, dim), plain = measure(reference, reference.same_precision, dim);
-  const double u = unit_roundoff(p.dtype), u32 = unit_roundoff(Dtype::f32);
-  out.error = e.error.value;
-  out.plain_error = plain.error.value;
-  out.allowed = 2 * plain.error.value + u * e.largest_o;
-  out.row_error = e.row.value;
-  out.row_allowed = 2 * plain.row.value + u;
-  out.relative = e.relative;
-  out.lse_error = e.lse.value;
-  out.lse_allowed = 2 * plain.lse.value + 8 * u32 * (1 + p.softcap);
-  out.mean_gain = e.gain;
-  out.gain_allowed =
-      2 * std::fabs(plain.gain) + 4 * u / std::sqrt(3 * std::max(1.0, e.rows_that_see)) + (4 + e.largest_lse) * u32;
-  out.why = wrong_unseeing_row(reference, found, dim);
-  if (out.why.empty()) out.why = first_excess(out, e, reference, found, dim);
+void compare(const Problem& p, const Reference& reference, const Found& found, Outcome& out) {
+  out.measures.clear();
+  out.why.clear();
+  const double largest = largest_lse(reference);
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const Expected& expected = reference[i];
+    Measures& m = out.measures.emplace_back();
+    m.tensor = expected.tensor->name;
+    const std::string why = expected.tensor->view == &Views::lse ? judge_lse(p, expected, found[i], m)
+                                                                 : judge_rows(p, expected, found[i], largest, m);
+    if (out.why.empty()) out.why = why;
+  }
   out.passed = out.why.empty();
 }
 

@@ -1,40 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: what the exact result is, and how far from it another one is.
 #pragma once
-#include <array>
 #include <vector>
 
 #include "check/check.hpp"
 
 namespace froghopper::check {
 
-// A row of o. Packed tensors have batch 0 and count rows over all sequences.
+// A row of a tensor. Packed tensors have batch 0 and count rows over all sequences.
 struct RowId {
   int64_t batch, row, head;
   auto operator<=>(const RowId&) const = default;
 };
 
-// Rows of o and lse: o is [rows][dim_v], lse is [rows].
-struct Answer {
-  std::vector<double> o, lse;
+// The rows of one written tensor that are compared, in rising order, and what the oracle says of them: [rows][dim].
+struct Expected {
+  const Tensor* tensor;
+  std::vector<RowId> rows;
+  std::vector<double> exact, same_precision;
 };
 
-// The rows that are compared, in rising order, and what the oracle says of them.
-struct Reference {
-  std::vector<RowId> rows;
-  Answer exact, same_precision;
-};
+// Of every tensor that the problem writes.
+using Reference = std::vector<Expected>;
 Reference make_reference(const Case&, const Views&);
 
-// What the blocks of all inputs hold, as one number a block.
-using Hashes = std::array<size_t, parts>;
-Hashes hashes_of(const Inputs&);
+// The same rows of a result, in the order of the reference: [rows][dim].
+using Found = std::vector<std::vector<double>>;
 
-// After a run: inputs are as before, every row of o and lse is a number, nothing beside them was written, and the
-// numbers are right. o and lse hold bytes 0xff again afterwards.
+// Reads every row of every written tensor and keeps the rows of the reference. "": all of them are numbers; else which
+// is not.
+std::string take_rows(const Reference&, const Views&, Found&);
+
+// What the blocks of all inputs hold, as one number a block; 0 for tensors that are written.
+using Hashes = std::vector<size_t>;
+Hashes hashes_of(const Problem&, const Inputs&);
+
+// After a run: inputs are as before, every row that is written is numbers, nothing beside them was written, and the
+// numbers are right. Written tensors hold bytes 0xff again afterwards.
 void judge(const Case&, const Views&, Inputs&, const Hashes& before, Outcome&);
 
 // Fills in all measures, their bounds, passed and why.
-void compare(const Problem&, const Reference&, const Answer& found, Outcome&);
+void compare(const Problem&, const Reference&, const Found&, Outcome&);
 
 }  // namespace froghopper::check

@@ -32,7 +32,14 @@ float of_key(int64_t key) { return random_normal(3, static_cast<uint64_t>(key));
 constexpr float small = 0.5f;
 constexpr Data kinds[] = {
     {"normal", 1, 1},
-    {"times4", 4, 4},
+    // Queries as large as trained models have them: weights from nearly equal to nearly all on one key.
+    {"times2", 2, 1},
+    {"times4", 4, 1},
+    {"times10", 10, 1},
+    {"times30", 30, 1},
+    {"qk_times4", 4, 4},
+    // The numerical error table of the FlashAttention-3 paper: rows with one entry of k far above the others.
+    {"outliers", 1, 1, nullptr, 0, 0, random_with_outliers},
     {"huge", 0, 0, nullptr, 133120},  // the largest scores asked about: 133120^2 dim scale, all equal
     {"zero_v_one", 1, 1, nullptr, 0, 1},
     {"antialigned", small, small, [](int64_t, int64_t) { return -120.0f; }},  // exp(lse) is 0 in fp32
@@ -68,6 +75,13 @@ uint64_t random_bits(uint64_t stream, uint64_t i) {
 float random_normal(uint64_t stream, uint64_t i) {
   static const std::array<float, 65536>& table = normal_table();
   return table[random_bits(stream, i) >> 48];
+}
+
+float random_with_outliers(uint64_t stream, uint64_t i) {
+  // Streams of make_inputs are small numbers; these two are far from all of them.
+  constexpr uint64_t which = uint64_t{1} << 40, size = uint64_t{1} << 41;
+  const float usual = random_normal(stream, i);
+  return random_bits(stream + which, i) % 1000 == 0 ? usual + 10 * random_normal(stream + size, i) : usual;
 }
 
 std::span<const Data> all_data() { return kinds; }

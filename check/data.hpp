@@ -11,6 +11,7 @@ namespace froghopper::check {
 // The i-th number of a stream: the same on every machine, in any order, without a state.
 uint64_t random_bits(uint64_t stream, uint64_t i);
 float random_normal(uint64_t stream, uint64_t i);
+float random_with_outliers(uint64_t stream, uint64_t i);  // N(0,1), and N(0,100) on top in one of 1000
 
 struct Data {
   const char* name;
@@ -18,6 +19,7 @@ struct Data {
   float (*score)(int64_t key, int64_t keys) = nullptr;  // what every score of this key has on top, by column 0
   float all = 0;                                        // not 0: every entry of q, k and v
   float all_v = 0;                                      // not 0: every entry of v
+  float (*draw)(uint64_t, uint64_t) = random_normal;    // entries of q, k and v, before they are multiplied
 };
 std::span<const Data> all_data();
 const Data* find_data(const std::string& name);  // null: there is none of this name

@@ -1,23 +1,142 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: a plan run on a GPU. Every block of the inputs, guard zones and NaN included, is copied there and back, so
 // that what is checked of host memory afterwards holds for the GPU's.
+#include <algorithm>
+#include <cstring>
+
 #include "check/backends.hpp"
-#include "check/gpu/session.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::check {
 
 namespace {
 
-Result<void*> to_gpu(GpuSession& gpu, const std::vector<unsigned char>& block) {
-  const auto memory = gpu.allocate(block.size());
-  if (!memory) return memory.failure();
-  const auto copied = gpu.upload(*memory, block.data(), block.size());
-  if (!copied) return copied.failure();
-  return *memory;
+// One plan on one GPU: the inputs, and a workspace with guard zones.
+class Runs {
+ public:
+  static Result<Runs> prepare(GpuSession& gpu, const fh_plan* plan, const Inputs& in) {
+    auto inputs = upload(gpu, in);
+    if (!inputs) return inputs.failure();
+    Runs runs(gpu, plan, std::move(*inputs));
+    const auto memory = gpu.allocate(runs.workspace_image_.size());
+    if (!memory) return memory.failure();
+    runs.workspace_ = static_cast<unsigned char*>(*memory);
+    const auto copied = gpu.upload(*memory, runs.workspace_image_.data(), runs.workspace_image_.size());
+    if (!copied) return copied.failure();
+    return runs;
+  }
+
+  // Into the stream.
+  Result<void> call() {
+    const fh_status status =
+        fh_plan_run(plan_, &inputs_.tensors, workspace_ + workspace_guard_bytes, bytes_, gpu_.stream());
+    if (status != FH_OK) return last_failure(status);
+    return {};
+  }
+  Result<void> fill_workspace(unsigned char byte) {
+    return gpu_.fill(workspace_ + workspace_guard_bytes, byte, bytes_);
+  }
+  Result<void> guards() {
+    const auto copied = gpu_.download(workspace_image_.data(), workspace_, workspace_image_.size());
+    if (!copied) return copied;
+    if (guards_intact(workspace_image_, bytes_)) return {};
+    return Failure{FH_INTERNAL, "memory beside the workspace was written."};
+  }
+  // All blocks: of tensors that are only read too, to see that they are as before.
+  Result<void> download(Inputs& in) {
+    for (size_t i = 0; i < in.blocks.size(); ++i) {
+      if (in.blocks[i].empty()) continue;
+      const auto copied = gpu_.download(in.blocks[i].data(), inputs_.begins[i], in.blocks[i].size());
+      if (!copied) return copied;
+    }
+    return {};
+  }
+  void* begin(size_t i) const { return inputs_.begins[i]; }
+
+ private:
+  Runs(GpuSession& gpu, const fh_plan* plan, OnGpu inputs)
+      : gpu_(gpu), plan_(plan), inputs_(std::move(inputs)), bytes_(fh_plan_workspace_bytes(plan)) {
+    workspace_image_ = garbage_workspace(bytes_);
+  }
+
+  GpuSession& gpu_;
+  const fh_plan* plan_;
+  OnGpu inputs_;
+  size_t bytes_;
+  unsigned char* workspace_ = nullptr;
+  std::vector<unsigned char> workspace_image_;
+};
+
+// Where the GPU's copy of a block differs from the host's: a byte, or the block's size. In pieces, since blocks of
+// several GiB exist.
+Result<size_t> first_difference(GpuSession& gpu, const Inputs::Block& block, const void* on_gpu) {
+  constexpr size_t piece_bytes = size_t{64} << 20;
+  std::vector<unsigned char> piece(std::min(piece_bytes, block.size()));
+  for (size_t at = 0; at < block.size(); at += piece.size()) {
+    const size_t bytes = std::min(piece.size(), block.size() - at);
+    const auto copied = gpu.download(piece.data(), static_cast<const unsigned char*>(on_gpu) + at, bytes);
+    if (!copied) return copied.failure();
+    if (std::memcmp(piece.data(), block.data() + at, bytes) == 0) continue;
+    return at + static_cast<size_t>(std::mismatch(piece.begin(), piece.end(), block.begin() + at).first - piece.begin());
+  }
+  return block.size();
+}
+
+// Sets what is written to NaN, runs, and compares with the first result in the blocks. "" or what differs.
+Result<std::string> run_again(GpuSession& gpu, Runs& runs, const Problem& p, const Inputs& first, const char* way,
+                              const std::function<Result<void>()>& work) {
+  const auto written = [&](size_t i) { return is_written(tensors()[i].use(p)) && !first.blocks[i].empty(); };
+  for (size_t i = 0; i < first.blocks.size(); ++i) {
+    if (!written(i)) continue;
+    if (auto filled = gpu.fill(runs.begin(i), 0xff, first.blocks[i].size()); !filled) return filled.failure();
+  }
+  if (auto ran = work(); !ran) return ran.failure();
+  if (auto done = gpu.finish(); !done) return done.failure();
+  for (size_t i = 0; i < first.blocks.size(); ++i) {
+    if (!written(i)) continue;
+    const auto at = first_difference(gpu, first.blocks[i], runs.begin(i));
+    if (!at) return at.failure();
+    if (*at < first.blocks[i].size())
+      return text("{} differs from the first run {}, at byte {} of its block: results must be bit-equal",
+                  tensors()[i].name, way, *at);
+  }
+  return std::string();
+}
+
+Result<std::string> run_in_other_ways(GpuSession& gpu, Runs& runs, const Problem& p, const Inputs& first) {
+  const auto replay = gpu.capture([&] { return runs.call(); });
+  if (!replay) return replay.failure();
+  const auto from_other_garbage = [&]() -> Result<void> {
+    if (auto filled = runs.fill_workspace(0x5a); !filled) return filled;
+    return runs.call();
+  };
+  const std::pair<const char*, std::function<Result<void>()>> ways[] = {
+      {"when a graph replays it", *replay},
+      {"when a graph replays it twice", *replay},
+      {"from other garbage in the workspace", from_other_garbage}};
+  for (const auto& [way, work] : ways) {
+    auto differs = run_again(gpu, runs, p, first, way, work);
+    if (!differs || !differs->empty()) return differs;
+  }
+  return std::string();
 }
 
 }  // namespace
+
+Result<OnGpu> upload(GpuSession& gpu, const Inputs& in) {
+  OnGpu copies;
+  copies.begins.resize(in.blocks.size());
+  for (size_t i = 0; i < in.blocks.size(); ++i) {
+    const Inputs::Block& block = in.blocks[i];
+    if (block.empty()) continue;
+    const auto memory = gpu.allocate(block.size());
+    if (!memory) return memory.failure();
+    if (auto copied = gpu.upload(*memory, block.data(), block.size()); !copied) return copied.failure();
+    copies.begins[i] = *memory;
+  }
+  copies.tensors = in.at(copies.begins);
+  return copies;
+}
 
 Result<void> hopper_is_here() {
   const auto gpu = GpuSession::open();
@@ -29,43 +148,38 @@ Result<std::vector<double>> run_on_gpu(const fh_plan* plan, Inputs& in, int repe
   const auto session = GpuSession::open();
   if (!session) return session.failure();
   GpuSession& gpu = **session;
-
-  std::array<void*, parts> on_gpu{};
-  for (int part = 0; part < parts; ++part) {
-    if (in.blocks[part].empty()) continue;
-    const auto block = to_gpu(gpu, in.blocks[part]);
-    if (!block) return block.failure();
-    on_gpu[part] = *block;
-  }
-  const size_t bytes = fh_plan_workspace_bytes(plan);
-  std::vector<unsigned char> workspace_image = garbage_workspace(bytes);
-  const auto workspace = to_gpu(gpu, workspace_image);
-  if (!workspace) return workspace.failure();
-
-  const fh_tensors tensors = in.at(on_gpu);
+  auto runs = Runs::prepare(gpu, plan, in);
+  if (!runs) return runs.failure();
   std::vector<double> ms;
-  Result<double> took = 0.0;
-  for (int i = 0; i < repeats && took; ++i) {
-    took = gpu.time([&]() -> Result<void> {
-      void* const first = static_cast<unsigned char*>(*workspace) + workspace_guard_bytes;
-      const fh_status status = fh_plan_run(plan, &tensors, first, bytes, gpu.stream());
-      if (status != FH_OK) return last_failure(status);
-      return {};
-    });
-    if (took) ms.push_back(*took);
+  for (int i = 0; i < repeats; ++i) {
+    const auto took = gpu.time([&] { return runs->call(); });
+    if (!took) return took.failure();
+    ms.push_back(*took);
   }
-
-  // Also after a refusal, so that the caller sees whether it wrote anything.
-  for (int part = 0; part < parts; ++part) {
-    if (in.blocks[part].empty()) continue;
-    const auto copied = gpu.download(in.blocks[part].data(), on_gpu[part], in.blocks[part].size());
-    if (!copied) return took ? copied.failure() : took.failure();  // a fault of the kernel breaks all that follows
-  }
-  if (!took) return took.failure();
-  const auto copied = gpu.download(workspace_image.data(), *workspace, workspace_image.size());
-  if (!copied) return copied.failure();
-  if (!guards_intact(workspace_image, bytes)) return Failure{FH_INTERNAL, "memory beside the workspace was written."};
+  if (auto copied = runs->download(in); !copied) return copied.failure();
+  if (auto intact = runs->guards(); !intact) return intact.failure();
   return ms;
+}
+
+Result<std::string> run_in_many_ways_on_gpu(const fh_plan* plan, const Problem& p, Inputs& in) {
+  const auto session = GpuSession::open();
+  if (!session) return session.failure();
+  GpuSession& gpu = **session;
+  auto runs = Runs::prepare(gpu, plan, in);
+  if (!runs) return runs.failure();
+
+  auto ran = runs->call();
+  if (auto done = gpu.finish(); ran && !done) ran = done;  // a fault of the kernel breaks all that follows
+  // Also after a refusal, so that the caller sees whether it wrote anything.
+  const auto copied = runs->download(in);
+  if (!ran) return ran.failure();
+  if (!copied) return copied.failure();
+
+  // From here on a failure is a wrong result: the plan has run.
+  const auto again = run_in_other_ways(gpu, *runs, p, in);
+  if (!again) return again.failure().text;
+  if (auto intact = runs->guards(); !intact) return intact.failure().text;
+  return *again;
 }
 
 }  // namespace froghopper::check

@@ -16,23 +16,29 @@ namespace {
 // that a tile stored without a bound stays within it and is seen.
 constexpr size_t guard_bytes = 128 << 10;
 
-// A block for so many bytes; its address behind the guard zone.
-unsigned char* make_block(Inputs& in, Part part, int64_t bytes) {
-  in.blocks[part].assign(static_cast<size_t>(bytes) + 2 * guard_bytes, 0xff);
-  return in.blocks[part].data() + guard_bytes;
+// A tensor may be left out if the case says the lengths of the other side alone.
+bool is_there(const Case& c, const Tensor& tensor) {
+  const bool one_side = c.used_q.empty() != c.used_kv.empty();
+  if (tensor.view == &Views::seqused_q && one_side && c.used_q.empty()) return false;
+  if (tensor.view == &Views::seqused_kv && one_side && c.used_kv.empty()) return false;
+  return tensor.use(c.problem) != Use::absent;
 }
 
-fh_tensor make_tensor(Inputs& in, Part part, const Case& c, int64_t seq, int64_t heads, int64_t dim) {
+// A block for the tensor, laid out as the case says; numbers without strides are dense.
+void make_block(Inputs& in, const Case& c, const Tensor& tensor) {
   const Problem& p = c.problem;
-  View x;
-  x.batch = p.varlen ? 1 : p.batch;
-  x.seq = seq;
-  x.heads = heads;
-  x.dim = dim;
-  const Layout l = lay_out(c.layout, x, p.varlen, part == part_o);
-  const int64_t size = size_of(p.dtype);
-  unsigned char* memory = make_block(in, part, (span_of(x, l) + l.offset) * size);
-  return {memory + l.offset * size, l.stride_batch, l.stride_seq, l.stride_head};
+  const View extents = view_of(tensor, p, {});
+  Layout l{0, 0, 0, 0};
+  int64_t elements = extents.batch * extents.seq * extents.heads * extents.dim;
+  if (tensor.field.strided()) {
+    l = lay_out(c.layout, tensor.view, extents, p.varlen, is_written(tensor.use(p)));
+    elements = span_of(extents, l) + l.offset;
+  }
+  const int64_t size = size_of(extents.element);
+  Inputs::Block& block = in.block(tensor.view);
+  block.assign(static_cast<size_t>(elements * size) + 2 * guard_bytes, 0xff);
+  unsigned char* const first = block.data() + guard_bytes + l.offset * size;
+  tensor.field.set(in.tensors, {first, l.stride_batch, l.stride_seq, l.stride_head});
 }
 
 // Lengths that nobody chose: up to the longest allowed, each fifth empty, some rows of the tensor left over at the
@@ -49,130 +55,149 @@ std::vector<int64_t> draw_lengths(uint64_t stream, int64_t batch, int64_t longes
   return lens;
 }
 
-const int32_t* put_lengths(Inputs& in, Part part, const std::vector<int64_t>& lens, bool running_sum) {
-  const size_t count = lens.size() + (running_sum ? 1 : 0);
-  auto* out = reinterpret_cast<int32_t*>(make_block(in, part, static_cast<int64_t>(count * sizeof(int32_t))));
-  int64_t sum = 0;
-  if (running_sum) out[lens.size()] = 0;
-  for (size_t i = 0; i < lens.size(); ++i) {
-    out[i] = static_cast<int32_t>(running_sum ? sum : lens[i]);
-    sum += lens[i];
+// Entries of q, k and v as the case draws them.
+class Entries {
+ public:
+  explicit Entries(const Case& c)
+      : problem_(c.problem), data_(*find_data(c.data)), all_(std::min(data_.all, largest_entry(c.problem.dtype))) {}
+
+  float of_q(int64_t column, float drawn) const {
+    if (all_ != 0) return all_;
+    return data_.score && column == 0 ? query_column_0 : data_.size_q * drawn;
   }
-  if (running_sum) out[lens.size()] = static_cast<int32_t>(sum);
-  return out;
+  float of_k(int64_t row, int64_t rows, int64_t column, float drawn) const {
+    if (all_ != 0) return all_;
+    return data_.score && column == 0 ? key_column_0(data_, problem_, row, rows) : data_.size_k * drawn;
+  }
+  float of_v(float drawn) const { return all_ != 0 ? all_ : data_.all_v != 0 ? data_.all_v : drawn; }
+
+ private:
+  const Problem& problem_;
+  const Data& data_;
+  float all_;
+};
+
+// Every third head has a sink that takes nearly all the weight.
+void put_sink(const Case& c, const Views& views, uint64_t stream) {
+  for (int64_t h = 0; h < c.problem.heads_q; ++h)
+    views.sink.as<float>()[h] = 2 * random_normal(stream, static_cast<uint64_t>(h)) + (h % 3 == 2 ? 12.0f : 0.0f);
 }
 
-void make_lengths(Inputs& in, const Case& c, unsigned seed) {
-  const Problem& p = c.problem;
-  fh_tensors& t = in.tensors;
-  if (p.varlen) {
-    const auto q = c.lens_q.empty() ? draw_lengths(seed * 8 + 0, p.batch, p.seq_q, p.total_q) : c.lens_q;
-    const auto kv = c.lens_kv.empty() ? draw_lengths(seed * 8 + 1, p.batch, p.seq_kv, p.total_kv) : c.lens_kv;
-    t.cu_seqlens_q = put_lengths(in, part_cu_q, q, true);
-    t.cu_seqlens_kv = put_lengths(in, part_cu_kv, kv, true);
-  }
-  if (!p.seqused) return;
-  const auto draw_used = [&](uint64_t stream, const int32_t* cu, int64_t extent) {
-    std::vector<int64_t> used;
-    for (int64_t b = 0; b < p.batch; ++b) {
-      const auto rows = static_cast<uint64_t>(cu ? cu[b + 1] - cu[b] : extent);
-      used.push_back(static_cast<int64_t>(random_bits(stream, static_cast<uint64_t>(b)) % (rows + 1)));
-    }
-    return used;
-  };
-  const bool draw = c.used_q.empty() && c.used_kv.empty();
-  if (draw || !c.used_q.empty()) {
-    const auto used = draw ? draw_used(seed * 8 + 2, t.cu_seqlens_q, p.seq_q) : c.used_q;
-    t.seqused_q = put_lengths(in, part_used_q, used, false);
-  }
-  if (draw || !c.used_kv.empty()) {
-    const auto used = draw ? draw_used(seed * 8 + 3, t.cu_seqlens_kv, p.seq_kv) : c.used_kv;
-    t.seqused_kv = put_lengths(in, part_used_kv, used, false);
-  }
+void put(const View& list, const std::vector<int64_t>& numbers) {
+  for (size_t i = 0; i < numbers.size(); ++i) list.as<int32_t>()[i] = static_cast<int32_t>(numbers[i]);
 }
 
-// Gives every entry of the rows that count a number; value(row in its sequence, rows, column, normal number).
+// [0, lens[0], lens[0] + lens[1], ...]
+void put_ends(const View& list, const std::vector<int64_t>& lens) {
+  std::vector<int64_t> ends{0};
+  for (const int64_t rows : lens) ends.push_back(ends.back() + rows);
+  put(list, ends);
+}
+
+// For each sequence a pseudo-random number of its rows.
+std::vector<int64_t> draw_used(uint64_t stream, const Problem& p, const View& cu, int64_t extent) {
+  std::vector<int64_t> used;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const auto* const ends = cu.as<int32_t>();
+    const auto rows = static_cast<uint64_t>(ends ? ends[b + 1] - ends[b] : extent);
+    used.push_back(static_cast<int64_t>(random_bits(stream, static_cast<uint64_t>(b)) % (rows + 1)));
+  }
+  return used;
+}
+
+// Gives every entry of the rows that count a number; value(row in its sequence, rows, column, drawn number).
 template <class Value>
-void fill(const Problem& p, const Views& views, const View& x, Rows (*rows_of)(const Problem&, const Views&, int64_t),
+void fill(const Case& c, const Views& views, const View& x, Rows (*rows_of)(const Problem&, const Views&, int64_t),
           uint64_t stream, Value value) {
+  const Problem& p = c.problem;
+  const auto draw = find_data(c.data)->draw;
   uint64_t i = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Rows rows = rows_of(p, views, b);
     for (int64_t row = 0; row < rows.used; ++row) {
       for (int64_t head = 0; head < x.heads; ++head) {
-        const int64_t at =
-            (p.varlen ? 0 : b * x.stride_batch) + (rows.first + row) * x.stride_seq + head * x.stride_head;
+        const int64_t at = x.at(rows.batch, rows.first + row, head);
         for (int64_t column = 0; column < x.dim; ++column) {
-          store(x.data, at + column, p.dtype, value(row, rows.used, column, random_normal(stream, i++)));
+          store(x.data, at + column, x.element, value(row, rows.used, column, draw(stream, i++)));
         }
       }
     }
   }
 }
 
-void fill_all(const Case& c, const Views& views, uint64_t seed) {
-  const Problem& p = c.problem;
-  const Data& d = *find_data(c.data);
-  const float all = std::min(d.all, largest_entry(p.dtype));
-  fill(p, views, views.q, rows_q, seed * 8 + 4, [&](int64_t, int64_t, int64_t column, float normal) {
-    if (all != 0) return all;
-    return d.score && column == 0 ? query_column_0 : d.size_q * normal;
-  });
-  fill(p, views, views.k, rows_kv, seed * 8 + 5, [&](int64_t row, int64_t rows, int64_t column, float normal) {
-    if (all != 0) return all;
-    return d.score && column == 0 ? key_column_0(d, p, row, rows) : d.size_k * normal;
-  });
-  fill(p, views, views.v, rows_kv, seed * 8 + 6, [&](int64_t, int64_t, int64_t, float normal) {
-    return all != 0 ? all : d.all_v != 0 ? d.all_v : normal;
-  });
-}
-
-const float* make_sink(Inputs& in, const Problem& p, uint64_t seed) {
-  auto* sink = reinterpret_cast<float*>(make_block(in, part_sink, p.heads_q * static_cast<int64_t>(sizeof(float))));
-  // Every third head has a sink that takes nearly all the weight.
-  for (int64_t h = 0; h < p.heads_q; ++h) {
-    sink[h] = 2 * random_normal(seed * 8 + 7, static_cast<uint64_t>(h)) + (h % 3 == 2 ? 12.0f : 0.0f);
-  }
-  return sink;
-}
+// What the tensors that are read hold, each from a stream of numbers of its own. The lengths come first: they say which
+// rows of the others count.
+struct Content {
+  View Views::*tensor;
+  void (*put)(const Case&, const Views&, uint64_t stream);
+};
+constexpr Content contents[] = {
+    {&Views::cu_seqlens_q,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       const Problem& p = c.problem;
+       put_ends(v.cu_seqlens_q, c.lens_q.empty() ? draw_lengths(stream, p.batch, p.seq_q, p.total_q) : c.lens_q);
+     }},
+    {&Views::cu_seqlens_kv,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       const Problem& p = c.problem;
+       put_ends(v.cu_seqlens_kv, c.lens_kv.empty() ? draw_lengths(stream, p.batch, p.seq_kv, p.total_kv) : c.lens_kv);
+     }},
+    {&Views::seqused_q,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       put(v.seqused_q, c.used_q.empty() ? draw_used(stream, c.problem, v.cu_seqlens_q, c.problem.seq_q) : c.used_q);
+     }},
+    {&Views::seqused_kv,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       put(v.seqused_kv,
+           c.used_kv.empty() ? draw_used(stream, c.problem, v.cu_seqlens_kv, c.problem.seq_kv) : c.used_kv);
+     }},
+    {&Views::q,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       const Entries entry(c);
+       fill(c, v, v.q, rows_q, stream, [&](int64_t, int64_t, int64_t column, float drawn) {
+         return entry.of_q(column, drawn);
+       });
+     }},
+    {&Views::k,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       const Entries entry(c);
+       fill(c, v, v.k, rows_kv, stream, [&](int64_t row, int64_t rows, int64_t column, float drawn) {
+         return entry.of_k(row, rows, column, drawn);
+       });
+     }},
+    {&Views::v,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       const Entries entry(c);
+       fill(c, v, v.v, rows_kv, stream,
+            [&](int64_t, int64_t, int64_t, float drawn) { return entry.of_v(drawn); });
+     }},
+    {&Views::sink, put_sink},
+};
 
 }  // namespace
 
 std::unique_ptr<Inputs> make_inputs(const Case& c, unsigned seed) {
-  const Problem& p = c.problem;
   auto in = std::make_unique<Inputs>();
-  fh_tensors& t = in->tensors;
-  const int64_t seq_q = p.varlen ? p.total_q : p.seq_q, seq_kv = p.varlen ? p.total_kv : p.seq_kv;
-  t.q = make_tensor(*in, part_q, c, seq_q, p.heads_q, p.dim_qk);
-  t.k = make_tensor(*in, part_k, c, seq_kv, p.heads_kv, p.dim_qk);
-  t.v = make_tensor(*in, part_v, c, seq_kv, p.heads_kv, p.dim_v);
-  t.o = make_tensor(*in, part_o, c, seq_q, p.heads_q, p.dim_v);
-  const int64_t lse_bytes = p.rows_q() * p.heads_q * static_cast<int64_t>(sizeof(float));
-  t.lse = reinterpret_cast<float*>(make_block(*in, part_lse, lse_bytes));
-  make_lengths(*in, c, seed);
-  if (p.sink) t.sink = make_sink(*in, p, seed);
-  if (const auto views = bind(p, t)) fill_all(c, *views, seed);
+  for (const Tensor& tensor : tensors())
+    if (is_there(c, tensor)) make_block(*in, c, tensor);
+  const auto views = bind(c.problem, in->tensors);
+  if (!views) return in;  // whoever runs it is told
+  for (size_t i = 0; i < std::size(contents); ++i)
+    if (((*views).*contents[i].tensor).data) contents[i].put(c, *views, uint64_t{seed} * 8 + i);
   return in;
 }
 
-fh_tensors Inputs::at(const std::array<void*, parts>& begins) const {
-  const auto moved = [&](auto* pointer, Part part) {
-    if (!pointer) return pointer;
-    const auto offset = reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(blocks[part].data());
-    return reinterpret_cast<decltype(pointer)>(reinterpret_cast<uintptr_t>(begins[part]) + offset);
-  };
-  fh_tensors t = tensors;
-  t.q.data = moved(t.q.data, part_q);
-  t.k.data = moved(t.k.data, part_k);
-  t.v.data = moved(t.v.data, part_v);
-  t.o.data = moved(t.o.data, part_o);
-  t.lse = moved(t.lse, part_lse);
-  t.cu_seqlens_q = moved(t.cu_seqlens_q, part_cu_q);
-  t.cu_seqlens_kv = moved(t.cu_seqlens_kv, part_cu_kv);
-  t.seqused_q = moved(t.seqused_q, part_used_q);
-  t.seqused_kv = moved(t.seqused_kv, part_used_kv);
-  t.sink = moved(t.sink, part_sink);
-  return t;
+fh_tensors Inputs::at(const std::vector<void*>& begins) const {
+  fh_tensors moved = tensors;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].empty()) continue;
+    const UserField& field = froghopper::tensors()[i].field;
+    fh_tensor tensor = field.get(tensors);
+    const auto offset = static_cast<const unsigned char*>(tensor.data) - blocks[i].data();
+    tensor.data = static_cast<unsigned char*>(begins[i]) + offset;
+    field.set(moved, tensor);
+  }
+  return moved;
 }
 
 }  // namespace froghopper::check

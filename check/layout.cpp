@@ -16,6 +16,7 @@ constexpr const char* names[] = {
     "broadcast_heads",  // k and v of all heads are one, and q of all heads
     "absurd",           // strides of extents of 1 are odd, or larger than any memory
     "odd",              // no address and no stride is aligned to more than one element: CPU only
+    "unlike_v",         // k with gaps after rows and sequences that no stride of the dense v has
     "far",              // the second sequence, or head, lies more than 2^31 elements away
 };
 
@@ -37,10 +38,11 @@ std::span<const char* const> all_layouts() { return names; }
 
 bool is_layout(const std::string& name) { return std::ranges::find(names, name) != std::end(names); }
 
-Layout lay_out(const std::string& name, const View& x, bool packed, bool written) {
+Layout lay_out(const std::string& name, View Views::*tensor, const View& x, bool packed, bool written) {
   Layout l = dense(x);
   if (name == "bhsd") l = {x.heads * x.seq * x.dim, x.dim, x.seq * x.dim, 0};
   if (name == "padded") l = with_gaps(x, 8, 8);
+  if (name == "unlike_v" && tensor == &Views::k) l = {x.seq * (l.stride_seq + 8) + 24, l.stride_seq + 8, x.dim, 0};
   if (name == "odd") l = with_gaps(x, 1, 1);
   if (name == "broadcast_batch" && !written) l.stride_batch = 0;
   if (name == "broadcast_heads" && !written) l.stride_head = 0;

@@ -11,12 +11,12 @@ namespace froghopper::check {
 std::span<const char* const> all_layouts();
 bool is_layout(const std::string& name);
 
-// A tensor of these extents (packed: batch extent 1). `written` tensors are never laid over themselves.
+// The tensor of these extents (packed: batch extent 1). `written` ones are never laid over themselves.
 struct Layout {
   int64_t stride_batch, stride_seq, stride_head;  // what the user's struct says, also for extents of 1
   int64_t offset;                                 // elements from an aligned address to the first element
 };
-Layout lay_out(const std::string& name, const View& extents, bool packed, bool written);
+Layout lay_out(const std::string& name, View Views::*tensor, const View& extents, bool packed, bool written);
 
 // Elements from the first to one past the last. 0 for a tensor without elements.
 int64_t span_of(const View& extents, const Layout&);

@@ -123,23 +123,22 @@ Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor&
   return list;
 }
 
-template <class T>
-const T* keep(check::Inputs& in, check::Part part, const std::vector<T>& list) {
-  in.blocks[part].resize(list.size() * sizeof(T));
-  std::memcpy(in.blocks[part].data(), list.data(), in.blocks[part].size());
-  return reinterpret_cast<const T*>(in.blocks[part].data());
+// Moves a tensor's bytes into its block. Rows are dense, [batch, seq, heads, dim]; numbers without strides too.
+void keep(check::Inputs& in, View Views::*view, std::vector<unsigned char> bytes, std::array<int64_t, 4> extents = {}) {
+  in.block(view) = std::move(bytes);
+  const int64_t head = extents[3], seq = extents[2] * head;
+  tensors()[index_of(view)].field.set(in.tensors, {in.block(view).data(), extents[1] * seq, seq, head});
 }
 
-fh_tensor keep(check::Inputs& in, check::Part part, std::vector<unsigned char> bytes,
-               std::array<int64_t, 4> extents) {
-  in.blocks[part] = std::move(bytes);
-  const int64_t head = extents[3], seq = extents[2] * head;
-  return {in.blocks[part].data(), extents[1] * seq, seq, head};
+void keep(check::Inputs& in, View Views::*view, const std::vector<int32_t>& list) {
+  std::vector<unsigned char> bytes(list.size() * sizeof(int32_t));
+  if (!list.empty()) std::memcpy(bytes.data(), list.data(), bytes.size());
+  keep(in, view, std::move(bytes));
 }
 
 // Lengths of one side: cu_seqlens_q, or cu_seqlens for both. Sets the problem's batch and its longest sequence.
-Result<const int32_t*> keep_cu_seqlens(check::Inputs& in, check::Part part, TensorFile& file, const char* side,
-                                       fh_problem& p, int64_t& longest) {
+Result<void> keep_cu_seqlens(check::Inputs& in, View Views::*view, TensorFile& file, const char* side, fh_problem& p,
+                             int64_t& longest) {
   std::string name = text("cu_seqlens_{}", side);
   if (!file.tensors.contains(name)) name = "cu_seqlens";
   if (!file.tensors.contains(name))
@@ -152,27 +151,24 @@ Result<const int32_t*> keep_cu_seqlens(check::Inputs& in, check::Part part, Tens
   for (size_t b = 0; b + 1 < list->size(); ++b) {
     longest = std::max<int64_t>(longest, int64_t{(*list)[b + 1]} - (*list)[b]);
   }
-  return keep(in, part, *list);
+  keep(in, view, *list);
+  return {};
 }
 
 Result<void> keep_all_cu_seqlens(check::Inputs& in, TensorFile& file, fh_problem& p) {
   p.varlen = 1;
   p.total_q = p.seq_q, p.total_kv = p.seq_kv;
-  const auto cu_q = keep_cu_seqlens(in, check::part_cu_q, file, "q", p, p.seq_q);
-  if (!cu_q) return cu_q.failure();
+  if (auto kept = keep_cu_seqlens(in, &Views::cu_seqlens_q, file, "q", p, p.seq_q); !kept) return kept;
   const int64_t batch = p.batch;
-  const auto cu_kv = keep_cu_seqlens(in, check::part_cu_kv, file, "kv", p, p.seq_kv);
-  if (!cu_kv) return cu_kv.failure();
+  if (auto kept = keep_cu_seqlens(in, &Views::cu_seqlens_kv, file, "kv", p, p.seq_kv); !kept) return kept;
   if (p.batch != batch) return wrong("cu_seqlens_q and cu_seqlens_kv have different lengths.");
-  in.tensors.cu_seqlens_q = *cu_q, in.tensors.cu_seqlens_kv = *cu_kv;
   return {};
 }
 
 // The pieces beside q, k and v that the file has.
 Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
-  fh_tensors& t = in.tensors;
-  for (const auto& [name, part, into] : {std::tuple{"seqused_q", check::part_used_q, &t.seqused_q},
-                                         {"seqused_kv", check::part_used_kv, &t.seqused_kv}}) {
+  for (View Views::*const view : {&Views::seqused_q, &Views::seqused_kv}) {
+    const char* const name = tensors()[index_of(view)].name;
     const auto found = take(file, name);
     if (!found) continue;
     const auto list = as_int32(name, *found);
@@ -181,7 +177,7 @@ Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
       return wrong(text("{} has {} numbers and there are {} sequences.", name, list->size(), p.batch));
     }
     p.seqused = 1;
-    *into = keep(in, part, *list);
+    keep(in, view, *list);
   }
   if (auto sink = take(file, "sink")) {
     if (sink->element != Element::f32 || sink->shape != std::vector<int64_t>{p.heads_q}) {
@@ -189,8 +185,7 @@ Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
                         name_of(sink->element), sink->bytes.size() / size_of(sink->element), p.heads_q));
     }
     p.sink = 1;
-    in.blocks[check::part_sink] = std::move(sink->bytes);
-    t.sink = reinterpret_cast<const float*>(in.blocks[check::part_sink].data());
+    keep(in, &Views::sink, std::move(sink->bytes));
   }
   return {};
 }
@@ -211,24 +206,22 @@ fh_problem describe(const QKV& in, const Wishes& wishes) {
   return p;
 }
 
-// Moves q, k and v into the inputs and makes room for o and lse.
+// Moves q, k and v into the inputs and makes room for what is written.
 void keep_tensors(Activations& a, QKV& qkv) {
   check::Inputs& in = *a.inputs;
-  fh_tensors& t = in.tensors;
-  auto shape = qkv.extents(qkv.q);
-  const int64_t rows = shape[0] * shape[1];
-  t.k = keep(in, check::part_k, std::move(qkv.k.bytes), qkv.extents(qkv.k));
-  t.v = keep(in, check::part_v, std::move(qkv.v.bytes), qkv.extents(qkv.v));
-  t.q = keep(in, check::part_q, std::move(qkv.q.bytes), shape);
+  const auto shape = qkv.extents(qkv.q);
   a.shape_o = qkv.q.shape;
   a.shape_o.back() = a.problem.dim_v;
   a.shape_lse = {shape[2], shape[1]};
   if (qkv.q.shape.size() == 4) a.shape_lse.insert(a.shape_lse.begin(), shape[0]);
-  shape[3] = a.problem.dim_v;
-  const auto bytes_o = static_cast<size_t>(rows * shape[2] * shape[3] * size_of(a.problem.dtype));
-  t.o = keep(in, check::part_o, std::vector<unsigned char>(bytes_o), shape);
-  in.blocks[check::part_lse].resize(static_cast<size_t>(rows * shape[2]) * sizeof(float));
-  t.lse = reinterpret_cast<float*>(in.blocks[check::part_lse].data());
+  for (const auto& [view, tensor] : {std::pair{&Views::q, &qkv.q}, {&Views::k, &qkv.k}, {&Views::v, &qkv.v}})
+    keep(in, view, std::move(tensor->bytes), qkv.extents(*tensor));
+  for (const Tensor& tensor : tensors()) {
+    if (!is_written(tensor.use(a.problem))) continue;
+    const Shape s = tensor.shape(a.problem);
+    const auto bytes = static_cast<size_t>(s.batch * s.seq * s.heads * s.dim * size_of(s.element));
+    keep(in, tensor.view, std::vector<unsigned char>(bytes), {s.batch, s.seq, s.heads, s.dim});
+  }
 }
 
 }  // namespace
@@ -266,8 +259,8 @@ Result<Activations> load_activations(const std::string& path, const Wishes& wish
 
 Result<std::string> save_activations(const std::string& path, const Activations& a, bool with_lse) {
   const Element element = element_of(a.problem.dtype);
-  const FileTensor o{element, a.shape_o, a.inputs->blocks[check::part_o]};
-  const FileTensor lse{Element::f32, a.shape_lse, a.inputs->blocks[check::part_lse]};
+  const FileTensor o{element, a.shape_o, a.inputs->block(&Views::o)};
+  const FileTensor lse{Element::f32, a.shape_lse, a.inputs->block(&Views::lse)};
   std::string said = text("o {} [{}]", name_of(element), joined(a.shape_o, ", "));
   if (with_lse) said += text(", lse fp32 [{}]", joined(a.shape_lse, ", "));
   if (path.ends_with(".safetensors")) {

@@ -5,14 +5,14 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "cli/cases.hpp"
 #include "cli/commands.hpp"
+#include "cli/records.hpp"
 #include "cli/work.hpp"
+#include "src/api/run.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
@@ -21,9 +21,18 @@ namespace {
 
 struct Options {
   std::vector<std::string> what;
-  std::string backend = "auto", json, commit = "unknown";
+  std::string backend = "auto", tiles, hints, json, commit = "unknown";
   Effort effort;
   bool host = false;
+
+  // The target of fh_plan_create: the backend, and what its planner shall do otherwise. Hints are for a GPU, so with
+  // them "auto" is one.
+  std::string target() const {
+    std::string words = tiles.empty() ? "" : " tiles=" + tiles;
+    if (!hints.empty()) words += " " + hints;
+    const bool gpu = host || (backend == "auto" && !words.empty());
+    return (gpu ? "hopper" : backend) + words;
+  }
 };
 
 // What is measured when nothing is named: small enough for a CPU, large enough to fill a GPU.
@@ -39,6 +48,7 @@ constexpr const char* examples =
     "  froghopper bench\n"
     "  froghopper bench 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --json mine.jsonl\n"
     "  froghopper bench bench/suites/training_fwd.txt --backend hopper --ms 50\n"
+    "  froghopper bench 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --tiles 128x128s2 --hints 'tail=30%'\n"
     "  froghopper bench --host\n"
     "bench/compare.py measures beside other libraries, in turns.";
 
@@ -46,7 +56,6 @@ int measure(const check::Case&, const Options&, bool& header_wanted);
 int print_host_cost(Stand&, const check::Case&, const fh_plan*, const Options&);
 bool append(const Options&, const Stand&, const check::Case&, const std::string& plan, const Timing&, double flops,
             const std::string& turn_group);
-std::string now(const char* form);
 std::string new_turn_group();
 
 int run(const Options& options) {
@@ -61,7 +70,8 @@ int run(const Options& options) {
   }
   if (options.host && options.backend == "cpu")
     return complain(exit_bad_input, "--host is the cost of handing work to a GPU; leave --backend cpu out.");
-  if (!options.json.empty() && !std::ofstream(options.json, std::ios::app))
+  if (const auto target = read_target(options.target().c_str()); !target) return complain(exit_bad_input, target.failure().text);
+  if (!can_append(options.json))
     return complain(exit_run_failed, text("{} cannot be written to. Name another file for --json.", options.json));
 
   bool header_wanted = true;
@@ -77,12 +87,14 @@ int run(const Options& options) {
 }
 
 int measure(const check::Case& c, const Options& options, bool& header_wanted) {
-  const auto plan = check::create_plan(c.problem, options.host ? "hopper" : options.backend);
+  const auto plan = check::create_plan(c.problem, options.target());
   if (!plan) return complain(plan.failure());
   const auto inputs = check::make_inputs(c, 1);
   const auto views = bind(c.problem, inputs->tensors);
   if (!views) return complain(views.failure());
-  const auto stand = fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs) : make_cpu_stand(*inputs);
+  const size_t workspace = fh_plan_workspace_bytes(plan->get());
+  const auto stand =
+      fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs, workspace) : make_cpu_stand(*inputs, workspace);
   if (!stand) return complain(stand.failure());
   if (options.host) return print_host_cost(**stand, c, plan->get(), options);
 
@@ -90,7 +102,7 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   if (!timing) return complain(timing.failure());
   const double flop_count = flops(c.problem, *views);
   const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
-  const std::string line = fh_plan_line(plan->get());
+  const std::string line = fh_plan_line(plan->get()) + read_target(options.target().c_str())->hints.line();
   if (header_wanted)
     std::printf("%11s %6s %9s %8s %5s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "problem -> plan");
   header_wanted = false;
@@ -103,7 +115,7 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
 
 int print_host_cost(Stand& stand, const check::Case& c, const fh_plan* plan, const Options& options) {
   constexpr int rounds = 100;  // of a millisecond each
-  const auto cost = time_host(stand, c.problem, plan, rounds);
+  const auto cost = time_host(stand, c.problem, options.target(), plan, rounds);
   if (!cost) return complain(cost.failure());
   std::printf("%8.2f us +-%.1f%%  fh_plan_run\n", cost->plan_run.ms * 1e3, cost->plan_run.spread);
   std::printf("%8.2f us +-%.1f%%  fh_attention, plan in the cache\n", cost->attention.ms * 1e3,
@@ -123,13 +135,12 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
   const auto if_known = [](bool known, auto value) {
     return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
   };
-  const size_t arrow = plan.find(" -> ");
   const double speed = flop_count / timing.ms / 1e9, rate = bytes_moved(c.problem) / timing.ms / 1e6;
   const nlohmann::ordered_json record = {
       {"problem", c.problem.line()},
       {"pass", "fwd"},
       {"impl", "froghopper"},
-      {"plan", arrow == std::string::npos ? plan : plan.substr(arrow + 4)},
+      {"plan", without_problem(plan)},
       {"ms", rounded(timing.ms, 1e6)},
       {"spread", rounded(timing.spread, 1e2)},
       {"tflops", if_known(flop_count > 0, rounded(speed, 1e4))},
@@ -138,20 +149,10 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
       {"gpu", stand.machine()},
       {"driver", stand.driver()},
       {"commit", options.commit},
-      {"date", now("%Y-%m-%dT%H:%M:%SZ")},
+      {"date", now(date_and_time)},
       {"turn_group", turn_group},
   };
-  std::ofstream file(options.json, std::ios::app);
-  file << record.dump() + "\n";
-  return static_cast<bool>(file.flush());
-}
-
-std::string now(const char* form) {
-  const std::time_t seconds = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&seconds, &utc);
-  char spelled[40];
-  return {spelled, std::strftime(spelled, sizeof spelled, form, &utc)};
+  return append_line(options.json, record);
 }
 
 // Rows of `bench` were not measured in turns with each other, so each is a group of its own.
@@ -171,6 +172,10 @@ void bench_command(CLI::App& program, int& exit_code) {
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|SUITE");
   add_backend_option(*command, options->backend);
+  command->add_option("--tiles", options->tiles, "measure these tiles of a GPU's kernel instead of the tuned ones")
+      ->type_name("128x80s2");
+  command->add_option("--hints", options->hints, "change the order of a GPU's work items: section=, tail=, late=")
+      ->type_name("'section=16MiB tail=30% late=8'");
   command->add_option("--json", options->json, "append one line a measurement to this file")->type_name("FILE.jsonl");
   command->add_option("--ms", options->effort.ms, "length of a round")
       ->check(CLI::PositiveNumber)

@@ -16,7 +16,8 @@ class Stand {
  public:
   virtual ~Stand() = default;
   virtual const fh_tensors& tensors() const = 0;
-  virtual void* workspace() const = 0;  // of fh_workspace_bytes_max bytes
+  virtual void* workspace() const = 0;
+  virtual size_t workspace_bytes() const = 0;
   virtual void* stream() const = 0;
   // Milliseconds from the begin of the first to the end of the last of the calls made by work.
   virtual Result<double> time(const std::function<Result<void>()>& work) = 0;
@@ -25,8 +26,8 @@ class Stand {
   virtual std::string machine() const = 0;  // "NVIDIA H200"
   virtual std::string driver() const = 0;   // "" where there is none
 };
-Result<std::unique_ptr<Stand>> make_cpu_stand(check::Inputs&);
-Result<std::unique_ptr<Stand>> make_gpu_stand(const check::Inputs&);
+Result<std::unique_ptr<Stand>> make_cpu_stand(check::Inputs&, size_t workspace_bytes);
+Result<std::unique_ptr<Stand>> make_gpu_stand(const check::Inputs&, size_t workspace_bytes);
 
 struct Effort {
   double ms = 20;  // of one round
@@ -47,6 +48,6 @@ Result<Timing> time_plan(Stand&, const fh_plan*, const Effort&);
 struct HostCost {
   Timing plan_run, attention;  // fh_plan_run; fh_attention with its plan in the cache
 };
-Result<HostCost> time_host(Stand&, const Problem&, const fh_plan*, int rounds);
+Result<HostCost> time_host(Stand&, const Problem&, const std::string& target, const fh_plan*, int rounds);
 
 }  // namespace froghopper::cli

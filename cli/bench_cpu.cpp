@@ -1,33 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: a Stand in host memory. Calls return when their result is there, so the stopwatch is the host's clock.
 #include <chrono>
-#include <fstream>
-#include <thread>
 
 #include "cli/bench.hpp"
-#include "src/base/text.hpp"
+#include "cli/records.hpp"
 
 namespace froghopper::cli {
 
 namespace {
 
-// "Intel(R) Xeon(R) Processor, 2 threads"
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string name = "CPU", line;
-  while (std::getline(file, line)) {
-    if (line.rfind("model name", 0) != 0 || line.find(": ") == std::string::npos) continue;
-    name = line.substr(line.find(": ") + 2);
-    break;
-  }
-  return text("{}, {} threads", name, std::thread::hardware_concurrency());
-}
-
 class CpuStand : public Stand {
  public:
-  explicit CpuStand(check::Inputs& inputs) : inputs_(inputs), workspace_(fh_workspace_bytes_max()) {}
+  CpuStand(check::Inputs& inputs, size_t workspace_bytes) : inputs_(inputs), workspace_(workspace_bytes) {}
 
   const fh_tensors& tensors() const override { return inputs_.tensors; }
+  size_t workspace_bytes() const override { return workspace_.size(); }
   void* workspace() const override { return const_cast<unsigned char*>(workspace_.data()); }
   void* stream() const override { return nullptr; }
   Result<double> time(const std::function<Result<void>()>& work) override {
@@ -47,8 +34,8 @@ class CpuStand : public Stand {
 
 }  // namespace
 
-Result<std::unique_ptr<Stand>> make_cpu_stand(check::Inputs& inputs) {
-  return std::unique_ptr<Stand>(std::make_unique<CpuStand>(inputs));
+Result<std::unique_ptr<Stand>> make_cpu_stand(check::Inputs& inputs, size_t workspace_bytes) {
+  return std::unique_ptr<Stand>(std::make_unique<CpuStand>(inputs, workspace_bytes));
 }
 
 }  // namespace froghopper::cli

@@ -13,19 +13,13 @@ class GpuStand : public Stand {
  public:
   explicit GpuStand(std::unique_ptr<check::GpuSession> session) : session_(std::move(session)) {}
 
-  // Copies every block of the inputs, gaps and guard zones included.
-  Result<void> load(const check::Inputs& inputs) {
-    std::array<void*, check::parts> on_gpu{};
-    for (int part = 0; part < check::parts; ++part) {
-      const std::vector<unsigned char>& block = inputs.blocks[part];
-      if (block.empty()) continue;
-      const auto memory = session_->allocate(block.size());
-      if (!memory) return memory.failure();
-      if (auto copied = session_->upload(*memory, block.data(), block.size()); !copied) return copied;
-      on_gpu[part] = *memory;
-    }
-    tensors_ = inputs.at(on_gpu);
-    const auto memory = session_->allocate(fh_workspace_bytes_max());
+  Result<void> load(const check::Inputs& inputs, size_t workspace_bytes) {
+    const auto copies = check::upload(*session_, inputs);
+    if (!copies) return copies.failure();
+    tensors_ = copies->tensors;
+    workspace_bytes_ = workspace_bytes;
+    if (workspace_bytes == 0) return {};
+    const auto memory = session_->allocate(workspace_bytes);
     if (!memory) return memory.failure();
     workspace_ = *memory;
     return {};
@@ -33,6 +27,7 @@ class GpuStand : public Stand {
 
   const fh_tensors& tensors() const override { return tensors_; }
   void* workspace() const override { return workspace_; }
+  size_t workspace_bytes() const override { return workspace_bytes_; }
   void* stream() const override { return session_->stream(); }
   Result<double> time(const std::function<Result<void>()>& work) override {
     clock_.start();
@@ -53,16 +48,17 @@ class GpuStand : public Stand {
   GpuClock clock_;
   fh_tensors tensors_ = fh_tensors_init();
   void* workspace_ = nullptr;
+  size_t workspace_bytes_ = 0;
   int mhz_ = 0;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Stand>> make_gpu_stand(const check::Inputs& inputs) {
+Result<std::unique_ptr<Stand>> make_gpu_stand(const check::Inputs& inputs, size_t workspace_bytes) {
   auto session = check::GpuSession::open();
   if (!session) return session.failure();
   auto stand = std::make_unique<GpuStand>(std::move(*session));
-  if (auto loaded = stand->load(inputs); !loaded) return loaded.failure();
+  if (auto loaded = stand->load(inputs, workspace_bytes); !loaded) return loaded.failure();
   return std::unique_ptr<Stand>(std::move(stand));
 }
 

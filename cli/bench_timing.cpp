@@ -24,7 +24,7 @@ T median(std::vector<T> values) {
 
 Result<void> run(const Stand& stand, const fh_plan* plan) {
   const fh_status status =
-      fh_plan_run(plan, &stand.tensors(), stand.workspace(), fh_workspace_bytes_max(), stand.stream());
+      fh_plan_run(plan, &stand.tensors(), stand.workspace(), stand.workspace_bytes(), stand.stream());
   if (status != FH_OK) return check::last_failure(status);
   return {};
 }
@@ -56,14 +56,15 @@ Result<Timing> time_plan(Stand& stand, const fh_plan* plan, const Effort& effort
   return summarize(std::move(ms), std::move(clocks));
 }
 
-Result<HostCost> time_host(Stand& stand, const Problem& problem, const fh_plan* plan, int rounds) {
+Result<HostCost> time_host(Stand& stand, const Problem& problem, const std::string& target, const fh_plan* plan,
+                           int rounds) {
   // A GPU takes about 1000 launches before it makes the caller wait, so a chunk stays well below.
   constexpr int chunk = 200;
   const fh_problem user = problem.user_struct();
   const auto plan_run = [&] { return run(stand, plan); };
   const auto attention = [&]() -> Result<void> {
     const fh_status status =
-        fh_attention(&user, "hopper", &stand.tensors(), stand.workspace(), fh_workspace_bytes_max(), stand.stream());
+        fh_attention(&user, target.c_str(), &stand.tensors(), stand.workspace(), stand.workspace_bytes(), stand.stream());
     if (status != FH_OK) return check::last_failure(status);
     return {};
   };

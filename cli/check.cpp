@@ -2,10 +2,13 @@
 // cli: froghopper check, the error of a backend against the fp64 oracle, one row a case.
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "check/check.hpp"
+#include "check/gpu/session.hpp"
 #include "cli/cases.hpp"
 #include "cli/commands.hpp"
+#include "cli/records.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
@@ -14,7 +17,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> what;
-  std::string backend = "auto";
+  std::string backend = "auto", json, commit = "unknown";
   bool verbose = false;
   unsigned seed = 1;
 };
@@ -34,7 +37,8 @@ constexpr const char* examples =
     "  froghopper check\n"
     "  froghopper check 'fwd bf16 b2 hq16 hkv4 sq1000 skv1000 d128 causal'\n"
     "  froghopper check 'fwd f16 b2 hq2 hkv2 sq500 skv700 d64 : data=rising_20_a_key layout=padded'\n"
-    "  froghopper check tests/cases/forward.txt --backend hopper";
+    "  froghopper check tests/cases/forward.txt --backend hopper\n"
+    "  froghopper check tests/cases/outliers.txt --json errors.jsonl";
 
 struct Tally {
   int passed = 0, failed = 0, refused = 0, skipped = 0;
@@ -48,43 +52,80 @@ check::Backend choose_backend(const Options& options, const check::Case& c) {
 }
 
 void print_header() {
-  std::printf("%-7s  %-9s %-9s %-9s  %-9s %-9s %-9s  %-6s  %s\n", "ok", "error", "plain", "allowed", "relative",
-              "lse error", "gain", "on", "problem");
+  std::printf("%-7s  %-9s %-9s %-9s  %-9s %-9s %-9s %-9s  %-6s  %s\n", "ok", "error", "plain", "allowed", "relative",
+              "rmse", "lse error", "gain", "on", "problem");
 }
 
+// A row a written tensor; lse stands in the row of o.
 void print_row(const check::Case& c, const check::Outcome& out, bool verbose) {
-  std::printf("%-7s  %-9.2e %-9.2e %-9.2e  %-9.2e %-9.2e %-+9.1e  %-6s  %s\n", out.passed ? "yes" : "NO", out.error,
-              out.plain_error, out.allowed, out.relative, out.lse_error, out.mean_gain, out.backend.c_str(),
-              c.line().c_str());
-  if (!out.passed) std::printf("         %s\n", out.why.c_str());
-  if (verbose) {
-    std::printf("         plan: %s\n", out.plan.c_str());
-    std::printf("         allowed: error %.2e, row error %.2e of %.2e, lse error %.2e, gain %.1e\n", out.allowed,
-                out.row_error, out.row_allowed, out.lse_allowed, out.gain_allowed);
-    if (!c.reason.empty()) std::printf("         why this case: %s\n", c.reason.c_str());
+  const check::Measures lse = out.of("lse");
+  for (const check::Measures& m : out.measures) {
+    if (m.tensor == lse.tensor) continue;
+    const std::string name = m.tensor == "o" ? "" : m.tensor + " of ";
+    const double lse_error = m.tensor == "o" ? lse.error : 0;
+    std::printf("%-7s  %-9.2e %-9.2e %-9.2e  %-9.2e %-9.2e %-9.2e %-+9.1e  %-6s  %s%s\n", out.passed ? "yes" : "NO",
+                m.error, m.plain_error, m.allowed, m.relative, m.rmse, lse_error, m.mean_gain, out.backend.c_str(),
+                name.c_str(), c.line().c_str());
+    if (verbose)
+      std::printf("         allowed: error %.2e, row error %.2e of %.2e, lse error %.2e, gain %.1e\n", m.allowed,
+                  m.row_error, m.row_allowed, lse.allowed, m.gain_allowed);
   }
+  if (out.measures.empty()) std::printf("%-7s  %s\n", "NO", c.line().c_str());
+  if (!out.passed) std::printf("         %s\n", out.why.c_str());
+  if (!verbose) return;
+  std::printf("         plan: %s\n", out.plan.c_str());
+  if (!c.reason.empty()) std::printf("         why this case: %s\n", c.reason.c_str());
+}
+
+// A line for every written tensor but lse, whose error stands beside o's. False: writing failed.
+bool append(const Options& options, const check::Case& c, const check::Outcome& out, const std::string& gpu) {
+  const check::Measures lse = out.of("lse");
+  for (const check::Measures& m : out.measures) {
+    if (m.tensor == lse.tensor) continue;
+    const nlohmann::ordered_json record = {
+        {"problem", c.problem.line()}, {"case", c.line()},
+        {"data", c.data},              {"tensor", m.tensor},
+        {"backend", out.backend},      {"plan", without_problem(out.plan)},
+        {"gpu", gpu},                  {"error", m.error},
+        {"plain", m.plain_error},      {"allowed", m.allowed},
+        {"relative", m.relative},      {"rmse", m.rmse},
+        {"lse_error", lse.error},      {"passed", out.passed},
+        {"commit", options.commit},    {"date", now(date_and_time)}};
+    if (!append_line(options.json, record)) return false;
+  }
+  return true;
+}
+
+// "NVIDIA H200", or the processor.
+std::string machine_of(const check::Outcome& out) {
+  static const std::string cpu = cpu_name();
+  if (out.backend == "cpu") return cpu;
+  const auto session = check::GpuSession::open();
+  return session ? (*session)->machine() : "";
 }
 
 void print_unrun(const char* verdict, const check::Case& c, const std::string& why) {
   std::printf("%-7s  %s\n         %s\n", verdict, c.line().c_str(), why.c_str());
 }
 
-void check_one(const check::Case& c, const Options& options, Tally& tally) {
+// False: the file of --json could not be written.
+bool check_one(const check::Case& c, const Options& options, Tally& tally) {
   const check::Backend backend = choose_backend(options, c);
   const char* const only = backend == check::Backend::cpu ? "gpu" : "cpu";
   if (c.only == only) {
     print_unrun("skipped", c, text("this case is only for the {}", only));
     ++tally.skipped;
-    return;
+    return true;
   }
   const auto out = check::check_forward(c, backend, options.seed);
   if (!out) {
     print_unrun("refused", c, out.failure().text);
     if (++tally.refused == 1) tally.refusal = exit_code_of(out.failure().status);
-    return;
+    return true;
   }
   print_row(c, *out, options.verbose);
   ++(out->passed ? tally.passed : tally.failed);
+  return options.json.empty() || append(options, c, *out, machine_of(*out));
 }
 
 int run(const Options& options) {
@@ -100,10 +141,14 @@ int run(const Options& options) {
     if (const auto here = check::hopper_is_here(); !here) return complain(here.failure());
   }
 
+  if (!can_append(options.json))
+    return complain(exit_run_failed, text("{} cannot be written to. Name another file for --json.", options.json));
+
   print_header();
   Tally tally;
   for (const check::Case& c : cases) {
-    check_one(c, options, tally);
+    if (!check_one(c, options, tally))
+      return complain(exit_run_failed, text("writing to {} failed.", options.json));
     std::fflush(stdout);  // rows are the progress
   }
   std::printf("%d right, %d wrong, %d refused, %d skipped\n", tally.passed, tally.failed, tally.refused,
@@ -120,11 +165,16 @@ void check_command(CLI::App& program, int& exit_code) {
       "Draws inputs for each case, computes it with a backend, in double, and in plain loops of the same precision,\n"
       "and compares. A case is a problem line, with how to draw its inputs behind a colon. Without an argument: a "
       "few\n"
-      "cases. `error` may be twice that of the plain loops and one rounding; `gain` is the mean relative error with\n"
-      "its sign.");
+      "cases. `error` may be twice that of the plain loops and one rounding; `rmse` is the root of the mean square of\n"
+      "all errors; `gain` is the mean relative error with its sign. On a GPU each case runs four times, two of them\n"
+      "from a CUDA graph, and all results must be the same to the bit.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");
   add_backend_option(*command, options->backend);
+  command->add_option("--json", options->json, "append one line a case to this file")->type_name("FILE.jsonl");
+  command->add_option("--commit", options->commit, "what the JSON lines say was checked")
+      ->envname("FROGHOPPER_COMMIT")
+      ->capture_default_str();
   command->add_option("--seed", options->seed, "of the inputs")->capture_default_str();
   command->add_flag("--verbose", options->verbose, "also the plan, the bounds, and why the case is there");
   command->callback([options, &exit_code] { exit_code = run(*options); });

@@ -30,7 +30,9 @@ void print_info() {
   std::printf("cache      %s\n", info.cache.c_str());
   for (const auto& [name, dtype] : {std::pair{"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}}) {
     common.dtype = dtype;
-    std::printf("CPU %-6s %s\n", name, cpu::line(common).c_str());
+    const auto plan = cpu::plan(common);
+    const std::string how = plan ? plan->line().substr(plan->line().find(" -> ") + 4) : plan.failure().text;
+    std::printf("CPU %-6s %s\n", name, how.c_str());
   }
   std::printf("\n%s", support_table().c_str());
 }

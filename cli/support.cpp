@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: the support table. Every word in it is an answer of cpu::supports or plan_forward to a problem made for the
+// cli: the support table. Every word in it is an answer of cpu::plan or make_gpu_plan to a problem made for the
 // question, so the table cannot promise what the library refuses, nor the other way round.
 #include "cli/support.hpp"
 
@@ -19,12 +19,12 @@ namespace {
 using Backend = std::function<std::optional<std::string>(const Problem&)>;
 
 std::optional<std::string> refused_by_cpu(const Problem& p) {
-  const auto can = cpu::supports(p);
-  return can ? std::nullopt : std::optional(can.failure().text);
+  const auto plan = cpu::plan(p);
+  return plan ? std::nullopt : std::optional(plan.failure().text);
 }
 
 std::optional<std::string> refused_by_hopper(const Problem& p) {
-  const auto plan = plan_forward(p, Device{});
+  const auto plan = make_gpu_plan(p, known_device("h200"));
   return plan ? std::nullopt : std::optional(plan.failure().text);
 }
 

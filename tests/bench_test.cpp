@@ -41,10 +41,10 @@ TEST(Work, WindowCountsWhatItShows) {
 
 TEST(Work, SequencesCountTheirOwnRows) {
   const Problem p = problem("fwd bf16 b2 hq3 hkv3 sq8 skv9 d64 dv128 varlen tq10 tkv12");
-  const int32_t cu_q[] = {0, 2, 10}, cu_kv[] = {0, 9, 12};
+  int32_t cu_q[] = {0, 2, 10}, cu_kv[] = {0, 9, 12};
   Views lengths;
-  lengths.cu_seqlens_q = cu_q;
-  lengths.cu_seqlens_kv = cu_kv;
+  lengths.cu_seqlens_q.data = cu_q;
+  lengths.cu_seqlens_kv.data = cu_kv;
   EXPECT_EQ(flops(p, lengths), 2.0 * (64 + 128) * 3 * (2 * 9 + 8 * 3));
 }
 
@@ -97,6 +97,10 @@ TEST(Bench, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(run_bench("no/such/suite.txt").exit_code, 2);
   EXPECT_EQ(run_bench("--host --backend cpu").exit_code, 2);
   EXPECT_EQ(run_bench("--rounds 0").exit_code, 2);
+  EXPECT_EQ(run_bench("--backend cpu --tiles 128x64s3").exit_code, 2) << "tiles are for a GPU";
+  EXPECT_EQ(run_bench("--backend cpu --hints late=8").exit_code, 2);
+  EXPECT_EQ(run_bench("--hints colour=red").exit_code, 2);
+  EXPECT_EQ(run_bench("--tiles 128x64").exit_code, 2);
 }
 
 }  // namespace

@@ -45,8 +45,15 @@ Problem with_mask(Problem p, int64_t left, int64_t right, fh_align align = FH_BO
   return p;
 }
 
+// With the kernel and the threads that this machine takes.
+Result<void> run_here(const HandMade& t) {
+  const auto plan = cpu::plan(t.problem);
+  if (!plan) return plan.failure();
+  return cpu::run(*plan, t.views);
+}
+
 void run(const HandMade& t) {
-  const Result<void> done = cpu::forward(t.problem, t.views);
+  const Result<void> done = run_here(t);
   ASSERT_TRUE(done) << done.failure().text;
 }
 
@@ -62,7 +69,7 @@ double largest_error(const std::vector<double>& exact, const std::function<doubl
 }
 
 // Weights are sums of products of the size of the scores, so lse may be off by a few roundings of the largest score.
-void expect_right(const HandMade& t, const oracle::Forward& exact, const oracle::Forward& rough, const char* kernel) {
+void expect_right(const HandMade& t, const test::Forward& exact, const test::Forward& rough, const char* kernel) {
   const double allowed = largest_error(exact.o, [&](size_t i) { return rough.o[i]; });
   const double allowed_lse = largest_error(exact.lse, [&](size_t i) { return rough.lse[i]; });
   EXPECT_LE(largest_error(exact.o, [&](size_t i) { return t.o(i); }), 2 * allowed + 1e-7)
@@ -74,18 +81,21 @@ void expect_right(const HandMade& t, const oracle::Forward& exact, const oracle:
 // By every kernel that this machine can run.
 void expect_right(const Problem& p, const Lengths& lengths = {}) {
   HandMade t(p, lengths);
-  const oracle::Forward exact = oracle::forward(t.problem, t.views);
-  const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+  const test::Forward exact = test::exact(t);
+  const test::Forward rough = test::same_precision(t);
   for (const cpu::Kernel& kernel : cpu::kernels()) {
     HandMade fresh(p, lengths);
-    const Result<void> done = cpu::forward(fresh.problem, fresh.views, kernel);
+    auto plan = cpu::plan(fresh.problem);
+    ASSERT_TRUE(plan) << plan.failure().text;
+    plan->kernel = &kernel;
+    const Result<void> done = cpu::run(*plan, fresh.views);
     ASSERT_TRUE(done) << done.failure().text;
     expect_right(fresh, exact, rough, kernel.name);
   }
 }
 
 void expect_right(const HandMade& t) {
-  expect_right(t, oracle::forward(t.problem, t.views), oracle::forward_same_precision(t.problem, t.views), "default");
+  expect_right(t, test::exact(t), test::same_precision(t), "default");
 }
 
 constexpr Dtype all_dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32};
@@ -197,10 +207,10 @@ TEST(Cpu, NothingToDo) {
 
 TEST(Cpu, LseMayBeLeftOut) {
   HandMade t(problem(Dtype::f32, 2, 1, 33, 65, 64));
-  t.views.lse = nullptr;
+  t.views.lse.data = nullptr;
   run(t);
   EXPECT_TRUE(std::isnan(t.lse[0]));
-  const oracle::Forward exact = oracle::forward(t.problem, t.views);
+  const test::Forward exact = test::exact(t);
   EXPECT_LT(largest_error(exact.o, [&](size_t i) { return t.o(i); }), 1e-5);
 }
 
@@ -294,7 +304,7 @@ TEST(Cpu, AnyNumberOfThreadsMayCall) {
     callers.emplace_back([&] {
       HandMade t(p);
       for (int round = 0; round < 20; ++round) {
-        if (!cpu::forward(t.problem, t.views) || t.lse != expected.lse || t.o(7777) != expected.o(7777)) ++wrong;
+        if (!run_here(t) || t.lse != expected.lse || t.o(7777) != expected.o(7777)) ++wrong;
         std::fill(t.lse.begin(), t.lse.end(), nan);
       }
     });
@@ -312,7 +322,7 @@ TEST(Cpu, AChildProcessMayCall) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     std::fill(t.lse.begin(), t.lse.end(), nan);
-    _exit(cpu::forward(t.problem, t.views) && t.lse == expected ? 0 : 1);
+    _exit(run_here(t) && t.lse == expected ? 0 : 1);
   }
   int status = 0;
   waitpid(child, &status, 0);
@@ -349,8 +359,8 @@ TEST(Cpu, MemoryDoesNotGrowWithTheSequence) {
 TEST(Cpu, SaysWhatRunsHere) {
   Problem p = problem(Dtype::f32, 8, 8, 1000, 1000, 64);
   p.max_sms = 1;
-  const std::string line = cpu::line(p);
-  EXPECT_EQ(line.substr(0, 4), "cpu ");
+  const std::string line = cpu::plan(p)->line();
+  EXPECT_NE(line.find(" -> cpu "), std::string::npos) << line;
   EXPECT_NE(line.find(".kv128 threads 1"), std::string::npos) << line;
 }
 
@@ -361,8 +371,8 @@ TEST(Cpu, BadLengthsAreRefusedAndNothingIsWritten) {
   p.total_q = p.total_kv = 6;
   HandMade t(p, {{0, 3, 6}, {0, 3, 6}, {}, {}});
   const std::vector<int32_t> falling{0, 4, 2};
-  t.views.cu_seqlens_kv = falling.data();
-  const Result<void> done = cpu::forward(t.problem, t.views);
+  t.views.cu_seqlens_kv.data = const_cast<int32_t*>(falling.data());
+  const Result<void> done = run_here(t);
   ASSERT_FALSE(done);
   EXPECT_EQ(done.failure().status, FH_INVALID_TENSOR);
   for (float lse : t.lse) EXPECT_TRUE(std::isnan(lse));

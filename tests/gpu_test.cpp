@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: how the library behaves on a GPU beyond the numbers: graphs, streams, threads, devices, and calls that must be
 // refused before anything is written.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -10,7 +9,6 @@
 #include "check/backends.hpp"
 #include "check/gpu/session.hpp"
 #include "src/base/text.hpp"
-#include "src/runtime/driver.hpp"
 
 namespace froghopper::check {
 namespace {
@@ -28,18 +26,15 @@ class OnGpu {
     const auto parsed = parse_case("fwd bf16 b2 hq4 hkv2 sq700 skv900 d64 causal");
     EXPECT_TRUE(parsed);
     inputs = make_inputs(*parsed, 1);
-    for (int part = 0; part < parts; ++part) {
-      if (inputs->blocks[part].empty()) continue;
-      on_gpu[part] = *gpu->allocate(inputs->blocks[part].size());
-      EXPECT_TRUE(gpu->upload(on_gpu[part], inputs->blocks[part].data(), inputs->blocks[part].size()));
-    }
-    tensors = inputs->at(on_gpu);
-    workspace = *gpu->allocate(64);
+    const auto copies = upload(*gpu, *inputs);
+    EXPECT_TRUE(copies) << copies.failure().text;
+    tensors = copies->tensors;
+    workspace = *gpu->allocate(workspace_bytes);
     EXPECT_EQ(fh_problem_parse(parsed->problem.line().c_str(), &problem), FH_OK);
   }
 
   fh_status run(const char* target, void* stream) {
-    return fh_attention(&problem, target, &tensors, workspace, 64, stream);
+    return fh_attention(&problem, target, &tensors, workspace, workspace_bytes, stream);
   }
   // What o holds now; then it is NaN again.
   std::vector<unsigned char> take_o() {
@@ -56,7 +51,7 @@ class OnGpu {
   std::string missing;
   std::unique_ptr<GpuSession> gpu;
   std::unique_ptr<Inputs> inputs;
-  std::array<void*, parts> on_gpu{};
+  static constexpr size_t workspace_bytes = 256;
   fh_tensors tensors{};
   fh_problem problem = fh_problem_init();
   void* workspace = nullptr;
@@ -71,37 +66,20 @@ class Gpu : public testing::Test {
   std::unique_ptr<OnGpu> here;
 };
 
-template <class Function>
-Function* of_driver(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), name));
-}
-
 TEST_F(Gpu, a_graph_replays_to_the_same_bits) {
-  const auto begin = of_driver<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2");
-  const auto end = of_driver<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture");
-  const auto instantiate =
-      of_driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>("cuGraphInstantiateWithFlags");
-  const auto launch = of_driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch");
-  const auto stream = static_cast<CUstream>(here->gpu->stream());
-  const runtime::Driver& driver = **runtime::driver();
-  CUcontext context = nullptr;
-  ASSERT_EQ(driver.cuStreamGetCtx(stream, &context), CUDA_SUCCESS);
-  const runtime::CurrentContext current(driver, context);  // graphs are made and launched in one
-
   // Captured before the kernel was ever used: loading it must not break the capture.
-  ASSERT_EQ(begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  const fh_status captured = here->run("hopper", stream);
-  CUgraph graph = nullptr;
-  ASSERT_EQ(end(stream, &graph), CUDA_SUCCESS);
-  ASSERT_EQ(captured, FH_OK) << fh_last_error();
+  const auto replay = here->gpu->capture([&]() -> Result<void> {
+    const fh_status status = here->run("hopper", here->gpu->stream());
+    if (status != FH_OK) return last_failure(status);
+    return {};
+  });
+  ASSERT_TRUE(replay) << replay.failure().text;
   EXPECT_TRUE(here->o_is_untouched()) << "a captured call ran at once";
 
-  ASSERT_EQ(here->run("hopper", stream), FH_OK) << fh_last_error();
+  ASSERT_EQ(here->run("hopper", here->gpu->stream()), FH_OK) << fh_last_error();
   const auto direct = here->take_o();
-  CUgraphExec replay = nullptr;
-  ASSERT_EQ(instantiate(&replay, graph, 0), CUDA_SUCCESS);
   for (int i = 0; i < 3; ++i) {
-    ASSERT_EQ(launch(replay, stream), CUDA_SUCCESS);
+    ASSERT_TRUE((*replay)());
     EXPECT_EQ(here->take_o(), direct) << "replay " << i;
   }
 }
@@ -160,7 +138,7 @@ TEST_P(GpuRefuses, before_anything_is_written) {
 INSTANTIATE_TEST_SUITE_P(
     Calls, GpuRefuses,
     testing::Values(
-        BadCall{"host_memory", [](OnGpu& x) { x.tensors.k.data = x.inputs->blocks[1].data(); }, "host memory"},
+        BadCall{"host_memory", [](OnGpu& x) { x.tensors.k.data = x.inputs->block(&Views::k).data(); }, "host memory"},
         BadCall{"a_misaligned_address", [](OnGpu& x) { x.tensors.v.data = static_cast<char*>(x.tensors.v.data) + 2; },
                 "16 bytes"},
         BadCall{"a_stride_that_TMA_cannot_take", [](OnGpu& x) { x.tensors.k.stride_seq += 3; }, "multiple of 8"},

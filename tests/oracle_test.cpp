@@ -77,7 +77,7 @@ void expect_visible(const Problem& p, const std::function<bool(int64_t, int64_t)
   HandMade t(p);
   t.fill_q([](int64_t, int64_t, int64_t) { return 0.0f; });
   t.fill_v([](int64_t row, int64_t, int64_t column) { return row == column ? 1.0f : 0.0f; });
-  const oracle::Forward f = oracle::forward(t.problem, t.views);
+  const test::Forward f = test::exact(t);
   for (int64_t i = 0; i < p.seq_q; ++i) {
     int64_t count = 0;
     for (int64_t j = 0; j < p.seq_kv; ++j) count += sees(i, j);
@@ -114,8 +114,8 @@ TEST(Oracle, MasksAreWhatTheirDefinitionSays) {
 TEST(Oracle, LseIsTheLogOfTheSumOfExponentials) {
   for (const Problem& p : small_problems()) {
     HandMade t(p);
-    const oracle::Forward f = oracle::forward(t.problem, t.views);
-    const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+    const test::Forward f = test::exact(t);
+    const test::Forward rough = test::same_precision(t);
     for (int64_t head = 0; head < p.heads_q; ++head) {
       for (int64_t i = 0; i < p.seq_q; ++i) {
         const Visible visible = visible_keys(p, p.seq_q, p.seq_kv, i);
@@ -123,13 +123,13 @@ TEST(Oracle, LseIsTheLogOfTheSumOfExponentials) {
         for (int64_t j = visible.begin; j < visible.end; ++j) {
           double s = 0;
           for (int64_t c = 0; c < p.dim_qk; ++c) {
-            s += double{load(t.views.q.data, i * t.views.q.stride_seq + head * t.views.q.stride_head + c, p.dtype)} *
-                 load(t.views.k.data, j * t.views.k.stride_seq + head / 2 * t.views.k.stride_head + c, p.dtype);
+            s += double{load(t.views.q.data, t.views.q.at(0, i, head) + c, t.views.q.element)} *
+                 load(t.views.k.data, t.views.k.at(0, j, head / 2) + c, t.views.k.element);
           }
           s *= t.problem.scale;
           sum += std::exp(p.softcap == 0 ? s : p.softcap * std::tanh(s / p.softcap));
         }
-        if (sum > 0 && p.sink) sum += std::exp(double{t.sink[head]});
+        if (p.sink) sum += std::exp(double{t.sink[head]});
         EXPECT_DOUBLE_EQ(f.lse[head * p.seq_q + i], std::log(sum)) << p.line();
         EXPECT_NEAR(rough.lse[head * p.seq_q + i], std::log(sum), 2e-6) << p.line();
       }
@@ -137,25 +137,49 @@ TEST(Oracle, LseIsTheLogOfTheSumOfExponentials) {
   }
 }
 
-TEST(Oracle, RowsThatSeeNothingAreZeroAlsoWithASink) {
+// A row of a sequence that sees no key: o is 0, and its denominator is the sink alone. A row of no sequence, or one that
+// does not count, has no denominator.
+TEST(Oracle, RowsThatSeeNothingAreZeroAndHaveTheSinkAsLse) {
   Problem p = packed_problem();
-  p.sink = true;
-  HandMade t(p, packed_lengths());
-  const oracle::Forward f = oracle::forward(t.problem, t.views);
-  // Sequence 1 (rows 0-4) has no keys; of sequence 3 (rows 5-8) rows 0 and 1 lie before the first of its 2 keys;
-  // of sequence 4 (rows 9-13) 3 rows count; rows 14 and 15 belong to no sequence.
-  const bool sees[16] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0};
-  for (int64_t row = 0; row < p.total_q; ++row) {
-    for (int64_t head = 0; head < p.heads_q; ++head) {
-      EXPECT_EQ(std::isfinite(f.lse[head * p.total_q + row]), sees[row]) << row;
-      EXPECT_EQ(f.lse[head * p.total_q + row] == -infinity, !sees[row]) << row;
-      EXPECT_EQ(f.o[(row * p.heads_q + head) * p.dim_v] != 0, sees[row]) << row;
+  for (const bool sink : {false, true}) {
+    p.sink = sink;
+    HandMade t(p, packed_lengths());
+    const test::Forward f = test::exact(t);
+    // Sequence 1 (rows 0-4) has no keys; of sequence 3 (rows 5-8) rows 0 and 1 lie before the first of its 2 keys;
+    // of sequence 4 (rows 9-13) 3 rows count; rows 14 and 15 belong to no sequence.
+    const bool sees[16] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0};
+    const bool counts[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0};
+    for (int64_t row = 0; row < p.total_q; ++row) {
+      for (int64_t head = 0; head < p.heads_q; ++head) {
+        const double lse = f.lse[head * p.total_q + row];
+        if (sees[row]) {
+          EXPECT_TRUE(std::isfinite(lse)) << row;
+        } else {
+          EXPECT_EQ(lse, sink && counts[row] ? t.sink[head] : -infinity) << row;
+        }
+        EXPECT_EQ(f.o[(row * p.heads_q + head) * p.dim_v] != 0, sees[row]) << row;
+      }
+    }
+  }
+}
+
+// One list a row of the table: what the problem writes, in the shape of the tensor.
+TEST(Oracle, AnswersAreByTensor) {
+  const Problem p = packed_problem();
+  const HandMade t(p, packed_lengths());
+  for (const oracle::Answers& answers :
+       {oracle::compute(t.problem, t.views), oracle::compute_same_precision(t.problem, t.views)}) {
+    ASSERT_EQ(answers.size(), tensors().size());
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const Shape s = tensors()[i].shape(p);
+      const int64_t numbers = is_written(tensors()[i].use(p)) ? s.batch * s.seq * s.heads * s.dim : 0;
+      EXPECT_EQ(answers[i].size(), static_cast<size_t>(numbers)) << tensors()[i].name;
     }
   }
 }
 
 double loss(const HandMade& t, const std::vector<double>& grad_o) {
-  const oracle::Forward f = oracle::forward(t.problem, t.views);
+  const test::Forward f = test::exact(t);
   double sum = 0;
   for (size_t i = 0; i < grad_o.size(); ++i) sum += f.o[i] * grad_o[i];
   return sum;
@@ -215,8 +239,8 @@ TEST(Oracle, SamePrecisionIsAsFarAsItsStorageAllows) {
   for (Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::f32}) {
     p.dtype = dtype;
     HandMade t(p);
-    const oracle::Forward exact = oracle::forward(t.problem, t.views);
-    const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+    const test::Forward exact = test::exact(t);
+    const test::Forward rough = test::same_precision(t);
     double error = 0;
     for (size_t i = 0; i < exact.o.size(); ++i) {
       error = std::max(error, std::abs(exact.o[i] - rough.o[i]));

@@ -23,6 +23,13 @@ struct Functions {
   CUresult (*stream_create)(CUstream*, unsigned);
   CUresult (*stream_destroy)(CUstream);
   CUresult (*stream_synchronize)(CUstream);
+  CUresult (*fill)(CUdeviceptr, unsigned char, size_t, CUstream);
+  CUresult (*begin_capture)(CUstream, CUstreamCaptureMode);
+  CUresult (*end_capture)(CUstream, CUgraph*);
+  CUresult (*graph_instantiate)(CUgraphExec*, CUgraph, unsigned long long);
+  CUresult (*graph_launch)(CUgraphExec, CUstream);
+  CUresult (*graph_exec_destroy)(CUgraphExec);
+  CUresult (*graph_destroy)(CUgraph);
   CUresult (*event_create)(CUevent*, unsigned);
   CUresult (*event_destroy)(CUevent);
   CUresult (*event_record)(CUevent, CUstream);
@@ -45,6 +52,13 @@ bool look_up(Functions& f) {
   get(f.stream_create, "cuStreamCreate");
   get(f.stream_destroy, "cuStreamDestroy_v2");
   get(f.stream_synchronize, "cuStreamSynchronize");
+  get(f.fill, "cuMemsetD8Async");
+  get(f.begin_capture, "cuStreamBeginCapture_v2");
+  get(f.end_capture, "cuStreamEndCapture");
+  get(f.graph_instantiate, "cuGraphInstantiateWithFlags");
+  get(f.graph_launch, "cuGraphLaunch");
+  get(f.graph_exec_destroy, "cuGraphExecDestroy");
+  get(f.graph_destroy, "cuGraphDestroy");
   get(f.event_create, "cuEventCreate");
   get(f.event_destroy, "cuEventDestroy_v2");
   get(f.event_record, "cuEventRecord");
@@ -60,6 +74,7 @@ class Session : public GpuSession {
 
   ~Session() override {
     const runtime::CurrentContext current(driver_, context_);
+    for (const CUgraphExec graph : graphs_) f_.graph_exec_destroy(graph);
     for (const CUdeviceptr memory : memory_) f_.mem_free(memory);
     if (begin_) f_.event_destroy(begin_);
     if (end_) f_.event_destroy(end_);
@@ -100,6 +115,35 @@ class Session : public GpuSession {
 
   void* stream() const override { return stream_; }
 
+  Result<void> fill(void* at, unsigned char byte, size_t bytes) override {
+    const runtime::CurrentContext current(driver_, context_);
+    if (bytes == 0) return {};
+    return wrong("cuMemsetD8Async", f_.fill(reinterpret_cast<CUdeviceptr>(at), byte, bytes, stream_));
+  }
+
+  Result<std::function<Result<void>()>> capture(const std::function<Result<void>()>& work) override {
+    const runtime::CurrentContext current(driver_, context_);
+    constexpr auto mode = CU_STREAM_CAPTURE_MODE_GLOBAL;  // the strictest: nothing unsafe may be called meanwhile
+    if (auto r = wrong("cuStreamBeginCapture", f_.begin_capture(stream_, mode)); !r) return r.failure();
+    const auto worked = work();
+    CUgraph graph = nullptr;
+    const auto ended = wrong("cuStreamEndCapture", f_.end_capture(stream_, &graph));
+    if (!worked) {
+      if (graph) f_.graph_destroy(graph);
+      return worked.failure();
+    }
+    if (!ended) return ended.failure();
+    CUgraphExec replay = nullptr;
+    const auto made = wrong("cuGraphInstantiate", f_.graph_instantiate(&replay, graph, 0));
+    f_.graph_destroy(graph);
+    if (!made) return made.failure();
+    graphs_.push_back(replay);
+    return std::function<Result<void>()>([this, replay]() -> Result<void> {
+      const runtime::CurrentContext in_context(driver_, context_);
+      return wrong("cuGraphLaunch", f_.graph_launch(replay, stream_));
+    });
+  }
+
   Result<void> finish() override {
     const runtime::CurrentContext current(driver_, context_);
     return wrong("cuStreamSynchronize", f_.stream_synchronize(stream_));
@@ -134,6 +178,7 @@ class Session : public GpuSession {
   CUstream stream_ = nullptr;
   CUevent begin_ = nullptr, end_ = nullptr;
   std::vector<CUdeviceptr> memory_;
+  std::vector<CUgraphExec> graphs_;
 };
 
 }  // namespace

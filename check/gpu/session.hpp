@@ -21,6 +21,9 @@ class GpuSession {
   virtual Result<void> upload(void* to, const void* from, size_t bytes) = 0;
   virtual Result<void> download(void* to, const void* from, size_t bytes) = 0;
   virtual void* stream() const = 0;
+  virtual Result<void> fill(void* at, unsigned char byte, size_t bytes) = 0;  // in the stream
+  // What work puts into the stream, as a graph instead of at once; each call of the result puts it there once more.
+  virtual Result<std::function<Result<void>()>> capture(const std::function<Result<void>()>& work) = 0;
   virtual Result<void> finish() = 0;  // waits for the stream; a fault of a kernel is found here
   // Milliseconds of the GPU from the begin of the first to the end of the last kernel that work puts into the stream.
   virtual Result<double> time(const std::function<Result<void>()>& work) = 0;

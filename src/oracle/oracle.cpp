@@ -35,7 +35,7 @@ struct Sequence {
   }
 };
 
-// Places in dense tensors [batch, seq, heads, dim] and in lse [batch, heads, seq]; packed tensors have batch = 1.
+// Places in dense tensors [batch, seq, heads, dim]; packed tensors have batch = 1. lse has dim = 1.
 struct Dense {
   int64_t seq_q, seq_kv, heads_q, heads_kv;
   explicit Dense(const Problem& p)
@@ -45,9 +45,6 @@ struct Dense {
   }
   int64_t kv(const Sequence& s, int64_t j, int64_t head, int64_t dim) const {
     return ((s.batch * seq_kv + s.first_kv + j) * heads_kv + head) * dim;
-  }
-  int64_t lse(const Sequence& s, int64_t i, int64_t head) const {
-    return (s.batch * heads_q + head) * seq_q + s.first_q + i;
   }
 };
 
@@ -139,6 +136,10 @@ void attend_row(const Problem& p, const Views& views, const Sequence& s, const H
   *lse = largest + std::log(denominator);
 }
 
+struct Forward {
+  std::vector<double> o, lse;
+};
+
 template <class Real, bool rounds>
 Forward attend(const Problem& p, const Views& views) {
   Forward result;
@@ -150,18 +151,27 @@ Forward attend(const Problem& p, const Views& views) {
     const Head<Real> head(p, views, s, pair % p.heads_q);
     for (int64_t i = 0; i < s.rows_q; ++i) {
       attend_row<Real, rounds>(p, views, s, head, i, &result.o[dense.q(s, i, head.index, p.dim_v)],
-                               &result.lse[dense.lse(s, i, head.index)]);
+                               &result.lse[dense.q(s, i, head.index, 1)]);
     }
   });
   return result;
 }
 
+Answers by_tensor(Forward forward) {
+  Answers answers(tensors().size());
+  answers[index_of(&Views::o)] = std::move(forward.o);
+  answers[index_of(&Views::lse)] = std::move(forward.lse);
+  return answers;
+}
+
 }  // namespace
 
-Forward forward(const Problem& p, const Views& views) { return attend<double, /*rounds=*/false>(p, views); }
+Answers compute(const Problem& p, const Views& views) {
+  return by_tensor(attend<double, /*rounds=*/false>(p, views));
+}
 
-Forward forward_same_precision(const Problem& p, const Views& views) {
-  return attend<float, /*rounds=*/true>(p, views);
+Answers compute_same_precision(const Problem& p, const Views& views) {
+  return by_tensor(attend<float, /*rounds=*/true>(p, views));
 }
 
 namespace {
@@ -178,7 +188,7 @@ void add_row_gradients(const Problem& p, const Views& views, const Sequence& s, 
   const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
   if (visible.begin >= visible.end) return;
   const Dense dense(p);
-  const double lse = f.lse[dense.lse(s, i, head.index)];
+  const double lse = f.lse[dense.q(s, i, head.index, 1)];
   const double* row_grad_o = &grad_o[dense.q(s, i, head.index, p.dim_v)];
   const double* row_o = &f.o[dense.q(s, i, head.index, p.dim_v)];
   double* grad_q = &g.q[dense.q(s, i, head.index, p.dim_qk)];
@@ -209,7 +219,7 @@ void add_row_gradients(const Problem& p, const Views& views, const Sequence& s, 
 }  // namespace
 
 Gradients backward(const Problem& p, const Views& views, const std::vector<double>& grad_o) {
-  const Forward f = forward(p, views);
+  const Forward f = attend<double, /*rounds=*/false>(p, views);
   Gradients g;
   g.q.assign(p.rows_q() * p.heads_q * p.dim_qk, 0.0);
   g.k.assign(p.rows_kv() * p.heads_kv * p.dim_qk, 0.0);

@@ -7,17 +7,16 @@
 
 namespace froghopper::oracle {
 
-// Dense, [batch][seq][heads][dim] with batch = 1 and seq = total when packed; lse the way fh_tensors has it.
-struct Forward {
-  std::vector<double> o, lse;
-};
-Forward forward(const Problem&, const Views&);
+// By index in tensors(): dense, [batch][seq][heads][dim] of the tensor's shape; empty where the problem does not write
+// the tensor. lse too is [batch][seq][heads] here.
+using Answers = std::vector<std::vector<double>>;
+Answers compute(const Problem&, const Views&);
 
 // The same loops with the arithmetic of the storage type: inputs and weights rounded to it, sums in float.
-// The error of this against forward() is the yardstick of every tolerance.
-Forward forward_same_precision(const Problem&, const Views&);
+// The error of this against compute() is the yardstick of every tolerance.
+Answers compute_same_precision(const Problem&, const Views&);
 
-// Gradients of sum(o * grad_o): grad_o dense like Forward::o. sink gradient [heads_q], empty without a sink.
+// Gradients of sum(o * grad_o): grad_o dense like the answer for o. sink gradient [heads_q], empty without a sink.
 struct Gradients {
   std::vector<double> q, k, v, sink;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/base/storage.hpp"
+#include "src/oracle/oracle.hpp"
 #include "src/problem/tensors.hpp"
 
 namespace froghopper::test {
@@ -25,26 +26,19 @@ class HandMade {
   explicit HandMade(const Problem& p, Lengths lengths = {}, unsigned seed = 1)
       : problem(p), lengths_(std::move(lengths)) {
     if (problem.scale == 0) problem.scale = default_scale(problem.dim_qk);
-    const int64_t batch = p.varlen ? 1 : p.batch;
-    const int64_t seq_q = p.varlen ? p.total_q : p.seq_q, seq_kv = p.varlen ? p.total_kv : p.seq_kv;
-    lay_out(q_, views.q, {nullptr, batch, seq_q, p.heads_q, p.dim_qk});
-    lay_out(k_, views.k, {nullptr, batch, seq_kv, p.heads_kv, p.dim_qk});
-    lay_out(v_, views.v, {nullptr, batch, seq_kv, p.heads_kv, p.dim_v});
-    lay_out(o_, views.o, {nullptr, batch, seq_q, p.heads_q, p.dim_v});
+    for (const Tensor& tensor : tensors())
+      if (tensor.field.strided()) lay_out(tensor);
     lse.assign(p.rows_q() * p.heads_q, std::numeric_limits<float>::quiet_NaN());
-    views.lse = lse.data();
-    views.lse_stride_head = seq_q;
-    views.lse_stride_batch = p.heads_q * seq_q;
-    views.cu_seqlens_q = data_or_null(lengths_.cu_q);
-    views.cu_seqlens_kv = data_or_null(lengths_.cu_kv);
-    views.seqused_q = data_or_null(lengths_.used_q);
-    views.seqused_kv = data_or_null(lengths_.used_kv);
+    if (p.sink) sink.assign(p.heads_q, 0.0f);
+    point_to(&Views::lse, lse);
+    point_to(&Views::cu_seqlens_q, lengths_.cu_q);
+    point_to(&Views::cu_seqlens_kv, lengths_.cu_kv);
+    point_to(&Views::seqused_q, lengths_.used_q);
+    point_to(&Views::seqused_kv, lengths_.used_kv);
+    point_to(&Views::sink, sink);
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    if (p.sink) {
-      for (int64_t head = 0; head < p.heads_q; ++head) sink.push_back(normal(random));
-      views.sink = sink.data();
-    }
+    for (float& logit : sink) logit = normal(random);
     const auto draw = [&](int64_t, int64_t, int64_t) { return normal(random); };
     fill_q(draw);
     fill_k(draw);
@@ -62,47 +56,65 @@ class HandMade {
   static int64_t element(const View& view, int64_t dense) {
     const int64_t column = dense % view.dim, head = dense / view.dim % view.heads;
     const int64_t row = dense / view.dim / view.heads % view.seq, batch = dense / view.dim / view.heads / view.seq;
-    return batch * view.stride_batch + row * view.stride_seq + head * view.stride_head + column;
+    return view.at(batch, row, head) + column;
   }
-  double o(int64_t dense) const { return load(views.o.data, element(views.o, dense), problem.dtype); }
+  double o(int64_t dense) const { return load(views.o.data, element(views.o, dense), views.o.element); }
 
   Problem problem;
   Views views;
   std::vector<float> lse, sink;
 
  private:
-  static const int32_t* data_or_null(const std::vector<int32_t>& v) { return v.empty() ? nullptr : v.data(); }
+  template <class T>
+  void point_to(View Views::*view, std::vector<T>& numbers) {
+    if (numbers.empty()) return;
+    views.*view = view_of(tensors()[index_of(view)], problem, {numbers.data(), 0, 0, 0});
+  }
 
-  void lay_out(std::vector<unsigned char>& memory, View& view, View extents) const {
-    view = extents;
+  void lay_out(const Tensor& tensor) {
+    View& view = views.*tensor.view = view_of(tensor, problem, {});
     view.stride_head = view.dim + 3;
     view.stride_seq = view.heads * view.stride_head + 5;
     view.stride_batch = view.seq * view.stride_seq + 7;
     const int64_t elements = view.batch * view.stride_batch;
-    memory.resize(elements * size_of(problem.dtype) + 1);
+    std::vector<unsigned char>& memory = memory_.emplace_back(elements * size_of(view.element) + 1);
     view.data = memory.data();
-    for (int64_t i = 0; i < elements; ++i) {
-      store(view.data, i, problem.dtype, std::numeric_limits<float>::quiet_NaN());
-    }
+    for (int64_t i = 0; i < elements; ++i)
+      store(view.data, i, view.element, std::numeric_limits<float>::quiet_NaN());
   }
 
   void fill(View& view, const Value& value, Rows (*rows_of)(const Problem&, const Views&, int64_t)) {
     for (int64_t sequence = 0; sequence < problem.batch; ++sequence) {
       const Rows rows = rows_of(problem, views, sequence);
-      const int64_t begin = (problem.varlen ? 0 : sequence * view.stride_batch) + rows.first * view.stride_seq;
       for (int64_t i = 0; i < rows.used; ++i) {
         for (int64_t head = 0; head < view.heads; ++head) {
-          for (int64_t c = 0; c < view.dim; ++c) {
-            store(view.data, begin + i * view.stride_seq + head * view.stride_head + c, problem.dtype,
-                  value(i, head, c));
-          }
+          for (int64_t c = 0; c < view.dim; ++c)
+            store(view.data, view.at(rows.batch, rows.first + i, head) + c, view.element, value(i, head, c));
         }
       }
     }
   }
 
   Lengths lengths_;
-  std::vector<unsigned char> q_, k_, v_, o_;
+  std::vector<std::vector<unsigned char>> memory_;  // of the strided tensors
 };
+
+// The oracle's answers: o as it gives it, lse in the order of fh_tensors, [batch][heads][seq].
+struct Forward {
+  std::vector<double> o, lse;
+};
+
+inline Forward in_tensor_order(const HandMade& t, oracle::Answers answers) {
+  const std::vector<double>& by_row = answers[index_of(&Views::lse)];
+  Forward f{std::move(answers[index_of(&Views::o)]), std::vector<double>(by_row.size())};
+  const int64_t heads = t.problem.heads_q, seq = t.problem.extent_q();
+  for (int64_t i = 0; i < static_cast<int64_t>(by_row.size()); ++i)
+    f.lse[(i / heads / seq * heads + i % heads) * seq + i / heads % seq] = by_row[i];
+  return f;
+}
+inline Forward exact(const HandMade& t) { return in_tensor_order(t, oracle::compute(t.problem, t.views)); }
+inline Forward same_precision(const HandMade& t) {
+  return in_tensor_order(t, oracle::compute_same_precision(t.problem, t.views));
+}
 
 }  // namespace froghopper::test
