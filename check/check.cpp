@@ -139,8 +139,7 @@ void each_row(const View& view, Visit visit) {
 std::string changed_input(const Problem& p, const Inputs& in, const Hashes& before) {
   const Hashes after = hashes_of(p, in);
   for (size_t i = 0; i < after.size(); ++i)
-    if (after[i] != before[i])
-      return text("{} or memory beside it was written; it is only read", tensors()[i].name);
+    if (after[i] != before[i]) return text("{} or memory beside it was written; it is only read", tensors()[i].name);
   return {};
 }
 

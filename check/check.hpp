@@ -48,14 +48,15 @@ std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed);
 // How far one written tensor is from the exact one. "allowed" is the bound of the measure before it, see compare.cpp
 // for its derivation.
 struct Measures {
-  std::string tensor;                              // "o"
-  double error = 0, plain_error = 0, allowed = 0;  // largest |x - exact|; plain: of plain loops in the same precision.
-                                                   // lse: divided by 1 + |exact|; it has no other measure
-  double row_error = 0, row_allowed = 0;           // largest ||x - exact|| / ||exact|| of one row
-  double relative = 0;                             // ||x - exact|| / ||exact|| over all rows
-  double rmse = 0;                                 // root of the mean square of x - exact over all elements
-  double mean_gain = 0, gain_allowed = 0;          // sum of (x - exact) exact / sum of exact^2: signed, so it shows a
-                                                   // coherent error
+  std::string tensor;  // "o"
+  double error = 0, plain_error = 0,
+         allowed = 0;                      // largest |x - exact|; plain: of plain loops in the same precision.
+                                           // lse: divided by 1 + |exact|; it has no other measure
+  double row_error = 0, row_allowed = 0;   // largest ||x - exact|| / ||exact|| of one row
+  double relative = 0;                     // ||x - exact|| / ||exact|| over all rows
+  double rmse = 0;                         // root of the mean square of x - exact over all elements
+  double mean_gain = 0, gain_allowed = 0;  // sum of (x - exact) exact / sum of exact^2: signed, so it shows a
+                                           // coherent error
 };
 
 // What a backend's result is worth.

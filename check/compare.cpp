@@ -53,7 +53,9 @@ struct Largest {
 
 constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
-size_t dim_of(const Expected& expected) { return expected.rows.empty() ? 1 : expected.exact.size() / expected.rows.size(); }
+size_t dim_of(const Expected& expected) {
+  return expected.rows.empty() ? 1 : expected.exact.size() / expected.rows.size();
+}
 
 std::string name_of(const Expected& expected, size_t i) {
   const RowId& id = expected.rows[i];

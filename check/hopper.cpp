@@ -77,7 +77,8 @@ Result<size_t> first_difference(GpuSession& gpu, const Inputs::Block& block, con
     const auto copied = gpu.download(piece.data(), static_cast<const unsigned char*>(on_gpu) + at, bytes);
     if (!copied) return copied.failure();
     if (std::memcmp(piece.data(), block.data() + at, bytes) == 0) continue;
-    return at + static_cast<size_t>(std::mismatch(piece.begin(), piece.end(), block.begin() + at).first - piece.begin());
+    return at +
+           static_cast<size_t>(std::mismatch(piece.begin(), piece.end(), block.begin() + at).first - piece.begin());
   }
   return block.size();
 }

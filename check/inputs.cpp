@@ -154,9 +154,8 @@ constexpr Content contents[] = {
     {&Views::q,
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
-       fill(c, v, v.q, rows_q, stream, [&](int64_t, int64_t, int64_t column, float drawn) {
-         return entry.of_q(column, drawn);
-       });
+       fill(c, v, v.q, rows_q, stream,
+            [&](int64_t, int64_t, int64_t column, float drawn) { return entry.of_q(column, drawn); });
      }},
     {&Views::k,
      [](const Case& c, const Views& v, uint64_t stream) {
@@ -168,8 +167,7 @@ constexpr Content contents[] = {
     {&Views::v,
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
-       fill(c, v, v.v, rows_kv, stream,
-            [&](int64_t, int64_t, int64_t, float drawn) { return entry.of_v(drawn); });
+       fill(c, v, v.v, rows_kv, stream, [&](int64_t, int64_t, int64_t, float drawn) { return entry.of_v(drawn); });
      }},
     {&Views::sink, put_sink},
 };

@@ -124,7 +124,8 @@ Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor&
 }
 
 // Moves a tensor's bytes into its block. Rows are dense, [batch, seq, heads, dim]; numbers without strides too.
-void keep(check::Inputs& in, View Views::*view, std::vector<unsigned char> bytes, std::array<int64_t, 4> extents = {}) {
+void keep(check::Inputs& in, View Views::*view, std::vector<unsigned char> bytes,
+          std::array<int64_t, 4> extents = {}) {
   in.block(view) = std::move(bytes);
   const int64_t head = extents[3], seq = extents[2] * head;
   tensors()[index_of(view)].field.set(in.tensors, {in.block(view).data(), extents[1] * seq, seq, head});

@@ -70,7 +70,8 @@ int run(const Options& options) {
   }
   if (options.host && options.backend == "cpu")
     return complain(exit_bad_input, "--host is the cost of handing work to a GPU; leave --backend cpu out.");
-  if (const auto target = read_target(options.target().c_str()); !target) return complain(exit_bad_input, target.failure().text);
+  if (const auto target = read_target(options.target().c_str()); !target)
+    return complain(exit_bad_input, target.failure().text);
   if (!can_append(options.json))
     return complain(exit_run_failed, text("{} cannot be written to. Name another file for --json.", options.json));
 

@@ -63,8 +63,8 @@ Result<HostCost> time_host(Stand& stand, const Problem& problem, const std::stri
   const fh_problem user = problem.user_struct();
   const auto plan_run = [&] { return run(stand, plan); };
   const auto attention = [&]() -> Result<void> {
-    const fh_status status =
-        fh_attention(&user, target.c_str(), &stand.tensors(), stand.workspace(), stand.workspace_bytes(), stand.stream());
+    const fh_status status = fh_attention(&user, target.c_str(), &stand.tensors(), stand.workspace(),
+                                          stand.workspace_bytes(), stand.stream());
     if (status != FH_OK) return check::last_failure(status);
     return {};
   };

@@ -82,15 +82,22 @@ bool append(const Options& options, const check::Case& c, const check::Outcome& 
   const check::Measures lse = out.of("lse");
   for (const check::Measures& m : out.measures) {
     if (m.tensor == lse.tensor) continue;
-    const nlohmann::ordered_json record = {
-        {"problem", c.problem.line()}, {"case", c.line()},
-        {"data", c.data},              {"tensor", m.tensor},
-        {"backend", out.backend},      {"plan", without_problem(out.plan)},
-        {"gpu", gpu},                  {"error", m.error},
-        {"plain", m.plain_error},      {"allowed", m.allowed},
-        {"relative", m.relative},      {"rmse", m.rmse},
-        {"lse_error", lse.error},      {"passed", out.passed},
-        {"commit", options.commit},    {"date", now(date_and_time)}};
+    const nlohmann::ordered_json record = {{"problem", c.problem.line()},
+                                           {"case", c.line()},
+                                           {"data", c.data},
+                                           {"tensor", m.tensor},
+                                           {"backend", out.backend},
+                                           {"plan", without_problem(out.plan)},
+                                           {"gpu", gpu},
+                                           {"error", m.error},
+                                           {"plain", m.plain_error},
+                                           {"allowed", m.allowed},
+                                           {"relative", m.relative},
+                                           {"rmse", m.rmse},
+                                           {"lse_error", lse.error},
+                                           {"passed", out.passed},
+                                           {"commit", options.commit},
+                                           {"date", now(date_and_time)}};
     if (!append_line(options.json, record)) return false;
   }
   return true;
@@ -147,8 +154,7 @@ int run(const Options& options) {
   print_header();
   Tally tally;
   for (const check::Case& c : cases) {
-    if (!check_one(c, options, tally))
-      return complain(exit_run_failed, text("writing to {} failed.", options.json));
+    if (!check_one(c, options, tally)) return complain(exit_run_failed, text("writing to {} failed.", options.json));
     std::fflush(stdout);  // rows are the progress
   }
   std::printf("%d right, %d wrong, %d refused, %d skipped\n", tally.passed, tally.failed, tally.refused,
@@ -165,7 +171,8 @@ void check_command(CLI::App& program, int& exit_code) {
       "Draws inputs for each case, computes it with a backend, in double, and in plain loops of the same precision,\n"
       "and compares. A case is a problem line, with how to draw its inputs behind a colon. Without an argument: a "
       "few\n"
-      "cases. `error` may be twice that of the plain loops and one rounding; `rmse` is the root of the mean square of\n"
+      "cases. `error` may be twice that of the plain loops and one rounding; `rmse` is the root of the mean square "
+      "of\n"
       "all errors; `gain` is the mean relative error with its sign. On a GPU each case runs four times, two of them\n"
       "from a CUDA graph, and all results must be the same to the bit.");
   command->footer(examples);

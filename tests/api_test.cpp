@@ -129,13 +129,43 @@ TEST(api, a_plan_for_a_named_gpu_is_read_not_run) {
   known.problem.dtype = fh::Dtype::bf16;
   const fh::Plan plan(known.problem, "h200 132sm");
   EXPECT_TRUE(plan.on_gpu());
-  EXPECT_LE(plan.workspace_bytes(), fh_workspace_bytes_max());
+  EXPECT_EQ(plan.workspace_bytes(), 8u);
   EXPECT_NE(plan.line().find(" -> fwd.bf16."), std::string::npos) << plan.line();
   EXPECT_EQ(status_of([&] { plan.run(known.tensors()); }), FH_NO_DEVICE);
   EXPECT_STREQ(fh_last_error(),
                "fh_plan_run: this plan was made for a GPU that was only named; it can be read, not run. Make one for "
                "\"hopper\" or \"cpu\".");
   EXPECT_TRUE(known.untouched());
+}
+
+TEST(api, the_workspace_of_a_call_is_that_of_its_plan) {
+  const fh_problem p = c_problem();
+  size_t bytes = 77;
+  ASSERT_EQ(fh_workspace_bytes(&p, "cpu", &bytes), FH_OK) << fh_last_error();
+  EXPECT_EQ(bytes, 0u);
+  const fh_problem on_gpu = fh::to_c(fh::parse("fwd bf16 b1 hq1 hkv1 sq9 skv9 d64"));
+  ASSERT_EQ(fh_workspace_bytes(&on_gpu, "h200", &bytes), FH_OK) << fh_last_error();
+  EXPECT_EQ(bytes, 8u);
+  EXPECT_EQ(fh_workspace_bytes(&p, "h200", &bytes), FH_UNSUPPORTED) << "fp32";
+  EXPECT_EQ(std::string(fh_last_error()).rfind("fh_workspace_bytes: dtype is f32; ", 0), 0u) << fh_last_error();
+}
+
+// On any machine, also one with a GPU.
+TEST(api, auto_takes_host_tensors_to_the_cpu) {
+  for (const char* const target : {"auto", static_cast<const char*>(nullptr)}) {
+    KnownAnswer known;
+    const fh_tensors t = fh::to_c(known.tensors());
+    const fh_problem p = c_problem();
+    ASSERT_EQ(fh_attention(&p, target, &t, nullptr, 0, nullptr), FH_OK) << fh_last_error();
+    EXPECT_LT(known.error(), rounding);
+  }
+  // One query and one key in bf16, which a GPU would compute.
+  const fh_problem p = fh::to_c(fh::parse("fwd bf16 b1 hq1 hkv1 sq1 skv1 d64"));
+  std::vector<uint16_t> qk(64, 0x3f80), v(64, 0x4040), o(64, 0);
+  fh_tensors t = fh_tensors_init();
+  t.q.data = t.k.data = qk.data(), t.v.data = v.data(), t.o.data = o.data();
+  ASSERT_EQ(fh_attention(&p, nullptr, &t, nullptr, 0, nullptr), FH_OK) << fh_last_error();
+  EXPECT_EQ(o, v);
 }
 
 TEST(api, refusals_name_the_call_and_touch_nothing) {
@@ -195,6 +225,9 @@ TEST(api, missing_arguments_are_refused) {
   refused(fh_plan_run(plan, nullptr, nullptr, 0, nullptr), "fh_plan_run: tensors is NULL; ");
   refused(fh_attention(nullptr, nullptr, &t, nullptr, 0, nullptr), "fh_attention: problem is NULL; ");
   refused(fh_attention(&p, nullptr, nullptr, nullptr, 0, nullptr), "fh_attention: tensors is NULL; ");
+  size_t bytes = 0;
+  refused(fh_workspace_bytes(nullptr, nullptr, &bytes), "fh_workspace_bytes: problem is NULL; ");
+  refused(fh_workspace_bytes(&p, nullptr, nullptr), "fh_workspace_bytes: bytes is NULL; ");
   refused(fh_problem_parse(nullptr, &parsed), "fh_problem_parse: line is NULL; ");
   refused(fh_problem_parse("fwd", nullptr), "fh_problem_parse: problem is NULL; ");
   refused(fh_problem_print(nullptr, nullptr, 0, nullptr), "fh_problem_print: problem is NULL; ");
@@ -358,7 +391,7 @@ TEST(api, explain_gives_reasons) {
 TEST(api, names) {
   EXPECT_STREQ(fh_status_name(FH_OK), "FH_OK");
   EXPECT_STREQ(fh_status_name(FH_INTERNAL), "FH_INTERNAL");
-  EXPECT_STREQ(fh_version(), "0.1.0");
+  EXPECT_STREQ(fh_version(), "0.2.0");
 }
 
 }  // namespace

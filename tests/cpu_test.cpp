@@ -94,9 +94,7 @@ void expect_right(const Problem& p, const Lengths& lengths = {}) {
   }
 }
 
-void expect_right(const HandMade& t) {
-  expect_right(t, test::exact(t), test::same_precision(t), "default");
-}
+void expect_right(const HandMade& t) { expect_right(t, test::exact(t), test::same_precision(t), "default"); }
 
 constexpr Dtype all_dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32};
 

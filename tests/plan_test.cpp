@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "src/base/text.hpp"
 #include "src/plan/plan.hpp"
@@ -22,11 +23,15 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 std::string planned(const std::string& device_line, const std::string& problem_line) {
-  auto device = Device::parse(device_line);
+  Hints hints;
+  std::vector<std::string> words;
+  for (const std::string& word : split(device_line, ' '))
+    if (!hints.read(word)) words.push_back(word);
+  auto device = Device::parse(words);
   if (!device) return device.failure().text;
   auto problem = Problem::parse(problem_line);
   if (!problem) return problem.failure().text;
-  auto plan = plan_forward(*problem, *device);
+  auto plan = make_gpu_plan(*problem, *device, hints);
   return plan ? plan->line() : text("{} -> refused: {}", problem->line(), plan.failure().text);
 }
 
@@ -40,6 +45,8 @@ TEST(Plan, IsWhatTheGoldenFileSays) {
     EXPECT_EQ(device + " | " + planned(device, problem), line);
   }
 }
+
+const Device h200 = known_device("h200");
 
 std::vector<Problem> problems_of_every_kind() {
   std::vector<Problem> all;
@@ -70,44 +77,89 @@ std::vector<Problem> problems_of_every_kind() {
 TEST(Plan, OfEveryProblemWithoutSoftcapIsAPreset) {
   const auto presets = lines_of("presets/fwd.txt");
   for (const Problem& p : problems_of_every_kind()) {
-    auto plan = plan_forward(p, Device{});
+    auto plan = make_gpu_plan(p, h200);
     ASSERT_TRUE(plan) << p.line() << ": " << plan.failure().text;
-    EXPECT_NE(std::find(presets.begin(), presets.end(), variant_name(plan->variant)), presets.end()) << plan->line();
+    EXPECT_NE(std::find(presets.begin(), presets.end(), plan->launches.at(0).kernel.name), presets.end())
+        << plan->line();
   }
 }
 
 TEST(Plan, CoversTheHeadDims) {
   for (const Problem& p : problems_of_every_kind()) {
-    auto plan = plan_forward(p, Device{});
+    auto plan = make_gpu_plan(p, h200);
     ASSERT_TRUE(plan);
-    EXPECT_GE(plan->variant.dim_qk, p.dim_qk);
-    EXPECT_GE(plan->variant.dim_v, p.dim_v);
-    EXPECT_LE(plan->smem_bytes, smem_bytes_per_cta);
+    ASSERT_EQ(plan->launches.size(), 1u);
+    const Launch& launch = plan->launches[0];
+    const FwdVariant& variant = std::get<ForwardStep>(launch.step).variant;
+    EXPECT_GE(variant.dims.qk, p.dim_qk);
+    EXPECT_GE(variant.dims.v, p.dim_v);
+    EXPECT_LE(launch.kernel.smem_bytes, smem_bytes_per_cta);
+    EXPECT_EQ(launch.kernel.name, kernel_of(variant).name);
   }
 }
 
-TEST(Plan, PresetNamesReadBackAsTheirVariants) {
+TEST(Kernel, PresetNamesReadBackAsTheirVariants) {
   for (const std::string& name : lines_of("presets/fwd.txt")) {
-    auto variant = parse_variant(name);
+    const auto variant = parse_variant<FwdVariant>("fwd", name);
     ASSERT_TRUE(variant) << variant.failure().text;
-    EXPECT_EQ(variant_name(*variant), name);
+    EXPECT_EQ(kernel_of(*variant).name, name);
     EXPECT_EQ(why_invalid(*variant), nullptr) << name;
+    const auto named = kernel_named(name);
+    ASSERT_TRUE(named);
+    EXPECT_EQ(named->source, kernel_of(*variant).source);
   }
-  EXPECT_FALSE(parse_variant("fwd.bf16.d128"));
-  EXPECT_FALSE(parse_variant("fwd.bf16.d128.q128.kv128.s2.causal.causal"));
-  EXPECT_FALSE(parse_variant("bwd.bf16.d128.q128.kv128.s2"));
-  EXPECT_FALSE(parse_variant("fwd.bf16.d128.q128.kv128x.s2"));
-  EXPECT_FALSE(parse_variant(""));
+  for (const char* const name :
+       {"fwd.bf16.d128", "fwd.bf16.d128.q128.kv128.s2.causal.causal", "bwd.bf16.d128.q128.kv128.s2",
+        "fwd.bf16.d128.q128.kv128x.s2", "", "fwd.bf16.d128.dv128.q128.kv128.s2"})  // dv is not spelled where it is d
+    EXPECT_FALSE(kernel_named(name)) << name;
 }
 
-TEST(Plan, DeviceLinesReadBack) {
-  for (const char* line : {"h200 132sm l2=60MiB", "h100 114sm l2=32MiB tiles=128x176s2"}) {
-    auto device = Device::parse(line);
+TEST(Kernel, EachFieldOfAVariantChangesItsName) {
+  const FwdVariant plain = {.dtype = Dtype::bf16,
+                            .dims = {192, 128},
+                            .tiles = {128, 96, 2},
+                            .mask = Mask::none,
+                            .ragged = false,
+                            .softcap = false};
+  EXPECT_EQ(kernel_of(plain).name, "fwd.bf16.d192.dv128.q128.kv96.s2");
+  std::set<std::string> names{kernel_of(plain).name}, sources{kernel_of(plain).source};
+  int fields = 0;
+  visit_fields(plain, [&](auto&&...) { ++fields; });
+  for (int changed = 0; changed < fields; ++changed) {
+    FwdVariant other = plain;
+    int at = 0;
+    visit_fields(other, [&]<class T>(const char*, T& field, auto...) {
+      if (at++ != changed) return;
+      if constexpr (std::is_same_v<T, Dtype>)
+        field = Dtype::f16;
+      else if constexpr (std::is_same_v<T, Mask>)
+        field = Mask::window;
+      else if constexpr (std::is_same_v<T, bool>)
+        field = !field;
+      else
+        field += 32;
+    });
+    EXPECT_NE(other, plain) << "field " << changed;
+    const KernelSpec spec = kernel_of(other);
+    EXPECT_TRUE(names.insert(spec.name).second) << spec.name;
+    EXPECT_TRUE(sources.insert(spec.source).second) << spec.source;
+    const auto back = parse_variant<FwdVariant>("fwd", spec.name);
+    ASSERT_TRUE(back) << back.failure().text;
+    EXPECT_EQ(*back, other) << spec.name;
+  }
+}
+
+TEST(Device, LinesReadBack) {
+  for (const char* const line :
+       {"h200 132sm l2=60MiB clock=1980MHz memory=4800GB/s", "h100 114sm l2=32MiB clock=1755MHz memory=2000GB/s",
+        "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"}) {
+    const auto device = Device::parse(split(line, ' '));
     ASSERT_TRUE(device) << device.failure().text;
     EXPECT_EQ(device->line(), line);
   }
-  for (const char* line : {"h200", "", "h200 0sm", "h200 132", "h200 132sm tiles=128", "h200 132sm colour=red"})
-    EXPECT_FALSE(Device::parse(line)) << line;
+  for (const char* const line : {"", "mine", "h200 0sm", "h200 132", "h200 colour=red", "h200 clock=0MHz",
+                                 "h200 memory=2000", "mine 64sm l2=40MiB clock=1500MHz", "h200 tiles=128x64s3"})
+    EXPECT_FALSE(Device::parse(split(line, ' '))) << line;
 }
 
 // What the order's functions take (contract/order.h); tests/order_test.cpp holds that they visit every item once then.
@@ -116,13 +168,63 @@ TEST(Plan, OrderIsOneThatVisitsEveryItemOnce) {
     for (int64_t batch : {1, 3, 40}) {
       Problem p;
       p.batch = batch, p.heads_q = 6, p.heads_kv = 2, p.seq_q = seq, p.seq_kv = seq, p.window_right = 0;
-      auto plan = plan_forward(p, Device{});
+      auto plan = make_gpu_plan(p, h200);
       ASSERT_TRUE(plan);
-      const Order& order = plan->order;
+      const Order& order = std::get<ForwardStep>(plan->launches.at(0).step).order;
       EXPECT_EQ(order.items, order.pairs * order.q_tiles) << plan->line();
       EXPECT_TRUE(order.tail >= 0 && order.tail < order.q_tiles) << plan->line();
       EXPECT_TRUE(order.section >= 1 && order.section <= order.pairs) << plan->line();
     }
+}
+
+// Their numbers differ, so plans for one are not plans for the other.
+TEST(Device, H100IsNotH200) {
+  const Device h100 = known_device("h100");
+  EXPECT_EQ(h100.line(), Device::parse({"h100"})->line());
+  EXPECT_LT(h100.memory_gbps, h200.memory_gbps);
+  EXPECT_LT(h100.l2_bytes, h200.l2_bytes);
+  EXPECT_EQ(known_device("h300").sms, 0);
+}
+
+TEST(Hints, AreReadAndPrinted) {
+  Hints hints;
+  EXPECT_EQ(hints.line(), "");
+  for (const char* const word : {"late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
+    EXPECT_TRUE(hints.read(word)) << word;
+  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8");
+  for (const char* const word :
+       {"tiles=128", "tiles=128x64s3x", "tiles=0x64s3", "tiles=128x64s262144", "tiles=-128x64s3", "section=0MiB",
+        "section=16", "tail=30", "tail=100%", "tail=-1%", "late=", "late=-1", "late=8x", "h200", "64sm", ""}) {
+    Hints none;
+    EXPECT_FALSE(none.read(word)) << word;
+  }
+}
+
+TEST(Hints, ChangeThePlan) {
+  const auto problem = Problem::parse("fwd bf16 b4 hq16 hkv16 sq4096 skv4096 d128 causal");
+  ASSERT_TRUE(problem);
+  const auto order_with = [&](const char* word) {
+    Hints hints;
+    EXPECT_TRUE(hints.read(word));
+    return std::get<ForwardStep>(make_gpu_plan(*problem, h200, hints)->launches.at(0).step).order;
+  };
+  EXPECT_EQ(order_with("late=3").late_tiles, 3);
+  EXPECT_EQ(order_with("tail=0%").tail, 0);
+  EXPECT_LT(order_with("section=4MiB").section, order_with("section=64MiB").section);
+  Hints tiles;
+  ASSERT_TRUE(tiles.read("tiles=128x80s2"));
+  EXPECT_EQ(make_gpu_plan(*problem, h200, tiles)->launches.at(0).kernel.name, "fwd.bf16.d128.q128.kv80.s2.causal");
+  ASSERT_TRUE(tiles.read("tiles=128x72s2"));
+  EXPECT_FALSE(make_gpu_plan(*problem, h200, tiles)) << "kv tiles are multiples of 16";
+}
+
+TEST(Workspace, SlicesLieApartAndAligned) {
+  Workspace workspace;
+  const Slice first = workspace.take(8), second = workspace.take(1000), third = workspace.take(4);
+  EXPECT_EQ(first.offset, 0u);
+  EXPECT_EQ(second.offset, 256u);
+  EXPECT_EQ(third.offset, 256u + 1024u);
+  EXPECT_EQ(workspace.bytes, third.offset + 4);
 }
 
 }  // namespace

@@ -11,8 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "contract/fwd_params.h"
-#include "src/plan/plan.hpp"
+#include "src/plan/kernel.hpp"
 #include "src/runtime/embedded.hpp"
 #include "src/runtime/kernel_file.hpp"
 #include "src/runtime/runtime.hpp"
@@ -38,15 +37,15 @@ class PresetsTest : public testing::TestWithParam<Generation> {
 TEST_P(PresetsTest, fit_the_host_code) {
   for (const EmbeddedFile* file = GetParam().presets; file->name != nullptr; ++file) {
     SCOPED_TRACE(file->name);
-    const auto variant = parse_variant(file->name);
-    ASSERT_TRUE(variant) << variant.failure().text;
-    EXPECT_EQ(variant_name(*variant), file->name);
-    EXPECT_TRUE(is_preset(*variant));
+    const auto spec = kernel_named(file->name);
+    ASSERT_TRUE(spec) << spec.failure().text;
+    EXPECT_EQ(spec->name, file->name);
+    EXPECT_TRUE(is_preset(*spec));
     const auto kernel = unpack(content(*file));
     ASSERT_TRUE(kernel);
-    EXPECT_EQ(cubin_constant(kernel->cubin, "fh_smem_bytes"), fwd_smem_bytes(*variant));
-    EXPECT_EQ(cubin_constant(kernel->cubin, "fh_params_bytes"), static_cast<int>(sizeof(FwdParams)));
-    EXPECT_EQ(kernel->facts.smem_bytes, fwd_smem_bytes(*variant));
+    EXPECT_EQ(cubin_constant(kernel->cubin, "fh_smem_bytes"), spec->smem_bytes);
+    EXPECT_EQ(cubin_constant(kernel->cubin, "fh_params_bytes"), spec->params_bytes);
+    EXPECT_EQ(kernel->facts.smem_bytes, spec->smem_bytes);
     EXPECT_EQ(kernel->facts.serialised, 0);
     EXPECT_GT(kernel->facts.registers, 0);
   }

@@ -32,9 +32,56 @@ TEST(run, targets_are_read) {
 }
 
 std::shared_ptr<const fh_plan> plan_of(const char* line, const char* target) {
-  auto plan = cached_plan(problem_of(line).user_struct(), target);
+  auto plan = cached_plan(problem_of(line).user_struct(), target, nullptr);
   EXPECT_TRUE(plan) << plan.failure().text;
   return plan ? *plan : nullptr;
+}
+
+TEST(run, hints_are_read_and_belong_to_a_gpu) {
+  const auto hinted = read_target("hopper:1 tiles=128x64s3 late=4");
+  ASSERT_TRUE(hinted) << hinted.failure().text;
+  EXPECT_EQ(hinted->ordinal, 1);
+  EXPECT_EQ(hinted->hints.line(), " tiles=128x64s3 late=4");
+  EXPECT_EQ(read_target("h200 tail=30%")->hints.tail_percent, 30);
+  for (const char* const target : {"cpu tiles=128x64s3", "hopper tiles=128", "hopper tail=100%", "hopper late=-1",
+                                   "hopper section=0MiB", "hopper 1", "auto cpu", "tiles=128x64s3"}) {
+    const auto refused = read_target(target);
+    ASSERT_FALSE(refused) << target;
+    EXPECT_EQ(refused.failure().status, FH_NO_DEVICE);
+    EXPECT_NE(refused.failure().text.find(target), std::string::npos) << refused.failure().text;
+  }
+  const Problem p = problem_of("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal");
+  const auto plan = make_plan(p, *read_target("h200 tiles=128x64s3"));
+  ASSERT_TRUE(plan) << plan.failure().text;
+  EXPECT_NE(plan->line.find(".q128.kv64.s3."), std::string::npos) << plan->line;
+  const auto too_large = make_plan(p, *read_target("h200 tiles=256x256s2"));
+  ASSERT_FALSE(too_large);
+  EXPECT_EQ(too_large.failure().status, FH_UNSUPPORTED);
+  EXPECT_NE(too_large.failure().text.find("tiles=256x256s2 do not do"), std::string::npos)
+      << too_large.failure().text;
+}
+
+TEST(run, auto_follows_the_tensors) {
+  const Problem p = problem_of("fwd bf16 b1 hq1 hkv1 sq1 skv1 d64");
+  int on_host = 0;
+  fh_tensors tensors = fh_tensors_init();
+  tensors.q.data = &on_host;
+  for (const char* const target : {"auto", static_cast<const char*>(nullptr)}) {
+    const auto plan = cached_plan(p.user_struct(), target, &tensors);
+    ASSERT_TRUE(plan) << plan.failure().text;
+    EXPECT_TRUE((*plan)->cpu()) << "host memory, so the CPU, also where there is a GPU";
+    EXPECT_EQ((*plan)->why_cpu, "the tensors are in host memory.");
+  }
+  tensors.q.data = nullptr;  // without queries o says where
+  tensors.o.data = &on_host;
+  EXPECT_TRUE((*cached_plan(p.user_struct(), "auto", &tensors))->cpu());
+}
+
+TEST(run, explain_plans_once_and_has_the_status_of_its_plan) {
+  const Problem f32 = problem_of("fwd f32 b1 hq1 hkv1 sq9 skv9 d64");
+  EXPECT_EQ(explain(f32, *read_target("cpu")).status, FH_OK);
+  EXPECT_EQ(explain(f32, *read_target("h200")).status, FH_UNSUPPORTED);
+  EXPECT_NE(explain(f32, *read_target("h200")).text.find("dtype is f32"), std::string::npos);
 }
 
 TEST(run, the_same_question_has_the_same_plan) {
@@ -42,7 +89,7 @@ TEST(run, the_same_question_has_the_same_plan) {
   const char* const other = "fwd f32 b1 hq2 hkv1 sq6 skv5 d64";
   const auto first = plan_of(line, "cpu"), second = plan_of(other, "cpu");
   EXPECT_NE(first, second);
-  EXPECT_EQ(second->problem.seq_q, 6);
+  EXPECT_EQ(second->problem().seq_q, 6);
   EXPECT_EQ(plan_of(line, "cpu"), first);   // from the table
   EXPECT_EQ(plan_of(line, "cpu"), first);   // from this thread
   EXPECT_NE(plan_of(line, "auto"), first);  // another target
@@ -54,11 +101,11 @@ TEST(run, the_same_question_has_the_same_plan) {
 TEST(run, the_cache_does_not_grow_without_end) {
   fh_problem p = problem_of("fwd f32 b1 hq2 hkv1 sq5 skv5 d64").user_struct();
   std::vector<std::weak_ptr<const fh_plan>> made;
-  for (p.seq_q = 100; p.seq_q < 5100; ++p.seq_q) made.push_back(*cached_plan(p, "cpu"));
+  for (p.seq_q = 100; p.seq_q < 5100; ++p.seq_q) made.push_back(*cached_plan(p, "cpu", nullptr));
   int kept = 0;
   for (const auto& plan : made) kept += plan.expired() ? 0 : 1;
   EXPECT_LE(kept, 4096);
-  EXPECT_EQ((*cached_plan(p, "cpu"))->problem.seq_q, 5100);
+  EXPECT_EQ((*cached_plan(p, "cpu", nullptr))->problem().seq_q, 5100);
 }
 
 // Host memory in the place of a GPU's: the workspace is looked at first.
@@ -67,12 +114,12 @@ TEST(run, a_bad_workspace_is_refused) {
   auto plan = make_plan(p, *read_target("h200 132sm"));
   ASSERT_TRUE(plan) << plan.failure().text;
   plan->runs_here = true;
-  ASSERT_EQ(plan->hopper->workspace_bytes, 16u);
+  ASSERT_EQ(plan->workspace_bytes(), 8u);
 
   alignas(16) std::array<std::array<uint16_t, 64>, 4> rows{};
   fh_tensors t = fh_tensors_init();
   t.q.data = &rows[0], t.k.data = &rows[1], t.v.data = &rows[2], t.o.data = &rows[3];
-  alignas(16) char workspace[32];
+  alignas(256) char workspace[512];
 
   const auto refusal = [&](void* address, size_t bytes) {
     const auto result = run(*plan, t, address, bytes, nullptr);
@@ -80,11 +127,11 @@ TEST(run, a_bad_workspace_is_refused) {
     EXPECT_EQ(result.failure().status, FH_INVALID_TENSOR);
     return result.failure().text;
   };
-  EXPECT_EQ(refusal(nullptr, 16),
-            "workspace is NULL; this plan needs 16 bytes (fh_plan_workspace_bytes). Give it GPU memory.");
-  EXPECT_EQ(refusal(workspace, 15),
-            "workspace_bytes is 15; this plan needs 16 (fh_plan_workspace_bytes). Give it more.");
-  EXPECT_NE(refusal(workspace + 8, 16).find("; it lies at a multiple of 16 bytes. Align it."), std::string::npos);
+  EXPECT_EQ(refusal(nullptr, 8),
+            "workspace is NULL; this plan needs 8 bytes (fh_plan_workspace_bytes). Give it GPU memory.");
+  EXPECT_EQ(refusal(workspace, 7),
+            "workspace_bytes is 7; this plan needs 8 (fh_plan_workspace_bytes). Give it more.");
+  EXPECT_NE(refusal(workspace + 128, 8).find("; it lies at a multiple of 256 bytes, as what "), std::string::npos);
 }
 
 // Not a benchmark, which other programs would disturb: the best of many tries, with room for a slow machine.
@@ -94,7 +141,7 @@ TEST(run, a_cached_plan_is_found_quickly) {
   for (int tries = 0; tries < 50; ++tries) {
     constexpr int calls = 200;
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < calls; ++i) ASSERT_TRUE(cached_plan(p, "cpu"));
+    for (int i = 0; i < calls; ++i) ASSERT_TRUE(cached_plan(p, "cpu", nullptr));
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
     best_ns = std::min(best_ns, took.count() / calls);
   }

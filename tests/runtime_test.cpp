@@ -12,12 +12,13 @@
 #include <map>
 #include <random>
 
+#include "contract/mask.h"
 #include "src/plan/plan.hpp"
 #include "src/runtime/compiler_report.hpp"
 #include "src/runtime/driver.hpp"
-#include "src/runtime/fwd_params.hpp"
 #include "src/runtime/modules.hpp"
 #include "src/runtime/nvrtc.hpp"
+#include "src/runtime/params/params.hpp"
 #include "src/runtime/runtime.hpp"
 #include "src/runtime/tensor_map.hpp"
 
@@ -27,7 +28,7 @@ namespace {
 Plan plan_of(const std::string& line) {
   const auto problem = Problem::parse(line);
   EXPECT_TRUE(problem) << problem.failure().text;
-  const auto plan = plan_forward(*problem, Device{});
+  const auto plan = make_gpu_plan(*problem, known_device("h200"));
   EXPECT_TRUE(plan) << plan.failure().text;
   return *plan;
 }
@@ -73,14 +74,15 @@ TEST_F(WithoutDriver, info_has_text_for_everything) {
 // ---- Tensor maps ------------------------------------------------------------------------------------------------
 
 View view(int64_t batch, int64_t seq, int64_t heads, int64_t dim) {
-  return {reinterpret_cast<void*>(0x10000),
-          batch,
-          seq,
-          heads,
-          dim,
-          batch > 1 ? seq * heads * dim : 0,
-          seq > 1 ? heads * dim : 0,
-          heads > 1 ? dim : 0};
+  return {.data = reinterpret_cast<void*>(0x10000),
+          .element = Element::bf16,
+          .batch = batch,
+          .seq = seq,
+          .heads = heads,
+          .dim = dim,
+          .stride_batch = batch > 1 ? seq * heads * dim : 0,
+          .stride_seq = seq > 1 ? heads * dim : 0,
+          .stride_head = heads > 1 ? dim : 0};
 }
 
 TEST(tensor_map, of_fixed_lengths_is_the_view) {
@@ -178,9 +180,9 @@ TEST(tensor_map, of_ragged_lengths_ends_where_each_sequence_ends) {
     const int64_t row = random() % seq;
     const bool packed = batch == 1;
     const int64_t first = packed ? random() % (seq - length + 1) : 0;  // of the sequence, in the packed tensor
-    const int64_t first_units = packed ? first * shape->unit : sequence * shape->row_step;
-    const int64_t end = int64_t{1} << 30;
-    const int64_t at[5] = {3, end - length + row, head, first_units + length * shape->unit, end};
+    const int64_t first_units = packed ? first * shape->units.row : sequence * shape->units.batch;
+    const int64_t end = map_rows;
+    const int64_t at[5] = {3, end - length + row, head, first_units + length * shape->units.row, end};
     for (const int64_t coordinate : at) EXPECT_LT(coordinate, int64_t{1} << 31);
     const auto [offset, inside] = access(*shape, at);
     EXPECT_EQ(inside, row < length);
@@ -195,38 +197,46 @@ TEST(tensor_map, of_ragged_lengths_ends_where_each_sequence_ends) {
 
 // ---- The kernel's argument --------------------------------------------------------------------------------------
 
+FwdParams params_of(const Plan& plan, const Views& views = {}, char* workspace = nullptr) {
+  return plain_params({plan, views, workspace}, std::get<ForwardStep>(plan.launches.at(0).step));
+}
+
 TEST(fwd_params, say_what_the_problem_says) {
-  const Plan plan = plan_of("fwd f16 b2 hq8 hkv2 sq100 skv200 d128 window64,3 topleft scale0.5");
+  const Plan plan = plan_of("fwd f16 b2 hq8 hkv2 sq100 skv200 d128 window64,3 topleft scale0.5 sink");
+  float sink[8] = {}, lse[2 * 8 * 100] = {};
+  char workspace[8];
   Views views;
-  views.o.stride_batch = 1000, views.o.stride_seq = 100, views.o.stride_head = 10;
-  views.lse_stride_batch = 800, views.lse_stride_head = 100;
-  unsigned long long counter = 0;
-  const FwdParams params = plain_params(plan, views, &counter);
+  views.o = {.element = Element::f16, .stride_batch = 1000, .stride_seq = 100, .stride_head = 10};
+  views.lse = view_of(tensors()[index_of(&Views::lse)], plan.problem, {lse, 0, 0, 0});
+  views.sink = view_of(tensors()[index_of(&Views::sink)], plan.problem, {sink, 0, 0, 0});
+  const FwdParams params = params_of(plan, views, workspace);
   EXPECT_EQ(params.heads_q, 8);
   EXPECT_EQ(params.heads_per_kv, 4);
   EXPECT_EQ(params.seq_q, 100);
   EXPECT_EQ(params.seq_kv, 200);
-  EXPECT_EQ(params.window_left, 64);
-  EXPECT_EQ(params.window_right, 3);
-  EXPECT_EQ(params.top_left, 1);
-  EXPECT_EQ(params.o_batch, 2000);
-  EXPECT_EQ(params.o_row, 200);
-  EXPECT_EQ(params.o_head, 20);
-  EXPECT_EQ(params.lse_batch, 800);
+  EXPECT_EQ(params.mask.left, 64);
+  EXPECT_EQ(params.mask.right, 3);
+  EXPECT_EQ(params.mask.top_left, 1);
+  EXPECT_EQ(params.o.batch, 2000);
+  EXPECT_EQ(params.o.row, 200);
+  EXPECT_EQ(params.o.head, 20);
+  EXPECT_EQ(params.lse.data, lse);
+  EXPECT_EQ(params.lse.batch, 800);
+  EXPECT_EQ(params.lse.head, 100);
+  EXPECT_EQ(params.sink, sink);
   EXPECT_FLOAT_EQ(params.scale_log2, 0.5f * 1.44269504f);
-  EXPECT_EQ(params.works, plan.order.works);
-  EXPECT_EQ(params.counter, &counter);
+  EXPECT_EQ(params.order, std::get<ForwardStep>(plan.launches[0].step).order);
+  EXPECT_EQ(static_cast<void*>(params.queue.counter), workspace + plan.workspace.tickets.offset);
 }
 
 TEST(fwd_params, have_no_bound_where_the_window_has_none) {
-  const FwdParams params = plain_params(plan_of("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64"), {}, nullptr);
-  EXPECT_EQ(params.window_left, no_bound);
-  EXPECT_EQ(params.window_right, no_bound);
+  const FwdParams params = params_of(plan_of("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64"));
+  EXPECT_EQ(params.mask.left, no_bound<int>);
+  EXPECT_EQ(params.mask.right, no_bound<int>);
 }
 
 TEST(fwd_params, turn_the_softcap_into_powers_of_two) {
-  const FwdParams params =
-      plain_params(plan_of("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64 scale0.25 softcap30"), {}, nullptr);
+  const FwdParams params = params_of(plan_of("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64 scale0.25 softcap30"));
   // The kernel: 2^(scale_log2 tanh), tanh = 1 - 2 / (2^(s cap_scale) + 1), for a score s before scaling.
   for (const double s : {-500.0, -3.0, 0.0, 1.0, 77.0}) {
     const double tanh = 1 - 2 / (std::exp2(s * params.cap_scale) + 1);
@@ -236,8 +246,7 @@ TEST(fwd_params, turn_the_softcap_into_powers_of_two) {
 
 TEST(fwd_params, have_another_tag_for_every_launch) {
   const Plan plan = plan_of("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64");
-  const unsigned first = plain_params(plan, {}, nullptr).ticket_tag,
-                 second = plain_params(plan, {}, nullptr).ticket_tag;
+  const unsigned first = params_of(plan).queue.tag, second = params_of(plan).queue.tag;
   EXPECT_NE(first, second);
   EXPECT_NE(first, 0u);
   EXPECT_NE(second, 0u);
@@ -265,7 +274,15 @@ TEST(compiler_report, notices_serialised_wgmma) {
       1);
 }
 
-const FwdVariant no_preset = {Dtype::bf16, 64, 64, 64, 32, 2, Mask::none, false, false};
+FwdVariant small_variant() {
+  return {.dtype = Dtype::bf16,
+          .dims = {64, 64},
+          .tiles = {64, 32, 2},
+          .mask = Mask::none,
+          .ragged = false,
+          .softcap = false};
+}
+const KernelSpec no_preset = kernel_of(small_variant());
 
 // A cache of its own and the compiler of the build, so that nothing of this machine matters.
 class CompileTest : public testing::Test {
@@ -292,8 +309,8 @@ TEST_F(CompileTest, compiles_once_then_finds_it_on_disk) {
   EXPECT_EQ(first->origin.substr(0, 6), "nvrtc ");
   const auto kernel = unpack(first->packed);
   ASSERT_TRUE(kernel);
-  EXPECT_EQ(kernel->facts.smem_bytes, fwd_smem_bytes(no_preset));
-  EXPECT_EQ(kernel->facts.params_bytes, static_cast<int>(sizeof(FwdParams)));
+  EXPECT_EQ(kernel->facts.smem_bytes, no_preset.smem_bytes);
+  EXPECT_EQ(kernel->facts.params_bytes, no_preset.params_bytes);
 
   const auto second = kernel_bytes(no_preset, 0);
   ASSERT_TRUE(second) << second.failure().text;
@@ -316,10 +333,13 @@ TEST_F(CompileTest, has_a_key_for_everything_that_changes_the_code) {
       for (const bool ragged : {false, true})
         for (const bool softcap : {false, true})
           for (const int dim : {64, 128}) {
-            const FwdVariant variant = {dtype, dim, 64, 64, 32, 2, mask, ragged, softcap};
-            const auto [at, fresh] = keys.emplace(compiler->key(variant).hex(), variant_name(variant));
-            EXPECT_TRUE(fresh) << at->second << " and " << variant_name(variant);
-            EXPECT_EQ(compiler->key(variant), compiler->key(variant));
+            FwdVariant variant = small_variant();
+            variant.dtype = dtype, variant.mask = mask, variant.ragged = ragged, variant.softcap = softcap;
+            variant.dims.qk = dim;
+            const KernelSpec spec = kernel_of(variant);
+            const auto [at, fresh] = keys.emplace(compiler->key(spec).hex(), spec.name);
+            EXPECT_TRUE(fresh) << at->second << " and " << spec.name;
+            EXPECT_EQ(compiler->key(spec), compiler->key(spec));
           }
 }
 
@@ -343,9 +363,9 @@ TEST_F(CompileTest, leaves_a_compiler_alone_that_is_newer_than_the_driver) {
 TEST_F(CompileTest, uses_a_preset_where_there_is_one) {
   if (preset_names().empty()) GTEST_SKIP() << "built with FROGHOPPER_PRESETS=OFF";
   setenv("FROGHOPPER_NVRTC", "/nowhere/libnvrtc.so", 1);
-  const auto variant = parse_variant(preset_names().front());
-  ASSERT_TRUE(variant);
-  const auto newer = kernel_bytes(*variant, 13000), older = kernel_bytes(*variant, 12090);
+  const auto spec = kernel_named(preset_names().front());
+  ASSERT_TRUE(spec);
+  const auto newer = kernel_bytes(*spec, 13000), older = kernel_bytes(*spec, 12090);
   ASSERT_TRUE(newer && older);
   EXPECT_EQ(newer->origin, "preset cuda13");
   EXPECT_EQ(older->origin, "preset cuda12");

@@ -57,8 +57,9 @@ TEST(tensors, views_have_the_extents_of_the_problem) {
   EXPECT_EQ(views->k.heads, 2);
   EXPECT_EQ(views->k.dim, 64);
   EXPECT_EQ(views->o.stride_seq, 8 * 128);
-  EXPECT_EQ(views->lse_stride_batch, 8 * 100);
-  EXPECT_EQ(views->lse_stride_head, 100);
+  EXPECT_EQ(views->lse.stride_batch, 8 * 100);
+  EXPECT_EQ(views->lse.stride_head, 100);
+  EXPECT_EQ(views->lse.stride_seq, 1);
 }
 
 TEST(tensors, packed_sequences_are_one_long_one) {
@@ -71,8 +72,8 @@ TEST(tensors, packed_sequences_are_one_long_one) {
   EXPECT_EQ(views->q.seq, 250);
   EXPECT_EQ(views->q.stride_batch, 0);
   EXPECT_EQ(views->v.seq, 500);
-  EXPECT_EQ(views->lse_stride_batch, 0);
-  EXPECT_EQ(views->lse_stride_head, 250);
+  EXPECT_EQ(views->lse.stride_batch, 0);
+  EXPECT_EQ(views->lse.stride_head, 250);
 }
 
 TEST(tensors, strides_of_extents_of_one_do_not_matter) {
@@ -147,19 +148,26 @@ const BadTensors bad_tensors[] = {
     {batched, [](fh_tensors& t) { t.lse = reinterpret_cast<float*>(uintptr_t{0x1002}); },
      "lse is at address 0x1002; its elements have 4 bytes and lie at multiples of that. Align it."},
     {packed, [](fh_tensors& t) { t.cu_seqlens_kv = nullptr; },
-     "cu_seqlens_kv is NULL; varlen needs the first row of each sequence, batch + 1 numbers. Set it."},
+     "cu_seqlens_kv is NULL; a problem with varlen needs the first row of each sequence and the end, batch + 1 "
+     "numbers. Set it."},
     {batched, [](fh_tensors& t) { t.cu_seqlens_q = somewhere<int32_t>(6); },
-     "cu_seqlens_q is set, but the problem is not varlen, so it would be ignored. Set varlen or leave it NULL."},
+     "cu_seqlens_q is set, but the problem has no varlen, so it would be ignored. Set varlen in the problem, or "
+     "leave "
+     "cu_seqlens_q NULL."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 seqused", [](fh_tensors& t) { t.seqused_kv = nullptr; },
      "seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one."},
     {batched, [](fh_tensors& t) { t.seqused_q = somewhere<int32_t>(8); },
-     "seqused_q is set, but the problem has no seqused, so it would be ignored. Set seqused or leave it NULL."},
+     "seqused_q is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or leave "
+     "seqused_q NULL."},
     {batched, [](fh_tensors& t) { t.seqused_kv = somewhere<int32_t>(8); },
-     "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused or leave it NULL."},
+     "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or "
+     "leave "
+     "seqused_kv NULL."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.sink = nullptr; },
-     "sink is NULL; a problem with a sink needs one float for each query head. Set it."},
+     "sink is NULL; a problem with sink needs one number for each query head. Set it."},
     {batched, [](fh_tensors& t) { t.sink = somewhere<float>(9); },
-     "sink is set, but the problem has no sink, so it would be ignored. Set sink in the problem or leave it NULL."},
+     "sink is set, but the problem has no sink, so it would be ignored. Set sink in the problem, or leave sink "
+     "NULL."},
 };
 
 TEST(tensors, every_mistake_has_its_own_message) {
@@ -175,6 +183,86 @@ TEST(tensors, every_mistake_has_its_own_message) {
     EXPECT_EQ(views.failure().status, FH_INVALID_TENSOR);
     EXPECT_TRUE(messages.insert(bad.message).second) << "twice: " << bad.message;
   }
+}
+
+// ---- The table ----
+
+std::string shape_of(const Problem& p, const Tensor& tensor) {
+  const Shape s = tensor.shape(p);
+  return std::to_string(s.batch) + " " + std::to_string(s.seq) + " " + std::to_string(s.heads) + " " +
+         std::to_string(s.dim) + " " + name_of(s.element);
+}
+
+struct Row {
+  const char *name, *shape;
+  Use use;
+};
+
+TEST(table, says_shape_and_use_of_every_tensor) {
+  const Problem all = problem_of("fwd f16 b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500 seqused sink");
+  const Row with_everything[] = {{"q", "1 250 8 64 fp16", Use::read},
+                                 {"k", "1 500 2 64 fp16", Use::read},
+                                 {"v", "1 500 2 128 fp16", Use::read},
+                                 {"o", "1 250 8 128 fp16", Use::written},
+                                 {"lse", "1 250 8 1 fp32", Use::may_write},
+                                 {"cu_seqlens_q", "1 4 1 1 int32", Use::read},
+                                 {"cu_seqlens_kv", "1 4 1 1 int32", Use::read},
+                                 {"seqused_q", "1 3 1 1 int32", Use::may_read},
+                                 {"seqused_kv", "1 3 1 1 int32", Use::may_read},
+                                 {"sink", "1 1 8 1 fp32", Use::read}};
+  ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
+  for (size_t i = 0; i < tensors().size(); ++i) {
+    const Tensor& tensor = tensors()[i];
+    EXPECT_STREQ(tensor.name, with_everything[i].name);
+    EXPECT_EQ(shape_of(all, tensor), with_everything[i].shape) << tensor.name;
+    EXPECT_EQ(tensor.use(all), with_everything[i].use) << tensor.name;
+    EXPECT_EQ(index_of(tensor.view), i) << tensor.name;
+  }
+  const Problem plain = problem_of(batched);
+  EXPECT_EQ(shape_of(plain, tensors()[index_of(&Views::v)]), "2 200 2 128 bf16");
+  EXPECT_EQ(shape_of(plain, tensors()[index_of(&Views::lse)]), "2 100 8 1 fp32");
+  for (const Tensor& tensor : tensors())
+    EXPECT_EQ(tensor.use(plain) == Use::absent, *tensor.option != '\0') << tensor.name;
+}
+
+// What a tensor's field gives is what was set, and nothing else of the struct changes.
+TEST(table, fields_are_apart) {
+  for (const Tensor& tensor : tensors()) {
+    fh_tensors t = fh_tensors_init();
+    tensor.field.set(t, {somewhere<void>(3), 5, 6, 7});
+    for (const Tensor& other : tensors()) {
+      const fh_tensor given = other.field.get(t);
+      EXPECT_EQ(given.data != nullptr, &other == &tensor) << tensor.name << ' ' << other.name;
+      if (&other == &tensor && tensor.field.strided()) { EXPECT_EQ(given.stride_seq, 6) << tensor.name; }
+    }
+  }
+}
+
+// Each option by itself: a tensor that it demands may not be missing, and none may be there without it.
+TEST(table, every_option_demands_its_tensors_and_refuses_others) {
+  for (const char* const option : {"", " varlen tq250 tkv500", " seqused", " sink"}) {
+    const Problem p = problem_of(std::string("fwd bf16 b2 hq8 hkv2 sq100 skv200 d64") + option);
+    for (const Tensor& tensor : tensors()) {
+      fh_tensors t = tensors_of(p);
+      ASSERT_TRUE(bind(p, t)) << option;
+      const Use use = tensor.use(p);
+      const bool demanded = use == Use::read || use == Use::written;
+      tensor.field.set(t, use == Use::absent ? fh_tensor{somewhere<void>(40), 0, 0, 0} : fh_tensor{});
+      const auto views = bind(p, t);
+      // Of seqused_q and seqused_kv one is enough; tensors_of gives the second.
+      const bool the_only_one = tensor.view == &Views::seqused_kv && use == Use::may_read;
+      EXPECT_EQ(static_cast<bool>(views), !demanded && use != Use::absent && !the_only_one) << option << tensor.name;
+      if (!views) { EXPECT_EQ(views.failure().text.find(tensor.name) == std::string::npos, false) << tensor.name; }
+    }
+  }
+}
+
+// Every address of every element lies where strides and extents say.
+TEST(table, views_find_their_rows) {
+  View x{.data = somewhere<void>(1), .element = Element::bf16, .batch = 2, .seq = 3, .heads = 4, .dim = 8};
+  x.stride_batch = 1000, x.stride_seq = 100, x.stride_head = 10;
+  EXPECT_EQ(x.at(1, 2, 3), 1230);
+  EXPECT_EQ(x.address(1, 2, 3), somewhere<char>(1) + 2460);
 }
 
 struct Lengths {

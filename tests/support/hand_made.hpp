@@ -79,8 +79,7 @@ class HandMade {
     const int64_t elements = view.batch * view.stride_batch;
     std::vector<unsigned char>& memory = memory_.emplace_back(elements * size_of(view.element) + 1);
     view.data = memory.data();
-    for (int64_t i = 0; i < elements; ++i)
-      store(view.data, i, view.element, std::numeric_limits<float>::quiet_NaN());
+    for (int64_t i = 0; i < elements; ++i) store(view.data, i, view.element, std::numeric_limits<float>::quiet_NaN());
   }
 
   void fill(View& view, const Value& value, Rows (*rows_of)(const Problem&, const Views&, int64_t)) {
