@@ -5,11 +5,11 @@
   bench/compare.py --library build/libfroghopper.so                       training_fwd beside cudnn and fa2
   bench/compare.py --library ... --rivals cudnn,fa3 --json bench/results/h200.jsonl --commit 1a2b3c4
   bench/compare.py --library ... --other old=old.so --other-variants fwd_variants.inc --only d128
-  bench/compare.py --library ... --check                                  errors against fp64 first
   bench/compare.py --library ... --device cpu --rivals torch --suite bench/suites/cpu_fwd.txt
 
 Needs PyTorch; on a GPU also one of Hopper's. A rival that is not installed is named and left out. Every cell is one
-turn group: its measurements may be divided by each other. What FLOPs and bytes are counted: bench/work.py.
+turn group: its measurements may be divided by each other. What FLOPs and bytes are counted: bench/work.py. Errors are
+not measured here but by `froghopper check tests/cases/exactness.txt`.
 """
 import argparse
 import datetime
@@ -26,7 +26,6 @@ import time
 import torch
 
 import contenders
-import exactness
 import other_process
 import turns
 import work
@@ -55,8 +54,6 @@ def arguments():
     p.add_argument("--budget", type=float, default=0, metavar="SECONDS", help="begin no further cell after this time")
     p.add_argument("--json", metavar="FILE.jsonl", help="append one line a measurement")
     p.add_argument("--commit", default=os.environ.get("FROGHOPPER_COMMIT", ""))
-    p.add_argument("--check", action="store_true", help="errors against fp64 before the times")
-    p.add_argument("--no-time", action="store_true", help="with --check: nothing else")
     return p.parse_args()
 
 
@@ -70,11 +67,7 @@ def main():
     if a.device == "cpu": facts |= {"cpu_bf16": other_process.bf16_instructions(), "torch": torch.__version__}
     described = f"froghopper {library.version()} {facts['commit']}, torch {torch.__version__}"
     note(f"{described}, {facts['gpu']}, driver {facts['driver']}")
-    bad = exactness.report(library, target, note) if a.check else 0
-    if not a.no_time:
-        rows = time_suite(a, library, target, clock, facts)
-        print_lowest(rows)
-    return 1 if bad else 0
+    print_lowest(time_suite(a, library, target, clock, facts))
 
 
 def time_suite(a, library, target, clock, facts):

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: the oracle's answers, for all rows or, where that would take minutes, for some of them.
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <atomic>
+#include <thread>
 
 #include "check/compare.hpp"
 #include "check/data.hpp"
@@ -115,19 +115,38 @@ RowProblem problem_of_row(const Problem& p, const Views& views, const RowId& id)
   return r;
 }
 
+struct RowAnswers {
+  oracle::Answers exact, same_precision;
+};
+
+// The oracle shares a problem's heads among the cores; a row is one head, so here the rows are shared.
+std::vector<RowAnswers> answers_of(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
+  std::vector<RowAnswers> answers(rows.size());
+  std::atomic<size_t> next{0};
+  const auto take_turns = [&] {
+    for (size_t i = next++; i < rows.size(); i = next++) {
+      const RowProblem one = problem_of_row(p, views, rows[i]);
+      answers[i] = {oracle::compute(one.problem, one.views), oracle::compute_same_precision(one.problem, one.views)};
+    }
+  };
+  std::vector<std::thread> others;
+  for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) others.emplace_back(take_turns);
+  take_turns();
+  for (std::thread& thread : others) thread.join();
+  return answers;
+}
+
 Reference some_rows(const Problem& p, const Views& views) {
   Reference r = written_tensors(p);
   const std::vector<RowId> rows = choose_rows(p);
-  for (const RowId& id : rows) {
-    const RowProblem one = problem_of_row(p, views, id);
-    const oracle::Answers exact = oracle::compute(one.problem, one.views),
-                          same_precision = oracle::compute_same_precision(one.problem, one.views);
-    for (Expected& expected : r) {
-      const size_t i = index_of(expected.tensor->view);
-      expected.rows.push_back(id);
-      expected.exact.insert(expected.exact.end(), exact[i].begin(), exact[i].end());
-      expected.same_precision.insert(expected.same_precision.end(), same_precision[i].begin(),
-                                     same_precision[i].end());
+  const std::vector<RowAnswers> answers = answers_of(p, views, rows);
+  for (Expected& expected : r) {
+    const size_t tensor = index_of(expected.tensor->view);
+    expected.rows = rows;
+    for (const auto& [exact, same_precision] : answers) {
+      expected.exact.insert(expected.exact.end(), exact[tensor].begin(), exact[tensor].end());
+      expected.same_precision.insert(expected.same_precision.end(), same_precision[tensor].begin(),
+                                     same_precision[tensor].end());
     }
   }
   return r;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "check/check.hpp"
@@ -128,6 +129,7 @@ TEST_F(Program, check_prints_a_row_a_case_and_counts) {
       run("check --backend cpu 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64' 'fwd f16 b1 hq1 hkv1 sq9 skv9 d8 : data=huge'");
   EXPECT_EQ(r.code, 0) << r.out << r.err;
   EXPECT_TRUE(has(r.out, "fwd f32 b1 hq1 hkv1 sq9 skv9 d64\n"));
+  EXPECT_TRUE(has(r.out, " rmse "));
   EXPECT_TRUE(has(r.out, "2 right, 0 wrong, 0 refused, 0 skipped\n"));
   EXPECT_EQ(r.err, "");
 
@@ -138,6 +140,29 @@ TEST_F(Program, check_prints_a_row_a_case_and_counts) {
   EXPECT_TRUE(has(file.out, "1 right, 0 wrong, 0 refused, 1 skipped"));
   EXPECT_TRUE(has(file.out, "why this case: why"));
   EXPECT_TRUE(has(file.out, "plan: fwd f32"));
+}
+
+// One line a case, so that tables of errors are made from results.
+TEST_F(Program, check_appends_json_lines) {
+  const std::string line = "fwd f32 b1 hq1 hkv1 sq9 skv9 d64";
+  const Ran r = run("check --backend cpu --commit abc --json " + path("errors.jsonl") + " '" + line +
+                    "' 'fwd bf16 b1 hq1 hkv1 sq9 skv9 d64 : data=outliers'");
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  std::istringstream lines(contents(path("errors.jsonl")));
+  std::vector<nlohmann::json> records;
+  for (std::string text; std::getline(lines, text);) records.push_back(nlohmann::json::parse(text));
+  ASSERT_EQ(records.size(), 2u);
+  for (const char* const key : {"problem", "case", "data", "tensor", "backend", "plan", "gpu", "error", "plain",
+                                "allowed", "relative", "rmse", "lse_error", "passed", "commit", "date"})
+    EXPECT_TRUE(records[0].contains(key)) << key;
+  EXPECT_EQ(records[0]["problem"], line);
+  EXPECT_EQ(records[0]["tensor"], "o");
+  EXPECT_EQ(records[0]["commit"], "abc");
+  EXPECT_EQ(records[0]["plan"].get<std::string>().rfind("cpu ", 0), 0u);
+  EXPECT_EQ(records[0]["passed"], true);
+  EXPECT_LT(records[0]["rmse"].get<double>(), records[0]["error"].get<double>());
+  EXPECT_EQ(records[1]["data"], "outliers");
+  EXPECT_EQ(run("check --backend cpu --json " + path("no/folder/x.jsonl") + " '" + line + "'").code, 5);
 }
 
 TEST_F(Program, check_refuses_malformed_cases_with_the_place) {

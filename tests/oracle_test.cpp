@@ -137,8 +137,8 @@ TEST(Oracle, LseIsTheLogOfTheSumOfExponentials) {
   }
 }
 
-// A row of a sequence that sees no key: o is 0, and its denominator is the sink alone. A row of no sequence, or one that
-// does not count, has no denominator.
+// A row of a sequence that sees no key: o is 0, and its denominator is the sink alone. A row of no sequence, or one
+// that does not count, has no denominator.
 TEST(Oracle, RowsThatSeeNothingAreZeroAndHaveTheSinkAsLse) {
   Problem p = packed_problem();
   for (const bool sink : {false, true}) {

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: the judge is judged. Results that are wrong in one place each are found, and the reference of some rows is
+// that of all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "check/backends.hpp"
+#include "check/compare.hpp"
+#include "check/data.hpp"
+#include "src/base/storage.hpp"
+#include "src/oracle/oracle.hpp"
+
+namespace froghopper::check {
+namespace {
+
+Case case_of(const std::string& line) {
+  const auto c = parse_case(line);
+  EXPECT_TRUE(c) << line << "\n" << (c ? "" : c.failure().text);
+  return c ? *c : Case{};
+}
+
+// A case with the oracle's plain loops as its result, to be spoilt.
+class Judge : public testing::Test {
+ protected:
+  void SetUp() override { start("fwd bf16 b2 hq2 hkv1 sq40 skv30 d64 causal sink : layout=padded"); }
+
+  void start(const std::string& line) {
+    c_ = case_of(line);
+    in_ = make_inputs(c_, 1);
+    const auto views = bind(c_.problem, in_->tensors);
+    ASSERT_TRUE(views);
+    views_ = *views;
+    before_ = hashes_of(c_.problem, *in_);
+    const oracle::Answers answers = oracle::compute_same_precision(c_.problem, views_);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if (!is_written(tensors()[i].use(c_.problem))) continue;
+      const View& view = views_.*tensors()[i].view;
+      auto next = answers[i].begin();
+      each_row(view, [&](int64_t at) {
+        for (int64_t c = 0; c < view.dim; ++c) store(view.data, at + c, view.element, static_cast<float>(*next++));
+      });
+    }
+  }
+
+  // visit(where the row begins)
+  static void each_row(const View& view, const std::function<void(int64_t)>& visit) {
+    for (int64_t b = 0; b < view.batch; ++b)
+      for (int64_t i = 0; i < view.seq; ++i)
+        for (int64_t head = 0; head < view.heads; ++head) visit(view.at(b, i, head));
+  }
+
+  float* lse() const { return views_.lse.as<float>(); }
+  int64_t place(int64_t b, int64_t row, int64_t head) const { return views_.o.at(b, row, head); }
+
+  std::string verdict() {
+    Outcome out;
+    judge(c_, views_, *in_, before_, out);
+    EXPECT_EQ(out.passed, out.why.empty());
+    return out.why;
+  }
+
+  Case c_;
+  std::unique_ptr<Inputs> in_;
+  Views views_;
+  Hashes before_;
+};
+
+TEST_F(Judge, accepts_what_plain_loops_compute) { EXPECT_EQ(verdict(), ""); }
+
+TEST_F(Judge, finds_an_element_that_was_not_written) {
+  std::memset(static_cast<uint16_t*>(views_.o.data) + place(1, 17, 1) + 63, 0xff, 2);
+  EXPECT_EQ(verdict(), "batch 1 row 17 head 1 column 63: o is NaN, or was not written");
+}
+
+TEST_F(Judge, finds_an_lse_that_was_not_written) {
+  std::memset(&lse()[(1 * 2 + 0) * 40 + 39], 0xff, 4);
+  EXPECT_EQ(verdict(), "batch 1 row 39 head 0: lse is NaN, or was not written");
+}
+
+TEST_F(Judge, finds_a_write_into_a_gap) {
+  static_cast<uint16_t*>(views_.o.data)[64] = 0;
+  EXPECT_EQ(verdict(), "o: byte 128 from its begin was written, which belongs to no row");
+}
+
+TEST_F(Judge, finds_a_write_before_the_tensor) {
+  lse()[-1] = 0;
+  EXPECT_EQ(verdict(), "lse: byte -4 from its begin was written, which belongs to no row");
+}
+
+TEST_F(Judge, finds_a_written_input) {
+  static_cast<uint16_t*>(views_.v.data)[-1] = 0;
+  EXPECT_EQ(verdict(), "v or memory beside it was written; it is only read");
+}
+
+TEST_F(Judge, finds_a_wrong_element) {
+  static_cast<uint16_t*>(views_.o.data)[place(0, 30, 1) + 5] ^= 0x40;
+  EXPECT_NE(verdict().find("batch 0 row 30 head 1 column 5: o is "), std::string::npos);
+}
+
+// Where its sequence has a sink, that is its lse.
+TEST_F(Judge, finds_a_row_that_sees_nothing_and_has_another_lse_than_its_sink) {
+  lse()[3] = 0;
+  EXPECT_NE(verdict().find("batch 0 row 3 head 0: lse is 0, exact "), std::string::npos);
+}
+
+TEST_F(Judge, finds_a_row_that_sees_nothing_and_has_a_finite_lse) {
+  start("fwd bf16 b2 hq2 hkv1 sq40 skv30 d64 causal : layout=padded");
+  lse()[3] = 0;
+  EXPECT_EQ(verdict(), "batch 0 row 3 head 0 sees no key: lse must be -inf and is 0");
+}
+
+TEST_F(Judge, finds_a_row_that_sees_nothing_and_has_an_output) {
+  static_cast<uint16_t*>(views_.o.data)[place(0, 3, 0) + 1] = 1;
+  EXPECT_NE(verdict().find("batch 0 row 3 head 0: all of o must be 0 there"), std::string::npos);
+}
+
+TEST_F(Judge, finds_an_lse_in_base_2) {
+  each_row(views_.lse, [&](int64_t at) { lse()[at] *= static_cast<float>(M_LOG2E); });
+  EXPECT_NE(verdict().find("lse is "), std::string::npos);
+}
+
+TEST_F(Judge, finds_an_lse_off_by_one_part_in_a_hundred_thousand) {
+  lse()[39] += 1e-5f * (1 + std::fabs(lse()[39]));
+  EXPECT_NE(verdict().find("batch 0 row 39 head 0: lse is "), std::string::npos);
+}
+
+// Errors below every bound of a single element, but all to the same side: R46.
+TEST_F(Judge, finds_errors_with_a_common_sign) {
+  start("fwd f32 b1 hq8 hkv8 sq500 skv60 d16");
+  EXPECT_EQ(verdict(), "");
+  start("fwd bf16 b1 hq8 hkv8 sq500 skv60 d16");
+  each_row(views_.o, [&](int64_t at) {
+    for (int64_t c = 0; c < views_.o.dim; ++c) {
+      uint16_t& bits = static_cast<uint16_t*>(views_.o.data)[at + c];
+      bits += random_bits(5, static_cast<uint64_t>(at + c)) % 4 == 0;  // a quarter of them one step further from zero
+    }
+  });
+  EXPECT_NE(verdict().find("mean gain of o is "), std::string::npos);
+}
+
+void expect_rows_of(const Expected& whole, const Expected& sampled) {
+  const size_t dim = whole.exact.size() / whole.rows.size();
+  for (size_t i = 0; i < sampled.rows.size(); ++i) {
+    const auto found = std::ranges::find(whole.rows, sampled.rows[i]);
+    ASSERT_NE(found, whole.rows.end());
+    const auto j = static_cast<size_t>(found - whole.rows.begin());
+    for (size_t c = 0; c < dim; ++c) {
+      ASSERT_EQ(sampled.exact[i * dim + c], whole.exact[j * dim + c]) << sampled.rows[i].row;
+      ASSERT_EQ(sampled.same_precision[i * dim + c], whole.same_precision[j * dim + c]) << sampled.rows[i].row;
+    }
+  }
+}
+
+// Masks, packed sequences, sinks and the end of the tensor: a sampled row must be the same problem as the whole.
+TEST(Reference, of_some_rows_agrees_with_that_of_all) {
+  for (const std::string line :
+       {"fwd f32 b2 hq4 hkv2 sq40 skv70 d16 window20,5 sink softcap3",
+        "fwd bf16 b4 hq2 hkv1 sq20 skv30 d8 varlen tq60 tkv90 causal : lens_q=20,0,7,13 lens_kv=30,5,0,30",
+        // Rows of a sequence that sees nothing have the sink as lse, those of no sequence do not.
+        "fwd f32 b4 hq2 hkv1 sq20 skv30 d8 varlen tq60 tkv90 seqused causal sink : lens_q=20,9,7,13 lens_kv=9,5,0,30 "
+        "used_q=20,9,7,4",
+        "fwd f16 b3 hq2 hkv2 sq20 skv30 d8 seqused causal topleft : layout=bhsd"}) {
+    const Case all = case_of(line);
+    const auto in = make_inputs(all, 1);
+    const auto views = bind(all.problem, in->tensors);
+    ASSERT_TRUE(views);
+    Case some = all;
+    some.sample_rows = true;
+    const Reference whole = make_reference(all, *views), sampled = make_reference(some, *views);
+    ASSERT_EQ(sampled.size(), whole.size());
+    for (size_t t = 0; t < whole.size(); ++t) {
+      SCOPED_TRACE(line + " " + whole[t].tensor->name);
+      ASSERT_EQ(sampled[t].tensor, whole[t].tensor);
+      ASSERT_GT(sampled[t].rows.size(), 50u);
+      expect_rows_of(whole[t], sampled[t]);
+    }
+  }
+}
+
+// A measure of every tensor that is written; rmse is over all elements, rows that see nothing included.
+TEST_F(Judge, measures_each_written_tensor) {
+  start("fwd f32 b1 hq1 hkv1 sq3 skv2 d8 causal");  // row 0 sees nothing
+  static_cast<float*>(views_.o.data)[place(0, 2, 0)] += 0.5f;
+  Outcome out;
+  judge(c_, views_, *in_, before_, out);
+  EXPECT_FALSE(out.passed);
+  ASSERT_EQ(out.measures.size(), 2u);
+  EXPECT_NEAR(out.of("o").error, 0.5, 1e-6);
+  EXPECT_NEAR(out.of("o").rmse, std::sqrt(0.25 / (3 * 8)), 1e-6);
+  EXPECT_LT(out.of("lse").error, 1e-6);
+  EXPECT_EQ(out.of("q").error, 0);
+}
+
+TEST(Workspace, guards_are_watched) {
+  auto workspace = garbage_workspace(16);
+  EXPECT_TRUE(guards_intact(workspace, 16));
+  workspace[workspace_guard_bytes + 3] ^= 1;
+  EXPECT_TRUE(guards_intact(workspace, 16));
+  workspace[workspace_guard_bytes + 16] ^= 1;
+  EXPECT_FALSE(guards_intact(workspace, 16));
+}
+
+}  // namespace
+}  // namespace froghopper::check
