@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "files/tensor_file.hpp"
+#include "files/source.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::files {
@@ -15,6 +15,8 @@ namespace froghopper::files {
 namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
+// What version 1 can say. Longer ones are for records, which are not read.
+constexpr size_t most_header_bytes = 65535;
 
 struct Name {
   const char* in_file;
@@ -61,19 +63,17 @@ struct Reader {
   }
 };
 
-Failure refuse(size_t byte, const std::string& why) { return {FH_INVALID_TENSOR, text("byte {}: {}", byte, why)}; }
-
 std::optional<Failure> read_descr(Reader& in, FileTensor& tensor) {
   const size_t at = in.at();
   const auto descr = in.take_text();
   if (!descr) return refuse(at, "descr is not a text; only plain types are read, not records");
   if (descr->starts_with('>')) {
-    return refuse(at, text("descr is '{}', big endian; only little endian is read. Save it with astype('<{}').",
-                           *descr, descr->substr(1)));
+    return refuse(at, text("descr is {}, big endian; only little endian is read. Save it with astype({}).",
+                           shown(*descr), shown(text("<{}", descr->substr(1)))));
   }
   const auto known = std::ranges::find_if(dtypes, [&](const Name& n) { return *descr == n.in_file; });
   if (known == std::end(dtypes)) {
-    return refuse(at, text("descr is '{}'; it must be <f2, <f4, <i4 or <i8. For bf16 use safetensors.", *descr));
+    return refuse(at, text("descr is {}; it must be <f2, <f4, <i4 or <i8. For bf16 use safetensors.", shown(*descr)));
   }
   tensor.element = known->element;
   return {};
@@ -107,7 +107,7 @@ std::optional<Failure> read_dictionary(Reader& in, FileTensor& tensor) {
     const size_t at = in.at();
     const auto key = in.take_text();
     if (!key || !in.take(":")) return refuse(at, "the header has something that is no key with a colon");
-    if (++seen[*key] > 1) return refuse(at, text("the header has two entries '{}'", *key));
+    if (++seen[*key] > 1) return refuse(at, text("the header has two entries {}", shown(*key)));
     std::optional<Failure> failure;
     if (*key == "descr") {
       failure = read_descr(in, tensor);
@@ -116,7 +116,7 @@ std::optional<Failure> read_dictionary(Reader& in, FileTensor& tensor) {
     } else if (*key == "shape") {
       failure = read_shape(in, tensor);
     } else {
-      failure = refuse(at, text("the header has an unknown entry '{}'", *key));
+      failure = refuse(at, text("the header has an unknown entry {}", shown(*key)));
     }
     if (failure) return failure;
     if (in.take(",")) continue;
@@ -131,33 +131,43 @@ std::optional<Failure> read_dictionary(Reader& in, FileTensor& tensor) {
 
 }  // namespace
 
-Result<FileTensor> parse_npy(std::string_view bytes) {
-  if (!bytes.starts_with(magic)) return refuse(0, "the file does not begin with \\x93NUMPY");
-  const auto byte = [&](size_t i) { return size_t{static_cast<unsigned char>(bytes[i])}; };
-  if (bytes.size() < 10) return refuse(bytes.size(), "the file ends before its header");
+Result<FileTensor> parse_npy(const Source& source) {
+  const uint64_t file_bytes = source.size();
+  const auto first = read_text(source, 0, std::min<uint64_t>(file_bytes, magic.size() + 6));
+  if (!first) return first.failure();
+  if (!first->starts_with(magic)) return refuse(0, "the file does not begin with \\x93NUMPY");
+  const auto byte = [&](size_t i) { return size_t{static_cast<unsigned char>((*first)[i])}; };
+  if (file_bytes < 10) return refuse(file_bytes, "the file ends before its header");
   const size_t version = byte(6);
   if (version < 1 || version > 3) return refuse(6, text("version {} is unknown; it is 1, 2 or 3", version));
   const size_t length_bytes = version == 1 ? 2 : 4, begin = 8 + length_bytes;
-  if (bytes.size() < begin) return refuse(bytes.size(), "the file ends within the length of its header");
+  if (file_bytes < begin) return refuse(file_bytes, "the file ends within the length of its header");
   size_t length = 0;
   for (size_t i = 0; i < length_bytes; ++i) length |= byte(8 + i) << 8 * i;
-  if (length > bytes.size() - begin) {
-    return refuse(8, text("the header has {} bytes, but only {} follow", length, bytes.size() - begin));
+  if (length > file_bytes - begin) {
+    return refuse(8, text("the header has {} bytes, but only {} follow", length, file_bytes - begin));
+  }
+  if (length > most_header_bytes) {
+    return refuse(8, text("the header has {} bytes; that of a plain type has {} at most", length, most_header_bytes));
   }
 
+  const auto header = read_text(source, begin, length);
+  if (!header) return header.failure();
   FileTensor tensor;
-  Reader in{bytes.substr(begin, length), begin};
+  Reader in{*header, begin};
   if (const auto failure = read_dictionary(in, tensor)) return *failure;
   int64_t size = size_of(tensor.element);
   for (const int64_t extent : tensor.shape) {
     if (__builtin_mul_overflow(size, extent, &size))
       return refuse(begin, "shape has more elements than 63 bits count");
   }
-  const std::string_view data = bytes.substr(begin + length);
-  if (static_cast<uint64_t>(size) != data.size()) {
-    return refuse(begin + length, text("shape and descr make {} bytes, but {} follow", size, data.size()));
+  const uint64_t data_begin = begin + length, data_bytes = file_bytes - data_begin;
+  if (static_cast<uint64_t>(size) != data_bytes) {
+    return refuse(data_begin, text("shape and descr make {} bytes, but {} follow", size, data_bytes));
   }
-  tensor.bytes.assign(data.begin(), data.end());
+  auto data = read_bytes(source, data_begin, data_bytes);
+  if (!data) return data.failure();
+  tensor.bytes = std::move(*data);
   return tensor;
 }
 

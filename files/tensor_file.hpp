@@ -30,9 +30,10 @@ std::string print_safetensors(const TensorFile&);
 Result<FileTensor> parse_npy(std::string_view bytes);
 Result<std::string> print_npy(const FileTensor&);  // .npy has no bf16
 
-// By file. Failures begin with the path.
+// By file. Failures begin with the path. Only regular files are read, and a file is judged before memory is taken.
 Result<TensorFile> read_safetensors(const std::string& path);
 Result<FileTensor> read_npy(const std::string& path);
-Result<void> write_file(const std::string& path, std::string_view bytes);  // whole or not at all, by rename
+// Whole or not at all, by rename; a signal that ends the process meanwhile leaves no part of it. A link is followed.
+Result<void> write_file(const std::string& path, std::string_view bytes);
 
 }  // namespace froghopper::files
