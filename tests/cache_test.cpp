@@ -2,12 +2,14 @@
 // Claims: a kernel file is taken whole or not at all, whoever else reads and writes it at the same time, and a cache
 // that cannot be used is no error.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <thread>
 
@@ -107,6 +109,40 @@ TEST_F(CacheTest, goes_without_a_folder_that_cannot_be_written) {
   const DiskCache nowhere("");
   EXPECT_FALSE(nowhere.store("k", key_of(1), pack(kernel_of(1, 'x'))));
   EXPECT_FALSE(nowhere.load("k", key_of(1)));
+}
+
+// A pipe would be waited for, a device would fill the memory, and so would a file with a hole of a terabyte.
+TEST_F(CacheTest, passes_over_what_is_no_kernel_file_and_replaces_it) {
+  const DiskCache cache(folder);
+  const std::string packed = pack(kernel_of(1, 'x')), target = cache.path("k", key_of(1));
+  const auto pipe = [&] { return mkfifo(target.c_str(), 0600) == 0; };
+  const auto device = [&] { return symlink("/dev/zero", target.c_str()) == 0; };
+  const auto hole = [&] { return overwrite(target, packed), truncate(target.c_str(), int64_t{1} << 40) == 0; };
+  const auto promise = [&] {  // a header that speaks of a terabyte, and a hole as large
+    std::string says = packed.substr(0, packed_header_bytes);
+    const uint64_t cubin_bytes = uint64_t{1} << 40;
+    says.replace(16, sizeof cubin_bytes, reinterpret_cast<const char*>(&cubin_bytes), sizeof cubin_bytes);
+    overwrite(target, says);
+    return truncate(target.c_str(), static_cast<off_t>(packed_header_bytes + cubin_bytes)) == 0;
+  };
+  for (const std::function<bool()>& put : {std::function<bool()>(pipe), {device}, {hole}, {promise}}) {
+    fs::remove(target);
+    ASSERT_TRUE(put());
+    EXPECT_FALSE(cache.load("k", key_of(1)));
+    ASSERT_TRUE(cache.store("k", key_of(1), packed));
+    EXPECT_EQ(cache.load("k", key_of(1)), packed);
+  }
+}
+
+TEST_F(CacheTest, lets_others_read_as_far_as_the_umask_does) {
+  const DiskCache cache(folder);
+  const mode_t before = umask(0027);
+  EXPECT_TRUE(cache.store("k", key_of(1), pack(kernel_of(1, 'x'))));
+  umask(0002);
+  EXPECT_TRUE(cache.store("k", key_of(2), pack(kernel_of(2, 'x'))));
+  umask(before);
+  EXPECT_EQ(fs::status(cache.path("k", key_of(1))).permissions(), fs::perms(0640));
+  EXPECT_EQ(fs::status(cache.path("k", key_of(2))).permissions(), fs::perms(0664));
 }
 
 // One of several writers' files, whole, or nothing yet.

@@ -26,7 +26,7 @@ struct Header {
   KernelFacts facts;
   char reserved[56];
 };
-static_assert(sizeof(Header) == 128);
+static_assert(sizeof(Header) == packed_header_bytes);
 constexpr char magic[8] = {'f', 'h', 'k', 'e', 'r', 'n', '0', '1'};
 constexpr size_t checked_from = offsetof(Header, cubin_bytes);
 
@@ -73,6 +73,13 @@ std::optional<KernelView> unpack(std::string_view bytes) {
   if (!header || std::memcmp(header->magic, magic, sizeof magic) != 0) return {};
   if (header->cubin_bytes != bytes.size() - sizeof(Header) || header->checksum != checksum(bytes)) return {};
   return KernelView{header->key, header->facts, bytes.substr(sizeof(Header))};
+}
+
+std::optional<uint64_t> packed_bytes(std::string_view beginning) {
+  constexpr uint64_t most = 64 << 20;  // cubins have less than 1 MB; what says more is none
+  const auto header = read<Header>(beginning, 0);
+  if (!header || std::memcmp(header->magic, magic, sizeof magic) != 0 || header->cubin_bytes > most) return {};
+  return sizeof(Header) + header->cubin_bytes;
 }
 
 std::optional<int32_t> cubin_constant(std::string_view cubin, std::string_view name) {

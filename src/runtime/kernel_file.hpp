@@ -40,6 +40,10 @@ struct KernelView {
 };
 std::optional<KernelView> unpack(std::string_view bytes);
 
+// How many bytes a kernel file says that it has, from its first packed_header_bytes; nothing if it is none.
+inline constexpr size_t packed_header_bytes = 128;
+std::optional<uint64_t> packed_bytes(std::string_view beginning);
+
 // Values of the constants that every kernel carries, read from the cubin's symbol table; no driver is needed.
 std::optional<int32_t> cubin_constant(std::string_view cubin, std::string_view name);
 
