@@ -26,6 +26,7 @@ inline double visible_pairs(const Problem& p, int64_t rows_q, int64_t rows_kv) {
 
 // lengths: host memory, read where sequences have lengths of their own.
 inline double flops(const Problem& p, const Views& lengths) {
+  if (p.batch == 0 || p.rows_q() == 0) return 0;  // no row needs memory then, so seq or batch may be beyond counting
   double pairs = 0;
   if (p.varlen || p.seqused) {
     for (int64_t b = 0; b < p.batch; ++b)

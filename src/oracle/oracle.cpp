@@ -145,6 +145,7 @@ Forward attend(const Problem& p, const Views& views) {
   Forward result;
   result.o.assign(p.rows_q() * p.heads_q * p.dim_v, 0.0);
   result.lse.assign(p.rows_q() * p.heads_q, -std::numeric_limits<double>::infinity());
+  if (result.lse.empty()) return result;  // there may be any number of sequences without rows
   const Dense dense(p);
   for_each(p.batch * p.heads_q, [&](int64_t pair) {
     const Sequence s(p, views, pair / p.heads_q);
@@ -225,6 +226,7 @@ Gradients backward(const Problem& p, const Views& views, const std::vector<doubl
   g.k.assign(p.rows_kv() * p.heads_kv * p.dim_qk, 0.0);
   g.v.assign(p.rows_kv() * p.heads_kv * p.dim_v, 0.0);
   g.sink.assign(p.sink ? p.heads_q : 0, 0.0);
+  if (f.lse.empty()) return g;  // as in attend
   // The query heads of one key head add to the same grad_k and grad_v, so one turn takes all of them.
   for_each(p.heads_kv, [&](int64_t head_kv) {
     const int64_t group = p.heads_q / p.heads_kv;
