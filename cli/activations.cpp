@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 
 #include "files/tensor_file.hpp"
@@ -31,15 +32,24 @@ std::vector<std::string> split(const std::string& paths) {
   return list;
 }
 
-Result<TensorFile> read_files(const std::string& in) {
-  const auto paths = split(in);
+bool is_npy(const std::string& path) { return path.ends_with(".npy"); }
+
+// The paths that a user's words name. Commas are part of a path where it is the only way to read them: in several
+// words, in a .safetensors, and in a word that is the name of a file.
+std::vector<std::string> paths_of(const std::vector<std::string>& in) {
+  std::error_code error;
+  const bool one = in.size() == 1 && !in[0].ends_with(".safetensors") && !std::filesystem::exists(in[0], error);
+  return one ? split(in[0]) : in;
+}
+
+Result<TensorFile> read_files(const std::vector<std::string>& in) {
+  const auto paths = paths_of(in);
   if (paths.size() == 1 && paths[0].ends_with(".safetensors")) return files::read_safetensors(paths[0]);
-  const bool npy = std::ranges::all_of(paths, [](const std::string& p) { return p.ends_with(".npy"); });
-  if (!npy || paths.size() < 3 || paths.size() > 4) {
+  if (paths.size() < 3 || paths.size() > 4 || !std::ranges::all_of(paths, is_npy)) {
     return wrong(
-        text("the input is {}; it is one .safetensors, or three or four .npy with commas between. Write "
-             "Q.npy,K.npy,V.npy or Q.npy,K.npy,V.npy,CU_SEQLENS.npy.",
-             in));
+        text("the input is {}; it is one .safetensors, or three or four .npy. Write Q.npy K.npy V.npy or "
+             "Q.npy K.npy V.npy CU_SEQLENS.npy, with blanks or commas between.",
+             joined(in, " ")));
   }
   static constexpr const char* names[] = {"q", "k", "v", "cu_seqlens"};
   TensorFile file;
@@ -227,8 +237,8 @@ void keep_tensors(Activations& a, QKV& qkv) {
 
 }  // namespace
 
-Result<Activations> load_activations(const std::string& path, const Wishes& wishes) {
-  auto file = read_files(path);
+Result<Activations> load_activations(const std::vector<std::string>& paths, const Wishes& wishes) {
+  auto file = read_files(paths);
   if (!file) return file.failure();
   const bool packed = file->tensors.contains("cu_seqlens") || file->tensors.contains("cu_seqlens_q") ||
                       file->tensors.contains("cu_seqlens_kv");

@@ -25,8 +25,8 @@ struct Activations {
 };
 
 // IN.safetensors with tensors q, k, v and, if wanted, cu_seqlens (or cu_seqlens_q and cu_seqlens_kv), seqused_q,
-// seqused_kv, sink; or Q.npy,K.npy,V.npy[,CU_SEQLENS.npy].
-Result<Activations> load_activations(const std::string& in, const Wishes&);
+// seqused_kv, sink; or Q.npy K.npy V.npy [CU_SEQLENS.npy], as words or as one word with commas between.
+Result<Activations> load_activations(const std::vector<std::string>& in, const Wishes&);
 
 // OUT.safetensors with o, lse if wanted, the metadata of the input and the problem line; or OUT.npy and, with lse,
 // OUT.lse.npy beside it. Returns what was written, for people.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: froghopper attend, attention on tensors from files.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -15,7 +16,8 @@ namespace froghopper::cli {
 namespace {
 
 struct Options {
-  std::string in, out, backend = "auto";
+  std::vector<std::string> in;
+  std::string out, backend = "auto";
   Wishes wishes;
   bool lse = false, check = false;
   int repeat = 5;
@@ -24,8 +26,42 @@ struct Options {
 constexpr const char* examples =
     "Examples:\n"
     "  froghopper attend data/minilm_alice.safetensors -o out.safetensors --lse --check\n"
-    "  froghopper attend q.npy,k.npy,v.npy -o o.npy --causal --backend cpu\n"
+    "  froghopper attend q.npy k.npy v.npy -o o.npy --causal --backend cpu\n"
     "  froghopper attend in.safetensors -o out.safetensors --window 512,0 --softcap 30";
+
+// Validators return what is wrong. The command line's own reader takes numbers that the type cannot hold: a scale of
+// 1e-60 would become 0, which asks for the default, and a window of 99999999999999999999 the largest there is.
+template <class T>
+std::string number_in(std::string_view value, T& number, const char* range) {
+  if (value.starts_with('+')) value.remove_prefix(1);
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc::result_out_of_range) return text("{} is out of the range of {}.", value, range);
+  if (error != std::errc() || end != value.data() + value.size()) return text("{} is not a number.", value);
+  return {};
+}
+
+// "LEFT,RIGHT"
+std::string read_window(const std::string& value, std::vector<int64_t>& window) {
+  const size_t comma = std::min(value.find(','), value.size());
+  int64_t left = 0, right = 0;
+  std::string why = number_in(value.substr(0, comma), left, "64 bits");
+  if (why.empty() && comma == value.size()) why = text("{} is one number; LEFT,RIGHT are two.", value);
+  if (why.empty()) why = number_in(value.substr(comma + 1), right, "64 bits");
+  window = {left, right};
+  return why;
+}
+
+std::string is_window(const std::string& value) {
+  std::vector<int64_t> window;
+  return read_window(value, window);
+}
+
+std::string positive_float(const std::string& value) {
+  float number = 0;
+  std::string why = number_in(value, number, "a float, 1e-45 to 3.4e38");
+  if (why.empty() && !(number > 0 && std::isfinite(number))) why = text("{} is not positive and finite.", value);
+  return why;
+}
 
 // Refused before anything is computed.
 std::string bad_output(const Options& options, Dtype dtype) {
@@ -96,7 +132,7 @@ int run(const Options& options) {
   }
   const auto written = save_activations(options.out, *a, options.lse);
   if (!written) return complain(written.failure());
-  std::printf("wrote     %s\n", written->c_str());
+  std::printf("wrote     %s\n", printable(*written).c_str());
   return code;
 }
 
@@ -112,21 +148,24 @@ void attend_command(CLI::App& program, int& exit_code) {
       "sink;\n"
       "its metadata is passed through.");
   command->footer(examples);
-  command->add_option("input", options->in, "IN.safetensors, or Q.npy,K.npy,V.npy[,CU_SEQLENS.npy]")
+  command->add_option("input", options->in, "IN.safetensors, or Q.npy K.npy V.npy [CU_SEQLENS.npy], also with commas")
       ->required()
       ->type_name("IN");
   command->add_option("-o,--output", options->out, "OUT.safetensors or OUT.npy")->required()->type_name("OUT");
   Wishes& w = options->wishes;
   auto* causal = command->add_flag("--causal", w.causal, "the last query sees the last key, those before see fewer");
-  command->add_option("--window", w.window, "keys seen before and after the query's own; -1: all")
-      ->delimiter(',')
-      ->expected(2)
+  // One word and not two, or "--window 1,2 in.safetensors" would take the file for a number.
+  command
+      ->add_option_function<std::string>(
+          "--window", [options](const std::string& value) { read_window(value, options->wishes.window); },
+          "keys seen before and after the query's own; -1: all")
+      ->check(is_window)
       ->type_name("LEFT,RIGHT")
       ->excludes(causal);
   command->add_flag("--top-left", w.top_left, "causal or window: the first query is level with the first key");
-  command->add_option("--scale", w.scale, "of q k^T; by default 1/sqrt(dim)")->check(CLI::PositiveNumber);
+  command->add_option("--scale", w.scale, "of q k^T; by default 1/sqrt(dim)")->check(positive_float);
   command->add_option("--softcap", w.softcap, "scores become C tanh(score / C)")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_float)
       ->type_name("C");
   add_backend_option(*command, options->backend);
   command->add_flag("--lse", options->lse, "also write the log of every row's denominator");

@@ -4,13 +4,20 @@
 
 #include <filesystem>
 
+#include "cli/commands.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
 
 Result<std::vector<check::Case>> cases_of(const std::string& what) {
   // A case line has blanks; a path that has some still begins with none of the operations.
-  if (!what.starts_with("fwd ") && std::filesystem::exists(what)) return check::read_cases(what);
+  std::error_code error;  // a line may be longer than a path can be
+  if (!what.starts_with("fwd ") && std::filesystem::exists(what, error)) {
+    auto cases = check::read_cases(what);
+    if (!cases) return cases;
+    for (check::Case& c : *cases) c.reason = printable(c.reason);  // words of the file, and they will be printed
+    return cases;
+  }
   auto one = check::parse_case(what);
   if (one) return std::vector<check::Case>{*one};
   if (what.find(' ') == std::string::npos) {

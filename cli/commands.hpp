@@ -6,6 +6,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 
 #include "src/base/result.hpp"
 
@@ -28,8 +29,12 @@ void attend_command(CLI::App& program, int& exit_code);
 // --backend, the same for every command that computes.
 void add_backend_option(CLI::App& command, std::string& backend);
 
-// Prints "froghopper: TEXT" to stderr and returns the code, so that a command can end with `exit_code =
-// complain(...)`.
+// What a file or its name says, safe to print on a terminal: control characters and broken UTF-8 become \x1b and the
+// like. Line ends stay.
+std::string printable(std::string_view);
+
+// Prints "froghopper: TEXT", made printable, to stderr and returns the code, so that a command can end with
+// `exit_code = complain(...)`.
 int complain(int code, const std::string& text);
 int exit_code_of(fh_status status);
 inline int complain(const Failure& failure) { return complain(exit_code_of(failure.status), failure.text); }

@@ -3,8 +3,12 @@
 #include <froghopper/froghopper.h>
 
 #include <cstdio>
+#include <iostream>
+#include <new>
+#include <stdexcept>
 
 #include "cli/commands.hpp"
+#include "src/base/text.hpp"
 
 namespace froghopper::cli {
 
@@ -21,6 +25,9 @@ constexpr const char* description =
 constexpr const char* footer =
     "Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 no device that serves, 4 unsupported problem,\n"
     "5 running or writing failed. Results are on stdout, progress and errors on stderr.";
+
+constexpr const char* no_memory =
+    "the system gives no memory for the tensors; all of them have to fit at once. Make the problem smaller.";
 
 int run(int argc, char** argv) {
   CLI::App program(description, "froghopper");
@@ -41,10 +48,43 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+// Bytes of the UTF-8 character that begins the text; 0 where none does that a terminal should see.
+size_t character(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return (first >= 0x20 && first != 0x7f) || first == '\n' || first == '\t';
+  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || bytes > text.size()) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if (byte(i) < 0x80 || byte(i) > 0xbf) return 0;
+  }
+  return first == 0xc2 && byte(1) < 0xa0 ? 0 : bytes;  // U+0080 to U+009F control a terminal too
+}
+
+// What a disk did not take shows when the last of it is flushed, after every command: here. --help goes through cout.
+int after_output(int code) {
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && !std::ferror(stdout) && std::cout) return code;
+  complain(exit_run_failed,
+           "writing to stdout failed, so the results are not complete. Send them where there is room.");
+  return code == exit_ok ? exit_run_failed : code;
+}
+
 }  // namespace
 
+std::string printable(std::string_view bytes) {
+  std::string safe;
+  while (!bytes.empty()) {
+    const size_t n = character(bytes);
+    safe += n > 0 ? std::string(bytes.substr(0, n)) : text("\\x{:02x}", static_cast<unsigned char>(bytes[0]));
+    bytes.remove_prefix(n > 0 ? n : 1);
+  }
+  return safe;
+}
+
 int complain(int code, const std::string& text) {
-  std::fprintf(stderr, "froghopper: %s\n", text.c_str());
+  std::fprintf(stderr, "froghopper: %s\n", printable(text).c_str());
   return code;
 }
 
@@ -71,9 +111,12 @@ int exit_code_of(fh_status status) {
 }  // namespace froghopper::cli
 
 int main(int argc, char** argv) {
+  using namespace froghopper::cli;
   try {
-    return froghopper::cli::run(argc, argv);
-  } catch (const std::exception& e) {  // out of memory, mostly: inputs of a case live in host memory
-    return froghopper::cli::complain(froghopper::cli::exit_run_failed, e.what());
-  }
+    return after_output(run(argc, argv));
+  } catch (const std::bad_alloc&) {
+    return complain(exit_run_failed, no_memory);
+  } catch (const std::length_error&) {  // more than a vector can ever have
+    return complain(exit_run_failed, no_memory);
+  } catch (const std::exception& e) { return complain(exit_run_failed, e.what()); }
 }

@@ -1,78 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: the program froghopper as a script sees it: what it prints where, and its exit codes.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-
-#include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-
+// tests: the program froghopper as a script sees it: what it prints where, and its exit codes. Its command attend has a
+// file of its own.
 #include "check/check.hpp"
-#include "files/tensor_file.hpp"
+#include "tests/support/program.hpp"
 
 namespace froghopper::files {
 namespace {
-
-struct Ran {
-  int code = -1;
-  std::string out, err;
-};
-
-std::string contents(const std::string& path) {
-  std::stringstream all;
-  all << std::ifstream(path).rdbuf();
-  return all.str();
-}
-
-class Program : public testing::Test {
- protected:
-  // A folder of its own, as tests run side by side.
-  void SetUp() override {
-    folder_ = testing::TempDir() + "froghopper_cli_" + testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-
-  // arguments as a shell reads them
-  Ran run(const std::string& arguments) const {
-    const std::string command =
-        std::string(FROGHOPPER_PROGRAM) + " " + arguments + " >" + path("stdout") + " 2>" + path("stderr");
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(path("stdout")), contents(path("stderr"))};
-  }
-
-  void write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-  }
-
-  std::string folder_;
-};
-
-testing::AssertionResult has(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "\"" << part << "\" is not in:\n" << text;
-}
-
-FileTensor ones(Element element, std::vector<int64_t> shape) {
-  FileTensor t{element, std::move(shape), {}};
-  int64_t numbers = 1;
-  for (const int64_t extent : t.shape) numbers *= extent;
-  const std::array<unsigned char, 4> fp32{0, 0, 0x80, 0x3f}, fp16{0, 0x3c, 0, 0}, int32{1, 0, 0, 0};
-  const auto& one = element == Element::f16 ? fp16 : element == Element::f32 ? fp32 : int32;
-  for (int64_t i = 0; i < numbers; ++i) t.bytes.insert(t.bytes.end(), one.begin(), one.begin() + size_of(element));
-  return t;
-}
-
-TensorFile small_file() {
-  TensorFile file;
-  for (const char* const name : {"q", "k", "v"}) file.tensors[name] = ones(Element::f32, {1, 3, 2, 8});
-  return file;
-}
 
 TEST_F(Program, without_or_with_unknown_words_says_so_on_stderr) {
   for (const char* const arguments : {"", "chck", "check --backend tpu", "attend", "attend x.npy", "check --nonsense",
@@ -98,13 +31,70 @@ TEST_F(Program, helps_with_examples) {
 TEST_F(Program, info_names_what_it_looks_for_and_what_is_supported) {
   const Ran r = run("info");
   EXPECT_EQ(r.code, 0);
-  for (const char* const word : {"driver", "NVRTC", "presets", "serves", "cache", "CPU f32", "| causal |"}) {
+  for (const char* const word : {"driver", "NVRTC", "presets", "serves", "cache", "CPU        cpu ", "| causal |"}) {
     EXPECT_TRUE(has(r.out, word));
   }
   EXPECT_EQ(r.err, "");
   const Ran table = run("info --support-table");
   EXPECT_EQ(table.out.find("Head dims are"), 0u);
   EXPECT_TRUE(has(r.out, table.out));
+}
+
+TEST_F(Program, info_has_one_line_for_the_cpu) {
+  const std::string out = run("info").out;
+  EXPECT_EQ(out.find("\nCPU"), out.rfind("\nCPU"));
+}
+
+// A full disk: what was not written is not a result.
+TEST_F(Program, fails_where_its_output_does_not_arrive) {
+  write("in.safetensors", print_safetensors(small_file()));
+  const std::string line = "'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'";
+  const std::string all[] = {"info",
+                             "--help",
+                             "--version",
+                             "attend --help",
+                             "explain --target cpu " + line,
+                             "check --backend cpu " + line,
+                             "bench --backend cpu --ms 1 --rounds 1 " + line,
+                             "attend --backend cpu " + path("in.safetensors") + " -o " + path("out.safetensors")};
+  for (const std::string& arguments : all) {
+    const Ran r = run(arguments, "/dev/full");
+    EXPECT_EQ(r.code, 5) << arguments;
+    EXPECT_TRUE(has(r.err, "writing to stdout failed")) << arguments;
+  }
+  EXPECT_EQ(run("check --backend tpu", "/dev/full").code, 2);  // nothing was to be written there
+}
+
+// More sequences than anything can count to, and not a row in them.
+TEST_F(Program, does_not_count_sequences_without_rows) {
+  for (const char* const line : {"fwd f32 b9007199254740991 hq1 hkv1 sq0 skv0 d8",
+                                 "fwd f32 b1 hq9007199254740991 hkv9007199254740991 sq0 skv0 d8",
+                                 "fwd f32 b0 hq1 hkv1 sq9007199254740 skv9 d8 causal"}) {
+    const Ran checked = run(std::string("check --backend cpu '") + line + "'");
+    EXPECT_EQ(checked.code, 0) << checked.out << checked.err;
+    const Ran timed = run(std::string("bench --backend cpu --ms 1 --rounds 1 '") + line + "'");
+    EXPECT_EQ(timed.code, 0) << timed.out << timed.err;
+  }
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+           {1'000'000'000'000'000, 0, 1, 8}, {1, 0, 1'000'000'000'000'000, 8}, {0, 1'000'000'000'000'000, 1, 8}}) {
+    TensorFile file;
+    for (const char* const name : {"q", "k", "v"}) file.tensors[name] = {Element::f32, shape, {}};
+    write("in.safetensors", print_safetensors(file));
+    const Ran r =
+        run("attend --backend cpu --check --lse " + path("in.safetensors") + " -o " + path("out.safetensors"));
+    ASSERT_EQ(r.code, 0) << r.out << r.err;
+    EXPECT_EQ(read_safetensors(path("out.safetensors"))->tensors.at("o").shape, shape);
+  }
+}
+
+TEST_F(Program, says_in_words_that_there_is_no_memory) {
+  for (const char* const line : {"fwd f32 b9007199254740991 hq1 hkv1 sq0 skv0 d8 seqused",
+                                 "fwd f32 b9007199254740991 hq1 hkv1 sq0 skv0 d8 varlen tq0 tkv0",
+                                 "fwd f32 b1 hq1 hkv1 sq1 skv900719925474099 d8"}) {
+    const Ran r = run(std::string("check --backend cpu '") + line + "'");
+    EXPECT_EQ(r.code, 5) << line;
+    EXPECT_TRUE(has(r.err, "no memory for the tensors")) << line;
+  }
 }
 
 TEST_F(Program, explain_gives_the_plan_or_the_reason) {
@@ -184,132 +174,24 @@ TEST_F(Program, says_that_there_is_no_gpu_where_there_is_none) {
   }
 }
 
-TEST_F(Program, attend_computes_and_passes_metadata_through) {
-  TensorFile in = small_file();
-  in.metadata["tokens"] = "[\"a\"]";
-  write("in.safetensors", print_safetensors(in));
-  const Ran r =
-      run("attend " + path("in.safetensors") + " -o " + path("out.safetensors") + " --lse --check --backend cpu");
-  ASSERT_EQ(r.code, 0) << r.out << r.err;
-  for (const char* const word :
-       {"problem   fwd f32 b1 hq2 hkv2 sq3 skv3 d8\n", "plan ", "time ", ": right\n", "wrote "}) {
-    EXPECT_TRUE(has(r.out, word));
+// A file cannot steer the terminal of whoever looks at it.
+TEST_F(Program, prints_no_control_characters_of_a_file) {
+  TensorFile file = small_file();
+  file.tensors["q\x1b[2J\x7f\xc2\x9b\u00e4"] = file.tensors["q"];
+  std::string bytes = print_safetensors(file);
+  const auto at = bytes.find("\"F32\"");
+  write("dtype.safetensors", bytes.replace(at, 5, "\"F3\x9b\""));
+  write("cases.txt", "fwd f32 b1 hq1 hkv1 sq9 skv9 d64 # \x1b[2J \xc3\xa4 \xc3\n");
+  write("case.txt", "fwd f32 \x1b[2J\n");
+  for (const std::string& arguments :
+       {"attend " + path("dtype.safetensors") + " -o " + path("o.npy"), "check " + path("case.txt"),
+        "check --backend cpu --verbose " + path("cases.txt")}) {
+    const Ran r = run(arguments);
+    for (const std::string& out : {r.out, r.err}) {
+      EXPECT_EQ(out.find_first_of("\x1b\x7f\x9b"), std::string::npos) << arguments;
+    }
   }
-  const auto out = read_safetensors(path("out.safetensors"));
-  ASSERT_TRUE(out) << out.failure().text;
-  EXPECT_EQ(out->metadata.at("tokens"), "[\"a\"]");
-  EXPECT_EQ(out->metadata.at("problem"), "fwd f32 b1 hq2 hkv2 sq3 skv3 d8");
-  EXPECT_EQ(out->tensors.at("lse").shape, (std::vector<int64_t>{1, 2, 3}));
-  EXPECT_EQ(out->tensors.at("o").shape, (std::vector<int64_t>{1, 3, 2, 8}));
-  EXPECT_EQ(out->tensors.at("o").bytes, in.tensors.at("v").bytes);  // the mean of ones is one
-}
-
-TEST_F(Program, attend_takes_options_and_npy) {
-  for (const char* const name : {"q.npy", "k.npy", "v.npy"}) write(name, *print_npy(ones(Element::f16, {5, 2, 16})));
-  const std::string in = path("q.npy") + "," + path("k.npy") + "," + path("v.npy");
-  const Ran r = run("attend " + in + " -o " + path("o.npy") +
-                    " --lse --window 1,-1 --top-left --scale 0.5 --softcap 20 --backend cpu --check");
-  ASSERT_EQ(r.code, 0) << r.out << r.err;
-  EXPECT_TRUE(has(r.out, "fwd f16 b1 hq2 hkv2 sq5 skv5 d16 window1,-1 topleft scale0.5 softcap20\n"));
-  const auto o = read_npy(path("o.npy")), lse = read_npy(path("o.lse.npy"));
-  ASSERT_TRUE(o && lse);
-  EXPECT_EQ(o->shape, (std::vector<int64_t>{5, 2, 16}));
-  EXPECT_EQ(lse->shape, (std::vector<int64_t>{2, 5}));
-}
-
-TEST_F(Program, attend_takes_packed_sequences_used_lengths_and_sinks) {
-  TensorFile in;
-  for (const char* const name : {"q", "k", "v"}) in.tensors[name] = ones(Element::f16, {5, 2, 16});
-  in.tensors["cu_seqlens"] = {Element::i64, {3}, std::vector<unsigned char>(24)};
-  in.tensors["cu_seqlens"].bytes[8] = 2, in.tensors["cu_seqlens"].bytes[16] = 4;
-  in.tensors["seqused_kv"] = ones(Element::i32, {2});
-  in.tensors["sink"] = ones(Element::f32, {2});
-  write("in.safetensors", print_safetensors(in));
-  const Ran r =
-      run("attend " + path("in.safetensors") + " -o " + path("out.safetensors") + " --causal --check --backend cpu");
-  ASSERT_EQ(r.code, 0) << r.out << r.err;
-  EXPECT_TRUE(has(r.out, "fwd f16 b2 hq2 hkv2 sq2 skv2 d16 varlen tq5 tkv5 seqused causal sink\n"));
-}
-
-// Every one of them leaves no output behind.
-TEST_F(Program, attend_refuses_what_does_not_fit) {
-  struct Wrong {
-    const char* says;
-    void (*spoil)(TensorFile&);
-  };
-  const Wrong all[] = {
-      {"no tensor v", [](TensorFile& f) { f.tensors.erase("v"); }},
-      {"k is fp16 and q is fp32",
-       [](TensorFile& f) {
-         f.tensors["k"] = ones(Element::f16, {1, 3, 2, 8});
-       }},
-      {"q is int32",
-       [](TensorFile& f) {
-         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::i32, {1, 3, 2, 8});
-       }},
-      {"q has 2 extents",
-       [](TensorFile& f) {
-         f.tensors["q"] = ones(Element::f32, {3, 16});
-       }},
-      {"k has 3 rows and v has 4",
-       [](TensorFile& f) {
-         f.tensors["v"] = ones(Element::f32, {1, 4, 2, 8});
-       }},
-      {"k has 2 heads and v has 1",
-       [](TensorFile& f) {
-         f.tensors["v"] = ones(Element::f32, {1, 3, 1, 8});
-       }},
-      {"q has 16 columns and k has 8",
-       [](TensorFile& f) {
-         f.tensors["q"] = ones(Element::f32, {1, 3, 2, 16});
-       }},
-      {"2, 1 and 1 sequences",
-       [](TensorFile& f) {
-         f.tensors["q"] = ones(Element::f32, {2, 3, 2, 8});
-       }},
-      {"heads_kv is 2 and heads_q is 3",
-       [](TensorFile& f) {
-         f.tensors["q"] = ones(Element::f32, {1, 3, 3, 8});
-       }},
-      {"with cu_seqlens it has three", [](TensorFile& f) { f.tensors["cu_seqlens"] = ones(Element::i32, {2}); }},
-      {"sink is fp32 with 3 numbers", [](TensorFile& f) { f.tensors["sink"] = ones(Element::f32, {3}); }},
-      {"seqused_q has 2 numbers", [](TensorFile& f) { f.tensors["seqused_q"] = ones(Element::i32, {2}); }},
-      {"cu_seqlens_q[0] is 1",
-       [](TensorFile& f) {
-         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
-         f.tensors["cu_seqlens"] = ones(Element::i32, {2});
-       }},
-      {"cu_seqlens is fp32",
-       [](TensorFile& f) {
-         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
-         f.tensors["cu_seqlens"] = ones(Element::f32, {2});
-       }},
-  };
-  for (const Wrong& wrong : all) {
-    TensorFile file = small_file();
-    wrong.spoil(file);
-    write("in.safetensors", print_safetensors(file));
-    const Ran r = run("attend " + path("in.safetensors") + " -o " + path("out.safetensors"));
-    EXPECT_EQ(r.code, 2) << wrong.says;
-    EXPECT_EQ(r.out, "") << wrong.says;
-    EXPECT_TRUE(has(r.err, wrong.says));
-    EXPECT_FALSE(std::filesystem::exists(path("out.safetensors"))) << wrong.says;
-  }
-}
-
-TEST_F(Program, attend_refuses_files_it_cannot_read_or_write) {
-  write("cut.safetensors", print_safetensors(small_file()).substr(0, 100));
-  Ran r = run("attend " + path("cut.safetensors") + " -o " + path("out.safetensors"));
-  EXPECT_EQ(r.code, 2);
-  EXPECT_TRUE(has(r.err, "cut.safetensors, byte 0: the header has"));
-  EXPECT_EQ(run("attend " + path("missing.safetensors") + " -o " + path("out.safetensors")).code, 2);
-  EXPECT_EQ(run("attend " + path("q.npy") + " -o " + path("out.safetensors")).code, 2);
-
-  write("in.safetensors", print_safetensors(small_file()));
-  EXPECT_EQ(run("attend " + path("in.safetensors") + " -o " + path("out.txt")).code, 2);
-  r = run("attend " + path("in.safetensors") + " -o " + path("no/folder/out.npy") + " --backend cpu");
-  EXPECT_EQ(r.code, 5);
-  EXPECT_TRUE(has(r.err, "cannot be written"));
+  EXPECT_TRUE(has(run("check --backend cpu --verbose " + path("cases.txt")).out, "\\x1b[2J \xc3\xa4 \\xc3\n"));
 }
 
 }  // namespace

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: froghopper attend, tensors from files and the result back into files: what it takes and what it refuses.
+#include "tests/support/program.hpp"
+
+namespace froghopper::files {
+namespace {
+
+class Attend : public Program {};
+
+TEST_F(Attend, computes_and_passes_metadata_through) {
+  TensorFile in = small_file();
+  in.metadata["tokens"] = "[\"a\"]";
+  write("in.safetensors", print_safetensors(in));
+  const Ran r =
+      run("attend " + path("in.safetensors") + " -o " + path("out.safetensors") + " --lse --check --backend cpu");
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  for (const char* const word :
+       {"problem   fwd f32 b1 hq2 hkv2 sq3 skv3 d8\n", "plan ", "time ", ": right\n", "wrote "}) {
+    EXPECT_TRUE(has(r.out, word));
+  }
+  const auto out = read_safetensors(path("out.safetensors"));
+  ASSERT_TRUE(out) << out.failure().text;
+  EXPECT_EQ(out->metadata.at("tokens"), "[\"a\"]");
+  EXPECT_EQ(out->metadata.at("problem"), "fwd f32 b1 hq2 hkv2 sq3 skv3 d8");
+  EXPECT_EQ(out->tensors.at("lse").shape, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(out->tensors.at("o").shape, (std::vector<int64_t>{1, 3, 2, 8}));
+  EXPECT_EQ(out->tensors.at("o").bytes, in.tensors.at("v").bytes);  // the mean of ones is one
+}
+
+TEST_F(Attend, takes_options_and_npy) {
+  for (const char* const name : {"q.npy", "k.npy", "v.npy"}) write(name, *print_npy(ones(Element::f16, {5, 2, 16})));
+  const std::string in = path("q.npy") + "," + path("k.npy") + "," + path("v.npy");
+  const Ran r = run("attend " + in + " -o " + path("o.npy") +
+                    " --lse --window 1,-1 --top-left --scale 0.5 --softcap 20 --backend cpu --check");
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_TRUE(has(r.out, "fwd f16 b1 hq2 hkv2 sq5 skv5 d16 window1,-1 topleft scale0.5 softcap20\n"));
+  const auto o = read_npy(path("o.npy")), lse = read_npy(path("o.lse.npy"));
+  ASSERT_TRUE(o && lse);
+  EXPECT_EQ(o->shape, (std::vector<int64_t>{5, 2, 16}));
+  EXPECT_EQ(lse->shape, (std::vector<int64_t>{2, 5}));
+}
+
+TEST_F(Attend, takes_paths_with_commas) {
+  const auto npy = *print_npy(ones(Element::f16, {5, 2, 16}));
+  for (const char* const name : {"q,1.npy", "k,1.npy", "v,1.npy", "q.npy", "k.npy", "v.npy"}) write(name, npy);
+  write("a,b.safetensors", print_safetensors(small_file()));
+  const std::string to = " --backend cpu -o " + path("o.npy");
+  for (const std::string& in :
+       {path("a,b.safetensors"), path("q,1.npy") + " " + path("k,1.npy") + " " + path("v,1.npy"),
+        path("q.npy") + "," + path("k.npy") + "," + path("v.npy")}) {
+    const Ran r = run("attend " + in + to);
+    EXPECT_EQ(r.code, 0) << in << "\n" << r.err;
+  }
+  EXPECT_TRUE(
+      has(run("attend " + path("none,here.safetensors") + to).err, "none,here.safetensors: cannot be opened"));
+  // The name of a file is not cut, so this is one .npy and not two.
+  const Ran one = run("attend " + path("q,1.npy") + to);
+  EXPECT_EQ(one.code, 2);
+  EXPECT_TRUE(has(one.err, "q,1.npy; it is one .safetensors, or three or four .npy"));
+  const std::string q = path("q.npy");
+  EXPECT_EQ(run("attend " + q + " " + q + " " + q + " " + q + " " + q + to).code, 2);
+}
+
+TEST_F(Attend, refuses_numbers_that_it_cannot_hold) {
+  write("in.safetensors", print_safetensors(small_file()));
+  const std::string paths = path("in.safetensors") + " --backend cpu -o " + path("out.safetensors");
+  struct Wrong {
+    const char *option, *says;
+  };
+  for (const auto& [option, says] : {Wrong{"--scale 1e-60", "1e-60 is out of the range of a float"},
+                                     {"--scale 1e60", "1e60 is out of the range of a float"},
+                                     {"--scale nan", "nan is not positive and finite"},
+                                     {"--scale -1", "-1 is not positive and finite"},
+                                     {"--scale 1x", "1x is not a number"},
+                                     {"--softcap 1e-60", "1e-60 is out of the range of a float"},
+                                     {"--window 99999999999999999999,0", "99999999999999999999 is out of the range"},
+                                     {"--window 0,99999999999999999999", "99999999999999999999 is out of the range"},
+                                     {"--window 7", "7 is one number"},
+                                     {"--window 1,2,3", "2,3 is not a number"}}) {
+    const Ran r = run(std::string("attend ") + option + " " + paths);
+    EXPECT_EQ(r.code, 2) << option;
+    EXPECT_TRUE(has(r.err, says));
+    EXPECT_FALSE(std::filesystem::exists(path("out.safetensors"))) << option;
+  }
+  const Ran r = run("attend --scale 1e-40 --softcap +2.5 --window 1,2 " + paths);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, " window1,2 scale1e-40 softcap2.5\n"));
+}
+
+TEST_F(Attend, takes_packed_sequences_used_lengths_and_sinks) {
+  TensorFile in;
+  for (const char* const name : {"q", "k", "v"}) in.tensors[name] = ones(Element::f16, {5, 2, 16});
+  in.tensors["cu_seqlens"] = {Element::i64, {3}, std::vector<unsigned char>(24)};
+  in.tensors["cu_seqlens"].bytes[8] = 2, in.tensors["cu_seqlens"].bytes[16] = 4;
+  in.tensors["seqused_kv"] = ones(Element::i32, {2});
+  in.tensors["sink"] = ones(Element::f32, {2});
+  write("in.safetensors", print_safetensors(in));
+  const Ran r =
+      run("attend " + path("in.safetensors") + " -o " + path("out.safetensors") + " --causal --check --backend cpu");
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_TRUE(has(r.out, "fwd f16 b2 hq2 hkv2 sq2 skv2 d16 varlen tq5 tkv5 seqused causal sink\n"));
+}
+
+TEST_F(Attend, takes_no_sequences) {
+  TensorFile in;
+  for (const char* const name : {"q", "k", "v"}) in.tensors[name] = {Element::f32, {0, 3, 2, 8}, {}};
+  in.tensors["seqused_q"] = {Element::i32, {0}, {}};
+  write("in.safetensors", print_safetensors(in));
+  const Ran r = run("attend " + path("in.safetensors") + " -o " + path("out.safetensors") + " --check --backend cpu");
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_TRUE(has(r.out, "fwd f32 b0 hq2 hkv2 sq3 skv3 d8 seqused\n"));
+}
+
+// Every one of them leaves no output behind.
+TEST_F(Attend, refuses_what_does_not_fit) {
+  struct Wrong {
+    const char* says;
+    void (*spoil)(TensorFile&);
+  };
+  const Wrong all[] = {
+      {"no tensor v", [](TensorFile& f) { f.tensors.erase("v"); }},
+      {"k is fp16 and q is fp32",
+       [](TensorFile& f) {
+         f.tensors["k"] = ones(Element::f16, {1, 3, 2, 8});
+       }},
+      {"q is int32",
+       [](TensorFile& f) {
+         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::i32, {1, 3, 2, 8});
+       }},
+      {"q has 2 extents",
+       [](TensorFile& f) {
+         f.tensors["q"] = ones(Element::f32, {3, 16});
+       }},
+      {"k has 3 rows and v has 4",
+       [](TensorFile& f) {
+         f.tensors["v"] = ones(Element::f32, {1, 4, 2, 8});
+       }},
+      {"k has 2 heads and v has 1",
+       [](TensorFile& f) {
+         f.tensors["v"] = ones(Element::f32, {1, 3, 1, 8});
+       }},
+      {"q has 16 columns and k has 8",
+       [](TensorFile& f) {
+         f.tensors["q"] = ones(Element::f32, {1, 3, 2, 16});
+       }},
+      {"2, 1 and 1 sequences",
+       [](TensorFile& f) {
+         f.tensors["q"] = ones(Element::f32, {2, 3, 2, 8});
+       }},
+      {"heads_kv is 2 and heads_q is 3",
+       [](TensorFile& f) {
+         f.tensors["q"] = ones(Element::f32, {1, 3, 3, 8});
+       }},
+      {"with cu_seqlens it has three", [](TensorFile& f) { f.tensors["cu_seqlens"] = ones(Element::i32, {2}); }},
+      {"sink is fp32 with 3 numbers", [](TensorFile& f) { f.tensors["sink"] = ones(Element::f32, {3}); }},
+      {"seqused_q has 2 numbers", [](TensorFile& f) { f.tensors["seqused_q"] = ones(Element::i32, {2}); }},
+      {"cu_seqlens_q[0] is 1",
+       [](TensorFile& f) {
+         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
+         f.tensors["cu_seqlens"] = ones(Element::i32, {2});
+       }},
+      {"cu_seqlens is fp32",
+       [](TensorFile& f) {
+         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
+         f.tensors["cu_seqlens"] = ones(Element::f32, {2});
+       }},
+  };
+  for (const Wrong& wrong : all) {
+    TensorFile file = small_file();
+    wrong.spoil(file);
+    write("in.safetensors", print_safetensors(file));
+    const Ran r = run("attend " + path("in.safetensors") + " -o " + path("out.safetensors"));
+    EXPECT_EQ(r.code, 2) << wrong.says;
+    EXPECT_EQ(r.out, "") << wrong.says;
+    EXPECT_TRUE(has(r.err, wrong.says));
+    EXPECT_FALSE(std::filesystem::exists(path("out.safetensors"))) << wrong.says;
+  }
+}
+
+TEST_F(Attend, refuses_files_it_cannot_read_or_write) {
+  write("cut.safetensors", print_safetensors(small_file()).substr(0, 100));
+  Ran r = run("attend " + path("cut.safetensors") + " -o " + path("out.safetensors"));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "cut.safetensors, byte 0: the header has"));
+  EXPECT_EQ(run("attend " + path("missing.safetensors") + " -o " + path("out.safetensors")).code, 2);
+  EXPECT_EQ(run("attend " + path("q.npy") + " -o " + path("out.safetensors")).code, 2);
+
+  write("in.safetensors", print_safetensors(small_file()));
+  EXPECT_EQ(run("attend " + path("in.safetensors") + " -o " + path("out.txt")).code, 2);
+  r = run("attend " + path("in.safetensors") + " -o " + path("no/folder/out.npy") + " --backend cpu");
+  EXPECT_EQ(r.code, 5);
+  EXPECT_TRUE(has(r.err, "cannot be written"));
+}
+
+TEST_F(Attend, refuses_what_is_no_file) {
+  ASSERT_EQ(std::system(("mkfifo " + path("pipe.safetensors")).c_str()), 0);
+  std::filesystem::create_symlink("/dev/zero", path("zeros.safetensors"));
+  for (const char* const name : {"pipe.safetensors", "zeros.safetensors"}) {
+    const Ran r = run("attend " + path(name) + " -o " + path("out.safetensors"));
+    EXPECT_EQ(r.code, 2) << name;
+    EXPECT_TRUE(has(r.err, "tensors are read from regular files"));
+  }
+}
+
+}  // namespace
+}  // namespace froghopper::files
