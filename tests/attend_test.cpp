@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: froghopper attend, tensors from files and the result back into files: what it takes and what it refuses.
+#include <sys/stat.h>
+
 #include "tests/support/program.hpp"
 
 namespace froghopper::files {
@@ -193,7 +195,7 @@ TEST_F(Attend, refuses_files_it_cannot_read_or_write) {
 }
 
 TEST_F(Attend, refuses_what_is_no_file) {
-  ASSERT_EQ(std::system(("mkfifo " + path("pipe.safetensors")).c_str()), 0);
+  ASSERT_EQ(mkfifo(path("pipe.safetensors").c_str(), 0600), 0);
   std::filesystem::create_symlink("/dev/zero", path("zeros.safetensors"));
   for (const char* const name : {"pipe.safetensors", "zeros.safetensors"}) {
     const Ran r = run("attend " + path(name) + " -o " + path("out.safetensors"));

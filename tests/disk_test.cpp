@@ -54,7 +54,8 @@ TEST(Files, are_named_in_failures_and_written_whole_or_not_at_all) {
 class Folder : public testing::Test {
  protected:
   void SetUp() override {
-    folder = testing::TempDir() + "froghopper_files_" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder = testing::TempDir() + "froghopper_files_" + std::to_string(getpid()) + "_" +
+             testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(folder);
     fs::create_directories(folder);
   }

@@ -3,6 +3,7 @@
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -27,9 +28,11 @@ inline std::string contents(const std::string& path) {
 
 class Program : public testing::Test {
  protected:
-  // A folder of its own, as tests run side by side.
+  // A folder of its own, as tests run side by side, and those of other users and checkouts too.
   void SetUp() override {
-    folder_ = testing::TempDir() + "froghopper_cli_" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ = testing::TempDir() + "froghopper_cli_" + std::to_string(getpid()) + "_" +
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
