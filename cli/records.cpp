@@ -5,8 +5,8 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "src/base/cores.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
@@ -35,7 +35,7 @@ std::string cpu_name() {
     name = line.substr(line.find(": ") + 2);
     break;
   }
-  return text("{}, {} threads", name, std::thread::hardware_concurrency());
+  return text("{}, {} threads", name, cores());
 }
 
 std::string without_problem(const std::string& plan_line) {

@@ -85,16 +85,15 @@ void expect_right(const Problem& p, const Lengths& lengths = {}) {
   const test::Forward rough = test::same_precision(t);
   for (const cpu::Kernel& kernel : cpu::kernels()) {
     HandMade fresh(p, lengths);
-    auto plan = cpu::plan(fresh.problem);
-    ASSERT_TRUE(plan) << plan.failure().text;
-    plan->kernel = &kernel;
-    const Result<void> done = cpu::run(*plan, fresh.views);
+    const Result<void> done = cpu::run(cpu::plan_with(kernel, fresh.problem), fresh.views);
     ASSERT_TRUE(done) << done.failure().text;
     expect_right(fresh, exact, rough, kernel.name);
   }
 }
 
-void expect_right(const HandMade& t) { expect_right(t, test::exact(t), test::same_precision(t), "default"); }
+void expect_right(const HandMade& t) {
+  expect_right(t, test::exact(t), test::same_precision(t), "default");
+}
 
 constexpr Dtype all_dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32};
 
@@ -357,7 +356,10 @@ TEST(Cpu, MemoryDoesNotGrowWithTheSequence) {
 TEST(Cpu, SaysWhatRunsHere) {
   Problem p = problem(Dtype::f32, 8, 8, 1000, 1000, 64);
   p.max_sms = 1;
-  const std::string line = cpu::plan(p)->line();
+  const auto plan = cpu::plan(p);
+  ASSERT_TRUE(plan);
+  const std::string line = plan->line();
+  EXPECT_EQ(line, p.line() + " -> " + plan->how());
   EXPECT_NE(line.find(" -> cpu "), std::string::npos) << line;
   EXPECT_NE(line.find(".kv128 threads 1"), std::string::npos) << line;
 }

@@ -8,16 +8,19 @@
 
 #include "src/api/run.hpp"
 #include "src/base/log.hpp"
+#include "src/base/per_thread.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper {
 namespace {
 
-thread_local std::string last_error;
-thread_local std::string last_explanation;
+struct Said {
+  std::string error, explanation;
+};
+PerThread<Said> said;  // what fh_last_error and fh_explain have returned to this thread
 
 fh_status failed(const char* call, const Failure& failure) {
-  last_error = text("{}: {}", call, failure.text);
+  if (Said* const mine = said.make()) mine->error = text("{}: {}", call, failure.text);
   return failure.status;
 }
 
@@ -34,7 +37,7 @@ fh_status answer(const char* call, Body body) noexcept {
       return failed(call, {FH_INTERNAL, text("{}. This is a bug of froghopper; please report it.", error.what())});
     }
   } catch (...) {  // Not even the message could be made. This one is short enough to need no memory.
-    last_error = "out of memory";
+    if (Said* const mine = said.make()) mine->error = "out of memory";
     return FH_INTERNAL;
   }
 }
@@ -163,12 +166,16 @@ fh_status fh_problem_print(const fh_problem* problem, char* line, size_t bytes, 
 
 const char* fh_explain(const fh_problem* problem, const char* target) {
   try {
-    last_explanation = explanation(problem, target);
-    return last_explanation.c_str();
-  } catch (...) { return "host memory ran out"; }
+    if (Said* const mine = said.make()) return (mine->explanation = explanation(problem, target)).c_str();
+  } catch (...) {}
+  return "host memory ran out";
 }
 
-const char* fh_last_error(void) { return last_error.c_str(); }
+const char* fh_last_error(void) {
+  if (said.lost()) return "out of memory";
+  const Said* const mine = said.find();
+  return mine ? mine->error.c_str() : "";
+}
 
 const char* fh_status_name(fh_status status) {
   switch (static_cast<int>(status)) {

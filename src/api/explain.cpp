@@ -63,10 +63,16 @@ std::string gpu_lines(const Problem& problem, const Target& target, const fh_pla
   return gpu_lines(example, "for example; none is here", target.hints, *plan);
 }
 
+std::string cpu_words(const cpu::Plan& plan) {
+  const Problem& problem = plan.problem;
+  return text("{}\n  workspace  0 bytes; {} KiB of scratch a thread{}", plan.how(), plan.scratch_bytes() / 1024,
+              problem.varlen || problem.seqused ? ", 16 bytes a sequence" : "");
+}
+
 std::string cpu_lines(const Problem& problem, const fh_plan* made) {
-  if (made && made->cpu()) return text("\non the CPU   {}", made->cpu()->explanation());
+  if (made && made->cpu()) return text("\non the CPU   {}", cpu_words(*made->cpu()));
   const auto plan = cpu::plan(problem);
-  return text("\non the CPU   {}", plan ? plan->explanation() : text("no: {}", plan.failure().text));
+  return text("\non the CPU   {}", plan ? cpu_words(*plan) : text("no: {}", plan.failure().text));
 }
 
 std::string decision(const Target& target, const Result<fh_plan>& made) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // api: plans that were made, for fh_attention. A model asks for the same few problems again and again, mostly for the
 // same one as the call before: that costs one comparison. Else a table all threads share has it.
+#include <cstddef>
 #include <cstring>
 #include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 
 #include "src/api/run.hpp"
+#include "src/base/fork.hpp"
+#include "src/base/per_thread.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper {
@@ -45,27 +47,28 @@ struct Last {
            gpu == question.gpu;
   }
 };
-thread_local Last last;
+PerThread<Last> last;
 
 // Far more than a program has problems, unless their lengths never repeat: then old plans go, all at once.
 constexpr size_t most_plans = 4096;
 
-struct Table {
-  std::shared_mutex mutex;
-  std::unordered_map<std::string, PlanPointer> plans;
+using Table = std::unordered_map<std::string, PlanPointer>;
+Table& table = *new Table;  // lives until the process ends: threads may still ask while it exits
+std::mutex mutex;           // of the table
+[[maybe_unused]] const bool forks = unlocked_in_children<mutex>();
 
-  PlanPointer find(const std::string& key) {
-    std::shared_lock lock(mutex);
-    const auto found = plans.find(key);
-    return found == plans.end() ? nullptr : found->second;
-  }
-  PlanPointer add(const std::string& key, PlanPointer plan) {
-    std::unique_lock lock(mutex);
-    if (plans.size() >= most_plans) plans.clear();
-    return plans.emplace(key, std::move(plan)).first->second;  // the one of another thread that was faster
-  }
-};
-Table table;
+PlanPointer find(const std::string& key) {
+  const std::lock_guard lock(mutex);
+  const auto found = table.find(key);
+  return found == table.end() ? nullptr : found->second;
+}
+
+PlanPointer add(const std::string& key, PlanPointer plan) {
+  Table old;  // forgotten after the lock is free
+  const std::lock_guard lock(mutex);
+  if (table.size() >= most_plans) table.swap(old);
+  return table.emplace(key, std::move(plan)).first->second;  // the one of another thread that was faster
+}
 
 Result<PlanPointer> make(const Question& question) {
   auto problem = Problem::from(question.problem);
@@ -78,13 +81,14 @@ Result<PlanPointer> make(const Question& question) {
   auto plan = make_plan(*problem, *target);
   if (!plan) return plan.failure();  // not kept: the reason may go away, a driver be loaded
   if (automatic && question.gpu == on_host) plan->why_cpu = "the tensors are in host memory.";
-  return table.add(key_of(question), std::make_shared<const fh_plan>(std::move(*plan)));
+  return add(key_of(question), std::make_shared<const fh_plan>(std::move(*plan)));
 }
 
 // Where the tensors are decides for "auto": the GPU that holds them, not the one that is current.
 int gpu_meant(const char* target, const fh_tensors* tensors) {
   if (std::strcmp(target, "cpu") == 0) return -1;
-  const void* const data = tensors ? (tensors->q.data ? tensors->q.data : tensors->o.data) : nullptr;
+  const bool whole = tensors && tensors->size >= offsetof(fh_tensors, lse);  // else it is refused later
+  const void* const data = !whole ? nullptr : tensors->q.data ? tensors->q.data : tensors->o.data;
   if (std::strncmp(target, "auto", 4) != 0 || !data) return runtime::current_gpu();
   switch (const runtime::Home home = runtime::home_of(data); home.kind) {
     case runtime::Home::Kind::host: return on_host;
@@ -101,15 +105,16 @@ Result<PlanPointer> cached_plan(const fh_problem& user, const char* target, cons
   if (!whole) return whole.failure();
   const char* const where = target ? target : "auto";
   const Question question{*whole, where, gpu_meant(where, tensors)};
-  if (last.answers(question)) return last.plan;
+  Last* const mine = last.make();  // null: no memory for it
+  if (mine && mine->answers(question)) return mine->plan;
 
-  PlanPointer plan = table.find(key_of(question));
+  PlanPointer plan = find(key_of(question));
   if (!plan) {
     auto made = make(question);
     if (!made) return made.failure();
     plan = *made;
   }
-  last = {question.problem, question.target, question.gpu, plan};
+  if (mine) *mine = {question.problem, question.target, question.gpu, plan};
   return plan;
 }
 

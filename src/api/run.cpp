@@ -53,6 +53,7 @@ Result<void> run_on_gpu(const Plan& plan, const Views& views, void* workspace, s
 // A GPU's address would make the process fall over, so each pointer is asked where it lies; without a driver that is
 // known beforehand.
 Result<void> all_on_cpu(const fh_plan& plan, const Views& views) {
+  if (!runtime::driver_is_loaded()) return {};
   for (const Tensor& tensor : tensors()) {
     const void* const address = (views.*tensor.view).data;
     const int gpu = address ? runtime::gpu_of(address) : -1;

@@ -7,18 +7,24 @@
 
 namespace froghopper::cpu {
 
-struct Kernel;
+struct Kernel;  // work.hpp
 
-// How a problem is computed here, as a value.
+// How the CPU computes a problem.
 struct Plan {
   Problem problem;
-  const Kernel* kernel = nullptr;  // the kind of vector unit
-  int64_t threads = 1;
+  const Kernel* kernel = nullptr;  // for one kind of vector unit; lives as long as the library
+  int64_t threads = 1;             // at most; fewer where the system gives no more
 
-  std::string line() const;         // "PROBLEM -> cpu avx512 q64.kv128 threads 2"
-  std::string explanation() const;  // the same without the problem, and the memory
+  size_t scratch_bytes() const;  // of one thread
+  std::string how() const;       // "cpu avx512 q64.kv128 threads 2"
+  std::string line() const;      // "PROBLEM -> cpu avx512 q64.kv128 threads 2"
 };
+
+// The choices for this machine. Takes no memory for the computation and starts no thread.
 Result<Plan> plan(const Problem&);
+
+// Checks the lengths, takes all memory, then computes: a run that fails has written nothing. With lengths of their own
+// it takes 16 bytes a sequence beside the scratch.
 Result<void> run(const Plan&, const Views&);
 
 }  // namespace froghopper::cpu

@@ -9,6 +9,7 @@
 //       softmax  weights = e^(s - largest so far), see softmax-inl.hpp
 //       output   o = o aged + weights v
 //   finish   o divided by the sum of weights, rounded, back in rows; lse
+//   again    with smaller weights, for what became too large for a float before it was divided
 //
 // All arithmetic is in fp32 also for f16 and bf16. The bf16 multiply-add of AVX-512, vdpbf16ps, was measured on a
 // Sapphire Rapids server and left out: one every 2 cycles with twice the products is half as fast as two fp32 ones in
@@ -35,6 +36,11 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
+
+// Sums of weights times v may pass the largest float where o does not: 35 equal keys are enough for v = 10^37. With
+// weights 2^32 times smaller they cannot, since a sequence has fewer than 2^31 keys. What that takes from the smallest
+// floats does not matter beside sums of 2^128.
+inline constexpr int less_when_too_large = 32;
 
 // Lanes come and go in fours, and in whole vectors.
 inline constexpr int lane_group = std::max(4, vector_lanes);
@@ -63,15 +69,8 @@ class Attention {
     k_tile_ = take(tile_kv * w_.dim_qk);
     v_tile_ = take(tile_kv * w_.dim_v);
     s_ = take(tile_kv * block_lanes);
-    for (int64_t begin = begin_; begin < end_; begin += tile_kv) {
-      const int64_t end = std::min(begin + tile_kv, end_);
-      load(begin, static_cast<int>(end - begin));
-      for (int b = 0; b < blocks_; ++b) {
-        const int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
-        if (first < last) turn(block_[b], begin, first, static_cast<int>(last - first));
-      }
-    }
-    for (int b = 0; b < blocks_; ++b) finish(block_[b]);
+    walk(0);
+    if (too_large_) walk(less_when_too_large);
   }
 
  private:
@@ -86,12 +85,9 @@ class Attention {
       b.lanes = w_.lanes + first;
       b.count = std::min(block_lanes, w_.lane_count - first);
       b.width = (b.count + lane_group - 1) / lane_group * lane_group;
-      b.fresh = true;
       b.q = take(w_.dim_qk * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
-      b.known = {take(block_lanes), take(block_lanes), take(block_lanes)};
-      std::fill_n(b.known.largest, block_lanes, minus_infinity);
-      std::fill_n(b.known.sum, block_lanes, 0.0f);
+      b.known = {take(block_lanes), take(block_lanes), take(block_lanes), 0};
       find_keys(b);
       pack_q(b);
       begin_ = std::min(begin_, b.begin);
@@ -118,6 +114,24 @@ class Attention {
       for (int r = 0; r < 4; ++r) to_floats(b.lane(i + r).q, w_.dtype, w_.dim_qk, rows_ + r * dim_max);
       transpose(rows_, dim_max, 4, w_.dim_qk, b.q + i, b.width);
     }
+  }
+
+  void walk(int less) {
+    for (int b = 0; b < blocks_; ++b) {
+      block_[b].fresh = true;
+      block_[b].known.less = less;
+      std::fill_n(block_[b].known.largest, block_lanes, minus_infinity);
+      std::fill_n(block_[b].known.sum, block_lanes, 0.0f);
+    }
+    for (int64_t begin = begin_; begin < end_; begin += tile_kv) {
+      const int64_t end = std::min(begin + tile_kv, end_);
+      load(begin, static_cast<int>(end - begin));
+      for (int b = 0; b < blocks_; ++b) {
+        const int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
+        if (first < last) turn(block_[b], begin, first, static_cast<int>(last - first));
+      }
+    }
+    for (int b = 0; b < blocks_; ++b) finish(block_[b]);
   }
 
   // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
@@ -208,35 +222,58 @@ class Attention {
     for (int i = 0; i < b.count; i += 4) {
       transpose(b.o + i, b.width, w_.dim_v, 4, rows_, dim_max);
       for (int r = 0; r < std::min(4, b.count - i); ++r)
-        store(b.lanes[i + r], rows_ + r * dim_max, b.known.age[i + r]);
+        store(b.lanes[i + r], rows_ + r * dim_max, b.known.age[i + r], b.known.less > 0);
     }
   }
 
   // One over the lane's denominator, the sink included; writes lse.
   static float weight_of_all(const Block& b, int i) {
     const Lane& lane = b.lanes[i];
-    if (lane.begin >= lane.end) {  // the sink alone is in the denominator
-      if (lane.lse) *lane.lse = lane.sink;
+    const bool again = b.known.less > 0;
+    if (lane.begin >= lane.end) {
+      if (lane.lse) *lane.lse = lane.sink;  // which alone is in the denominator
       return 0;
     }
-    double largest = b.known.largest[i], sum = b.known.sum[i], shrunk = 1;
+    double largest = b.known.largest[i], sum = std::ldexp(b.known.sum[i], b.known.less), shrunk = 1;
     if (lane.sink != minus_infinity) {
       const double larger = std::max<double>(largest, lane.sink);
       shrunk = std::exp(largest - larger);
       sum = sum * shrunk + std::exp(lane.sink - larger);
       largest = larger;
     }
-    if (lane.lse) *lane.lse = static_cast<float>(largest + std::log(sum));
-    return static_cast<float>(shrunk / sum);
+    if (lane.lse && !again) *lane.lse = static_cast<float>(largest + std::log(sum));
+    return static_cast<float>(std::ldexp(shrunk / sum, b.known.less));
   }
 
-  void store(const Lane& lane, float* row, float factor) const {
+  // again: only what was not finite the first time.
+  void store(const Lane& lane, float* row, float factor, bool again) {
     const Eight d;
     const bool blind = lane.begin >= lane.end;  // then its row was never written
     for (int c = 0; c < w_.dim_v; c += eight) {
       hn::StoreU(blind ? hn::Zero(d) : hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
     }
+    if (again) {
+      keep_what_was_finite(lane.o, row);
+    } else if (!all_finite(row, w_.dim_v) && std::isfinite(factor)) {
+      too_large_ = true;  // or v is not finite itself: then going again changes nothing
+    }
     from_floats(row, w_.dtype, w_.dim_v, lane.o);
+  }
+
+  void keep_what_was_finite(const void* o, float* row) {
+    const Eight d;
+    float* const before = s_;  // scores are not needed any more
+    to_floats(o, w_.dtype, w_.dim_v, before);
+    for (int c = 0; c < w_.dim_v; c += eight) {
+      const auto was = hn::LoadU(d, before + c), is = hn::LoadU(d, row + c);
+      const auto better = hn::AndNot(finite(was), finite(is));
+      hn::StoreU(hn::IfThenElse(better, is, was), d, row + c);
+    }
+  }
+
+  static HWY_INLINE hn::Mask<Eight> finite(hn::Vec<Eight> x) {
+    const Eight d;
+    return hn::Eq(hn::Mul(x, hn::Zero(d)), hn::Zero(d));
   }
 
   const Work& w_;
@@ -247,6 +284,7 @@ class Attention {
   Block block_[lanes_max / block_lanes];
   int blocks_;
   int64_t begin_, end_;  // keys that some lane sees
+  bool too_large_ = false;
 };
 
 void attend(const Work& work) { Attention(work).run(); }
@@ -256,32 +294,39 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace froghopper::cpu {
-
 namespace {
 
-std::vector<Kernel> kernels_for_this_machine() {
-  std::vector<Kernel> all;
 #if HWY_TARGETS & HWY_AVX3
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512bw")) {
-    all.push_back({&N_AVX3::attend, "avx512", N_AVX3::block_lanes});
-  }
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+}
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-      __builtin_cpu_supports("bmi2")) {
-    all.push_back({&N_AVX2::attend, "avx2", N_AVX2::block_lanes});
-  }
-#endif
-  all.push_back({&HWY_STATIC_DISPATCH(attend), "generic", HWY_STATIC_DISPATCH(block_lanes)});
-  return all;
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+         __builtin_cpu_supports("bmi2");
 }
+#endif
+
+// Constant, so that threads may still compute while the process ends. A machine that runs one runs those after it.
+constexpr Kernel fastest_first[] = {
+#if HWY_TARGETS & HWY_AVX3
+    {&N_AVX3::attend, "avx512", N_AVX3::block_lanes, has_avx512},
+#endif
+#if HWY_TARGETS & HWY_AVX2
+    {&N_AVX2::attend, "avx2", N_AVX2::block_lanes, has_avx2},
+#endif
+    {&HWY_STATIC_DISPATCH(attend), "generic", HWY_STATIC_DISPATCH(block_lanes), [] { return true; }},
+};
 
 }  // namespace
 
-const std::vector<Kernel>& kernels() {
-  static const std::vector<Kernel> all = kernels_for_this_machine();
-  return all;
+std::span<const Kernel> kernels() {
+  const std::span<const Kernel> all(fastest_first);
+  size_t first = 0;
+  while (!all[first].runs_here()) ++first;
+  return all.subspan(first);
 }
 
 }  // namespace froghopper::cpu

@@ -21,15 +21,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Ints = hn::RebindToSigned<Floats>;
 inline constexpr float minus_infinity = -__builtin_inff();
 
-// e^x for x <= 0, within 0.7 units in the last place; 0 below 2^-126; NaN for NaN.
+// 2^-less e^x for x <= 0, within 0.7 units in the last place; 0 below 2^-126; NaN for NaN.
 // x log2(e) = n + r with n whole and |r| <= 1/2; 2^r is a polynomial of degree 6 (minimax, 1.9e-9), 2^n an exponent.
 // Adding 1.5 x 2^23 rounds to n and leaves it in the sum's lowest bits; adding 127, the exponent of 1, with it saves an
-// addition. Below -126 that exponent would not be one, and the result is taken as 0.
-HWY_INLINE Vector exponential(Vector x) {
+// addition. Below -126 that exponent would not be one, and the result is taken as 0. `less` goes into the exponent,
+// so it costs nothing and rounds nothing.
+HWY_INLINE Vector exponential(Vector x, int less = 0) {
   const Floats d;
   const Ints ints;
   const Vector log2e = hn::Set(d, 1.44269504f);
-  const Vector rounder = hn::Set(d, 12582912.0f + 127.0f);
+  const Vector rounder = hn::Set(d, 12582912.0f + static_cast<float>(127 - less));
   const Vector shifted = hn::MulAdd(x, log2e, rounder);
   const Vector r = hn::MulSub(x, log2e, hn::Sub(shifted, rounder));
   Vector y = hn::Set(d, 1.53458120e-4f);
@@ -40,7 +41,7 @@ HWY_INLINE Vector exponential(Vector x) {
   y = hn::MulAdd(y, r, hn::Set(d, 6.93147206e-1f));
   y = hn::MulAdd(y, r, hn::Set(d, 1.0f));
   const Vector power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(ints, shifted)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126 * 0.693147181f)), hn::Mul(y, power));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, static_cast<float>(less - 126) * 0.693147181f)), hn::Mul(y, power));
 }
 
 // Keys of a tile that each lane sees, counted from the tile's first.
@@ -82,6 +83,7 @@ struct Statistics {
   float* largest;  // score; -inf before the first key
   float* sum;      // of weights
   float* age;      // what this tile multiplied earlier sums with
+  int less;        // weights are 2^-less e^(score - largest)
 };
 
 // s [keys][vectors], scores over scale on entry: weights on exit.
@@ -113,7 +115,7 @@ HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistic
   for (int j = 0; j < keys; ++j) {
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c, at += vector_lanes) {
-      const Vector weight = exponential(hn::Sub(hn::Load(d, at), base[c]));
+      const Vector weight = exponential(hn::Sub(hn::Load(d, at), base[c]), known.less);
       hn::Store(weight, d, at);
       sum[c] = hn::Add(sum[c], weight);
     }

@@ -5,53 +5,70 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <list>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include "src/base/fork.hpp"
 
 namespace froghopper::cpu {
 namespace {
 
 struct Job {
-  const std::function<void(int64_t)>& work;
+  const std::function<void(int64_t, int64_t)>& work;
   int64_t count;
-  int64_t wanted;      // sleepers that may still join
-  int64_t inside = 0;  // that have joined and not left
-  std::atomic<int64_t> next{0};
+  int64_t wanted;       // sleepers that may still join
+  int64_t inside = 0;   // that have joined and not left
+  Job* next = nullptr;  // in the pool's list
+  std::atomic<int64_t> next_index{0}, next_thread{0};
 
   void take_turns() {
-    for (int64_t i = next++; i < count; i = next++) work(i);
+    const int64_t thread = next_thread++;
+    for (int64_t i = next_index++; i < count; i = next_index++) work(i, thread);
   }
+};
+
+// Signals are for the user's threads: a thread that is made while this lives gets none.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t old_;
 };
 
 class Pool {
  public:
-  const pid_t process = getpid();
-
   void run(Job& job) {
     const int64_t wanted = job.wanted;
     {
-      std::lock_guard lock(mutex_);
+      const std::lock_guard lock(mutex_);
       hire(wanted);
-      jobs_.push_back(&job);
+      *end_of_list() = &job;
     }
     for (int64_t n = 0; n < wanted; ++n) awake_.notify_one();
     job.take_turns();
     std::unique_lock lock(mutex_);
-    jobs_.remove(&job);
+    remove(job);
     left_.wait(lock, [&] { return job.inside == 0; });
   }
 
   void close() {
     {
-      std::lock_guard lock(mutex_);
+      const std::lock_guard lock(mutex_);
       closing_ = true;
     }
     awake_.notify_all();
@@ -60,48 +77,59 @@ class Pool {
   }
 
  private:
-  // Where the system gives no more threads, those that are there do the work.
+  // Where the system gives no more threads, or no memory for them, those that are there do the work.
   void hire(int64_t wanted) {
-    sigset_t all, old;  // signals are for the user's threads
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (closing_ || static_cast<int64_t>(sleepers_.size()) >= wanted) return;
+    const NoSignals blocked;
     try {
-      while (!closing_ && static_cast<int64_t>(sleepers_.size()) < wanted)
-        sleepers_.emplace_back([this] { sleep(); });
-    } catch (const std::system_error&) {}
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+      while (static_cast<int64_t>(sleepers_.size()) < wanted) sleepers_.emplace_back([this] { sleep(); });
+    } catch (const std::system_error&) {
+    } catch (const std::bad_alloc&) {}
   }
 
   void sleep() {
     std::unique_lock lock(mutex_);
     while (true) {
-      awake_.wait(lock, [&] { return closing_ || !jobs_.empty(); });
+      awake_.wait(lock, [&] { return closing_ || jobs_; });
       if (closing_) return;
-      Job& job = *jobs_.front();
-      if (--job.wanted == 0) jobs_.pop_front();
+      Job& job = *jobs_;
+      if (--job.wanted == 0) remove(job);
       ++job.inside;
       lock.unlock();
       job.take_turns();
       lock.lock();
-      jobs_.remove(&job);  // no turn is left
+      remove(job);  // no turn is left
       if (--job.inside == 0) left_.notify_all();
     }
   }
 
+  Job** end_of_list() {
+    Job** at = &jobs_;
+    while (*at) at = &(*at)->next;
+    return at;
+  }
+  void remove(Job& job) {
+    Job** at = &jobs_;
+    while (*at && *at != &job) at = &(*at)->next;
+    if (*at) *at = job.next;
+  }
+
   std::mutex mutex_;
   std::condition_variable awake_, left_;
-  std::list<Job*> jobs_;  // that sleepers may join
+  Job* jobs_ = nullptr;  // that sleepers may join: a list through Job::next
   std::vector<std::thread> sleepers_;
   bool closing_ = false;
 };
 
-// The pool of this process: a child that fork made has none of its parent's threads, and makes a pool of its own.
 // A pool is never freed, because at the end of the process a user's thread may still be in it.
 std::atomic<Pool*> newest{nullptr};
 
+// A child that fork made has none of its parent's threads, and its parent's pool may be locked: it makes its own.
+[[maybe_unused]] const bool forks = in_children([] { newest = nullptr; });
+
 Pool& pool() {
   Pool* known = newest.load();
-  if (known && known->process == getpid()) return *known;
+  if (known) return *known;
   Pool* const made = new Pool;
   if (newest.compare_exchange_strong(known, made)) return *made;
   delete made;
@@ -111,16 +139,13 @@ Pool& pool() {
 // Before the library's code goes away, at dlclose or at the end of the process, its threads must.
 struct Closer {
   ~Closer() {
-    Pool* const known = newest.load();
-    if (known && known->process == getpid()) known->close();
+    if (Pool* const known = newest.load()) known->close();
   }
 } closer;
 
 }  // namespace
 
-int64_t cores() { return std::max<int64_t>(1, std::thread::hardware_concurrency()); }
-
-void for_each(int64_t count, int64_t threads, const std::function<void(int64_t)>& work) {
+void for_each(int64_t count, int64_t threads, const std::function<void(int64_t, int64_t)>& work) {
   Job job{work, count, std::min(threads, count) - 1};
   if (job.wanted > 0) {
     pool().run(job);

@@ -9,9 +9,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
-#include "src/problem/tensors.hpp"
+#include "src/cpu/cpu.hpp"
 
 namespace froghopper::cpu {
 
@@ -51,9 +51,12 @@ static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 4 << 20, "at m
 // attend, compiled for one kind of vector unit.
 struct Kernel {
   void (*attend)(const Work&);
-  const char* name;  // "avx512", "avx2", "generic"
-  int block_lanes;   // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
+  const char* name;     // "avx512", "avx2", "generic"
+  int block_lanes;      // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
+  bool (*runs_here)();  // this machine has that unit
 };
-const std::vector<Kernel>& kernels();  // that this machine runs, the fastest first; the last one runs anywhere
+std::span<const Kernel> kernels();  // that this machine runs, the fastest first; the last one runs anywhere
+
+Plan plan_with(const Kernel&, const Problem&);  // the plan, but for the kernel: tests run all of them
 
 }  // namespace froghopper::cpu

@@ -16,6 +16,7 @@
 #include <limits>
 #include <thread>
 
+#include "src/base/cores.hpp"
 #include "src/base/storage.hpp"
 
 namespace froghopper::oracle {
@@ -55,8 +56,7 @@ void for_each(int64_t count, const std::function<void(int64_t)>& work) {
     for (int64_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::thread> others;
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  for (int64_t n = 1; n < std::min(cores, count); ++n) others.emplace_back(take_turns);
+  for (int64_t n = 1; n < std::min(cores(), count); ++n) others.emplace_back(take_turns);
   take_turns();
   for (std::thread& thread : others) thread.join();
 }

@@ -4,9 +4,12 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
 
+#include "src/base/fork.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::runtime {
@@ -100,6 +103,14 @@ Result<std::unique_ptr<Driver>> open() {
   return driver;
 }
 
+using Opened = Result<std::unique_ptr<Driver>>;
+std::atomic<const Opened*> opened{nullptr};  // never freed: threads may still launch while the process exits
+std::mutex opening;
+
+// A child must not inherit it locked. fork() cannot wait for it as for other locks: libcuda, which this library starts
+// while it holds it, may fork itself.
+[[maybe_unused]] const bool forks = in_children([] { new (&opening) std::mutex; });
+
 }  // namespace
 
 std::string Driver::words(CUresult result) const {
@@ -111,9 +122,14 @@ std::string Driver::words(CUresult result) const {
 }
 
 Result<const Driver*> driver() {
-  static const Result<std::unique_ptr<Driver>> opened = open();
-  if (!opened) return opened.failure();
-  return opened->get();
+  const Opened* known = opened.load(std::memory_order_acquire);
+  if (known == nullptr) {
+    const std::lock_guard lock(opening);
+    known = opened.load(std::memory_order_relaxed);
+    if (known == nullptr) opened.store(known = new Opened(open()), std::memory_order_release);
+  }
+  if (!*known) return known->failure();
+  return (*known)->get();
 }
 
 Result<const Gpu*> hopper_gpu(const Driver& driver, int ordinal) {
@@ -142,7 +158,7 @@ int current_gpu(const Driver& driver) {
 
 Result<CUcontext> primary_context(const Driver& driver, const Gpu& gpu) {
   static std::mutex mutex;
-  static std::vector<CUcontext> kept(driver.gpus.size(), nullptr);
+  static auto& kept = *new std::vector<CUcontext>(driver.gpus.size(), nullptr);  // never freed, as the driver
   const std::lock_guard lock(mutex);
   CUcontext& context = kept[gpu.ordinal];
   if (context == nullptr)

@@ -3,8 +3,6 @@
 // than the stream.
 #include "src/runtime/place.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 
 #include "src/base/text.hpp"
@@ -84,9 +82,7 @@ Result<LaunchContext> launch_context(const Driver& driver, const Gpu& gpu, CUstr
 }
 
 Home home_of(const void* address) {
-  void* loaded = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);  // by us or by anybody else in this process
-  if (loaded == nullptr) return {Home::Kind::host, 0};
-  dlclose(loaded);  // it only counted
+  if (!driver_is_loaded()) return {Home::Kind::host, 0};
   const auto driver = runtime::driver();
   return driver ? locate(**driver, address) : Home{Home::Kind::host, 0};
 }
