@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: problems for the CPU backend, and the judge: its error may be twice that of plain loops in the same precision.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "src/cpu/cpu.hpp"
+#include "src/cpu/work.hpp"
+#include "src/oracle/oracle.hpp"
+#include "tests/support/hand_made.hpp"
+
+namespace froghopper::test {
+
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
+inline constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+inline Problem problem(Dtype dtype, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim) {
+  Problem p;
+  p.dtype = dtype;
+  p.heads_q = heads_q;
+  p.heads_kv = heads_kv;
+  p.seq_q = seq_q;
+  p.seq_kv = seq_kv;
+  p.dim_qk = p.dim_v = dim;
+  p.scale = default_scale(dim);
+  return p;
+}
+
+inline Problem with_mask(Problem p, int64_t left, int64_t right, fh_align align = FH_BOTTOM_RIGHT) {
+  p.window_left = left;
+  p.window_right = right;
+  p.align = align;
+  return p;
+}
+
+// With the kernel and the threads that this machine takes.
+inline Result<void> run_here(const HandMade& t) {
+  const auto plan = cpu::plan(t.problem);
+  if (!plan) return plan.failure();
+  return cpu::run(*plan, t.views);
+}
+
+inline void run(const HandMade& t) {
+  const Result<void> done = run_here(t);
+  ASSERT_TRUE(done) << done.failure().text;
+}
+
+inline double largest_error(const std::vector<double>& exact, const std::function<double(size_t)>& got) {
+  double error = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    if (exact[i] == got(i)) continue;  // infinities
+    const double here = std::abs(exact[i] - got(i));
+    error = here <= error ? error : here;  // a NaN stays
+    if (std::isnan(error)) return error;
+  }
+  return error;
+}
+
+// Weights are sums of products of the size of the scores, so lse may be off by a few roundings of the largest score.
+inline void expect_right(const HandMade& t, const oracle::Forward& exact, const oracle::Forward& rough,
+                         const char* kernel) {
+  const double allowed = largest_error(exact.o, [&](size_t i) { return rough.o[i]; });
+  const double allowed_lse = largest_error(exact.lse, [&](size_t i) { return rough.lse[i]; });
+  EXPECT_LE(largest_error(exact.o, [&](size_t i) { return t.o(i); }), 2 * allowed + 1e-7)
+      << kernel << ' ' << t.problem.line();
+  EXPECT_LE(largest_error(exact.lse, [&](size_t i) { return t.lse[i]; }), 2 * allowed_lse + 1e-6)
+      << kernel << ' ' << t.problem.line();
+}
+
+// By every kernel that this machine can run.
+inline void expect_right(const Problem& p, const Lengths& lengths = {}) {
+  HandMade t(p, lengths);
+  const oracle::Forward exact = oracle::forward(t.problem, t.views);
+  const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+  for (const cpu::Kernel& kernel : cpu::kernels()) {
+    HandMade fresh(p, lengths);
+    const Result<void> done = cpu::run(cpu::plan_with(kernel, fresh.problem), fresh.views);
+    ASSERT_TRUE(done) << done.failure().text;
+    expect_right(fresh, exact, rough, kernel.name);
+  }
+}
+
+inline void expect_right(const HandMade& t) {
+  expect_right(t, oracle::forward(t.problem, t.views), oracle::forward_same_precision(t.problem, t.views), "default");
+}
+
+}  // namespace froghopper::test
