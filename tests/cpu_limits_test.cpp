@@ -201,10 +201,10 @@ TEST(CpuLimits, AChildProcessMayCall) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(CpuLimits, ScratchIsAtMost4MiBAThread) {
+TEST(CpuLimits, ScratchIsAtMost1MiBAThread) {
   for (int dim_qk = 8; dim_qk <= 256; dim_qk += 8) {
     for (int dim_v = 8; dim_v <= 256; dim_v += 8) {
-      EXPECT_LE(cpu::scratch_floats(dim_qk, dim_v) * sizeof(float), size_t{4} << 20);
+      EXPECT_LE(cpu::scratch_floats(dim_qk, dim_v) * sizeof(float), size_t{1} << 20);
     }
   }
 }

@@ -9,7 +9,8 @@
 
 namespace froghopper {
 
-// For objects of the namespace. What threads still hold when the library goes away is not freed.
+// For objects of the namespace. What threads still hold when the library goes away is not freed, and no thread that
+// holds something may be ending at that very moment.
 template <class T>
 class PerThread {
  public:

@@ -46,7 +46,7 @@ inline constexpr int block_lanes_max = 64;
 constexpr size_t scratch_floats(int dim_qk, int dim_v) {
   return size_t{lanes_max + tile_kv} * (dim_qk + dim_v) + tile_kv * block_lanes_max + 4 * dim_max + 3 * lanes_max;
 }
-static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 4 << 20, "at most 4 MiB a thread");
+static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 1 << 20, "at most 1 MiB a thread");
 
 // attend, compiled for one kind of vector unit.
 struct Kernel {
