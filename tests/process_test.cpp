@@ -1,128 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: the library in a process that does what processes do. Claims: exit() and fork() may be called while threads
-// compute; a call that finds no memory has written nothing, whichever allocation fails; a listener can be replaced
-// while threads log; dlclose unloads.
+// Claims: exit() and fork() may be called while threads compute; a listener can be replaced while threads log; dlclose
+// unloads; asking for a GPU's driver costs next to nothing.
 #include <dlfcn.h>
-#include <froghopper/froghopper.h>
-#include <gtest/gtest.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
-#include <new>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "src/runtime/runtime.hpp"
-
-// Memory that fails when a test wants it to: the allocation of this number, or from it on, on this thread.
-namespace {
-constexpr int never = -1;
-thread_local int fails_in = never;
-thread_local bool fails_from_then_on = false;
-
-void* allocate(size_t bytes, size_t alignment) {
-  if (fails_in == 0) {
-    if (!fails_from_then_on) fails_in = never;
-    throw std::bad_alloc();
-  }
-  if (fails_in > 0) --fails_in;
-  void* const memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment + alignment);
-  return memory ? memory : throw std::bad_alloc();
-}
-}  // namespace
-
-void* operator new(size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
-void* operator new(size_t bytes, std::align_val_t alignment) {
-  return allocate(bytes, static_cast<size_t>(alignment));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+#include "tests/support/call.hpp"
 
 namespace {
 
-constexpr float untouched = 12345.0f;
-
-// A problem with dense tensors of its own, whose numbers depend on nothing but the problem.
-struct Call {
-  explicit Call(const char* line) : problem(fh_problem_init()), tensors(fh_tensors_init()) {
-    EXPECT_EQ(fh_problem_parse(line, &problem), FH_OK) << fh_last_error();
-    const int64_t rows_q = problem.batch * problem.seq_q * problem.heads_q;
-    const int64_t rows_kv = problem.batch * problem.seq_kv * problem.heads_kv;
-    q = numbers(rows_q * problem.dim_qk, 1);
-    k = numbers(rows_kv * problem.dim_qk, 2);
-    v = numbers(rows_kv * problem.dim_v, 3);
-    o.assign(rows_q * problem.dim_v, untouched);
-    lse.assign(rows_q, untouched);
-    tensors.q = dense(q, problem.seq_q, problem.heads_q, problem.dim_qk);
-    tensors.k = dense(k, problem.seq_kv, problem.heads_kv, problem.dim_qk);
-    tensors.v = dense(v, problem.seq_kv, problem.heads_kv, problem.dim_v);
-    tensors.o = dense(o, problem.seq_q, problem.heads_q, problem.dim_v);
-    tensors.lse = lse.data();
-  }
-  Call(const Call&) = delete;
-
-  static std::vector<float> numbers(int64_t count, uint32_t seed) {
-    std::vector<float> all(count);
-    for (float& x : all) x = static_cast<float>((seed = seed * 1664525 + 1013904223) >> 16) / 32768 - 1;
-    return all;
-  }
-  static fh_tensor dense(std::vector<float>& data, int64_t seq, int64_t heads, int64_t dim) {
-    return {data.data(), seq * heads * dim, heads * dim, dim};
-  }
-
-  fh_status run(const char* target = "cpu") { return fh_attention(&problem, target, &tensors, nullptr, 0, nullptr); }
-  bool written() const {
-    for (float x : o)
-      if (x != untouched) return true;
-    for (float x : lse)
-      if (x != untouched) return true;
-    return false;
-  }
-  void clear() {
-    o.assign(o.size(), untouched);
-    lse.assign(lse.size(), untouched);
-  }
-
-  fh_problem problem;
-  fh_tensors tensors;
-  std::vector<float> q, k, v, o, lse;
-};
+using namespace froghopper::test;
 
 constexpr const char* lines[] = {"fwd f32 b2 hq4 hkv2 sq100 skv130 d64 causal", "fwd f32 b1 hq4 hkv4 sq60 skv90 d32",
                                  "fwd f32 b1 hq2 hkv1 sq1 skv300 d128", "fwd f32 b3 hq1 hkv1 sq8 skv8 d8"};
-
-// What a child process ends with: 0 where `work` returns true. Killed after a while where it hangs.
-int status_of_child(const std::function<int()>& work) {
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(30);
-    _exit(work());
-  }
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status;
-}
-
-std::string words(int status) {
-  if (WIFSIGNALED(status)) return std::string("ended by signal ") + strsignal(WTERMSIG(status));
-  return "returned " + std::to_string(WEXITSTATUS(status));
-}
 
 // Threads that compute until this goes away.
 class Crowd {
@@ -155,7 +52,7 @@ class Crowd {
 };
 
 TEST(process, may_exit_while_threads_compute) {
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 150; ++round) {
     const int status = status_of_child([round] {
       auto* const crowd = new Crowd(3);  // never joined
       usleep(round % 20 * 100);
@@ -175,7 +72,7 @@ TEST(process, may_fork_while_threads_compute) {
   fh_set_log(hear, &heard);
   {
     Crowd crowd(3);
-    for (int round = 0; round < 400; ++round) {
+    for (int round = 0; round < 300; ++round) {
       const int status = status_of_child([&] {
         Call call(lines[0]);
         if (call.run(round % 2 == 0 ? "cpu" : "auto") != FH_OK) return 1;
@@ -245,84 +142,6 @@ TEST(process, a_listener_may_set_another) {
   }
   fh_set_log(nullptr, nullptr);
   EXPECT_EQ(second, 1);
-}
-
-bool signals_blocked() {
-  sigset_t now;
-  pthread_sigmask(SIG_SETMASK, nullptr, &now);
-  return sigismember(&now, SIGINT) == 1;
-}
-
-// In a new process, where neither threads nor scratch wait from earlier calls, the n-th allocation of a call fails.
-TEST(process, a_call_without_memory_has_written_nothing) {
-  // Lengths of their own, so that the CPU needs a list of them too.
-  Call call("fwd f32 b4 hq4 hkv2 sq200 skv200 d64 seqused");
-  const std::vector<int32_t> used{200, 3, 150, 99};
-  call.tensors.seqused_q = call.tensors.seqused_kv = used.data();
-  enum { all_there, had_none, was_wrong };
-  for (const bool from_then_on : {false, true}) {
-    int failures = 0;
-    for (int n = 0;; ++n) {
-      ASSERT_LT(n, 1000);
-      const int status = status_of_child([&] {
-        fails_from_then_on = from_then_on;
-        fails_in = n;
-        const fh_status ran = call.run();
-        const bool reached = fails_in == never || (from_then_on && fails_in == 0);
-        fails_in = never;
-        if (signals_blocked()) return int{was_wrong};
-        if (ran != FH_OK && (ran != FH_INTERNAL || call.written() || !*fh_last_error())) return int{was_wrong};
-        const std::vector<float> o = call.o;
-        call.clear();
-        if (call.run() != FH_OK || (ran == FH_OK && call.o != o)) return int{was_wrong};
-        return int{reached ? had_none : all_there};
-      });
-      ASSERT_TRUE(WIFEXITED(status)) << "allocation " << n << ": " << words(status);
-      ASSERT_NE(WEXITSTATUS(status), was_wrong) << "allocation " << n;
-      if (WEXITSTATUS(status) == all_there) break;
-      ++failures;
-    }
-    EXPECT_GT(failures, 5);
-  }
-}
-
-// Takes all memory that malloc has for this thread and that the system would give it.
-class NoMemory {
- public:
-  NoMemory() {
-    getrlimit(RLIMIT_AS, &old_);
-    rlimit none = old_;
-    none.rlim_cur = 1;  // less than is in use: nothing more is given
-    setrlimit(RLIMIT_AS, &none);
-    for (size_t bytes = 1 << 20; bytes >= 8; bytes = bytes > 4096 ? bytes / 2 : bytes - 8) {
-      while (void* const memory = std::malloc(bytes)) new (memory) void*(std::exchange(taken_, memory));
-    }
-  }
-  ~NoMemory() {
-    setrlimit(RLIMIT_AS, &old_);
-    while (taken_) std::free(std::exchange(taken_, *static_cast<void**>(taken_)));
-  }
-
- private:
-  rlimit old_;
-  void* taken_ = nullptr;
-};
-
-TEST(process, a_first_failing_call_without_memory_says_so) {
-  const int status = status_of_child([] {
-    bool right = false;
-    std::thread([&right] {
-      {
-        const NoMemory none;
-        right =
-            fh_plan_create(nullptr, "cpu", nullptr) != FH_OK && std::strcmp(fh_last_error(), "out of memory") == 0;
-      }
-      right = right && fh_plan_create(nullptr, "cpu", nullptr) == FH_INVALID_PROBLEM;
-      right = right && std::strstr(fh_last_error(), "problem is NULL") != nullptr;
-    }).join();
-    return right ? 0 : 1;
-  });
-  EXPECT_EQ(status, 0) << words(status);
 }
 
 bool mapped(const std::string& name) {
