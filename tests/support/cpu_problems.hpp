@@ -61,7 +61,7 @@ inline double largest_error(const std::vector<double>& exact, const std::functio
 }
 
 // Weights are sums of products of the size of the scores, so lse may be off by a few roundings of the largest score.
-inline void expect_right(const HandMade& t, const oracle::Forward& exact, const oracle::Forward& rough,
+inline void expect_right(const HandMade& t, const test::Forward& exact, const test::Forward& rough,
                          const char* kernel) {
   const double allowed = largest_error(exact.o, [&](size_t i) { return rough.o[i]; });
   const double allowed_lse = largest_error(exact.lse, [&](size_t i) { return rough.lse[i]; });
@@ -74,8 +74,8 @@ inline void expect_right(const HandMade& t, const oracle::Forward& exact, const 
 // By every kernel that this machine can run.
 inline void expect_right(const Problem& p, const Lengths& lengths = {}) {
   HandMade t(p, lengths);
-  const oracle::Forward exact = oracle::forward(t.problem, t.views);
-  const oracle::Forward rough = oracle::forward_same_precision(t.problem, t.views);
+  const test::Forward exact = test::exact(t);
+  const test::Forward rough = test::same_precision(t);
   for (const cpu::Kernel& kernel : cpu::kernels()) {
     HandMade fresh(p, lengths);
     const Result<void> done = cpu::run(cpu::plan_with(kernel, fresh.problem), fresh.views);
@@ -85,7 +85,7 @@ inline void expect_right(const Problem& p, const Lengths& lengths = {}) {
 }
 
 inline void expect_right(const HandMade& t) {
-  expect_right(t, oracle::forward(t.problem, t.views), oracle::forward_same_precision(t.problem, t.views), "default");
+  expect_right(t, test::exact(t), test::same_precision(t), "default");
 }
 
 }  // namespace froghopper::test
