@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: the program froghopper as a script sees it: what it prints where, and its exit codes. Its command attend has a
 // file of its own.
+#include <nlohmann/json.hpp>
+#include <sstream>
+
 #include "check/check.hpp"
 #include "tests/support/program.hpp"
 
