@@ -23,7 +23,7 @@ import contenders
 from compare import commit_here
 from froghopper_ctypes import Froghopper
 
-DIMS, ROWS, HEADS = (64, 128, 256), 4096, 8
+DIMS, BATCH, ROWS, HEADS = (64, 128, 256), 4, 4096, 8
 KINDS = {"outliers": None, "normal": (1, 1), "q x 4": (4, 1), "q x 10": (10, 1), "q and k x 4": (4, 4)}
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -40,7 +40,7 @@ def main():
     for kind in KINDS:
         for name in DTYPES:
             for dim in DIMS:
-                line = f"fwd {name} b1 hq{HEADS} hkv{HEADS} sq{ROWS} skv{ROWS} d{dim}"
+                line = f"fwd {name} b{BATCH} hq{HEADS} hkv{HEADS} sq{ROWS} skv{ROWS} d{dim}"
                 errors = errors_of(library, fa3, line, kind)
                 print(f"{kind:<12} {name:<5} d{dim:<4}" + "".join(f" {k} {e:.3e}" for k, e in errors.items()) +
                       (f"  ours/fa3 {errors['froghopper'] / errors['fa3']:.3f}" if "fa3" in errors else ""), flush=True)

@@ -131,6 +131,7 @@ namespace {
 // Calls visit(batch, row, head) for every row of a view, in rising order.
 template <class Visit>
 void each_row(const View& view, Visit visit) {
+  if (view.empty()) return;  // there may be any number of sequences without rows
   for (int64_t b = 0; b < view.batch; ++b)
     for (int64_t row = 0; row < view.seq; ++row)
       for (int64_t head = 0; head < view.heads; ++head) visit(b, row, head);

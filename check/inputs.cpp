@@ -112,6 +112,7 @@ void fill(const Case& c, const Views& views, const View& x, Rows (*rows_of)(cons
   const Problem& p = c.problem;
   const auto draw = find_data(c.data)->draw;
   uint64_t i = 0;
+  if (x.empty()) return;  // there may be any number of sequences without rows
   for (int64_t b = 0; b < p.batch; ++b) {
     const Rows rows = rows_of(p, views, b);
     for (int64_t row = 0; row < rows.used; ++row) {

@@ -23,6 +23,7 @@ Reference written_tensors(const Problem& p) {
 
 std::vector<RowId> rows_of(const Shape& shape) {
   std::vector<RowId> rows;
+  if (shape.seq == 0 || shape.heads == 0) return rows;  // there may be any number of sequences without rows
   for (int64_t b = 0; b < shape.batch; ++b)
     for (int64_t row = 0; row < shape.seq; ++row)
       for (int64_t head = 0; head < shape.heads; ++head) rows.push_back({b, row, head});

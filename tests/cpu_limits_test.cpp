@@ -241,7 +241,8 @@ void expect_memory_for_sequences(bool seqused, long bytes_each) {
   const long before = peak_kib();
   run(t);
   EXPECT_LT(peak_kib() - before, scratch_kib() + bytes_each * count / 1024);
-  EXPECT_EQ(t.o(count * 8 - 1), load(t.views.v.data, HandMade::element(t.views.v, count * 8 - 1), element_of(p.dtype)));
+  EXPECT_EQ(t.o(count * 8 - 1),
+            load(t.views.v.data, HandMade::element(t.views.v, count * 8 - 1), element_of(p.dtype)));
 }
 
 TEST(CpuLimits, MemoryForManySequencesOfOneLength) { expect_memory_for_sequences(false, 0); }

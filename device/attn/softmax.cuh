@@ -7,7 +7,6 @@
 // move. Then the tile's weights are divided by their largest; only if they left the range of fp32, step() must have the
 // tile's scores again. docs/1-math.md shows that all of them give the same result for every input.
 #pragma once
-#include "contract/types.h"
 #include "device/tile/accum.cuh"
 #include "device/tile/numbers.cuh"
 
@@ -27,20 +26,6 @@ __device__ __forceinline__ float quad_sum(float v) {
   return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-// The guard: how much of a row's sum a tile may bring by one thread's columns before the reference moves.
-// From above, range: weights are rounded to the stored type, and 65504 is the largest number of f16; bf16 and the sums
-// would do with 2^24. Then accuracy: a row's largest weight rounds without error only if it is 1, so a row that one key
-// dominates is better off the closer its reference is. 2^6 has about 1.03 times the error of 2^4 on rows with outliers.
-// From below, time: rows of equal scores have a share of tile_kv / 4, 32 for most kernels, and should pass.
-constexpr float guard_of(Dtype stored) {
-  switch (stored) {
-    case Dtype::f16: return 64.f;
-    case Dtype::bf16: return 64.f;
-    case Dtype::f32: return 0.f;  // no wgmma multiplies such weights
-  }
-  return 0.f;
-}
-
 // What became of a tile whose weights were taken by the old reference.
 //   kept   they stay
 //   moved  a row outgrew its reference: the new one makes the tile's largest weight 1
@@ -58,10 +43,17 @@ __device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair
   return {quad_max(most.top), quad_max(most.bottom)};
 }
 
-template <Dtype Stored>
 struct OnlineSoftmax {
-  static constexpr float guard = guard_of(Stored);
-  // A thread's share up to which weights can be divided: finite, also with the sum so far, at most 2^33. The exponents
+  // The guard: what a tile may bring to one of a thread's two sums of a row, an eighth of the columns, before the
+  // reference moves. A row's largest weight rounds without error only if it is a power of two, so a row that one key
+  // dominates is the better off the closer its reference is. Rows of equal scores must pass: an eighth of 128 columns.
+  template <int Cols>
+  static constexpr float guard = Cols > 128 ? Cols / 8 : 16;
+  // A reference is raised by so much, in powers of two, for rows that have seen fewer than few_keys keys: their largest
+  // score is likely to be small, and the next tile would move them. The largest weight is 2^-3 then, and still exact.
+  static constexpr float headroom = 3.f;
+  static constexpr int few_keys = 64;
+  // A partial sum up to which weights can be divided: finite, also with the sum so far, at most 2^32. The exponents
   // of such weights, below 128, were rounded to 2^-18, less than the scores themselves where these are as large.
   static constexpr float movable = 0x1p100f;
   // A reference beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
@@ -74,11 +66,13 @@ struct OnlineSoftmax {
   RowPair sum = {0.f, 0.f};  // of 2^(scale_log2 s - ref), this thread's columns only; far rows: negated,
                              // so that no register is spent on a flag
 
-  // Exact: the reference becomes the maximum so far. Returns the factor for what was accumulated before.
+  // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
+  // accumulated before.
   template <int Cols>
-  __device__ RowPair step(tile::Accum<Cols>& s) {
+  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}) {
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
-    RowPair next = {fmaxf(ref.top, scaled(most.top)), fmaxf(ref.bottom, scaled(most.bottom))};
+    RowPair next = {fmaxf(ref.top, scaled(most.top) + above.top),
+                    fmaxf(ref.bottom, scaled(most.bottom) + above.bottom)};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
     RowPair at = {next.top == -tile::inf ? 0.f : next.top, next.bottom == -tile::inf ? 0.f : next.bottom};
     RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
@@ -88,8 +82,8 @@ struct OnlineSoftmax {
       reach(s, most, next, at, age);
       sum = {fabsf(sum.top), fabsf(sum.bottom)};
     }
-    const RowPair t = weights(s, at);
-    sum = {sum.top * age.top + t.top, sum.bottom * age.bottom + t.bottom};
+    const auto [even, odd] = weights(s, at);
+    sum = {sum.top * age.top + (even.top + odd.top), sum.bottom * age.bottom + (even.bottom + odd.bottom)};
     if (some_far) sum = {mark(sum.top, next.top, at.top), mark(sum.bottom, next.bottom, at.bottom)};
     ref = next;
     return age;
@@ -99,9 +93,11 @@ struct OnlineSoftmax {
   // factor for what was accumulated before. lost: s is lost, everything else is as before.
   template <int Cols>
   __device__ Fate later(tile::Accum<Cols>& s, RowPair& age) {
-    const RowPair t = weights(s, ref);
+    const auto [even, odd] = weights(s, ref);
+    const RowPair t = {even.top + odd.top, even.bottom + odd.bottom};
+    const float largest = fmaxf(fmaxf(even.top, odd.top), fmaxf(even.bottom, odd.bottom));
     const bool near = !is_far(sum.top) && !is_far(sum.bottom);
-    if (__all_sync(~0u, fmaxf(t.top, t.bottom) <= guard && near)) {
+    if (__all_sync(~0u, largest <= guard<Cols> && near)) {
       sum = {sum.top + t.top, sum.bottom + t.bottom};
       return Fate::kept;
     }
@@ -109,7 +105,7 @@ struct OnlineSoftmax {
     const RowPair most = quad_most(s, {1.f, 1.f});
     const RowPair next = {ref.top + ptx::lg2_approx(most.top), ref.bottom + ptx::lg2_approx(most.bottom)};
     const bool stays_near = near && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= far;
-    if (!__all_sync(~0u, fmaxf(t.top, t.bottom) <= movable && stays_near)) return Fate::lost;
+    if (!__all_sync(~0u, largest <= movable && stays_near)) return Fate::lost;
     // From the rounded reference, so that later tiles agree with what is here.
     age = {ptx::ex2_approx(ref.top - next.top), ptx::ex2_approx(ref.bottom - next.bottom)};
     s.scale_rows(age.top, age.bottom);
@@ -170,8 +166,11 @@ struct OnlineSoftmax {
 
   // s becomes the weights; returns the sums of this thread's. Two partial sums a row halve the chain of dependent
   // adds.
+  struct Sums {
+    RowPair even, odd;
+  };
   template <int Cols>
-  __device__ RowPair weights(tile::Accum<Cols>& s, RowPair at) const {
+  __device__ Sums weights(tile::Accum<Cols>& s, RowPair at) const {
     RowPair even = {0.f, 0.f}, odd = {0.f, 0.f};
 #pragma unroll
     for (int i = 0; i < Cols / 2; i += 4) {
@@ -180,7 +179,7 @@ struct OnlineSoftmax {
       even.bottom += s.x[i + 2] = ptx::ex2_approx(s.x[i + 2] * scale_log2 - at.bottom);
       odd.bottom += s.x[i + 3] = ptx::ex2_approx(s.x[i + 3] * scale_log2 - at.bottom);
     }
-    return {even.top + odd.top, even.bottom + odd.bottom};
+    return {even, odd};
   }
 };
 

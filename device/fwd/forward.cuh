@@ -15,7 +15,7 @@
 //           of the next are in flight together, O is stored while that S runs.
 // Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, before its
 //                           epilogue, per Consumer warp
-//           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last two tiles
+//           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last few tiles
 //                           are issued; the Dispatcher waits for it before it draws the next ticket, so that no item
 //                           lies here while another CTA idles. Both judge by the published item, and the next arrival
 //                           needs an item that is published after the wait: the barrier is at most one phase ahead,
@@ -61,7 +61,7 @@ struct Forward {
   using Scores = tile::Accum<V.tiles.kv>;      // S: 64 query rows x one kv tile, then P in place
   using Weights = tile::OperandA<V.tiles.kv>;  // P rounded to T
   using Output = tile::Accum<V.dims.v>;        // O, unnormalised until the epilogue
-  using Softmax = attn::OnlineSoftmax<V.dtype>;
+  using Softmax = attn::OnlineSoftmax;
 
   // Registers: a CTA starts with 65536 / threads each, rounded down to 8 (168, 128, 96 at 2, 3, 4 consumers);
   // setmaxnreg shares the same sum out again.
@@ -190,7 +190,7 @@ struct Forward {
       release_k(item, kv_tile);
       if constexpr (V.softcap) attn::cap(s, params.cap_scale);
       if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > seq_kv(item)) hide(s, item, kv_tile);
-      softmax.step(s);
+      softmax.step(s, headroom(item, kv_tile));
       tile::round_to<T>(p, s);
     }
 
@@ -214,7 +214,7 @@ struct Forward {
       if constexpr (Cut) {
         release_k(item, kv_tile);
         hide(s, item, kv_tile);
-        age = softmax.step(s);
+        age = softmax.step(s, headroom(item, kv_tile));
       } else {
         const attn::Fate fate = softmax.later(s, age);
         grew = fate != attn::Fate::kept;
@@ -256,6 +256,16 @@ struct Forward {
 
     __device__ __forceinline__ void hide(Scores& s, const WorkItem& item, int kv_tile) {
       sight(item).hide(s, first_row(item) + tile::thread_row(), kv_tile);
+    }
+
+    // How far above its maximum a row's reference shall be; rows under a mask may have seen few keys after this tile.
+    __device__ __forceinline__ attn::RowPair headroom(const WorkItem& item, int kv_tile) const {
+      if constexpr (V.mask == Mask::none) return {0.f, 0.f};
+      const int row = first_row(item) + tile::thread_row(), begin = kv_tile * V.tiles.kv;
+      const auto of = [&](int row) {
+        return sight(item).end(row) - begin < Softmax::few_keys ? Softmax::headroom : 0.f;
+      };
+      return {of(row), of(row + 8)};
     }
 
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, Output& o) {

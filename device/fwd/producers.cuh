@@ -89,6 +89,9 @@ struct Dispatcher {
 template <class Kernel, class Tile>
 struct Loader {
   static constexpr FwdVariant V = Kernel::variant;
+  // The next item is asked for when all but this many K tiles and one are issued. It takes a way to memory and back and
+  // the load of Q; these tiles and what is on its way in the ring hide that.
+  static constexpr int lead = 2;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
@@ -107,8 +110,7 @@ struct Loader {
       if (item.none()) break;
       const attn::Place<V.ragged> place(item.head / params.heads_per_kv, item.sequence, params.ragged.cu_kv,
                                         item.rows.kv_first, item.rows.seq_kv, units);
-      const int last_but_one = min(item.kv_begin + 1, item.kv_end - 1);
-      const int ask_at = next_wanted && draws_late(params, item) ? last_but_one : -1;
+      const int ask_at = next_wanted && draws_late(params, item) ? min(item.kv_begin + lead, item.kv_end - 1) : -1;
       for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
         if (kv_tile == ask_at) ptx::mbarrier_arrive(next_wanted);
         ptx::u64* full = at.fill(ring, Tile::bytes);

@@ -20,13 +20,11 @@ int64_t section_bytes(const Device& device, int64_t seq_q, const Hints& hints) {
 }
 
 // The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
-// same measurement. Tiles of 192 and 256 rows are few and unequal; at dim 256 one kv tile of work weighs more, so more
-// are needed.
+// same measurement. Tiles of 192 and 256 rows are few and unequal, so more are needed.
 int tail_percent(const FwdVariant& v, int64_t q_tiles) {
   if (v.tiles.q > 128) return 50;
   if (q_tiles <= 4) return 0;
-  if (q_tiles <= 8) return v.dims.v == 256 ? 50 : 30;
-  return v.dims.v == 256 && q_tiles > 16 ? 70 : 50;
+  return q_tiles <= 8 ? 30 : 50;
 }
 
 // A CTA that draws its next item late leaves it to whoever is free first; one that draws early hides the way to the

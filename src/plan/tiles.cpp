@@ -28,13 +28,15 @@ double rounds_of_rows(const Problem& p, int tile_q, int sms) {
   return rounds * tile_q;
 }
 
-// Where there is work for every SM, tiles of more rows read K and V less often and are up to a tenth faster than those
-// of 128; where there is little, they leave SMs idle that 128 would use.
-constexpr double worth_of_rows = 1.08;
+// Where there is work for every SM, tiles of more rows read K and V less often and are faster than those of 128; where
+// there is little, they leave SMs idle that 128 would use. `worth`: how much faster, measured at 16k tokens on an H200
+// (bench/results/h200_tiles.jsonl). Beyond some rounds of items the idle SMs of the last one no longer count.
+constexpr int rounds_that_count = 6;
 
-Tiles of_two(const Problem& p, int sms, Tiles many_rows, Tiles few_rows) {
+Tiles of_two(const Problem& p, int sms, Tiles many_rows, Tiles few_rows, double worth) {
+  if (items_at_most(p, many_rows.q) > int64_t{rounds_that_count} * sms) return many_rows;
   const double many = rounds_of_rows(p, many_rows.q, sms), few = rounds_of_rows(p, few_rows.q, sms);
-  return worth_of_rows * few < many ? few_rows : many_rows;
+  return worth * few < many ? few_rows : many_rows;
 }
 
 }  // namespace
@@ -53,17 +55,20 @@ Tiles tuned_tiles(const Problem& p, Dims dims, int sms) {
   const Mask mask = kernel_mask(p);
   const int64_t keys = keys_seen(p);
   // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
-  if (dims.qk == 64) return mask == Mask::window ? Tiles{192, 64, 5} : of_two(p, sms, {256, 64, 4}, {128, 128, 4});
+  if (dims.qk == 64)
+    return mask == Mask::window ? Tiles{192, 64, 5} : of_two(p, sms, {256, 64, 4}, {128, 128, 4}, 1.2);
   if (dims.qk == 96) {
     constexpr Tiles rows_128{128, 128, 2};
     if (keys < 2048) return rows_128;
-    return of_two(p, sms, mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3}, rows_128);
+    return of_two(p, sms, mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3}, rows_128, 1.08);
   }
   if (dims.qk == 128) {
     constexpr Tiles rows_192{192, 64, 4}, rows_128{128, 128, 2};
-    // Of few causal keys much is masked away in tiles of 128.
-    if (keys < 2048 && (mask == Mask::none || keys > 512)) return rows_128;
-    return of_two(p, sms, rows_192, rows_128);
+    // Of few causal keys much is masked away in tiles of 128; a window of few keys has its ends in few tiles of 128.
+    if (mask == Mask::none && keys < 2048) return rows_128;
+    if (mask == Mask::causal && keys < 2048 && keys > 512) return rows_128;
+    if (mask == Mask::window && keys <= 512) return rows_128;
+    return of_two(p, sms, rows_192, rows_128, 1.08);
   }
   if (dims.qk == 192 && dims.v == 128) return keys < 2048 ? Tiles{128, 64, 3} : Tiles{128, 96, 2};
   if (dims.qk == 192) return {128, 80, 2};

@@ -84,8 +84,6 @@ inline void expect_right(const Problem& p, const Lengths& lengths = {}) {
   }
 }
 
-inline void expect_right(const HandMade& t) {
-  expect_right(t, test::exact(t), test::same_precision(t), "default");
-}
+inline void expect_right(const HandMade& t) { expect_right(t, test::exact(t), test::same_precision(t), "default"); }
 
 }  // namespace froghopper::test
