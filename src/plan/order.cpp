@@ -10,21 +10,18 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 32 MiB of the H200's 60.
-// Short sequences have few q tiles to use a section again; half of it wastes less at the section's end. Measured on an
-// H200 with causal masks: 8 to 128 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md has the table.
-int64_t section_bytes(const Device& device, int64_t seq_q, const Hints& hints) {
-  if (hints.section_mib) return int64_t{*hints.section_mib} << 20;
-  const int64_t share = device.l2_bytes * 8 / 15;
-  return seq_q <= 1024 ? share / 2 : share;
+// K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 8 MiB of the H200's 60 and
+// as much of the H100's 50. With items drawn late, larger sections bring nothing and end with more unequal items.
+// Measured with causal masks at 4 to 48 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md has the table.
+int64_t section_bytes(const Device& device, const Hints& hints) {
+  return hints.section_mib ? int64_t{*hints.section_mib} << 20 : device.l2_bytes * 2 / 15;
 }
 
 // The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
-// same measurement. Tiles of 192 and 256 rows are few and unequal, so more are needed.
-int tail_percent(const FwdVariant& v, int64_t q_tiles) {
-  if (v.tiles.q > 128) return 50;
+// same measurement. Of few tiles none: one of three is a third of the keys that a section would have used again.
+int tail_percent(int64_t q_tiles) {
   if (q_tiles <= 4) return 0;
-  return q_tiles <= 8 ? 30 : 50;
+  return q_tiles <= 16 ? 30 : 50;
 }
 
 // A CTA that draws its next item late leaves it to whoever is free first; one that draws early hides the way to the
@@ -56,12 +53,12 @@ Order order_items(const Problem& p, const FwdVariant& v, const Device& device, c
   if (v.mask == Mask::none || pairs == 0) return order;
 
   const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;
-  const int64_t bytes = section_bytes(device, p.seq_q, hints);
+  const int64_t bytes = section_bytes(device, hints);
   const int64_t together = v.ragged ? p.heads_q : pairs;  // ragged: sequences come one after the other
   // Equal sections: a small remainder would end with few heavy tiles.
   const int64_t sections = std::clamp<int64_t>((together * pair_bytes + bytes / 2) / bytes, 1, together);
   order.section = static_cast<int>(ceil_div(together, sections));
-  const int percent = hints.tail_percent.value_or(tail_percent(v, q_tiles));
+  const int percent = hints.tail_percent.value_or(tail_percent(q_tiles));
   if (!v.ragged) order.tail = static_cast<int>(q_tiles * percent / 100);
   return order;
 }
