@@ -75,13 +75,13 @@ std::array<Axis, 3> axes_of(const View& view) {
 
 std::string wrong_view(const Tensor& tensor, const View& view) {
   if (view.empty() || (!tensor.field.strided() && !view.data)) return {};
-  const std::string data = tensor.field.strided() ? text("{}.data", tensor.name) : tensor.name;
+  const auto data = [&] { return tensor.field.strided() ? text("{}.data", tensor.name) : std::string(tensor.name); };
   if (!view.data)
-    return text("{} is NULL; it has {} x {} x {} x {} elements. Point it to them.", data, view.batch, view.seq,
+    return text("{} is NULL; it has {} x {} x {} x {} elements. Point it to them.", data(), view.batch, view.seq,
                 view.heads, view.dim);
   const int element_bytes = size_of(view.element);
   if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(element_bytes) != 0)
-    return text("{} is at address {}; its elements have {} bytes and lie at multiples of that. Align it.", data,
+    return text("{} is at address {}; its elements have {} bytes and lie at multiples of that. Align it.", data(),
                 fmt::ptr(view.data), element_bytes);
 
   int64_t end = view.dim * element_bytes;  // bytes from data to one past the last element
