@@ -170,7 +170,7 @@ std::string missing_word(const std::vector<Word>& words) {
   for (const Number& number : numbers)
     if (number.required && !has(number.key)) return text("{0}N is missing. Add {0} and its number.", number.key);
   if (has("varlen") && !(has("tq") && has("tkv")))
-    return "varlen stands without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
+    return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
   if (has("causal") && has("window"))
     return "causal and window are both there. causal is window-1,0: leave one of them.";
   return {};
