@@ -56,7 +56,7 @@ C_AND_POSIX = ("assert ctype dirent dlfcn elf errno fcntl fenv float glob inttyp
                "unistd").split()
 SYSTEM = rf"[a-z0-9_]+|sys/[a-z]+\.h|({'|'.join(C_AND_POSIX)})\.h"
 SOURCES = {".h", ".hpp", ".cpp", ".c", ".cuh", ".cu"}
-OTHER_ENDINGS = {".cc", ".cxx", ".hh", ".hxx", ".inc", ".inl", ".ipp", ".tcc"}  # nobody would check them
+OTHER_ENDINGS = {".cc", ".cxx", ".hh", ".hxx", ".inc", ".inl", ".ipp", ".tcc"}  # no checker reads them
 INCLUDE = re.compile(r"\s*#\s*include(_next)?\b")
 
 

@@ -31,7 +31,7 @@ class Block:
 
 
 def blocks_of(sass):
-    """Basic blocks in order of address; a block ends at a label or behind a branch."""
+    """Basic blocks in order of address; a block ends at a label or after a branch."""
     blocks, block, ended = [], Block("entry"), False
     for line in sass.splitlines():
         if match := LABEL.match(line):

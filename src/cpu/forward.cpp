@@ -86,7 +86,7 @@ class Cut {
  private:
   struct Place {
     int64_t sequence;
-    int64_t pieces_before;  // of the places ahead of it; before they are known, how much work the sequence is
+    int64_t pieces_before;  // of the places before it; before they are known, how much work the sequence is
   };
 
   int64_t pieces_of_head(const Sequence& s) const { return (s.extent * group_ + piece_lanes_ - 1) / piece_lanes_; }

@@ -14,7 +14,7 @@ Result<Device> device(int ordinal);
 // The ordinal that device(-1) would have, -1 where it fails. Cheap: fh_attention asks on every call.
 int current_gpu();
 
-// Whose memory an address is. Starts no driver: where nobody has, there is no GPU memory.
+// Whose memory an address is. Starts no driver: where none was started, there is no GPU memory.
 struct Home {
   enum class Kind { host, managed, gpu } kind;  // host: pinned memory too
   int gpu;                                      // ordinal; of Kind::gpu
