@@ -22,7 +22,7 @@ struct Options {
   unsigned seed = 1;
 };
 
-// What is checked when nothing is named: a newcomer's first look, a second's work on a CPU.
+// What is checked when nothing is named: a first look, about a second on a CPU.
 constexpr const char* first_look[] = {
     "fwd f32 b1 hq2 hkv2 sq256 skv256 d64",
     "fwd bf16 b2 hq4 hkv2 sq300 skv500 d128 causal",
@@ -56,7 +56,7 @@ void print_header() {
               "rmse", "lse error", "gain", "on", "problem");
 }
 
-// A row a written tensor; lse stands in the row of o.
+// A row a written tensor; lse is in the row of o.
 void print_row(const check::Case& c, const check::Outcome& out, bool verbose) {
   const check::Measures lse = out.of("lse");
   for (const check::Measures& m : out.measures) {

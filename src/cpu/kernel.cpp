@@ -42,7 +42,7 @@ namespace froghopper::cpu::HWY_NAMESPACE {
 // floats does not matter next to sums of 2^128.
 inline constexpr int less_when_too_large = 32;
 
-// Lanes come and go in fours, and in whole vectors.
+// Lanes are loaded and stored four at a time, and in whole vectors.
 inline constexpr int lane_group = std::max(4, vector_lanes);
 
 // Up to block_lanes lanes, computed side by side.

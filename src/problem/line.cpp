@@ -112,7 +112,7 @@ std::string Problem::line() const {
 
 namespace {
 
-// Blanks may come in runs, so that lines in a file can stand in columns.
+// Blanks may come in runs, so that lines in a file can be in columns.
 std::vector<Word> words_of(std::string_view line) {
   const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
   const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };

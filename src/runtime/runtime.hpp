@@ -22,9 +22,9 @@ struct Home {
 Home home_of(const void* address);
 
 // Which GPU's memory this is, -1 where the CPU can read it. So that the CPU backend refuses a GPU's address instead of
-// falling over it.
+// crashing on it.
 int gpu_of(const void* address);
-// Somebody in this process has loaded libcuda. Cheap, so that every call on the CPU may ask.
+// Some code in this process has loaded libcuda. Cheap, so that every call on the CPU may ask.
 bool driver_is_loaded();
 
 // Makes sure the kernels of this plan are loaded on that GPU (ordinal as for device): embedded preset, else disk cache,
