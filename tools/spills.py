@@ -4,8 +4,8 @@
 The inner loops are the innermost ones that contain HGMMA, the tensor core's instruction for a warpgroup. Their main
 path has no load or store of local memory (LDL, STL). The rare path, which computes a tile's scores again, may spill.
 It is recognised by two things together: it holds HMMA, the instruction for one warp, and a path through the loop goes
-around it. Instructions that both paths use (LDSM) tell nothing. Kernels whose header says that they spill nothing are not
-looked at.
+around it. Instructions that both paths use (LDSM) tell nothing. Kernels whose header says that they spill nothing are
+not looked at.
 """
 import pathlib
 import re
