@@ -3,7 +3,7 @@
 
 Understands the style of include/froghopper/froghopper.h and no more: structs and enums as `typedef struct NAME {...}
 NAME;`, fields of numbers, pointers, enums and structs that came before, prototypes that begin with FH_API. What it does
-not understand it refuses, with the line it stands in.
+not understand it refuses, with its line.
 """
 import ctypes
 import re
@@ -59,5 +59,5 @@ class Header:
 
 
 def statements(text, end):
-    """What stands between the ends, each on one line with single blanks."""
+    """What is between the ends, each on one line with single blanks."""
     return [" ".join(part.split()) for part in text.split(end) if part.strip()]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""froghopper beside other implementations, in turns, on one machine: a table of TFLOP/s, ratios, and JSON lines.
+"""froghopper against other implementations, in turns, on one machine: a table of TFLOP/s, ratios, and JSON lines.
 
-  bench/compare.py --library build/libfroghopper.so                       training_fwd beside cudnn and fa2
+  bench/compare.py --library build/libfroghopper.so                       training_fwd against cudnn and fa2
   bench/compare.py --library ... --rivals cudnn,fa3 --json bench/results/h200.jsonl --commit 1a2b3c4
   bench/compare.py --library ... --other old=old.so --other-variants fwd_variants.inc --only d128
   bench/compare.py --library ... --device cpu --rivals torch --suite bench/suites/cpu_fwd.txt
@@ -175,7 +175,7 @@ def print_table(cells, device):
 
 
 def print_lowest(rows, shown=3):
-    """The last lines: where froghopper stands worst."""
+    """The last lines: where froghopper compares worst."""
     print()
     for label in dict.fromkeys(label for _, m in rows for label in ratios(m)):
         cells = sorted((ratios(m)[label], line) for line, m in rows if label in ratios(m))

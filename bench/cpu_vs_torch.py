@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU backend beside PyTorch's scaled_dot_product_attention, in turns, on this machine's CPU.
+"""The CPU backend against PyTorch's scaled_dot_product_attention, in turns, on this machine's CPU.
 
   bench/cpu_vs_torch.py --lib build/libfroghopper.so
   bench/cpu_vs_torch.py --lib build/libfroghopper.so --json bench/results/cpu.jsonl

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of froghopper's forward beside other implementations on the same inputs: root mean square against fp64.
+"""Errors of froghopper's forward and of other implementations on the same inputs: root mean square against fp64.
 
   bench/errors.py --library build/libfroghopper.so --json bench/results/h200_errors.jsonl
 

@@ -41,7 +41,7 @@ def draw(machine, tables, path):
     for row in axes: row[0].set_ylabel(unit[0], fontsize=11)
     for axis in (a for row in axes for a in row if not a.lines): axis.set_visible(False)
     for axis in axes[-1]: axis.set_xlabel("rows of queries and of keys", fontsize=10)
-    # The second line of the title is room for the legend, which stands 0.4 inches below the top.
+    # The second line of the title is room for the legend, which is 0.4 inches below the top.
     figure.suptitle(f"Attention forward, {machine}\n", fontsize=14, color=INK, fontweight="bold", x=0.012, ha="left")
     figure.legend(*legend_of(axes), loc="upper left", bbox_to_anchor=(0.003, 1 - 0.32 / size[1]), ncols=6,
                   frameon=False, fontsize=11)
@@ -73,7 +73,7 @@ def draw_panel(axis, cells, unit):
 
 
 def panel_of(title):
-    """(what stands above a column of panels, mask)"""
+    """(the text above a column of panels, mask)"""
     kind, _, mask = records.short_title(title).rpartition(", ")
     return kind, mask
 

@@ -14,7 +14,7 @@ Result<PlanHandle> create_plan(const Problem&, const std::string& target);
 Failure last_failure(fh_status);  // with the text of fh_last_error
 
 // Runs the plan `repeats` times on the inputs, leaves what it writes in their blocks, and returns the milliseconds of
-// each run. The workspace is full of garbage and has guard zones, which the Failure speaks of if they were written.
+// each run. The workspace is full of garbage and has guard zones, which the Failure names if they were written.
 Result<std::vector<double>> run_on_cpu(const fh_plan*, Inputs&, int repeats = 1);
 Result<std::vector<double>> run_on_gpu(const fh_plan*, Inputs&, int repeats = 1);
 

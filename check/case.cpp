@@ -20,7 +20,7 @@ struct Refusal {
   std::string text;
 };
 
-// A piece of the line and where it stands there.
+// A piece of the line and where it begins there.
 struct Word {
   std::string_view text;
   size_t byte;
@@ -110,7 +110,7 @@ bool parse_key(const Word& word, Case& c, Refusal& refusal) {
            refuse(value_byte, text("only={} is unknown; only is cpu or gpu.", value));
   }
   return refuse(word.byte,
-                text("\"{}\" is unknown; behind the colon stand lens_q=, lens_kv=, used_q=, used_kv=, data=, "
+                text("\"{}\" is unknown; after the colon come lens_q=, lens_kv=, used_q=, used_kv=, data=, "
                      "layout=, rows=, only=.",
                      word.text));
 }

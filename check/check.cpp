@@ -108,7 +108,7 @@ Result<std::vector<double>> run_on_cpu(const fh_plan* plan, Inputs& in, int repe
     if (status != FH_OK) return last_failure(status);
     ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
   }
-  if (!guards_intact(workspace, bytes)) return Failure{FH_INTERNAL, "memory beside the workspace was written"};
+  if (!guards_intact(workspace, bytes)) return Failure{FH_INTERNAL, "memory next to the workspace was written"};
   return ms;
 }
 
@@ -140,7 +140,7 @@ void each_row(const View& view, Visit visit) {
 std::string changed_input(const Problem& p, const Inputs& in, const Hashes& before) {
   const Hashes after = hashes_of(p, in);
   for (size_t i = 0; i < after.size(); ++i)
-    if (after[i] != before[i]) return text("{} or memory beside it was written; it is only read", tensors()[i].name);
+    if (after[i] != before[i]) return text("{} or memory next to it was written; it is only read", tensors()[i].name);
   return {};
 }
 
@@ -163,7 +163,7 @@ std::string written_outside(const Problem& p, const Inputs& in) {
     const size_t at = first_written(block);
     if (at == block.size()) continue;
     const auto* const begin = static_cast<const unsigned char*>(tensor.field.get(in.tensors).data);
-    return text("{}: byte {} from its begin was written, which belongs to no row", tensor.name,
+    return text("{}: byte {} from its start was written, which belongs to no row", tensor.name,
                 block.data() + at - begin);
   }
   return {};

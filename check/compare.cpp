@@ -21,7 +21,7 @@
 //       rounding error is spread evenly over +-u, so it has a standard deviation of u/sqrt(3) and the mean of R a
 //       standard deviation of u/sqrt(3 R); 4 of them are left. An error with a sign, such as weights and denominator
 //       that are rounded apart, does not shrink with R and shows here where every single row is within its bound.
-//       4 u32 is for what is systematic in fp32 itself: an exponential with a bias. Beside a score of size L, the
+//       4 u32 is for what is systematic in fp32 itself: an exponential with a bias. At a score of size L, the
 //       largest |lse|, every product is known to L u32 at best, and tensor cores cut it off there instead of rounding
 //       it, which makes all scores of a row a little more alike.
 //
@@ -29,7 +29,7 @@
 // minus infinity.
 //
 // Tensors are judged one after the other, each by its own numbers. lse alone is of another kind: it is the logarithm of
-// a sum, so its error is absolute beside 1 and relative beside large numbers.
+// a sum, so its error is absolute where it is near 1 and relative where it is large.
 #include "check/compare.hpp"
 
 #include <algorithm>

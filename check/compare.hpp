@@ -35,7 +35,7 @@ std::string take_rows(const Reference&, const Views&, Found&);
 using Hashes = std::vector<size_t>;
 Hashes hashes_of(const Problem&, const Inputs&);
 
-// After a run: inputs are as before, every row that is written is numbers, nothing beside them was written, and the
+// After a run: inputs are as before, every row that is written is numbers, nothing else was written, and the
 // numbers are right. Written tensors hold bytes 0xff again afterwards.
 void judge(const Case&, const Views&, Inputs&, const Hashes& before, Outcome&);
 

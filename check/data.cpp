@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: the kinds of inputs. Most bugs of attention kernels pass a test on normal numbers, whose scores are within a
-// few units of one another and whose log-sum-exp is positive. The kinds below go where the running maximum jumps,
-// falls, stays behind or is negative by far.
+// few units of one another and whose log-sum-exp is positive. In the kinds below the running maximum jumps,
+// falls, rises late or is far below 0.
 #include "check/data.hpp"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ const std::array<float, 65536>& normal_table() {
 bool within(int64_t key, int64_t keys, double from, double to) { return key > from * keys && key < to * keys; }
 float of_key(int64_t key) { return random_normal(3, static_cast<uint64_t>(key)); }
 
-// Kernels walk the keys from the last to the first, so what is "late" below stands at small key numbers.
+// Kernels walk the keys from the last to the first, so what is "late" below has small key numbers.
 constexpr float small = 0.5f;
 constexpr Data kinds[] = {
     {"normal", 1, 1},

@@ -40,7 +40,7 @@ class Runs {
     const auto copied = gpu_.download(workspace_image_.data(), workspace_, workspace_image_.size());
     if (!copied) return copied;
     if (guards_intact(workspace_image_, bytes_)) return {};
-    return Failure{FH_INTERNAL, "memory beside the workspace was written."};
+    return Failure{FH_INTERNAL, "memory next to the workspace was written."};
   }
   // All blocks: of tensors that are only read too, to see that they are as before.
   Result<void> download(Inputs& in) {

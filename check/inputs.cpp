@@ -41,8 +41,8 @@ void make_block(Inputs& in, const Case& c, const Tensor& tensor) {
   tensor.field.set(in.tensors, {first, l.stride_batch, l.stride_seq, l.stride_head});
 }
 
-// Lengths that nobody chose: up to the longest allowed, each fifth empty, some rows of the tensor left over at the
-// end.
+// Lengths where the case gives none: up to the longest allowed, each fifth empty, some rows of the tensor left over at
+// the end.
 std::vector<int64_t> draw_lengths(uint64_t stream, int64_t batch, int64_t longest, int64_t total) {
   std::vector<int64_t> lens;
   for (int64_t b = 0; b < batch; ++b) {

@@ -11,7 +11,7 @@ namespace {
 constexpr const char* names[] = {
     "bshd",             // batch, row, head, column: dense
     "bhsd",             // the rows of a head lie together
-    "padded",           // gaps behind every head, row and sequence, multiples of 16 bytes
+    "padded",           // gaps after every head, row and sequence, multiples of 16 bytes
     "broadcast_batch",  // q, k and v of all sequences are one
     "broadcast_heads",  // k and v of all heads are one, and q of all heads
     "absurd",           // strides of extents of 1 are odd, or larger than any memory

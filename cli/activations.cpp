@@ -176,7 +176,7 @@ Result<void> keep_all_cu_seqlens(check::Inputs& in, TensorFile& file, fh_problem
   return {};
 }
 
-// The pieces beside q, k and v that the file has.
+// What the file has besides q, k and v.
 Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
   for (View Views::*const view : {&Views::seqused_q, &Views::seqused_kv}) {
     const char* const name = tensors()[index_of(view)].name;

@@ -29,7 +29,7 @@ struct Activations {
 Result<Activations> load_activations(const std::vector<std::string>& in, const Wishes&);
 
 // OUT.safetensors with o, lse if wanted, the metadata of the input and the problem line; or OUT.npy and, with lse,
-// OUT.lse.npy beside it. Returns what was written, for people.
+// OUT.lse.npy next to it. Returns what was written, for people.
 Result<std::string> save_activations(const std::string& out, const Activations&, bool with_lse);
 
 }  // namespace froghopper::cli

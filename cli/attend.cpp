@@ -77,7 +77,7 @@ Result<std::vector<double>> compute(const fh_plan* plan, const Options& options,
                               : check::run_on_cpu(plan, *a.inputs, options.repeat);
 }
 
-// A few seconds of one core; beyond it some rows must do.
+// A few seconds of one core; beyond that only some rows are compared.
 constexpr double most_products = 4e9;
 
 check::Outcome compare_with_oracle(const Activations& a, const Views& views) {

@@ -19,7 +19,7 @@ class Stand {
   virtual void* workspace() const = 0;
   virtual size_t workspace_bytes() const = 0;
   virtual void* stream() const = 0;
-  // Milliseconds from the begin of the first to the end of the last of the calls made by work.
+  // Milliseconds from the start of the first to the end of the last of the calls made by work.
   virtual Result<double> time(const std::function<Result<void>()>& work) = 0;
   virtual Result<void> finish() = 0;        // waits for all calls made so far
   virtual int sm_clock_mhz() const = 0;     // median while work of the last time() ran; 0: unknown

@@ -22,7 +22,7 @@ struct Options {
   unsigned seed = 1;
 };
 
-// What is checked when nothing is named: a newcomer's first look, a second's work on a CPU.
+// What is checked when nothing is named: a first look, about a second on a CPU.
 constexpr const char* first_look[] = {
     "fwd f32 b1 hq2 hkv2 sq256 skv256 d64",
     "fwd bf16 b2 hq4 hkv2 sq300 skv500 d128 causal",
@@ -56,7 +56,7 @@ void print_header() {
               "rmse", "lse error", "gain", "on", "problem");
 }
 
-// A row a written tensor; lse stands in the row of o.
+// A row a written tensor; lse is in the row of o.
 void print_row(const check::Case& c, const check::Outcome& out, bool verbose) {
   const check::Measures lse = out.of("lse");
   for (const check::Measures& m : out.measures) {
@@ -77,7 +77,7 @@ void print_row(const check::Case& c, const check::Outcome& out, bool verbose) {
   if (!c.reason.empty()) std::printf("         why this case: %s\n", c.reason.c_str());
 }
 
-// A line for every written tensor but lse, whose error stands beside o's. False: writing failed.
+// A line for every written tensor but lse, whose error is in o's line. False: writing failed.
 bool append(const Options& options, const check::Case& c, const check::Outcome& out, const std::string& gpu) {
   const check::Measures lse = out.of("lse");
   for (const check::Measures& m : out.measures) {
@@ -169,7 +169,7 @@ void check_command(CLI::App& program, int& exit_code) {
   const auto options = std::make_shared<Options>();
   command->description(
       "Draws inputs for each case, computes it with a backend, in double, and in plain loops of the same precision,\n"
-      "and compares. A case is a problem line, with how to draw its inputs behind a colon. Without an argument: a "
+      "and compares. A case is a problem line, with how to draw its inputs after a colon. Without an argument: a "
       "few\n"
       "cases. `error` may be twice that of the plain loops and one rounding; `rmse` is the root of the mean square "
       "of\n"

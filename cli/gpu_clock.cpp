@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: opens NVIDIA's management library where there is one, and reads the SM clock from a thread beside the
-// measurement. Where it is missing, the clock is unknown and nothing fails.
+// cli: opens NVIDIA's management library where there is one, and reads the SM clock in a thread of its own during
+// the measurement. Where it is missing, the clock is unknown and nothing fails.
 #include "cli/gpu_clock.hpp"
 
 #include <dlfcn.h>

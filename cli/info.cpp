@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: froghopper info, what this machine and this library have to offer each other.
+// cli: froghopper info, what this machine and this library can do together.
 #include <cstdio>
 
 #include "cli/commands.hpp"
@@ -18,7 +18,7 @@ constexpr const char* examples =
 
 void print_info() {
   const runtime::Info info = runtime::info();
-  Problem common;  // the CPU backend computes every type with the same instructions, so one stands for all
+  Problem common;  // the CPU backend computes every type with the same instructions, so one is enough
   common.seq_q = common.seq_kv = 1024;
   common.scale = default_scale(common.dim_qk);
   std::printf("froghopper %s\n\n", fh_version());

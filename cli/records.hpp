@@ -13,6 +13,6 @@ bool append_line(const std::string& path, const nlohmann::ordered_json& record);
 std::string now(const char* form);  // in UTC, as strftime prints it
 inline constexpr const char* date_and_time = "%Y-%m-%dT%H:%M:%SZ";
 std::string cpu_name();                                     // "Intel(R) Xeon(R) Processor, 2 threads"
-std::string without_problem(const std::string& plan_line);  // what stands after "PROBLEM -> "
+std::string without_problem(const std::string& plan_line);  // what follows "PROBLEM -> "
 
 }  // namespace froghopper::cli

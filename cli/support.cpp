@@ -42,7 +42,7 @@ Problem plain(Dtype dtype, int64_t dim_qk, int64_t dim_v) {
   return p;
 }
 
-// What can be asked for beside shapes, and how.
+// What can be asked for besides shapes, and how.
 struct Feature {
   const char* name;
   void (*ask)(Problem&);

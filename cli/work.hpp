@@ -3,8 +3,8 @@
 // bench/work.py has the same rules for the scripts.
 //
 // FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key. On the causal diagonal a pair counts half, so a
-// square causal problem counts exactly half of the full one, as everybody's tables do; a window counts the pairs it
-// shows. Bytes are those of q, k, v, o and lse, each moved once: rows of the tensors, used or not.
+// square causal problem counts exactly half of the full one, as usual; a window counts the pairs it shows. Bytes are
+// those of q, k, v, o and lse, each moved once: rows of the tensors, used or not.
 #pragma once
 #include "src/problem/tensors.hpp"
 

@@ -60,7 +60,7 @@ foreach(generation 13 12)
 endforeach()
 add_library(froghopper_embedded OBJECT ${embedded_files})
 
-# cmake --build BUILD --target registers: writes presets/registers.txt anew, where a difference is meant.
+# cmake --build BUILD --target registers: writes presets/registers.txt again, where a difference is meant.
 if(presets AND FROGHOPPER_DEVELOPER)
   set(folders ${PROJECT_BINARY_DIR}/presets/cuda13 ${PROJECT_BINARY_DIR}/presets/cuda12)
   add_custom_target(registers

@@ -38,7 +38,7 @@ enum class Mask : unsigned char { none, causal, window };
 
 constexpr Mask masks[] = {Mask::none, Mask::causal, Mask::window};
 
-constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not speak of it
+constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not name it
   switch (m) {
     case Mask::none: return "";
     case Mask::causal: return "causal";

@@ -25,7 +25,7 @@ struct Name {
 constexpr Name dtypes[] = {
     {"<f2", Element::f16}, {"<f4", Element::f32}, {"<i4", Element::i32}, {"<i8", Element::i64}};
 
-// Reads the dictionary left to right; at() is where the next word stands in the file.
+// Reads the dictionary left to right; at() is where the next word begins in the file.
 struct Reader {
   std::string_view header;
   size_t header_begin, next = 0;
@@ -125,7 +125,7 @@ std::optional<Failure> read_dictionary(Reader& in, FileTensor& tensor) {
   }
   if (seen.size() != 3) return refuse(in.at(), "the header needs descr, fortran_order and shape");
   in.skip_blanks();
-  if (in.next != in.header.size()) return refuse(in.at(), "text behind the dictionary");
+  if (in.next != in.header.size()) return refuse(in.at(), "text after the dictionary");
   return {};
 }
 

@@ -30,7 +30,7 @@ constexpr uint64_t most_header_bytes = 100'000'000;  // as the format's own read
 
 constexpr const char* metadata_name = "__metadata__";
 
-// Where an entry stands, for messages: the parser does not keep places, so its name is looked up.
+// Where an entry begins, for messages: the parser does not keep places, so its name is looked up.
 size_t place_of(std::string_view header, const std::string& name) {
   const size_t at = header.find(json(name).dump());
   return length_bytes + (at == std::string_view::npos ? 0 : at);

@@ -78,7 +78,7 @@ Result<Bytes> read_into(const Source& source, uint64_t at, uint64_t bytes) {
 
 Result<std::unique_ptr<Source>> open_file(const std::string& path) {
   const auto wrong = [&](const std::string& why) { return Failure{FH_INVALID_TENSOR, text("{}: {}", path, why)}; };
-  // Without waiting: to open a pipe that nobody writes to would take for ever.
+  // Without waiting: opening a pipe without a writer would wait forever.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (file < 0) return wrong(text("cannot be opened: {}", std::strerror(errno)));
   struct stat facts {};

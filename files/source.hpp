@@ -16,7 +16,7 @@ class Source {
   virtual Result<void> read(uint64_t at, size_t bytes, void* into) const = 0;
 };
 
-// A file on disk. Failures begin with the path. What has no size (a pipe, a device) is refused in words.
+// A file on disk. Failures begin with the path. What has no size (a pipe, a device) is refused with a message.
 Result<std::unique_ptr<Source>> open_file(const std::string& path);
 
 Result<TensorFile> parse_safetensors(const Source&);

@@ -37,7 +37,7 @@ def read_safetensors(path):
 
 
 def find(tokens, words):
-    """Where these words stand one after the other."""
+    """Where these words follow each other."""
     return next(i for i in range(len(tokens)) if tuple(tokens[i:i + len(words)]) == words)
 
 

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Fields are only ever appended: these offsets are for ever. */
+/* Fields are only ever appended: these offsets never change. */
 _Static_assert(offsetof(fh_problem, batch) == 16, "layout of fh_problem");
 _Static_assert(offsetof(fh_problem, total_q) == 72, "layout of fh_problem");
 _Static_assert(offsetof(fh_problem, window_left) == 104, "layout of fh_problem");

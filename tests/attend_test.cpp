@@ -113,7 +113,7 @@ TEST_F(Attend, takes_no_sequences) {
   EXPECT_TRUE(has(r.out, "fwd f32 b0 hq2 hkv2 sq3 skv3 d8 seqused\n"));
 }
 
-// Every one of them leaves no output behind.
+// None of them leaves an output.
 TEST_F(Attend, refuses_what_does_not_fit) {
   struct Wrong {
     const char* says;

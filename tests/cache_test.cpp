@@ -180,7 +180,7 @@ TEST_F(CacheTest, holds_under_processes_with_threads) {
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "a process saw half a file";
   }
   const auto files = std::distance(fs::directory_iterator(folder), fs::directory_iterator());
-  EXPECT_EQ(files, 1) << "parts were left behind";
+  EXPECT_EQ(files, 1) << "parts were left over";
 }
 
 TEST(cache_folder, is_the_first_that_the_environment_names) {

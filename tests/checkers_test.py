@@ -76,7 +76,7 @@ class Rooms(unittest.TestCase):
         tree = ast.parse(pathlib.Path(check_rooms.__file__).read_text())
         for table in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
             keys = [ast.literal_eval(key) for key in table.keys]
-            self.assertEqual(len(keys), len(set(keys)), f"line {table.lineno}: a key stands here twice")
+            self.assertEqual(len(keys), len(set(keys)), f"line {table.lineno}: a key is here twice")
 
     def test_every_file_has_a_room(self):
         self.assertIn("no room", rooms("elsewhere/a.cpp", "int a;\n")[0])

@@ -85,7 +85,7 @@ void expect_says(const std::string& path, const std::string& says) {
   }
 }
 
-// To open the pipe would wait for ever, and to read a device would fill the memory.
+// Opening the pipe would wait forever, and reading a device would fill the memory.
 TEST_F(Folder, has_other_things_than_files_and_they_are_refused_in_words) {
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
   fs::create_symlink("/dev/zero", path("zeros"));

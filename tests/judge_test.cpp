@@ -83,17 +83,17 @@ TEST_F(Judge, finds_an_lse_that_was_not_written) {
 
 TEST_F(Judge, finds_a_write_into_a_gap) {
   static_cast<uint16_t*>(views_.o.data)[64] = 0;
-  EXPECT_EQ(verdict(), "o: byte 128 from its begin was written, which belongs to no row");
+  EXPECT_EQ(verdict(), "o: byte 128 from its start was written, which belongs to no row");
 }
 
 TEST_F(Judge, finds_a_write_before_the_tensor) {
   lse()[-1] = 0;
-  EXPECT_EQ(verdict(), "lse: byte -4 from its begin was written, which belongs to no row");
+  EXPECT_EQ(verdict(), "lse: byte -4 from its start was written, which belongs to no row");
 }
 
 TEST_F(Judge, finds_a_written_input) {
   static_cast<uint16_t*>(views_.v.data)[-1] = 0;
-  EXPECT_EQ(verdict(), "v or memory beside it was written; it is only read");
+  EXPECT_EQ(verdict(), "v or memory next to it was written; it is only read");
 }
 
 TEST_F(Judge, finds_a_wrong_element) {

@@ -73,7 +73,7 @@ std::vector<Problem> problems_of_every_kind() {
   return all;
 }
 
-// So that nobody waits for a compiler, or needs one, without softcap.
+// So that without softcap no user waits for a compiler, or needs one.
 TEST(Plan, OfEveryProblemWithoutSoftcapIsAPreset) {
   const auto presets = lines_of("presets/fwd.txt");
   for (const Problem& p : problems_of_every_kind()) {

@@ -241,7 +241,7 @@ const BadLine bad_lines[] = {
      "on that side."},
     {"fwd bf16 b1 hq1 hkv1 sq1 d64", "skvN is missing. Add skv and its number."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 varlen tq3",
-     "varlen stands without tqN or tkvN. Add the rows of the packed q "
+     "varlen is there without tqN or tkvN. Add the rows of the packed q "
      "and of the packed k and v."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 causal window3,3",
      "causal and window are both there. causal is window-1,0: leave one of them."},

@@ -80,7 +80,7 @@ TEST(process, may_fork_while_threads_compute) {
         const int before = heard;
         fh_plan* plan = nullptr;
         if (fh_plan_create(&call.problem, "cpu", &plan) != FH_OK || heard <= before) return 3;
-        fh_set_log(nullptr, nullptr);  // waits for nobody: the threads that were inside are not here
+        fh_set_log(nullptr, nullptr);  // waits for none: the threads that were inside are not here
         return 0;
       });
       ASSERT_EQ(status, 0) << "round " << round << ": " << words(status);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claims about what stands behind the C interface: targets are read exactly, the same question gives the same plan,
+// Claims about what the C interface calls: targets are read exactly, the same question gives the same plan,
 // whatever asked in between, and a bad workspace is refused before anything is launched.
 #include "src/api/run.hpp"
 

@@ -10,7 +10,7 @@ import spills  # noqa: E402
 LDSM = "LDSM.16.M88.4 R4, [R8]"
 HMMA = "HMMA.16816.F32.BF16 R4, R8, R12, R4"
 
-# An outer loop (.L_x_0) around an inner one (.L_x_1) with a rare path and with a wait that lies behind the end.
+# An outer loop (.L_x_0) around an inner one (.L_x_1) with a rare path and with a wait that lies after the end.
 KERNEL = """
         /*0000*/                   MOV R1, c[0x0][0x28] ;
 .L_x_0:

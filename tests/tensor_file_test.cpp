@@ -116,7 +116,7 @@ std::vector<Malformed> malformed_safetensors() {
       {"one offset", safetensors(entry("\"F16\"", "[2]", "[4]"), "1234"), 9, "data_offsets is not a pair"},
       {"falling offsets", safetensors(entry("\"F16\"", "[2]", "[4,0]"), "1234"), 9, "data_offsets is not a pair"},
       {"beyond the file", safetensors(q4, "12"), 8 + q4.size() + 2, "the file ends, but \"q\" goes on"},
-      {"bytes behind", safetensors(q4, "123456"), 8 + q4.size() + 4, "2 bytes follow the last tensor"},
+      {"bytes after", safetensors(q4, "123456"), 8 + q4.size() + 4, "2 bytes follow the last tensor"},
       {"overlap", safetensors(two + R"("b":{"dtype":"F16","shape":[2],"data_offsets":[2,6]}})", "123456"),
        8 + two.size(), "\"b\": data_offsets begin at 2, but the tensor before ends at 4"},
       {"a hole", safetensors(two + R"("b":{"dtype":"F16","shape":[2],"data_offsets":[6,10]}})", "1234567890"),
@@ -206,13 +206,13 @@ std::vector<Malformed> malformed_npy() {
       {"product", npy(header("'<f2'", "False", "(4294967296, 4294967296)"), "1234"), 10,
        "more elements than 63 bits"},
       {"truncated data", npy(fine, "123"), 10 + fine.size(), "shape and descr make 4 bytes, but 3 follow"},
-      {"bytes behind", npy(fine, "12345"), 10 + fine.size(), "shape and descr make 4 bytes, but 5 follow"},
+      {"bytes after", npy(fine, "12345"), 10 + fine.size(), "shape and descr make 4 bytes, but 5 follow"},
       {"nothing but descr", npy("{'descr': '<f2'}", "1234"), 26, "needs descr, fortran_order and shape"},
       {"twice", npy("{'descr': '<f2', 'descr': '<f2'}", "1234"), 27, "two entries \"descr\""},
       {"unknown entry", npy("{'colour': 'red'}", "1234"), 11, "unknown entry \"colour\""},
       {"open end", npy("{'descr': '<f2', 'fortran_order': False, 'shape': (2,", "1234"), 63, "no number"},
-      {"text behind", npy(fine.substr(0, fine.size() - 1) + "x", "1234"), 10 + fine.size() - 1,
-       "behind the dictionary"},
+      {"text after", npy(fine.substr(0, fine.size() - 1) + "x", "1234"), 10 + fine.size() - 1,
+       "after the dictionary"},
   };
 }
 
@@ -220,7 +220,7 @@ TEST(Npy, that_is_malformed_is_refused_with_the_byte) {
   for (const Malformed& m : malformed_npy()) expect_refused(m, parse_npy(m.file));
 }
 
-// Either it is read, or refused with a byte within the file or right behind it.
+// Either it is read, or refused with a byte within the file or right after it.
 template <class Parse>
 void fuzz(const std::string& good, Parse parse) {
   std::mt19937 random(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims: tensors that fit a problem become views of their extents; each mistake in a pointer, a stride, a piece or a
-// length has its own message, given here by its text; nothing behind a pointer is read by bind().
+// length has its own message, given here by its text; bind() follows no pointer.
 #include "src/problem/tensors.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t huge = std::numeric_limits<int64_t>::max();
 
-// bind() must read no tensor, so addresses that nothing lies behind will do. They do not overlap.
+// bind() must read no tensor, so addresses without memory are enough. They do not overlap.
 template <class T>
 T* somewhere(uintptr_t number) {
   return reinterpret_cast<T*>(number << 32);

@@ -42,7 +42,7 @@ def row_problems(number, claim, text_of):
             elif name.startswith("tests/cases/") and number not in cited_in(source):
                 yield f"no line of {name} cites R{number}"
         elif file is None:
-            yield f"`{name}` stands before any file"
+            yield f"`{name}` comes before any file"
         elif source is not None and not holds(name, source):
             yield f"{file} has no test {name}"
     if file is None and NOT_YET not in claim:

@@ -14,7 +14,7 @@ MANNERS = (r"printf|fprintf|vprintf|vfprintf|dprintf|puts|fputs|putchar|putc|fpu
 LAUNCHING = r"cu(Mem|Array)(Alloc|Create)\w*|cu\w*Synchronize\w*"  # a run allocates nothing on a GPU and waits for none
 PLANNING = r"(?i:streams?|modules?|tensor_?maps?|tma_?maps?)"
 
-# room: rooms it may include, other headers (the beginning of what stands in <>; "std" for C and C++), words it may
+# room: rooms it may include, other headers (the beginning of what is in <>; "std" for C and C++), words it may
 # not say outside comments and strings. A longer room's name wins over a shorter one.
 ROOMS = {
     "contract": (["contract"], [], rf"asm|std|{CUDA}"),
@@ -50,13 +50,13 @@ ROOMS = {
               ["std", "froghopper/", "gtest/", "gmock/", "nlohmann/", "fmt/", "cuda.h"], r"asm"),
     "tools": (["contract", "src", "tools"], ["std", "froghopper/", "fmt/", "nvrtc.h"], r"asm"),
 }
-# What "std" stands for: <vector>, <sys/stat.h>, and these of C and POSIX. Any other <name.h> is somebody's library.
+# What "std" means: <vector>, <sys/stat.h>, and these of C and POSIX. Any other <name.h> is somebody's library.
 C_AND_POSIX = ("assert ctype dirent dlfcn elf errno fcntl fenv float glob inttypes limits link locale math poll "
                "pthread sched setjmp signal stdarg stdatomic stdbool stddef stdint stdio stdlib string time "
                "unistd").split()
 SYSTEM = rf"[a-z0-9_]+|sys/[a-z]+\.h|({'|'.join(C_AND_POSIX)})\.h"
 SOURCES = {".h", ".hpp", ".cpp", ".c", ".cuh", ".cu"}
-OTHER_ENDINGS = {".cc", ".cxx", ".hh", ".hxx", ".inc", ".inl", ".ipp", ".tcc"}  # nobody would check them
+OTHER_ENDINGS = {".cc", ".cxx", ".hh", ".hxx", ".inc", ".inl", ".ipp", ".tcc"}  # no checker reads them
 INCLUDE = re.compile(r"\s*#\s*include(_next)?\b")
 
 

@@ -33,7 +33,7 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Written beside its place and renamed, so that an interrupted build leaves no half of a file.
+// Written next to its place and renamed, so that an interrupted build leaves no half of a file.
 bool write_file(const fs::path& path, const std::string& bytes) {
   const fs::path part = path.string() + ".part";
   std::ofstream file(part, std::ios::binary);
@@ -82,7 +82,7 @@ std::string compile_one(const Compiler& compiler, const std::string& name, const
   return "";
 }
 
-// Presets that were taken out of the list leave no file behind: tests go through the folder.
+// Files of presets that were taken out of the list are removed: tests go through the folder.
 void remove_others(const fs::path& folder, const std::vector<std::string>& names) {
   for (const auto& entry : fs::directory_iterator(folder))
     if (entry.path().extension() == ".kernel" &&

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails when a kernel spills inside its inner loop: spills.py NVDISASM FILE_OR_FOLDER...
 
-The inner loops are the innermost ones that contain HGMMA, the tensor core's instruction for a warpgroup. On their main
-path stands no load or store of local memory (LDL, STL). The rare path, which computes a tile's scores again, may spill.
-It is told by two things together: it holds HMMA, the instruction for one warp, and a way through the loop goes around
-it. Instructions that both paths use (LDSM) tell nothing. Kernels whose header says that they spill nothing are not
-looked at.
+The inner loops are the innermost ones that contain HGMMA, the tensor core's instruction for a warpgroup. Their main
+path has no load or store of local memory (LDL, STL). The rare path, which computes a tile's scores again, may spill.
+It is recognised by two things together: it holds HMMA, the instruction for one warp, and a path through the loop goes
+around it. Instructions that both paths use (LDSM) tell nothing. Kernels whose header says that they spill nothing are
+not looked at.
 """
 import pathlib
 import re
@@ -31,7 +31,7 @@ class Block:
 
 
 def blocks_of(sass):
-    """Basic blocks in order of address; a block ends at a label or behind a branch."""
+    """Basic blocks in order of address; a block ends at a label or after a branch."""
     blocks, block, ended = [], Block("entry"), False
     for line in sass.splitlines():
         if match := LABEL.match(line):
@@ -72,7 +72,7 @@ def reach(starts, edges, inside):
 
 
 def dominators(forward):
-    """Of every block that the first one leads to: the blocks that stand on all ways to it."""
+    """Of every block that the first one leads to: the blocks that are on all paths to it."""
     order = sorted(reach([0], forward, set(forward)))
     before = {i: [p for p in order if i in forward[p]] for i in order}
     dominate = {i: set(order) for i in order}
@@ -104,7 +104,7 @@ def inner_loops(blocks):
 
 
 def main_path(blocks, loop, forward, back):
-    """The members of a loop that may not spill: all but the rare path, on ways around which every HGMMA stands."""
+    """The members of a loop that may not spill: all but the rare path; every HGMMA is on the paths around it."""
     header, ends, members = loop
 
     def on_ways_around(avoided):

@@ -25,7 +25,7 @@ class GpuSession {
   // What work puts into the stream, as a graph instead of at once; each call of the result puts it there once more.
   virtual Result<std::function<Result<void>()>> capture(const std::function<Result<void>()>& work) = 0;
   virtual Result<void> finish() = 0;  // waits for the stream; a fault of a kernel is found here
-  // Milliseconds of the GPU from the begin of the first to the end of the last kernel that work puts into the stream.
+  // Milliseconds of the GPU from the start of the first to the end of the last kernel that work puts into the stream.
   virtual Result<double> time(const std::function<Result<void>()>& work) = 0;
   virtual std::string machine() const = 0;  // "NVIDIA H200"
   virtual std::string driver() const = 0;   // "CUDA 13.0"

@@ -46,7 +46,7 @@ __device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair
 struct OnlineSoftmax {
   // The guard: what a tile may bring to one of a thread's two sums of a row, an eighth of the columns, before the
   // reference moves. A row's largest weight rounds without error only if it is a power of two, so a row that one key
-  // dominates is the better off the closer its reference is. Rows of equal scores must pass: an eighth of 128 columns.
+  // dominates is the more exact the closer its reference is. Rows of equal scores must pass: an eighth of 128 columns.
   template <int Cols>
   static constexpr float guard = Cols > 128 ? Cols / 8 : 16;
   // A reference is raised by so much, in powers of two, for rows that have seen fewer than few_keys keys: their largest

@@ -6,9 +6,9 @@
 namespace froghopper::attn {
 
 // A ticket is the number of a launch's next work item, counted from 0. The counter is the caller's memory and may hold
-// anything: its upper half says which launch it counts for. Who finds another launch's tag there puts this launch's
-// tag and zero in its place. In two steps, so that other work hides the way to memory and back: draw, then read what
-// was drawn.
+// anything: its upper half says which launch it counts for. A CTA that finds another launch's tag there puts this
+// launch's tag and zero in its place. In two steps, so that other work hides the time of the read from memory: draw,
+// then read what was drawn.
 struct Tickets {
   QueueParams queue;
 
@@ -26,7 +26,7 @@ struct Tickets {
     }
     return static_cast<int>(drawn);
   }
-  // By whoever drew the last ticket: no launch has tag 0, so the next one starts anew whatever its tag is.
+  // By the CTA that drew the last ticket: no launch has tag 0, so the next launch starts from 0 whatever its tag is.
   __device__ void forget() const { *queue.counter = 0; }
 
  private:

@@ -11,8 +11,8 @@
 
 namespace froghopper::fwd {
 
-// After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has made its
-// way to memory and back: there it is drawn early, while Q loads.
+// After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has come
+// from memory: there it is drawn early, while Q loads.
 __device__ inline bool draws_late(const FwdParams& params, const WorkItem& item) {
   return item.kv_end - item.kv_begin >= params.order.late_tiles;
 }
@@ -89,8 +89,8 @@ struct Dispatcher {
 template <class Kernel, class Tile>
 struct Loader {
   static constexpr FwdVariant V = Kernel::variant;
-  // The next item is asked for when all but this many K tiles and one are issued. It takes a way to memory and back and
-  // the load of Q; these tiles and what is on its way in the ring hide that.
+  // The next item is asked for when all but this many K tiles and one are issued. That takes a read from memory and
+  // the load of Q; these tiles and what is being loaded into the ring hide it.
   static constexpr int lead = 2;
 
   const FwdParams& params;

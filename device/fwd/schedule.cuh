@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: which work item a ticket stands for. The order is contract/order.h's, which tests run on the host.
+// device/fwd: which work item a ticket means. The order is contract/order.h's, which tests run on the host.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"

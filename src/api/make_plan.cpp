@@ -69,10 +69,9 @@ Result<int> number_of_gpu(const std::string& where) {
   const std::string begin = "hopper:";
   int ordinal = -1;
   if (number_after(where, begin, ordinal) && ordinal >= 0) return ordinal;
-  return Failure{FH_NO_DEVICE,
-                 text("target is \"{}\"; after \"hopper:\" stands the number of a GPU. Use \"hopper:0\" "
-                      "for the first one.",
-                      where)};
+  return Failure{FH_NO_DEVICE, text("target is \"{}\"; after \"hopper:\" comes the number of a GPU. Use \"hopper:0\" "
+                                    "for the first one.",
+                                    where)};
 }
 
 }  // namespace

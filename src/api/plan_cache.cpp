@@ -20,7 +20,7 @@ using PlanPointer = std::shared_ptr<const fh_plan>;
 static_assert(sizeof(fh_problem) == sizeof(size_t) + 12 * sizeof(int64_t) + 10 * sizeof(int32_t),
               "its fields, no gaps");
 
-// Of Question::gpu, beside ordinals and -1 for none.
+// Of Question::gpu, besides ordinals and -1 for none.
 constexpr int on_host = -2;
 
 struct Question {

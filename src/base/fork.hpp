@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // base: what a child process inherits. fork() copies one thread; a lock that another thread held at that moment would
-// stay locked in the child for ever.
+// stay locked in the child forever.
 #pragma once
 #include <pthread.h>
 

@@ -25,7 +25,7 @@ struct Listener {
 };
 
 std::atomic<bool> wanted = false;
-std::mutex mutex;  // of `listener`; never held while a listener runs, so nobody waits long for it
+std::mutex mutex;  // of `listener`; never held while a listener runs, so no wait for it is long
 // Lives until the process ends: threads may still log while it exits.
 std::shared_ptr<Listener>& listener = *new std::shared_ptr<Listener>;
 // The one this thread is in: what it makes the library do is not logged again.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// base: the one place that speaks, and only to the function the user has set.
+// base: the one place that logs, and only to the function the user has set.
 #pragma once
 #include <froghopper/froghopper.h>
 
@@ -7,7 +7,7 @@
 
 namespace froghopper {
 
-bool log_wanted();  // so that a line nobody reads is not put together
+bool log_wanted();  // so that a line that is not wanted is not put together
 void log(const std::string& line);
 void set_log(fh_log_function, void* user);  // when it returns, the former function is not running any more
 

@@ -24,7 +24,7 @@ struct Plan {
 Result<Plan> plan(const Problem&);
 
 // Checks the lengths, takes all memory, then computes: a run that fails has written nothing. With lengths of their own
-// it takes 16 bytes a sequence beside the scratch.
+// it takes 16 bytes a sequence besides the scratch.
 Result<void> run(const Plan&, const Views&);
 
 }  // namespace froghopper::cpu

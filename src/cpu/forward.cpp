@@ -41,7 +41,7 @@ Sequence sequence_of(const Problem& p, const Views& views, int64_t index) {
 // Pieces for each thread, so that threads end within an eighth of their time of each other.
 constexpr int64_t pieces_a_thread = 8;
 
-// All pieces, numbered. Sequences with lengths of their own stand in a list; others are all alike and need none.
+// All pieces, numbered. Sequences with lengths of their own are in a list; others are all alike and need none.
 class Cut {
  public:
   Cut(const Plan& plan, const Views& views) : p_(plan.problem), views_(views) {
@@ -86,7 +86,7 @@ class Cut {
  private:
   struct Place {
     int64_t sequence;
-    int64_t pieces_before;  // of the places ahead of it; before they are known, how much work the sequence is
+    int64_t pieces_before;  // of the places before it; before they are known, how much work the sequence is
   };
 
   int64_t pieces_of_head(const Sequence& s) const { return (s.extent * group_ + piece_lanes_ - 1) / piece_lanes_; }

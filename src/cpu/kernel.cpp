@@ -39,10 +39,10 @@ namespace froghopper::cpu::HWY_NAMESPACE {
 
 // Sums of weights times v may pass the largest float where o does not: 35 equal keys are enough for v = 10^37. With
 // weights 2^32 times smaller they cannot, since a sequence has fewer than 2^31 keys. What that takes from the smallest
-// floats does not matter beside sums of 2^128.
+// floats does not matter next to sums of 2^128.
 inline constexpr int less_when_too_large = 32;
 
-// Lanes come and go in fours, and in whole vectors.
+// Lanes are loaded and stored four at a time, and in whole vectors.
 inline constexpr int lane_group = std::max(4, vector_lanes);
 
 // Up to block_lanes lanes, computed side by side.

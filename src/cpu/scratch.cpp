@@ -14,7 +14,7 @@ namespace froghopper::cpu {
 
 struct Block {
   Block* next;
-  size_t floats;  // from 64 bytes after the block's begin on
+  size_t floats;  // from 64 bytes after the block's start on
 };
 
 namespace {

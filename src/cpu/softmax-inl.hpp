@@ -89,7 +89,7 @@ struct Statistics {
 // s [keys][vectors], scores over scale on entry: weights on exit.
 // Scaled scores go through memory, not on in registers: a compiler that fused the product with the difference from
 // the largest score would subtract a rounded number from one that is not, and with scores of 10^12 a weight could be
-// e^10000. All vectors of a key go side by side, so that their chains of additions run in each other's shadow.
+// e^10000. All vectors of a key go side by side, so that one's additions run while another's wait.
 template <int vectors>
 HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistics& known) {
   const Floats d;
@@ -107,7 +107,7 @@ HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistic
   }
 #pragma GCC unroll 8
   for (int c = 0; c < vectors; ++c) {
-    // A lane that has seen no key yet has no largest score; any number will do for its weights to become 0.
+    // A lane that has seen no key yet has no largest score; with any number its weights become 0.
     base[c] = hn::IfThenElse(hn::Eq(largest[c], hn::Set(d, minus_infinity)), hn::Zero(d), largest[c]);
     sum[c] = hn::Zero(d);
   }

@@ -61,7 +61,7 @@ void for_each(int64_t count, const std::function<void(int64_t)>& work) {
   for (std::thread& thread : others) thread.join();
 }
 
-// The rows of one head of one sequence that count, as numbers. What lies behind them is never read.
+// The rows of one head of one sequence that count, as numbers. What lies after them is never read.
 template <class Real>
 struct Matrix {
   int64_t columns;
@@ -79,7 +79,7 @@ Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, 
   return m;
 }
 
-// What one query head of one sequence works on.
+// What one query head of one sequence reads.
 template <class Real>
 struct Head {
   int64_t index, index_kv;  // of the query head, of the key head that it reads

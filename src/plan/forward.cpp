@@ -47,7 +47,7 @@ Result<FwdVariant> choose_variant(const Problem& p, const Device& device, const 
                               .ragged = p.varlen || p.seqused,
                               .softcap = p.softcap > 0};
   if (const char* why = why_invalid(variant))
-    return unsupported(text("tiles={}x{}s{} do not do for {}: {}. Leave tiles out to get the tuned ones.",
+    return unsupported(text("tiles={}x{}s{} cannot be used for {}: {}. Leave tiles out to get the tuned ones.",
                             variant.tiles.q, variant.tiles.kv, variant.tiles.stages, p.line(), why));
   return variant;
 }

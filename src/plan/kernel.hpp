@@ -75,8 +75,8 @@ Result<Variant> parse_variant(const char* family, const std::string& name) {
   });
   if (variant_name(family, variant) == name) return variant;
   return Failure{FH_INVALID_PROBLEM,
-                 text("'{}' names no {} kernel; the nearest is {}. Every part stands once and in order.", name,
-                      family, variant_name(family, variant))};
+                 text("'{}' names no {} kernel; the nearest is {}. Every part comes once and in order.", name, family,
+                      variant_name(family, variant))};
 }
 
 // The variant as C++ spells it: all numbers in a row, since braces may be left out around nested structs.

@@ -112,7 +112,7 @@ std::string Problem::line() const {
 
 namespace {
 
-// Blanks may come in runs, so that lines in a file can stand in columns.
+// Blanks may come in runs, so that lines in a file can be in columns.
 std::vector<Word> words_of(std::string_view line) {
   const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
   const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
@@ -170,7 +170,7 @@ std::string missing_word(const std::vector<Word>& words) {
   for (const Number& number : numbers)
     if (number.required && !has(number.key)) return text("{0}N is missing. Add {0} and its number.", number.key);
   if (has("varlen") && !(has("tq") && has("tkv")))
-    return "varlen stands without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
+    return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
   if (has("causal") && has("window"))
     return "causal and window are both there. causal is window-1,0: leave one of them.";
   return {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: the table of tensors. What a tensor is called, where the user's struct has it, what shape it has and what is
-// done with it stands in one row; whoever goes through tensors (binding, placement, inputs of checks) walks the table.
+// done with it is one row; all code that goes through tensors (binding, placement, inputs of checks) walks the table.
 #pragma once
 #include <span>
 #include <variant>
@@ -88,7 +88,7 @@ View view_of(const Tensor&, const Problem&, const fh_tensor& user);
 
 // The rules that hold on every backend: what must be there is there, what may not overlap does not (rows that are
 // written), strides are not negative. The address of an empty tensor may be NULL. Alignment for TMA: see
-// runtime/tensor_map.hpp. Nothing behind a pointer is read: it may be memory of a GPU.
+// runtime/tensor_map.hpp. No pointer is followed: it may be memory of a GPU.
 Result<Views> bind(const Problem&, const fh_tensors&);
 
 // Rows of one sequence: where they begin in the packed or batched tensor, how many there are, how many count.

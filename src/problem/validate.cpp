@@ -80,7 +80,7 @@ std::string sizes(const fh_problem& p) {
   return {};
 }
 
-// "1, 2, 4 or 8". Long lists help nobody: they end at 256.
+// "1, 2, 4 or 8". Long lists help no user: they end at 256.
 std::string divisors_of(int64_t n) {
   std::string list = "1";
   for (int64_t d = 2; d < n && d <= 256; ++d)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: the disk cache's files. A kernel is written beside its place and renamed into it, so that no reader sees
+// runtime: the disk cache's files. A kernel is written next to its place and renamed into it, so that no reader sees
 // half of one, and what does not fit its key counts as absent.
 #include "src/runtime/cache.hpp"
 
@@ -62,7 +62,7 @@ bool write_all(int file, const std::string& bytes) {
   return fsync(file) == 0;
 }
 
-// A new file beside the target, under a name that no other process or machine has. mkstemp would make one that only
+// A new file next to the target, under a name that no other process or machine has. mkstemp would make one that only
 // its owner may read; this one has the rights that the user's umask leaves.
 int open_part(const std::string& target, std::string& part) {
   constexpr int attempts = 100;
@@ -76,7 +76,7 @@ int open_part(const std::string& target, std::string& part) {
   return -1;
 }
 
-// In a file of its own beside the target, which a rename then puts in place at once, over whatever was there.
+// In a file of its own next to the target, which a rename then puts in place at once, over whatever was there.
 bool write_in_place(const std::string& target, const std::string& bytes) {
   std::string part;
   const int file = open_part(target, part);

@@ -9,7 +9,7 @@ namespace froghopper::runtime {
 
 namespace {
 
-// The number that stands in front of a phrase, as in "16 bytes spill stores".
+// The number before a phrase, as in "16 bytes spill stores".
 int32_t number_before(const std::string& report, const std::string& phrase) {
   const size_t end = report.find(phrase);
   if (end == std::string::npos) return 0;

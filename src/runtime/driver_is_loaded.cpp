@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: whether libcuda is in this process, whoever loaded it. Every call on the CPU asks, and where there is no
+// runtime: whether libcuda is in this process, by whatever code. Every call on the CPU asks, and where there is no
 // NVIDIA driver the answer would cost more than a small problem if dlopen had to search the disk for it: 20
 // microseconds. The list of what is loaded is in memory, and so is how often it has grown.
 #include <link.h>

@@ -16,7 +16,7 @@ namespace froghopper::runtime {
 
 namespace {
 
-// What stands in front of the cubin. The checksum covers the rest of the header and the cubin, so that a file that
+// What comes before the cubin. The checksum covers the rest of the header and the cubin, so that a file that
 // was cut off, or whose bytes changed, is recognised. 128 bytes keep the cubin aligned as the driver wants it.
 struct Header {
   char magic[8];

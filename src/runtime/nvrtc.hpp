@@ -33,7 +33,7 @@ class Compiler {
 };
 
 // The newest compiler on this machine whose cubins the driver loads. driver_version: 13000 for CUDA 13.0; 0 where
-// there is no driver and any will do. The failure says what to install.
+// there is no driver and any is good. The failure says what to install.
 Result<Compiler> find_compiler(int driver_version);
 
 // Where libnvrtc is looked for, in this order; see docs/6-jit.md.

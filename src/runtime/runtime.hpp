@@ -14,7 +14,7 @@ Result<Device> device(int ordinal);
 // The ordinal that device(-1) would have, -1 where it fails. Cheap: fh_attention asks on every call.
 int current_gpu();
 
-// Whose memory an address is. Starts no driver: where nobody has, there is no GPU memory.
+// Whose memory an address is. Starts no driver: where none was started, there is no GPU memory.
 struct Home {
   enum class Kind { host, managed, gpu } kind;  // host: pinned memory too
   int gpu;                                      // ordinal; of Kind::gpu
@@ -22,9 +22,9 @@ struct Home {
 Home home_of(const void* address);
 
 // Which GPU's memory this is, -1 where the CPU can read it. So that the CPU backend refuses a GPU's address instead of
-// falling over it.
+// crashing on it.
 int gpu_of(const void* address);
-// Somebody in this process has loaded libcuda. Cheap, so that every call on the CPU may ask.
+// Some code in this process has loaded libcuda. Cheap, so that every call on the CPU may ask.
 bool driver_is_loaded();
 
 // Makes sure the kernels of this plan are loaded on that GPU (ordinal as for device): embedded preset, else disk cache,
