@@ -13,6 +13,7 @@ import pathlib
 import re
 import sys
 
+import side_tables
 from records import (HOST, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read, short_title, unit_of,
                      worth_drawing)
 
@@ -38,8 +39,10 @@ def write(a, records):
     machines = machines_of(records)
     readme, results = a.root / "README.md", a.root / "docs/results.md"
     host = newest_host_costs(records)
-    wanted = {readme: between_markers(readme.read_text(), short_report(machines, host)),
-              results: long_report(machines, host)}
+    errors = side_tables.read_errors(sorted((a.root / "bench/results/errors").glob("*.jsonl")))
+    few = read(sorted((a.root / "bench/results/few_items").glob("*.jsonl")))
+    wanted = {readme: between_markers(readme.read_text(), short_report(machines, host, errors)),
+              results: long_report(machines, host, errors, few)}
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if a.check:
         if stale: print(f"report.py: {', '.join(stale)} not up to date; run bench/report.py", file=sys.stderr)
@@ -54,7 +57,7 @@ def write(a, records):
 
 # From cells to text.
 
-def short_report(machines, host):
+def short_report(machines, host, errors=()):
     """For the README: one table a machine, a row for every kind of problem, speed and ratio in one field."""
     parts = []
     for machine, tables in machines.items():
@@ -70,13 +73,16 @@ def short_report(machines, host):
                 for title, cells in wide.items()]
         parts.append(markdown([["rows and keys"] + columns] + rows))
         if worth_drawing(tables): parts.append(f"![speed by length](docs/{picture_name(machine)})")
+    if errors:
+        parts.append(side_tables.errors_heading(errors) + ":")
+        parts.append(markdown(side_tables.error_rows(errors, [side_tables.PAPER])))
     for machine in dict.fromkeys(r["gpu"] for r in host):
         calls = [f"`{r['plan'][len(HOST):]}` {r['ms'] * 1e3:.1f}" for r in host if r["gpu"] == machine]
         parts.append(f"Time of the host for one call on {machine}, in microseconds: {', '.join(calls)}.")
     return "\n\n".join(parts) or "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them."
 
 
-def long_report(machines, host):
+def long_report(machines, host, errors=(), few=()):
     parts = ["# Results", "Written by bench/report.py from the lines of bench/results; do not edit. How times are "
              "taken: bench/compare.py. What FLOPs are counted (causal as half): bench/work.py. A ratio stands only "
              "between measurements that ran in turns (one turn group)."]
@@ -88,6 +94,12 @@ def long_report(machines, host):
             parts.append(f"### {title}" if len(cells) > 1 else f"### {cells[0].problem}")
             parts.append(markdown(long_table(cells, unit)))
             parts.append(origin_of(cells))
+    if few: parts += ["## Little work", "TFLOP/s, in brackets the ratio to the best rival, timed in turns.",
+                      markdown(side_tables.few_items_rows(few))]
+    if errors: parts += ["## Errors", side_tables.errors_heading(errors) + ".",
+                         "`outliers` are the inputs of the FlashAttention-3 paper's table: N(0, 1) + N(0, 100) "
+                         "Bernoulli(0.001); the others make rows more and more peaked. Made by bench/errors.py.",
+                         markdown(side_tables.error_rows(errors, dict.fromkeys(r["data"] for r in errors)))]
     if host: parts += ["## Host cost of one call", markdown(host_table(host))]
     return "\n\n".join(parts) + "\n"
 

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables beside those of speed by length: errors of o (bench/results/errors, from bench/errors.py) and problems with
+little work (bench/results/few_items, from bench/compare.py with bench/suites/few_items.txt)."""
+import json
+
+from records import machine_of, machines_of, unit_of
+
+PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
+
+
+def read_errors(paths):
+    """The newest record of every (problem, data, impl)."""
+    newest = {}
+    for path in paths:
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            newest[record["problem"], record["data"], record["impl"]] = record
+    return list(newest.values())
+
+
+def dtype_of(record): return record["problem"].split()[1]
+
+
+def dim_of(record): return next(w for w in record["problem"].split() if w[0] == "d")[1:]
+
+
+def error_rows(errors, kinds):
+    """A row a kind of inputs and type; in each field our error, and in brackets its ratio to FlashAttention-3's."""
+    dims = sorted({dim_of(r) for r in errors}, key=int)
+    rows = [["inputs"] + [f"head dim {dim}" for dim in dims]]
+    for kind in kinds:
+        for dtype in dict.fromkeys(dtype_of(r) for r in errors):
+            here = {(dim_of(r), r["impl"]): r["rmse"] for r in errors if (dtype_of(r), r["data"]) == (dtype, kind)}
+            rows.append([f"{dtype}, {kind}"] + [error_field(here, dim) for dim in dims])
+    return rows
+
+
+def error_field(errors, dim):
+    ours, fa3, plain = (errors.get((dim, impl)) for impl in ("froghopper", "fa3", "standard"))
+    if ours is None: return ""
+    return f"{ours:.2e}" + (f" ({ours / fa3:.2f})" if fa3 else "") + (f", {plain:.2e}" if plain else "")
+
+
+def errors_heading(errors):
+    of = dict.fromkeys(r["gpu"] for r in errors)
+    return (f"**Errors**, root mean square of o against fp64, 4096 keys, {', '.join(of)}; in brackets the ratio to "
+            "FlashAttention-3's on the same inputs, after it the error of standard attention in the same type")
+
+
+def few_items_rows(records):
+    """A row a problem; in each field our speed on a machine, and in brackets its ratio to the best rival."""
+    machines = machines_of(records)
+    cells = {machine: {c.problem: c for cells in tables.values() for c in cells} for machine, tables in machines.items()}
+    problems = dict.fromkeys(r["problem"] for r in records if machine_of(r) in cells)
+    rows = [["problem"] + [f"{machine}, {unit_of(tables)[0]}" for machine, tables in machines.items()]]
+    for problem in problems:
+        rows.append([f"`{problem}`"] + [few_field(of.get(problem)) for of in cells.values()])
+    return rows
+
+
+def few_field(cell):
+    if not cell: return ""
+    ratio = cell.ratio(cell.rivals())
+    return f"{cell.best['froghopper']['tflops']:.0f}" + (f" ({ratio:.2f})" if ratio else "")
+
