@@ -17,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench")
 import other_process
 import records
 import report
+import side_tables
 import work
 
 LINE = "fwd bf16 b{} hq16 hkv16 sq{} skv{} d128 causal"
@@ -189,6 +190,33 @@ class Scripts(unittest.TestCase):
                                        [node.module] if isinstance(node, ast.ImportFrom) else [])} & set(names)
                    for name, file in names.items()}
         graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
+
+
+
+class SideTables(unittest.TestCase):
+    def error(self, impl, rmse, dtype="f16", dim=64):
+        return {"problem": f"fwd {dtype} b4 hq8 hkv8 sq4096 skv4096 d{dim}", "data": "outliers", "impl": impl, "rmse": rmse,
+                "gpu": "Some GPU"}
+
+    def test_errors_are_divided_by_flash_attention_3s(self):
+        errors = [self.error("froghopper", 2e-5), self.error("fa3", 1e-5), self.error("standard", 8e-5),
+                  self.error("froghopper", 3e-5, dim=128)]
+        self.assertEqual(side_tables.error_rows(errors, ["outliers"]),
+                         [["inputs", "head dim 64", "head dim 128"],
+                          ["f16, outliers", "2.00e-05 (2.00), 8.00e-05", "3.00e-05"]])
+
+    def test_the_newest_error_counts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "x.jsonl")
+            path.write_text("\n".join(json.dumps(self.error("fa3", x)) for x in (1e-5, 4e-5)) + "\n")
+            (newest,) = side_tables.read_errors([path])
+        self.assertEqual(newest["rmse"], 4e-5)
+
+    def test_little_work_has_a_row_a_problem_and_a_column_a_machine(self):
+        rows = side_tables.few_items_rows([record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.5, "a"),
+                                           record(512, "froghopper", 2.0, "b", gpu="Another")])
+        self.assertEqual(rows[1][0], f"`{LINE.format(32, 512, 512)}`")
+        self.assertEqual(rows[1][1:], ["100 (1.50)", "50"])
 
 
 if __name__ == "__main__":
