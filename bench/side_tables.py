@@ -50,7 +50,8 @@ def errors_heading(errors):
 def few_items_rows(records):
     """A row a problem; in each field our speed on a machine, and in brackets its ratio to the best rival."""
     machines = machines_of(records)
-    cells = {machine: {c.problem: c for cells in tables.values() for c in cells} for machine, tables in machines.items()}
+    cells = {machine: {c.problem: c for cells in tables.values() for c in cells}
+             for machine, tables in machines.items()}
     problems = dict.fromkeys(r["problem"] for r in records if machine_of(r) in cells)
     rows = [["problem"] + [f"{machine}, {unit_of(tables)[0]}" for machine, tables in machines.items()]]
     for problem in problems:

@@ -195,8 +195,8 @@ class Scripts(unittest.TestCase):
 
 class SideTables(unittest.TestCase):
     def error(self, impl, rmse, dtype="f16", dim=64):
-        return {"problem": f"fwd {dtype} b4 hq8 hkv8 sq4096 skv4096 d{dim}", "data": "outliers", "impl": impl, "rmse": rmse,
-                "gpu": "Some GPU"}
+        return {"problem": f"fwd {dtype} b4 hq8 hkv8 sq4096 skv4096 d{dim}", "data": "outliers", "impl": impl,
+                "rmse": rmse, "gpu": "Some GPU"}
 
     def test_errors_are_divided_by_flash_attention_3s(self):
         errors = [self.error("froghopper", 2e-5), self.error("fa3", 1e-5), self.error("standard", 8e-5),
