@@ -246,8 +246,8 @@ TEST(Oracle, SamePrecisionIsAsFarAsItsStorageAllows) {
       error = std::max(error, std::abs(exact.o[i] - rough.o[i]));
       EXPECT_EQ(rough.o[i], rounded(float(rough.o[i]), dtype));
     }
-    EXPECT_LT(error, 4 * unit_roundoff(dtype) + 1e-6);
-    EXPECT_GT(error, unit_roundoff(dtype) / 4);
+    EXPECT_LT(error, 4 * unit_roundoff(element_of(dtype)) + 1e-6);
+    EXPECT_GT(error, unit_roundoff(element_of(dtype)) / 4);
   }
 }
 

@@ -59,7 +59,8 @@ Order order_items(const Problem& p, const FwdVariant& v, const Device& device, c
   const int64_t bytes = section_bytes(device, p.seq_q, hints);
   const int64_t together = v.ragged ? p.heads_q : pairs;  // ragged: sequences come one after the other
   // Equal sections: a small remainder would end with few heavy tiles.
-  const int64_t sections = std::clamp<int64_t>((together * pair_bytes + bytes / 2) / bytes, 1, together);
+  const int64_t all = together * pair_bytes;  // up to 2^63, so nothing is added to it
+  const int64_t sections = std::clamp<int64_t>(all / bytes + (all % bytes >= bytes - bytes / 2), 1, together);
   order.section = static_cast<int>(ceil_div(together, sections));
   const int percent = hints.tail_percent.value_or(tail_percent(v, q_tiles));
   if (!v.ragged) order.tail = static_cast<int>(q_tiles * percent / 100);
