@@ -2,6 +2,7 @@
 // tests: the oracle against what it is defined by: masks spelled out key by key, a naive log of a sum of
 // exponentials, gradients by central differences, and the numbers that tensors store against their bit patterns.
 #include "src/oracle/oracle.hpp"
+#include "src/problem/mask.hpp"
 
 #include <gtest/gtest.h>
 
