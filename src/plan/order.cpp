@@ -10,21 +10,30 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 32 MiB of the H200's 60.
-// Short sequences have few q tiles to use a section again; half of it wastes less at the section's end. Measured on an
-// H200 with causal masks: 8 to 128 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md has the table.
+// K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 32 MiB of the H200's 60,
+// 27 of the H100's 50. Shorter sequences have fewer q tiles to use a section again; half of it wastes less at the
+// section's end. Measured with causal masks at 4 to 128 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md.
 int64_t section_bytes(const Device& device, int64_t seq_q, const Hints& hints) {
   if (hints.section_mib) return int64_t{*hints.section_mib} << 20;
   const int64_t share = device.l2_bytes * 8 / 15;
-  return seq_q <= 1024 ? share / 2 : share;
+  return seq_q <= 4096 ? share / 2 : share;
+}
+
+// How many sections so many pairs make. Equal ones: a small remainder would end with few heavy tiles. Each has an item
+// for every SM; and where there are few items in all, a section's heaviest would come too late.
+int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t items, int sms) {
+  constexpr int few = 4;  // items of each SM
+  if (items <= few * int64_t{sms}) return 1;
+  const int64_t most = std::clamp<int64_t>(items / sms, 1, pairs);
+  const int64_t all = pairs * pair_bytes;  // up to 2^63, so nothing is added to it
+  return std::clamp<int64_t>(all / bytes + (all % bytes >= bytes - bytes / 2), 1, most);
 }
 
 // The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
-// same measurement. Tiles of 192 and 256 rows are few and unequal, so more are needed.
-int tail_percent(const FwdVariant& v, int64_t q_tiles) {
-  if (v.tiles.q > 128) return 50;
+// same measurement. Of few tiles none: one of three is a third of the keys that a section would have used again.
+int tail_percent(int64_t q_tiles) {
   if (q_tiles <= 4) return 0;
-  return q_tiles <= 8 ? 30 : 50;
+  return q_tiles <= 16 ? 30 : 50;
 }
 
 // A CTA that draws its next item late leaves it to whoever is free first; one that draws early hides the way to the
@@ -56,13 +65,11 @@ Order order_items(const Problem& p, const FwdVariant& v, const Device& device, c
   if (v.mask == Mask::none || pairs == 0) return order;
 
   const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;
-  const int64_t bytes = section_bytes(device, p.seq_q, hints);
   const int64_t together = v.ragged ? p.heads_q : pairs;  // ragged: sequences come one after the other
-  // Equal sections: a small remainder would end with few heavy tiles.
-  const int64_t all = together * pair_bytes;  // up to 2^63, so nothing is added to it
-  const int64_t sections = std::clamp<int64_t>(all / bytes + (all % bytes >= bytes - bytes / 2), 1, together);
-  order.section = static_cast<int>(ceil_div(together, sections));
-  const int percent = hints.tail_percent.value_or(tail_percent(v, q_tiles));
+  const int64_t items = v.ragged ? p.heads_q * q_tiles : order.items;
+  const int64_t bytes = section_bytes(device, p.seq_q, hints);
+  order.section = static_cast<int>(ceil_div(together, sections_of(together, pair_bytes, bytes, items, device.sms)));
+  const int percent = hints.tail_percent.value_or(tail_percent(q_tiles));
   if (!v.ragged) order.tail = static_cast<int>(q_tiles * percent / 100);
   return order;
 }
