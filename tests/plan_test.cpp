@@ -231,6 +231,14 @@ TEST(Hints, ChangeThePlan) {
     EXPECT_TRUE(hints.read(word));
     return std::get<ForwardStep>(make_gpu_plan(*problem, h200, hints)->launches.at(0).step).order;
   };
+  std::set<std::string> lines;
+  for (const char* const word :
+       {"late=0", "late=3", "late=1073741824", "tail=0%", "section=4MiB", "tiles=128x80s2"}) {
+    Hints hints;
+    ASSERT_TRUE(hints.read(word)) << word;
+    const std::string line = make_gpu_plan(*problem, h200, hints)->line();
+    EXPECT_TRUE(lines.insert(line).second) << word << ": a decision that cannot be read: " << line;
+  }
   EXPECT_EQ(order_with("late=3").late_tiles, 3);
   EXPECT_EQ(order_with("tail=0%").tail, 0);
   EXPECT_LT(order_with("section=4MiB").section, order_with("section=64MiB").section);
