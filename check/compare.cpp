@@ -95,7 +95,7 @@ std::string judge_lse(const Problem& p, const Expected& expected, const std::vec
   m.error = e.error.value;
   m.plain_error = plain.error.value;
   const double tensor_core = static_cast<double>(p.dim_qk) / 16;
-  m.allowed = 2 * plain.error.value + (8 * (1 + p.softcap) + tensor_core) * unit_roundoff(Dtype::f32);
+  m.allowed = 2 * plain.error.value + (8 * (1 + p.softcap) + tensor_core) * unit_roundoff(Element::f32);
   std::string why = wrong_infinity(expected, found);
   if (why.empty() && !(m.error <= m.allowed))  // written so that a NaN is an excess
     why = text("{}: {} is {}, exact {}", name_of(expected, e.error.row), m.tensor, found[e.error.row],
@@ -173,8 +173,8 @@ std::string first_excess(const Expected& expected, const std::vector<double>& fo
 std::string judge_rows(const Problem& p, const Expected& expected, const std::vector<double>& found,
                        double largest_lse, Measures& m) {
   const Errors e = measure(expected, found), plain = measure(expected, expected.same_precision);
-  const double u32 = unit_roundoff(Dtype::f32);
-  const double u = expected.tensor->shape(p).element == Element::f32 ? u32 : unit_roundoff(p.dtype);
+  const double u32 = unit_roundoff(Element::f32);
+  const double u = unit_roundoff(expected.tensor->shape(p).element);
   m.error = e.error.value;
   m.plain_error = plain.error.value;
   m.allowed = 2 * plain.error.value + u * e.largest;

@@ -91,7 +91,14 @@ const Data* find_data(const std::string& name) {
   return found == std::end(kinds) ? nullptr : found;
 }
 
-float largest_entry(Dtype t) { return t == Dtype::f16 ? 57344.0f : 133120 * 1e6f; }
+float largest_entry(Dtype t) {
+  switch (t) {
+    case Dtype::f16: return 57344.0f;
+    case Dtype::bf16:
+    case Dtype::f32: return 133120 * 1e6f;
+  }
+  return 0;
+}
 
 float key_column_0(const Data& data, const Problem& p, int64_t key, int64_t keys) {
   const float wanted = data.score(key, keys) / (p.scale * query_column_0);

@@ -96,7 +96,7 @@ Result<QKV> take_qkv(TensorFile& file, bool packed) {
                         name_of(into->element), name_of(in.q.element)));
     }
   }
-  if (in.q.element == Element::i32 || in.q.element == Element::i64) {
+  if (!dtype_of(in.q.element)) {
     return wrong(text("q is {}; attention takes fp16, bf16 and fp32.", name_of(in.q.element)));
   }
   return in;
@@ -204,7 +204,7 @@ Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
 fh_problem describe(const QKV& in, const Wishes& wishes) {
   const auto q = in.extents(in.q), k = in.extents(in.k), v = in.extents(in.v);
   fh_problem p = fh_problem_init();
-  p.dtype = in.q.element == Element::f16 ? FH_F16 : in.q.element == Element::bf16 ? FH_BF16 : FH_F32;
+  p.dtype = static_cast<fh_dtype>(*dtype_of(in.q.element));
   p.batch = q[0];
   p.heads_q = q[2], p.heads_kv = k[2];
   p.seq_q = q[1], p.seq_kv = k[1];

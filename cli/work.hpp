@@ -6,6 +6,7 @@
 // square causal problem counts exactly half of the full one, as usual; a window counts the pairs it shows. Bytes are
 // those of q, k, v, o and lse, each moved once: rows of the tensors, used or not.
 #pragma once
+#include "src/problem/mask.hpp"
 #include "src/problem/tensors.hpp"
 
 namespace froghopper::cli {

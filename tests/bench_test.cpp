@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/work.hpp"
+#include "src/base/text.hpp"
 
 namespace froghopper::cli {
 
@@ -51,6 +52,21 @@ TEST(Work, SequencesCountTheirOwnRows) {
 TEST(Work, EveryTensorMovesOnce) {
   EXPECT_EQ(bytes_moved(problem("fwd f32 b2 hq4 hkv1 sq8 skv16 d64 dv32")),
             4.0 * (2 * 8 * 4 * (64 + 32) + 2 * 16 * 1 * (64 + 32)) + 4.0 * 2 * 8 * 4);
+}
+
+// tests/bindings_test.py asks bench/work.py for the same.
+TEST(Work, IsWhatTheGoldenFileSays) {
+  std::ifstream file(FROGHOPPER_SOURCE_DIR "/tests/golden/work.txt");
+  int lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    const size_t arrow = line.find(" -> ");
+    ASSERT_NE(arrow, std::string::npos) << line;
+    const Problem p = problem(line.substr(0, arrow));
+    EXPECT_EQ(text("{} -> {:.0f} {:.0f}", p.line(), flops(p, {}), bytes_moved(p)), line);
+    ++lines;
+  }
+  EXPECT_GT(lines, 10);
 }
 
 struct Ended {

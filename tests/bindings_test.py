@@ -13,6 +13,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
 import c_header
 import froghopper_ctypes as binding
+import work
 
 LIBRARY = sys.argv.pop(1)
 
@@ -82,6 +83,21 @@ class Library(unittest.TestCase):
     def test_tensors_that_the_struct_has_not(self):
         x = Floats(1, 1, 1, 8)
         with self.assertRaisesRegex(binding.Error, "no field bias"): binding.tensors(x, x, x, x, bias=x)
+
+
+class Work(unittest.TestCase):
+    """tests/bench_test.cpp asks cli/work.hpp for the same."""
+
+    def test_is_what_the_golden_file_says(self):
+        library = binding.Froghopper(LIBRARY)
+        golden = pathlib.Path(__file__).resolve().parent / "golden/work.txt"
+        lines = [line for line in golden.read_text().splitlines() if not line.startswith("#")]
+        self.assertGreater(len(lines), 10)
+        for line in lines:
+            with self.subTest(line):
+                problem, arrow, counts = line.partition(" -> ")
+                p = library.problem(problem)
+                self.assertEqual(f"{work.flops(p):.0f} {work.bytes_moved(p):.0f}", counts)
 
 
 class Header(unittest.TestCase):

@@ -40,8 +40,8 @@ Key key_of(unsigned char first) {
 }
 
 // Different content for the same key, as long as a cubin, so that a mixture of two writers would show.
-Kernel kernel_of(unsigned char first, char filling) {
-  Kernel kernel{key_of(first), {}, std::string(100'000, filling)};
+CompiledKernel kernel_of(unsigned char first, char filling) {
+  CompiledKernel kernel{key_of(first), {}, std::string(100'000, filling)};
   kernel.facts.registers = 168;
   kernel.facts.smem_bytes = 1 << 17;
   return kernel;
@@ -52,7 +52,7 @@ void overwrite(const std::string& path, const std::string& bytes) {
 }
 
 TEST(kernel_file, comes_back_as_it_was) {
-  const Kernel kernel = kernel_of(1, 'x');
+  const CompiledKernel kernel = kernel_of(1, 'x');
   const std::string packed = pack(kernel);
   const auto view = unpack(packed);
   ASSERT_TRUE(view);

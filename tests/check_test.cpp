@@ -15,15 +15,12 @@
 #include "check/data.hpp"
 #include "check/layout.hpp"
 #include "src/base/storage.hpp"
+#include "tests/support/case_of.hpp"
 
 namespace froghopper::check {
 namespace {
 
-Case case_of(const std::string& line) {
-  const auto c = parse_case(line);
-  EXPECT_TRUE(c) << line << "\n" << (c ? "" : c.failure().text);
-  return c ? *c : Case{};
-}
+using test::case_of;
 
 TEST(CaseLine, says_everything_a_case_holds) {
   const Case c = case_of(

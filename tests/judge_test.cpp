@@ -13,15 +13,12 @@
 #include "check/data.hpp"
 #include "src/base/storage.hpp"
 #include "src/oracle/oracle.hpp"
+#include "tests/support/case_of.hpp"
 
 namespace froghopper::check {
 namespace {
 
-Case case_of(const std::string& line) {
-  const auto c = parse_case(line);
-  EXPECT_TRUE(c) << line << "\n" << (c ? "" : c.failure().text);
-  return c ? *c : Case{};
-}
+using test::case_of;
 
 // A case with the oracle's plain loops as its result, to be spoilt.
 class Judge : public testing::Test {

@@ -2,6 +2,7 @@
 // tests: the oracle against what it is defined by: masks spelled out key by key, a naive log of a sum of
 // exponentials, gradients by central differences, and the numbers that tensors store against their bit patterns.
 #include "src/oracle/oracle.hpp"
+#include "src/problem/mask.hpp"
 
 #include <gtest/gtest.h>
 
@@ -246,8 +247,8 @@ TEST(Oracle, SamePrecisionIsAsFarAsItsStorageAllows) {
       error = std::max(error, std::abs(exact.o[i] - rough.o[i]));
       EXPECT_EQ(rough.o[i], rounded(float(rough.o[i]), dtype));
     }
-    EXPECT_LT(error, 4 * unit_roundoff(dtype) + 1e-6);
-    EXPECT_GT(error, unit_roundoff(dtype) / 4);
+    EXPECT_LT(error, 4 * unit_roundoff(element_of(dtype)) + 1e-6);
+    EXPECT_GT(error, unit_roundoff(element_of(dtype)) / 4);
   }
 }
 

@@ -110,7 +110,8 @@ TEST(Kernel, PresetNamesReadBackAsTheirVariants) {
   }
   for (const char* const name :
        {"fwd.bf16.d128", "fwd.bf16.d128.q128.kv128.s2.causal.causal", "bwd.bf16.d128.q128.kv128.s2",
-        "fwd.bf16.d128.q128.kv128x.s2", "", "fwd.bf16.d128.dv128.q128.kv128.s2"})  // dv is not spelled where it is d
+        "fwd.bf16.d128.q128.kv128x.s2", "", "fwd.bf16.d128.dv128.q128.kv128.s2",  // dv is not spelled where it is d
+        "fwd.bf16.d128.q128.kv128.s2147483647", "fwd.f32.d128.q128.kv128.s2"})    // variants that cannot be
     EXPECT_FALSE(kernel_named(name)) << name;
 }
 
@@ -177,6 +178,28 @@ TEST(Plan, OrderIsOneThatVisitsEveryItemOnce) {
     }
 }
 
+// Sums and products of such numbers pass 2^63 where nobody looks: with UBSan this says so.
+TEST(Plan, OfTheLargestNumbersHasNoOverflow) {
+  constexpr int64_t most = INT64_MAX;
+  Problem p;
+  p.batch = 2, p.heads_q = p.heads_kv = 16, p.seq_q = p.seq_kv = 16384, p.dim_qk = p.dim_v = 96;
+  p.window_left = p.window_right = 16384;
+  const auto kernel = [&] { return make_gpu_plan(p, h200)->launches.at(0).kernel.name; };
+  const std::string all_keys_seen = kernel();
+  for (auto [left, right] :
+       {std::pair{most, most}, {most, int64_t{0}}, {int64_t{0}, most}, {most / 2, most / 2 + 1}}) {
+    p.window_left = left, p.window_right = right;
+    EXPECT_EQ(kernel(), all_keys_seen) << p.line();
+  }
+  const auto heavy = Problem::parse("fwd bf16 b16777216 hq1 hkv1 sq1 skv536870911 d256 causal");
+  ASSERT_TRUE(heavy) << heavy.failure().text;
+  const auto vast = Device::parse({"h200", "l2=2147483647MiB"});
+  ASSERT_TRUE(vast) << vast.failure().text;
+  const auto plan = make_gpu_plan(*heavy, *vast);
+  ASSERT_TRUE(plan) << plan.failure().text;
+  EXPECT_EQ(std::get<ForwardStep>(plan->launches.at(0).step).order.section, 1093) << plan->line();
+}
+
 // Their numbers differ, so plans for one are not plans for the other.
 TEST(Device, H100IsNotH200) {
   const Device h100 = known_device("h100");
@@ -208,6 +231,14 @@ TEST(Hints, ChangeThePlan) {
     EXPECT_TRUE(hints.read(word));
     return std::get<ForwardStep>(make_gpu_plan(*problem, h200, hints)->launches.at(0).step).order;
   };
+  std::set<std::string> lines;
+  for (const char* const word :
+       {"late=0", "late=3", "late=1073741824", "tail=0%", "section=4MiB", "tiles=128x80s2"}) {
+    Hints hints;
+    ASSERT_TRUE(hints.read(word)) << word;
+    const std::string line = make_gpu_plan(*problem, h200, hints)->line();
+    EXPECT_TRUE(lines.insert(line).second) << word << ": a decision that cannot be read: " << line;
+  }
   EXPECT_EQ(order_with("late=3").late_tiles, 3);
   EXPECT_EQ(order_with("tail=0%").tail, 0);
   EXPECT_LT(order_with("section=4MiB").section, order_with("section=64MiB").section);

@@ -3,6 +3,7 @@
 // by its text; a struct from an older or a newer header is read the right way; the mask rule is the one of the
 // header.
 #include "src/problem/problem.hpp"
+#include "src/problem/mask.hpp"
 
 #include <gtest/gtest.h>
 

@@ -49,7 +49,8 @@ struct Last {
 };
 PerThread<Last> last;
 
-// Far more than a program has problems, unless their lengths never repeat: then old plans go, all at once.
+// Far more than a program has problems, unless their lengths never repeat: then old plans go, all at once. A plan takes
+// 1.4 KB here, so they are 6 MB at most.
 constexpr size_t most_plans = 4096;
 
 using Table = std::unordered_map<std::string, PlanPointer>;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // base: what one number of a tensor in memory or in a file may be.
 #pragma once
+#include <optional>
+
 #include "contract/types.h"
 
 namespace froghopper {
@@ -38,6 +40,12 @@ constexpr Element element_of(Dtype t) {
     case Dtype::f32: return Element::f32;
   }
   return Element::f32;
+}
+
+constexpr std::optional<Dtype> dtype_of(Element e) {
+  for (const Dtype t : dtypes)
+    if (element_of(t) == e) return t;
+  return std::nullopt;  // an integer
 }
 
 }  // namespace froghopper

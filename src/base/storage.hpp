@@ -12,11 +12,13 @@
 namespace froghopper {
 
 // Half the distance between 1 and the next number: the largest relative error of one rounding.
-constexpr double unit_roundoff(Dtype t) {
-  switch (t) {
-    case Dtype::f16: return 0x1p-11;
-    case Dtype::bf16: return 0x1p-8;
-    case Dtype::f32: return 0x1p-24;
+constexpr double unit_roundoff(Element e) {
+  switch (e) {
+    case Element::f16: return 0x1p-11;
+    case Element::bf16: return 0x1p-8;
+    case Element::f32: return 0x1p-24;
+    case Element::i32:
+    case Element::i64: return 0;  // not rounded at all
   }
   return 0;
 }

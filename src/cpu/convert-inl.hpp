@@ -41,9 +41,11 @@ inline void to_floats(const void* from, Dtype type, int count, float* to) {
     for (int i = 0; i < count; ++i) to[i] = froghopper::load(from, i, element_of(type));
     return;
   }
-  if (type == Dtype::f16) return halves_to_floats(static_cast<const hwy::float16_t*>(from), count, to);
-  if (type == Dtype::bf16) return halves_to_floats(static_cast<const hwy::bfloat16_t*>(from), count, to);
-  std::memcpy(to, from, count * sizeof(float));
+  switch (type) {
+    case Dtype::f16: halves_to_floats(static_cast<const hwy::float16_t*>(from), count, to); return;
+    case Dtype::bf16: halves_to_floats(static_cast<const hwy::bfloat16_t*>(from), count, to); return;
+    case Dtype::f32: std::memcpy(to, from, count * sizeof(float)); return;
+  }
 }
 
 // Adds what rounds to nearest, ties to even, when the lower 16 bits are then cut off. A NaN gets a bit that stays.
@@ -56,26 +58,29 @@ HWY_INLINE hn::Vec<Eight> ready_to_cut(hn::Vec<Eight> x) {
   return hn::IfThenElse(hn::IsNaN(x), hn::BitCast(d, hn::Or(raw, hn::Set(bits, 0x400000u))), rounded);
 }
 
+inline void floats_to_f16(const float* from, int count, hwy::float16_t* to) {
+  const Eight d;
+  const hn::Rebind<hwy::float16_t, Eight> stored;
+  for (int i = 0; i < count; i += eight) hn::StoreU(hn::DemoteTo(stored, hn::LoadU(d, from + i)), stored, to + i);
+}
+
+inline void floats_to_bf16(const float* from, int count, hwy::bfloat16_t* to) {
+  const Eight d;
+  const hn::Rebind<hwy::bfloat16_t, Eight> stored;
+  for (int i = 0; i < count; i += eight)
+    hn::StoreU(hn::DemoteTo(stored, ready_to_cut(hn::LoadU(d, from + i))), stored, to + i);
+}
+
 // count: a multiple of 8. Rounds to nearest, ties to even.
 inline void from_floats(const float* from, Dtype type, int count, void* to) {
   if (one_by_one) {
     for (int i = 0; i < count; ++i) froghopper::store(to, i, element_of(type), from[i]);
     return;
   }
-  const Eight d;
-  if (type == Dtype::f16) {
-    const hn::Rebind<hwy::float16_t, Eight> stored;
-    auto* const halves = static_cast<hwy::float16_t*>(to);
-    for (int i = 0; i < count; i += eight)
-      hn::StoreU(hn::DemoteTo(stored, hn::LoadU(d, from + i)), stored, halves + i);
-  } else if (type == Dtype::bf16) {
-    const hn::Rebind<hwy::bfloat16_t, Eight> stored;
-    auto* const halves = static_cast<hwy::bfloat16_t*>(to);
-    for (int i = 0; i < count; i += eight) {
-      hn::StoreU(hn::DemoteTo(stored, ready_to_cut(hn::LoadU(d, from + i))), stored, halves + i);
-    }
-  } else {
-    std::memcpy(to, from, count * sizeof(float));
+  switch (type) {
+    case Dtype::f16: floats_to_f16(from, count, static_cast<hwy::float16_t*>(to)); return;
+    case Dtype::bf16: floats_to_bf16(from, count, static_cast<hwy::bfloat16_t*>(to)); return;
+    case Dtype::f32: std::memcpy(to, from, count * sizeof(float)); return;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "src/cpu/scratch.hpp"
 #include "src/cpu/threads.hpp"
 #include "src/cpu/work.hpp"
+#include "src/problem/mask.hpp"
 
 namespace froghopper::cpu {
 namespace {
@@ -118,9 +119,9 @@ class Cut {
   std::vector<Place> list_;
 };
 
-class Forward {
+class Pieces {
  public:
-  Forward(const Plan& plan, const Views& views, const Cut& cut)
+  Pieces(const Plan& plan, const Views& views, const Cut& cut)
       : p_(plan.problem), kernel_(*plan.kernel), views_(views), cut_(cut) {}
 
   void attend(int64_t index, float* scratch) const {
@@ -170,9 +171,9 @@ Result<void> run(const Plan& plan, const Views& views) {
     const Cut cut(plan, views);
     const Scratch scratch(std::min(plan.threads, cut.pieces()), plan.scratch_bytes() / sizeof(float));
     if (scratch.threads() > 0 || cut.pieces() == 0) {
-      const Forward forward(plan, views, cut);
+      const Pieces pieces(plan, views, cut);
       for_each(cut.pieces(), scratch.threads(),
-               [&](int64_t piece, int64_t thread) { forward.attend(piece, scratch.of(thread)); });
+               [&](int64_t piece, int64_t thread) { pieces.attend(piece, scratch.of(thread)); });
       return {};
     }
   } catch (const std::bad_alloc&) {}  // nothing has been computed: for_each says when it may be thrown

@@ -157,15 +157,15 @@ class Attention {
   // keys of the tile that begins at key `tile`, from `first` on.
   void turn(Block& b, int64_t tile, int64_t first, int keys) {
     score(b, k_ + (first - tile) * k_row_, keys);
-    Sight some;
-    const Sight* sight = nullptr;
+    LaneSight some;
+    const LaneSight* sight = nullptr;
     if (first < b.all_begin || first + keys > b.all_end) sight = &look(b, first, keys, some);
     softmax(s_, keys, b.width, w_.scale, w_.softcap, sight, b.known);
     output(b, v_tile_ + (first - tile) * w_.dim_v, keys, sight);
     b.fresh = false;
   }
 
-  static const Sight& look(const Block& b, int64_t first, int keys, Sight& sight) {
+  static const LaneSight& look(const Block& b, int64_t first, int keys, LaneSight& sight) {
     for (int i = 0; i < b.width; ++i) {
       sight.begin[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).begin - first, 0, keys));
       sight.end[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).end - first, 0, keys));
@@ -182,7 +182,7 @@ class Attention {
     }
   }
 
-  void output(const Block& b, const float* v, int keys, const Sight* sight) {
+  void output(const Block& b, const float* v, int keys, const LaneSight* sight) {
     if (sight && !all_finite(v, keys * w_.dim_v)) return output_guarded(b, v, keys, *sight);
     const float* const age = b.fresh ? nullptr : b.known.age;
     const int vectors = b.width / vector_lanes, most = rows_at_once(vectors);
@@ -194,7 +194,7 @@ class Attention {
   }
 
   // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not hide a value which it must not see.
-  void output_guarded(const Block& b, const float* v, int keys, const Sight& sight) {
+  void output_guarded(const Block& b, const float* v, int keys, const LaneSight& sight) {
     const Floats d;
     for (int lane = 0; lane < b.width; lane += vector_lanes) {
       for (int c = 0; c < w_.dim_v; ++c) {

@@ -45,12 +45,12 @@ HWY_INLINE Vector exponential(Vector x, int less = 0) {
 }
 
 // Keys of a tile that each lane sees, counted from the tile's first.
-struct Sight {
+struct LaneSight {
   HWY_ALIGN int32_t begin[block_lanes], end[block_lanes];
 };
 
 // value where the lane sees the key, else hidden.
-HWY_INLINE Vector seen(const Sight& sight, int key, int lane, Vector value, Vector hidden) {
+HWY_INLINE Vector seen(const LaneSight& sight, int key, int lane, Vector value, Vector hidden) {
   const Floats d;
   const Ints ints;
   const auto j = hn::Set(ints, key);
@@ -60,7 +60,7 @@ HWY_INLINE Vector seen(const Sight& sight, int key, int lane, Vector value, Vect
 }
 
 // s [keys][width]: scores that a lane must not see become -inf.
-inline void hide(float* s, int keys, int width, const Sight& sight) {
+inline void hide(float* s, int keys, int width, const LaneSight& sight) {
   const Floats d;
   for (int j = 0; j < keys; ++j, s += width) {
     for (int lane = 0; lane < width; lane += vector_lanes) {
@@ -141,7 +141,7 @@ inline Weigh weigh_with(int vectors) {
 }
 
 // s [keys][width], q.k on entry: weights on exit. sight: null where every lane sees all of the keys.
-inline void softmax(float* s, int keys, int width, float scale, float softcap, const Sight* sight,
+inline void softmax(float* s, int keys, int width, float scale, float softcap, const LaneSight* sight,
                     const Statistics& known) {
   if (softcap != 0) cap(s, keys * width, scale, softcap);
   if (sight) hide(s, keys, width, *sight);

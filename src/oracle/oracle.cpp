@@ -18,6 +18,7 @@
 
 #include "src/base/cores.hpp"
 #include "src/base/storage.hpp"
+#include "src/problem/mask.hpp"
 
 namespace froghopper::oracle {
 namespace {
@@ -136,13 +137,13 @@ void attend_row(const Problem& p, const Views& views, const Sequence& s, const H
   *lse = largest + std::log(denominator);
 }
 
-struct Forward {
+struct Output {
   std::vector<double> o, lse;
 };
 
 template <class Real, bool rounds>
-Forward attend(const Problem& p, const Views& views) {
-  Forward result;
+Output attend(const Problem& p, const Views& views) {
+  Output result;
   result.o.assign(p.rows_q() * p.heads_q * p.dim_v, 0.0);
   result.lse.assign(p.rows_q() * p.heads_q, -std::numeric_limits<double>::infinity());
   if (result.lse.empty()) return result;  // there may be any number of sequences without rows
@@ -158,10 +159,10 @@ Forward attend(const Problem& p, const Views& views) {
   return result;
 }
 
-Answers by_tensor(Forward forward) {
+Answers by_tensor(Output output) {
   Answers answers(tensors().size());
-  answers[index_of(&Views::o)] = std::move(forward.o);
-  answers[index_of(&Views::lse)] = std::move(forward.lse);
+  answers[index_of(&Views::o)] = std::move(output.o);
+  answers[index_of(&Views::lse)] = std::move(output.lse);
   return answers;
 }
 
@@ -185,7 +186,7 @@ namespace {
 //   grad_q        += grad_dot[j] k[j],   grad_k[j] += grad_dot[j] q
 //   grad_sink     -= weight of the sink times delta: the sink takes its share of the denominator and has no value
 void add_row_gradients(const Problem& p, const Views& views, const Sequence& s, const Head<double>& head, int64_t i,
-                       const Forward& f, const std::vector<double>& grad_o, Gradients& g) {
+                       const Output& f, const std::vector<double>& grad_o, Gradients& g) {
   const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
   if (visible.begin >= visible.end) return;
   const Dense dense(p);
@@ -220,7 +221,7 @@ void add_row_gradients(const Problem& p, const Views& views, const Sequence& s, 
 }  // namespace
 
 Gradients backward(const Problem& p, const Views& views, const std::vector<double>& grad_o) {
-  const Forward f = attend<double, /*rounds=*/false>(p, views);
+  const Output f = attend<double, /*rounds=*/false>(p, views);
   Gradients g;
   g.q.assign(p.rows_q() * p.heads_q * p.dim_qk, 0.0);
   g.k.assign(p.rows_kv() * p.heads_kv * p.dim_qk, 0.0);

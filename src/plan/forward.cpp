@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "contract/parts.h"
 #include "src/base/text.hpp"
 
 namespace froghopper {
@@ -75,7 +76,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   const bool something = variant->ragged ? p.rows_q() > 0 : items > 0;
   if (!something) return plan;
   const int64_t sms = p.max_sms > 0 ? std::min<int64_t>(p.max_sms, device.sms) : device.sms;
-  plan.workspace.tickets = plan.workspace.take(sizeof(unsigned long long));
+  plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = static_cast<int>(variant->ragged ? sms : std::min(sms, items)),
                            .step = ForwardStep{*variant, order_items(p, *variant, device, hints)}});

@@ -39,6 +39,8 @@ Result<KernelSpec> kernel_named(const std::string& name) {
   if (family == forward) {
     const auto variant = parse_variant<FwdVariant>(forward, name);
     if (!variant) return variant.failure();
+    if (const char* why = why_invalid(*variant))
+      return Failure{FH_INVALID_PROBLEM, text("there is no kernel {}: {}. Name other tiles.", name, why)};
     return kernel_of(*variant);
   }
   return Failure{FH_INVALID_PROBLEM, text("'{}' names no kernel; a name begins with its family, {}.", name, forward)};

@@ -21,8 +21,7 @@ struct KernelSpec {
   int threads = 0, smem_bytes = 0, params_bytes = 0;  // of a CTA, of a CTA, of a launch
 };
 
-// The kernel of this name, of any family; a Failure says what is wrong with the name. It may still be one that does
-// not compile, see why_invalid.
+// The kernel of this name, of any family; a Failure says what is wrong with the name, or with the variant it names.
 Result<KernelSpec> kernel_named(const std::string& name);
 
 KernelSpec kernel_of(const FwdVariant&);

@@ -25,7 +25,8 @@ int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t it
   constexpr int few = 4;  // items of each SM
   if (items <= few * int64_t{sms}) return 1;
   const int64_t most = std::clamp<int64_t>(items / sms, 1, pairs);
-  return std::clamp<int64_t>((pairs * pair_bytes + bytes / 2) / bytes, 1, most);
+  const int64_t all = pairs * pair_bytes;  // up to 2^63, so nothing is added to it
+  return std::clamp<int64_t>(all / bytes + (all % bytes >= bytes - bytes / 2), 1, most);
 }
 
 // The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the

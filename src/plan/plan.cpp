@@ -2,16 +2,20 @@
 // plan: a plan and its launches as text, and the workspace they share.
 #include "src/plan/plan.hpp"
 
+#include "contract/mask.h"
 #include "src/base/text.hpp"
 #include "src/plan/forward.hpp"
 
 namespace froghopper {
 namespace {
 
+// Only what is not as usual: items in sections, and tickets that are not drawn late for every item.
 std::string order_words(const ForwardStep& step) {
   const Order& order = step.order;
-  if (order.section >= order.pairs && order.tail == 0) return {};
-  return text(" section {} tail {}", order.section, order.tail);
+  std::string words;
+  if (order.section < order.pairs || order.tail > 0) words = text(" section {} tail {}", order.section, order.tail);
+  if (order.late_tiles == no_bound<int>) return words + " early";
+  return order.late_tiles > 0 ? words + text(" late {}", order.late_tiles) : words;
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ struct Launch {
   KernelSpec kernel;
   int grid = 0;  // CTAs, at least 1
   Step step;
-  std::string line() const;  // "KERNEL grid 132 section 8 tail 16 smem 160KiB"
+  std::string line() const;  // "KERNEL grid 132 section 8 tail 16 early smem 160KiB"
 };
 
 // Launches one after the other in one stream; none: there is nothing to compute.

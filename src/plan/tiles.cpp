@@ -12,10 +12,10 @@ namespace {
 // pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the tile's products.
 constexpr std::array<Dims, 6> kernel_dims = {{{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}};
 
-// The most keys that one query row sees.
+// The most keys that one query row sees. A window may be as wide as 64 bits allow, so its sides are cut first.
 int64_t keys_seen(const Problem& p) {
   if (p.window_left == all_keys || p.window_right == all_keys) return p.seq_kv;
-  return std::min(p.seq_kv, p.window_left + 1 + p.window_right);
+  return std::min(p.seq_kv, std::min(p.window_left, p.seq_kv) + 1 + std::min(p.window_right, p.seq_kv));
 }
 
 // How long a launch takes with tiles of so many query rows, in rows x kv tiles of the busiest SM. Without a mask items

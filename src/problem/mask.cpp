@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: the mask rule of contract/mask.h for problems, whose windows may be as wide as 64 bits allow.
+#include "src/problem/mask.hpp"
+
 #include <algorithm>
 
 #include "contract/mask.h"
-#include "src/problem/problem.hpp"
 
 namespace froghopper {
 namespace {

@@ -52,11 +52,4 @@ Result<fh_problem> whole_problem(const fh_problem&);  // in this library's size,
 
 float default_scale(int64_t dim_qk);  // 1/sqrt(dim_qk), rounded once
 
-// Mask rule of one sequence with rows_q queries and rows_kv keys: query row i sees the keys of [begin, end). The rule
-// itself is contract/mask.h, which the kernels use in 32 bits.
-struct Visible {
-  int64_t begin, end;  // begin >= end: none
-};
-Visible visible_keys(const Problem&, int64_t rows_q, int64_t rows_kv, int64_t row);
-
 }  // namespace froghopper

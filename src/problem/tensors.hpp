@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: the table of tensors. What a tensor is called, where the user's struct has it, what shape it has and what is
 // done with it is one row; all code that goes through tensors (binding, placement, inputs of checks) walks the table.
+// The rows are in table.cpp, binding in tensors.cpp, lengths of sequences in lengths.cpp.
 #pragma once
 #include <span>
 #include <variant>

@@ -55,7 +55,7 @@ std::string Key::hex() const {
   return digits;
 }
 
-std::string pack(const Kernel& kernel) {
+std::string pack(const CompiledKernel& kernel) {
   Header header{};
   std::memcpy(header.magic, magic, sizeof magic);
   header.cubin_bytes = kernel.cubin.size();

@@ -24,13 +24,13 @@ struct KernelFacts {  // of one compilation, read off the compiler's report and 
   int32_t serialised = 0;                    // nonzero: the compiler serialised wgmma (C75xx), right but slow
 };
 
-struct Kernel {
+struct CompiledKernel {
   Key key;
   KernelFacts facts;
   std::string cubin;
 };
 
-std::string pack(const Kernel&);
+std::string pack(const CompiledKernel&);
 
 // A view into packed bytes; nothing if they are not a whole, unharmed kernel file.
 struct KernelView {

@@ -61,9 +61,9 @@ Result<std::shared_ptr<const NvrtcFunctions>> load(const std::string& path) {
 }
 
 // What the kernel and the host must agree on, read back from the code itself.
-Result<Kernel> finished(const KernelSpec& spec, const Key& key, int version, const std::string& report,
-                        std::string cubin) {
-  Kernel kernel{key, facts_of(report), std::move(cubin)};
+Result<CompiledKernel> finished(const KernelSpec& spec, const Key& key, int version, const std::string& report,
+                                std::string cubin) {
+  CompiledKernel kernel{key, facts_of(report), std::move(cubin)};
   kernel.facts.compiler = version;
   const auto smem = cubin_constant(kernel.cubin, "fh_smem_bytes");
   const auto params = cubin_constant(kernel.cubin, "fh_params_bytes");
@@ -117,7 +117,7 @@ Key Compiler::key(const KernelSpec& spec) const {
   return key;
 }
 
-Result<Kernel> Compiler::compile(const KernelSpec& spec) const {
+Result<CompiledKernel> Compiler::compile(const KernelSpec& spec) const {
   std::vector<const char*> texts, names;  // embedded files end with a zero byte
   for (const EmbeddedFile* file = froghopper_sources; file->name != nullptr; ++file) {
     texts.push_back(reinterpret_cast<const char*>(file->begin));

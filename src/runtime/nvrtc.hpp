@@ -24,7 +24,7 @@ class Compiler {
   std::string name() const;  // "nvrtc 13.5"
 
   Key key(const KernelSpec&) const;
-  Result<Kernel> compile(const KernelSpec&) const;  // FH_COMPILE_FAILED with the compiler's own words
+  Result<CompiledKernel> compile(const KernelSpec&) const;  // FH_COMPILE_FAILED with the compiler's own words
 
  private:
   std::shared_ptr<const NvrtcFunctions> functions_;

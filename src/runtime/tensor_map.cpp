@@ -39,9 +39,10 @@ Result<void> check_stride(const char* tensor, const char* stride, int64_t elemen
   return {};
 }
 
-// Where an extent is 1 its stride means nothing and may be anything, so a valid one takes its place.
+// Where an extent is 1, or the tensor is empty, a stride means nothing and may be anything, so a valid one takes its
+// place.
 int64_t stride_bytes(const View& v, int64_t elements, int64_t extent) {
-  return extent <= 1 ? alignment : elements * size_of(v.element);
+  return extent <= 1 || v.empty() ? alignment : elements * size_of(v.element);
 }
 
 uint64_t at_least_one(int64_t extent) { return static_cast<uint64_t>(std::max<int64_t>(1, extent)); }
@@ -103,7 +104,7 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   if (auto ok = check_layout(tensor); !ok) return ok.failure();
   const auto& [name, v] = tensor;
   const int64_t row = stride_bytes(v, v.stride_seq, v.seq);
-  const int64_t batch = v.batch <= 1 ? 0 : v.stride_batch * size_of(v.element);
+  const int64_t batch = v.batch <= 1 || v.empty() ? 0 : v.stride_batch * size_of(v.element);
   if (row == 0 || row >= wrap_bytes)
     return misfit(
         text("{}.stride_seq is {} elements; with sequences of their own lengths it must be from 8 to below "
