@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of froghopper's forward and of other implementations on the same inputs: root mean square against fp64.
 
-  bench/errors.py --library build/libfroghopper.so --json bench/results/h200_errors.jsonl
+  bench/errors.py --library build/libfroghopper.so --json bench/results/errors/h200.jsonl
 
 The first kind of inputs is that of the error table of the FlashAttention-3 paper (section 4.3): entries of q, k and v
 from N(0, 1) + N(0, 100) Bernoulli(0.001), so that a few are ten times larger. The others make rows more and more

@@ -30,7 +30,7 @@ double rounds_of_rows(const Problem& p, int tile_q, int sms) {
 
 // Where there is work for every SM, tiles of more rows read K and V less often and are faster than those of 128; where
 // there is little, they leave SMs idle that 128 would use. `worth`: how much faster, measured at 16k tokens on an H200
-// (bench/results/h200_tiles.jsonl). Beyond some rounds of items the idle SMs of the last one no longer count.
+// (docs/4-planning.md). Beyond some rounds of items the idle SMs of the last one no longer count.
 constexpr int rounds_that_count = 6;
 
 Tiles of_two(const Problem& p, int sms, Tiles many_rows, Tiles few_rows, double worth) {
