@@ -5,6 +5,7 @@
   bench/compare.py --library build/libfroghopper.so                       training_fwd against cudnn and fa2
   bench/compare.py --library ... --rivals cudnn,fa3 --json bench/results/h200.jsonl --commit 1a2b3c4
   bench/compare.py --library ... --other old=old.so --other-variants fwd_variants.inc --only d128
+  bench/compare.py --library ... --only d128 --try section=16MiB --try 'tiles=128x64s4 late=8'
   bench/compare.py --library ... --device cpu --rivals torch --suite bench/suites/cpu_fwd.txt
 
 Needs PyTorch; on a GPU also one of Hopper's. A rival that is not installed is named and left out. Every cell is one
@@ -33,6 +34,7 @@ from froghopper_ctypes import Error, Froghopper
 
 HERE = pathlib.Path(__file__).resolve().parent
 BEGIN = time.time()
+TRY = "with "  # contenders of --try: names of no implementation
 
 
 def note(text):
@@ -49,6 +51,8 @@ def arguments():
     p.add_argument("--rivals", default="cudnn,fa2", help="of cudnn, fa2, fa3, fa4, torch; '' for none")
     p.add_argument("--other", action="append", default=[], metavar="NAME=LIB.so", help="another build of ours")
     p.add_argument("--other-variants", metavar="FILE.inc", help="its functions: FWD(name, dim, ..., Mask::m)")
+    p.add_argument("--try", action="append", default=[], dest="tries", metavar="HINTS",
+                   help="our kernels with hints, e.g. 'tiles=128x64s3 late=8': shown, not written to --json")
     p.add_argument("--rounds", type=int, default=7, help="turns of every contender (default 7)")
     p.add_argument("--ms", type=float, default=8, help="length of one turn (default 8)")
     p.add_argument("--budget", type=float, default=0, metavar="SECONDS", help="begin no further cell after this time")
@@ -106,6 +110,9 @@ def measure(a, library, target, clock, facts, offers, line):
         cell = contenders.Cell.make(library, line, a.device)
         if cell.problem.varlen or cell.problem.seqused: raise Error("lengths of its own are not compared here")
         calls = contenders.froghopper(cell, library, target)
+        for hints in a.tries:
+            (_, plan), call = next(iter(contenders.froghopper(cell, library, f"{target} {hints}").items()))
+            calls[TRY + hints, plan] = call
     except Error as problem:
         note(f"  {line}: {problem}")
         return {}
@@ -117,6 +124,7 @@ def measure(a, library, target, clock, facts, offers, line):
     if a.json:
         with open(a.json, "a") as file:
             for (impl, plan), m in measured.items():
+                if impl.startswith(TRY): continue
                 file.write(json.dumps({
                     "problem": library.line(cell.problem), "pass": "fwd", "impl": impl, "plan": plan,
                     "ms": round(m.ms, 6), "spread": round(m.spread, 2), "tflops": round(flops / m.ms / 1e9, 4),
