@@ -37,6 +37,16 @@ std::shared_ptr<const fh_plan> plan_of(const char* line, const char* target) {
   return plan ? *plan : nullptr;
 }
 
+TEST(run, an_explanation_says_when_items_are_drawn) {
+  const auto words = [](const char* line, const char* target) {
+    return explain(problem_of(line), *read_target(target)).text;
+  };
+  const char* const many_equal = "fwd bf16 b8 hq16 hkv16 sq2048 skv2048 d128";
+  EXPECT_NE(words(many_equal, "h200").find("1408 work items, drawn early;"), std::string::npos);
+  EXPECT_NE(words(many_equal, "h200 late=4").find("drawn late after items of 4 kv tiles"), std::string::npos);
+  EXPECT_NE(words("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal", "h100").find(" drawn late;"), std::string::npos);
+}
+
 TEST(run, hints_are_read_and_belong_to_a_gpu) {
   const auto hinted = read_target("hopper:1 tiles=128x64s3 late=4");
   ASSERT_TRUE(hinted) << hinted.failure().text;

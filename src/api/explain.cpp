@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // api: what each backend makes of a problem, for people. The numbers are read off the plan, none is decided here.
+#include "contract/mask.h"
 #include "src/api/run.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/runtime.hpp"
@@ -14,16 +15,22 @@ std::string registers_of(const KernelSpec& kernel) {
               resources->origin);
 }
 
+std::string drawing_of(const Order& order) {
+  if (order.late_tiles == 0) return "drawn late";
+  if (order.late_tiles == no_bound<int>) return "drawn early";
+  return text("drawn late after items of {} kv tiles and more", order.late_tiles);
+}
+
 std::string step_lines(const ForwardStep& step) {
   const FwdVariant& v = step.variant;
+  const Order& order = step.order;
   std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} K and V stages, {} Q",
                            v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, fwd_q_stages(v));
   lines += text("\n  warps      1 producer warpgroup, {} consumers of {} query rows", fwd_consumers(v), strip);
-  return lines + text(
-                     "\n  order      {} work items, in sections of {} (sequence, head) pairs, the last {} of {} q "
-                     "tiles held back; drawn late from {} kv tiles on",
-                     step.order.items, step.order.section, step.order.tail, step.order.q_tiles,
-                     step.order.late_tiles);
+  lines += text("\n  order      {} work items, {}; in sections of {} of {} (sequence, head) pairs", order.items,
+                drawing_of(order), order.section, order.pairs);
+  if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
+  return lines;
 }
 
 std::string launch_lines(const Launch& launch) {
