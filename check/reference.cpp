@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: the oracle's answers, for all rows or, where that would take minutes, for some of them.
 #include <algorithm>
-#include <atomic>
-#include <thread>
 
 #include "check/compare.hpp"
 #include "check/data.hpp"
-#include "src/base/cores.hpp"
 #include "src/base/storage.hpp"
 #include "src/oracle/oracle.hpp"
 #include "src/problem/mask.hpp"
@@ -126,17 +123,10 @@ struct RowAnswers {
 // The oracle shares a problem's heads among the cores; a row is one head, so here the rows are shared.
 std::vector<RowAnswers> answers_of(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
   std::vector<RowAnswers> answers(rows.size());
-  std::atomic<size_t> next{0};
-  const auto take_turns = [&] {
-    for (size_t i = next++; i < rows.size(); i = next++) {
-      const RowProblem one = problem_of_row(p, views, rows[i]);
-      answers[i] = {oracle::compute(one.problem, one.views), oracle::compute_same_precision(one.problem, one.views)};
-    }
-  };
-  std::vector<std::thread> others;
-  for (int64_t n = 1; n < cores(); ++n) others.emplace_back(take_turns);
-  take_turns();
-  for (std::thread& thread : others) thread.join();
+  oracle::for_each(static_cast<int64_t>(rows.size()), [&](int64_t i) {
+    const RowProblem one = problem_of_row(p, views, rows[i]);
+    answers[i] = {oracle::compute(one.problem, one.views), oracle::compute_same_precision(one.problem, one.views)};
+  });
   return answers;
 }
 

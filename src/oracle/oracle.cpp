@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <thread>
 
@@ -49,18 +48,6 @@ struct Dense {
     return ((s.batch * seq_kv + s.first_kv + j) * heads_kv + head) * dim;
   }
 };
-
-// Calls work(0) ... work(count - 1), each once, on all cores. The calls must not write to the same place.
-void for_each(int64_t count, const std::function<void(int64_t)>& work) {
-  std::atomic<int64_t> next{0};
-  const auto take_turns = [&] {
-    for (int64_t i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::thread> others;
-  for (int64_t n = 1; n < std::min(cores(), count); ++n) others.emplace_back(take_turns);
-  take_turns();
-  for (std::thread& thread : others) thread.join();
-}
 
 // The rows of one head of one sequence that count, as numbers. What lies after them is never read.
 template <class Real>
@@ -167,6 +154,17 @@ Answers by_tensor(Output output) {
 }
 
 }  // namespace
+
+void for_each(int64_t count, const std::function<void(int64_t)>& work) {
+  std::atomic<int64_t> next{0};
+  const auto take_turns = [&] {
+    for (int64_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::thread> others;
+  for (int64_t n = 1; n < std::min(cores(), count); ++n) others.emplace_back(take_turns);
+  take_turns();
+  for (std::thread& thread : others) thread.join();
+}
 
 Answers compute(const Problem& p, const Views& views) {
   return by_tensor(attend<double, /*rounds=*/false>(p, views));

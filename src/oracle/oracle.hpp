@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // oracle: plain loops in double, read by eye. Knows problem; knows no other room and no vector unit.
 #pragma once
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "src/problem/tensors.hpp"
@@ -21,5 +23,8 @@ struct Gradients {
   std::vector<double> q, k, v, sink;
 };
 Gradients backward(const Problem&, const Views&, const std::vector<double>& grad_o);
+
+// Calls work(0) ... work(count - 1), each once, on all cores. The calls must not write to the same place.
+void for_each(int64_t count, const std::function<void(int64_t)>& work);
 
 }  // namespace froghopper::oracle

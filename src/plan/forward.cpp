@@ -34,16 +34,15 @@ Result<void> check_limits(const Problem& p) {
   return {};
 }
 
-Result<FwdVariant> choose_variant(const Problem& p, const Device& device, const Hints& hints) {
+Result<FwdVariant> choose_variant(const Problem& p, int sms, const Hints& hints) {
   const auto dims = tile_dims(p.dim_qk, p.dim_v);
   if (!dims)
     return unsupported(
         text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use target \"cpu\".", p.dim_qk,
              p.dim_v));
-  const int64_t sms = p.max_sms > 0 ? std::min<int64_t>(p.max_sms, device.sms) : device.sms;
   const FwdVariant variant = {.dtype = p.dtype,
                               .dims = *dims,
-                              .tiles = hints.tiles.value_or(tuned_tiles(p, *dims, static_cast<int>(sms))),
+                              .tiles = hints.tiles.value_or(tuned_tiles(p, *dims, sms)),
                               .mask = kernel_mask(p),
                               .ragged = p.varlen || p.seqused,
                               .softcap = p.softcap > 0};
@@ -62,7 +61,8 @@ Mask kernel_mask(const Problem& p) {
 
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
-  const auto variant = choose_variant(p, device, hints);
+  const int sms = p.max_sms > 0 ? static_cast<int>(std::min<int64_t>(p.max_sms, device.sms)) : device.sms;
+  const auto variant = choose_variant(p, sms, hints);
   if (!variant) return variant.failure();
 
   const int64_t items = items_at_most(p, variant->tiles.q);
@@ -75,10 +75,9 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   // Ragged: also where no sequence has a query, its rows of o and lse are cleared.
   const bool something = variant->ragged ? p.rows_q() > 0 : items > 0;
   if (!something) return plan;
-  const int64_t sms = p.max_sms > 0 ? std::min<int64_t>(p.max_sms, device.sms) : device.sms;
   plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter);
   plan.launches.push_back({.kernel = kernel_of(*variant),
-                           .grid = static_cast<int>(variant->ragged ? sms : std::min(sms, items)),
+                           .grid = variant->ragged ? sms : static_cast<int>(std::min<int64_t>(sms, items)),
                            .step = ForwardStep{*variant, order_items(p, *variant, device, hints)}});
   return plan;
 }

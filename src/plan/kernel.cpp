@@ -2,6 +2,7 @@
 // plan: the families of kernels, one row each. A new family is a row here, its contract/ headers and its device/ room.
 #include "src/plan/kernel.hpp"
 
+#include <charconv>
 #include <sstream>
 
 #include "contract/fwd_params.h"

@@ -2,7 +2,7 @@
 // plan: what a kernel is to everybody who only compiles, stores or launches it, and how a variant of any family becomes
 // one. Name, parser and source follow from the variant's list of fields (visit_fields in contract/*_variant.h).
 #pragma once
-#include <charconv>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -33,8 +33,11 @@ std::vector<std::string> split(const std::string& line, char separator);
 // "kv128" after "kv" is 128; false where it is not that.
 bool number_after(std::string_view token, std::string_view word, int& value);
 
-inline std::vector<Dtype> values_of(Dtype) { return {std::begin(dtypes), std::end(dtypes)}; }
-inline std::vector<Mask> values_of(Mask) { return {std::begin(masks), std::end(masks)}; }
+// Of the enums that fields of a variant have: all values, and the type as C++ names it.
+constexpr std::span<const Dtype> values_of(Dtype) { return dtypes; }
+constexpr std::span<const Mask> values_of(Mask) { return masks; }
+constexpr const char* type_of(Dtype) { return "Dtype"; }
+constexpr const char* type_of(Mask) { return "Mask"; }
 
 template <class Variant>
 std::string variant_name(const char* family, const Variant& variant) {
@@ -84,10 +87,9 @@ std::string spelled(const char* type, const Variant& variant) {
   int visited = 0;
   std::string numbers;
   visit_fields(variant, [&]<class T>(const char*, const T& field, auto...) {
-    const char* const enumeration = std::is_same_v<T, Dtype> ? "Dtype" : std::is_same_v<T, Mask> ? "Mask" : nullptr;
     if (visited++ > 0) numbers += ", ";
     if constexpr (std::is_enum_v<T>)
-      numbers += text("{}({})", enumeration, static_cast<int>(field));
+      numbers += text("{}({})", type_of(field), static_cast<int>(field));
     else
       numbers += text("{}", field);
   });

@@ -55,18 +55,19 @@ int64_t items_at_most(const Problem& p, int tile_q) {
 
 Order order_items(const Problem& p, const FwdVariant& v, const Device& device, const Hints& hints) {
   const int64_t q_tiles = ceil_div(p.seq_q, v.tiles.q), pairs = p.batch * p.heads_q;
+  const int64_t all_items = items_at_most(p, v.tiles.q);
   Order order{
-      .items = static_cast<int>(items_at_most(p, v.tiles.q)),
+      .items = static_cast<int>(all_items),
       .pairs = static_cast<int>(pairs),
       .q_tiles = static_cast<int>(q_tiles),
       .section = 1,  // without a mask all tiles weigh the same: one pair after the other, K and V are read once
       .tail = 0,
-      .late_tiles = hints.late_tiles.value_or(late_tiles(v, items_at_most(p, v.tiles.q), device.sms))};
+      .late_tiles = hints.late_tiles.value_or(late_tiles(v, all_items, device.sms))};
   if (v.mask == Mask::none || pairs == 0) return order;
 
   const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;
   const int64_t together = v.ragged ? p.heads_q : pairs;  // ragged: sequences come one after the other
-  const int64_t items = v.ragged ? p.heads_q * q_tiles : order.items;
+  const int64_t items = v.ragged ? p.heads_q * q_tiles : all_items;
   const int64_t bytes = section_bytes(device, p.seq_q, hints);
   order.section = static_cast<int>(ceil_div(together, sections_of(together, pair_bytes, bytes, items, device.sms)));
   const int percent = hints.tail_percent.value_or(tail_percent(q_tiles));
