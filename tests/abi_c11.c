@@ -18,11 +18,13 @@ _Static_assert(offsetof(fh_problem, batch) == 16, "layout of fh_problem");
 _Static_assert(offsetof(fh_problem, total_q) == 72, "layout of fh_problem");
 _Static_assert(offsetof(fh_problem, window_left) == 104, "layout of fh_problem");
 _Static_assert(offsetof(fh_problem, max_sms) == 136, "layout of fh_problem");
-_Static_assert(sizeof(fh_problem) >= 144, "layout of fh_problem");
+_Static_assert(offsetof(fh_problem, accumulate) == 144, "layout of fh_problem");
+_Static_assert(sizeof(fh_problem) >= 152, "layout of fh_problem");
 _Static_assert(sizeof(fh_tensor) == 32, "layout of fh_tensor");
 _Static_assert(offsetof(fh_tensors, lse) == 136, "layout of fh_tensors");
 _Static_assert(offsetof(fh_tensors, sink) == 176, "layout of fh_tensors");
-_Static_assert(FH_INTERNAL == 7 && FH_F32 == 3 && FH_TOP_LEFT == 1, "numbers of the enums");
+_Static_assert(offsetof(fh_tensors, grad_lse) == 312, "layout of fh_tensors");
+_Static_assert(FH_INTERNAL == 7 && FH_BACKWARD == 2 && FH_F32 == 3 && FH_TOP_LEFT == 1, "numbers of the enums");
 
 static int failed(const char* what) {
   fprintf(stderr, "%s: %s\n", what, fh_last_error());

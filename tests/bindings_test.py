@@ -62,11 +62,12 @@ class Library(unittest.TestCase):
             with self.assertRaisesRegex(binding.Error, "must hold sizeof"): self.library.line(problem)
 
     def test_every_kind_of_field_comes_back(self):
-        line = "fwd f16 b2 hq8 hkv4 sq256 skv512 d128 dv64 seqused window3,5 topleft scale0.5 softcap2 sink det sms7"
+        line = ("bwd f16 b2 hq8 hkv4 sq256 skv512 d128 dv64 seqused window3,5 topleft scale0.5 softcap2 sink det acc "
+                "sms7")
         p = self.library.problem(line)
         self.assertEqual(self.library.line(p), line)
-        self.assertEqual((p.dtype, p.align, p.batch, p.heads_kv, p.dim_v, p.window_left, p.scale, p.sink, p.max_sms),
-                         (1, 1, 2, 4, 64, 3, 0.5, 1, 7))
+        self.assertEqual((p.op, p.dtype, p.align, p.batch, p.dim_v, p.window_left, p.scale, p.sink, p.max_sms, p.accumulate),
+                         (2, 1, 1, 2, 64, 3, 0.5, 1, 7, 1))
 
     def test_attention_on_the_cpu(self):
         q, k, v = (Floats(2, rows, 2, dim, value=lambda i: math.sin(i * (rows + dim)))

@@ -53,12 +53,13 @@ TEST(problem, causal_is_a_window_that_ends_beside_the_query) {
 
 TEST(problem, a_line_has_every_option_in_its_order) {
   const std::string all =
-      "fwd f16 b3 hq8 hkv4 sq100 skv200 d128 dv64 varlen tq250 tkv500 seqused window64,-1 topleft scale0.25 "
-      "softcap30 "
-      "sink det sms64";
+      "bwd f16 b3 hq8 hkv4 sq100 skv200 d128 dv64 varlen tq250 tkv500 seqused window64,-1 topleft scale0.25 "
+      "softcap30 sink det acc sms64";
   const auto p = Problem::parse(all);
   ASSERT_TRUE(p) << p.failure().text;
   EXPECT_EQ(p->line(), all);
+  EXPECT_EQ(p->op, FH_BACKWARD);
+  EXPECT_TRUE(p->accumulate);
   EXPECT_EQ(p->window_left, 64);
   EXPECT_EQ(p->window_right, all_keys);
   EXPECT_EQ(p->total_kv, 500);
@@ -100,6 +101,7 @@ Problem random_problem(std::mt19937_64& random) {
   p.batch = size(), p.seq_q = size(), p.seq_kv = size();
   p.dim_qk = 8 + 8 * up_to(31), p.dim_v = coin() ? 0 : 8 + 8 * up_to(31);
   if (coin()) p.varlen = 1, p.total_q = up_to(int64_t{1} << 40), p.total_kv = size();
+  if (coin()) p.op = FH_BACKWARD, p.accumulate = coin();
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
   if (coin()) p.align = FH_TOP_LEFT;
   if (coin()) p.window_left = coin() ? size() : huge;
@@ -141,7 +143,7 @@ struct BadProblem {
 const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.size = 0; },
      "fh_problem.size is 0; it must hold sizeof(fh_problem). Start from fh_problem_init()."},
-    {[](fh_problem& p) { set_raw(p.op, 0); }, "op is 0; this version computes the forward pass. Use FH_FORWARD."},
+    {[](fh_problem& p) { set_raw(p.op, 0); }, "op is 0, which names no operation. Use FH_FORWARD or FH_BACKWARD."},
     {[](fh_problem& p) { set_raw(p.dtype, 0); }, "dtype is 0, which names no type. Use FH_F16, FH_BF16 or FH_F32."},
     {[](fh_problem& p) { set_raw(p.align, 2); },
      "align is 2, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT."},
@@ -182,6 +184,10 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.causal = 1, p.window_right = 4; },
      "causal is set and window_right is 4; a causal query sees no key after it. Set window_right to 0, or causal to "
      "0."},
+    {[](fh_problem& p) { p.accumulate = 2; },
+     "accumulate is 2 and op is FH_FORWARD; only gradients are added to what is there. Set op to FH_BACKWARD, or "
+     "accumulate to 0."},
+    {[](fh_problem& p) { p.reserved = 1; }, "reserved is 1; no option has that place. Start from fh_problem_init()."},
     {[](fh_problem& p) { p.scale = -1; }, "scale is -1; it must be positive and finite. Use 0 for 1/sqrt(dim_qk)."},
     {[](fh_problem& p) { p.scale = NAN; }, "scale is nan; it must be positive and finite. Use 0 for 1/sqrt(dim_qk)."},
     {[](fh_problem& p) { p.softcap = INFINITY; }, "softcap is inf; it must be positive and finite. Use 0 for none."},
@@ -221,12 +227,15 @@ struct BadLine {
 };
 
 constexpr char grammar[] =
-    "A line is: fwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] "
-    "[scaleX] [softcapX] [sink] [det] [smsN].";
+    "A line is: fwd|bwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] "
+    "[scaleX] [softcapX] [sink] [det] [acc] [smsN].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
-    {"bwd bf16 b1", "\"bwd\" at offset 0: a line begins with its operation. Use fwd."},
+    {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd or bwd."},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 acc",
+     "accumulate is 1 and op is FH_FORWARD; only gradients are added to what is there. Set op to FH_BACKWARD, or "
+     "accumulate to 0."},
     {"fwd fp8 b1", "\"fp8\" at offset 4: the second word is the type. Use f16, bf16 or f32."},
     {"fwd bf16 b1 hq1 b2", "\"b2\" at offset 16: b is there already, at offset 9. Leave one of them."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 casual", "\"casual\" at offset 34: this word is unknown. "},
@@ -295,7 +304,7 @@ TEST(problem, a_struct_from_a_newer_header_may_not_ask_for_more) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(
       refused.failure().text,
-      "fh_problem has a field at byte 152 that this version of froghopper does not know; it must be zero. Leave "
+      "fh_problem has a field at byte 160 that this version of froghopper does not know; it must be zero. Leave "
       "it zero or use the library of your header.");
 }
 

@@ -45,6 +45,13 @@ fh_tensors tensors_of(const Problem& p) {
   if (p.varlen) t.cu_seqlens_q = somewhere<int32_t>(6), t.cu_seqlens_kv = somewhere<int32_t>(7);
   if (p.seqused) t.seqused_kv = somewhere<int32_t>(8);
   if (p.sink) t.sink = somewhere<float>(9);
+  if (!p.backward()) return t;
+  t.grad_o = dense(10, p.seq_q, p.heads_q, p.dim_v);
+  t.grad_q = dense(11, p.seq_q, p.heads_q, p.dim_qk);
+  t.grad_k = dense(12, p.seq_kv, p.heads_kv, p.dim_qk);
+  t.grad_v = dense(13, p.seq_kv, p.heads_kv, p.dim_v);
+  t.grad_lse = somewhere<float>(14);
+  if (p.sink) t.grad_sink = somewhere<float>(15);
   return t;
 }
 
@@ -163,6 +170,27 @@ const BadTensors bad_tensors[] = {
      "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or "
      "leave "
      "seqused_kv NULL."},
+    {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.lse = nullptr; },
+     "lse is NULL; a problem with backward pass needs one number for each row and head. Set it."},
+    {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_o.data = nullptr; },
+     "grad_o.data is NULL; it has 2 x 100 x 8 x 64 elements. Point it to them."},
+    {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.grad_k.stride_seq = 64; },
+     "grad_k.stride_head is 64; what one step of it holds spans 12800 elements, so rows of grad_k would overlap. Use "
+     "at least 12800."},
+    {"bwd bf16 b2 hq8 hkv2 sq100 skv100 d64", [](fh_tensors& t) { t.grad_q = t.q; },
+     "grad_q and q are at the same address 0x100000000; grad_q is written while q is still read. Give grad_q its own "
+     "memory."},
+    {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_v = t.grad_k; },
+     "grad_v and grad_k are at the same address 0xc00000000; both are written. Give grad_v its own memory."},
+    {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.grad_sink = nullptr; },
+     "grad_sink is NULL; a problem with sink in a backward pass needs one number for each query head. Set it."},
+    {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.grad_sink = somewhere<float>(15); },
+     "grad_sink is set, but the problem has no sink in a backward pass, so it would be ignored. Set op to "
+     "FH_BACKWARD "
+     "and sink in the problem, or leave grad_sink NULL."},
+    {batched, [](fh_tensors& t) { t.grad_o = t.q; },
+     "grad_o is set, but the problem has no backward pass, so it would be ignored. Set op to FH_BACKWARD in the "
+     "problem, or leave grad_o NULL."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.sink = nullptr; },
      "sink is NULL; a problem with sink needs one number for each query head. Set it."},
     {batched, [](fh_tensors& t) { t.sink = somewhere<float>(9); },
@@ -195,27 +223,35 @@ std::string shape_of(const Problem& p, const Tensor& tensor) {
 
 struct Row {
   const char *name, *shape;
-  Use use;
+  Use forward, backward;
 };
 
 TEST(table, says_shape_and_use_of_every_tensor) {
-  const Problem all = problem_of("fwd f16 b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500 seqused sink");
-  const Row with_everything[] = {{"q", "1 250 8 64 fp16", Use::read},
-                                 {"k", "1 500 2 64 fp16", Use::read},
-                                 {"v", "1 500 2 128 fp16", Use::read},
-                                 {"o", "1 250 8 128 fp16", Use::written},
-                                 {"lse", "1 250 8 1 fp32", Use::may_write},
-                                 {"cu_seqlens_q", "1 4 1 1 int32", Use::read},
-                                 {"cu_seqlens_kv", "1 4 1 1 int32", Use::read},
-                                 {"seqused_q", "1 3 1 1 int32", Use::may_read},
-                                 {"seqused_kv", "1 3 1 1 int32", Use::may_read},
-                                 {"sink", "1 1 8 1 fp32", Use::read}};
+  const std::string everything = "b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500 seqused sink";
+  const Problem fwd = problem_of("fwd f16 " + everything), bwd = problem_of("bwd f16 " + everything);
+  const Row with_everything[] = {{"q", "1 250 8 64 fp16", Use::read, Use::read},
+                                 {"k", "1 500 2 64 fp16", Use::read, Use::read},
+                                 {"v", "1 500 2 128 fp16", Use::read, Use::read},
+                                 {"o", "1 250 8 128 fp16", Use::written, Use::read},
+                                 {"lse", "1 250 8 1 fp32", Use::may_write, Use::read},
+                                 {"cu_seqlens_q", "1 4 1 1 int32", Use::read, Use::read},
+                                 {"cu_seqlens_kv", "1 4 1 1 int32", Use::read, Use::read},
+                                 {"seqused_q", "1 3 1 1 int32", Use::may_read, Use::may_read},
+                                 {"seqused_kv", "1 3 1 1 int32", Use::may_read, Use::may_read},
+                                 {"sink", "1 1 8 1 fp32", Use::read, Use::read},
+                                 {"grad_o", "1 250 8 128 fp16", Use::absent, Use::read},
+                                 {"grad_q", "1 250 8 64 fp16", Use::absent, Use::written},
+                                 {"grad_k", "1 500 2 64 fp16", Use::absent, Use::written},
+                                 {"grad_v", "1 500 2 128 fp16", Use::absent, Use::written},
+                                 {"grad_lse", "1 250 8 1 fp32", Use::absent, Use::may_read},
+                                 {"grad_sink", "1 1 8 1 fp32", Use::absent, Use::written}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];
     EXPECT_STREQ(tensor.name, with_everything[i].name);
-    EXPECT_EQ(shape_of(all, tensor), with_everything[i].shape) << tensor.name;
-    EXPECT_EQ(tensor.use(all), with_everything[i].use) << tensor.name;
+    EXPECT_EQ(shape_of(bwd, tensor), with_everything[i].shape) << tensor.name;
+    EXPECT_EQ(tensor.use(fwd), with_everything[i].forward) << tensor.name;
+    EXPECT_EQ(tensor.use(bwd), with_everything[i].backward) << tensor.name;
     EXPECT_EQ(index_of(tensor.view), i) << tensor.name;
   }
   const Problem plain = problem_of(batched);
@@ -223,6 +259,18 @@ TEST(table, says_shape_and_use_of_every_tensor) {
   EXPECT_EQ(shape_of(plain, tensors()[index_of(&Views::lse)]), "2 100 8 1 fp32");
   for (const Tensor& tensor : tensors())
     EXPECT_EQ(tensor.use(plain) == Use::absent, *tensor.option != '\0') << tensor.name;
+}
+
+// What is added to is f32, so that small gradients are not lost beside a large sum.
+TEST(table, gradients_that_are_added_to_are_f32) {
+  const Problem p = problem_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink acc");
+  for (View Views::*gradient : {&Views::grad_q, &Views::grad_k, &Views::grad_v, &Views::grad_sink}) {
+    const Tensor& tensor = tensors()[index_of(gradient)];
+    EXPECT_EQ(tensor.shape(p).element, Element::f32) << tensor.name;
+    EXPECT_EQ(tensor.use(p), Use::added_to) << tensor.name;
+    EXPECT_TRUE(is_written(tensor.use(p)) && is_demanded(tensor.use(p)));
+  }
+  EXPECT_EQ(tensors()[index_of(&Views::grad_o)].shape(p).element, Element::bf16);
 }
 
 // What a tensor's field gives is what was set, and nothing else of the struct changes.
@@ -240,13 +288,14 @@ TEST(table, fields_are_apart) {
 
 // Each option by itself: a tensor that it demands may not be missing, and none may be there without it.
 TEST(table, every_option_demands_its_tensors_and_refuses_others) {
-  for (const char* const option : {"", " varlen tq250 tkv500", " seqused", " sink"}) {
-    const Problem p = problem_of(std::string("fwd bf16 b2 hq8 hkv2 sq100 skv200 d64") + option);
+  for (const std::string option : {"fwd", "fwd varlen tq250 tkv500", "fwd seqused", "fwd sink", "bwd", "bwd sink",
+                                   "bwd acc", "bwd varlen tq250 tkv500 acc sink"}) {
+    const Problem p = problem_of(option.substr(0, 3) + " bf16 b2 hq8 hkv2 sq100 skv200 d64" + option.substr(3));
     for (const Tensor& tensor : tensors()) {
       fh_tensors t = tensors_of(p);
       ASSERT_TRUE(bind(p, t)) << option;
       const Use use = tensor.use(p);
-      const bool demanded = use == Use::read || use == Use::written;
+      const bool demanded = is_demanded(use);
       tensor.field.set(t, use == Use::absent ? fh_tensor{somewhere<void>(40), 0, 0, 0} : fh_tensor{});
       const auto views = bind(p, t);
       // Of seqused_q and seqused_kv one is enough; tensors_of gives the second.

@@ -2,7 +2,7 @@
  *
  * froghopper.h - exact attention on NVIDIA Hopper GPUs and on the CPU: the C interface.
  *
- *   O = softmax(scale Q K^T + mask) V
+ *   O = softmax(scale Q K^T + mask) V, and the gradients of Q, K and V
  *
  *   describe   fh_problem p = fh_problem_init(); p.batch = 2; ...       shapes and options, no pointers
  *   plan       fh_plan_create(&p, NULL, &plan);                         picks backend, kernel, tiles, workspace
@@ -23,7 +23,11 @@
  *   (6) Every row of o and lse that the shapes name is written, also rows of no sequence. A query row that sees no key
  *       gets o = 0 and lse = -inf; where its head has a sink, lse is the sink, since the denominator holds it. Rows of
  *       no sequence get o = 0 and lse = -inf. Nothing else is written. o and lse share no memory with what is read.
- *   (7) Memory that no visible key or query occupies (padding, rows past a sequence's end) may hold anything, NaN too.
+ *   (7) Memory that no visible key or query occupies (padding, rows past a sequence's end) may hold anything, NaN too,
+ *       also in o, lse, grad_o and grad_lse where they are read.
+ *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse that a forward problem gave for the
+ *       same description. It writes every row of grad_q, grad_k and grad_v that the shapes name: 0 for rows that see no
+ *       key, keys that no row sees, and rows of no sequence. With accumulate it adds to what is there instead.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
@@ -54,7 +58,7 @@ typedef enum fh_status {
   FH_INTERNAL = 7         /* out of host memory or threads, or a bug in the library */
 } fh_status;
 
-typedef enum fh_op { FH_FORWARD = 1 } fh_op;
+typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2 } fh_op;
 typedef enum fh_dtype { FH_F16 = 1, FH_BF16 = 2, FH_F32 = 3 } fh_dtype; /* f32: CPU only */
 
 /* What a mask is aligned to when there are more keys than queries, or fewer. */
@@ -71,7 +75,7 @@ typedef struct fh_problem {
 
   /* What is computed. */
   fh_op op;
-  fh_dtype dtype;            /* of q, k, v and o */
+  fh_dtype dtype;            /* of q, k, v, o and their gradients */
   int64_t batch;             /* sequences; 0 is legal, here as for rows */
   int64_t heads_q;           /* at least 1 */
   int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
@@ -92,12 +96,17 @@ typedef struct fh_problem {
   /* How it may be computed. These never change the result beyond rounding. */
   int32_t deterministic; /* nonzero: bit-equal from run to run (forward always is) */
   int64_t max_sms;       /* SMs (GPU) or threads (CPU) it may occupy; 0 means all */
+
+  int32_t
+      accumulate;   /* nonzero: backward only. Gradients are added to what grad_q, grad_k, grad_v and grad_sink hold;
+                         grad_q, grad_k and grad_v are f32 then */
+  int32_t reserved; /* 0 */
 } fh_problem;
 
 /* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
 static inline fh_problem fh_problem_init(void) {
   fh_problem p = {sizeof(fh_problem), FH_FORWARD, FH_BF16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                  FH_BOTTOM_RIGHT,    FH_ALL,     FH_ALL,  0, 0, 0, 0, 0};
+                  FH_BOTTOM_RIGHT,    FH_ALL,     FH_ALL,  0, 0, 0, 0, 0, 0, 0};
   return p;
 }
 
@@ -106,27 +115,49 @@ typedef struct fh_tensor {
   int64_t stride_batch, stride_seq, stride_head; /* elements; stride_batch is ignored with varlen */
 } fh_tensor;
 
-/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper; there q, k, v and o are 16-byte aligned
- * and the strides of extents above 1 are multiples of 8 elements. */
+/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper; there q, k, v, o and
+ * their gradients are 16-byte aligned and the strides of extents above 1 are multiples of 8 elements. */
 typedef struct fh_tensors {
   size_t size;                 /* sizeof(fh_tensors) */
   fh_tensor q;                 /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
   fh_tensor k;                 /* [batch, seq_kv, heads_kv, dim_qk]; varlen [total_kv, ...]. Read. */
   fh_tensor v;                 /* [batch, seq_kv, heads_kv, dim_v]; varlen [total_kv, ...]. Read. */
-  fh_tensor o;                 /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written. */
+  fh_tensor o;                 /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read. */
   float* lse;                  /* natural log of the softmax denominator, sink included: [batch, heads_q, seq_q],
-                                  varlen [heads_q, total_q], dense. Written. May be NULL. */
+                                  varlen [heads_q, total_q], dense. Written, may be NULL; backward: read. */
   const int32_t* cu_seqlens_q; /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU
                                   checks them; a GPU plan cannot, so there they must be right. */
   const int32_t* cu_seqlens_kv;
   const int32_t* seqused_q; /* seqused: [batch], rows of a sequence that count, at most all; NULL: all of them */
   const int32_t* seqused_kv;
   const float* sink; /* sink: [heads_q]; else NULL */
+
+  /* Backward only, else NULL. */
+  fh_tensor grad_o;                 /* shape of o. Read. */
+  fh_tensor grad_q, grad_k, grad_v; /* shapes of q, k and v. Written; accumulate: added to, and f32. */
+  const float* grad_lse;            /* shape of lse. Read; NULL: lse has no gradient. */
+  float* grad_sink;                 /* sink: [heads_q]. Written; accumulate: added to. */
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
   fh_tensor none = {NULL, 0, 0, 0};
-  fh_tensors t = {sizeof(fh_tensors), none, none, none, none, NULL, NULL, NULL, NULL, NULL, NULL};
+  fh_tensors t = {sizeof(fh_tensors),
+                  none,
+                  none,
+                  none,
+                  none,
+                  NULL,
+                  NULL,
+                  NULL,
+                  NULL,
+                  NULL,
+                  NULL,
+                  none,
+                  none,
+                  none,
+                  none,
+                  NULL,
+                  NULL};
   return t;
 }
 

@@ -34,12 +34,14 @@ inline void must(fh_status status) {
   if (status != FH_OK) throw Error(status, fh_last_error());
 }
 
+enum class Op { forward = FH_FORWARD, backward = FH_BACKWARD };
 enum class Dtype { f16 = FH_F16, bf16 = FH_BF16, f32 = FH_F32 };
 enum class Align { bottom_right = FH_BOTTOM_RIGHT, top_left = FH_TOP_LEFT };
 inline constexpr int64_t all = FH_ALL;  // a window without a bound on that side
 
 // What is computed: shapes and options, no pointers. heads, rows and dim_qk have no default: 0 heads are refused.
 struct Problem {
+  Op op = Op::forward;
   Dtype dtype = Dtype::bf16;
   int64_t batch = 1;
   int64_t heads_q = 0, heads_kv = 0;
@@ -57,13 +59,14 @@ struct Problem {
   bool sink = false;
   bool deterministic = false;
   int64_t max_sms = 0;  // 0: all
+  bool accumulate = false;
 
   bool operator==(const Problem&) const = default;
 };
 
 inline fh_problem to_c(const Problem& problem) {
   fh_problem p = fh_problem_init();
-  p.dtype = static_cast<fh_dtype>(problem.dtype);
+  p.op = static_cast<fh_op>(problem.op), p.dtype = static_cast<fh_dtype>(problem.dtype);
   p.batch = problem.batch, p.heads_q = problem.heads_q, p.heads_kv = problem.heads_kv;
   p.seq_q = problem.seq_q, p.seq_kv = problem.seq_kv;
   p.dim_qk = problem.dim_qk, p.dim_v = problem.dim_v;
@@ -72,11 +75,13 @@ inline fh_problem to_c(const Problem& problem) {
   p.window_left = problem.window_left, p.window_right = problem.window_right;
   p.scale = problem.scale, p.softcap = problem.softcap;
   p.sink = problem.sink, p.deterministic = problem.deterministic, p.max_sms = problem.max_sms;
+  p.accumulate = problem.accumulate;
   return p;
 }
 
 inline Problem to_cpp(const fh_problem& p) {
-  return {.dtype = static_cast<Dtype>(p.dtype),
+  return {.op = static_cast<Op>(p.op),
+          .dtype = static_cast<Dtype>(p.dtype),
           .batch = p.batch,
           .heads_q = p.heads_q,
           .heads_kv = p.heads_kv,
@@ -96,7 +101,8 @@ inline Problem to_cpp(const fh_problem& p) {
           .softcap = p.softcap,
           .sink = p.sink != 0,
           .deterministic = p.deterministic != 0,
-          .max_sms = p.max_sms};
+          .max_sms = p.max_sms,
+          .accumulate = p.accumulate != 0};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
@@ -132,6 +138,9 @@ struct Tensors {
   const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_kv = nullptr;
   const int32_t *seqused_q = nullptr, *seqused_kv = nullptr;
   const float* sink = nullptr;
+  Tensor grad_o{}, grad_q{}, grad_k{}, grad_v{};  // a backward problem's, as the rest
+  const float* grad_lse = nullptr;
+  float* grad_sink = nullptr;
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

@@ -2,7 +2,7 @@
 // api: the main path. A plan and the user's tensors become a result, on one page.
 //
 //   fh_problem --Problem::from--> Problem --make_plan--> fh_plan        once, see make_plan.cpp
-//   fh_tensors --bind----------> Views    --run--------> o, lse         every time, here
+//   fh_tensors --bind----------> Views    --run--------> results        every time, here
 #include "src/api/run.hpp"
 
 #include "src/base/text.hpp"
@@ -25,7 +25,8 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
                    "for \"hopper\" or \"cpu\"."};
   auto views = bind(plan.problem(), tensors);  // pointers, strides, what the options demand
   if (!views) return views.failure();
-  if (plan.problem().rows_q() == 0) return {};  // o and lse have no rows: all of them are written
+  // o and lse have no rows: all of them are written. Gradients of keys that nobody sees are written too.
+  if (!plan.problem().backward() && plan.problem().rows_q() == 0) return {};
 
   if (const Plan* gpu = plan.gpu()) return run_on_gpu(*gpu, *views, workspace, workspace_bytes, stream);
   return run_on_cpu(plan, *views);

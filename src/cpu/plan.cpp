@@ -22,8 +22,12 @@ int64_t threads_for(const Problem& p) {
 
 }  // namespace
 
-// Whatever Problem::from accepts is computed, so nothing is refused.
-Result<Plan> plan(const Problem& problem) { return plan_with(kernels().front(), problem); }
+// Whatever forward problem Problem::from accepts is computed.
+Result<Plan> plan(const Problem& problem) {
+  if (problem.backward())
+    return Failure{FH_UNSUPPORTED, "op is FH_BACKWARD; the CPU computes the forward pass. Use FH_FORWARD."};
+  return plan_with(kernels().front(), problem);
+}
 
 Plan plan_with(const Kernel& kernel, const Problem& problem) { return {problem, &kernel, threads_for(problem)}; }
 

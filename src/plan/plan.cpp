@@ -4,6 +4,7 @@
 
 #include "contract/mask.h"
 #include "src/base/text.hpp"
+#include "src/plan/backward.hpp"
 #include "src/plan/forward.hpp"
 
 namespace froghopper {
@@ -21,7 +22,7 @@ std::string order_words(const ForwardStep& step) {
 }  // namespace
 
 Result<Plan> make_gpu_plan(const Problem& p, const Device& device, const Hints& hints) {
-  return plan_forward(p, device, hints);
+  return p.backward() ? plan_backward(p, device, hints) : plan_forward(p, device, hints);
 }
 
 Slice Workspace::take(size_t size) {

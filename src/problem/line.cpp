@@ -2,8 +2,8 @@
 // problem: a problem as one line of text and back. The line is a test case, a benchmark row, a log entry and a bug
 // report at once, so it is exact: floats have as many digits as it takes to read the same float back.
 //
-//   fwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] [scaleX]
-//       [softcapX] [sink] [det] [smsN]
+//   fwd|bwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] [scaleX]
+//       [softcapX] [sink] [det] [acc] [smsN]
 //
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
 // -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
@@ -28,6 +28,12 @@ std::vector<Word> words_of(std::string_view line);
 std::string read_word(const Word&, fh_problem&);
 std::string missing_word(const std::vector<Word>&);
 
+struct Operation {
+  std::string_view word;
+  fh_op op;
+};
+constexpr Operation ops[] = {{"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}};
+
 // The words with a number, in the order of the line.
 struct Number {
   std::string_view key;
@@ -51,15 +57,13 @@ struct Flag {
   std::string_view key;
   int32_t fh_problem::*field;
 };
-constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},
-                          {"seqused", &fh_problem::seqused},
-                          {"causal", &fh_problem::causal},
-                          {"sink", &fh_problem::sink},
-                          {"det", &fh_problem::deterministic}};
+constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},     {"seqused", &fh_problem::seqused},
+                          {"causal", &fh_problem::causal},     {"sink", &fh_problem::sink},
+                          {"det", &fh_problem::deterministic}, {"acc", &fh_problem::accumulate}};
 
 constexpr std::string_view grammar =
-    "A line is: fwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] "
-    "[scaleX] [softcapX] [sink] [det] [smsN]";
+    "A line is: fwd|bwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] "
+    "[scaleX] [softcapX] [sink] [det] [acc] [smsN]";
 
 }  // namespace
 
@@ -69,9 +73,11 @@ Result<Problem> Problem::parse(const std::string& line) {
   if (words.size() < 2) return wrong(text("\"{}\" is no problem. {}.", line, grammar));
 
   fh_problem p = fh_problem_init();
-  if (words[0].all != "fwd")
-    return wrong(
-        text("\"{}\" at offset {}: a line begins with its operation. Use fwd.", words[0].all, words[0].offset));
+  const auto* const op = std::ranges::find(ops, words[0].all, &Operation::word);
+  if (op == std::end(ops))
+    return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd or bwd.", words[0].all,
+                      words[0].offset));
+  p.op = op->op;
   const auto* const dtype = std::ranges::find_if(dtypes, [&](Dtype t) { return words[1].all == name_of(t); });
   if (dtype == std::end(dtypes))
     return wrong(text("\"{}\" at offset {}: the second word is the type. Use f16, bf16 or f32.", words[1].all,
@@ -92,8 +98,8 @@ Result<Problem> Problem::parse(const std::string& line) {
 }
 
 std::string Problem::line() const {
-  std::string line =
-      text("fwd {} b{} hq{} hkv{} sq{} skv{} d{}", name_of(dtype), batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk);
+  std::string line = text("{} {} b{} hq{} hkv{} sq{} skv{} d{}", std::ranges::find(ops, op, &Operation::op)->word,
+                          name_of(dtype), batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk);
   if (dim_v != dim_qk) line += text(" dv{}", dim_v);
   if (varlen) line += text(" varlen tq{} tkv{}", total_q, total_kv);
   if (seqused) line += " seqused";
@@ -106,6 +112,7 @@ std::string Problem::line() const {
   if (softcap != 0) line += text(" softcap{}", softcap);
   if (sink) line += " sink";
   if (deterministic) line += " det";
+  if (accumulate) line += " acc";
   if (max_sms != 0) line += text(" sms{}", max_sms);
   return line;
 }

@@ -27,6 +27,7 @@ struct Problem {
   bool sink = false;
   bool deterministic = false;
   int64_t max_sms = 0;
+  bool accumulate = false;  // of a backward problem alone
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);
@@ -35,6 +36,7 @@ struct Problem {
   std::string line() const;
   fh_problem user_struct() const;  // from(p.user_struct()) == p
 
+  bool backward() const { return op == FH_BACKWARD; }
   bool causal() const { return window_left == all_keys && window_right == 0; }
   bool masked() const { return window_left != all_keys || window_right != all_keys; }
   int64_t rows_q() const { return batches() * extent_q(); }  // rows of q and o over all sequences

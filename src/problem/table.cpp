@@ -9,47 +9,68 @@ namespace froghopper {
 namespace {
 
 // Packed sequences are one long sequence as far as memory goes.
-Shape rows_of_q(const Problem& p, int64_t heads, int64_t dim, Element element) {
-  return {p.batches(), p.extent_q(), heads, dim, element};
+Shape rows_of_q(const Problem& p, int64_t dim, Element element) {
+  return {p.batches(), p.extent_q(), p.heads_q, dim, element};
 }
-Shape rows_of_kv(const Problem& p, int64_t dim) {
-  return {p.batches(), p.extent_kv(), p.heads_kv, dim, element_of(p.dtype)};
+Shape rows_of_kv(const Problem& p, int64_t dim, Element element) {
+  return {p.batches(), p.extent_kv(), p.heads_kv, dim, element};
 }
+Element of_gradients(const Problem& p) { return p.accumulate ? Element::f32 : element_of(p.dtype); }
+Shape shape_of_o(const Problem& p) { return rows_of_q(p, p.dim_v, element_of(p.dtype)); }
+Shape shape_of_lse(const Problem& p) { return rows_of_q(p, 1, Element::f32); }
 Shape list(int64_t count, Element element) { return {1, count, 1, 1, element}; }
+Shape one_a_head(const Problem& p) { return {1, 1, p.heads_q, 1, Element::f32}; }
 
 Use always_read(const Problem&) { return Use::read; }
-Use always_written(const Problem&) { return Use::written; }
+Use where_backward(const Problem& p) { return p.backward() ? Use::read : Use::absent; }
+Use of_gradient(const Problem& p) {
+  if (!p.backward()) return Use::absent;
+  return p.accumulate ? Use::added_to : Use::written;
+}
 Use where_varlen(const Problem& p) { return p.varlen ? Use::read : Use::absent; }
 Use where_seqused(const Problem& p) { return p.seqused ? Use::may_read : Use::absent; }
 
 constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 numbers";
+constexpr const char* row_numbers = "one number for each row and head";
+constexpr const char* head_numbers = "one number for each query head";
+constexpr const char* backward = "backward pass";
+constexpr const char* set_backward = "op to FH_BACKWARD";
 constexpr const char* used_rows = "how many rows of each sequence count, batch numbers";
 
 constexpr std::array table{
-    Tensor{"q", "", "the queries", &Views::q, &fh_tensors::q,
-           [](const Problem& p) { return rows_of_q(p, p.heads_q, p.dim_qk, element_of(p.dtype)); }, always_read},
-    Tensor{"k", "", "the keys", &Views::k, &fh_tensors::k, [](const Problem& p) { return rows_of_kv(p, p.dim_qk); },
-           always_read},
-    Tensor{"v", "", "the values", &Views::v, &fh_tensors::v, [](const Problem& p) { return rows_of_kv(p, p.dim_v); },
-           always_read},
-    Tensor{"o", "", "the output", &Views::o, &fh_tensors::o,
-           [](const Problem& p) { return rows_of_q(p, p.heads_q, p.dim_v, element_of(p.dtype)); }, always_written},
-    Tensor{"lse", "", "one number for each row and head", &Views::lse, &fh_tensors::lse,
-           [](const Problem& p) { return rows_of_q(p, p.heads_q, 1, Element::f32); },
-           [](const Problem&) { return Use::may_write; }},
-    Tensor{"cu_seqlens_q", "varlen", first_rows, &Views::cu_seqlens_q, &fh_tensors::cu_seqlens_q,
+    Tensor{"q", "", "", "the queries", &Views::q, &fh_tensors::q,
+           [](const Problem& p) { return rows_of_q(p, p.dim_qk, element_of(p.dtype)); }, always_read},
+    Tensor{"k", "", "", "the keys", &Views::k, &fh_tensors::k,
+           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, element_of(p.dtype)); }, always_read},
+    Tensor{"v", "", "", "the values", &Views::v, &fh_tensors::v,
+           [](const Problem& p) { return rows_of_kv(p, p.dim_v, element_of(p.dtype)); }, always_read},
+    Tensor{"o", "", "", "the output", &Views::o, &fh_tensors::o, shape_of_o,
+           [](const Problem& p) { return p.backward() ? Use::read : Use::written; }},
+    Tensor{"lse", "", "", row_numbers, &Views::lse, &fh_tensors::lse, shape_of_lse,
+           [](const Problem& p) { return p.backward() ? Use::read : Use::may_write; }},
+    Tensor{"cu_seqlens_q", "varlen", "varlen", first_rows, &Views::cu_seqlens_q, &fh_tensors::cu_seqlens_q,
            [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
-    Tensor{"cu_seqlens_kv", "varlen", first_rows, &Views::cu_seqlens_kv, &fh_tensors::cu_seqlens_kv,
+    Tensor{"cu_seqlens_kv", "varlen", "varlen", first_rows, &Views::cu_seqlens_kv, &fh_tensors::cu_seqlens_kv,
            [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
-    Tensor{"seqused_q", "seqused", used_rows, &Views::seqused_q, &fh_tensors::seqused_q,
+    Tensor{"seqused_q", "seqused", "seqused", used_rows, &Views::seqused_q, &fh_tensors::seqused_q,
            [](const Problem& p) { return list(p.batch, Element::i32); }, where_seqused},
-    Tensor{"seqused_kv", "seqused", used_rows, &Views::seqused_kv, &fh_tensors::seqused_kv,
+    Tensor{"seqused_kv", "seqused", "seqused", used_rows, &Views::seqused_kv, &fh_tensors::seqused_kv,
            [](const Problem& p) { return list(p.batch, Element::i32); }, where_seqused},
-    Tensor{"sink", "sink", "one number for each query head", &Views::sink, &fh_tensors::sink,
-           [](const Problem& p) {
-             return Shape{1, 1, p.heads_q, 1, Element::f32};
-           },
+    Tensor{"sink", "sink", "sink", head_numbers, &Views::sink, &fh_tensors::sink, one_a_head,
            [](const Problem& p) { return p.sink ? Use::read : Use::absent; }},
+    Tensor{"grad_o", backward, set_backward, "the gradient of o", &Views::grad_o, &fh_tensors::grad_o, shape_of_o,
+           where_backward},
+    Tensor{"grad_q", backward, set_backward, "the gradient of q", &Views::grad_q, &fh_tensors::grad_q,
+           [](const Problem& p) { return rows_of_q(p, p.dim_qk, of_gradients(p)); }, of_gradient},
+    Tensor{"grad_k", backward, set_backward, "the gradient of k", &Views::grad_k, &fh_tensors::grad_k,
+           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_gradients(p)); }, of_gradient},
+    Tensor{"grad_v", backward, set_backward, "the gradient of v", &Views::grad_v, &fh_tensors::grad_v,
+           [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_gradients(p)); }, of_gradient},
+    Tensor{"grad_lse", backward, set_backward, row_numbers, &Views::grad_lse, &fh_tensors::grad_lse, shape_of_lse,
+           [](const Problem& p) { return p.backward() ? Use::may_read : Use::absent; }},
+    Tensor{"grad_sink", "sink in a backward pass", "op to FH_BACKWARD and sink", head_numbers, &Views::grad_sink,
+           &fh_tensors::grad_sink, one_a_head,
+           [](const Problem& p) { return p.sink ? of_gradient(p) : Use::absent; }},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

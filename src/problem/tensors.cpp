@@ -54,11 +54,11 @@ namespace {
 std::string wrong_presence(const Tensor& tensor, Use use, const fh_tensor& given) {
   if (use == Use::absent && given.data)
     return text(
-        "{0} is set, but the problem has no {1}, so it would be ignored. Set {1} in the problem, or leave {0} NULL.",
-        tensor.name, tensor.option);
-  const bool demanded = use == Use::read || use == Use::written;
-  if (demanded && !tensor.field.strided() && !given.data)
-    return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name, tensor.option, tensor.holds);
+        "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",
+        tensor.name, tensor.option, tensor.how);
+  if (is_demanded(use) && !tensor.field.strided() && !given.data)
+    return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name,
+                *tensor.option ? tensor.option : "backward pass", tensor.holds);  // lse is the one without an option
   return {};
 }
 

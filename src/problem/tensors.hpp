@@ -40,6 +40,9 @@ struct Views {
   View cu_seqlens_q, cu_seqlens_kv;
   View seqused_q, seqused_kv;
   View sink;
+  View grad_o;
+  View grad_q, grad_k, grad_v;
+  View grad_lse, grad_sink;
 };
 
 // What a problem does with a tensor.
@@ -49,8 +52,10 @@ enum class Use : unsigned char {
   may_read,   // the user may leave it out
   written,    // it must be there
   may_write,  // the user may leave it out
+  added_to,   // it must be there, with numbers: what it holds is read, and the sum written
 };
-constexpr bool is_written(Use use) { return use == Use::written || use == Use::may_write; }
+constexpr bool is_written(Use use) { return use == Use::written || use == Use::may_write || use == Use::added_to; }
+constexpr bool is_demanded(Use use) { return use == Use::read || use == Use::written || use == Use::added_to; }
 
 struct Shape {
   int64_t batch, seq, heads, dim;
@@ -74,7 +79,8 @@ class UserField {
 
 struct Tensor {
   const char* name;    // in fh_tensors, in messages, in files
-  const char* option;  // the field of fh_problem that asks for it; "": no option does
+  const char* option;  // what of a problem asks for it, in words; "": no option does
+  const char* how;     // the fields of fh_problem to set for that
   const char* holds;   // what it must hold, for the message where it is missing
   View Views::*view;
   UserField field;

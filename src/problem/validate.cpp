@@ -60,11 +60,19 @@ int32_t raw(const Enum& field) {
 
 std::string known_values(const fh_problem& p) {
   const int32_t op = raw(p.op), dtype = raw(p.dtype), align = raw(p.align);
-  if (op != FH_FORWARD) return text("op is {}; this version computes the forward pass. Use FH_FORWARD.", op);
+  if (op != FH_FORWARD && op != FH_BACKWARD)
+    return text("op is {}, which names no operation. Use FH_FORWARD or FH_BACKWARD.", op);
   if (dtype != FH_F16 && dtype != FH_BF16 && dtype != FH_F32)
     return text("dtype is {}, which names no type. Use FH_F16, FH_BF16 or FH_F32.", dtype);
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
+  if (p.reserved != 0)
+    return text("reserved is {}; no option has that place. Start from fh_problem_init().", p.reserved);
+  if (p.accumulate && op != FH_BACKWARD)
+    return text(
+        "accumulate is {} and op is FH_FORWARD; only gradients are added to what is there. Set op to "
+        "FH_BACKWARD, or accumulate to 0.",
+        p.accumulate);
   return {};
 }
 
@@ -193,6 +201,7 @@ Problem filled_in(const fh_problem& p) {
   full.sink = p.sink != 0;
   full.deterministic = p.deterministic != 0;
   full.max_sms = p.max_sms;
+  full.accumulate = p.accumulate != 0;
   return full;
 }
 
@@ -213,6 +222,7 @@ fh_problem Problem::user_struct() const {
   p.window_left = window_left, p.window_right = window_right;
   p.scale = scale, p.softcap = softcap;
   p.sink = sink, p.deterministic = deterministic, p.max_sms = max_sms;
+  p.accumulate = accumulate;
   return p;
 }
 
