@@ -66,7 +66,8 @@ class Library(unittest.TestCase):
                 "sms7")
         p = self.library.problem(line)
         self.assertEqual(self.library.line(p), line)
-        self.assertEqual((p.op, p.dtype, p.align, p.batch, p.dim_v, p.window_left, p.scale, p.sink, p.max_sms, p.accumulate),
+        self.assertEqual((p.op, p.dtype, p.align, p.batch, p.dim_v, p.window_left, p.scale, p.sink, p.max_sms,
+                          p.accumulate),
                          (2, 1, 1, 2, 64, 3, 0.5, 1, 7, 1))
 
     def test_attention_on_the_cpu(self):
