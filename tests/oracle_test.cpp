@@ -166,71 +166,106 @@ TEST(Oracle, RowsThatSeeNothingAreZeroAndHaveTheSinkAsLse) {
 
 // One list a row of the table: what the problem writes, in the shape of the tensor.
 TEST(Oracle, AnswersAreByTensor) {
-  const Problem p = packed_problem();
-  const HandMade t(p, packed_lengths());
-  for (const oracle::Answers& answers :
-       {oracle::compute(t.problem, t.views), oracle::compute_same_precision(t.problem, t.views)}) {
-    ASSERT_EQ(answers.size(), tensors().size());
-    for (size_t i = 0; i < answers.size(); ++i) {
-      const Shape s = tensors()[i].shape(p);
-      const int64_t numbers = is_written(tensors()[i].use(p)) ? s.batch * s.seq * s.heads * s.dim : 0;
-      EXPECT_EQ(answers[i].size(), static_cast<size_t>(numbers)) << tensors()[i].name;
+  for (const fh_op op : {FH_FORWARD, FH_BACKWARD}) {
+    Problem p = packed_problem();
+    p.op = op;
+    const HandMade t(p, packed_lengths());
+    for (const oracle::Answers& answers :
+         {oracle::compute(t.problem, t.views), oracle::compute_same_precision(t.problem, t.views)}) {
+      ASSERT_EQ(answers.size(), tensors().size());
+      for (size_t i = 0; i < answers.size(); ++i) {
+        const Shape s = tensors()[i].shape(p);
+        const int64_t numbers = is_written(tensors()[i].use(p)) ? s.batch * s.seq * s.heads * s.dim : 0;
+        EXPECT_EQ(answers[i].size(), static_cast<size_t>(numbers)) << tensors()[i].name;
+      }
     }
   }
 }
 
-double loss(const HandMade& t, const std::vector<double>& grad_o) {
+// What the gradients are of: sum(o grad_o) + sum(lse grad_lse). A row that sees no key has no lse that could change,
+// or its sink.
+double loss(const HandMade& t) {
   const test::Forward f = test::exact(t);
   double sum = 0;
-  for (size_t i = 0; i < grad_o.size(); ++i) sum += f.o[i] * grad_o[i];
+  for (size_t i = 0; i < f.o.size(); ++i) {
+    const float grad_o = load(t.views.grad_o.data, HandMade::element(t.views.grad_o, i), Element::f32);
+    if (!std::isnan(grad_o)) sum += f.o[i] * grad_o;
+  }
+  for (size_t i = 0; i < f.lse.size(); ++i)
+    if (std::isfinite(f.lse[i])) sum += f.lse[i] * t.grad_lse[i];
   return sum;
 }
 
 // The loss's slope in one stored number. The step is what the two stored numbers really differ by.
-double slope(const HandMade& t, float& x, const std::vector<double>& grad_o) {
+double slope(const HandMade& t, float& x) {
   const float old = x;
   x = old + 0x1p-9f;
-  const double up = loss(t, grad_o), right = x;
+  const double up = loss(t), right = x;
   x = old - 0x1p-9f;
-  const double down = loss(t, grad_o), left = x;
+  const double down = loss(t), left = x;
   x = old;
   return (up - down) / (right - left);
 }
 
-void expect_gradients(HandMade& t) {
+void expect_gradients(const HandMade& t) {
   const Problem& p = t.problem;
-  std::mt19937 random(2);
-  std::normal_distribution<double> normal;
-  std::vector<double> grad_o(p.rows_q() * p.heads_q * p.dim_v);
-  for (double& g : grad_o) g = normal(random);
-  const oracle::Gradients g = oracle::backward(p, t.views, grad_o);
-
-  const auto expect = [&](const View& view, const std::vector<double>& gradient, const char* name) {
-    ASSERT_EQ(gradient.size(), size_t(view.batch * view.seq * view.heads * view.dim)) << name;
-    for (size_t i = 0; i < gradient.size(); ++i) {
+  const oracle::Answers gradients = oracle::compute(p, t.views);
+  const std::pair<View Views::*, View Views::*> pairs[] = {{&Views::q, &Views::grad_q},
+                                                           {&Views::k, &Views::grad_k},
+                                                           {&Views::v, &Views::grad_v},
+                                                           {&Views::sink, &Views::grad_sink}};
+  for (const auto& [input, gradient] : pairs) {
+    const View& view = t.views.*input;
+    const std::vector<double>& found = gradients[index_of(gradient)];
+    const char* const name = tensors()[index_of(gradient)].name;
+    ASSERT_EQ(found.size(), size_t(view.batch * view.seq * view.heads * view.dim)) << name;
+    for (size_t i = 0; i < found.size(); ++i) {
       float& x = static_cast<float*>(view.data)[HandMade::element(view, i)];
-      EXPECT_NEAR(gradient[i], std::isnan(x) ? 0.0 : slope(t, x, grad_o), 1e-4)
-          << p.line() << ' ' << name << ' ' << i;
+      EXPECT_NEAR(found[i], std::isnan(x) ? 0.0 : slope(t, x), 1e-4) << p.line() << ' ' << name << ' ' << i;
     }
-  };
-  expect(t.views.q, g.q, "q");
-  expect(t.views.k, g.k, "k");
-  expect(t.views.v, g.v, "v");
-  ASSERT_EQ(g.sink.size(), t.sink.size());
-  for (size_t head = 0; head < t.sink.size(); ++head) {
-    EXPECT_NEAR(g.sink[head], slope(t, t.sink[head], grad_o), 1e-4) << p.line() << " sink " << head;
   }
 }
 
+Problem backward(Problem p) {
+  p.op = FH_BACKWARD;
+  return p;
+}
+
 TEST(Oracle, GradientsAreCentralDifferences) {
-  for (const Problem& p : small_problems()) {
-    HandMade t(p);
-    expect_gradients(t);
-  }
-  Problem p = packed_problem();
+  for (const Problem& p : small_problems()) expect_gradients(HandMade(backward(p)));
+  Problem p = backward(packed_problem());
   p.sink = true;
-  HandMade t(p, packed_lengths());
-  expect_gradients(t);
+  expect_gradients(HandMade(p, packed_lengths()));
+  p.softcap = 1.5f;
+  expect_gradients(HandMade(p, packed_lengths()));
+}
+
+// Without grad_lse the gradient is that of sum(o grad_o) alone.
+TEST(Oracle, GradLseMayBeLeftOut) {
+  HandMade zeros(backward(small_problems().back()));
+  for (float& x : zeros.grad_lse) x = 0;
+  Views without = zeros.views;
+  without.grad_lse = {};
+  EXPECT_EQ(oracle::compute(zeros.problem, without), oracle::compute(zeros.problem, zeros.views));
+}
+
+// What is added to is part of the answer, also in rows of no sequence.
+TEST(Oracle, GradientsAreAddedToWhatIsThere) {
+  Problem p = backward(packed_problem());
+  p.sink = true;
+  const HandMade written(p, packed_lengths());
+  p.accumulate = true;
+  const HandMade added(p, packed_lengths());
+  const oracle::Answers gradients = oracle::compute(written.problem, written.views);
+  for (View Views::*const tensor : {&Views::grad_q, &Views::grad_k, &Views::grad_v, &Views::grad_sink}) {
+    const View& view = added.views.*tensor;
+    const std::vector<double>& alone = gradients[index_of(tensor)];
+    for (size_t i = 0; i < alone.size(); ++i)
+      view.as<float>()[HandMade::element(view, static_cast<int64_t>(i))] = static_cast<float>(i % 7);
+    const std::vector<double> sums = oracle::compute(added.problem, added.views)[index_of(tensor)];
+    ASSERT_EQ(sums.size(), alone.size());
+    for (size_t i = 0; i < alone.size(); ++i) ASSERT_DOUBLE_EQ(sums[i], alone[i] + static_cast<float>(i % 7)) << i;
+  }
 }
 
 TEST(Oracle, SamePrecisionIsAsFarAsItsStorageAllows) {

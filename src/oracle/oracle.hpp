@@ -10,19 +10,23 @@
 namespace froghopper::oracle {
 
 // By index in tensors(): dense, [batch][seq][heads][dim] of the tensor's shape; empty where the problem does not write
-// the tensor. lse too is [batch][seq][heads] here.
+// the tensor. lse too is [batch][seq][heads] here. Gradients that are added to what their tensor holds are the sums.
 using Answers = std::vector<std::vector<double>>;
 Answers compute(const Problem&, const Views&);
 
 // The same loops with the arithmetic of the storage type: inputs and weights rounded to it, sums in float.
-// The error of this against compute() is the yardstick of every tolerance.
+// The error of this against compute() is the yardstick of every tolerance. A backward problem reads o and lse here;
+// compute() makes its own.
 Answers compute_same_precision(const Problem&, const Views&);
 
-// Gradients of sum(o * grad_o): grad_o dense like the answer for o. sink gradient [heads_q], empty without a sink.
+// A backward problem: the same as compute(), and for every number how large that is which is added up to it. A gradient
+// may cancel to much less, or to 0, and yet no arithmetic but an exact one can know it better than to a part of these.
 struct Gradients {
-  std::vector<double> q, k, v, sink;
+  Answers exact;
+  Answers rounded;  // the norm of the products whose one factor is rounded to the storage type
+  Answers summed;   // the same with the sums of magnitudes that were inside of that factor
 };
-Gradients backward(const Problem&, const Views&, const std::vector<double>& grad_o);
+Gradients compute_gradients(const Problem&, const Views&);
 
 // Calls work(0) ... work(count - 1), each once, on all cores. The calls must not write to the same place.
 void for_each(int64_t count, const std::function<void(int64_t)>& work);

@@ -37,6 +37,11 @@ struct Problem {
   fh_problem user_struct() const;  // from(p.user_struct()) == p
 
   bool backward() const { return op == FH_BACKWARD; }
+  Problem forward() const {  // of a backward problem: the one whose o and lse it reads
+    Problem p = *this;
+    p.op = FH_FORWARD, p.accumulate = false;
+    return p;
+  }
   bool causal() const { return window_left == all_keys && window_right == 0; }
   bool masked() const { return window_left != all_keys || window_right != all_keys; }
   int64_t rows_q() const { return batches() * extent_q(); }  // rows of q and o over all sequences

@@ -27,15 +27,19 @@ class HandMade {
       : problem(p), lengths_(std::move(lengths)) {
     if (problem.scale == 0) problem.scale = default_scale(problem.dim_qk);
     for (const Tensor& tensor : tensors())
-      if (tensor.field.strided()) lay_out(tensor);
+      if (tensor.field.strided() && tensor.use(problem) != Use::absent) lay_out(tensor);
     lse.assign(p.rows_q() * p.heads_q, std::numeric_limits<float>::quiet_NaN());
     if (p.sink) sink.assign(p.heads_q, 0.0f);
+    if (p.backward()) grad_lse = lse;
+    if (p.backward() && p.sink) grad_sink = sink;
     point_to(&Views::lse, lse);
     point_to(&Views::cu_seqlens_q, lengths_.cu_q);
     point_to(&Views::cu_seqlens_kv, lengths_.cu_kv);
     point_to(&Views::seqused_q, lengths_.used_q);
     point_to(&Views::seqused_kv, lengths_.used_kv);
     point_to(&Views::sink, sink);
+    point_to(&Views::grad_lse, grad_lse);
+    point_to(&Views::grad_sink, grad_sink);
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     for (float& logit : sink) logit = normal(random);
@@ -43,6 +47,9 @@ class HandMade {
     fill_q(draw);
     fill_k(draw);
     fill_v(draw);
+    if (!p.backward()) return;
+    fill(views.grad_o, draw, rows_q);
+    fill(views.grad_lse, draw, rows_q);
   }
   HandMade(const HandMade&) = delete;
 
@@ -62,7 +69,7 @@ class HandMade {
 
   Problem problem;
   Views views;
-  std::vector<float> lse, sink;
+  std::vector<float> lse, sink, grad_lse, grad_sink;
 
  private:
   template <class T>
@@ -111,9 +118,10 @@ inline Forward in_tensor_order(const HandMade& t, oracle::Answers answers) {
     f.lse[(i / heads / seq * heads + i % heads) * seq + i / heads % seq] = by_row[i];
   return f;
 }
-inline Forward exact(const HandMade& t) { return in_tensor_order(t, oracle::compute(t.problem, t.views)); }
+// Of a backward problem too: what its forward problem gives.
+inline Forward exact(const HandMade& t) { return in_tensor_order(t, oracle::compute(t.problem.forward(), t.views)); }
 inline Forward same_precision(const HandMade& t) {
-  return in_tensor_order(t, oracle::compute_same_precision(t.problem, t.views));
+  return in_tensor_order(t, oracle::compute_same_precision(t.problem.forward(), t.views));
 }
 
 }  // namespace froghopper::test

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// oracle: gradients as their formulas read, one number at a time.
+//
+// What query row i of head h adds, over the keys j that it sees, with g = grad_o[i]:
+//   weight[j]   = exp(s[j] - lse)
+//   delta       = g . o - grad_lse
+//   grad_v[j]  += weight[j] g
+//   ds[j]       = weight[j] (g . v[j] - delta), with softcap also times the slope of tanh, 1 - (s[j] / softcap)^2
+//   grad_q     += scale ds[j] k[j],   grad_k[j] += scale ds[j] q
+//   grad_sink  -= exp(sink - lse) delta: the sink takes its share of the denominator and has no value
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "src/oracle/rows.hpp"
+
+namespace froghopper::oracle {
+namespace {
+
+// Dense, in the shapes of q, k and v; of the sink one number for each sequence and query head.
+template <class Real>
+struct Sums {
+  std::vector<Real> q, k, v, sink;
+
+  explicit Sums(const Problem& p)
+      : q(p.rows_q() * p.heads_q * p.dim_qk),
+        k(p.rows_kv() * p.heads_kv * p.dim_qk),
+        v(p.rows_kv() * p.heads_kv * p.dim_v),
+        sink(p.sink && p.rows_q() > 0 ? p.batch * p.heads_q : 0) {}
+};
+
+// Calls work(sequence, its number, key head) for all of them, on all cores. The query heads of one key head add to the
+// same grad_k and grad_v, so one call takes all of them.
+template <class Work>
+void each_group(const Problem& p, const Views& views, Work work) {
+  if (p.rows_q() == 0) return;  // there may be any number of sequences without rows
+  for_each(p.batch * p.heads_kv, [&](int64_t pair) {
+    const int64_t index = pair / p.heads_kv;
+    work(Sequence(p, views, index), index, pair % p.heads_kv);
+  });
+}
+
+// Calls visit(head, row, number of the sink's sum) for the query rows of a group.
+template <class Real, class Visit>
+void each_row(const Problem& p, const Views& views, const Sequence& s, int64_t index, int64_t head_kv, Visit visit) {
+  const int64_t group = p.heads_q / p.heads_kv;
+  for (int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
+    const Head<Real> head(p, views, s, h);
+    for (int64_t i = 0; i < s.rows_q; ++i) visit(head, i, index * p.heads_q + h);
+  }
+}
+
+// One row of grad_o, and grad_lse, in Real.
+template <class Real>
+struct Given {
+  std::vector<Real> grad_o;
+  Real grad_lse = 0;
+
+  Given(const Views& views, const Sequence& s, int64_t head, int64_t i) {
+    const int64_t at = views.grad_o.at(s.batch, s.first_q + i, head);
+    for (int64_t c = 0; c < views.grad_o.dim; ++c)
+      grad_o.push_back(load(views.grad_o.data, at + c, views.grad_o.element));
+    if (views.grad_lse.data) grad_lse = views.grad_lse.as<float>()[views.grad_lse.at(s.batch, s.first_q + i, head)];
+  }
+};
+
+template <class Real>
+Real dot(const Real* x, const Real* y, int64_t count) {
+  Real sum = 0;
+  for (int64_t c = 0; c < count; ++c) sum += x[c] * y[c];
+  return sum;
+}
+
+double sum_of_sizes(const double* x, const double* y, int64_t count) {
+  double sum = 0;
+  for (int64_t c = 0; c < count; ++c) sum += std::fabs(x[c] * y[c]);
+  return sum;
+}
+
+template <class Real>
+Real slope_of(const Problem& p, Real s) {
+  const Real cap = p.softcap;
+  return cap == 0 ? Real(1) : 1 - (s / cap) * (s / cap);
+}
+
+// Dense answers out of sums: times scale where they are of q or k, and added to what the tensor holds if so asked.
+// finish(number, what the tensor holds or 0) makes the answer of it.
+template <class Real, class Finish>
+Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finish finish) {
+  std::vector<Real> sink(p.sink ? p.heads_q : 0);
+  for (size_t i = 0; i < sums.sink.size(); ++i) sink[i % sink.size()] += sums.sink[i];
+  for (Real& x : sums.q) x *= static_cast<Real>(p.scale);
+  for (Real& x : sums.k) x *= static_cast<Real>(p.scale);
+
+  Answers answers(tensors().size());
+  const auto put = [&](View Views::*tensor, const std::vector<Real>& numbers) {
+    const View& view = views.*tensor;
+    for (size_t n = 0; n < numbers.size(); ++n) {
+      const auto i = static_cast<int64_t>(n);
+      const int64_t head = i / view.dim % view.heads, row = i / view.dim / view.heads % view.seq;
+      const int64_t at = view.at(i / view.dim / view.heads / view.seq, row, head) + i % view.dim;
+      const float held = p.accumulate ? load(view.data, at, view.element) : 0.0f;
+      answers[index_of(tensor)].push_back(finish(numbers[n], held, view.element));
+    }
+  };
+  put(&Views::grad_q, sums.q);
+  put(&Views::grad_k, sums.k);
+  put(&Views::grad_v, sums.v);
+  put(&Views::grad_sink, sink);
+  return answers;
+}
+
+// ---- In the arithmetic of the storage type ----
+
+void add_row_same_precision(const Problem& p, const Views& views, const Sequence& s, const Head<float>& head,
+                            int64_t i, int64_t sink_number, Sums<float>& sums) {
+  const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
+  const Given<float> given(views, s, head.index, i);
+  const std::vector<float> o = read<float>(views.o, s.batch, s.first_q + i, 1, head.index).numbers;
+  const float lse = views.lse.as<float>()[views.lse.at(s.batch, s.first_q + i, head.index)];
+  const float delta = dot(given.grad_o.data(), o.data(), p.dim_v) - given.grad_lse;
+  if (p.sink) sums.sink[sink_number] -= std::exp(views.sink.as<float>()[head.index] - lse) * delta;
+
+  const Dense dense(p);
+  float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
+  for (int64_t j = visible.begin; j < visible.end; ++j) {
+    const float s_j = score(p, head.q.row(i), head.k.row(j));
+    const float weight = std::exp(s_j - lse);
+    const float grad_weight = dot(given.grad_o.data(), head.v.row(j), p.dim_v);
+    const float ds = rounded(weight * (grad_weight - delta) * slope_of(p, s_j), p.dtype);
+    const float factor = rounded(weight, p.dtype);
+    float* const grad_k = sums.k.data() + dense.kv(s, j, head.index_kv, p.dim_qk);
+    float* const grad_v = sums.v.data() + dense.kv(s, j, head.index_kv, p.dim_v);
+    for (int64_t c = 0; c < p.dim_v; ++c) grad_v[c] += factor * given.grad_o[c];
+    for (int64_t c = 0; c < p.dim_qk; ++c) {
+      grad_q[c] += ds * head.k.row(j)[c];
+      grad_k[c] += ds * head.q.row(i)[c];
+    }
+  }
+}
+
+// ---- Exactly ----
+
+// Squares of the norms of Gradients; of grad_q the norms.
+struct Sizes {
+  Sums<double> rounded, summed;
+};
+
+// Below it a number of the storage type loses more than its share when it is rounded.
+double smallest_normal(Dtype t) { return t == Dtype::f16 ? 0x1p-14 : 0x1p-126; }
+
+void add_square(double& sum, double x) { sum += x * x; }
+
+void add_row(const Problem& p, const Views& views, const Sequence& s, const Head<double>& head, int64_t i,
+             int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
+  const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
+  const Given<double> given(views, s, head.index, i);
+  const double* const g = given.grad_o.data();
+  std::vector<double> o(p.dim_v, 0.0);
+  double lse = -std::numeric_limits<double>::infinity();
+  attend_row<double, /*rounds=*/false>(p, views, s, head, i, o.data(), &lse);
+  const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
+  const double delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
+  if (p.sink) {
+    const double weight = std::exp(views.sink.as<float>()[head.index] - lse);
+    sums.sink[sink_number] -= weight * delta;
+    add_square(sizes.rounded.sink[sink_number], weight * delta);
+    add_square(sizes.summed.sink[sink_number], weight * delta_size);
+  }
+
+  const double tiny = smallest_normal(p.dtype);
+  const Dense dense(p);
+  const int64_t at_q = dense.q(s, i, head.index, p.dim_qk);
+  std::vector<double> weighted_k(p.dim_qk, 0.0);  // what an error of delta, which all keys share, is multiplied by
+  for (int64_t j = visible.begin; j < visible.end; ++j) {
+    const double *const q = head.q.row(i), *const k = head.k.row(j), *const v = head.v.row(j);
+    const double s_j = score(p, q, k), weight = std::exp(s_j - lse), sloped = weight * slope_of(p, s_j);
+    const double ds = sloped * (dot(g, v, p.dim_v) - delta);
+    const double grad_weight_size = sloped * sum_of_sizes(g, v, p.dim_v),
+                 ds_size = grad_weight_size + sloped * delta_size;
+    const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
+    const double to_round = std::max(std::fabs(ds), tiny), weight_to_round = std::max(weight, tiny);
+    for (int64_t c = 0; c < p.dim_v; ++c) {
+      sums.v[at_v + c] += weight * g[c];
+      add_square(sizes.rounded.v[at_v + c], weight_to_round * g[c]);
+    }
+    for (int64_t c = 0; c < p.dim_qk; ++c) {
+      sums.q[at_q + c] += ds * k[c];
+      add_square(sizes.rounded.q[at_q + c], to_round * k[c]);
+      add_square(sizes.summed.q[at_q + c], grad_weight_size * k[c]);
+      weighted_k[c] += sloped * delta_size * std::fabs(k[c]);
+      sums.k[at_k + c] += ds * q[c];
+      add_square(sizes.rounded.k[at_k + c], to_round * q[c]);
+      add_square(sizes.summed.k[at_k + c], ds_size * q[c]);
+    }
+  }
+  for (int64_t c = 0; c < p.dim_qk; ++c) add_square(sizes.summed.q[at_q + c], weighted_k[c]);
+}
+
+}  // namespace
+
+Answers gradients_same_precision(const Problem& p, const Views& views) {
+  Sums<float> sums(p);
+  each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
+    each_row<float>(p, views, s, index, head_kv, [&](const Head<float>& head, int64_t i, int64_t sink_number) {
+      add_row_same_precision(p, views, s, head, i, sink_number, sums);
+    });
+  });
+  return answers_of(p, views, sums, [&](float x, float held, Element element) -> double {
+    return element == Element::f32 ? held + x : rounded(x, p.dtype);
+  });
+}
+
+Gradients compute_gradients(const Problem& p, const Views& views) {
+  Sums<double> sums(p);
+  Sizes sizes{Sums<double>(p), Sums<double>(p)};
+  each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
+    each_row<double>(p, views, s, index, head_kv, [&](const Head<double>& head, int64_t i, int64_t sink_number) {
+      add_row(p, views, s, head, i, sink_number, sums, sizes);
+    });
+  });
+  const auto norm = [&](double square, float, Element) { return std::sqrt(square); };
+  // The squares of what is multiplied by scale.
+  for (Sums<double>* const squares : {&sizes.rounded, &sizes.summed}) {
+    for (double& x : squares->q) x *= p.scale;
+    for (double& x : squares->k) x *= p.scale;
+  }
+  return {answers_of(p, views, sums, [](double x, float held, Element) { return held + x; }),
+          answers_of(p, views, sizes.rounded, norm), answers_of(p, views, sizes.summed, norm)};
+}
+
+}  // namespace froghopper::oracle

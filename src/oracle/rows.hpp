@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// oracle: what the loops of both passes share: where rows lie, their numbers, a score, and a query row's own output.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "src/base/storage.hpp"
+#include "src/oracle/oracle.hpp"
+#include "src/problem/mask.hpp"
+
+namespace froghopper::oracle {
+
+// Where the rows of one sequence lie, in the user's tensors and in our dense results.
+struct Sequence {
+  int64_t batch;              // index into the tensors' first extent
+  int64_t first_q, first_kv;  // row of the tensor that is the sequence's row 0
+  int64_t rows_q, rows_kv;    // rows that count
+
+  Sequence(const Problem& p, const Views& views, int64_t index) {
+    const Rows q = froghopper::rows_q(p, views, index), kv = froghopper::rows_kv(p, views, index);
+    batch = q.batch;
+    first_q = q.first, first_kv = kv.first;
+    rows_q = q.used, rows_kv = kv.used;
+  }
+};
+
+// Places in dense tensors [batch, seq, heads, dim]; packed tensors have batch = 1. lse has dim = 1.
+struct Dense {
+  int64_t seq_q, seq_kv, heads_q, heads_kv;
+  explicit Dense(const Problem& p)
+      : seq_q(p.extent_q()), seq_kv(p.extent_kv()), heads_q(p.heads_q), heads_kv(p.heads_kv) {}
+  int64_t q(const Sequence& s, int64_t i, int64_t head, int64_t dim) const {
+    return ((s.batch * seq_q + s.first_q + i) * heads_q + head) * dim;
+  }
+  int64_t kv(const Sequence& s, int64_t j, int64_t head, int64_t dim) const {
+    return ((s.batch * seq_kv + s.first_kv + j) * heads_kv + head) * dim;
+  }
+};
+
+// The rows of one head of one sequence that count, as numbers. What lies after them is never read.
+template <class Real>
+struct Matrix {
+  int64_t columns;
+  std::vector<Real> numbers;
+  const Real* row(int64_t i) const { return &numbers[i * columns]; }
+};
+
+template <class Real>
+Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head) {
+  Matrix<Real> m{view.dim, std::vector<Real>(rows * view.dim)};
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t begin = view.at(batch, first + i, head);
+    for (int64_t c = 0; c < view.dim; ++c) m.numbers[i * view.dim + c] = load(view.data, begin + c, view.element);
+  }
+  return m;
+}
+
+// What one query head of one sequence reads.
+template <class Real>
+struct Head {
+  int64_t index, index_kv;  // of the query head, of the key head that it reads
+  Matrix<Real> q, k, v;
+
+  Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
+      : index(head),
+        index_kv(head / (p.heads_q / p.heads_kv)),
+        q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head)),
+        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv)),
+        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv)) {}
+};
+
+template <class Real>
+Real score(const Problem& p, const Real* q, const Real* k) {
+  Real dot = 0;
+  for (int64_t c = 0; c < p.dim_qk; ++c) dot += q[c] * k[c];
+  const Real scaled = static_cast<Real>(p.scale) * dot;
+  if (p.softcap == 0) return scaled;
+  const Real cap = p.softcap;
+  return cap * std::tanh(scaled / cap);
+}
+
+// One query row of one head; its o and lse hold those of a row that sees nothing. Real is the type of all sums.
+// rounds: weights, before they meet v, and results are rounded to the storage type.
+template <class Real, bool rounds>
+void attend_row(const Problem& p, const Views& views, const Sequence& s, const Head<Real>& head, int64_t i, double* o,
+                double* lse);
+
+Answers gradients_same_precision(const Problem&, const Views&);  // of a backward problem
+
+}  // namespace froghopper::oracle
