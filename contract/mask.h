@@ -33,6 +33,28 @@ struct MaskRule {
     return last < keys ? last : keys;
   }
 
+  // The other way round: a key is seen by rows [first_row, end_row), as far as there are rows.
+  constexpr Int first_row(Int key) const {
+    if constexpr (Kind == Mask::none) return 0;
+    const Int first = key - diagonal - right;
+    return first > 0 ? first : 0;
+  }
+  constexpr Int end_row(Int key) const {
+    if constexpr (Kind != Mask::window) return no_bound<Int>;
+    const Int last = key - diagonal + left + 1;
+    return last > 0 ? last : 0;
+  }
+  // The q tiles in which a row of a sequence with so many rows sees any key of [first, last]; empty: begin == end.
+  constexpr Range<Int> q_tiles(Int first, Int last, Int rows, Int tile_q) const {
+    const Int from = first_row(first), bound = end_row(last), to = bound < rows ? bound : rows;
+    if (from >= to) return {0, 0};
+    return {from / tile_q, (to + tile_q - 1) / tile_q};
+  }
+  // Every row of [row, last_row] sees every key of [first, last], which are keys of the sequence.
+  constexpr bool sees_all(Int row, Int last_row, Int first, Int last) const {
+    return row >= first_row(last) && last_row < end_row(first);
+  }
+
   // The kv tiles that rows [first, last] see any key of. If they see none: one tile after the last key, which TMA fills
   // with zeros and the mask hides.
   constexpr Range<Int> tiles(Int first, Int last, Int tile_kv) const {

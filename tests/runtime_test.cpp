@@ -202,7 +202,7 @@ TEST(tensor_map, of_ragged_lengths_ends_where_each_sequence_ends) {
 // ---- The kernel's argument --------------------------------------------------------------------------------------
 
 FwdParams params_of(const Plan& plan, const Views& views = {}, char* workspace = nullptr) {
-  return plain_params({plan, views, workspace}, std::get<ForwardStep>(plan.launches.at(0).step));
+  return plain_params({plan, views, workspace, 7}, std::get<ForwardStep>(plan.launches.at(0).step));
 }
 
 TEST(fwd_params, say_what_the_problem_says) {

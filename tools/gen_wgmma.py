@@ -3,9 +3,9 @@
 
 usage: gen_wgmma.py > device/ptx/wgmma_generated.cuh
 
-wgmma_ss: A and B from shared memory, by descriptor.  wgmma_rs: A from registers. TransposeB = 1: B is MN-major."""
+wgmma_ss: A and B from shared memory, by descriptor.  wgmma_rs: A from registers. Transpose = 1: the operand is MN-major."""
 
-# N of S = Q K^T is tile_kv, N of O = P V is dim_v: contract/fwd_variant.h.
+# N is tile_kv, tile_q, dim_v or dim_qk, or a part of one: contract/fwd_variant.h, bwd_variant.h.
 COLUMNS = [32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256]
 TYPES = ["bf16", "f16"]
 DEPTH = 16  # of one instruction for 2-byte types
@@ -23,14 +23,18 @@ def function(columns, kind, a_in_registers):
     else:
         name, a_type, a, a_operands = "wgmma_ss", "u64 a", f"%{next(places)}", '"l"(a)'
     b, accumulate, transpose_b = (f"%{next(places)}" for _ in range(3))
-    flags = f"p, 1, 1, {transpose_b}" if a_in_registers else f"p, 1, 1, 0, {transpose_b}"
+    template, flags, constants = "int TransposeB", f"p, 1, 1, {transpose_b}", '"n"(TransposeB)'
+    if not a_in_registers:
+        template += ", int TransposeA = 0"
+        flags = f"p, 1, 1, %{next(places)}, {transpose_b}"
+        constants += ', "n"(TransposeA)'
     arguments = f"Shape<{columns}, {kind}>, float (&d)[{count}], {a_type}, u64 b, int accumulate"
-    return f"""template <int TransposeB>
+    return f"""template <{template}>
 __device__ __forceinline__ void {name}({arguments}) {{
   asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {accumulate}, 0;\\n"
     "wgmma.mma_async.sync.aligned.m64n{columns}k{DEPTH}.f32.{kind}.{kind} {{{d}}}, {a}, {b}, {flags};\\n}}"
     : {d_operands}
-    : {a_operands}, "l"(b), "r"(accumulate), "n"(TransposeB));
+    : {a_operands}, "l"(b), "r"(accumulate), {constants});
 }}
 """
 

@@ -33,28 +33,18 @@
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/sweep.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/tile/element.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 
 namespace froghopper::fwd {
-
-template <Dtype>
-struct Element;
-template <>
-struct Element<Dtype::bf16> {
-  using type = ptx::bf16;
-};
-template <>
-struct Element<Dtype::f16> {
-  using type = ptx::f16;
-};
 
 template <FwdVariant V>
 struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
 
-  using T = typename Element<V.dtype>::type;
+  using T = typename tile::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
   using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;

@@ -32,7 +32,7 @@ struct Dispatcher {
   __device__ void run() {
     auto schedule = [&] {
       if constexpr (V.ragged)
-        return RaggedSchedule<V>{params, params.order.pairs / params.heads_q};
+        return RaggedSchedule<V>(params);
       else
         return FixedSchedule<V>{params};
     }();

@@ -3,28 +3,19 @@
 // that the next layer never reads what was there before.
 #pragma once
 #include "contract/fwd_params.h"
-#include "device/attn/lengths.cuh"
+#include "device/attn/sequences.cuh"
 #include "device/tile/numbers.cuh"
 
 namespace froghopper::fwd {
 
-// One warp a CTA; CTAs share the sequences. Packed tensors have one stretch more than sequences: the rows after the
-// last one.
+// One warp a CTA.
 struct Sweeper {
   const FwdParams& params;
   int sequences;
 
   __device__ void run() const {
-    const int* cu_q = params.ragged.cu_q;
-    const int stretches = sequences + (cu_q ? 1 : 0);
-    for (int i = blockIdx.x; i < stretches; i += gridDim.x) {
-      const bool after_all = i == sequences;
-      const int first = cu_q ? cu_q[i] : 0;
-      const int used = after_all ? 0 : attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, i).seq_q;
-      const int end = after_all ? params.ragged.total_q : cu_q ? cu_q[i + 1] : first + params.seq_q;
-      const int batch = cu_q ? 0 : i;
-      for (int row = first + used; row < end; ++row) sweep(batch, row);
-    }
+    attn::each_unused_row(params.ragged.cu_q, params.ragged.used_q, sequences, params.seq_q, params.ragged.total_q,
+                          [&](int batch, int row) { sweep(batch, row); });
   }
 
  private:

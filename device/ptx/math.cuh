@@ -21,6 +21,22 @@ __device__ __forceinline__ u32 cvt_pack2<f16>(float lo, float hi) {
   return r;
 }
 
+// The two values again, exactly.
+template <class T>
+__device__ __forceinline__ float2 cvt_unpack2(u32 packed);
+template <>
+__device__ __forceinline__ float2 cvt_unpack2<bf16>(u32 packed) {
+  return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u)};
+}
+template <>
+__device__ __forceinline__ float2 cvt_unpack2<f16>(u32 packed) {
+  float2 r;
+  asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %2;\ncvt.f32.f16 %0, lo;\ncvt.f32.f16 %1, hi;\n}"
+      : "=f"(r.x), "=f"(r.y)
+      : "r"(packed));
+  return r;
+}
+
 __device__ __forceinline__ float ex2_approx(float x) {  // 2^x, relative error 2^-22
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -17,6 +17,14 @@ __device__ __forceinline__ void ldmatrix_x2(u32 (&d)[2], u32 addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(addr));
 }
 
+// Four 8x8 matrices of 2-byte values. Lane l gives the address of stored row l % 8 of matrix l / 8; stored row i is
+// the i-th column of the registers' fragment.
+__device__ __forceinline__ void stmatrix_x4_trans(u32 addr, const u32 (&a)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a[0]),
+               "r"(a[1]), "r"(a[2]), "r"(a[3])
+               : "memory");
+}
+
 // d += a b: 16 x 16 times 16 x 8.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float* d, const u32 (&a)[4], u32 b0, u32 b1);

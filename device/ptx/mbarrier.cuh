@@ -35,6 +35,16 @@ __device__ __forceinline__ void mbarrier_wait(u64* bar, u32 parity) {
       "r"(parity)
       : "memory");
 }
+// What this thread wrote to shared memory by ordinary stores is visible to wgmma and to the copy engine.
+__device__ __forceinline__ void fence_proxy_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// An ordinary load that stays in its place among the instructions of this room.
+__device__ __forceinline__ float2 ld_shared_v2(u32 addr) {
+  float2 r;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "r"(addr));
+  return r;
+}
 // Makes initialised barriers visible to the copy engine.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -2,6 +2,7 @@
 // device/tile: matrices in the registers of one warpgroup, and their way to global memory.
 #pragma once
 #include "device/ptx/math.cuh"
+#include "device/ptx/matrix.cuh"
 #include "device/tile/shared_tile.cuh"
 
 namespace froghopper::tile {
@@ -36,13 +37,30 @@ struct OperandA {
   __device__ OperandA() {}
 };
 
+// 4 accumulators of 8 columns -> 2 registers.
+template <class T, int Cols>
+__device__ __forceinline__ void round_group(OperandA<Cols>& dst, int group, const float* x) {
+  dst.x[group / 2][group % 2 * 2 + 0] = ptx::cvt_pack2<T>(x[0], x[1]);
+  dst.x[group / 2][group % 2 * 2 + 1] = ptx::cvt_pack2<T>(x[2], x[3]);
+}
+
 template <class T, int Cols>
 __device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>& src) {
 #pragma unroll
-  for (int i = 0; i < Cols / 8; ++i) {  // 4 accumulators -> 2 registers
-    dst.x[i / 2][i % 2 * 2 + 0] = ptx::cvt_pack2<T>(src.x[4 * i + 0], src.x[4 * i + 1]);
-    dst.x[i / 2][i % 2 * 2 + 1] = ptx::cvt_pack2<T>(src.x[4 * i + 2], src.x[4 * i + 3]);
-  }
+  for (int i = 0; i < Cols / 8; ++i) round_group<T>(dst, i, src.x + 4 * i);
+}
+
+// Writes a 64-row strip transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
+// first_col of a panel's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
+template <int Rows, int Cols, int N>
+__device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, int first_row, int first_col,
+                                                 const OperandA<N>& src) {
+  using Tile = SharedTile<Rows, Cols>;
+  const u32 lane = threadIdx.x % 32, unit = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2;
+  const u32 at = dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) +
+                 Tile::unit(unit, lane % 8);
+#pragma unroll
+  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(at + i * 16 * Tile::panel_row_bytes, src.x[i]);
 }
 
 // x[j] of quad lane l becomes x[l] of quad lane j.
@@ -87,6 +105,23 @@ __device__ __forceinline__ void store_rows(const RowPlaces& at, int cols, const 
     const int offset = i * 4 + lane * 16;
     if (at.has_top && exists) *reinterpret_cast<uint4*>(at.top + offset) = {t[0], t[1], t[2], t[3]};
     if (at.has_bottom && exists) *reinterpret_cast<uint4*>(at.bottom + offset) = {b[0], b[1], b[2], b[3]};
+  }
+}
+
+// Adds this thread's two rows to fp32 rows.
+template <int Cols>
+__device__ __forceinline__ void add_rows(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+  const auto add = [](char* row, int col, float a, float b) {
+    float2* to = reinterpret_cast<float2*>(row) + col / 2;
+    const float2 before = *to;
+    *to = {before.x + a, before.y + b};
+  };
+#pragma unroll
+  for (int i = 0; i < Cols / 2; i += 4) {
+    const int col = thread_col() + col_of(i);
+    if (col >= cols) break;
+    if (at.has_top) add(at.top, col, src.x[i], src.x[i + 1]);
+    if (at.has_bottom) add(at.bottom, col, src.x[i + 2], src.x[i + 3]);
   }
 }
 

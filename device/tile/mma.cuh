@@ -27,6 +27,29 @@ __device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, Shared
   ptx::wgmma_commit();
 }
 
+// d = a[row .. row+64) x b[:, col .. col+N). Asynchronous.
+template <class T, int N, int K, int RowsA, int ColsB>
+__device__ __forceinline__ void mma_ab(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<K, ColsB>& b, int col) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < K; k += 16)
+    ptx::wgmma_ss</*TransposeB=*/1>(ptx::Shape<N, T>{}, d.x, a.k_major(row, k), b.mn_major(k, col),
+                                    /*accumulate=*/k != 0);
+  ptx::wgmma_commit();
+}
+
+// d = a[:, col .. col+64)^T x b[row .. row+N)^T. Asynchronous.
+template <class T, int N, int K, int ColsA, int RowsB>
+__device__ __forceinline__ void mma_atbt(Accum<N>& d, SharedTile<K, ColsA>& a, int col, SharedTile<RowsB, K>& b,
+                                         int row) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < K; k += 16)
+    ptx::wgmma_ss</*TransposeB=*/0, /*TransposeA=*/1>(ptx::Shape<N, T>{}, d.x, a.mn_major(k, col), b.k_major(row, k),
+                                                      /*accumulate=*/k != 0);
+  ptx::wgmma_commit();
+}
+
 // mma_abt for the 16 rows of one warp, by that warp alone and at once: for paths that the warpgroup does not take
 // together. The accumulator layout of mma.m16n8 is that of wgmma. It runs where registers are full, so b comes 8 rows
 // at a time. Rows 8 apart are swizzled alike, and `row` is a multiple of 8.

@@ -7,14 +7,24 @@ namespace froghopper::tile {
 
 template <int Stages>
 struct Ring {
-  ptx::u64 full[Stages];   // 1 arrival (the producer) + bytes
+  ptx::u64 full[Stages];   // 1 arrival per producer + bytes
   ptx::u64 empty[Stages];  // 1 arrival per consumer warp
 
-  __device__ void init(int consumer_warps) {
+  __device__ void init(int consumer_warps, int producers = 1) {
     for (int s = 0; s < Stages; ++s) {
-      ptx::mbarrier_init(&full[s], 1);
+      ptx::mbarrier_init(&full[s], producers);
       ptx::mbarrier_init(&empty[s], consumer_warps);
     }
+  }
+
+  // For those who count what they take instead of keeping a Cursor: number n lies in stage n % Stages. Rings that
+  // advance together need one number.
+  static __device__ int stage(ptx::u32 n) { return n % Stages; }
+  static __device__ ptx::u32 phase(ptx::u32 n) { return n / Stages & 1; }
+  __device__ void wait(ptx::u32 n) { ptx::mbarrier_wait(&full[stage(n)], phase(n)); }
+  __device__ void wait_room(ptx::u32 n) { ptx::mbarrier_wait(&empty[stage(n)], phase(n) ^ 1); }
+  __device__ void give_back(ptx::u32 n) {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&empty[stage(n)]);
   }
 };
 

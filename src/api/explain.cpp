@@ -33,6 +33,27 @@ std::string step_lines(const ForwardStep& step) {
   return lines;
 }
 
+std::string step_lines(const DeltaStep& step) {
+  return text("\n  rows       lse and delta of {} query rows a CTA", step.tile_q);
+}
+
+std::string step_lines(const BackwardStep& step) {
+  const BwdVariant& v = step.variant;
+  const Order& order = step.order;
+  std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} Q and grad_o stages", v.tiles.q,
+                           v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages);
+  lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
+                bwd_is_wide(v) ? "one for grad_v, one for grad_k" : "64 keys each");
+  lines += text("\n  order      {} work items, {}; in sections of {} of {} (sequence, key head) pairs", order.items,
+                drawing_of(order), order.section, order.pairs);
+  if (v.ordered) lines += "\n  grad_q     its parts are added in the order of the keys: bit-equal from run to run";
+  return lines;
+}
+
+std::string step_lines(const GradQStep& step) {
+  return text("\n  rows       grad_q of {} query rows a CTA, from its sums in the workspace", step.variant.tile_q);
+}
+
 std::string launch_lines(const Launch& launch) {
   const KernelSpec& kernel = launch.kernel;
   std::string lines =

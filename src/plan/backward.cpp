@@ -1,11 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan: which kernels compute a backward problem on a device.
+// plan: which kernels compute a backward problem on a device, one after the other, and what they share.
+// docs/8-backward.md.
 #include "src/plan/backward.hpp"
 
-namespace froghopper {
+#include <algorithm>
 
-Result<Plan> plan_backward(const Problem&, const Device&, const Hints&) {
-  return Failure{FH_UNSUPPORTED, "op is FH_BACKWARD; the Hopper kernels compute the forward pass. Use FH_FORWARD."};
+#include "contract/bwd_params.h"
+#include "src/base/text.hpp"
+#include "src/plan/forward.hpp"
+
+namespace froghopper {
+namespace {
+
+constexpr int64_t grid_max = (int64_t{1} << 31) - 1;  // CTAs of a launch, and what a kernel counts in an int
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Registers and shared memory leave no choice: contract/bwd_variant.h.
+Tiles tiles_for(Dims dims) {
+  if (dims.qk == 64) return {128, 128, 2};
+  return dims.qk <= 128 ? Tiles{64, 128, 2} : Tiles{64, 64, 2};
+}
+
+Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
+  const auto dims = tile_dims(p.dim_qk, p.dim_v);
+  if (!dims)
+    return Failure{FH_UNSUPPORTED, text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use "
+                                        "target \"cpu\".",
+                                        p.dim_qk, p.dim_v)};
+  const BwdVariant variant = {.dtype = p.dtype,
+                              .dims = *dims,
+                              .tiles = hints.tiles.value_or(tiles_for(*dims)),
+                              .mask = kernel_mask(p),
+                              .ragged = p.varlen || p.seqused,
+                              .softcap = p.softcap > 0,
+                              .ordered = p.deterministic};
+  if (const char* why = why_invalid(variant))
+    return Failure{FH_UNSUPPORTED,
+                   text("tiles={}x{}s{} cannot be used for {}: {}. Leave tiles out to get the tuned ones.",
+                        variant.tiles.q, variant.tiles.kv, variant.tiles.stages, p.line(), why)};
+  return variant;
+}
+
+// kv tiles over all sequences and key heads; for packed sequences the most there can be.
+int64_t items_at_most(const Problem& p, const BwdVariant& v) {
+  const int64_t tiles =
+      p.varlen ? p.total_kv / v.tiles.kv + p.batch : p.batch * ceil_div(p.seq_kv, v.tiles.kv);
+  return tiles * p.heads_kv;
+}
+
+// A section's Q and grad_o stay in L2 while its kv tiles run, and so do the sums of grad_q.
+constexpr int64_t section_bytes = int64_t{16} << 20;
+
+Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints) {
+  const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), pairs = p.batch * p.heads_kv;
+  Order order{.items = static_cast<int>(items_at_most(p, v)),
+              .pairs = static_cast<int>(pairs),
+              .q_tiles = static_cast<int>(kv_tiles),
+              .section = 1,
+              .tail = 0,
+              .late_tiles = 0};
+  if (v.mask == Mask::none || pairs == 0) return order;
+  const int64_t row_bytes = (p.dim_qk + p.dim_v) * size_of(p.dtype) + p.dim_qk * size_of(Dtype::f32);
+  const int64_t pair_bytes = p.seq_q * row_bytes * (p.heads_q / p.heads_kv);
+  const int64_t together = v.ragged ? p.heads_kv : pairs;
+  const int64_t items = v.ragged ? p.heads_kv * kv_tiles : order.items;
+  const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : section_bytes;
+  order.section = static_cast<int>(ceil_div(together, sections_of(together, pair_bytes, bytes, items, device.sms)));
+  if (!v.ragged) order.tail = static_cast<int>(kv_tiles * hints.tail_percent.value_or(0) / 100);
+  return order;
+}
+
+void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {
+  const auto numbers = [](int64_t count) { return static_cast<size_t>(count) * sizeof(float); };
+  Workspace& w = plan.workspace;
+  w.tickets = w.take(sizeof *QueueParams::counter);
+  w.far = w.take(sizeof *BwdParams::far);
+  w.rows = w.take(numbers(tiles * 2 * v.tiles.q));
+  w.grad_q = w.take(numbers(tiles * dq_floats(v.tiles.q, v.dims.qk)));
+  if (plan.problem.sink) w.grad_sink = w.take(numbers(tiles));
+  if (v.ordered) w.turns = w.take(numbers(tiles * dq_pieces(v.tiles.q, v.dims.qk) * turns_of_piece));
+}
+
+}  // namespace
+
+Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& hints) {
+  if (auto ok = check_limits(p); !ok) return ok.failure();
+  const auto variant = choose_variant(p, hints);
+  if (!variant) return variant.failure();
+  const BwdVariant& v = *variant;
+
+  Plan plan{.problem = p, .launches = {}, .workspace = {}};
+  const int64_t tiles = q_tiles_of(p, v.tiles.q) * p.heads_q, items = items_at_most(p, v);
+  if (std::max(tiles + p.heads_q, items) > grid_max)
+    return Failure{FH_UNSUPPORTED, text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.",
+                                        std::max(tiles, items))};
+  if (p.rows_q() == 0 && p.rows_kv() == 0 && !p.sink) return plan;
+
+  take_workspace(plan, v, tiles);
+  const int dim_v = v.dims.v <= 64 ? 64 : v.dims.v <= 128 ? 128 : 256;
+  const DeltaVariant delta{v.dtype, dim_v, v.ragged};
+  const GradQVariant grad_q{v.dtype, v.dims.qk, v.tiles.q, v.ragged};
+  const auto add = [&](const auto& kernel, int64_t grid, Step step) {
+    plan.launches.push_back({.kernel = kernel_of(kernel),
+                             .grid = static_cast<int>(grid),
+                             .step = std::move(step),
+                             .overlaps = !plan.launches.empty()});
+  };
+  if (tiles > 0) add(delta, tiles, DeltaStep{delta, v.tiles.q, v.dims.qk});
+  const int sms = usable_sms(p, device);
+  const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items);
+  if (grid > 0 && p.rows_kv() > 0) add(v, grid, BackwardStep{v, order_kv_tiles(p, v, device, hints)});
+  // Sequences of lengths of their own have rows of no sequence, which are cleared.
+  const int64_t ctas = std::max<int64_t>(tiles + (p.sink ? p.heads_q : 0), v.ragged ? sms : 0);
+  if (ctas > 0) add(grad_q, ctas, GradQStep{grad_q});
+  return plan;
+}
+
+int64_t q_tiles_of(const Problem& p, int tile_q) {
+  return p.varlen ? tiles_of_packed(p.total_q, p.batch, tile_q) : p.batch * ceil_div(p.seq_q, tile_q);
 }
 
 }  // namespace froghopper

@@ -16,24 +16,6 @@ Failure unsupported(std::string why) { return {FH_UNSUPPORTED, std::move(why)}; 
 constexpr int64_t seq_max = int64_t{1} << 29;
 constexpr int64_t items_max = (int64_t{1} << 31) - 1;  // the kernel counts them in an int
 
-Result<void> check_limits(const Problem& p) {
-  if (p.dtype == Dtype::f32)
-    return unsupported(
-        "dtype is f32; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".");
-  for (const auto& [name, value] : {std::pair{"seq_q", p.seq_q},
-                                    {"seq_kv", p.seq_kv},
-                                    {"total_q", p.total_q},
-                                    {"total_kv", p.total_kv},
-                                    {"batch", p.batch},
-                                    {"heads_q", p.heads_q}})
-    if (value >= seq_max)
-      return unsupported(
-          text("{} is {}; the Hopper kernels count to 2^29 - 1 in each direction. Split the problem, or use "
-               "target \"cpu\".",
-               name, value));
-  return {};
-}
-
 Result<FwdVariant> choose_variant(const Problem& p, int sms, const Hints& hints) {
   const auto dims = tile_dims(p.dim_qk, p.dim_v);
   if (!dims)
@@ -54,6 +36,28 @@ Result<FwdVariant> choose_variant(const Problem& p, int sms, const Hints& hints)
 
 }  // namespace
 
+Result<void> check_limits(const Problem& p) {
+  if (p.dtype == Dtype::f32)
+    return unsupported(
+        "dtype is f32; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".");
+  for (const auto& [name, value] : {std::pair{"seq_q", p.seq_q},
+                                    {"seq_kv", p.seq_kv},
+                                    {"total_q", p.total_q},
+                                    {"total_kv", p.total_kv},
+                                    {"batch", p.batch},
+                                    {"heads_q", p.heads_q}})
+    if (value >= seq_max)
+      return unsupported(
+          text("{} is {}; the Hopper kernels count to 2^29 - 1 in each direction. Split the problem, or use "
+               "target \"cpu\".",
+               name, value));
+  return {};
+}
+
+int usable_sms(const Problem& p, const Device& device) {
+  return p.max_sms > 0 ? static_cast<int>(std::min<int64_t>(p.max_sms, device.sms)) : device.sms;
+}
+
 Mask kernel_mask(const Problem& p) {
   if (p.window_left != all_keys) return Mask::window;
   return p.window_right != all_keys ? Mask::causal : Mask::none;
@@ -61,7 +65,7 @@ Mask kernel_mask(const Problem& p) {
 
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
-  const int sms = p.max_sms > 0 ? static_cast<int>(std::min<int64_t>(p.max_sms, device.sms)) : device.sms;
+  const int sms = usable_sms(p, device);
   const auto variant = choose_variant(p, sms, hints);
   if (!variant) return variant.failure();
 

@@ -5,12 +5,13 @@
 #include <charconv>
 #include <sstream>
 
+#include "contract/bwd_params.h"
 #include "contract/fwd_params.h"
 
 namespace froghopper {
 namespace {
 
-constexpr const char* forward = "fwd";
+constexpr const char *forward = "fwd", *delta = "delta", *backward = "bwd", *grad_q = "gradq";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
 std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant) {
@@ -35,16 +36,53 @@ KernelSpec kernel_of(const FwdVariant& v) {
           .params_bytes = sizeof(FwdParams)};
 }
 
+KernelSpec kernel_of(const DeltaVariant& v) {
+  return {.name = variant_name(delta, v),
+          .source = source_of("device/bwd/delta.cuh", "bwd::Delta", "DeltaParams", spelled("DeltaVariant", v)),
+          .threads = delta_threads,
+          .smem_bytes = delta_smem_bytes,
+          .params_bytes = sizeof(DeltaParams)};
+}
+
+KernelSpec kernel_of(const BwdVariant& v) {
+  const bool wide = bwd_is_wide(v);
+  return {.name = variant_name(backward, v),
+          .source = source_of(wide ? "device/bwd/wide.cuh" : "device/bwd/backward.cuh",
+                              wide ? "bwd::Wide" : "bwd::Backward", "BwdParams", spelled("BwdVariant", v)),
+          .threads = bwd_threads,
+          .smem_bytes = bwd_smem_bytes(v),
+          .params_bytes = sizeof(BwdParams)};
+}
+
+KernelSpec kernel_of(const GradQVariant& v) {
+  return {.name = variant_name(grad_q, v),
+          .source = source_of("device/bwd/grad_q.cuh", "bwd::GradQ", "GradQParams", spelled("GradQVariant", v)),
+          .threads = grad_q_threads,
+          .smem_bytes = grad_q_smem_bytes(v),
+          .params_bytes = sizeof(GradQParams)};
+}
+
+namespace {
+
+template <class Variant>
+Result<KernelSpec> kernel_of_family(const char* family, const std::string& name) {
+  const auto variant = parse_variant<Variant>(family, name);
+  if (!variant) return variant.failure();
+  if (const char* why = why_invalid(*variant))
+    return Failure{FH_INVALID_PROBLEM, text("there is no kernel {}: {}. Name other tiles.", name, why)};
+  return kernel_of(*variant);
+}
+
+}  // namespace
+
 Result<KernelSpec> kernel_named(const std::string& name) {
   const std::string family = name.substr(0, name.find('.'));
-  if (family == forward) {
-    const auto variant = parse_variant<FwdVariant>(forward, name);
-    if (!variant) return variant.failure();
-    if (const char* why = why_invalid(*variant))
-      return Failure{FH_INVALID_PROBLEM, text("there is no kernel {}: {}. Name other tiles.", name, why)};
-    return kernel_of(*variant);
-  }
-  return Failure{FH_INVALID_PROBLEM, text("'{}' names no kernel; a name begins with its family, {}.", name, forward)};
+  if (family == forward) return kernel_of_family<FwdVariant>(forward, name);
+  if (family == delta) return kernel_of_family<DeltaVariant>(delta, name);
+  if (family == backward) return kernel_of_family<BwdVariant>(backward, name);
+  if (family == grad_q) return kernel_of_family<GradQVariant>(grad_q, name);
+  return Failure{FH_INVALID_PROBLEM, text("'{}' names no kernel; a name begins with its family, {}, {}, {} or {}.", name,
+                                          forward, delta, backward, grad_q)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "contract/bwd_variant.h"
 #include "contract/fwd_variant.h"
 #include "src/base/result.hpp"
 #include "src/base/text.hpp"
@@ -25,6 +26,9 @@ struct KernelSpec {
 Result<KernelSpec> kernel_named(const std::string& name);
 
 KernelSpec kernel_of(const FwdVariant&);
+KernelSpec kernel_of(const DeltaVariant&);
+KernelSpec kernel_of(const BwdVariant&);
+KernelSpec kernel_of(const GradQVariant&);
 
 // ---- Names of variants ----
 
@@ -104,6 +108,11 @@ constexpr int fields_visited() {
   visit_fields(variant, [&](auto&&...) { ++count; });
   return count;
 }
-static_assert(fields_visited<FwdVariant>() == numbers_in<FwdVariant>(), "visit_fields lacks a field of FwdVariant");
+template <class Variant>
+constexpr bool all_fields_visited = fields_visited<Variant>() == numbers_in<Variant>();
+static_assert(all_fields_visited<FwdVariant>, "visit_fields lacks a field of FwdVariant");
+static_assert(all_fields_visited<DeltaVariant>, "visit_fields lacks a field of DeltaVariant");
+static_assert(all_fields_visited<BwdVariant>, "visit_fields lacks a field of BwdVariant");
+static_assert(all_fields_visited<GradQVariant>, "visit_fields lacks a field of GradQVariant");
 
 }  // namespace froghopper

@@ -19,16 +19,6 @@ int64_t section_bytes(const Device& device, int64_t seq_q, const Hints& hints) {
   return seq_q <= 4096 ? share / 2 : share;
 }
 
-// How many sections so many pairs make. Equal ones: a small remainder would end with few heavy tiles. Each has an item
-// for every SM; and where there are few items in all, a section's heaviest would come too late.
-int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t items, int sms) {
-  constexpr int few = 4;  // items of each SM
-  if (items <= few * int64_t{sms}) return 1;
-  const int64_t most = std::clamp<int64_t>(items / sms, 1, pairs);
-  const int64_t all = pairs * pair_bytes;  // up to 2^63, so nothing is added to it
-  return std::clamp<int64_t>(all / bytes + (all % bytes >= bytes - bytes / 2), 1, most);
-}
-
 // The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
 // same measurement. Of few tiles none: one of three is a third of the keys that a section would have used again.
 int tail_percent(int64_t q_tiles) {
@@ -47,6 +37,16 @@ int late_tiles(const FwdVariant& v, int64_t items, int sms) {
 }
 
 }  // namespace
+
+// How many sections so many pairs make. Equal ones: a small remainder would end with few heavy tiles. Each has an item
+// for every SM; and where there are few items in all, a section's heaviest would come too late.
+int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t items, int sms) {
+  constexpr int few = 4;  // items of each SM
+  if (items <= few * int64_t{sms}) return 1;
+  const int64_t most = std::clamp<int64_t>(items / sms, 1, pairs);
+  const int64_t all = pairs * pair_bytes;  // up to 2^63, so nothing is added to it
+  return std::clamp<int64_t>(all / bytes + (all % bytes >= bytes - bytes / 2), 1, most);
+}
 
 int64_t items_at_most(const Problem& p, int tile_q) {
   const int64_t tiles = p.varlen ? p.total_q / tile_q + p.batch : p.batch * ceil_div(p.seq_q, tile_q);

@@ -11,13 +11,16 @@ namespace froghopper {
 namespace {
 
 // Only what is not as usual: items in sections, and tickets that are not drawn late for every item.
-std::string order_words(const ForwardStep& step) {
-  const Order& order = step.order;
+std::string order_words(const Order& order) {
   std::string words;
   if (order.section < order.pairs || order.tail > 0) words = text(" section {} tail {}", order.section, order.tail);
   if (order.late_tiles == no_bound<int>) return words + " early";
   return order.late_tiles > 0 ? words + text(" late {}", order.late_tiles) : words;
 }
+std::string words_of(const ForwardStep& step) { return order_words(step.order); }
+std::string words_of(const BackwardStep& step) { return order_words(step.order); }
+std::string words_of(const DeltaStep&) { return {}; }
+std::string words_of(const GradQStep&) { return {}; }
 
 }  // namespace
 
@@ -32,7 +35,7 @@ Slice Workspace::take(size_t size) {
 }
 
 std::string Launch::line() const {
-  const std::string words = std::visit([](const auto& what) { return order_words(what); }, step);
+  const std::string words = std::visit([](const auto& what) { return words_of(what); }, step);
   return text("{} grid {}{} smem {}KiB", kernel.name, grid, words, kernel.smem_bytes / 1024);
 }
 

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "contract/bwd_variant.h"
 #include "contract/fwd_variant.h"
 #include "contract/order.h"
 #include "src/plan/device.hpp"
@@ -23,23 +24,44 @@ inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cu
 
 struct Workspace {
   Slice tickets;     // the counter of Tickets, device/attn/tickets.cuh
+  // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
+  Slice far;         // whether some row's lse is large
+  Slice rows;        // lse and delta
+  Slice grad_q;      // its sums in fp32
+  Slice grad_sink;   // its parts
+  Slice turns;       // whose turn it is to add to grad_q
   size_t bytes = 0;  // up to the end of the last slice
 
   Slice take(size_t bytes);  // the next slice
 };
-inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace::tickets}};
+inline constexpr std::array workspace_slices = {
+    std::pair{"tickets", &Workspace::tickets}, std::pair{"far", &Workspace::far},
+    std::pair{"rows", &Workspace::rows},       std::pair{"grad_q", &Workspace::grad_q},
+    std::pair{"grad_sink", &Workspace::grad_sink}, std::pair{"turns", &Workspace::turns}};
 
 // What one launch is for. Each kind has parameters of its own: src/runtime/params.
 struct ForwardStep {
   FwdVariant variant;
   Order order;
 };
-using Step = std::variant<ForwardStep>;
+struct DeltaStep {
+  DeltaVariant variant;
+  int tile_q, dim_qk;  // of the backward kernel's tiles
+};
+struct BackwardStep {
+  BwdVariant variant;
+  Order order;
+};
+struct GradQStep {
+  GradQVariant variant;
+};
+using Step = std::variant<ForwardStep, DeltaStep, BackwardStep, GradQStep>;
 
 struct Launch {
   KernelSpec kernel;
   int grid = 0;  // CTAs, at least 1
   Step step;
+  bool overlaps = false;  // may start before the launch before it has ended, and waits for it in the kernel
   std::string line() const;  // "KERNEL grid 132 section 8 tail 16 early smem 160KiB"
 };
 

@@ -6,6 +6,7 @@
 #include "src/base/text.hpp"
 #include "src/runtime/modules.hpp"
 #include "src/runtime/params/params.hpp"
+#include "src/runtime/params/parts.hpp"
 #include "src/runtime/place.hpp"
 #include "src/runtime/runtime.hpp"
 
@@ -37,6 +38,11 @@ CUresult start(const Driver& driver, Ready& ready, CUstream stream) {
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.kernel.smem_bytes);
   config.hStream = stream;
+  CUlaunchAttribute overlap{};
+  overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  overlap.value.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = launch.overlaps ? 1 : 0;
   void* arguments[] = {std::visit([](auto& params) -> void* { return &params; }, ready.params)};
   return driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(ready.kernel), arguments, nullptr);
 }
@@ -44,7 +50,7 @@ CUresult start(const Driver& driver, Ready& ready, CUstream stream) {
 }  // namespace
 
 Result<void> launch(const Plan& plan, const Views& views, void* workspace, void* stream) {
-  if (plan.launches.empty()) return {};  // o and lse have no rows
+  if (plan.launches.empty()) return {};  // nothing that is written has rows
   const auto driver = runtime::driver();
   if (!driver) return driver.failure();
 
@@ -55,7 +61,7 @@ Result<void> launch(const Plan& plan, const Views& views, void* workspace, void*
   const CurrentContext scope(**driver, place->current ? nullptr : place->context);
 
   // All parameters before the first launch: what is refused is refused before anything runs.
-  const Run run{plan, views, static_cast<char*>(workspace)};
+  const Run run{plan, views, static_cast<char*>(workspace), next_tag()};
   std::vector<Ready> launches;
   launches.reserve(plan.launches.size());
   for (const Launch& launch : plan.launches) {

@@ -125,13 +125,23 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   return shape;
 }
 
+MapShape dense_rows(const float* rows, int64_t count, int floats) {
+  MapShape shape;
+  shape.address = rows;
+  set(shape, {static_cast<uint64_t>(floats), at_least_one(count)}, {floats * int64_t{sizeof(float)}}, 1);
+  shape.box[0] = static_cast<uint32_t>(floats);
+  shape.swizzled = false;
+  return shape;
+}
+
 Result<void> encode(const Driver& driver, const Named& tensor, const MapShape& shape, TmaMap& map) {
   static_assert(sizeof(CUtensorMap) == sizeof(TmaMap));
   static constexpr cuuint32_t every[5] = {1, 1, 1, 1, 1};
   CUtensorMap encoded;
   const CUresult result = driver.cuTensorMapEncodeTiled(
       &encoded, data_type(tensor.view.element), shape.rank, const_cast<void*>(shape.address), shape.extents,
-      shape.strides, shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      shape.strides, shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      shape.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     const View& v = tensor.view;

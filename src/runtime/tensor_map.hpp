@@ -18,7 +18,8 @@ struct MapShape {
   uint64_t extents[5] = {};
   uint64_t strides[4] = {};
   uint32_t box[5] = {};
-  MapUnits units{};  // ragged only
+  MapUnits units{};      // ragged only
+  bool swizzled = true;  // into panels, as wgmma reads them
 };
 
 // A tensor by the name the user knows it by.
@@ -35,6 +36,9 @@ Result<MapShape> fixed_shape(const Named&, int rows, const void* stand_in);
 
 // The map of a ragged tensor, in which the rows after the end of each sequence read as zeros.
 Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
+
+// Rows of so many floats one after the other; a box is one of them.
+MapShape dense_rows(const float* rows, int64_t count, int floats);
 
 Result<void> encode(const Driver&, const Named&, const MapShape&, TmaMap&);
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <variant>
 
+#include "contract/bwd_params.h"
 #include "contract/fwd_params.h"
 #include "src/plan/plan.hpp"
 #include "src/problem/tensors.hpp"
@@ -11,13 +12,14 @@
 namespace froghopper::runtime {
 
 // One alternative a kind of step, in the order of Step.
-using Params = std::variant<FwdParams>;
+using Params = std::variant<FwdParams, DeltaParams, BwdParams, GradQParams>;
 
 // What all launches of a run share.
 struct Run {
   const Plan& plan;
   const Views& views;
   char* workspace;
+  unsigned int tag;  // of this run and no other: next_tag()
 
   template <class T>
   T* slice(const Slice& slice) const {
@@ -27,8 +29,12 @@ struct Run {
 
 // All messages about layout that TMA demands come from here.
 Result<Params> make_params(const Driver&, const Run&, const ForwardStep&);
+Result<Params> make_params(const Driver&, const Run&, const DeltaStep&);
+Result<Params> make_params(const Driver&, const Run&, const BackwardStep&);
+Result<Params> make_params(const Driver&, const Run&, const GradQStep&);
 
 // Everything but the tensor maps; no driver is needed.
 FwdParams plain_params(const Run&, const ForwardStep&);
+BwdParams plain_params(const Run&, const BackwardStep&);
 
 }  // namespace froghopper::runtime

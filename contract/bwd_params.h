@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the run-time half of the agreement of the backward pass. Three kernels run one after the other:
+//   delta      for every query row lse in base 2 and delta; zeros where grad_q is summed
+//   backward   grad_k and grad_v, and grad_q as sums of fp32 pieces in the workspace
+//   grad_q     the pieces -> rows of grad_q; grad_sink; rows of no sequence
+#pragma once
+#include "contract/parts.h"
+#include "contract/types.h"
+
+namespace froghopper {
+
+// Where the q tiles of all sequences and heads lie in the workspace. A sequence's first tile has the number
+// sequence x q_tiles, or packed cu_q / tile_q + sequence: every sequence begins a tile of its own, and as many tiles as
+// its rows fill lie before the next one's. Tile t of a head is number t x heads_q + head.
+struct QTiles {
+  int heads_q;
+  int q_tiles;  // of a sequence; packed: of the longest
+  int tiles;    // of all sequences, in one head
+};
+constexpr long long tiles_of_packed(long long total_q, long long batch, int tile_q) { return total_q / tile_q + batch; }
+constexpr int first_tile_of_packed(int first_row, int sequence, int tile_q) { return first_row / tile_q + sequence; }
+
+// A gradient: rows are written in the type of the tensors, or added to fp32 ones.
+struct GradTensor {
+  StridedTensor to;
+  int dim;  // columns in memory, at most the tile's
+  int add;  // nonzero: `to` holds fp32, and the gradient is added
+};
+
+// Each warp that adds to a piece of grad_q adds to its own part of it, so each has a turn of its own.
+constexpr int turns_of_piece = warpgroup / 32;
+
+struct DeltaParams {
+  StridedTensor o, grad_o;
+  RowNumbers lse;       // natural log, as the forward wrote it
+  RowNumbers grad_lse;  // may be null
+  const float* sink;    // [heads_q], natural units; may be null
+  float* rows;          // [tile][2][tile_q] out: lse x log2(e), +inf for rows that see nothing or do not exist; then delta
+  float* dq_sum;        // [tile][dq_floats] out: zeros
+  float* sink_parts;    // [tile] out: the tile's share of grad_sink; null without a sink
+  unsigned int* turn;   // [tile][piece][turns_of_piece] out: zeros; null where CTAs add in any order
+  unsigned int* far;    // [1] out: the tag if some row's lse is so large that its rounding shows
+  unsigned int tag;     // of this run
+  QTiles place;
+  int sequences, seq_q, dim_v;
+  int tile_q, dq_floats;
+  RaggedParams ragged;
+};
+
+struct BwdParams {
+  TmaMap q, k, v, grad_o;  // as the forward's maps
+  TmaMap rows;             // [tile][2 x tile_q] of the workspace
+  float* dq_sum;           // [tile][piece][group of 4][thread of 128][4]
+  unsigned int* turn;      // ordered only: [tile][piece][turns_of_piece], how many CTAs have added
+  const unsigned int* far;
+  GradTensor grad_k, grad_v;
+  QTiles place;
+  int heads_kv, heads_per_kv;
+  int sequences, seq_q, seq_kv;
+  MaskParams mask;
+  float scale;       // of grad_k; of grad_q it is the next kernel's
+  float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)
+  float cap_scale;   // softcap only, as the forward's
+  RaggedParams ragged;
+  MapUnits grad_o_units;
+  Order order;
+  QueueParams queue;
+};
+static_assert(sizeof(BwdParams) <= params_bytes_max);
+
+struct GradQParams {
+  const float* dq_sum;
+  const float* sink_parts;  // null without a sink
+  GradTensor grad_q, grad_k, grad_v;  // of k and v: the rows of no sequence
+  float* grad_sink;                   // [heads_q]; null without a sink
+  QTiles place;
+  int heads_kv, sequences, seq_q, seq_kv, total_kv;
+  float scale;
+  RaggedParams ragged;
+};
+
+}  // namespace froghopper

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the compile-time half of the agreement between planner (host) and the kernels of the backward pass (device).
+// Two variants are equal if and only if they compile to the same machine code.
+#pragma once
+#include "contract/fields.h"
+#include "contract/types.h"
+
+namespace froghopper {
+
+// The kernel that computes grad_k, grad_v and pieces of grad_q.
+struct BwdVariant {
+  Dtype dtype;   // of Q, K, V and grad_o; picks the wgmma type
+  Dims dims;     // columns of the tiles: they size the register tiles and shared memory
+  Tiles tiles;   // query rows of a turn; key and value rows of a work item; stages of the Q and grad_o rings
+  Mask mask;     // picks the turns: one without a mask has no compare
+  bool ragged;   // sequences have lengths of their own (varlen, seqused), read on the device
+  bool softcap;  // scores pass through tanh
+  bool ordered;  // CTAs add to a tile of grad_q in the order of their keys: bit-equal from run to run
+
+  bool operator==(const BwdVariant&) const = default;
+};
+
+template <class Variant, class Visit>
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const BwdVariant> {
+  visit("", v.dtype);
+  visit("d", v.dims.qk);
+  visit("dv", v.dims.v, v.dims.qk);
+  visit("q", v.tiles.q);
+  visit("kv", v.tiles.kv);
+  visit("s", v.tiles.stages);
+  visit("", v.mask);
+  visit("ragged", v.ragged);
+  visit("softcap", v.softcap);
+  visit("det", v.ordered);
+}
+
+// What comes before it: one number for every query row, and zeros to add to.
+struct DeltaVariant {
+  Dtype dtype;
+  int dim_v;  // columns of a row, rounded up to 64, 128 or 256: a lane takes 8 of them
+  bool ragged;
+  bool operator==(const DeltaVariant&) const = default;
+};
+
+template <class Variant, class Visit>
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const DeltaVariant> {
+  visit("", v.dtype);
+  visit("dv", v.dim_v);
+  visit("ragged", v.ragged);
+}
+
+// What comes after it: pieces of grad_q -> rows of grad_q.
+struct GradQVariant {
+  Dtype dtype;
+  int dim_qk;  // columns of the tiles
+  int tile_q;
+  bool ragged;
+  bool operator==(const GradQVariant&) const = default;
+};
+
+template <class Variant, class Visit>
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const GradQVariant> {
+  visit("", v.dtype);
+  visit("d", v.dim_qk);
+  visit("q", v.tile_q);
+  visit("ragged", v.ragged);
+}
+
+// Up to 128 columns a consumer holds grad_k and grad_v of its 64 keys (device/bwd/backward.cuh). Wider ones do not fit
+// its registers: there one consumer has grad_v and the other grad_k of the same 64 keys (device/bwd/wide.cuh).
+constexpr bool bwd_is_wide(BwdVariant v) { return v.dims.qk > 128; }
+
+constexpr int bwd_consumers = 2;
+constexpr int bwd_threads = warpgroup * (1 + bwd_consumers);  // one warpgroup of producers
+
+// grad_q of a q tile is summed in fp32 in the workspace, by pieces of 64 rows and 64 columns.
+constexpr int dq_piece = strip * panel_columns;  // floats
+constexpr int dq_pieces(int tile_q, int dim_qk) { return tile_q / strip * panels(dim_qk); }
+constexpr int dq_floats(int tile_q, int dim_qk) { return dq_pieces(tile_q, dim_qk) * dq_piece; }
+
+// Shared memory in bytes.
+constexpr int bwd_tile_bytes(int rows, int dim) { return rows * panels(dim) * panel_row_bytes; }
+constexpr int bwd_ds_stages = 2;
+constexpr int bwd_row_bytes(BwdVariant v) {  // lse and delta of a turn's rows, aligned as a tile is
+  const int bytes = 2 * v.tiles.q * static_cast<int>(sizeof(float));
+  return v.tiles.stages * ((bytes + 127) / 128 * 128);
+}
+constexpr int bwd_weight_bytes(BwdVariant v) {  // fp32 weights on their way from one consumer to the other
+  return bwd_is_wide(v) ? v.tiles.q * v.tiles.kv * static_cast<int>(sizeof(float)) : 0;
+}
+constexpr int bwd_barrier_bytes = 512;  // work items and barriers, rounded up
+constexpr int bwd_smem_bytes(BwdVariant v) {
+  const int all = bwd_tile_bytes(v.tiles.kv, v.dims.qk) + bwd_tile_bytes(v.tiles.kv, v.dims.v) +
+                  v.tiles.stages * (bwd_tile_bytes(v.tiles.q, v.dims.qk) + bwd_tile_bytes(v.tiles.q, v.dims.v)) +
+                  bwd_ds_stages * bwd_tile_bytes(v.tiles.q, v.tiles.kv) + bwd_weight_bytes(v) + bwd_row_bytes(v) +
+                  bwd_barrier_bytes;
+  return (all + 1023) / 1024 * 1024;  // tiles are aligned to it, and so is what holds them
+}
+
+constexpr const char* why_invalid(BwdVariant v) {
+  if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "wgmma takes f16 and bf16 here, not f32";
+  if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
+  if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > v.dims.qk)
+    return "dim_v of the tile must be 64, 96, ... up to its dim_qk";
+  if (v.tiles.stages < 2 || v.tiles.stages > 4) return "the Q and grad_o rings have 2 to 4 stages";
+  if (bwd_is_wide(v)) {
+    if (v.tiles.q != 64 || v.tiles.kv != 64) return "tiles of more than 128 columns have 64 rows each";
+  } else {
+    if (v.tiles.kv != bwd_consumers * strip) return "tiles of k and v have 64 rows for each of two consumers";
+    if (v.tiles.q != (v.dims.qk == 64 ? 128 : 64)) return "tiles of q have 128 rows with 64 columns, else 64 rows";
+  }
+  if (bwd_smem_bytes(v) > smem_bytes_per_cta) return "the tiles do not fit the shared memory of one CTA";
+  return nullptr;
+}
+
+constexpr int delta_threads = 256, grad_q_threads = 256;
+constexpr int delta_smem_bytes = delta_threads / 32 * static_cast<int>(sizeof(float));
+
+constexpr const char* why_invalid(DeltaVariant v) {
+  if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "rows are f16 or bf16 here, not f32";
+  if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256) return "a row has 64, 128 or 256 columns";
+  return nullptr;
+}
+constexpr int grad_q_smem_bytes(GradQVariant v) {  // fp32; one column more than a row has, so that columns lie in other banks
+  return v.tile_q * (panels(v.dim_qk) * panel_columns + 1) * static_cast<int>(sizeof(float));
+}
+constexpr const char* why_invalid(GradQVariant v) {
+  if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "rows are f16 or bf16 here, not f32";
+  if (v.dim_qk % 32 != 0 || v.dim_qk < 64 || v.dim_qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
+  if (v.tile_q != 64 && v.tile_q != 128) return "tiles of q have 64 or 128 rows";
+  return nullptr;
+}
+
+}  // namespace froghopper

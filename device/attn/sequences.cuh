@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/attn: which tile of which sequence a number means, where sequences have lengths of their own. The order is
+// contract/order.h's.
+#pragma once
+#include "contract/order.h"
+#include "device/attn/lengths.cuh"
+
+namespace froghopper::attn {
+
+enum class TilesOf { q, kv };
+
+struct TileOfSequence {
+  int sequence;
+  Item item;  // its pair is the head
+  Lengths rows;
+};
+
+// Sequences by rank (contract/order.h), in a rank as they come. A warp reads 32 lengths at once and scans on from where
+// it stopped: tickets of one CTA only grow. It goes over all sequences once for every rank that occurs.
+// Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the rank.
+template <TilesOf Side, int TileRows>
+struct Sequences {
+  const RaggedParams& ragged;
+  int seq_q, seq_kv;  // of the longest
+  int heads, section;
+  int sequences;                    // how many there are
+  int rank = 0, next_rank = ranks;  // the one that is handed out; the next one that occurs, as far as this scan knows
+  int group = 0;                    // the 32 sequences this warp looks at: [group, group + 32)
+  int tiles_before = 0;             // tiles of all that was handed out before them
+
+  // All 32 lanes together; the same answer in each. false: there are not so many.
+  __device__ bool find(int number, TileOfSequence& found) {
+    const int lane = threadIdx.x % 32;
+    for (; rank < ranks; start(next_rank))
+      for (; group < sequences; group += 32) {
+        const int tiles = tiles_of_rank(group + lane);
+        int up_to_mine = tiles;  // inclusive prefix sum
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+          const int below = __shfl_up_sync(~0u, up_to_mine, step);
+          if (lane >= step) up_to_mine += below;
+        }
+        const int up_to_last = __shfl_sync(~0u, up_to_mine, 31);
+        if (number < (tiles_before + up_to_last) * heads) {
+          const unsigned holders = __ballot_sync(~0u, number < (tiles_before + up_to_mine) * heads);
+          const int holder = __ffs(holders) - 1;
+          const int before = tiles_before + __shfl_sync(~0u, up_to_mine - tiles, holder);
+          const int its_tiles = __shfl_sync(~0u, tiles, holder);
+          found = {group + holder, item_in_sequence(number - before * heads, its_tiles, heads, section),
+                   lengths(group + holder)};
+          return true;
+        }
+        tiles_before += up_to_last;
+      }
+    return false;
+  }
+  // Valid once find() has found none.
+  __device__ int items() const { return tiles_before * heads; }
+
+ private:
+  __device__ void start(int new_rank) {
+    rank = new_rank;
+    next_rank = ranks;
+    group = 0;
+  }
+  // Tiles of a sequence; 0 if it has another rank.
+  __device__ int tiles_of_rank(int sequence) {
+    int tiles = 0, its_rank = ranks;
+    if (sequence < sequences) {
+      const Lengths rows = lengths(sequence);
+      tiles = ((Side == TilesOf::q ? rows.seq_q : rows.seq_kv) + TileRows - 1) / TileRows;
+      if (tiles > 0) its_rank = Side == TilesOf::q ? rank_of(rows.seq_kv, seq_kv) : rank_of(rows.seq_q, seq_q);
+    }
+    next_rank = min(next_rank, __reduce_min_sync(~0u, its_rank > rank ? its_rank : ranks));
+    return its_rank == rank ? tiles : 0;
+  }
+  __device__ Lengths lengths(int sequence) const { return lengths_of(ragged, seq_q, seq_kv, sequence); }
+};
+
+// Visits the rows that no sequence uses: visit(batch, row). CTAs share the sequences. Packed tensors have one stretch
+// more than sequences: the rows after the last one. used: rows of a sequence that count; null: all.
+template <class Visit>
+__device__ void each_unused_row(const int* cu, const int* used, int sequences, int seq, int total, Visit visit) {
+  const int stretches = sequences + (cu ? 1 : 0);
+  for (int i = blockIdx.x; i < stretches; i += gridDim.x) {
+    const bool after_all = i == sequences;
+    const int first = cu ? cu[i] : 0;
+    const int end = after_all ? total : cu ? cu[i + 1] : seq;
+    int count = after_all ? 0 : end - first;
+    if (used && !after_all) count = min(count, used[i]);
+    count = max(0, min(count, after_all ? 0 : seq));
+    for (int row = first + count; row < end; ++row) visit(cu ? 0 : i, row);
+  }
+}
+
+}  // namespace froghopper::attn

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward attention on Hopper, up to 128 columns: grad_k, grad_v and the sums of grad_q, between delta.cuh and
+// grad_q.cuh.
+//
+//   P = 2^(scale_log2 Q K^T - lse)      dP = grad_o V^T       dS = P (dP - delta)
+//   grad_v = P^T grad_o                 grad_k = scale dS^T Q    grad_q = scale dS K, summed over kv tiles
+//
+// Work      One item is one (sequence, key head, kv tile of 128); one Consumer = one 64-row strip of that tile. A turn
+//           is one q tile of one query head that reads the key head; grad_k and grad_v stay in registers over all of
+//           them. The grid is persistent: every CTA takes items until none is left, device/attn/tickets.cuh.
+//           Everything is computed transposed (keys along rows, queries along columns), so that P^T and dS^T leave the
+//           accumulators as register operands; dS goes through shared memory only for grad_q, to which both strips
+//           contribute.
+// Roles     Dispatcher warp 0; takes items, publishes them, loads K and V.       warpgroup 0: 24 registers
+//           Loader     warps 1 and 2, one thread each; loads Q with lse and delta, loads grad_o.
+//           Consumer   warpgroups 1 and 2; wgmma, weights, gradients.            240 registers
+//           The strip is a template argument: it keeps every shared address out of the registers.
+// Order     q tiles from first to last, one query head after the other. A turn whose rows do not all see all keys of
+//           the strip carries a mask; so does the first one of an item, which has no other form.
+// Overlap   grad_q is one turn late: a turn multiplies the dS of the turn before, which both Consumers finished long
+//           ago, so that neither waits for the other. dP runs under the weights, grad_v under dS, grad_q and grad_k
+//           under the exchange, grad_k under the adding of grad_q. The loads of the next item's Q and grad_o run under
+//           the last turns and the epilogue of this one.
+//           With 64-row q tiles lse is read before S is issued: two 64-column wgmmas take all of shared memory's
+//           bandwidth, and a plain load behind them waits for hundreds of cycles. With 128 rows it would not fit.
+//           The proxy fence comes after grad_k is issued: it compiles to MEMBAR.ALL.CTA, which also waits for the
+//           reductions of the turn before.
+// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, when its item is
+//                           over, per Consumer warp
+//           next_wanted     one arrival an item, by Q's Loader near its end; the Dispatcher waits for it before it draws
+//                           the next ticket. As in device/fwd/forward.cuh.
+//           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. One stage.
+//           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q
+//           do_ring         full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
+//           ds_ring         full: one arrival per Consumer warp, behind its fence: its rows of dS are in place;
+//                           empty: one per Consumer warp, after its share of grad_q has retired
+//           The last three advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
+//           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
+//           anything but loads and dS of t - 3.
+// Shared    k | v | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go from
+//           registers to global memory
+#pragma once
+#include "device/bwd/dq_sum.cuh"
+#include "device/bwd/epilogue.cuh"
+#include "device/bwd/producers.cuh"
+#include "device/bwd/weights.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/tile/element.cuh"
+#include "device/tile/mma.cuh"
+#include "device/tile/ring.cuh"
+
+namespace froghopper::bwd {
+
+template <BwdVariant V>
+struct Backward {
+  static constexpr BwdVariant variant = V;
+  static_assert(why_invalid(V) == nullptr && !bwd_is_wide(V));
+
+  using T = typename tile::Element<V.dtype>::type;
+  using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
+  using DoTile = tile::SharedTile<V.tiles.q, V.dims.v>;
+  using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
+  using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;
+  using DsTile = tile::SharedTile<V.tiles.q, V.tiles.kv>;  // dS, not transposed
+  using Scores = tile::Accum<V.tiles.q>;                   // S^T of 64 keys and a q tile, then P^T, dS^T in place; dP^T
+  using Weights = tile::OperandA<V.tiles.q>;               // P^T or dS^T rounded to T
+  using GradK = tile::Accum<V.dims.qk>;                    // of 64 keys
+  using GradV = tile::Accum<V.dims.v>;
+  using DqPiece = tile::Accum<panel_columns>;  // this consumer's piece of grad_q
+
+  static constexpr int threads = bwd_threads;
+  static constexpr int consumer_warps = bwd_consumers * warpgroup / 32;
+  static constexpr bool early_lse = V.tiles.q == 64;
+  static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
+
+  using ItemRing = tile::Ring<2>;
+  using ItemStage = tile::Cursor<2>;
+  using KvRing = tile::Ring<1>;
+  using KvStage = tile::Cursor<1>;
+  using QRing = tile::Ring<V.tiles.stages>;
+  using QStage = tile::Cursor<V.tiles.stages>;
+  using DsRing = tile::Ring<bwd_ds_stages>;
+  static_assert(V.tiles.stages == bwd_ds_stages);
+
+  struct Smem {
+    KTile k;
+    VTile v;
+    QTile q[V.tiles.stages];
+    DoTile grad_o[V.tiles.stages];
+    DsTile ds[bwd_ds_stages];
+    RowsOfTurn<V.tiles.q> rows[V.tiles.stages];
+    Turn turns[V.tiles.stages];
+    WorkItem items[2];
+    ItemRing item_ring;
+    KvRing k_ring, v_ring;
+    QRing q_ring, do_ring;
+    DsRing ds_ring;
+    ptx::u64 next_wanted;
+  };
+  static constexpr int smem_bytes = bwd_smem_bytes(V);
+  static_assert(sizeof(Smem) == smem_bytes);
+
+  static __device__ void run(const BwdParams& params) {
+    extern __shared__ __align__(1024) char smem_memory[];
+    Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
+    init_barriers(smem);
+    ptx::let_next_kernel_start();
+
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (warp < 4) {
+      ptx::setmaxnreg_dec<24>();
+      if (warp == 0) Dispatcher<Backward>{params, smem}.run();
+      if (threadIdx.x == 32) QLoader<Backward>{params, smem}.run();
+      if (threadIdx.x == 64) load_grad_o<Backward>(params, smem);
+    } else {
+      ptx::setmaxnreg_inc<240>();
+      if (warp < 8)
+        Consumer<0>{params, smem}.run();
+      else
+        Consumer<1>{params, smem}.run();
+    }
+  }
+
+  // ---- Consumer ----
+  //
+  // The register tiles are locals of run() and arguments of every step, never fields: see device/fwd/forward.cuh.
+
+  template <int number>
+  struct Consumer {
+    const BwdParams& params;
+    Smem& smem;
+    unsigned items = 0;  // taken so far: gives stage and phase of the item, K and V rings
+    unsigned now = 0;    // turns so far: gives those of the other rings, which advance together
+    int dq_before;  // the tile of grad_q that the turn before belongs to
+
+    __device__ void run() {
+      Scores s, dp;
+      GradK dk;
+      GradV dv;
+      ptx::wait_for_earlier_kernels();
+      while (true) {
+        smem.item_ring.wait(items);
+        if (item().none()) return;
+        dk.clear();
+        dv.clear();
+        smem.k_ring.wait(items);
+        smem.v_ring.wait(items);
+        if (item().q_begin < item().q_end) walk(s, dp, dk, dv);
+        smem.k_ring.give_back(items);
+        smem.v_ring.give_back(items);
+        epilogue(dk, dv);
+        __syncwarp();
+        smem.item_ring.give_back(items);
+        ++items;
+      }
+    }
+
+    __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
+    __device__ int first_key() const { return item().kv_tile * V.tiles.kv + number * strip; }
+
+    __device__ __forceinline__ void walk(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
+      int kind = next_kind();
+      turn</*Masked=*/true, /*First=*/true>(s, dp, dk, dv);
+      while (!(kind & Turn::last)) {
+        kind = next_kind();
+        if (kind & Turn::masked << number)
+          turn</*Masked=*/true, /*First=*/false>(s, dp, dk, dv);
+        else
+          turn</*Masked=*/false, /*First=*/false>(s, dp, dk, dv);
+      }
+      last_dq();
+    }
+
+    __device__ __forceinline__ int next_kind() {
+      smem.q_ring.wait(now);
+      return __shfl_sync(~0u, smem.turns[smem.q_ring.stage(now)].kind, 0);
+    }
+
+    // Q is there.
+    template <bool Masked, bool First>
+    __device__ __forceinline__ void turn(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
+      DqPiece dq;
+      Weights p, ds;
+      RowValues<V.tiles.q> lse, delta;
+      const int stage = smem.q_ring.stage(now);
+
+      const Turn& turn = smem.turns[stage];
+
+      if constexpr (early_lse) lse.read(smem.rows[stage].lse());
+      tile::mma_abt<T>(s, smem.k, number * strip, smem.q[stage]);  // S^T
+      smem.do_ring.wait(now);
+      tile::mma_abt<T>(dp, smem.v, number * strip, smem.grad_o[stage]);  // dP^T
+      ptx::wgmma_wait<1>();                                              // S is ready, dP is not
+      if constexpr (!early_lse) lse.read(smem.rows[stage].lse());
+      if constexpr (Masked)
+        Weigh<V, true>{params, turn.far != 0, hidden(turn)}.template run<T>(s, p, lse);
+      else
+        Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
+      tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
+      delta.read(smem.rows[stage].delta());
+      ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
+      to_ds(s, dp, delta);
+      tile::round_to<T>(ds, s);
+      smem.ds_ring.wait_room(now);
+      tile::store_transposed(smem.ds[stage], 0, number * strip, ds);
+      if constexpr (!First) multiply_dq(dq, now - 1);
+      tile::mma_ab<T>(dk, ds, smem.q[stage]);
+      publish_ds();
+      ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
+      smem.do_ring.give_back(now);
+      if constexpr (!First) {
+        smem.ds_ring.give_back(now - 1);
+        add_dq(dq);
+      }
+      dq_before = turn.dq_tile;
+      ptx::wgmma_wait<0>();  // grad_k has read Q
+      __syncwarp();
+      smem.q_ring.give_back(now);
+      ++now;
+    }
+
+    __device__ __forceinline__ void last_dq() {
+      DqPiece dq;
+      multiply_dq(dq, now - 1);
+      ptx::wgmma_wait<0>();
+      smem.ds_ring.give_back(now - 1);
+      add_dq(dq);
+    }
+
+    __device__ __forceinline__ Hidden hidden(const Turn& turn) const {
+      return Sight<V>(params.mask, item().rows).hidden(first_key() + tile::thread_row(), turn.q_tile);
+    }
+
+    // This warp's rows of dS are in place, for wgmma too.
+    __device__ __forceinline__ void publish_ds() {
+      ptx::fence_proxy_async_shared();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.ds_ring.full[smem.ds_ring.stage(now)]);
+    }
+
+    __device__ __forceinline__ void multiply_dq(DqPiece& dq, unsigned of) {
+      DsTile& ds = smem.ds[smem.ds_ring.stage(of)];
+      smem.ds_ring.wait(of);
+      if constexpr (transposed)
+        tile::mma_atbt<T>(dq, smem.k, number * panel_columns, ds, 0);
+      else
+        tile::mma_ab<T>(dq, ds, number * strip, smem.k, 0);
+    }
+
+    __device__ __forceinline__ void add_dq(const DqPiece& dq) {
+      // Of 96 columns, this warp's may be none.
+      if (transposed && number * strip + threadIdx.x / 32 % 4 * 16 >= V.dims.qk) return;
+      DqSum<V>{params}.add(dq_before, number, dq, 0);
+    }
+
+    __device__ void epilogue(GradK& dk, GradV& dv) {
+      dk.scale_rows(params.scale, params.scale);
+      const RowsOfKeys rows(params, item(), first_key(), V.ragged);
+      rows.store<T>(params.grad_v, dv);
+      rows.store<T>(params.grad_k, dk);
+    }
+  };
+
+  // ---- Before the roles part ----
+
+  static __device__ void init_barriers(Smem& smem) {
+    if (threadIdx.x == 0) {
+      smem.item_ring.init(consumer_warps + 2);
+      smem.k_ring.init(consumer_warps);
+      smem.v_ring.init(consumer_warps);
+      smem.q_ring.init(consumer_warps);
+      smem.do_ring.init(consumer_warps);
+      smem.ds_ring.init(consumer_warps, consumer_warps);
+      ptx::mbarrier_init(&smem.next_wanted, 1);
+      ptx::fence_mbarrier_init();
+    }
+    __syncthreads();
+  }
+};
+
+}  // namespace froghopper::bwd

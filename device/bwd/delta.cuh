@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Before the backward kernel: for every query row lse in base 2 and delta = o . grad_o - grad_lse (the part of dS that
+// all keys of a row share), zeros where grad_q is summed, and the rows' shares of grad_sink.
+//
+// Work      one CTA = one q tile of one head, as the workspace counts them (QTiles, contract/bwd_params.h)
+// Roles     dim_v / 8 neighbouring threads = one row, 16 bytes of it each
+// Padding   rows that do not exist, and rows that saw no key (lse = -inf), get lse = +inf and delta = 0: every weight of
+//           such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next kernel.
+// Shared    one number a warp, for grad_sink: summed in a fixed order, so it is the same in every run
+#pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "device/bwd/tiles_of_q.cuh"
+#include "device/ptx/launch.cuh"
+#include "device/ptx/math.cuh"
+#include "device/tile/element.cuh"
+#include "device/tile/numbers.cuh"
+
+namespace froghopper::bwd {
+
+// Beyond this, in powers of two, the rounding of lse shows in weights: half of its last place is 2^-12 of a weight.
+constexpr float far_lse = 4096.f;
+
+template <DeltaVariant V>
+struct Delta {
+  static_assert(why_invalid(V) == nullptr);
+  using T = typename tile::Element<V.dtype>::type;
+
+  static constexpr int threads = delta_threads;
+  static constexpr int smem_bytes = delta_smem_bytes;
+  static constexpr int lanes = V.dim_v / 8;  // of one row
+  static constexpr int rows_at_once = threads / lanes;
+
+  struct Smem {
+    float of_warp[threads / 32];
+  };
+  static_assert(sizeof(Smem) == smem_bytes);
+
+  static __device__ void run(const DeltaParams& params) {
+    extern __shared__ __align__(16) char smem_memory[];
+    Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
+    ptx::let_next_kernel_start();
+    const int number = blockIdx.x;
+    const TileOfQ tile =
+        find_tile(params.ragged, params.place, params.sequences, params.seq_q, params.tile_q, V.ragged, number);
+    clear(params, number);
+    const int lane = threadIdx.x % lanes;
+    float sink_part = 0.f;
+    for (int row = threadIdx.x / lanes; row < params.tile_q; row += rows_at_once) {
+      const bool exists = tile.row + row < tile.rows;
+      const float dot = row_dot(params, tile, tile.first_row + row, lane, exists);
+      if (lane == 0) sink_part += write(params, tile, number, row, exists, dot);
+    }
+    if (!params.sink_parts) return;
+    sink_part = sum_of_cta(smem.of_warp, sink_part);
+    if (threadIdx.x == 0) params.sink_parts[number] = sink_part;
+  }
+
+  static __device__ void clear(const DeltaParams& params, int number) {
+    float4* sum = reinterpret_cast<float4*>(params.dq_sum + static_cast<long long>(number) * params.dq_floats);
+    for (int i = threadIdx.x; i < params.dq_floats / 4; i += threads) sum[i] = {0.f, 0.f, 0.f, 0.f};
+    const int turns = params.dq_floats / dq_piece * turns_of_piece;
+    if (params.turn && threadIdx.x < turns) params.turn[static_cast<long long>(number) * turns + threadIdx.x] = 0;
+  }
+
+  // o . grad_o of one row, in each of its lanes. A warp goes through here together: a tile's rows are a multiple of
+  // those that the CTA takes at once.
+  static __device__ float row_dot(const DeltaParams& params, const TileOfQ& tile, int row, int lane, bool exists) {
+    float sum = 0.f;
+    if (exists && lane * 8 < params.dim_v) {
+      const uint4 o = load(params.o, tile, row, lane), grad_o = load(params.grad_o, tile, row, lane);
+      sum = dot(o.x, grad_o.x) + dot(o.y, grad_o.y) + dot(o.z, grad_o.z) + dot(o.w, grad_o.w);
+    }
+#pragma unroll
+    for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+    return sum;
+  }
+
+  static __device__ uint4 load(const StridedTensor& from, const TileOfQ& tile, int row, int lane) {
+    const char* at = static_cast<const char*>(from.data) + tile.batch * from.batch + tile.head * from.head;
+    return *reinterpret_cast<const uint4*>(at + row * from.row + lane * 16);
+  }
+  static __device__ float dot(ptx::u32 a, ptx::u32 b) {
+    const float2 x = ptx::cvt_unpack2<T>(a), y = ptx::cvt_unpack2<T>(b);
+    return x.x * y.x + x.y * y.y;
+  }
+
+  // Returns the row's share of grad_sink: minus the sink's weight times delta.
+  static __device__ float write(const DeltaParams& params, const TileOfQ& tile, int number, int row, bool exists,
+                                float dot) {
+    const auto number_of = [&](const RowNumbers& of) {
+      return of.data[tile.batch * of.batch + tile.head * of.head + tile.first_row + row];
+    };
+    const float lse = exists ? number_of(params.lse) : -tile::inf;
+    const bool sees = lse != -tile::inf;
+    const float lse_log2 = sees ? lse * tile::log2e : tile::inf;
+    const float delta = sees ? dot - (params.grad_lse.data ? number_of(params.grad_lse) : 0.f) : 0.f;
+    float* to = params.rows + static_cast<long long>(number) * 2 * params.tile_q + row;
+    to[0] = lse_log2;
+    to[params.tile_q] = delta;
+    if (sees && fabsf(lse_log2) > far_lse) *params.far = params.tag;
+    if (!params.sink || !sees) return 0.f;
+    return -ptx::ex2_approx(fminf(0.f, (params.sink[tile.head] - lse) * tile::log2e)) * delta;
+  }
+};
+
+}  // namespace froghopper::bwd

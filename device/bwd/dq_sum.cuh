@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: grad_q of a q tile while it is summed, in fp32 in the workspace: pieces of 64 x 64, each as the registers
+// of one warpgroup hold it, so that an add is 512 bytes in a row for a warp. The backward kernels add, grad_q.cuh
+// reads; nobody else knows the order.
+#pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "device/bwd/schedule.cuh"
+#include "device/ptx/reduce.cuh"
+#include "device/tile/accum.cuh"
+
+namespace froghopper::bwd {
+
+// [group of 4 accumulators][thread][4]
+constexpr int dq_groups = dq_piece / (4 * warpgroup);
+constexpr int dq_group_stride = 4 * warpgroup;
+
+// Where number i of a thread's values lies in the q tile. With 64 rows and at most 128 columns a piece is computed
+// transposed, for the columns to be the 64-row side of wgmma: both consumers have a piece then.
+constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == strip && dim_qk <= 128; }
+
+struct RowCol {
+  int row, col;
+};
+__device__ inline RowCol place_in_tile(int tile_q, int dim_qk, int piece, int thread, int i) {
+  const int along = thread / 32 * 16 + thread % 32 / 4 + (i & 2) * 4, across = thread % 4 * 2 + tile::col_of(i);
+  if (dq_transposed(tile_q, dim_qk)) return {across, piece * strip + along};
+  return {piece % (tile_q / strip) * strip + along, piece / (tile_q / strip) * panel_columns + across};
+}
+
+// One consumer's way to its pieces.
+template <BwdVariant V>
+struct DqSum {
+  const BwdParams& params;
+
+  static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);
+  static constexpr int pieces = dq_pieces(V.tiles.q, V.dims.qk);
+
+  // The tile of one q tile and head.
+  __device__ int tile(const WorkItem& item, int head, int q_tile) const {
+    return (item.first_tile + q_tile) * params.place.heads_q + head;
+  }
+
+  // 64 columns of accumulators from `first` on.
+  template <int Cols>
+  __device__ __forceinline__ void add(int tile, int piece, const tile::Accum<Cols>& dq, int first) const {
+    float* to = params.dq_sum + static_cast<long long>(tile) * floats + piece * dq_piece + threadIdx.x % 128 * 4;
+#pragma unroll
+    for (int i = 0; i < dq_groups; ++i) {
+      const float* x = dq.x + first / 2 + 4 * i;
+      ptx::red_add_v4_f32(to + i * dq_group_stride, x[0], x[1], x[2], x[3]);
+    }
+  }
+};
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: grad_k and grad_v of 64 keys on their way from registers to global memory.
+#pragma once
+#include "device/bwd/schedule.cuh"
+#include "device/tile/accum.cuh"
+
+namespace froghopper::bwd {
+
+// This thread's two rows of the 64 keys from first_key on.
+struct RowsOfKeys {
+  long long batch, head, row;  // of the tensors; row is the top one
+  bool has_top, has_bottom;
+
+  __device__ RowsOfKeys(const BwdParams& params, const WorkItem& item, int first_key, bool ragged) {
+    const int key = first_key + tile::thread_row();
+    batch = ragged && params.ragged.cu_kv ? 0 : item.sequence;
+    head = item.head_kv;
+    row = item.rows.kv_first + key;
+    has_top = key < item.rows.seq_kv;
+    has_bottom = key + 8 < item.rows.seq_kv;
+  }
+
+  template <class T, int Cols>
+  __device__ __forceinline__ void store(const GradTensor& grad, const tile::Accum<Cols>& x) const {
+    const StridedTensor& to = grad.to;
+    char* at = static_cast<char*>(to.data) + batch * to.batch + head * to.head + row * to.row;
+    const tile::RowPlaces places = {at, at + 8 * to.row, has_top, has_bottom};
+    if (grad.add)
+      tile::add_rows(places, grad.dim, x);
+    else
+      tile::store_rows<T>(places, grad.dim, x);
+  }
+};
+
+}  // namespace froghopper::bwd

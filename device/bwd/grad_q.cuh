@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// After the backward kernel: grad_q = scale x its sums, rounded, or added to what is there; grad_sink from its parts;
+// zeros in the rows of no sequence.
+//
+// Work      CTA n < tiles = one q tile of one head, as the workspace counts them; the heads_q after them, where there
+//           is a sink, sum its parts of one head each. Ragged: every CTA also clears its share of unused rows.
+// Order     the pieces are read as they lie, turned in shared memory, and leave as rows. Parts of a sink's gradient
+//           are added in a fixed order, so that it is the same in every run.
+// Barriers  __syncthreads between reading and writing
+// Shared    the tile in fp32
+#pragma once
+#include "device/bwd/dq_sum.cuh"
+#include "device/bwd/tiles_of_q.cuh"
+#include "device/ptx/launch.cuh"
+#include "device/ptx/math.cuh"
+#include "device/tile/element.cuh"
+
+namespace froghopper::bwd {
+
+template <GradQVariant V>
+struct GradQ {
+  static_assert(why_invalid(V) == nullptr);
+  using T = typename tile::Element<V.dtype>::type;
+
+  static constexpr int threads = grad_q_threads;
+  static constexpr int smem_bytes = grad_q_smem_bytes(V);
+  static constexpr int cols = panels(V.dim_qk) * panel_columns;
+  static constexpr int pieces = dq_pieces(V.tile_q, V.dim_qk);
+
+  struct Smem {
+    float rows[V.tile_q][cols + 1];
+  };
+  static_assert(sizeof(Smem) == smem_bytes);
+  struct SinkSmem {  // in its place
+    float of_warp[threads / 32];
+  };
+
+  static __device__ void run(const GradQParams& params) {
+    extern __shared__ __align__(1024) char smem_memory[];
+    Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
+    ptx::wait_for_earlier_kernels();
+    const long long tiles = static_cast<long long>(params.place.tiles) * params.place.heads_q;
+    if (blockIdx.x >= tiles) {
+      const int head = static_cast<int>(blockIdx.x - tiles);
+      if (params.grad_sink && head < params.place.heads_q)
+        sum_sink(*reinterpret_cast<SinkSmem*>(smem_memory), params, head);
+    } else {
+      const TileOfQ tile = find_tile(params.ragged, params.place, params.sequences, params.seq_q, V.tile_q, V.ragged,
+                                     static_cast<int>(blockIdx.x));
+      const int rows = min(V.tile_q, tile.rows - tile.row);
+      if (rows > 0) {
+        read(smem, params);
+        __syncthreads();
+        write(smem, params, tile, rows);
+      }
+    }
+    if constexpr (V.ragged) clear_unused(params);
+  }
+
+  static __device__ void read(Smem& smem, const GradQParams& params) {
+    const float4* from = reinterpret_cast<const float4*>(params.dq_sum) +
+                         static_cast<long long>(blockIdx.x) * (pieces * dq_piece / 4);
+    for (int at = threadIdx.x; at < pieces * dq_piece / 4; at += threads) {
+      const int piece = at / (dq_piece / 4), group = at % (dq_piece / 4) / warpgroup, thread = at % warpgroup;
+      const float4 x = from[at];
+      const float values[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const RowCol to = place_in_tile(V.tile_q, V.dim_qk, piece, thread, 4 * group + i);
+        smem.rows[to.row][to.col] = values[i] * params.scale;
+      }
+    }
+  }
+
+  // 8 columns a thread.
+  static __device__ void write(const Smem& smem, const GradQParams& params, const TileOfQ& tile, int rows) {
+    const StridedTensor& to = params.grad_q.to;
+    char* first = static_cast<char*>(to.data) + tile.batch * to.batch + tile.head * to.head + tile.first_row * to.row;
+    const int units = params.grad_q.dim / 8;
+    for (int at = threadIdx.x; at < rows * units; at += threads) {
+      const int row = at / units, unit = at % units;
+      const float* x = &smem.rows[row][unit * 8];
+      char* row_at = first + row * to.row;
+      if (params.grad_q.add) {
+        float4* sum = reinterpret_cast<float4*>(row_at) + unit * 2;
+        const float4 a = sum[0], b = sum[1];
+        sum[0] = {a.x + x[0], a.y + x[1], a.z + x[2], a.w + x[3]};
+        sum[1] = {b.x + x[4], b.y + x[5], b.z + x[6], b.w + x[7]};
+      } else {
+        reinterpret_cast<uint4*>(row_at)[unit] = {ptx::cvt_pack2<T>(x[0], x[1]), ptx::cvt_pack2<T>(x[2], x[3]),
+                                                  ptx::cvt_pack2<T>(x[4], x[5]), ptx::cvt_pack2<T>(x[6], x[7])};
+      }
+    }
+  }
+
+  static __device__ void sum_sink(SinkSmem& smem, const GradQParams& params, int head) {
+    float sum = 0.f;
+    for (int tile = threadIdx.x; tile < params.place.tiles; tile += threads)
+      sum += params.sink_parts[static_cast<long long>(tile) * params.place.heads_q + head];
+    sum = sum_of_cta(smem.of_warp, sum);
+    if (threadIdx.x == 0) params.grad_sink[head] = sum + (params.grad_q.add ? params.grad_sink[head] : 0.f);
+  }
+
+  static __device__ void clear_unused(const GradQParams& params) {
+    if (params.grad_q.add) return;
+    const RaggedParams& ragged = params.ragged;
+    attn::each_unused_row(ragged.cu_q, ragged.used_q, params.sequences, params.seq_q, ragged.total_q,
+                          [&](int batch, int row) { clear_row(params.grad_q, params.place.heads_q, batch, row); });
+    attn::each_unused_row(ragged.cu_kv, ragged.used_kv, params.sequences, ragged.cu_kv ? no_bound<int> : params.seq_kv,
+                          params.total_kv, [&](int batch, int row) {
+                            clear_row(params.grad_k, params.heads_kv, batch, row);
+                            clear_row(params.grad_v, params.heads_kv, batch, row);
+                          });
+  }
+  static __device__ void clear_row(const GradTensor& grad, int heads, int batch, int row) {
+    const int units = grad.dim / 8;  // of 16 bytes
+    char* at = static_cast<char*>(grad.to.data) + batch * grad.to.batch + row * grad.to.row;
+    for (int i = threadIdx.x; i < heads * units; i += threads)
+      *reinterpret_cast<uint4*>(at + i / units * grad.to.head + i % units * 16) = {0, 0, 0, 0};
+  }
+};
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: which work item a ticket means. The order is contract/order.h's, which tests run on the host.
+#pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "device/attn/mask.cuh"
+#include "device/attn/sequences.cuh"
+#include "device/tile/accum.cuh"
+
+namespace froghopper::bwd {
+
+// One kv tile of a key head, and the q tiles [q_begin, q_end) of every query head that reads it. No q tile sees the
+// keys: q_begin == q_end.
+struct alignas(16) WorkItem {
+  int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
+  int q_begin, q_end;
+  int first_tile;        // of the sequence, in the workspace
+  attn::Lengths rows;  // of the sequence
+
+  __device__ bool none() const { return kv_tile < 0; }
+};
+
+// What Q's Loader tells the Consumers about a turn; they keep nothing of it in registers.
+struct alignas(16) Turn {
+  int q_tile;
+  int dq_tile;  // of grad_q, in the workspace
+  int kind;
+  int far;  // some row of the problem may be far, see Weigh
+
+  // masked << i: some row of the q tile does not see all keys of strip i, or is far.
+  enum Kind { first = 1, last = 2, masked = 4 };
+};
+
+// What the delta kernel has found for the rows of one q tile; as in the workspace, so that one load brings both.
+template <int Rows>
+struct RowsOfTurn {
+  alignas(128) float numbers[2 * Rows];
+  __device__ const float* lse() const { return numbers; }  // base 2
+  __device__ const float* delta() const { return numbers + Rows; }
+};
+
+// Which of a thread's values are weights of a row that does not see the key; by index, whatever the score is.
+struct Hidden {
+  int first_top, first_bottom, end_top, end_bottom;  // rows that see the thread's two keys, from its first column on
+  bool has_end;
+
+  __device__ __forceinline__ bool operator()(int i) const {
+    const int at = tile::col_of(i);
+    return at < ((i & 2) ? first_bottom : first_top) || (has_end && at >= ((i & 2) ? end_bottom : end_top));
+  }
+};
+
+// The mask rule for keys along rows and queries along columns, of one sequence.
+template <BwdVariant V>
+struct Sight : MaskRule<V.mask> {
+  __device__ Sight(const MaskParams& mask, const attn::Lengths& rows)
+      : MaskRule<V.mask>{rows.seq_kv, mask.top_left ? 0 : rows.seq_kv - rows.seq_q, mask.left, mask.right} {}
+
+  // key: of this thread's top values.
+  __device__ Hidden hidden(int key, int q_tile) const {
+    const int col = q_tile * V.tiles.q + tile::thread_col();
+    return {first(key) - col, first(key + 8) - col, this->end_row(key) - col, this->end_row(key + 8) - col,
+            V.mask == Mask::window};
+  }
+
+  // The q tiles without a mask for keys [key, key + keys).
+  __device__ Range<int> uncut(int key, int keys, const attn::Lengths& rows) const {
+    if (key + keys > rows.seq_kv) return {0, 0};
+    const int end = this->end_row(key);
+    return {(this->first_row(key + keys - 1) + V.tiles.q - 1) / V.tiles.q,
+            end >= rows.seq_q ? no_bound<int> : end / V.tiles.q};
+  }
+
+ private:
+  // No row sees what lies after the last key.
+  __device__ int first(int key) const { return key < this->keys ? this->first_row(key) : no_bound<int>; }
+};
+
+template <BwdVariant V>
+__device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv, int kv_tile,
+                             const attn::Lengths& rows) {
+  const int first_key = kv_tile * V.tiles.kv, last_key = min(first_key + V.tiles.kv, rows.seq_kv) - 1;
+  const auto tiles = Sight<V>(params.mask, rows).q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
+  const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(rows.q_first, sequence, V.tiles.q)
+                                                        : sequence * params.place.q_tiles;
+  return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, rows};
+}
+
+// With a causal mask the first keys are seen by most rows. Where CTAs add in order, the last keys come first: a tile of
+// queries meets its last keys, those on the diagonal, before the others, and nobody waits (docs/8-backward.md).
+template <BwdVariant V>
+constexpr bool last_keys_first = V.ordered && V.mask != Mask::none;
+
+template <BwdVariant V>
+struct FixedSchedule {
+  const BwdParams& params;
+
+  __device__ WorkItem find(int number) {
+    if (number >= params.order.items) return {.kv_tile = -1};
+    const Item item = item_at(params.order, number, last_keys_first<V>);
+    return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.q_tile,
+                       {0, params.seq_q, 0, params.seq_kv});
+  }
+  __device__ int items() const { return params.order.items; }
+};
+
+template <BwdVariant V>
+struct RaggedSchedule {
+  const BwdParams& params;
+  attn::Sequences<attn::TilesOf::kv, V.tiles.kv> sequences;
+
+  __device__ RaggedSchedule(const BwdParams& params)
+      : params(params),
+        sequences{params.ragged,   params.seq_q,         params.seq_kv,
+                  params.heads_kv, params.order.section, params.sequences} {}
+
+  __device__ WorkItem find(int number) {
+    attn::TileOfSequence found;
+    if (!sequences.find(number, found)) return {.kv_tile = -1};
+    const int last = (found.rows.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
+    const int kv_tile = last_keys_first<V> ? found.item.q_tile : last - found.item.q_tile;
+    return describe<V>(params, found.sequence, found.item.pair, kv_tile, found.rows);
+  }
+  // Valid once find() has found none.
+  __device__ int items() const { return sequences.items(); }
+};
+
+}  // namespace froghopper::bwd

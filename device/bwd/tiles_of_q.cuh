@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: which rows a q tile of the workspace holds; sums over a CTA.
+#pragma once
+#include "contract/bwd_params.h"
+#include "device/attn/lengths.cuh"
+
+namespace froghopper::bwd {
+
+struct TileOfQ {
+  int head, batch, first_row;  // of the tensors; the tile's first row
+  int row, rows;               // first row in its sequence; rows of the sequence
+};
+
+// A tile that belongs to no sequence has no rows: row >= rows.
+__device__ inline TileOfQ find_tile(const RaggedParams& ragged, const QTiles& place, int sequences, int seq_q,
+                                    int tile_q, bool is_ragged, int number) {
+  const int head = number % place.heads_q, at = number / place.heads_q;
+  const int* cu = is_ragged ? ragged.cu_q : nullptr;
+  if (!cu) {
+    const int sequence = at / place.q_tiles, row = at % place.q_tiles * tile_q;
+    const int rows = is_ragged ? attn::lengths_of(ragged, seq_q, /*seq_kv=*/0, sequence).seq_q : seq_q;
+    return {head, sequence, row, row, rows};
+  }
+  int sequence = 0;  // the last one whose first tile is not after this
+  for (int end = sequences; end - sequence > 1;) {
+    const int middle = (sequence + end) / 2;
+    (first_tile_of_packed(cu[middle], middle, tile_q) <= at ? sequence : end) = middle;
+  }
+  const attn::Lengths its = attn::lengths_of(ragged, seq_q, /*seq_kv=*/0, sequence);
+  const int row = (at - first_tile_of_packed(its.q_first, sequence, tile_q)) * tile_q;
+  return {head, 0, its.q_first + row, row, its.seq_q};
+}
+
+// In thread 0; in the same order in every run. All threads call it, once.
+template <int Warps>
+__device__ float sum_of_cta(float (&of_warp)[Warps], float mine) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) mine += __shfl_xor_sync(~0u, mine, apart);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
+  __syncthreads();
+  float sum = 0.f;
+  if (threadIdx.x == 0)
+    for (float x : of_warp) sum += x;
+  return sum;
+}
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: from scores to weights to dS, for the columns that a thread holds.
+#pragma once
+#include "device/attn/softmax.cuh"
+#include "device/bwd/schedule.cuh"
+#include "device/ptx/math.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/numbers.cuh"
+
+namespace froghopper::bwd {
+
+// One number a query row, for the columns that this thread holds of a tile with queries along columns.
+template <int Rows>
+struct RowValues {
+  float2 x[Rows / 8];
+
+  // In program order: the compiler may not move these loads behind a wgmma.
+  __device__ __forceinline__ void read(const float* from) {
+    const ptx::u32 first = ptx::smem_addr(from) + tile::thread_col() * 4;
+#pragma unroll
+    for (int i = 0; i < Rows / 8; ++i) x[i] = ptx::ld_shared_v2(first + i * 32);
+  }
+  __device__ __forceinline__ float of(int i) const { return i & 1 ? x[i / 4].y : x[i / 4].x; }
+};
+
+// s becomes the weights, p the weights rounded to T, for as many columns of queries as s has.
+//
+// weight = 2^(scaled score - lse). A row is far where the rounding of lse would show: lse has a last place of its own,
+// and the largest weight, near 2^0, would be off by as much. Exponents within the rounding of both, 2^-20 of lse, are
+// taken as 0: such keys cannot be told from the largest one. And no weight is above 1. Only masked turns ask, and where
+// a row is far all turns are masked.
+//
+// Softcap: s becomes weight (1 - t^2) with t = tanh(...), the slope that dS needs; p stays the weights.
+template <BwdVariant V, bool Masked>
+struct Weigh {
+  const BwdParams& params;
+  bool far;
+  Hidden hidden;
+
+  template <class T>
+  __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p,
+                                      const RowValues<V.tiles.q>& lse) const {
+    if constexpr (V.softcap) attn::cap(s, params.cap_scale);
+#pragma unroll
+    for (int i = 0; i < V.tiles.q / 2; i += 4) {
+      float w[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) w[j] = weight(s.x[i + j], lse.of(i + j), i + j);
+      tile::round_group<T>(p, i / 4, w);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) s.x[i + j] = V.softcap ? w[j] * (1.f - s.x[i + j] * s.x[i + j]) : w[j];
+    }
+  }
+
+ private:
+  __device__ __forceinline__ float weight(float score, float lse, int i) const {
+    float exponent = score * params.scale_log2 - lse;
+    if (Masked && far) {
+      const float rounding = fminf(fabsf(lse) * 0x1p-20f, 0x1p120f);  // finite where lse is not
+      exponent = fabsf(exponent) <= rounding ? 0.f : fminf(exponent, 0.f);
+    }
+    const float w = ptx::ex2_approx(exponent);
+    return Masked && hidden(i) ? 0.f : w;
+  }
+};
+
+// weights becomes dS = weights (dP - delta).
+template <int Rows>
+__device__ __forceinline__ void to_ds(tile::Accum<Rows>& weights, const tile::Accum<Rows>& dp,
+                                      const RowValues<Rows>& delta) {
+#pragma unroll
+  for (int i = 0; i < Rows / 2; ++i) weights.x[i] *= dp.x[i] - delta.of(i);
+}
+
+}  // namespace froghopper::bwd

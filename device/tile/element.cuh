@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/tile: the tags of device/ptx for the element types of the contract.
+#pragma once
+#include "contract/types.h"
+#include "device/ptx/mbarrier.cuh"
+
+namespace froghopper::tile {
+
+template <Dtype>
+struct Element;
+template <>
+struct Element<Dtype::bf16> {
+  using type = ptx::bf16;
+};
+template <>
+struct Element<Dtype::f16> {
+  using type = ptx::f16;
+};
+
+}  // namespace froghopper::tile

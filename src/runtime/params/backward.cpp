@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/params: the arguments of the kernels of the backward pass.
+#include "src/plan/backward.hpp"
+#include "src/runtime/params/params.hpp"
+#include "src/runtime/params/parts.hpp"
+
+namespace froghopper::runtime {
+
+namespace {
+
+QTiles place_of(const Problem& p, int tile_q) {
+  return {.heads_q = static_cast<int>(p.heads_q),
+          .q_tiles = static_cast<int>((p.seq_q + tile_q - 1) / tile_q),
+          .tiles = static_cast<int>(q_tiles_of(p, tile_q))};
+}
+
+GradTensor grad_of(const View& view, const Problem& p) {
+  return {.to = strided(view), .dim = static_cast<int>(view.dim), .add = p.accumulate ? 1 : 0};
+}
+
+Result<void> check_layouts(std::initializer_list<Named> tensors) {
+  for (const Named& tensor : tensors)
+    if (auto ok = check_layout(tensor); !ok) return ok;
+  return {};
+}
+
+}  // namespace
+
+Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step) {
+  const Problem& problem = run.plan.problem;
+  const Views& views = run.views;
+  const Workspace& workspace = run.plan.workspace;
+  if (auto ok = check_layouts({{"o", views.o}, {"grad_o", views.grad_o}}); !ok) return ok.failure();
+  DeltaParams params{};
+  params.o = strided(views.o);
+  params.grad_o = strided(views.grad_o);
+  params.lse = row_numbers(views.lse);
+  params.grad_lse = row_numbers(views.grad_lse);
+  params.sink = views.sink.as<float>();
+  params.rows = run.slice<float>(workspace.rows);
+  params.dq_sum = run.slice<float>(workspace.grad_q);
+  params.sink_parts = problem.sink ? run.slice<float>(workspace.grad_sink) : nullptr;
+  params.turn = problem.deterministic ? run.slice<unsigned int>(workspace.turns) : nullptr;
+  params.far = run.slice<unsigned int>(workspace.far);
+  params.tag = run.tag;
+  params.place = place_of(problem, step.tile_q);
+  params.sequences = static_cast<int>(problem.batch);
+  params.seq_q = static_cast<int>(problem.seq_q);
+  params.dim_v = static_cast<int>(problem.dim_v);
+  params.tile_q = step.tile_q;
+  params.dq_floats = dq_floats(step.tile_q, step.dim_qk);
+  params.ragged = lengths_of(problem, views);
+  return Params{params};
+}
+
+BwdParams plain_params(const Run& run, const BackwardStep& step) {
+  const Problem& problem = run.plan.problem;
+  const Views& views = run.views;
+  const Workspace& workspace = run.plan.workspace;
+  BwdParams params{};
+  params.dq_sum = run.slice<float>(workspace.grad_q);
+  params.turn = step.variant.ordered ? run.slice<unsigned int>(workspace.turns) : nullptr;
+  params.far = run.slice<unsigned int>(workspace.far);
+  params.grad_k = grad_of(views.grad_k, problem);
+  params.grad_v = grad_of(views.grad_v, problem);
+  params.place = place_of(problem, step.variant.tiles.q);
+  params.heads_kv = static_cast<int>(problem.heads_kv);
+  params.heads_per_kv = static_cast<int>(problem.heads_q / problem.heads_kv);
+  params.sequences = static_cast<int>(problem.batch);
+  params.seq_q = static_cast<int>(problem.seq_q);
+  params.seq_kv = static_cast<int>(problem.seq_kv);
+  params.mask = mask_of(problem);
+  params.scale = problem.scale;
+  const ScaleParams scale = scale_of(problem);
+  params.scale_log2 = scale.scale_log2;
+  params.cap_scale = scale.cap_scale;
+  params.ragged = lengths_of(problem, views);
+  params.order = step.order;
+  params.queue = {run.slice<unsigned long long>(workspace.tickets), run.tag};
+  return params;
+}
+
+Result<Params> make_params(const Driver& driver, const Run& run, const BackwardStep& step) {
+  const Views& views = run.views;
+  const BwdVariant& v = step.variant;
+  BwdParams params = plain_params(run, step);
+  if (auto ok = check_layouts({{"grad_k", views.grad_k}, {"grad_v", views.grad_v}}); !ok) return ok.failure();
+  const void* const stand_in = views.k.data;  // k is never empty in a launch of this step
+  const struct {
+    Named tensor;
+    int rows;
+    TmaMap* map;
+    MapUnits* units;
+  } maps[] = {{{"q", views.q}, v.tiles.q, &params.q, &params.ragged.q},
+              {{"k", views.k}, v.tiles.kv, &params.k, &params.ragged.k},
+              {{"v", views.v}, v.tiles.kv, &params.v, &params.ragged.v},
+              {{"grad_o", views.grad_o}, v.tiles.q, &params.grad_o, &params.grad_o_units}};
+  for (const auto& [tensor, rows, map, units] : maps) {
+    const auto encoded = set_map(driver, v.ragged, tensor, rows, stand_in, *map);
+    if (!encoded) return encoded.failure();
+    *units = *encoded;
+  }
+  const auto* const rows = run.slice<float>(run.plan.workspace.rows);
+  const int64_t tiles = int64_t{params.place.tiles} * params.place.heads_q;
+  const View of_workspace{.data = run.workspace, .element = Element::f32};
+  if (auto ok = encode(driver, {"workspace", of_workspace}, dense_rows(rows, tiles, 2 * v.tiles.q), params.rows); !ok)
+    return ok.failure();
+  return Params{params};
+}
+
+Result<Params> make_params(const Driver&, const Run& run, const GradQStep& step) {
+  const Problem& problem = run.plan.problem;
+  const Views& views = run.views;
+  if (auto ok = check_layouts({{"grad_q", views.grad_q}}); !ok) return ok.failure();
+  GradQParams params{};
+  params.dq_sum = run.slice<float>(run.plan.workspace.grad_q);
+  params.sink_parts = run.slice<float>(run.plan.workspace.grad_sink);
+  params.grad_q = grad_of(views.grad_q, problem);
+  params.grad_k = grad_of(views.grad_k, problem);
+  params.grad_v = grad_of(views.grad_v, problem);
+  params.grad_sink = views.grad_sink.as<float>();
+  params.place = place_of(problem, step.variant.tile_q);
+  params.heads_kv = static_cast<int>(problem.heads_kv);
+  params.sequences = static_cast<int>(problem.batch);
+  params.seq_q = static_cast<int>(problem.seq_q);
+  params.seq_kv = static_cast<int>(problem.seq_kv);
+  params.total_kv = static_cast<int>(problem.total_kv);
+  params.scale = problem.scale;
+  params.ragged = lengths_of(problem, views);
+  return Params{params};
+}
+
+}  // namespace froghopper::runtime

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/params: what the arguments of several kinds of kernels are made of.
+#include "src/runtime/params/parts.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <numbers>
+#include <random>
+
+#include "contract/mask.h"
+
+namespace froghopper::runtime {
+
+namespace {
+
+int window_bound(int64_t keys) {
+  return keys == all_keys ? no_bound<int> : static_cast<int>(std::min<int64_t>(keys, no_bound<int>));
+}
+
+}  // namespace
+
+unsigned int next_tag() {
+  static std::atomic<unsigned int> tag{std::random_device{}()};
+  unsigned int mine = 0;
+  while (mine == 0) mine = tag.fetch_add(1, std::memory_order_relaxed);
+  return mine;
+}
+
+MaskParams mask_of(const Problem& problem) {
+  return {.left = window_bound(problem.window_left),
+          .right = window_bound(problem.window_right),
+          .top_left = problem.align == FH_TOP_LEFT ? 1 : 0};
+}
+
+ScaleParams scale_of(const Problem& problem) {
+  const double log2e = std::numbers::log2e, scale = problem.scale, cap = problem.softcap;
+  return {static_cast<float>((cap > 0 ? cap : scale) * log2e),
+          cap > 0 ? static_cast<float>(2 * log2e * scale / cap) : 0};
+}
+
+RaggedParams lengths_of(const Problem& problem, const Views& views) {
+  RaggedParams ragged{};
+  ragged.cu_q = views.cu_seqlens_q.as<int>();
+  ragged.cu_kv = views.cu_seqlens_kv.as<int>();
+  ragged.used_q = views.seqused_q.as<int>();
+  ragged.used_kv = views.seqused_kv.as<int>();
+  ragged.total_q = static_cast<int>(problem.total_q);
+  return ragged;
+}
+
+StridedTensor strided(const View& view) {
+  const int64_t bytes = size_of(view.element);
+  return {view.data, view.stride_batch * bytes, view.stride_head * bytes, view.stride_seq * bytes};
+}
+
+Result<MapUnits> set_map(const Driver& driver, bool ragged, const Named& tensor, int rows, const void* stand_in,
+                         TmaMap& map) {
+  const auto shape = ragged ? ragged_shape(tensor, rows, stand_in) : fixed_shape(tensor, rows, stand_in);
+  if (!shape) return shape.failure();
+  if (auto ok = encode(driver, tensor, *shape, map); !ok) return ok.failure();
+  return shape->units;
+}
+
+RowNumbers row_numbers(const View& view) { return {view.as<float>(), view.stride_batch, view.stride_head}; }
+
+}  // namespace froghopper::runtime

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/params: what the arguments of several kinds of kernels are made of.
+#pragma once
+#include "contract/parts.h"
+#include "src/problem/tensors.hpp"
+#include "src/runtime/tensor_map.hpp"
+
+namespace froghopper::runtime {
+
+// Tells what this run writes into the workspace from what was there before. It starts at random, so that two
+// processes, or two copies of the library, that use one workspace in turn do not count alike. Never 0.
+unsigned int next_tag();
+
+MaskParams mask_of(const Problem&);
+
+// s' = scale s, or cap tanh(scale s / cap) with tanh(x) = 1 - 2 / (e^(2x) + 1); both enter 2^x instead of e^x.
+struct ScaleParams {
+  float scale_log2, cap_scale;
+};
+ScaleParams scale_of(const Problem&);
+
+RaggedParams lengths_of(const Problem&, const Views&);  // without the units of maps
+
+StridedTensor strided(const View&);
+RowNumbers row_numbers(const View&);
+
+// Encodes the map of a tensor whose boxes have so many rows. stand_in: the address of empty tensors, never read.
+Result<MapUnits> set_map(const Driver&, bool ragged, const Named&, int rows, const void* stand_in, TmaMap&);
+
+}  // namespace froghopper::runtime
