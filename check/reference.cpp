@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: the oracle's answers, for all rows or, where that would take minutes, for some of them. Some rows of gradients:
-// groups.cpp.
+// check: the oracle's answers, for all rows or, where that would take minutes, for some of them. Some rows of
+// gradients: groups.cpp.
 #include <algorithm>
 #include <cmath>
 

@@ -16,7 +16,8 @@ struct Line {
   std::string text;
 };
 
-// The lines that are cases; backward: those of the forward pass too, whose gradients are as good a test. One that is malformed fails in its own test, by name.
+// The lines that are cases; backward: all of them, since a case of the forward pass is one of its gradients too. One
+// that is malformed fails in its own test, by name.
 inline std::vector<Line> case_lines(bool backward) {
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(FROGHOPPER_SOURCE_DIR "/tests/cases")) {
