@@ -15,7 +15,7 @@ import unittest.mock
 
 try: import torch
 except ImportError as missing:
-    print(f"skipped: {missing}")
+    print(f"Skipped\nbench/compare.py needs PyTorch: {missing}\n\n")  # as GoogleTest says it, for test_summary.py
     sys.exit(77)
 
 sys.dont_write_bytecode = True
