@@ -52,7 +52,8 @@ def main():
         for kind in KINDS:
             cell = contenders.Cell.make(library, line, a.device)
             draw(cell, kind)
-            layers = gradients.froghopper(cell, library, target)
+            try: layers = gradients.froghopper(cell, library, target)
+            except Error as refusal: sys.exit(f"grad_errors.py: {line}: {refusal}")
             for offer in offers: layers.update(offer(cell))
             errors, wrong = errors_of(cell, layers)
             print_errors(f"{line}, {kind}", errors)
@@ -61,7 +62,8 @@ def main():
 
 
 def small(line, rows):
-    """A problem of the same kind with few rows."""
+    """A problem of the same kind with few rows, whose gradients are written and not added."""
+    line = re.sub(r" acc\b", "", line)
     if "varlen" in line.split():
         lens = [rows, rows // 3, rows // 7, 16]
         new = dict(b=len(lens), sq=rows, skv=rows, tq=sum(lens), tkv=sum(lens))

@@ -106,6 +106,27 @@ class Compare(unittest.TestCase):
         self.assertEqual(times, [])
 
 
+class GradErrors(unittest.TestCase):
+    def test_small_problems_write_their_gradients(self):
+        self.assertEqual(grad_errors.small("bwd bf16 b9 hq4 hkv2 sq77 skv77 d64 causal det acc", 16),
+                         "bwd bf16 b2 hq4 hkv2 sq16 skv16 d64 causal det")
+
+    def test_every_kind_of_inputs_has_its_lines(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            json_lines = pathlib.Path(folder, "errors")
+            argv = ["grad_errors.py", "--library", LIBRARY, "--device", "cpu", "--rivals", "torch", "--json",
+                    str(json_lines), DENSE]
+            stack.enter_context(unittest.mock.patch.object(sys, "argv", argv))
+            stack.enter_context(unittest.mock.patch.object(gradients, "froghopper", ours))
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            grad_errors.main()
+            errors = [json.loads(line) for line in json_lines.read_text().splitlines()]
+        self.assertEqual([(e["data"], e["impl"]) for e in errors],
+                         [(kind, impl) for kind in ("normal", "outliers")
+                          for impl in ("froghopper", "froghopper_det", "torch", "standard")])
+        self.assertLess(max(e[name] for e in errors for name in grad_errors.GRADS), 1e-5)
+
+
 class Rivals(unittest.TestCase):
     """PyTorch's own attention, called as its CUDA backends are."""
 
