@@ -2,7 +2,8 @@
 """The pictures of the results: speed by length, one panel for every kind of problem, one picture a machine.
 
 Rows of panels are masks, columns are types and head dims; after four columns come new rows. The figure above each
-point of froghopper is its ratio to the fastest rival of that cell, in its own turn group.
+point of froghopper is its ratio to the fastest rival of that cell, in its own turn group. Of the deterministic forms
+ours alone is drawn, with dashes.
 """
 import re
 
@@ -14,14 +15,14 @@ import matplotlib.pyplot as plt  # noqa: E402  after the backend is chosen
 from matplotlib import patheffects  # noqa: E402
 
 INK, FAINT = "#1c2321", "#d9ddd9"
-COLORS = {"froghopper": "#1b7f3b", "cudnn": "#5b6ee1", "fa3": "#d9662b", "fa2": "#a07cc5", "fa4": "#c2a000",
-          "torch": "#d9662b"}
+COLORS = {"froghopper": "#1b7f3b", "froghopper_det": "#1b7f3b", "cudnn": "#5b6ee1", "fa3": "#d9662b",
+          "fa2": "#a07cc5", "fa4": "#c2a000", "torch": "#d9662b"}
 SPARE = ("#4aa3b5", "#8c6d4f", "#b04a6f")
 ACROSS = 4  # panels side by side, as wide as a page shows legibly
-MARKS = {"froghopper": "o", "cudnn": "s", "fa3": "^", "fa2": "v", "fa4": "D", "torch": "^"}
+MARKS = {"froghopper": "o", "froghopper_det": "o", "cudnn": "s", "fa3": "^", "fa2": "v", "fa4": "D", "torch": "^"}
 
 
-def draw(machine, tables, path):
+def draw(title, tables, path):
     """Writes the picture and returns its path; None where there is nothing to compare."""
     panels = {panel_of(title): cells for title, cells in records.worth_drawing(tables).items()}
     if not panels: return None
@@ -42,7 +43,7 @@ def draw(machine, tables, path):
     for axis in (a for row in axes for a in row if not a.lines): axis.set_visible(False)
     for axis in axes[-1]: axis.set_xlabel("rows of queries and of keys", fontsize=10)
     # The second line of the title is room for the legend, which is 0.4 inches below the top.
-    figure.suptitle(f"Attention forward, {machine}\n", fontsize=14, color=INK, fontweight="bold", x=0.012, ha="left")
+    figure.suptitle(f"Attention {title}\n", fontsize=14, color=INK, fontweight="bold", x=0.012, ha="left")
     figure.legend(*legend_of(axes), loc="upper left", bbox_to_anchor=(0.003, 1 - 0.32 / size[1]), ncols=6,
                   frameon=False, fontsize=11)
     figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)
@@ -53,12 +54,14 @@ def draw(machine, tables, path):
 
 def draw_panel(axis, cells, unit):
     columns = [c.column() for c in cells]
-    impls = dict.fromkeys(i for c in cells for i in c.best if i not in records.OLDER_BUILDS)
+    deterministic = records.OURS + records.DETERMINISTIC
+    impls = dict.fromkeys(i for c in cells for i in [*c.rivals(), records.OURS, deterministic] if i in c.best)
     for number, impl in enumerate(sorted(impls, key=lambda i: i == records.OURS)):
         ours = impl == records.OURS
         points = [(x, c.best[impl]["tflops"] * unit[1]) for x, c in enumerate(cells) if impl in c.best]
         axis.plot(*zip(*points), color=COLORS.get(impl, SPARE[number % len(SPARE)]), marker=MARKS.get(impl, "X"),
-                  linewidth=2.6 if ours else 1.5, markersize=6 if ours else 4.5, label=impl, zorder=3 if ours else 2)
+                  linewidth=2.6 if ours else 1.5, markersize=6 if ours else 4.5, label=impl, zorder=3 if ours else 2,
+                  linestyle="--" if impl == deterministic else "-")
     for x, cell in enumerate(cells):
         if ratio := cell.ratio(cell.rivals()):
             axis.annotate(f"{ratio:.2f}x", (x, max(r["tflops"] for r in cell.best.values()) * unit[1]), xytext=(0, 7),

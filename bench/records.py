@@ -13,6 +13,7 @@ import statistics
 KEYS = ("problem", "pass", "impl", "plan", "ms", "spread", "tflops", "gbps", "sm_clock_mhz", "gpu", "driver",
         "commit", "date", "turn_group")
 OURS = "froghopper"
+DETERMINISTIC = "_det"      # ends the name of an implementation that gives the same bits in every run
 OLDER_BUILDS = ("sketch",)  # our own, shown in docs/results.md; not rivals
 HOST = "host: "             # plans of host cost, from `froghopper bench --host`
 
@@ -29,12 +30,16 @@ class Cell:
         t = self.tokens()
         return t["sq"] if t["sq"] == t["skv"] else f"{t['sq']} x {t['skv']}"
 
-    def rivals(self): return {i: r for i, r in self.best.items() if i != OURS and i not in OLDER_BUILDS}
+    def rivals(self, ending=""):
+        """Those whose names end so: without an ending, all but the deterministic ones."""
+        def wanted(impl):
+            return impl.endswith(ending) if ending else not impl.endswith(DETERMINISTIC)
+        return {i: r for i, r in self.best.items() if i != OURS + ending and i not in OLDER_BUILDS and wanted(i)}
 
-    def ratio(self, impls):
+    def ratio(self, impls, ours=OURS):
         """Speed of froghopper over that of the fastest of these; None where one side is missing."""
         times = [self.best[i]["ms"] for i in impls if i in self.best]
-        return min(times) / self.best[OURS]["ms"] if times else None
+        return min(times) / self.best[ours]["ms"] if times and ours in self.best else None
 
 
 def read(paths):
@@ -51,11 +56,14 @@ def read(paths):
     return records
 
 
-def machines_of(records):
+def is_packed(problem): return " : " in problem  # its lengths come after the colon
+
+
+def machines_of(records, kind="fwd", packed=False):
     """{machine: {table title: [Cell]}}, the fastest machine first, tables as the files have them, cells by length."""
     groups = collections.defaultdict(lambda: collections.defaultdict(list))
     for r in records:
-        if r["pass"] == "fwd" and not r["plan"].startswith(HOST):
+        if r["pass"] == kind and is_packed(r["problem"]) == packed and not r["plan"].startswith(HOST):
             groups[machine_of(r), r["problem"]][r["turn_group"]].append(r)
     machines = {}
     for (machine, problem), by_group in groups.items():

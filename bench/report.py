@@ -11,12 +11,16 @@ What is read, what is divided by what, and which turn group is shown: bench/reco
 import argparse
 import pathlib
 import re
+import statistics
 import sys
 
 import side_tables
-from records import (HOST, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read, short_title, unit_of,
-                     worth_drawing)
+from records import (DETERMINISTIC, HOST, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read,
+                     short_title, unit_of, worth_drawing)
 
+LAYER = "fwd+bwd"
+PASSES = {"fwd": "forward", "bwd": "backward", LAYER: "forward and backward of one layer"}
+DRAWN = ("fwd", "bwd")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
@@ -36,43 +40,38 @@ def main():
 
 
 def write(a, records):
-    machines = machines_of(records)
+    passes = {kind: machines_of(records, kind) for kind in PASSES}
     readme, results = a.root / "README.md", a.root / "docs/results.md"
     host = newest_host_costs(records)
     errors = side_tables.read_errors(sorted((a.root / "bench/results/errors").glob("*.jsonl")))
     few = read(sorted((a.root / "bench/results/few_items").glob("*.jsonl")))
-    wanted = {readme: between_markers(readme.read_text(), short_report(machines, host, errors)),
-              results: long_report(machines, host, errors, few)}
+    grads = side_tables.read_errors(sorted((a.root / "bench/results/grad_errors").glob("*.jsonl")))
+    packed = machines_of(records, "bwd", packed=True)
+    wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors)),
+              results: long_report(passes, host, errors, few, packed, grads)}
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if a.check:
         if stale: print(f"report.py: {', '.join(stale)} not up to date; run bench/report.py", file=sys.stderr)
         return 1 if stale else 0
     for path, text in wanted.items(): path.write_text(text)
-    if machines and not a.no_plots:
+    if any(passes.values()) and not a.no_plots:
         import plots
-        for machine, tables in machines.items():
-            if drawn := plots.draw(machine, tables, a.root / "docs" / picture_name(machine)): print(drawn)
+        for kind in DRAWN:
+            for machine, tables in passes[kind].items():
+                path = a.root / "docs" / picture_name(machine, kind)
+                if drawn := plots.draw(f"{PASSES[kind]}, {machine}", tables, path): print(drawn)
     return 0
 
 
 # From cells to text.
 
-def short_report(machines, host, errors=()):
-    """For the README: one table a machine, a row for every kind of problem, speed and ratio in one field."""
+def short_report(passes, host, errors=()):
+    """For the README: one table a machine and pass, a row for every kind of problem, speed and ratio in one field."""
     parts = []
-    for machine, tables in machines.items():
-        wide = {title: cells for title, cells in tables.items() if len(cells) > 1}
-        if not wide: continue
-        rivals = sorted({i for cells in wide.values() for c in cells for i in c.rivals()})
-        among = f"the fastest of {', '.join(rivals)}" if len(rivals) > 1 else "".join(rivals)
-        against = f", in brackets the ratio to {among}, timed in turns" if rivals else ""
-        amx = f"; {said}" if (said := amx_in_torch(wide)) else ""
-        parts.append(f"**{machine}**, forward, {unit_of(wide)[0]}{against}{amx}:")
-        columns = columns_of(wide.values())
-        rows = [[short_title(title)] + [short_field(by_column(cells).get(c), unit_of(wide)) for c in columns]
-                for title, cells in wide.items()]
-        parts.append(markdown([["rows and keys"] + columns] + rows))
-        if worth_drawing(tables): parts.append(f"![speed by length](docs/{picture_name(machine)})")
+    for kind in DRAWN:
+        for machine, tables in passes[kind].items():
+            parts += short_tables(machine, kind, tables)
+            if kind == "bwd": parts += said_of_backward(tables, passes[LAYER].get(machine, {}))
     if errors:
         parts.append(side_tables.errors_heading(errors) + ":")
         parts.append(markdown(side_tables.error_rows(errors, [side_tables.PAPER])))
@@ -82,37 +81,85 @@ def short_report(machines, host, errors=()):
     return "\n\n".join(parts) or "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them."
 
 
-def long_report(machines, host, errors=(), few=()):
+def short_tables(machine, kind, tables):
+    wide = {title: cells for title, cells in tables.items() if len(cells) > 1}
+    if not wide: return []
+    rivals = sorted({i for cells in wide.values() for c in cells for i in c.rivals()})
+    among = f"the fastest of {', '.join(rivals)}" if len(rivals) > 1 else "".join(rivals)
+    against = f", in brackets the ratio to {among}, timed in turns" if rivals else ""
+    amx = f"; {said}" if (said := amx_in_torch(wide)) else ""
+    columns = columns_of(wide.values())
+    rows = [[short_title(title)] + [short_field(by_column(cells).get(c), unit_of(wide)) for c in columns]
+            for title, cells in wide.items()]
+    parts = [f"**{machine}**, {PASSES[kind]}, {unit_of(wide)[0]}{against}{amx}:",
+             markdown([["rows and keys"] + columns] + rows)]
+    if worth_drawing(tables): parts.append(f"![speed by length](docs/{picture_name(machine, kind)})")
+    return parts
+
+
+def said_of_backward(tables, layers):
+    """One paragraph: the deterministic form, and forward and backward together."""
+    ours = OURS + DETERMINISTIC
+    of_itself = [c.ratio([OURS], ours) for cells in tables.values() for c in cells]
+    of_rivals = [c.ratio(c.rivals(DETERMINISTIC), ours) for cells in tables.values() for c in cells]
+    together = [c.ratio(c.rivals()) for cells in layers.values() for c in cells]
+    said = []
+    if span := span_of(of_itself): said.append(f"Bit-equal from run to run (`det`) it has {span} of that speed")
+    if said and (span := span_of(of_rivals)): said[0] += f", {span} times that of the fastest deterministic rival"
+    if span := span_of(together):
+        said.append(f"Forward and backward of one layer together: {span} times the best rival")
+    return [". ".join(said) + "."] if said else []
+
+
+def span_of(ratios):
+    """"0.91 to 1.20, median 1.05"; "" where there is none."""
+    known = sorted(x for x in ratios if x)
+    return f"{known[0]:.2f} to {known[-1]:.2f} (median {statistics.median(known):.2f})" if known else ""
+
+
+def long_report(passes, host, errors=(), few=(), packed=None, grads=()):
     parts = ["# Results", "Written by bench/report.py from the lines of bench/results; do not edit. How times are "
-             "taken: bench/compare.py. What FLOPs are counted (causal as half): bench/work.py. A ratio stands only "
-             "between measurements that ran in turns (one turn group)."]
-    for machine, tables in machines.items():
-        parts.append(f"## {machine}")
-        if amx := amx_in_torch(tables): parts.append(f"{amx[0].upper()}{amx[1:]}.")
-        unit = unit_of(tables)
-        for title, cells in tables.items():
-            parts.append(f"### {title}" if len(cells) > 1 else f"### {cells[0].problem}")
-            parts.append(markdown(long_table(cells, unit)))
-            parts.append(origin_of(cells))
+             "taken: bench/compare.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
+             "bench/work.py. A ratio stands only between measurements that ran in turns (one turn group)."]
+    for kind, machines in passes.items():
+        for machine, tables in machines.items():
+            parts.append(f"## {machine}" if kind == "fwd" else f"## {machine}, {PASSES[kind]}")
+            if amx := amx_in_torch(tables): parts.append(f"{amx[0].upper()}{amx[1:]}.")
+            unit = unit_of(tables)
+            for title, cells in tables.items():
+                parts.append(f"### {title}" if len(cells) > 1 else f"### {cells[0].problem}")
+                parts.append(markdown(long_table(cells, unit)))
+                parts.append(origin_of(cells))
+    for machine, tables in (packed or {}).items():
+        parts += [f"## {machine}, backward of packed sequences", f"{unit_of(tables)[0]}; "
+                  f"{side_tables.ABSENT}: that implementation computes no packed backward, or not this one. "
+                  "FlashAttention-3's is not in the library that is timed.",
+                  markdown(side_tables.packed_rows(tables))]
     if few: parts += ["## Little work", "TFLOP/s, in brackets the ratio to the best rival, timed in turns.",
                       markdown(side_tables.few_items_rows(few))]
     if errors: parts += ["## Errors", side_tables.errors_heading(errors) + ".",
                          "`outliers` are the inputs of the FlashAttention-3 paper's table: N(0, 1) + N(0, 100) "
                          "Bernoulli(0.001); the others make rows more and more peaked. Made by bench/errors.py.",
                          markdown(side_tables.error_rows(errors, dict.fromkeys(r["data"] for r in errors)))]
+    if grads: parts += ["## Errors of gradients", side_tables.GRAD_ERRORS,
+                        markdown(side_tables.grad_error_rows(grads))]
     if host: parts += ["## Host cost of one call", markdown(host_table(host))]
     return "\n\n".join(parts) + "\n"
 
 
 def long_table(cells, unit):
-    impls = dict.fromkeys(i for c in cells for i in sorted(c.best, key=lambda i: (i != OURS, i in OLDER_BUILDS, i)))
+    mine = OURS + DETERMINISTIC
+    order = {i: (i not in (OURS, mine), i in OLDER_BUILDS, i) for c in cells for i in c.best}
+    impls = sorted(order, key=order.get)
     rows = [[unit[0]] + [c.column() for c in cells]]
     for impl in impls:
         rows.append([impl] + [speed(c.best[impl], unit) if impl in c.best else "" for c in cells])
-    rivals = [i for i in impls if i != OURS and i not in OLDER_BUILDS]
-    for label, among in [("best rival", rivals)] + [(i, [i]) for i in impls if i in OLDER_BUILDS]:
-        ratios = [c.ratio(among) for c in cells]
-        if any(ratios): rows.append([f"froghopper / {label}"] + [f"**{x:.2f}**" if x else "" for x in ratios])
+    ratios = {f"{OURS} / best rival": [c.ratio(c.rivals()) for c in cells]}
+    ratios |= {f"{OURS} / {i}": [c.ratio([i]) for c in cells] for i in impls if i in OLDER_BUILDS}
+    ratios |= {f"{mine} / best such rival": [c.ratio(c.rivals(DETERMINISTIC), mine) for c in cells],
+               f"{mine} / {OURS}": [c.ratio([OURS], mine) for c in cells]}
+    for label, row in ratios.items():
+        if any(row): rows.append([label] + [f"**{x:.2f}**" if x else "" for x in row])
     rows.append(["ms"] + [f"{c.best[OURS]['ms']:.4g}" for c in cells])
     rows.append(["spread %"] + [f"{c.best[OURS]['spread']:.1f}" for c in cells])
     rows.append(["GB/s"] + [f"{c.best[OURS]['gbps']:.0f}" for c in cells])
@@ -125,7 +172,7 @@ def origin_of(cells):
     """Whose figures these are: kernels, versions, commits, dates."""
     def listed(values): return ", ".join(dict.fromkeys(v for v in values if v))
     ours = [c.best[OURS] for c in cells]
-    theirs = [f"{r['impl']}: {r['plan']}" for c in cells for i, r in c.best.items() if i != OURS]
+    theirs = [f"{r['impl']}: {plan_name(r['plan'])}" for c in cells for i, r in c.best.items() if i != OURS]
     days = sorted({r["date"][:10] for r in ours})
     beside = f"Beside {listed(theirs)}. " if theirs else ""
     driver = f", driver {listed(r['driver'] for r in ours)}" if any(r["driver"] for r in ours) else ""
@@ -140,7 +187,7 @@ def host_table(records):
 
 def plan_name(plan):
     """The kernel's name alone: grid and order change with every length."""
-    return plan.split(" ")[0] if plan.startswith("fwd.") else plan
+    return plan.split(" ")[0] if plan.startswith(("fwd.", "bwd.")) else plan
 
 
 def speed(record, unit): return f"{record['tflops'] * unit[1]:.0f}"
@@ -171,8 +218,9 @@ def between_markers(text, new):
     return f"{head}{BEGIN}\n{new}\n{END}{tail}"
 
 
-def picture_name(machine):
-    return "results_" + re.sub(r"[^a-z0-9]+", "_", machine.lower()).strip("_") + ".png"
+def picture_name(machine, kind="fwd"):
+    which = "" if kind == "fwd" else f"{kind}_"
+    return f"results_{which}" + re.sub(r"[^a-z0-9]+", "_", machine.lower()).strip("_") + ".png"
 
 
 if __name__ == "__main__":

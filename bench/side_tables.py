@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables beside those of speed by length: errors of o (bench/results/errors, from bench/errors.py) and problems with
-little work (bench/results/few_items, from bench/compare.py with bench/suites/few_items.txt)."""
+"""Tables beside those of speed by length: errors of o (bench/results/errors, from bench/errors.py), errors of gradients
+(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), packed sequences, and problems with little
+work (bench/results/few_items, from bench/compare.py with bench/suites/few_items.txt)."""
 import json
+import re
 
-from records import machine_of, machines_of, unit_of
+from records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
 
+ABSENT = "-"
 PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
 
 
@@ -64,3 +67,44 @@ def few_field(cell):
     ratio = cell.ratio(cell.rivals())
     return f"{cell.best['froghopper']['tflops']:.0f}" + (f" ({ratio:.2f})" if ratio else "")
 
+
+GRAD_ERRORS = ("Of grad_q, grad_k and grad_v against fp64, in thousandths: the norm of the difference over that of the "
+               "exact gradient. `standard` is the same computation in the type of the inputs, one matrix product after "
+               "the other. Made by bench/compare.py and bench/grad_errors.py.")
+
+
+def grad_error_rows(errors):
+    """A row a problem and kind of inputs, a column an implementation."""
+    impls = dict.fromkeys(r["impl"] for r in errors if not r["impl"].endswith(DETERMINISTIC))
+    fields = {(r["problem"], r["data"], r["impl"]): grad_error_field(r) for r in errors}
+    rows = [["problem", "inputs", *impls]]
+    for problem, data in dict.fromkeys((r["problem"], r["data"]) for r in errors):
+        rows.append([f"`{problem}`", data] + [fields.get((problem, data, impl), ABSENT) for impl in impls])
+    return rows
+
+
+def grad_error_field(record):
+    return ", ".join(f"{1e3 * record[name]:.2f}" for name in ("grad_q", "grad_k", "grad_v"))
+
+
+def packed_rows(tables):
+    """A row a problem, a column an implementation, ours first, and last our ratio to the best rival."""
+    cells = [c for cells in tables.values() for c in cells]
+    ours = (OURS, OURS + DETERMINISTIC)
+    impls = sorted({i for c in cells for i in c.best}, key=lambda i: (i not in ours, i))
+    factor = unit_of(tables)[1]
+    rows = [["problem", *impls, f"{OURS} / best rival"]]
+    for c in cells:
+        speeds = [f"{c.best[i]['tflops'] * factor:.0f}" if i in c.best else ABSENT for i in impls]
+        ratio = c.ratio(c.rivals())
+        rows.append([packed_title(c.problem), *speeds, f"**{ratio:.2f}**" if ratio else ""])
+    return rows
+
+
+def packed_title(problem):
+    """"bwd bf16 b2 hq4 hkv2 ... : lens_q=300,100" -> "bf16 hq4 hkv2 d64 causal, 2 sequences of 100 to 300 rows, 400 in
+    all"."""
+    line, _, lens = problem.partition(" : lens_q=")
+    lens = [int(n) for n in lens.split(",")]
+    words = [w for w in line.split()[1:] if not re.fullmatch(r"(b|sq|skv|tq|tkv)\d+|varlen", w)]
+    return f"{' '.join(words)}, {len(lens)} sequences of {min(lens)} to {max(lens)} rows, {sum(lens)} in all"

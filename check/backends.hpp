@@ -18,10 +18,15 @@ Failure last_failure(fh_status);  // with the text of fh_last_error
 Result<std::vector<double>> run_on_cpu(const fh_plan*, Inputs&, int repeats = 1);
 Result<std::vector<double>> run_on_gpu(const fh_plan*, Inputs&, int repeats = 1);
 
-// Runs the plan on the inputs from NaN again and again, in ways that must not change a bit: from garbage in the
+// Gradients may be added up in any order, unless the problem is deterministic.
+inline bool bit_equal(const Problem& p) { return !p.backward() || p.deterministic; }
+
+// Runs the plan on the inputs from NaN again and again, in ways that must not change the result: from garbage in the
 // workspace, twice from a graph of one call, which must not depend on what the run before left there, and with other
-// garbage. The first result is left in the blocks. "": all are equal; else which is not, and where.
-Result<std::string> run_in_many_ways_on_gpu(const fh_plan*, const Problem&, Inputs&);
+// garbage. "": all is well; else what is not, and where. Where results are bit-equal, the first is left in the blocks
+// and the others are compared with it. Else `look` sees each of them in the blocks, and says what is wrong with it.
+Result<std::string> run_in_many_ways_on_gpu(const fh_plan*, const Problem&, Inputs&,
+                                            const std::function<std::string()>& look);
 
 // Copies of all blocks of the inputs, gaps and guard zones included, in the memory of a GPU.
 struct OnGpu {

@@ -15,7 +15,8 @@ namespace froghopper::check {
 //   used_q=... used_kv=...        seqused; with one of them alone, all rows of the other side count
 //   data=NAME                     how inputs are drawn: normal (default), times4, huge, ... see data.cpp
 //   layout=NAME                   bshd (default), bhsd, padded, ...: strides of the tensors, see layout.cpp
-//   rows=sample                   compare some hundred rows with the oracle, not all: for problems too large for it
+//   rows=sample                   compare some rows with the oracle, not all: for problems too large for it. Of a
+//                                 backward problem all rows of some key heads of some sequences
 //   only=cpu | only=gpu           the backend that the case is for
 struct Case {
   Problem problem;
@@ -30,7 +31,7 @@ Result<std::vector<Case>> read_cases(const std::string& path);  // a failure nam
 
 // Host memory for a case. Every tensor has a block of its own with guard zones around it. Guard zones, gaps between
 // rows and everything no key or query occupies hold bytes 0xff, which are NaN in all three types; tensors that are
-// written hold nothing else.
+// written hold nothing else. Tensors that are added to hold numbers in all their rows.
 struct Inputs {
   using Block = std::vector<unsigned char>;
   // By index in froghopper::tensors(); empty where the problem has no such tensor.
@@ -43,7 +44,16 @@ struct Inputs {
   // The same tensors in copies of the blocks that begin at these addresses.
   fh_tensors at(const std::vector<void*>& begins) const;
 };
-std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed);
+
+// Where o and lse of a backward problem come from.
+enum class FirstPass {
+  exact,    // the oracle, rounded; the library on the CPU where rows=sample says that the oracle would take too long
+  missing,  // they hold NaN: whoever runs the problem computes them first
+};
+std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed, FirstPass = FirstPass::exact);
+
+// Those of the tensors that the problem uses: of a backward problem's, what its forward problem takes.
+fh_tensors tensors_of(const Problem&, const fh_tensors&);
 
 // How far one written tensor is from the exact one. "allowed" is the bound of the measure before it, see compare.cpp
 // for its derivation.
@@ -52,7 +62,8 @@ struct Measures {
   double error = 0, plain_error = 0,
          allowed = 0;                      // largest |x - exact|; plain: of plain loops in the same precision.
                                            // lse: divided by 1 + |exact|; it has no other measure
-  double row_error = 0, row_allowed = 0;   // largest ||x - exact|| / ||exact|| of one row
+  double row_error = 0, row_allowed = 0;   // largest ||x - exact|| / ||size|| of one row; size: |exact|, and of
+                                           // gradients what was added up too
   double relative = 0;                     // ||x - exact|| / ||exact|| over all rows
   double rmse = 0;                         // root of the mean square of x - exact over all elements
   double mean_gain = 0, gain_allowed = 0;  // sum of (x - exact) exact / sum of exact^2: signed, so it shows a
@@ -70,8 +81,8 @@ struct Outcome {
 };
 enum class Backend { cpu, hopper };
 
-// A Failure: it was refused or could not run. An Outcome that has not passed: it ran and is wrong.
-Result<Outcome> check_forward(const Case&, Backend, unsigned seed = 1);
+// A Failure: it was refused, could not run, or cannot be judged. An Outcome that has not passed: it ran and is wrong.
+Result<Outcome> check_case(const Case&, Backend, unsigned seed = 1);
 
 // Whether there is a GPU that Backend::hopper can run on; the Failure says what is missing.
 Result<void> hopper_is_here();

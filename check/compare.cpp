@@ -30,6 +30,30 @@
 //
 // Tensors are judged one after the other, each by its own numbers. lse alone is of another kind: it is the logarithm of
 // a sum, so its error is absolute where it is near 1 and relative where it is large.
+//
+// A gradient has one more second term, since it is a sum that may cancel: for a row that sees one key it is 0 in exact
+// arithmetic, weight (g.v - delta) k with g.v = delta, and what any other arithmetic leaves there is a part of g.v and
+// of delta, not of 0. The oracle says for every element what was added up (oracle::Gradients):
+//
+//   A  (rounded)  the norm, over all that was added, of the products whose one factor, a weight or ds, is rounded to
+//                 the storage type. Each rounding is evenly spread over +-u of its product: a standard deviation of
+//                 u/sqrt(3), of the sum u A/sqrt(3), and 4 of them are left. A factor below the type's smallest normal
+//                 number counts as that: its rounding is no smaller.
+//   B  (summed)   the same norm where ds is replaced by weight (sum |g_c v_c| + sum |g_c o_c| + |grad_lse|). Sums in
+//                 fp32 are known to a part of that: w = (8 + D_v/16) u32, as an lse. (What delta adds to grad_q is the
+//                 same for all keys of the row, so it is added up, not squared.)
+//
+// Weights are exp(s - lse), with s and lse of size L at most, so they are known to t = (8 + 8 c + D_qk/16) (1 + L) u32.
+// Together each element is known to
+//
+//   n = u |exact| + 4/sqrt(3) u' A + t (A + |exact|) + w (B + |exact|)
+//
+// with u of the gradient's own type and u' of the storage type. n takes the place of u |exact| in the bounds of the
+// largest error and of a row's. The rows' errors along the exact result are independent, so the mean gain of all may
+// be off by the root of the sum of squares of the rows' ||n|| ||exact||, divided by the sum of exact^2.
+//
+// Exact are the rows of which nothing was added up, since they see no key or no row sees them: they are 0, or what they
+// were before where gradients are added to it.
 #include "check/compare.hpp"
 
 #include <algorithm>
@@ -108,25 +132,47 @@ std::string judge_lse(const Problem& p, const Expected& expected, const std::vec
 struct Errors {
   Largest error, row;
   double relative = 0, rmse = 0, gain = 0;
-  double largest = 0;   // max|exact|
+  double largest = 0;   // max|size|
   double not_zero = 0;  // rows: R above
+  double noise = 0;     // of the gain, where the size is known to 1 part
 };
 
-Errors measure(const Expected& expected, const std::vector<double>& found) {
+// What errors are relative to: |exact|, or n/u of gradients.
+std::vector<double> sizes_of(const Problem& p, const Expected& expected) {
+  const double u32 = unit_roundoff(Element::f32);
+  const double u = unit_roundoff(expected.tensor->shape(p).element);
+  const bool sink = expected.tensor->view == &Views::grad_sink;  // fp32 from end to end
+  const double u_factor = sink ? u32 : unit_roundoff(element_of(p.dtype));
+  const double t = (8 * (1 + p.softcap) + static_cast<double>(p.dim_qk) / 16) * (1 + expected.largest_lse) * u32;
+  const double w = (8 + static_cast<double>(p.dim_v) / 16) * u32;
+  std::vector<double> sizes;
+  for (size_t i = 0; i < expected.exact.size(); ++i) {
+    const double exact = std::fabs(expected.exact[i]);
+    sizes.push_back(exact);
+    if (expected.rounded.empty()) continue;
+    const double a = expected.rounded[i], b = expected.summed[i];
+    sizes.back() += (4 / std::sqrt(3) * u_factor * a + t * (a + exact) + w * (b + exact)) / u;
+  }
+  return sizes;
+}
+
+Errors measure(const Expected& expected, const std::vector<double>& sizes, const std::vector<double>& found) {
   Errors e;
   const size_t dim = dim_of(expected);
-  double all_error = 0, all_norm = 0, all_along = 0;
+  double all_error = 0, all_norm = 0, all_along = 0, all_noise = 0;
   for (size_t i = 0; i < expected.rows.size(); ++i) {
-    double row_error = 0, row_norm = 0;
+    double row_error = 0, row_norm = 0, row_size = 0;
     for (size_t c = 0; c < dim; ++c) {
       const double exact = expected.exact[i * dim + c], off = found[i * dim + c] - exact;
       e.error.offer(std::fabs(off), i, c);
-      e.largest = std::max(e.largest, std::fabs(exact));
+      e.largest = std::max(e.largest, sizes[i * dim + c]);
       row_error += off * off;
       row_norm += exact * exact;
+      row_size += sizes[i * dim + c] * sizes[i * dim + c];
       all_along += off * exact;
     }
-    if (row_norm > 0) e.row.offer(std::sqrt(row_error / row_norm), i);
+    if (row_size > 0) e.row.offer(std::sqrt(row_error / row_size), i);
+    all_noise += row_size * row_norm;
     e.not_zero += row_norm > 0;
     all_error += row_error;
     all_norm += row_norm;
@@ -134,20 +180,28 @@ Errors measure(const Expected& expected, const std::vector<double>& found) {
   if (all_norm > 0) {
     e.relative = std::sqrt(all_error / all_norm);
     e.gain = all_along / all_norm;
+    e.noise = std::sqrt(all_noise) / all_norm;
   }
   if (!found.empty()) e.rmse = std::sqrt(all_error / static_cast<double>(found.size()));
   return e;
 }
 
-std::string wrong_zero_row(const Expected& expected, const std::vector<double>& found) {
+// Whether nothing was added up to a row.
+bool is_empty(const Expected& expected, size_t begin, size_t end) {
+  const bool gradient = !expected.rounded.empty();
+  for (size_t i = begin; i < end; ++i)
+    if ((gradient ? expected.rounded[i] + expected.summed[i] : expected.exact[i]) != 0) return false;
+  return true;
+}
+
+std::string wrong_empty_row(const Expected& expected, const std::vector<double>& found) {
   const size_t dim = dim_of(expected);
   for (size_t i = 0; i < expected.rows.size(); ++i) {
-    const auto row = expected.exact.begin() + static_cast<std::ptrdiff_t>(i * dim);
-    if (std::any_of(row, row + static_cast<std::ptrdiff_t>(dim), [](double exact) { return exact != 0; })) continue;
+    if (!is_empty(expected, i * dim, (i + 1) * dim)) continue;
     for (size_t c = 0; c < dim; ++c)
-      if (const double x = found[i * dim + c]; x != 0)
-        return text("{}: all of {} must be 0 there, as in exact arithmetic, and is {} in column {}",
-                    name_of(expected, i), expected.tensor->name, x, c);
+      if (const double x = found[i * dim + c], exact = expected.exact[i * dim + c]; x != exact)
+        return text("{}: {} must be {} in column {}, as in exact arithmetic, and is {}", name_of(expected, i),
+                    expected.tensor->name, exact, c, x);
   }
   return {};
 }
@@ -172,7 +226,8 @@ std::string first_excess(const Expected& expected, const std::vector<double>& fo
 // Fills in the measures; returns what is wrong, or nothing.
 std::string judge_rows(const Problem& p, const Expected& expected, const std::vector<double>& found,
                        double largest_lse, Measures& m) {
-  const Errors e = measure(expected, found), plain = measure(expected, expected.same_precision);
+  const std::vector<double> sizes = sizes_of(p, expected);
+  const Errors e = measure(expected, sizes, found), plain = measure(expected, sizes, expected.same_precision);
   const double u32 = unit_roundoff(Element::f32);
   const double u = unit_roundoff(expected.tensor->shape(p).element);
   m.error = e.error.value;
@@ -183,16 +238,16 @@ std::string judge_rows(const Problem& p, const Expected& expected, const std::ve
   m.relative = e.relative;
   m.rmse = e.rmse;
   m.mean_gain = e.gain;
-  m.gain_allowed =
-      2 * std::fabs(plain.gain) + 4 * u / std::sqrt(3 * std::max(1.0, e.not_zero)) + (4 + largest_lse) * u32;
-  std::string why = wrong_zero_row(expected, found);
+  const double spread = expected.rounded.empty() ? 4 * u / std::sqrt(3 * std::max(1.0, e.not_zero)) : u * e.noise;
+  m.gain_allowed = 2 * std::fabs(plain.gain) + spread + (4 + largest_lse) * u32;
+  std::string why = wrong_empty_row(expected, found);
   return why.empty() ? first_excess(expected, found, e, m) : why;
 }
 
 double largest_lse(const Reference& reference) {
   for (const Expected& expected : reference)
     if (expected.tensor->view == &Views::lse) return measure_lse(expected, expected.exact).largest;
-  return 0;
+  return reference.empty() ? 0 : reference.front().largest_lse;
 }
 
 }  // namespace

@@ -16,13 +16,18 @@ struct RowId {
 // The rows of one written tensor that are compared, in rising order, and what the oracle says of them: [rows][dim].
 struct Expected {
   const Tensor* tensor;
-  std::vector<RowId> rows;
-  std::vector<double> exact, same_precision;
+  std::vector<RowId> rows = {};
+  std::vector<double> exact = {}, same_precision = {};
+  std::vector<double> rounded = {}, summed = {};  // of gradients: see oracle::Gradients
+  double largest_lse = 0;                         // of gradients: the largest |lse| that they were made of
 };
 
 // Of every tensor that the problem writes.
 using Reference = std::vector<Expected>;
 Reference make_reference(const Case&, const Views&);
+
+// Whether a reference can be made and says anything; the Failure says why not.
+Result<void> can_be_judged(const Case&, const Views&);
 
 // The same rows of a result, in the order of the reference: [rows][dim].
 using Found = std::vector<std::vector<double>>;
@@ -31,13 +36,18 @@ using Found = std::vector<std::vector<double>>;
 // is not.
 std::string take_rows(const Reference&, const Views&, Found&);
 
-// What the blocks of all inputs hold, as one number a block; 0 for tensors that are written.
-using Hashes = std::vector<size_t>;
-Hashes hashes_of(const Problem&, const Inputs&);
+// What the blocks of all inputs held before a run.
+struct Before {
+  std::vector<size_t> hashes;           // one number a block; 0 for tensors that are written
+  std::vector<Inputs::Block> added_to;  // whole blocks of tensors that are added to; else empty
+
+  Before(const Problem&, const Inputs&);
+  Views views(const Inputs&, Views) const;  // of the tensors as they were
+};
 
 // After a run: inputs are as before, every row that is written is numbers, nothing else was written, and the
-// numbers are right. Written tensors hold bytes 0xff again afterwards.
-void judge(const Case&, const Views&, Inputs&, const Hashes& before, Outcome&);
+// numbers are right. Written tensors hold bytes 0xff afterwards.
+void judge(const Problem&, const Reference&, const Views&, Inputs&, const Before&, Outcome&);
 
 // Fills in all measures, their bounds, passed and why.
 void compare(const Problem&, const Reference&, const Found&, Outcome&);

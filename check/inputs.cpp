@@ -5,6 +5,7 @@
 
 #include "check/check.hpp"
 #include "check/data.hpp"
+#include "check/first_pass.hpp"
 #include "check/layout.hpp"
 #include "src/base/storage.hpp"
 
@@ -31,7 +32,9 @@ void make_block(Inputs& in, const Case& c, const Tensor& tensor) {
   Layout l{0, 0, 0, 0};
   int64_t elements = extents.batch * extents.seq * extents.heads * extents.dim;
   if (tensor.field.strided()) {
-    l = lay_out(c.layout, tensor.view, extents, p.varlen, is_written(tensor.use(p)));
+    // o is written by the first pass, so no two rows of it may lie in one place.
+    const bool apart = is_written(tensor.use(p)) || tensor.view == &Views::o;
+    l = lay_out(c.layout, tensor.view, extents, p.varlen, apart);
     elements = span_of(extents, l) + l.offset;
   }
   const int64_t size = size_of(extents.element);
@@ -126,6 +129,17 @@ void fill(const Case& c, const Views& views, const View& x, Rows (*rows_of)(cons
   }
 }
 
+// Gives every entry of a tensor that is added to a number, whether its row counts or not.
+void fill_all(const View& x, uint64_t stream) {
+  uint64_t i = 0;
+  if (x.empty()) return;
+  for (int64_t b = 0; b < x.batch; ++b)
+    for (int64_t row = 0; row < x.seq; ++row)
+      for (int64_t head = 0; head < x.heads; ++head)
+        for (int64_t column = 0; column < x.dim; ++column)
+          store(x.data, x.at(b, row, head) + column, x.element, random_normal(stream, i++));
+}
+
 // What the tensors that are read hold, each from a stream of numbers of its own. The lengths come first: they say which
 // rows of the others count.
 struct Content {
@@ -171,18 +185,44 @@ constexpr Content contents[] = {
        fill(c, v, v.v, rows_kv, stream, [&](int64_t, int64_t, int64_t, float drawn) { return entry.of_v(drawn); });
      }},
     {&Views::sink, put_sink},
+    {&Views::grad_o,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       fill(c, v, v.grad_o, rows_q, stream, [](int64_t, int64_t, int64_t, float drawn) { return drawn; });
+     }},
+    {&Views::grad_lse,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       fill(c, v, v.grad_lse, rows_q, stream, [](int64_t, int64_t, int64_t, float drawn) { return drawn; });
+     }},
+    {&Views::grad_q, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.grad_q, stream); }},
+    {&Views::grad_k, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.grad_k, stream); }},
+    {&Views::grad_v, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.grad_v, stream); }},
+    {&Views::grad_sink, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.grad_sink, stream); }},
 };
+
+// Eight streams a seed; the next eight tensors have theirs far away, so that the inputs of a seed stay what they were.
+uint64_t stream_of(unsigned seed, size_t content) { return uint64_t{seed} * 8 + content % 8 + (content / 8 << 32); }
+
+bool is_filled(Use use) { return use == Use::read || use == Use::may_read || use == Use::added_to; }
 
 }  // namespace
 
-std::unique_ptr<Inputs> make_inputs(const Case& c, unsigned seed) {
+fh_tensors tensors_of(const Problem& p, const fh_tensors& more) {
+  fh_tensors fewer = more;
+  for (const Tensor& tensor : tensors())
+    if (tensor.use(p) == Use::absent) tensor.field.set(fewer, {});
+  return fewer;
+}
+
+std::unique_ptr<Inputs> make_inputs(const Case& c, unsigned seed, FirstPass first) {
   auto in = std::make_unique<Inputs>();
   for (const Tensor& tensor : tensors())
     if (is_there(c, tensor)) make_block(*in, c, tensor);
   const auto views = bind(c.problem, in->tensors);
   if (!views) return in;  // whoever runs it is told
   for (size_t i = 0; i < std::size(contents); ++i)
-    if (((*views).*contents[i].tensor).data) contents[i].put(c, *views, uint64_t{seed} * 8 + i);
+    if (((*views).*contents[i].tensor).data && is_filled(tensors()[index_of(contents[i].tensor)].use(c.problem)))
+      contents[i].put(c, *views, stream_of(seed, i));
+  if (c.problem.backward() && first == FirstPass::exact) put_first_pass(c, *in, *views);
   return in;
 }
 

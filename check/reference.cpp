@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: the oracle's answers, for all rows or, where that would take minutes, for some of them.
+// check: the oracle's answers, for all rows or, where that would take minutes, for some of them. Some rows of
+// gradients: groups.cpp.
 #include <algorithm>
+#include <cmath>
 
 #include "check/compare.hpp"
 #include "check/data.hpp"
-#include "src/base/storage.hpp"
+#include "check/groups.hpp"
+#include "src/base/text.hpp"
 #include "src/oracle/oracle.hpp"
 #include "src/problem/mask.hpp"
 
 namespace froghopper::check {
 
 namespace {
-
-// Of every tensor that the problem writes, without rows.
-Reference written_tensors(const Problem& p) {
-  Reference r;
-  for (const Tensor& tensor : tensors())
-    if (is_written(tensor.use(p))) r.push_back({&tensor, {}, {}, {}});
-  return r;
-}
 
 std::vector<RowId> rows_of(const Shape& shape) {
   std::vector<RowId> rows;
@@ -38,6 +33,22 @@ Reference all_rows(const Problem& p, const Views& views) {
     expected.rows = rows_of(expected.tensor->shape(p));
     expected.exact = std::move(exact[i]);
     expected.same_precision = std::move(same_precision[i]);
+  }
+  return r;
+}
+
+Reference all_gradients(const Problem& p, const Views& views) {
+  oracle::Gradients g = oracle::compute_gradients(p, views);
+  oracle::Answers same_precision = oracle::compute_same_precision(p, views);
+  Reference r = written_tensors(p);
+  for (Expected& expected : r) {
+    const size_t i = index_of(expected.tensor->view);
+    expected.rows = rows_of(expected.tensor->shape(p));
+    expected.exact = std::move(g.exact[i]);
+    expected.same_precision = std::move(same_precision[i]);
+    expected.rounded = std::move(g.rounded[i]);
+    expected.summed = std::move(g.summed[i]);
+    expected.largest_lse = largest_lse(p, views);
   }
   return r;
 }
@@ -148,8 +159,46 @@ Reference some_rows(const Problem& p, const Views& views) {
 
 }  // namespace
 
+Reference written_tensors(const Problem& p) {
+  Reference r;
+  for (const Tensor& tensor : tensors())
+    if (is_written(tensor.use(p))) r.push_back({.tensor = &tensor});
+  return r;
+}
+
+// Of the rows that count; the others hold NaN.
+double largest_lse(const Problem& p, const Views& views) {
+  double largest = 0;
+  if (views.lse.empty()) return largest;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Rows rows = rows_q(p, views, b);
+    for (int64_t i = 0; i < rows.used; ++i)
+      for (int64_t head = 0; head < p.heads_q; ++head)
+        if (const float lse = views.lse.as<float>()[views.lse.at(rows.batch, rows.first + i, head)];
+            std::isfinite(lse))
+          largest = std::max<double>(largest, std::fabs(lse));
+  }
+  return largest;
+}
+
+Result<void> can_be_judged(const Case& c, const Views& views) {
+  if (!c.problem.backward()) return {};
+  // Weights are exp(s - lse): with an lse of 2^18 they are known to 8 u32 2^18, an eighth, and tell nothing.
+  if (const double lse = largest_lse(c.problem, views); lse > 0x1p18)
+    return Failure{FH_UNSUPPORTED, text("lse reaches {:.3g} in this case; in fp32 it has no digit left there that "
+                                        "exp(s - lse) could be told from. Choose other data.",
+                                        lse)};
+  if (c.sample_rows && some_groups(c.problem, views).empty())
+    return Failure{FH_UNSUPPORTED,
+                   "each key head of a sequence is too large for the oracle, which computes all rows "
+                   "of it. Choose a smaller problem."};
+  return {};
+}
+
 Reference make_reference(const Case& c, const Views& views) {
-  return c.sample_rows ? some_rows(c.problem, views) : all_rows(c.problem, views);
+  const Problem& p = c.problem;
+  if (p.backward()) return c.sample_rows ? gradients_of_groups(p, views) : all_gradients(p, views);
+  return c.sample_rows ? some_rows(p, views) : all_rows(p, views);
 }
 
 }  // namespace froghopper::check

@@ -124,7 +124,7 @@ bool check_one(const check::Case& c, const Options& options, Tally& tally) {
     ++tally.skipped;
     return true;
   }
-  const auto out = check::check_forward(c, backend, options.seed);
+  const auto out = check::check_case(c, backend, options.seed);
   if (!out) {
     print_unrun("refused", c, out.failure().text);
     if (++tally.refused == 1) tally.refusal = exit_code_of(out.failure().status);

@@ -2,9 +2,11 @@
 // cli: what a problem is counted as. Every figure of the command line and of the tables uses these two functions;
 // bench/work.py has the same rules for the scripts.
 //
-// FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key. On the causal diagonal a pair counts half, so a
-// square causal problem counts exactly half of the full one, as usual; a window counts the pairs it shows. Bytes are
-// those of q, k, v, o and lse, each moved once: rows of the tensors, used or not.
+// FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that of a backward problem, as
+// everybody's tables count its five products. On the causal diagonal a pair counts half, so a square causal problem
+// counts exactly half of the full one, as usual; a window counts the pairs it shows. Bytes are those of q, k, v, o and
+// lse, each moved once: rows of the tensors, used or not. A backward problem moves grad_o, grad_q, grad_k and grad_v
+// too, and with accumulate the last three both ways.
 #pragma once
 #include "src/problem/mask.hpp"
 #include "src/problem/tensors.hpp"
@@ -35,13 +37,16 @@ inline double flops(const Problem& p, const Views& lengths) {
   } else {
     pairs = double(p.batch) * visible_pairs(p, p.seq_q, p.seq_kv);
   }
-  return 2.0 * double(p.dim_qk + p.dim_v) * double(p.heads_q) * pairs;
+  return 2.0 * double(p.dim_qk + p.dim_v) * double(p.heads_q) * pairs * (p.op == FH_BACKWARD ? 2.5 : 1.0);
 }
 
 inline double bytes_moved(const Problem& p) {
-  const double columns = double(p.dim_qk + p.dim_v) * size_of(p.dtype);
-  const double rows_q = double(p.rows_q()), rows_kv = double(p.rows_kv());
-  return columns * (rows_q * double(p.heads_q) + rows_kv * double(p.heads_kv)) + 4 * rows_q * double(p.heads_q);
+  const double columns = double(p.dim_qk + p.dim_v), element = size_of(p.dtype);
+  const double rows_q = double(p.rows_q()) * double(p.heads_q), rows_kv = double(p.rows_kv()) * double(p.heads_kv);
+  const double forward = element * columns * (rows_q + rows_kv) + 4 * rows_q;
+  if (p.op != FH_BACKWARD) return forward;
+  const double written = double(p.dim_qk) * rows_q + columns * rows_kv;
+  return forward + element * double(p.dim_v) * rows_q + written * (p.accumulate ? 2 * sizeof(float) : element);
 }
 
 }  // namespace froghopper::cli

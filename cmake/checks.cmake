@@ -16,6 +16,8 @@ if(TARGET froghopper_program)
 endif()
 add_check(results ${FROGHOPPER_PYTHON} bench/report.py --check)
 add_check(bindings ${FROGHOPPER_PYTHON} tests/bindings_test.py $<TARGET_FILE:froghopper>)
+add_check(compare ${FROGHOPPER_PYTHON} tests/compare_test.py $<TARGET_FILE:froghopper>)
+set_tests_properties(checks.compare PROPERTIES SKIP_RETURN_CODE 77)  # where PyTorch is not installed
 add_check(readme ${FROGHOPPER_PYTHON} tests/readme_test.py ${PROJECT_BINARY_DIR})
 
 # The examples, as a user builds them.

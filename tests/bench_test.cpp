@@ -54,6 +54,12 @@ TEST(Work, EveryTensorMovesOnce) {
             4.0 * (2 * 8 * 4 * (64 + 32) + 2 * 16 * 1 * (64 + 32)) + 4.0 * 2 * 8 * 4);
 }
 
+TEST(Work, BackwardIsTwoAndAHalfTimesForward) {
+  const std::string rest = " b2 hq4 hkv2 sq64 skv96 d64 dv32 causal";
+  EXPECT_EQ(flops(problem("bwd bf16" + rest), {}), 2.5 * flops(problem("fwd bf16" + rest), {}));
+  EXPECT_EQ(flops(problem("bwd bf16" + rest + " acc"), {}), flops(problem("bwd bf16" + rest), {}));
+}
+
 // tests/bindings_test.py asks bench/work.py for the same.
 TEST(Work, IsWhatTheGoldenFileSays) {
   std::ifstream file(FROGHOPPER_SOURCE_DIR "/tests/golden/work.txt");

@@ -131,17 +131,60 @@ TEST(Inputs, hold_numbers_only_where_rows_count) {
 }
 
 TEST(Inputs, that_nobody_chose_are_legal_and_differ_by_seed) {
-  const Case c = case_of("fwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink");
-  const auto one = make_inputs(c, 1), same = make_inputs(c, 1), other = make_inputs(c, 2);
-  for (const auto* in : {one.get(), other.get()}) {
-    const auto views = bind(c.problem, in->tensors);
-    ASSERT_TRUE(views);
-    const auto legal = check_lengths(c.problem, *views);
-    EXPECT_TRUE(legal) << legal.failure().text;
+  for (const char* const line : {"fwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
+                                 "bwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
+                                 "bwd f16 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink acc"}) {
+    const Case c = case_of(line);
+    const auto one = make_inputs(c, 1), same = make_inputs(c, 1), other = make_inputs(c, 2);
+    for (const auto* in : {one.get(), other.get()}) {
+      const auto views = bind(c.problem, in->tensors);
+      ASSERT_TRUE(views);
+      const auto legal = check_lengths(c.problem, *views);
+      EXPECT_TRUE(legal) << legal.failure().text;
+    }
+    EXPECT_EQ(one->blocks, same->blocks);
+    for (size_t i = 0; i < tensors().size(); ++i) {
+      const Use use = tensors()[i].use(c.problem);
+      const bool read = use != Use::absent && (!is_written(use) || use == Use::added_to);
+      EXPECT_EQ(one->blocks[i] != other->blocks[i], read) << tensors()[i].name;
+    }
   }
-  EXPECT_EQ(one->blocks, same->blocks);
-  for (size_t i = 0; i < tensors().size(); ++i)
-    EXPECT_EQ(one->blocks[i] == other->blocks[i], is_written(tensors()[i].use(c.problem))) << tensors()[i].name;
+}
+
+// o and lse are those of the forward problem; where nothing counts they hold NaN, and so does grad_o.
+TEST(Inputs, of_a_backward_problem_hold_the_first_pass) {
+  const std::string rest = " f16 b3 hq4 hkv2 sq20 skv30 d16 dv24 varlen tq40 tkv70 seqused sink causal";
+  const std::string lengths = " : lens_q=20,0,10 lens_kv=30,20,5 used_q=7,0,10 used_kv=30,3,0";
+  const Case c = case_of("bwd" + rest + lengths), forward = case_of("fwd" + rest + lengths);
+  const auto in = make_inputs(c, 1), plain = make_inputs(forward, 1);
+  EXPECT_EQ(in->block(&Views::q), plain->block(&Views::q));
+  for (View Views::*const x : {&Views::o, &Views::grad_o})
+    EXPECT_EQ(numbers_in(in->block(x), Element::f16), (7 + 10) * 4 * 24);
+  for (View Views::*const x : {&Views::lse, &Views::grad_lse})
+    EXPECT_EQ(numbers_in(in->block(x), Element::f32), (7 + 10) * 4);
+
+  Case sampled = c;
+  sampled.sample_rows = true;  // the library's own
+  const auto library = make_inputs(sampled, 1);
+  EXPECT_EQ(numbers_in(library->block(&Views::o), Element::f16), (7 + 10) * 4 * 24);
+  EXPECT_EQ(numbers_in(library->block(&Views::lse), Element::f32), (7 + 10) * 4);
+  double off = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(in->block(&Views::lse).size() / 4); ++i) {
+    const float one = load(in->block(&Views::lse).data(), i, Element::f32);
+    const float other = load(library->block(&Views::lse).data(), i, Element::f32);
+    if (!std::isnan(one)) off = std::max(off, std::fabs(double{one} - other));
+  }
+  EXPECT_LT(off, 1e-5);
+  EXPECT_TRUE(is_untouched(make_inputs(c, 1, FirstPass::missing)->block(&Views::o)));
+}
+
+TEST(Inputs, that_are_added_to_are_numbers_in_every_row) {
+  const Case c =
+      case_of("bwd bf16 b2 hq2 hkv1 sq20 skv30 d16 seqused sink acc : used_q=7,0 used_kv=30,3 layout=padded");
+  const auto in = make_inputs(c, 1);
+  EXPECT_EQ(numbers_in(in->block(&Views::grad_q), Element::f32), 2 * 20 * 2 * 16);
+  EXPECT_EQ(numbers_in(in->block(&Views::grad_k), Element::f32), 2 * 30 * 16);
+  EXPECT_EQ(numbers_in(in->block(&Views::grad_sink), Element::f32), 2);
 }
 
 TEST(Inputs, of_every_kind_are_finite_and_give_the_scores_they_are_named_for) {

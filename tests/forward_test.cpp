@@ -5,42 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 
-#include "check/check.hpp"
+#include "tests/support/case_lines.hpp"
 
 namespace froghopper::check {
 namespace {
 
-struct Line {
-  std::string name;  // "masks_12"
-  std::string text;
-};
-
-// The lines that are cases. One that is malformed fails in its own test, by name.
-std::vector<Line> all_lines() {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(FROGHOPPER_SOURCE_DIR "/tests/cases")) {
-    if (entry.path().extension() == ".txt") paths.push_back(entry.path());
-  }
-  std::ranges::sort(paths);
-  std::vector<Line> lines;
-  for (const auto& path : paths) {
-    std::ifstream file(path);
-    std::string text;
-    for (int number = 1; std::getline(file, text); ++number) {
-      if (text.empty() || text[0] == '#') continue;
-      lines.push_back({path.stem().string() + "_" + std::to_string(number), text});
-    }
-  }
-  return lines;
-}
-
-std::string describe(const Case& c, const Outcome& out) {
-  return c.line() + "\n  plan " + out.plan + "\n  " + out.why + "\n  repeat: froghopper check '" + c.line() +
-         "' --verbose --backend " + out.backend;
-}
+using test::Line;
 
 class Forward : public testing::TestWithParam<Line> {
  protected:
@@ -55,15 +26,15 @@ class Forward : public testing::TestWithParam<Line> {
 
 TEST_P(Forward, on_cpu) {
   if (case_.only == "gpu") GTEST_SKIP() << "only for a GPU: it would take a CPU too long";
-  const auto out = check_forward(case_, Backend::cpu);
+  const auto out = check_case(case_, Backend::cpu);
   ASSERT_TRUE(out) << GetParam().text << "\n" << out.failure().text;
-  EXPECT_TRUE(out->passed) << describe(case_, *out);
+  EXPECT_TRUE(out->passed) << test::describe(case_, *out);
 }
 
 TEST_P(Forward, on_hopper) {
   if (const auto here = hopper_is_here(); !here) GTEST_SKIP() << here.failure().text;
-  const auto out = check_forward(case_, Backend::hopper);
-  // Refused, and nothing was written, which check_forward has looked at.
+  const auto out = check_case(case_, Backend::hopper);
+  // Refused, and nothing was written, which check_case has looked at.
   const bool f32 = case_.problem.dtype == Dtype::f32, unaligned = case_.only == "cpu";
   if (f32 || unaligned) {
     ASSERT_FALSE(out) << "fp32 and strides that are no multiples of 16 bytes are refused";
@@ -74,10 +45,10 @@ TEST_P(Forward, on_hopper) {
   const bool no_compiler = !out && out.failure().text.find("no usable libnvrtc") != std::string::npos;
   if (no_compiler) GTEST_SKIP() << out.failure().text;
   ASSERT_TRUE(out) << GetParam().text << "\n" << out.failure().text;
-  EXPECT_TRUE(out->passed) << describe(case_, *out);
+  EXPECT_TRUE(out->passed) << test::describe(case_, *out);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Forward, testing::ValuesIn(all_lines()),
+INSTANTIATE_TEST_SUITE_P(Cases, Forward, testing::ValuesIn(test::case_lines(/*backward=*/false)),
                          [](const auto& info) { return info.param.name; });
 
 // The lists cover what they promise; a line that is deleted by accident is missed here.

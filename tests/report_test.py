@@ -60,6 +60,78 @@ class Ratios(unittest.TestCase):
         self.assertEqual(list(machines), ["Some GPU", "Another"])
 
 
+BACKWARD = LINE.replace("fwd", "bwd")
+PACKED = "bwd bf16 b2 hq4 hkv2 sq300 skv300 d64 varlen tq400 tkv400 causal : lens_q=300,100"
+
+
+def backward(seq, impl, ms, kind="bwd", **more):
+    return record(seq, impl, ms, f"{kind} {seq}", **{"pass": kind}) | {
+        "problem": BACKWARD.format(16384 // seq, seq, seq)} | more
+
+
+class Backward(unittest.TestCase):
+    lines = [backward(512, "froghopper", 1.0), backward(512, "froghopper_det", 1.25), backward(512, "cudnn", 1.1),
+             backward(512, "fa3", 1.2), backward(512, "fa3_det", 2.5), backward(1024, "froghopper", 1.0),
+             backward(1024, "fa3_det", 0.5),
+             *(backward(2048, impl, ms, "fwd+bwd") for impl, ms in (("froghopper", 1.0), ("cudnn", 1.5)))]
+
+    def cells(self, kind="bwd"):
+        (tables,) = records.machines_of(self.lines, kind).values()
+        (cells,) = tables.values()
+        return cells
+
+    def test_passes_stay_apart(self):
+        self.assertEqual(records.machines_of(self.lines), {})
+        self.assertEqual([c.column() for c in self.cells()], ["512", "1024"])
+        self.assertEqual([c.ratio(c.rivals()) for c in self.cells("fwd+bwd")], [1.5])
+
+    def test_deterministic_forms_are_compared_with_their_like(self):
+        first, second = self.cells()
+        self.assertEqual(set(first.rivals()), {"cudnn", "fa3"})
+        self.assertEqual(set(first.rivals("_det")), {"fa3_det"})
+        self.assertAlmostEqual(first.ratio(first.rivals()), 1.1)
+        self.assertAlmostEqual(first.ratio(first.rivals("_det"), "froghopper_det"), 2.0)
+        self.assertIsNone(second.ratio(second.rivals()))
+        self.assertIsNone(second.ratio(second.rivals("_det"), "froghopper_det"))
+
+    def test_what_the_readme_says(self):
+        passes = {kind: records.machines_of(self.lines, kind) for kind in report.PASSES}
+        text = report.short_report(passes, [])
+        self.assertIn("**Some GPU**, backward, TFLOP/s, in brackets the ratio to the fastest of cudnn, fa3,", text)
+        self.assertIn("| bf16, 16 heads of 128, causal | 100 (1.10) | 100 |", text)
+        self.assertIn("Bit-equal from run to run (`det`) it has 0.80 to 0.80 (median 0.80) of that speed, "
+                      "2.00 to 2.00 (median 2.00) times that of the fastest deterministic rival. Forward and backward "
+                      "of one layer together: 1.50 to 1.50 (median 1.50) times the best rival.", text)
+
+    def test_what_the_results_say(self):
+        passes = {kind: records.machines_of(self.lines, kind) for kind in report.PASSES}
+        text = report.long_report(passes, [])
+        for row in ("## Some GPU, backward", "| froghopper_det | 80 |  |",
+                    "| froghopper / best rival | **1.10** |  |",
+                    "| froghopper_det / best such rival | **2.00** |  |",
+                    "| froghopper_det / froghopper | **0.80** |  |",
+                    "## Some GPU, forward and backward of one layer"):
+            self.assertIn(row + "\n", text)
+
+    def test_packed_problems_have_a_table_of_their_own(self):
+        lines = [backward(512, impl, ms, problem=PACKED) for impl, ms in (("froghopper", 1.0), ("fa4", 2.0))]
+        lines.append(backward(512, "froghopper", 1.0, problem=PACKED.replace("300,100", "100,300")))
+        self.assertEqual(records.machines_of(lines, "bwd"), {})
+        (tables,) = records.machines_of(lines, "bwd", packed=True).values()
+        title = "bf16 hq4 hkv2 d64 causal, 2 sequences of 100 to 300 rows, 400 in all"
+        self.assertEqual(side_tables.packed_rows(tables),
+                         [["problem", "froghopper", "fa4", "froghopper / best rival"],
+                          [title, "100", "50", "**2.00**"], [title, "100", "-", ""]])
+
+    def test_errors_of_gradients(self):
+        def error(impl, x): return {"problem": "bwd x", "data": "normal", "impl": impl, "gpu": "Some GPU",
+                                    "grad_q": x, "grad_k": 2 * x, "grad_v": 3 * x}
+        self.assertEqual(side_tables.grad_error_rows([error("froghopper", 1e-3), error("fa3", 2e-3),
+                                                      error("fa3_det", 2e-3)]),
+                         [["problem", "inputs", "froghopper", "fa3"],
+                          ["`bwd x`", "normal", "1.00, 2.00, 3.00", "2.00, 4.00, 6.00"]])
+
+
 class Processors(unittest.TestCase):
     """Records of a CPU say what it has for bf16 and whether PyTorch used it; older ones do not."""
 
@@ -156,30 +228,47 @@ class Files(unittest.TestCase):
 
 
 def problem(**fields):
-    whole = dict(dtype=2, batch=2, heads_q=3, heads_kv=3, seq_q=8, seq_kv=8, dim_qk=16, dim_v=16, causal=0, align=0,
-                 window_left=-1, window_right=-1) | fields
+    whole = dict(op=1, dtype=2, batch=2, heads_q=3, heads_kv=3, seq_q=8, seq_kv=8, dim_qk=16, dim_v=16, causal=0,
+                 align=0, window_left=-1, window_right=-1, varlen=0, accumulate=0) | fields
     p = types.SimpleNamespace(**whole)
     p.is_causal = lambda: bool(p.causal) or (p.window_left, p.window_right) == (-1, 0)
     p.is_masked = lambda: bool(p.causal) or (p.window_left, p.window_right) != (-1, -1)
+    p.is_backward = lambda: p.op == 2
     return p
 
 
 class Work(unittest.TestCase):
     def test_square_causal_is_half(self):
-        self.assertEqual(work.visible_pairs(problem()), 64)
-        self.assertEqual(work.visible_pairs(problem(causal=1)), 32)
+        self.assertEqual(work.visible_pairs(problem(), 8, 8), 64)
+        self.assertEqual(work.visible_pairs(problem(causal=1), 8, 8), 32)
         self.assertEqual(work.flops(problem(causal=1)) * 2, work.flops(problem()))
         self.assertEqual(work.flops(problem()), 4 * 16 * 2 * 3 * 64)
 
     def test_more_keys_than_rows(self):
-        self.assertEqual(work.visible_pairs(problem(seq_q=2, seq_kv=5, causal=1)), 3.5 + 4.5)
-        self.assertEqual(work.visible_pairs(problem(seq_q=2, seq_kv=5, causal=1, align=1)), 0.5 + 1.5)
+        self.assertEqual(work.visible_pairs(problem(causal=1), 2, 5), 3.5 + 4.5)
+        self.assertEqual(work.visible_pairs(problem(causal=1, align=1), 2, 5), 0.5 + 1.5)
 
     def test_window_counts_what_it_shows(self):
-        self.assertEqual(work.visible_pairs(problem(seq_q=4, seq_kv=4, window_left=1, window_right=1)), 2 + 3 + 3 + 2)
+        self.assertEqual(work.visible_pairs(problem(window_left=1, window_right=1), 4, 4), 2 + 3 + 3 + 2)
 
     def test_bytes(self):
         self.assertEqual(work.bytes_moved(problem(heads_kv=1)), 2 * 32 * 16 * (3 + 1) + 4 * 16 * 3)
+
+    def test_sequences_count_their_own_rows(self):
+        packed = dict(varlen=1, total_q=10, total_kv=10, heads_q=1, heads_kv=1)
+        self.assertEqual(work.flops(problem(**packed), [8, 2]), 4 * 16 * (64 + 4))
+        self.assertEqual(work.flops(problem(**packed, causal=1), [8, 2]), 2 * 16 * (64 + 4))
+        self.assertEqual(work.bytes_moved(problem(**packed)), 2 * 32 * (10 + 10) + 4 * 10)
+
+    def test_backward_is_two_and_a_half_times_forward(self):
+        self.assertEqual(work.flops(problem(op=2, causal=1)), 2.5 * work.flops(problem(causal=1)))
+
+    def test_backward_moves_gradients_too(self):
+        one = dict(batch=1, heads_q=1, heads_kv=1, seq_q=4, seq_kv=5, dim_qk=16, dim_v=24)
+        read = 2 * (4 * 16 + 5 * 16 + 5 * 24 + 2 * 4 * 24) + 4 * 4
+        written = 4 * 16 + 5 * 16 + 5 * 24
+        self.assertEqual(work.bytes_moved(problem(op=2, **one)), read + 2 * written)
+        self.assertEqual(work.bytes_moved(problem(op=2, accumulate=1, **one)), read + 8 * written)
 
 
 class Scripts(unittest.TestCase):

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: the gradients of every line of tests/cases, on the CPU and, where one is, on a Hopper GPU. A gradient is right
+// if it is at most twice as far from the exact one as plain loops in the same precision are, plus what its own sums
+// cannot know better (check/compare.cpp); every row of it is written, and nothing else is. Tests are named by file and
+// line.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/support/case_lines.hpp"
+
+namespace froghopper::check {
+namespace {
+
+using test::Line;
+
+class Backward : public testing::TestWithParam<Line> {
+ protected:
+  void SetUp() override {
+    const auto parsed = parse_case(GetParam().text);
+    ASSERT_TRUE(parsed) << GetParam().text << "\n" << parsed.failure().text;
+    case_ = *parsed;
+    EXPECT_FALSE(case_.reason.empty()) << "a case without its reason: " << GetParam().text;
+    case_.problem.op = FH_BACKWARD;
+  }
+  Case case_;
+};
+
+TEST_P(Backward, on_cpu) {
+  if (case_.only == "gpu") GTEST_SKIP() << "only for a GPU: it would take a CPU too long";
+  const auto out = check_case(case_, Backend::cpu);
+  if (!out && out.failure().status == FH_UNSUPPORTED) GTEST_SKIP() << out.failure().text;
+  ASSERT_TRUE(out) << case_.line() << "\n" << out.failure().text;
+  EXPECT_TRUE(out->passed) << test::describe(case_, *out);
+}
+
+TEST_P(Backward, on_hopper) {
+  if (const auto here = hopper_is_here(); !here) GTEST_SKIP() << here.failure().text;
+  const auto out = check_case(case_, Backend::hopper);
+  if (!out && out.failure().status == FH_UNSUPPORTED) GTEST_SKIP() << out.failure().text;
+  // Refused, and nothing was written, which check_case has looked at.
+  if (case_.only == "cpu") {
+    ASSERT_FALSE(out) << "strides that are no multiples of 16 bytes are refused";
+    EXPECT_EQ(out.failure().status, FH_INVALID_TENSOR) << out.failure().text;
+    return;
+  }
+  // What is no preset is compiled at run time, by a compiler that not every machine has.
+  const bool no_compiler = !out && out.failure().text.find("no usable libnvrtc") != std::string::npos;
+  if (no_compiler) GTEST_SKIP() << out.failure().text;
+  ASSERT_TRUE(out) << case_.line() << "\n" << out.failure().text;
+  EXPECT_TRUE(out->passed) << test::describe(case_, *out);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Backward, testing::ValuesIn(test::case_lines(/*backward=*/true)),
+                         [](const auto& info) { return info.param.name; });
+
+// The list covers what it promises; a line that is deleted by accident is missed here.
+TEST(BackwardCases, have_every_length_that_tiles_begin_or_end_at) {
+  const auto cases = read_cases(FROGHOPPER_SOURCE_DIR "/tests/cases/backward.txt");
+  ASSERT_TRUE(cases) << cases.failure().text;
+  std::set<int64_t> rows, keys, dims, groups;
+  bool accumulate = false, deterministic = false;
+  for (const Case& c : *cases) {
+    EXPECT_EQ(c.problem.op, FH_BACKWARD) << c.line();
+    rows.insert(c.problem.seq_q), keys.insert(c.problem.seq_kv), dims.insert(c.problem.dim_qk);
+    groups.insert(c.problem.heads_q / c.problem.heads_kv);
+    accumulate |= c.problem.accumulate, deterministic |= c.problem.deterministic;
+  }
+  for (const int64_t length : {0, 1, 63, 64, 65, 127, 128, 129, 300, 1000}) {
+    EXPECT_TRUE(rows.contains(length)) << length;
+    EXPECT_TRUE(keys.contains(length)) << length;
+  }
+  for (const int64_t dim : {8, 16, 40, 48, 64, 72, 80, 96, 104, 112, 128, 192, 256})
+    EXPECT_TRUE(dims.contains(dim)) << "R39: " << dim;
+  for (const int64_t group : {1, 2, 3, 4, 8}) EXPECT_TRUE(groups.contains(group)) << group;
+  EXPECT_TRUE(accumulate && deterministic);
+}
+
+}  // namespace
+}  // namespace froghopper::check

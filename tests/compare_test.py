@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/compare.py on the CPU with made-up contenders: who is timed, who is refused, what is written. Needs PyTorch;
+without it nothing is tested, and the exit code is 77.
+
+usage: python3 tests/compare_test.py build/libfroghopper.so
+"""
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+try: import torch
+except ImportError as missing:
+    print(f"Skipped\nbench/compare.py needs PyTorch: {missing}\n\n")  # as GoogleTest says it, for test_summary.py
+    sys.exit(77)
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+import compare
+import contenders
+import froghopper_ctypes
+import grad_errors
+import gradients
+
+LIBRARY = sys.argv.pop(1)
+DENSE = "bwd f32 b1 hq2 hkv2 sq64 skv64 d8 causal"
+GROUPED = "bwd f32 b2 hq4 hkv2 sq32 skv32 d16"
+PACKED = "bwd f32 b2 hq2 hkv1 sq20 skv20 d8 varlen tq25 tkv25 causal : lens_q=5,20"
+
+
+def exact_layer(cell, spoil=lambda grads: grads):
+    return gradients.Layer(lambda: None, lambda: spoil(grad_errors.by_plain_products(cell, torch.float32)))
+
+
+def ours(cell, library, target, note=print):
+    return {(impl, "made up"): exact_layer(cell) for impl in ("froghopper", "froghopper_det")}
+
+
+class Compare(unittest.TestCase):
+    def run_compare(self, *arguments, rivals=()):
+        """(what it printed, JSON lines, lines of errors) with these rivals instead of real ones."""
+        def rival(name, fa3bwd=""): return lambda cell: {(name, "made up"): rivals[name](cell)}
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            files = [pathlib.Path(folder, name) for name in ("times", "errors")]
+            argv = ["compare.py", "--library", LIBRARY, "--device", "cpu", "--rounds", "1", "--ms", "0.1", "--rivals",
+                    ",".join(rivals), "--error-rows", "32", "--json", str(files[0]), "--errors", str(files[1])]
+            stack.enter_context(unittest.mock.patch.object(sys, "argv", argv + list(arguments)))
+            stack.enter_context(unittest.mock.patch.object(gradients, "froghopper", ours))
+            stack.enter_context(unittest.mock.patch.object(gradients, "rival", rival))
+            printed = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            compare.main()
+            lines = [[json.loads(x) for x in f.read_text().splitlines()] if f.exists() else [] for f in files]
+        return printed.getvalue(), *lines
+
+    def test_who_takes_part(self):
+        printed, times, errors = self.run_compare(DENSE, rivals={"cudnn": exact_layer})
+        self.assertEqual([(r["pass"], r["impl"]) for r in times],
+                         [("bwd", "froghopper"), ("bwd", "froghopper_det"), ("bwd", "cudnn")])
+        self.assertEqual({r["problem"] for r in times}, {DENSE})
+        self.assertEqual([r["impl"] for r in errors], ["froghopper", "froghopper_det", "cudnn", "standard"])
+        self.assertLess(max(r[name] for r in errors for name in grad_errors.GRADS), 1e-5)
+        self.assertIn("froghopper / best rival: 1 cells", printed)
+
+    def test_wrong_gradients_are_named_and_not_timed(self):
+        def wrong(cell): return exact_layer(cell, lambda grads: [grads[0], 1.1 * grads[1], grads[2]])
+        def absent(cell): return exact_layer(cell, lambda grads: [g * float("nan") for g in grads])
+        printed, times, _ = self.run_compare(DENSE, GROUPED, rivals={"fa3": wrong, "fa4": absent})
+        self.assertEqual({r["impl"] for r in times}, {"froghopper", "froghopper_det"})
+        self.assertIn("fa3 is not timed for bwd f32 hq2 hkv2 d8 causal: its gradients are off by 0.1", printed)
+        self.assertIn("fa4 is not timed for bwd f32 hq4 hkv2 d16: its gradients are off by nan", printed)
+
+    def test_a_deterministic_form_whose_bits_change_is_not_timed(self):
+        def changing(cell): return exact_layer(cell, lambda grads: [g + 1e-6 * torch.rand(g.shape) for g in grads])
+        printed, times, _ = self.run_compare(DENSE, rivals={"fa3": changing, "fa3_det": changing})
+        self.assertIn("fa3_det is not timed for bwd f32 hq2 hkv2 d8 causal: its bits change", printed)
+        self.assertIn("fa3", {r["impl"] for r in times})
+
+    def test_one_that_fails_leaves_the_others(self):
+        def fails(cell): return gradients.Layer(lambda: None, lambda: 1 / 0)
+        printed, times, _ = self.run_compare(DENSE, rivals={"fa4": fails, "cudnn": exact_layer})
+        self.assertIn("fa4 is not timed for bwd f32 hq2 hkv2 d8 causal: ZeroDivisionError", printed)
+        self.assertEqual([r["impl"] for r in times], ["froghopper", "froghopper_det", "cudnn"])
+
+    def test_layers_from_some_length_on(self):
+        longer = "bwd f32 b1 hq8 hkv8 sq128 skv128 d64"
+        with unittest.mock.patch.object(compare, "LAYER_FROM", 128):
+            _, times, _ = self.run_compare("--layers", longer, DENSE)
+        passes = [(r["problem"], r["pass"]) for r in times if r["impl"] == "froghopper"]
+        self.assertEqual(passes, [(longer, "bwd"), (longer, "fwd+bwd"), (DENSE, "bwd")])
+        flops = [r["tflops"] * r["ms"] for r in times if r["problem"] == longer and r["impl"] == "froghopper"]
+        self.assertAlmostEqual(flops[1] / flops[0], 3.5 / 2.5, delta=0.1)  # of rounded numbers
+
+    def test_packed_problems_keep_their_lengths(self):
+        printed, times, errors = self.run_compare(PACKED, rivals={"fa4": exact_layer})
+        self.assertEqual({r["problem"] for r in times}, {PACKED})
+        self.assertEqual(errors[0]["problem"],
+                         "bwd f32 b4 hq2 hkv1 sq32 skv32 d8 varlen tq62 tkv62 causal : lens_q=32,10,4,16")
+
+    def test_lengths_that_are_not_the_problems_are_refused(self):
+        printed, times, _ = self.run_compare(PACKED.replace("5,20", "5,19"))
+        self.assertIn("lens_q has 2 lengths, 24 rows, the longest 19", printed)
+        self.assertEqual(times, [])
+
+
+class GradErrors(unittest.TestCase):
+    def test_small_problems_write_their_gradients(self):
+        self.assertEqual(grad_errors.small("bwd bf16 b9 hq4 hkv2 sq77 skv77 d64 causal det acc", 16),
+                         "bwd bf16 b2 hq4 hkv2 sq16 skv16 d64 causal det")
+
+    def test_every_kind_of_inputs_has_its_lines(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            json_lines = pathlib.Path(folder, "errors")
+            argv = ["grad_errors.py", "--library", LIBRARY, "--device", "cpu", "--rivals", "torch", "--json",
+                    str(json_lines), DENSE]
+            stack.enter_context(unittest.mock.patch.object(sys, "argv", argv))
+            stack.enter_context(unittest.mock.patch.object(gradients, "froghopper", ours))
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            grad_errors.main()
+            errors = [json.loads(line) for line in json_lines.read_text().splitlines()]
+        self.assertEqual([(e["data"], e["impl"]) for e in errors],
+                         [(kind, impl) for kind in ("normal", "outliers")
+                          for impl in ("froghopper", "froghopper_det", "torch", "standard")])
+        self.assertLess(max(e[name] for e in errors for name in grad_errors.GRADS), 1e-5)
+
+
+class Rivals(unittest.TestCase):
+    """PyTorch's own attention, called as its CUDA backends are."""
+
+    def test_gradients_of_autograd(self):
+        library = froghopper_ctypes.Froghopper(LIBRARY)
+        for line in (DENSE, GROUPED, DENSE.replace("f32", "bf16")):
+            cell = contenders.Cell.make(library, line, "cpu")
+            errors, wrong = grad_errors.errors_of(cell, gradients.rival("torch")(cell))
+            self.assertEqual((wrong, set(errors)), ({}, {"torch", "standard"}))
+            self.assertLess(max(errors["torch"]), 2e-2 if "bf16" in line else 1e-5)
+
+    def test_suites_can_be_read(self):
+        library = froghopper_ctypes.Froghopper(LIBRARY)
+        for name in ("training_bwd", "gqa_bwd"):
+            for line in compare.read_suite(compare.HERE / f"suites/{name}.txt"):
+                text, _, keys = line.partition(":")
+                problem = library.problem(text.strip())
+                self.assertTrue(problem.is_backward(), line)
+                self.assertEqual(contenders.lengths_of(problem, keys) is not None, bool(problem.varlen))
+
+
+if __name__ == "__main__":
+    unittest.main()
