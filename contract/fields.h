@@ -23,4 +23,15 @@ constexpr bool same = false;  // NVRTC knows neither std nor __is_same
 template <class A>
 constexpr bool same<A, A> = true;
 
+template <bool First, class A, class B>
+struct PickOf {
+  using type = A;
+};
+template <class A, class B>
+struct PickOf<false, A, B> {
+  using type = B;
+};
+template <bool First, class A, class B>
+using Pick = typename PickOf<First, A, B>::type;
+
 }  // namespace froghopper

@@ -70,7 +70,7 @@ struct Backward {
 
   static constexpr int threads = bwd_threads;
   static constexpr int consumer_warps = bwd_consumers * warpgroup / 32;
-  static constexpr bool early_lse = V.tiles.q == 64;
+  using LseValues = Pick<V.tiles.q == 64, EarlyRowValues<V.tiles.q>, RowValues>;
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
   using ItemRing = tile::Ring<2>;
@@ -131,7 +131,7 @@ struct Backward {
     Smem& smem;
     unsigned items = 0;  // taken so far: gives stage and phase of the item, K and V rings
     unsigned now = 0;    // turns so far: gives those of the other rings, which advance together
-    int dq_before;  // the tile of grad_q that the turn before belongs to
+    DqSum<V, number, 1> dq_sum{params};
 
     __device__ void run() {
       Scores s, dp;
@@ -181,25 +181,24 @@ struct Backward {
     __device__ __forceinline__ void turn(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
       DqPiece dq;
       Weights p, ds;
-      RowValues<V.tiles.q> lse, delta;
       const int stage = smem.q_ring.stage(now);
 
       const Turn& turn = smem.turns[stage];
 
-      if constexpr (early_lse) lse.read(smem.rows[stage].lse());
+      const LseValues lse(smem.rows[stage].lse());
       tile::mma_abt<T>(s, smem.k, number * strip, smem.q[stage]);  // S^T
       smem.do_ring.wait(now);
       tile::mma_abt<T>(dp, smem.v, number * strip, smem.grad_o[stage]);  // dP^T
       ptx::wgmma_wait<1>();                                              // S is ready, dP is not
-      if constexpr (!early_lse) lse.read(smem.rows[stage].lse());
       if constexpr (Masked)
-        Weigh<V, true>{params, turn.far != 0, hidden(turn)}.template run<T>(s, p, lse);
+        Weigh<V, true>{params, (turn.kind & Turn::far) != 0, hidden(turn)}.template run<T>(s, p, lse);
       else
         Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
       tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
-      delta.read(smem.rows[stage].delta());
+      dq_sum.say();
+      const ptx::u32 added = First ? 0 : dq_sum.ask();
       ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
-      to_ds(s, dp, delta);
+      to_ds(s, dp, RowValues(smem.rows[stage].delta()));
       tile::round_to<T>(ds, s);
       smem.ds_ring.wait_room(now);
       tile::store_transposed(smem.ds[stage], 0, number * strip, ds);
@@ -210,9 +209,9 @@ struct Backward {
       smem.do_ring.give_back(now);
       if constexpr (!First) {
         smem.ds_ring.give_back(now - 1);
-        add_dq(dq);
+        add_dq(dq, added);
       }
-      dq_before = turn.dq_tile;
+      dq_sum.remember(turn);
       ptx::wgmma_wait<0>();  // grad_k has read Q
       __syncwarp();
       smem.q_ring.give_back(now);
@@ -224,7 +223,9 @@ struct Backward {
       multiply_dq(dq, now - 1);
       ptx::wgmma_wait<0>();
       smem.ds_ring.give_back(now - 1);
-      add_dq(dq);
+      dq_sum.say();
+      add_dq(dq, dq_sum.ask());
+      dq_sum.say();
     }
 
     __device__ __forceinline__ Hidden hidden(const Turn& turn) const {
@@ -247,10 +248,10 @@ struct Backward {
         tile::mma_ab<T>(dq, ds, number * strip, smem.k, 0);
     }
 
-    __device__ __forceinline__ void add_dq(const DqPiece& dq) {
+    __device__ __forceinline__ void add_dq(const DqPiece& dq, ptx::u32 added) {
       // Of 96 columns, this warp's may be none.
       if (transposed && number * strip + threadIdx.x / 32 % 4 * 16 >= V.dims.qk) return;
-      DqSum<V>{params}.add(dq_before, number, dq, 0);
+      dq_sum.add(dq, added);
     }
 
     __device__ void epilogue(GradK& dk, GradV& dv) {

@@ -29,7 +29,7 @@ struct Dispatcher {
         return FixedSchedule<V>{params};
     }();
     const attn::Tickets tickets{params.queue};
-    int number = blockIdx.x;
+    int number = first_number(tickets);
     WorkItem item = schedule.find(number);
     while (!item.none()) {
       if (first_lane()) {
@@ -37,19 +37,30 @@ struct Dispatcher {
         load(item);
         ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
         wanted_phase ^= 1;
-        number = gridDim.x + tickets.read(tickets.draw());
+        number = draw(tickets);
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
     }
     if (first_lane()) {
       publish(item);
-      // Every item drew one ticket, so this one was the last.
+      // Every item, or every item and every CTA, drew one ticket, so this one was the last.
       if (number == schedule.items() + int(gridDim.x) - 1) tickets.forget();
     }
   }
 
   __device__ bool first_lane() const { return threadIdx.x == 0; }
+
+  // Every CTA has its first item without asking. Where an item waits for those before it, a CTA that is not there yet
+  // must not hold one of them: then all items are drawn, so that who draws an item runs, and of all that are not done
+  // the first waits for none.
+  __device__ int first_number(const attn::Tickets& tickets) const {
+    if constexpr (!V.ordered) return blockIdx.x;
+    return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
+  }
+  __device__ int draw(const attn::Tickets& tickets) const {
+    return (V.ordered ? 0 : gridDim.x) + tickets.read(tickets.draw());
+  }
 
   __device__ void publish(const WorkItem& item) {
     i.wait_room(smem.item_ring);
@@ -135,17 +146,18 @@ struct QLoader {
       earlier_ended = true;
       far = *params.far == params.queue.tag;
     }
-    const int dq_tile = DqSum<V>{params}.tile(item, head, q_tile);
-    smem.turns[q.stage] = {q_tile, dq_tile, kind(item, head, q_tile, turn), far};
+    const int tile = dq_tile<V>(params, item, head, q_tile);
+    const int rank = V.ordered ? rank_of_tile<V>(params, item, q_tile) : 0;
+    smem.turns[q.stage] = {q_tile, tile, kind(item, head, q_tile, turn), rank};
     ptx::u64* full = q.announce(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
     place_of_q<Kernel>(params, item, head, params.ragged.q).load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q);
-    ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, dq_tile);
+    ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, tile);
     q.advance();
   }
 
   __device__ int kind(const WorkItem& item, int head, int q_tile, int turn) const {
     const bool last = q_tile == item.q_end - 1 && head == (item.head_kv + 1) * params.heads_per_kv - 1;
-    int kind = (turn == 0 ? Turn::first : 0) | (last ? Turn::last : 0);
+    int kind = (turn == 0 ? Turn::first : 0) | (last ? Turn::last : 0) | (far ? Turn::far : 0);
     for (int i = 0; i < V.tiles.kv / strip; ++i)
       if (far || q_tile < uncut[i].begin || q_tile >= uncut[i].end) kind |= Turn::masked << i;
     return kind;

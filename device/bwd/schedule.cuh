@@ -25,10 +25,11 @@ struct alignas(16) Turn {
   int q_tile;
   int dq_tile;  // of grad_q, in the workspace
   int kind;
-  int far;  // some row of the problem may be far, see Weigh
+  int rank;  // how many kv tiles add to the tile of grad_q before this one; where they add in order
 
-  // masked << i: some row of the q tile does not see all keys of strip i, or is far.
-  enum Kind { first = 1, last = 2, masked = 4 };
+  // far: some row of the problem may be far, see Weigh. masked << i: some row of the q tile does not see all keys of
+  // strip i, or is far.
+  enum Kind { first = 1, last = 2, far = 4, masked = 8 };
 };
 
 // What the delta kernel has found for the rows of one q tile; as in the workspace, so that one load brings both.
@@ -86,10 +87,18 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, rows};
 }
 
-// With a causal mask the first keys are seen by most rows. Where CTAs add in order, the last keys come first: a tile of
-// queries meets its last keys, those on the diagonal, before the others, and nobody waits (docs/8-backward.md).
+// With a causal mask the first keys are seen by most rows, so they come first. Where CTAs add to grad_q in order, that
+// is the order in which they take their keys. Then the last keys come first under a mask: a q tile meets those on its
+// diagonal before the others, and CTAs that begin at their diagonals at one time never wait (docs/8-backward.md).
 template <BwdVariant V>
 constexpr bool last_keys_first = V.ordered && V.mask != Mask::none;
+
+template <BwdVariant V>
+__device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
+  if constexpr (!last_keys_first<V>) return item.kv_tile;
+  const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
+  return Sight<V>(params.mask, item.rows).tiles(first_row, last_row, V.tiles.kv).end - 1 - item.kv_tile;
+}
 
 template <BwdVariant V>
 struct FixedSchedule {

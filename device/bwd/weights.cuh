@@ -9,14 +9,20 @@
 
 namespace froghopper::bwd {
 
-// One number a query row, for the columns that this thread holds of a tile with queries along columns.
-template <int Rows>
+// One number a query row, for the columns that this thread holds of a tile with queries along columns: read where it is
+// needed,
 struct RowValues {
-  float2 x[Rows / 8];
+  const float* first;
+  __device__ __forceinline__ explicit RowValues(const float* rows) : first(rows + tile::thread_col()) {}
+  __device__ __forceinline__ float of(int i) const { return first[tile::col_of(i)]; }
+};
 
-  // In program order: the compiler may not move these loads behind a wgmma.
-  __device__ __forceinline__ void read(const float* from) {
-    const ptx::u32 first = ptx::smem_addr(from) + tile::thread_col() * 4;
+// or all at once, in program order: the compiler may not move these loads behind a wgmma.
+template <int Rows>
+struct EarlyRowValues {
+  float2 x[Rows / 8];
+  __device__ __forceinline__ explicit EarlyRowValues(const float* rows) {
+    const ptx::u32 first = ptx::smem_addr(rows) + tile::thread_col() * 4;
 #pragma unroll
     for (int i = 0; i < Rows / 8; ++i) x[i] = ptx::ld_shared_v2(first + i * 32);
   }
@@ -37,9 +43,8 @@ struct Weigh {
   bool far;
   Hidden hidden;
 
-  template <class T>
-  __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p,
-                                      const RowValues<V.tiles.q>& lse) const {
+  template <class T, class Rows>
+  __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p, const Rows& lse) const {
     if constexpr (V.softcap) attn::cap(s, params.cap_scale);
 #pragma unroll
     for (int i = 0; i < V.tiles.q / 2; i += 4) {
@@ -65,11 +70,10 @@ struct Weigh {
 };
 
 // weights becomes dS = weights (dP - delta).
-template <int Rows>
-__device__ __forceinline__ void to_ds(tile::Accum<Rows>& weights, const tile::Accum<Rows>& dp,
-                                      const RowValues<Rows>& delta) {
+template <int Cols, class Rows>
+__device__ __forceinline__ void to_ds(tile::Accum<Cols>& weights, const tile::Accum<Cols>& dp, const Rows& delta) {
 #pragma unroll
-  for (int i = 0; i < Rows / 2; ++i) weights.x[i] *= dp.x[i] - delta.of(i);
+  for (int i = 0; i < Cols / 2; ++i) weights.x[i] *= dp.x[i] - delta.of(i);
 }
 
 }  // namespace froghopper::bwd

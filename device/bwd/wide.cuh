@@ -120,7 +120,6 @@ struct Wide {
     Smem& smem;
     ptx::u32 items = 0;  // taken so far: gives stage and phase of the item, K and V rings
     ptx::u32 now = 0;    // turns so far: gives those of the other rings, which advance together
-    int dq_before;       // the tile of grad_q that the turn before belongs to
 
     __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
     __device__ int first_key() const { return item().kv_tile * V.tiles.kv; }
@@ -136,17 +135,23 @@ struct Wide {
       ++items;
     }
 
-    // dq = dS of turn `of` x K, some pieces of it.
-    template <int Pieces>
-    __device__ __forceinline__ void multiply_dq(tile::Accum<Pieces * panel_columns>& dq, ptx::u32 of, int first) {
-      smem.ds_ring.wait(of);
-      tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(of)], 0, smem.k, first * panel_columns);
+    // dq = dS of the turn before x K, some pieces of it.
+    template <int First, int Count>
+    __device__ __forceinline__ void multiply_dq(tile::Accum<Count * panel_columns>& dq) {
+      smem.ds_ring.wait(now - 1);
+      tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(now - 1)], 0, smem.k, First * panel_columns);
     }
 
-    template <int Pieces>
-    __device__ __forceinline__ void add_dq(const tile::Accum<Pieces * panel_columns>& dq, int first) {
-#pragma unroll
-      for (int i = 0; i < Pieces; ++i) DqSum<V>{params}.add(dq_before, first + i, dq, i * panel_columns);
+    // The same after the last turn, and added.
+    template <int First, int Count>
+    __device__ __forceinline__ void last_dq(DqSum<V, First, Count>& sum) {
+      tile::Accum<Count * panel_columns> dq;
+      multiply_dq<First, Count>(dq);
+      ptx::wgmma_wait<0>();
+      smem.ds_ring.give_back(now - 1);
+      sum.say();
+      sum.add(dq, sum.ask());
+      sum.say();
     }
   };
 
@@ -156,7 +161,8 @@ struct Wide {
 
   struct OfGradV : Consumer {
     using Consumer::items, Consumer::now, Consumer::params, Consumer::smem;
-    using Dq = tile::Accum<pieces_of_grad_v * panel_columns>;
+    static constexpr int first_piece = 0, my_pieces = pieces_of_grad_v;
+    DqSum<V, first_piece, my_pieces> dq_sum{params};
 
     __device__ void run() {
       GradV dv;
@@ -185,11 +191,7 @@ struct Wide {
         else
           turn</*Masked=*/false, /*First=*/false>(dv);
       }
-      Dq dq;
-      this->template multiply_dq<pieces_of_grad_v>(dq, now - 1, 0);
-      ptx::wgmma_wait<0>();
-      smem.ds_ring.give_back(now - 1);
-      this->template add_dq<pieces_of_grad_v>(dq, 0);
+      this->last_dq(dq_sum);
     }
 
     // Q is there.
@@ -197,31 +199,32 @@ struct Wide {
     __device__ __forceinline__ void turn(GradV& dv) {
       Scores s;
       Weights p;
-      RowValues<V.tiles.q> lse;
       const int stage = smem.q_ring.stage(now);
       const Turn& turn = smem.turns[stage];
 
-      lse.read(smem.rows[stage].lse());
+      const EarlyRowValues<V.tiles.q> lse(smem.rows[stage].lse());
       tile::mma_abt<T>(s, smem.k, 0, smem.q[stage]);  // S^T
       ptx::wgmma_wait<0>();
       if constexpr (Masked)
-        Weigh<V, true>{params, turn.far != 0, hidden(turn)}.template run<T>(s, p, lse);
+        Weigh<V, true>{params, (turn.kind & Turn::far) != 0, hidden(turn)}.template run<T>(s, p, lse);
       else
         Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
       hand_over(s);
       smem.do_ring.wait(now);
       tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
+      dq_sum.say();
       if constexpr (!First) {
-        Dq dq;
-        this->template multiply_dq<pieces_of_grad_v>(dq, now - 1, 0);
+        typename decltype(dq_sum)::Accum dq;
+        const ptx::u32 added = dq_sum.ask();
+        this->template multiply_dq<first_piece, my_pieces>(dq);
         ptx::wgmma_wait<0>();
         smem.ds_ring.give_back(now - 1);
-        this->template add_dq<pieces_of_grad_v>(dq, 0);
+        dq_sum.add(dq, added);
       } else {
         ptx::wgmma_wait<0>();
       }
       smem.do_ring.give_back(now);
-      this->dq_before = turn.dq_tile;
+      dq_sum.remember(turn);
       __syncwarp();
       smem.q_ring.give_back(now);
       ++now;
@@ -247,7 +250,7 @@ struct Wide {
   struct OfGradK : Consumer {
     using Consumer::items, Consumer::now, Consumer::params, Consumer::smem;
     static constexpr int first_piece = pieces_of_grad_v, my_pieces = pieces - pieces_of_grad_v;
-    using Dq = tile::Accum<my_pieces * panel_columns>;
+    DqSum<V, first_piece, my_pieces> dq_sum{params};
 
     __device__ void run() {
       GradK dk;
@@ -274,11 +277,7 @@ struct Wide {
         kind = this->next_kind();
         turn</*First=*/false>(dk);
       }
-      Dq dq;
-      this->template multiply_dq<my_pieces>(dq, now - 1, first_piece);
-      ptx::wgmma_wait<0>();
-      smem.ds_ring.give_back(now - 1);
-      this->template add_dq<my_pieces>(dq, first_piece);
+      this->last_dq(dq_sum);
     }
 
     // Q, and so delta, is there.
@@ -286,10 +285,9 @@ struct Wide {
     __device__ __forceinline__ void turn(GradK& dk) {
       Scores dp, weights;
       Weights ds;
-      RowValues<V.tiles.q> delta;
       const int stage = smem.q_ring.stage(now);
 
-      delta.read(smem.rows[stage].delta());
+      const EarlyRowValues<V.tiles.q> delta(smem.rows[stage].delta());
       smem.do_ring.wait(now);
       tile::mma_abt<T>(dp, smem.v, 0, smem.grad_o[stage]);  // dP^T
       take(weights);
@@ -299,19 +297,21 @@ struct Wide {
       tile::round_to<T>(ds, weights);
       smem.ds_ring.wait_room(now);
       tile::store_transposed(smem.ds[stage], 0, 0, ds);
+      dq_sum.say();
       if constexpr (!First) {
-        Dq dq;
-        this->template multiply_dq<my_pieces>(dq, now - 1, first_piece);
+        typename decltype(dq_sum)::Accum dq;
+        const ptx::u32 added = dq_sum.ask();
+        this->template multiply_dq<first_piece, my_pieces>(dq);
         tile::mma_ab<T>(dk, ds, smem.q[stage]);
         publish_ds();
         ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
         smem.ds_ring.give_back(now - 1);
-        this->template add_dq<my_pieces>(dq, first_piece);
+        dq_sum.add(dq, added);
       } else {
         tile::mma_ab<T>(dk, ds, smem.q[stage]);
         publish_ds();
       }
-      this->dq_before = smem.turns[stage].dq_tile;
+      dq_sum.remember(smem.turns[stage]);
       ptx::wgmma_wait<0>();  // grad_k has read Q
       __syncwarp();
       smem.q_ring.give_back(now);

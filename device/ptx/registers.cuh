@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: moving registers between warpgroups (PTX ISA, setmaxnreg). All four warps of a warpgroup execute it.
+// device/ptx: registers: their number, and what need not stay in one.
 #pragma once
+#include "device/ptx/mbarrier.cuh"
 
 namespace froghopper::ptx {
 
+// threadIdx.x, read where it stands, so that nothing computed from it is kept from before.
+__device__ __forceinline__ u32 thread_here() {
+  u32 thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// Moves registers between warpgroups (PTX ISA, setmaxnreg). All four warps of a warpgroup execute it.
 template <int N>
 __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -3,6 +3,7 @@
 #pragma once
 #include "device/ptx/math.cuh"
 #include "device/ptx/matrix.cuh"
+#include "device/ptx/registers.cuh"
 #include "device/tile/shared_tile.cuh"
 
 namespace froghopper::tile {
@@ -52,11 +53,12 @@ __device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>&
 
 // Writes a 64-row strip transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
 // first_col of a panel's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
+// The place is computed anew each time: kept through a loop that has no register left, it would be spilled.
 template <int Rows, int Cols, int N>
 __device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, int first_row, int first_col,
                                                  const OperandA<N>& src) {
   using Tile = SharedTile<Rows, Cols>;
-  const u32 lane = threadIdx.x % 32, unit = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2;
+  const u32 thread = ptx::thread_here(), lane = thread % 32, unit = thread / 32 % 4 * 2 + lane / 8 % 2;
   const u32 at = dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) +
                  Tile::unit(unit, lane % 8);
 #pragma unroll
