@@ -27,9 +27,6 @@ struct GradTensor {
   int add;  // nonzero: `to` holds fp32, and the gradient is added
 };
 
-// Each warp that adds to a piece of grad_q adds to its own part of it, so each has a turn of its own.
-constexpr int turns_of_piece = warpgroup / 32;
-
 struct DeltaParams {
   StridedTensor o, grad_o;
   RowNumbers lse;       // natural log, as the forward wrote it
@@ -38,7 +35,7 @@ struct DeltaParams {
   float* rows;          // [tile][2][tile_q] out: lse x log2(e), +inf for rows that see nothing or do not exist; then delta
   float* dq_sum;        // [tile][dq_floats] out: zeros
   float* sink_parts;    // [tile] out: the tile's share of grad_sink; null without a sink
-  unsigned int* turn;   // [tile][piece][turns_of_piece] out: zeros; null where CTAs add in any order
+  unsigned int* turn;   // [tile] out: zeros; null where CTAs add in any order
   unsigned int* far;    // [1] out: the tag if some row's lse is so large that its rounding shows
   unsigned int tag;     // of this run
   QTiles place;
@@ -51,7 +48,7 @@ struct BwdParams {
   TmaMap q, k, v, grad_o;  // as the forward's maps
   TmaMap rows;             // [tile][2 x tile_q] of the workspace
   float* dq_sum;           // [tile][piece][group of 4][thread of 128][4]
-  unsigned int* turn;      // ordered only: [tile][piece][turns_of_piece], how many CTAs have added
+  unsigned int* turn;      // ordered only: [tile], how many CTAs have added
   const unsigned int* far;
   GradTensor grad_k, grad_v;
   QTiles place;

@@ -13,6 +13,8 @@
 //           contribute.
 // Roles     Dispatcher warp 0; takes items, publishes them, loads K and V.       warpgroup 0: 24 registers
 //           Loader     warps 1 and 2, one thread each; loads Q with lse and delta, loads grad_o.
+//           In det variants grad_o is loaded with Q, and two threads keep the order of adds to grad_q among CTAs:
+//           Usher      warp 3, lets the Consumers add.   Herald   warp 2, says that they have.
 //           Consumer   warpgroups 1 and 2; wgmma, weights, gradients.            240 registers
 //           The strip is a template argument: it keeps every shared address out of the registers.
 // Order     q tiles from first to last, one query head after the other. A turn whose rows do not all see all keys of
@@ -25,8 +27,8 @@
 //           bandwidth, and a plain load behind them waits for hundreds of cycles. With 128 rows it would not fit.
 //           The proxy fence comes after grad_k is issued: it compiles to MEMBAR.ALL.CTA, which also waits for the
 //           reductions of the turn before.
-// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, when its item is
-//                           over, per Consumer warp
+// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader (det: and Usher and Herald) and, when
+//                           its item is over, per Consumer warp
 //           next_wanted     one arrival an item, by Q's Loader near its end; the Dispatcher waits for it before it draws
 //                           the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. One stage.
@@ -34,7 +36,10 @@
 //           do_ring         full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
 //           ds_ring         full: one arrival per Consumer warp, behind its fence: its rows of dS are in place;
 //                           empty: one per Consumer warp, after its share of grad_q has retired
-//           The last three advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
+//           add_ring        det variants only, four stages. full: the Usher lets this turn's grad_q be added; empty: the
+//                           Herald has seen that it was
+//           added_ring      the same. full: one arrival per Consumer warp, its adds are issued
+//           The last five advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
 //           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
 //           anything but loads and dS of t - 3.
 // Shared    k | v | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go from
@@ -80,7 +85,6 @@ struct Backward {
   using QRing = tile::Ring<V.tiles.stages>;
   using QStage = tile::Cursor<V.tiles.stages>;
   using DsRing = tile::Ring<bwd_ds_stages>;
-  static_assert(V.tiles.stages == bwd_ds_stages);
 
   struct Smem {
     KTile k;
@@ -95,6 +99,7 @@ struct Backward {
     KvRing k_ring, v_ring;
     QRing q_ring, do_ring;
     DsRing ds_ring;
+    tile::Ring<4> add_ring, added_ring;  // ordered only
     ptx::u64 next_wanted;
   };
   static constexpr int smem_bytes = bwd_smem_bytes(V);
@@ -111,7 +116,12 @@ struct Backward {
       ptx::setmaxnreg_dec<24>();
       if (warp == 0) Dispatcher<Backward>{params, smem}.run();
       if (threadIdx.x == 32) QLoader<Backward>{params, smem}.run();
-      if (threadIdx.x == 64) load_grad_o<Backward>(params, smem);
+      if constexpr (V.ordered) {
+        if (threadIdx.x == 64) herald<Backward>(params, smem);
+        if (threadIdx.x == 96) usher<Backward>(params, smem);
+      } else {
+        if (threadIdx.x == 64) GradOLoader<Backward>{params, smem}.run();
+      }
     } else {
       ptx::setmaxnreg_inc<240>();
       if (warp < 8)
@@ -130,7 +140,8 @@ struct Backward {
     const BwdParams& params;
     Smem& smem;
     unsigned items = 0;  // taken so far: gives stage and phase of the item, K and V rings
-    unsigned now = 0;    // turns so far: gives those of the other rings, which advance together
+    ptx::u32 now = 0;  // turns so far: gives those of the dS and add rings
+    QStage q;          // of Q and of grad_o
     DqSum<V, number, 1> dq_sum{params};
 
     __device__ void run() {
@@ -159,62 +170,53 @@ struct Backward {
     __device__ int first_key() const { return item().kv_tile * V.tiles.kv + number * strip; }
 
     __device__ __forceinline__ void walk(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
-      int kind = next_kind();
-      turn</*Masked=*/true, /*First=*/true>(s, dp, dk, dv);
-      while (!(kind & Turn::last)) {
-        kind = next_kind();
-        if (kind & Turn::masked << number)
-          turn</*Masked=*/true, /*First=*/false>(s, dp, dk, dv);
+      Walk walk(params, item(), number);
+      walk.next();
+      turn</*Masked=*/true, /*First=*/true>(walk.far, s, dp, dk, dv);
+      while (walk.more()) {
+        if (walk.next())
+          turn</*Masked=*/true, /*First=*/false>(walk.far, s, dp, dk, dv);
         else
-          turn</*Masked=*/false, /*First=*/false>(s, dp, dk, dv);
+          turn</*Masked=*/false, /*First=*/false>(walk.far, s, dp, dk, dv);
       }
       last_dq();
     }
 
-    __device__ __forceinline__ int next_kind() {
-      smem.q_ring.wait(now);
-      return __shfl_sync(~0u, smem.turns[smem.q_ring.stage(now)].kind, 0);
-    }
-
-    // Q is there.
     template <bool Masked, bool First>
-    __device__ __forceinline__ void turn(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
+    __device__ __forceinline__ void turn(bool far, Scores& s, Scores& dp, GradK& dk, GradV& dv) {
       DqPiece dq;
       Weights p, ds;
-      const int stage = smem.q_ring.stage(now);
+      const int stage = q.stage;
 
-      const Turn& turn = smem.turns[stage];
-
+      q.wait(smem.q_ring);
       const LseValues lse(smem.rows[stage].lse());
       tile::mma_abt<T>(s, smem.k, number * strip, smem.q[stage]);  // S^T
-      smem.do_ring.wait(now);
+      q.wait(smem.do_ring);
       tile::mma_abt<T>(dp, smem.v, number * strip, smem.grad_o[stage]);  // dP^T
       ptx::wgmma_wait<1>();                                              // S is ready, dP is not
       if constexpr (Masked)
-        Weigh<V, true>{params, (turn.kind & Turn::far) != 0, hidden(turn)}.template run<T>(s, p, lse);
+        Weigh<V, true>{params, far, hidden(smem.turns[stage])}.template run<T>(s, p, lse);
       else
         Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
       tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
-      dq_sum.say();
-      const ptx::u32 added = First ? 0 : dq_sum.ask();
       ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
       to_ds(s, dp, RowValues(smem.rows[stage].delta()));
       tile::round_to<T>(ds, s);
       smem.ds_ring.wait_room(now);
-      tile::store_transposed(smem.ds[stage], 0, number * strip, ds);
+      tile::store_transposed(smem.ds[smem.ds_ring.stage(now)], 0, number * strip, ds);
       if constexpr (!First) multiply_dq(dq, now - 1);
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
-      smem.do_ring.give_back(now);
+      q.give_back(smem.do_ring);
       if constexpr (!First) {
         smem.ds_ring.give_back(now - 1);
-        add_dq(dq, added);
+        add_dq(dq);
       }
-      dq_sum.remember(turn);
+      dq_sum.remember(smem.turns[stage]);
       ptx::wgmma_wait<0>();  // grad_k has read Q
       __syncwarp();
-      smem.q_ring.give_back(now);
+      q.release(smem.q_ring);
       ++now;
     }
 
@@ -223,9 +225,7 @@ struct Backward {
       multiply_dq(dq, now - 1);
       ptx::wgmma_wait<0>();
       smem.ds_ring.give_back(now - 1);
-      dq_sum.say();
-      add_dq(dq, dq_sum.ask());
-      dq_sum.say();
+      add_dq(dq);
     }
 
     __device__ __forceinline__ Hidden hidden(const Turn& turn) const {
@@ -236,7 +236,7 @@ struct Backward {
     __device__ __forceinline__ void publish_ds() {
       ptx::fence_proxy_async_shared();
       __syncwarp();
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.ds_ring.full[smem.ds_ring.stage(now)]);
+      if (threadIdx.x % 32 == 0) smem.ds_ring.announce(now);
     }
 
     __device__ __forceinline__ void multiply_dq(DqPiece& dq, unsigned of) {
@@ -248,10 +248,15 @@ struct Backward {
         tile::mma_ab<T>(dq, ds, number * strip, smem.k, 0);
     }
 
-    __device__ __forceinline__ void add_dq(const DqPiece& dq, ptx::u32 added) {
+    // Of the turn before.
+    __device__ __forceinline__ void add_dq(const DqPiece& dq) {
+      if constexpr (V.ordered) smem.add_ring.wait(now - 1);
       // Of 96 columns, this warp's may be none.
-      if (transposed && number * strip + threadIdx.x / 32 % 4 * 16 >= V.dims.qk) return;
-      dq_sum.add(dq, added);
+      if (!transposed || number * strip + threadIdx.x / 32 % 4 * 16 < V.dims.qk) dq_sum.add(dq);
+      if constexpr (V.ordered) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) smem.added_ring.announce(now - 1);
+      }
     }
 
     __device__ void epilogue(GradK& dk, GradV& dv) {
@@ -266,12 +271,14 @@ struct Backward {
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
-      smem.item_ring.init(consumer_warps + 2);
+      smem.item_ring.init(consumer_warps + (V.ordered ? 3 : 2));
       smem.k_ring.init(consumer_warps);
       smem.v_ring.init(consumer_warps);
       smem.q_ring.init(consumer_warps);
       smem.do_ring.init(consumer_warps);
       smem.ds_ring.init(consumer_warps, consumer_warps);
+      smem.add_ring.init(/*consumer_warps=*/1);
+      smem.added_ring.init(1, consumer_warps);
       ptx::mbarrier_init(&smem.next_wanted, 1);
       ptx::fence_mbarrier_init();
     }

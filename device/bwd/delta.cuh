@@ -59,8 +59,7 @@ struct Delta {
   static __device__ void clear(const DeltaParams& params, int number) {
     float4* sum = reinterpret_cast<float4*>(params.dq_sum + static_cast<long long>(number) * params.dq_floats);
     for (int i = threadIdx.x; i < params.dq_floats / 4; i += threads) sum[i] = {0.f, 0.f, 0.f, 0.f};
-    const int turns = params.dq_floats / dq_piece * turns_of_piece;
-    if (params.turn && threadIdx.x < turns) params.turn[static_cast<long long>(number) * turns + threadIdx.x] = 0;
+    if (params.turn && threadIdx.x == 0) params.turn[number] = 0;
   }
 
   // o . grad_o of one row, in each of its lanes. A warp goes through here together: a tile's rows are a multiple of

@@ -36,53 +36,23 @@ __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, 
 }
 
 // One consumer's way to its pieces [First, First + Count) of a tile, one turn late: what it adds belongs to the turn
-// before. In any order, or in the order of ranks: then each warp, which adds to parts of its own, waits until those
-// before it have added there, and says so when it has. It says so half a turn later, when the adds are over: a release
-// waits for them.
+// before.
 template <BwdVariant V, int First, int Count>
 struct DqSum {
   const BwdParams& params;
-  int tile = 0, rank = 0;  // of the turn before
-  int unsaid = -1;         // ordered: a tile to which this warp has added and has not said so
+  int tile = 0;  // of the turn before
 
   using Accum = tile::Accum<Count * panel_columns>;
   static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);
-  static constexpr int pieces = dq_pieces(V.tiles.q, V.dims.qk);
 
-  __device__ __forceinline__ void remember(const Turn& turn) {
-    tile = turn.dq_tile;
-    if constexpr (V.ordered) rank = turn.rank;
-  }
+  __device__ __forceinline__ void remember(const Turn& turn) { tile = turn.dq_tile; }
 
-  // How many have added so far, for add(): asked long before the answer is needed.
-  __device__ __forceinline__ ptx::u32 ask() const {
-    if constexpr (!V.ordered) return 0;
-    return ptx::ld_acquire(turns_of(tile));
-  }
-
-  __device__ __forceinline__ void add(const Accum& dq, ptx::u32 added) {
-    if constexpr (V.ordered) {
-      while (added != rank) added = ptx::ld_acquire(turns_of(tile));
-    }
+  __device__ __forceinline__ void add(const Accum& dq) const {
     float* to = params.dq_sum + static_cast<long long>(tile) * floats + First * dq_piece +
                 ptx::thread_here() % warpgroup * 4;
 #pragma unroll
     for (int i = 0; i < Count * dq_groups; ++i)
       ptx::red_add_v4_f32(to + i * dq_group_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
-    if constexpr (V.ordered) unsaid = tile;
-  }
-
-  __device__ __forceinline__ void say() {
-    if constexpr (!V.ordered) return;
-    if (unsaid < 0) return;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::red_release_add(turns_of(unsaid), 1);
-    unsaid = -1;
-  }
-
- private:
-  __device__ ptx::u32* turns_of(int tile) const {
-    return params.turn + (static_cast<long long>(tile) * pieces + First) * turns_of_piece + threadIdx.x / 32 % 4;
   }
 };
 

@@ -85,25 +85,24 @@ struct Dispatcher {
 // does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
 constexpr int lead = 2;
 
-// Walks the q tiles of every item: begin(item) once, load(item, head, q_tile, turn) for each, ask() where the next item
-// is wanted.
-template <class Kernel, class Begin, class Load, class Ask>
-__device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Begin begin, Load load, Ask ask) {
-  typename Kernel::ItemStage i;
+// Walks the q tiles of every item: load(item, head, q_tile) for each, ask() where the next item is wanted. From first to last; where CTAs add in order, from last to first: with a causal mask all kv tiles end at the
+// last rows, so there CTAs that begin together meet every q tile in the order of their keys, one a turn.
+template <class Kernel, class Load, class Ask>
+__device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
+  typename Kernel::ItemStage at;
   while (true) {
-    i.wait(smem.item_ring);
-    const WorkItem item = smem.items[i.stage];
-    ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
-    i.advance();
+    at.wait(smem.item_ring);
+    const WorkItem item = smem.items[at.stage];
+    ptx::mbarrier_arrive(&smem.item_ring.empty[at.stage]);
+    at.advance();
     if (item.none()) return;
     const int turns = (item.q_end - item.q_begin) * heads_per_kv;
     if (turns == 0) ask();
-    begin(item);
     int left = turns;
     for (int head = item.head_kv * heads_per_kv; head < (item.head_kv + 1) * heads_per_kv; ++head)
-      for (int q_tile = item.q_begin; q_tile < item.q_end; ++q_tile) {
+      for (int i = item.q_begin; i < item.q_end; ++i) {
         if (left == min(turns, 1 + lead)) ask();
-        load(item, head, q_tile, turns - left);
+        load(item, head, Kernel::variant.ordered ? item.q_begin + item.q_end - 1 - i : i);
         --left;
       }
   }
@@ -115,7 +114,31 @@ __device__ attn::Place<Kernel::variant.ragged> place_of_q(const BwdParams& param
   return {head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q, units};
 }
 
-// Q, and lse and delta of its rows, which the kernel before this one has made; and what the turn is. One thread.
+// One thread.
+template <class Kernel>
+struct GradOLoader {
+  static constexpr BwdVariant V = Kernel::variant;
+
+  const BwdParams& params;
+  typename Kernel::Smem& smem;
+  typename Kernel::QStage at;
+
+  __device__ void run() {
+    each_turn<Kernel>(
+        smem, params.heads_per_kv,
+        [&](const WorkItem& item, int head, int q_tile) { load(item, head, q_tile); }, [] {});
+  }
+
+  __device__ void load(const WorkItem& item, int head, int q_tile) {
+    ptx::u64* full = at.fill(smem.do_ring, Kernel::DoTile::bytes);
+    place_of_q<Kernel>(params, item, head, params.grad_o_units)
+        .load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q);
+    at.advance();
+  }
+};
+
+// Q, and lse and delta of its rows, which the kernel before this one has made; and which turn it is. One thread. Where
+// the Herald needs its warp, it loads grad_o too.
 template <class Kernel>
 struct QLoader {
   static constexpr BwdVariant V = Kernel::variant;
@@ -123,59 +146,62 @@ struct QLoader {
   const BwdParams& params;
   typename Kernel::Smem& smem;
   typename Kernel::QStage q;
-  bool earlier_ended = false, far = false;
-  Range<int> uncut[V.tiles.kv / strip];  // q tiles without a mask, for each strip of keys
+  GradOLoader<Kernel> grad_o{params, smem};
+  bool earlier_ended = false;
 
   __device__ void run() {
     each_turn<Kernel>(
-        smem, params.heads_per_kv, [&](const WorkItem& item) { begin(item); },
-        [&](const WorkItem& item, int head, int q_tile, int turn) { load(item, head, q_tile, turn); },
+        smem, params.heads_per_kv,
+        [&](const WorkItem& item, int head, int q_tile) {
+          load(item, head, q_tile);
+          if constexpr (V.ordered) grad_o.load(item, head, q_tile);
+        },
         [&] { ptx::mbarrier_arrive(&smem.next_wanted); });
   }
 
-  __device__ void begin(const WorkItem& item) {
-    const Sight<V> sight(params.mask, item.rows);
-    for (int i = 0; i < V.tiles.kv / strip; ++i)
-      uncut[i] = sight.uncut(item.kv_tile * V.tiles.kv + i * strip, strip, item.rows);
-  }
-
-  __device__ void load(const WorkItem& item, int head, int q_tile, int turn) {
+  __device__ void load(const WorkItem& item, int head, int q_tile) {
     q.wait_room(smem.q_ring);
-    if (!earlier_ended) {
-      ptx::wait_for_earlier_kernels();
-      earlier_ended = true;
-      far = *params.far == params.queue.tag;
-    }
+    if (!earlier_ended) ptx::wait_for_earlier_kernels();
+    earlier_ended = true;
     const int tile = dq_tile<V>(params, item, head, q_tile);
-    const int rank = V.ordered ? rank_of_tile<V>(params, item, q_tile) : 0;
-    smem.turns[q.stage] = {q_tile, tile, kind(item, head, q_tile, turn), rank};
+    smem.turns[q.stage] = {q_tile, tile};
     ptx::u64* full = q.announce(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
     place_of_q<Kernel>(params, item, head, params.ragged.q).load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q);
     ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, tile);
     q.advance();
   }
-
-  __device__ int kind(const WorkItem& item, int head, int q_tile, int turn) const {
-    const bool last = q_tile == item.q_end - 1 && head == (item.head_kv + 1) * params.heads_per_kv - 1;
-    int kind = (turn == 0 ? Turn::first : 0) | (last ? Turn::last : 0) | (far ? Turn::far : 0);
-    for (int i = 0; i < V.tiles.kv / strip; ++i)
-      if (far || q_tile < uncut[i].begin || q_tile >= uncut[i].end) kind |= Turn::masked << i;
-    return kind;
-  }
 };
 
-// One thread.
+// Where CTAs add to grad_q in order, two threads see to it, for it would cost the Consumers much: the Usher lets them
+// add a turn's grad_q once the CTAs before this one have, an answer that comes from memory; the Herald says that they
+// have, by a release that waits until their adds are over.
 template <class Kernel>
-__device__ void load_grad_o(const BwdParams& params, typename Kernel::Smem& smem) {
+__device__ void usher(const BwdParams& params, typename Kernel::Smem& smem) {
   constexpr BwdVariant V = Kernel::variant;
-  typename Kernel::QStage at;
+  ptx::u32 turn_number = 0;
+  ptx::wait_for_earlier_kernels();
   each_turn<Kernel>(
-      smem, params.heads_per_kv, [](const WorkItem&) {},
-      [&](const WorkItem& item, int head, int q_tile, int) {
-        ptx::u64* full = at.fill(smem.do_ring, Kernel::DoTile::bytes);
-        place_of_q<Kernel>(params, item, head, params.grad_o_units)
-            .load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q);
-        at.advance();
+      smem, params.heads_per_kv,
+      [&](const WorkItem& item, int head, int q_tile) {
+        const ptx::u32* added = params.turn + dq_tile<V>(params, item, head, q_tile);
+        const ptx::u32 rank = rank_of_tile<V>(params, item, q_tile);
+        while (ptx::ld_acquire(added) != rank) {
+        }
+        smem.add_ring.wait_room(turn_number);
+        smem.add_ring.announce(turn_number++);
+      },
+      [] {});
+}
+
+template <class Kernel>
+__device__ void herald(const BwdParams& params, typename Kernel::Smem& smem) {
+  ptx::u32 turn_number = 0;
+  each_turn<Kernel>(
+      smem, params.heads_per_kv,
+      [&](const WorkItem& item, int head, int q_tile) {
+        smem.added_ring.wait(turn_number);
+        smem.add_ring.give_back(turn_number++);
+        ptx::red_release_add(params.turn + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
       },
       [] {});
 }

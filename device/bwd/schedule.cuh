@@ -9,27 +9,28 @@
 
 namespace froghopper::bwd {
 
+// Turns of one strip of keys with one query head, in the order in which they come. Masked: some row of the q tile does
+// not see all keys of the strip.
+struct Spans {
+  int masked, clear, masked_again;
+};
+
 // One kv tile of a key head, and the q tiles [q_begin, q_end) of every query head that reads it. No q tile sees the
 // keys: q_begin == q_end.
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
   int q_begin, q_end;
-  int first_tile;        // of the sequence, in the workspace
+  int first_tile;  // of the sequence, in the workspace
+  Spans spans[2];  // of its strips
   attn::Lengths rows;  // of the sequence
 
   __device__ bool none() const { return kv_tile < 0; }
 };
 
-// What Q's Loader tells the Consumers about a turn; they keep nothing of it in registers.
-struct alignas(16) Turn {
+// What Q's Loader tells the Consumers about a turn, so that they need not keep it in registers.
+struct Turn {
   int q_tile;
   int dq_tile;  // of grad_q, in the workspace
-  int kind;
-  int rank;  // how many kv tiles add to the tile of grad_q before this one; where they add in order
-
-  // far: some row of the problem may be far, see Weigh. masked << i: some row of the q tile does not see all keys of
-  // strip i, or is far.
-  enum Kind { first = 1, last = 2, far = 4, masked = 8 };
 };
 
 // What the delta kernel has found for the rows of one q tile; as in the workspace, so that one load brings both.
@@ -64,12 +65,17 @@ struct Sight : MaskRule<V.mask> {
             V.mask == Mask::window};
   }
 
-  // The q tiles without a mask for keys [key, key + keys).
-  __device__ Range<int> uncut(int key, int keys, const attn::Lengths& rows) const {
-    if (key + keys > rows.seq_kv) return {0, 0};
-    const int end = this->end_row(key);
-    return {(this->first_row(key + keys - 1) + V.tiles.q - 1) / V.tiles.q,
-            end >= rows.seq_q ? no_bound<int> : end / V.tiles.q};
+  // Of keys [key, key + strip), over the q tiles [begin, end).
+  __device__ Spans spans(int key, int begin, int end, const attn::Lengths& rows) const {
+    int first = end, last = end;  // the q tiles without a mask
+    if (key + strip <= rows.seq_kv) {
+      const int end_row = this->end_row(key);
+      first = (this->first_row(key + strip - 1) + V.tiles.q - 1) / V.tiles.q;
+      last = end_row >= rows.seq_q ? end : end_row / V.tiles.q;
+    }
+    first = min(max(first, begin), end);
+    last = min(max(last, first), end);
+    return V.ordered ? Spans{end - last, last - first, first - begin} : Spans{first - begin, last - first, end - last};
   }
 
  private:
@@ -84,20 +90,18 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const auto tiles = Sight<V>(params.mask, rows).q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
   const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(rows.q_first, sequence, V.tiles.q)
                                                         : sequence * params.place.q_tiles;
-  return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, rows};
+  const auto spans = [&](int number) {
+    return Sight<V>(params.mask, rows).spans(first_key + number * strip, tiles.begin, tiles.end, rows);
+  };
+  return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, rows};
 }
 
-// With a causal mask the first keys are seen by most rows, so they come first. Where CTAs add to grad_q in order, that
-// is the order in which they take their keys. Then the last keys come first under a mask: a q tile meets those on its
-// diagonal before the others, and CTAs that begin at their diagonals at one time never wait (docs/8-backward.md).
-template <BwdVariant V>
-constexpr bool last_keys_first = V.ordered && V.mask != Mask::none;
-
+// Where CTAs add to grad_q in order, it is the order of the keys: how many kv tiles add to a q tile before this one.
 template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
-  if constexpr (!last_keys_first<V>) return item.kv_tile;
+  if constexpr (V.mask != Mask::window) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
-  return Sight<V>(params.mask, item.rows).tiles(first_row, last_row, V.tiles.kv).end - 1 - item.kv_tile;
+  return item.kv_tile - Sight<V>(params.mask, item.rows).tiles(first_row, last_row, V.tiles.kv).begin;
 }
 
 template <BwdVariant V>
@@ -106,7 +110,7 @@ struct FixedSchedule {
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
-    const Item item = item_at(params.order, number, last_keys_first<V>);
+    const Item item = item_at(params.order, number, /*heaviest_first=*/false);
     return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.q_tile,
                        {0, params.seq_q, 0, params.seq_kv});
   }
@@ -127,8 +131,7 @@ struct RaggedSchedule {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {.kv_tile = -1};
     const int last = (found.rows.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
-    const int kv_tile = last_keys_first<V> ? found.item.q_tile : last - found.item.q_tile;
-    return describe<V>(params, found.sequence, found.item.pair, kv_tile, found.rows);
+    return describe<V>(params, found.sequence, found.item.pair, last - found.item.q_tile, found.rows);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }

@@ -9,6 +9,45 @@
 
 namespace froghopper::bwd {
 
+// The turns of one item for one strip of keys.
+struct Walk {
+  const BwdParams& params;
+  const WorkItem& item;
+  int number;  // of the strip
+  bool far;    // some row of the problem may be far, see Weigh
+  int heads;   // after this one
+  Spans left;
+
+  __device__ Walk(const BwdParams& params, const WorkItem& item, int number)
+      : params(params), item(item), number(number), heads(params.heads_per_kv) {
+    far = same(*params.far == params.queue.tag);
+    next_head();
+  }
+
+  __device__ bool more() {
+    if (left.masked + left.clear + left.masked_again > 0) return true;
+    if (heads == 0) return false;
+    next_head();
+    return true;
+  }
+  // Whether the turn is masked.
+  __device__ bool next() {
+    const bool masked = left.masked > 0 || left.clear == 0;
+    --(left.masked > 0 ? left.masked : left.clear > 0 ? left.clear : left.masked_again);
+    return masked;
+  }
+
+ private:
+  __device__ void next_head() {
+    --heads;
+    const Spans spans = item.spans[number];
+    left = {same(spans.masked), same(spans.clear), same(spans.masked_again)};
+    if (far) left = {left.masked + left.clear + left.masked_again, 0, 0};
+  }
+  // Tells the compiler that all lanes have the same value.
+  static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }
+};
+
 // One number a query row, for the columns that this thread holds of a tile with queries along columns: read where it is
 // needed,
 struct RowValues {

@@ -70,7 +70,6 @@ struct Wide {
   using QRing = tile::Ring<V.tiles.stages>;
   using QStage = tile::Cursor<V.tiles.stages>;
   using DsRing = tile::Ring<bwd_ds_stages>;
-  static_assert(V.tiles.stages == bwd_ds_stages);
 
   struct Smem {
     KTile k;
@@ -87,6 +86,7 @@ struct Wide {
     QRing q_ring, do_ring;
     tile::Ring<1> weight_ring;
     DsRing ds_ring;
+    tile::Ring<4> add_ring, added_ring;  // ordered only
     ptx::u64 next_wanted;
   };
   static constexpr int smem_bytes = bwd_smem_bytes(V);
@@ -103,7 +103,12 @@ struct Wide {
       ptx::setmaxnreg_dec<producer_registers>();
       if (warp == 0) Dispatcher<Wide>{params, smem}.run();
       if (threadIdx.x == 32) QLoader<Wide>{params, smem}.run();
-      if (threadIdx.x == 64) load_grad_o<Wide>(params, smem);
+      if constexpr (V.ordered) {
+        if (threadIdx.x == 64) herald<Wide>(params, smem);
+        if (threadIdx.x == 96) usher<Wide>(params, smem);
+      } else {
+        if (threadIdx.x == 64) GradOLoader<Wide>{params, smem}.run();
+      }
     } else {
       ptx::setmaxnreg_inc<consumer_registers>();
       if (warp < 8)
@@ -119,15 +124,11 @@ struct Wide {
     const BwdParams& params;
     Smem& smem;
     ptx::u32 items = 0;  // taken so far: gives stage and phase of the item, K and V rings
-    ptx::u32 now = 0;    // turns so far: gives those of the other rings, which advance together
+    ptx::u32 now = 0;    // turns so far: gives those of the rings of weights, dS and adds
+    QStage q;            // of Q and of grad_o
 
     __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
     __device__ int first_key() const { return item().kv_tile * V.tiles.kv; }
-
-    __device__ __forceinline__ int next_kind() {
-      smem.q_ring.wait(now);
-      return __shfl_sync(~0u, smem.turns[smem.q_ring.stage(now)].kind, 0);
-    }
 
     __device__ __forceinline__ void give_back_item() {
       __syncwarp();
@@ -149,9 +150,19 @@ struct Wide {
       multiply_dq<First, Count>(dq);
       ptx::wgmma_wait<0>();
       smem.ds_ring.give_back(now - 1);
-      sum.say();
-      sum.add(dq, sum.ask());
-      sum.say();
+      add_dq(sum, dq);
+    }
+
+    // Of the turn before.
+    template <int First, int Count>
+    __device__ __forceinline__ void add_dq(DqSum<V, First, Count>& sum,
+                                           const tile::Accum<Count * panel_columns>& dq) {
+      if constexpr (V.ordered) smem.add_ring.wait(now - 1);
+      sum.add(dq);
+      if constexpr (V.ordered) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) smem.added_ring.announce(now - 1);
+      }
     }
   };
 
@@ -160,7 +171,7 @@ struct Wide {
   // The register tiles are locals of run() and arguments of every step, never fields: see device/fwd/forward.cuh.
 
   struct OfGradV : Consumer {
-    using Consumer::items, Consumer::now, Consumer::params, Consumer::smem;
+    using Consumer::items, Consumer::now, Consumer::params, Consumer::q, Consumer::smem;
     static constexpr int first_piece = 0, my_pieces = pieces_of_grad_v;
     DqSum<V, first_piece, my_pieces> dq_sum{params};
 
@@ -182,51 +193,48 @@ struct Wide {
     }
 
     __device__ __forceinline__ void walk(GradV& dv) {
-      int kind = this->next_kind();
-      turn</*Masked=*/true, /*First=*/true>(dv);
-      while (!(kind & Turn::last)) {
-        kind = this->next_kind();
-        if (kind & Turn::masked)
-          turn</*Masked=*/true, /*First=*/false>(dv);
+      Walk walk(params, this->item(), 0);
+      walk.next();
+      turn</*Masked=*/true, /*First=*/true>(walk.far, dv);
+      while (walk.more()) {
+        if (walk.next())
+          turn</*Masked=*/true, /*First=*/false>(walk.far, dv);
         else
-          turn</*Masked=*/false, /*First=*/false>(dv);
+          turn</*Masked=*/false, /*First=*/false>(walk.far, dv);
       }
       this->last_dq(dq_sum);
     }
 
-    // Q is there.
     template <bool Masked, bool First>
-    __device__ __forceinline__ void turn(GradV& dv) {
+    __device__ __forceinline__ void turn(bool far, GradV& dv) {
       Scores s;
       Weights p;
-      const int stage = smem.q_ring.stage(now);
-      const Turn& turn = smem.turns[stage];
+      const int stage = q.stage;
 
+      q.wait(smem.q_ring);
       const EarlyRowValues<V.tiles.q> lse(smem.rows[stage].lse());
       tile::mma_abt<T>(s, smem.k, 0, smem.q[stage]);  // S^T
       ptx::wgmma_wait<0>();
       if constexpr (Masked)
-        Weigh<V, true>{params, (turn.kind & Turn::far) != 0, hidden(turn)}.template run<T>(s, p, lse);
+        Weigh<V, true>{params, far, hidden(smem.turns[stage])}.template run<T>(s, p, lse);
       else
         Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
       hand_over(s);
-      smem.do_ring.wait(now);
+      q.wait(smem.do_ring);
       tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
-      dq_sum.say();
       if constexpr (!First) {
         typename decltype(dq_sum)::Accum dq;
-        const ptx::u32 added = dq_sum.ask();
         this->template multiply_dq<first_piece, my_pieces>(dq);
         ptx::wgmma_wait<0>();
         smem.ds_ring.give_back(now - 1);
-        dq_sum.add(dq, added);
+        this->add_dq(dq_sum, dq);
       } else {
         ptx::wgmma_wait<0>();
       }
-      smem.do_ring.give_back(now);
-      dq_sum.remember(turn);
+      q.give_back(smem.do_ring);
+      dq_sum.remember(smem.turns[stage]);
       __syncwarp();
-      smem.q_ring.give_back(now);
+      q.release(smem.q_ring);
       ++now;
     }
 
@@ -237,7 +245,7 @@ struct Wide {
         smem.weights[i][threadIdx.x % warpgroup] = {weights.x[4 * i], weights.x[4 * i + 1], weights.x[4 * i + 2],
                                                     weights.x[4 * i + 3]};
       __syncwarp();
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weight_ring.full[0]);
+      if (threadIdx.x % 32 == 0) smem.weight_ring.announce(now);
     }
 
     __device__ __forceinline__ Hidden hidden(const Turn& turn) const {
@@ -248,7 +256,7 @@ struct Wide {
   // ---- GradK ----
 
   struct OfGradK : Consumer {
-    using Consumer::items, Consumer::now, Consumer::params, Consumer::smem;
+    using Consumer::items, Consumer::now, Consumer::params, Consumer::q, Consumer::smem;
     static constexpr int first_piece = pieces_of_grad_v, my_pieces = pieces - pieces_of_grad_v;
     DqSum<V, first_piece, my_pieces> dq_sum{params};
 
@@ -271,42 +279,41 @@ struct Wide {
     }
 
     __device__ __forceinline__ void walk(GradK& dk) {
-      int kind = this->next_kind();
+      Walk walk(params, this->item(), 0);
+      walk.next();
       turn</*First=*/true>(dk);
-      while (!(kind & Turn::last)) {
-        kind = this->next_kind();
+      while (walk.more()) {
+        walk.next();
         turn</*First=*/false>(dk);
       }
       this->last_dq(dq_sum);
     }
 
-    // Q, and so delta, is there.
     template <bool First>
     __device__ __forceinline__ void turn(GradK& dk) {
       Scores dp, weights;
       Weights ds;
-      const int stage = smem.q_ring.stage(now);
+      const int stage = q.stage;
 
+      q.wait(smem.q_ring);
       const EarlyRowValues<V.tiles.q> delta(smem.rows[stage].delta());
-      smem.do_ring.wait(now);
+      q.wait(smem.do_ring);
       tile::mma_abt<T>(dp, smem.v, 0, smem.grad_o[stage]);  // dP^T
       take(weights);
       ptx::wgmma_wait<0>();
-      smem.do_ring.give_back(now);
+      q.give_back(smem.do_ring);
       to_ds(weights, dp, delta);
       tile::round_to<T>(ds, weights);
       smem.ds_ring.wait_room(now);
-      tile::store_transposed(smem.ds[stage], 0, 0, ds);
-      dq_sum.say();
+      tile::store_transposed(smem.ds[smem.ds_ring.stage(now)], 0, 0, ds);
       if constexpr (!First) {
         typename decltype(dq_sum)::Accum dq;
-        const ptx::u32 added = dq_sum.ask();
         this->template multiply_dq<first_piece, my_pieces>(dq);
         tile::mma_ab<T>(dk, ds, smem.q[stage]);
         publish_ds();
         ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
         smem.ds_ring.give_back(now - 1);
-        dq_sum.add(dq, added);
+        this->add_dq(dq_sum, dq);
       } else {
         tile::mma_ab<T>(dk, ds, smem.q[stage]);
         publish_ds();
@@ -314,7 +321,7 @@ struct Wide {
       dq_sum.remember(smem.turns[stage]);
       ptx::wgmma_wait<0>();  // grad_k has read Q
       __syncwarp();
-      smem.q_ring.give_back(now);
+      q.release(smem.q_ring);
       ++now;
     }
 
@@ -333,7 +340,7 @@ struct Wide {
     __device__ __forceinline__ void publish_ds() {
       ptx::fence_proxy_async_shared();
       __syncwarp();
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.ds_ring.full[smem.ds_ring.stage(now)]);
+      if (threadIdx.x % 32 == 0) smem.ds_ring.announce(now);
     }
   };
 
@@ -341,13 +348,15 @@ struct Wide {
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
-      smem.item_ring.init(2 * warps + 2);
+      smem.item_ring.init(2 * warps + (V.ordered ? 3 : 2));
       smem.k_ring.init(2 * warps);
       smem.v_ring.init(2 * warps);
       smem.q_ring.init(2 * warps);
       smem.do_ring.init(2 * warps);
       smem.weight_ring.init(warps, warps);
       smem.ds_ring.init(2 * warps, warps);
+      smem.add_ring.init(/*consumer_warps=*/1);
+      smem.added_ring.init(1, 2 * warps);
       ptx::mbarrier_init(&smem.next_wanted, 1);
       ptx::fence_mbarrier_init();
     }

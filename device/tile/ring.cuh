@@ -23,6 +23,7 @@ struct Ring {
   static __device__ ptx::u32 phase(ptx::u32 n) { return n / Stages & 1; }
   __device__ void wait(ptx::u32 n) { ptx::mbarrier_wait(&full[stage(n)], phase(n)); }
   __device__ void wait_room(ptx::u32 n) { ptx::mbarrier_wait(&empty[stage(n)], phase(n) ^ 1); }
+  __device__ void announce(ptx::u32 n) { ptx::mbarrier_arrive(&full[stage(n)]); }
   __device__ void give_back(ptx::u32 n) {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&empty[stage(n)]);
   }

@@ -49,26 +49,42 @@ int64_t items_at_most(const Problem& p, const BwdVariant& v) {
   return tiles * p.heads_kv;
 }
 
-// A section's Q and grad_o stay in L2 while its kv tiles run, and so do the sums of grad_q.
-constexpr int64_t section_bytes = int64_t{16} << 20;
+// Q and grad_o of a pair, and the sums of its grad_q, which all its kv tiles go through.
+int64_t pair_bytes(const Problem& p) {
+  const int64_t row_bytes = (p.dim_qk + p.dim_v) * size_of(p.dtype) + p.dim_qk * size_of(Dtype::f32);
+  return p.seq_q * row_bytes * (p.heads_q / p.heads_kv);
+}
+
+// How many pairs go through their kv tiles side by side.
+//
+// Without a mask one by one, so that all SMs read the same Q and grad_o. With one, kv tiles are unequal: as many pairs
+// as fit L2 together.
+// Where CTAs add to grad_q in the order of keys, a kv tile follows the one before it by a turn. CTAs that begin
+// together, or one after the other as others end, must not all be of one pair then: of so many pairs side by side each
+// has the SMs for all its kv tiles, and CTAs wait for each other 1 to 4 % of their time. docs/8-backward.md.
+int64_t pairs_together(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints, int64_t pairs,
+                       int64_t items) {
+  constexpr int64_t share_of_l2 = int64_t{16} << 20;
+  const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : share_of_l2;
+  if (v.ordered && !hints.section_mib) {
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(p.seq_kv, v.tiles.kv));
+    return std::clamp<int64_t>(ceil_div(device.sms, kv_tiles), 1, pairs);
+  }
+  if (v.mask == Mask::none && !hints.section_mib) return 1;
+  return ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, device.sms));
+}
 
 Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints) {
-  const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), pairs = p.batch * p.heads_kv;
-  Order order{.items = static_cast<int>(items_at_most(p, v)),
-              .pairs = static_cast<int>(pairs),
-              .q_tiles = static_cast<int>(kv_tiles),
-              .section = 1,
-              .tail = 0,
-              .late_tiles = 0};
-  if (v.mask == Mask::none || pairs == 0) return order;
-  const int64_t row_bytes = (p.dim_qk + p.dim_v) * size_of(p.dtype) + p.dim_qk * size_of(Dtype::f32);
-  const int64_t pair_bytes = p.seq_q * row_bytes * (p.heads_q / p.heads_kv);
-  const int64_t together = v.ragged ? p.heads_kv : pairs;
-  const int64_t items = v.ragged ? p.heads_kv * kv_tiles : order.items;
-  const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : section_bytes;
-  order.section = static_cast<int>(ceil_div(together, sections_of(together, pair_bytes, bytes, items, device.sms)));
-  if (!v.ragged) order.tail = static_cast<int>(kv_tiles * hints.tail_percent.value_or(0) / 100);
-  return order;
+  const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), all_items = items_at_most(p, v);
+  // Ragged: sequences come one after the other.
+  const int64_t pairs = v.ragged ? p.heads_kv : p.batch * p.heads_kv;
+  const int64_t items = v.ragged ? p.heads_kv * kv_tiles : all_items;
+  return {.items = static_cast<int>(all_items),
+          .pairs = static_cast<int>(p.batch * p.heads_kv),
+          .q_tiles = static_cast<int>(kv_tiles),
+          .section = pairs == 0 ? 1 : static_cast<int>(pairs_together(p, v, device, hints, pairs, items)),
+          .tail = 0,
+          .late_tiles = 0};
 }
 
 void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {
@@ -79,7 +95,7 @@ void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {
   w.rows = w.take(numbers(tiles * 2 * v.tiles.q));
   w.grad_q = w.take(numbers(tiles * dq_floats(v.tiles.q, v.dims.qk)));
   if (plan.problem.sink) w.grad_sink = w.take(numbers(tiles));
-  if (v.ordered) w.turns = w.take(numbers(tiles * dq_pieces(v.tiles.q, v.dims.qk) * turns_of_piece));
+  if (v.ordered) w.turns = w.take(numbers(tiles));
 }
 
 }  // namespace
