@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: the judge of gradients is judged. What plain loops compute is right, as is what any arithmetic must leave where
-// gradients cancel; each thing that a backward pass may forget is found.
+// tests: the judge of gradients is judged. What plain loops compute is right, as is what any arithmetic must leave
+// where gradients cancel; each thing that a backward pass may forget is found.
 #include <gtest/gtest.h>
 
 #include <algorithm>

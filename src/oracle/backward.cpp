@@ -146,8 +146,13 @@ struct Sizes {
   Sums<double> rounded, summed;
 };
 
-// Below it a number of the storage type loses more than its share when it is rounded.
-double smallest_normal(Dtype t) { return t == Dtype::f16 ? 0x1p-14 : 0x1p-126; }
+// Numbers that are so small that their rounding is not a part of them. Below the storage type's smallest normal number
+// it is as large as there. A weight below fp32's smallest normal number may be 0: a GPU has no others.
+struct Least {
+  double operand, weight;
+  explicit Least(Dtype t)
+      : operand(t == Dtype::f16 ? 0x1p-14 : 0x1p-126), weight(0x1p-126 / unit_roundoff(element_of(t))) {}
+};
 
 void add_square(double& sum, double x) { sum += x * x; }
 
@@ -164,11 +169,12 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
   if (p.sink) {
     const double weight = std::exp(views.sink.as<float>()[head.index] - lse);
     sums.sink[sink_number] -= weight * delta;
-    add_square(sizes.rounded.sink[sink_number], weight * delta);
+    add_square(sizes.rounded.sink[sink_number],
+               std::max(weight * std::fabs(delta), Least(Dtype::f32).weight * delta_size));
     add_square(sizes.summed.sink[sink_number], weight * delta_size);
   }
 
-  const double tiny = smallest_normal(p.dtype);
+  const Least least(p.dtype);
   const Dense dense(p);
   const int64_t at_q = dense.q(s, i, head.index, p.dim_qk);
   std::vector<double> weighted_k(p.dim_qk, 0.0);  // what an error of delta, which all keys share, is multiplied by
@@ -176,10 +182,10 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
     const double *const q = head.q.row(i), *const k = head.k.row(j), *const v = head.v.row(j);
     const double s_j = score(p, q, k), weight = std::exp(s_j - lse), sloped = weight * slope_of(p, s_j);
     const double ds = sloped * (dot(g, v, p.dim_v) - delta);
-    const double grad_weight_size = sloped * sum_of_sizes(g, v, p.dim_v),
-                 ds_size = grad_weight_size + sloped * delta_size;
     const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
-    const double to_round = std::max(std::fabs(ds), tiny), weight_to_round = std::max(weight, tiny);
+    const double weight_to_round = std::max({weight, least.operand, least.weight});
+    const double grad_weight_size = sum_of_sizes(g, v, p.dim_v);
+    const double to_round = std::max({std::fabs(ds), least.operand, least.weight * (grad_weight_size + delta_size)});
     for (int64_t c = 0; c < p.dim_v; ++c) {
       sums.v[at_v + c] += weight * g[c];
       add_square(sizes.rounded.v[at_v + c], weight_to_round * g[c]);
@@ -187,11 +193,11 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
     for (int64_t c = 0; c < p.dim_qk; ++c) {
       sums.q[at_q + c] += ds * k[c];
       add_square(sizes.rounded.q[at_q + c], to_round * k[c]);
-      add_square(sizes.summed.q[at_q + c], grad_weight_size * k[c]);
+      add_square(sizes.summed.q[at_q + c], sloped * grad_weight_size * k[c]);
       weighted_k[c] += sloped * delta_size * std::fabs(k[c]);
       sums.k[at_k + c] += ds * q[c];
       add_square(sizes.rounded.k[at_k + c], to_round * q[c]);
-      add_square(sizes.summed.k[at_k + c], ds_size * q[c]);
+      add_square(sizes.summed.k[at_k + c], sloped * (grad_weight_size + delta_size) * q[c]);
     }
   }
   for (int64_t c = 0; c < p.dim_qk; ++c) add_square(sizes.summed.q[at_q + c], weighted_k[c]);
