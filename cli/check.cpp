@@ -174,7 +174,9 @@ void check_command(CLI::App& program, int& exit_code) {
       "cases. `error` may be twice that of the plain loops and one rounding; `rmse` is the root of the mean square "
       "of\n"
       "all errors; `gain` is the mean relative error with its sign. On a GPU each case runs four times, two of them\n"
-      "from a CUDA graph, and all results must be the same to the bit.");
+      "from a CUDA graph, and all results must be the same to the bit; gradients only with det, else each is "
+      "judged.\n"
+      "A gradient may cancel, so `allowed` is relative to what was added up to it: docs/1-math.md.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");
   add_backend_option(*command, options->backend);
