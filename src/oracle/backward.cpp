@@ -114,7 +114,7 @@ Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finis
 
 void add_row_same_precision(const Problem& p, const Views& views, const Sequence& s, const Head<float>& head,
                             int64_t i, int64_t sink_number, Sums<float>& sums) {
-  const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
+  const Visible visible = keys_of(p, s, i);
   const Given<float> given(views, s, head.index, i);
   const std::vector<float> o = read<float>(views.o, s.batch, s.first_q + i, 1, head.index).numbers;
   const float lse = views.lse.as<float>()[views.lse.at(s.batch, s.first_q + i, head.index)];
@@ -123,10 +123,10 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
 
   const Dense dense(p);
   float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
+  const std::vector<float> all_s = scores(p, head, i, visible), dp = dots(given.grad_o, head.v_columns, visible);
   for (int64_t j = visible.begin; j < visible.end; ++j) {
-    const float s_j = score(p, head.q.row(i), head.k.row(j));
+    const float s_j = all_s[j - visible.begin], grad_weight = dp[j - visible.begin];
     const float weight = std::exp(s_j - lse);
-    const float grad_weight = dot(given.grad_o.data(), head.v.row(j), p.dim_v);
     const float ds = rounded(weight * (grad_weight - delta) * slope_of(p, s_j), p.dtype);
     const float factor = rounded(weight, p.dtype);
     float* const grad_k = sums.k.data() + dense.kv(s, j, head.index_kv, p.dim_qk);
@@ -158,12 +158,13 @@ void add_square(double& sum, double x) { sum += x * x; }
 
 void add_row(const Problem& p, const Views& views, const Sequence& s, const Head<double>& head, int64_t i,
              int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
-  const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
+  const Visible visible = keys_of(p, s, i);
   const Given<double> given(views, s, head.index, i);
   const double* const g = given.grad_o.data();
   std::vector<double> o(p.dim_v, 0.0);
   double lse = -std::numeric_limits<double>::infinity();
-  attend_row<double, /*rounds=*/false>(p, views, s, head, i, o.data(), &lse);
+  const std::vector<double> all_s = scores(p, head, i, visible);
+  attend_row<double, /*rounds=*/false>(p, views, head, visible, all_s, o.data(), &lse);
   const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
   const double delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
   if (p.sink) {
@@ -177,14 +178,17 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
   const Least least(p.dtype);
   const Dense dense(p);
   const int64_t at_q = dense.q(s, i, head.index, p.dim_qk);
+  const std::vector<double> dp = dots(given.grad_o, head.v_columns, visible);
+  const std::vector<double> dp_sizes =
+      sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return std::fabs(a * b); });
   std::vector<double> weighted_k(p.dim_qk, 0.0);  // what an error of delta, which all keys share, is multiplied by
   for (int64_t j = visible.begin; j < visible.end; ++j) {
-    const double *const q = head.q.row(i), *const k = head.k.row(j), *const v = head.v.row(j);
-    const double s_j = score(p, q, k), weight = std::exp(s_j - lse), sloped = weight * slope_of(p, s_j);
-    const double ds = sloped * (dot(g, v, p.dim_v) - delta);
+    const double *const q = head.q.row(i), *const k = head.k.row(j);
+    const double s_j = all_s[j - visible.begin], weight = std::exp(s_j - lse), sloped = weight * slope_of(p, s_j);
+    const double ds = sloped * (dp[j - visible.begin] - delta);
     const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
     const double weight_to_round = std::max({weight, least.operand, least.weight});
-    const double grad_weight_size = sum_of_sizes(g, v, p.dim_v);
+    const double grad_weight_size = dp_sizes[j - visible.begin];
     const double to_round = std::max({std::fabs(ds), least.operand, least.weight * (grad_weight_size + delta_size)});
     for (int64_t c = 0; c < p.dim_v; ++c) {
       sums.v[at_v + c] += weight * g[c];
