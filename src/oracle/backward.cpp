@@ -95,13 +95,16 @@ Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finis
   Answers answers(tensors().size());
   const auto put = [&](View Views::*tensor, const std::vector<Real>& numbers) {
     const View& view = views.*tensor;
-    for (size_t n = 0; n < numbers.size(); ++n) {
-      const auto i = static_cast<int64_t>(n);
-      const int64_t head = i / view.dim % view.heads, row = i / view.dim / view.heads % view.seq;
-      const int64_t at = view.at(i / view.dim / view.heads / view.seq, row, head) + i % view.dim;
-      const float held = p.accumulate ? load(view.data, at, view.element) : 0.0f;
-      answers[index_of(tensor)].push_back(finish(numbers[n], held, view.element));
-    }
+    std::vector<double>& answer = answers[index_of(tensor)];
+    answer.reserve(numbers.size());
+    auto number = numbers.begin();
+    for (int64_t b = 0; b < view.batch && !numbers.empty(); ++b)
+      for (int64_t row = 0; row < view.seq; ++row)
+        for (int64_t head = 0; head < view.heads; ++head)
+          for (int64_t c = 0; c < view.dim; ++c) {
+            const float held = p.accumulate ? load(view.data, view.at(b, row, head) + c, view.element) : 0.0f;
+            answer.push_back(finish(*number++, held, view.element));
+          }
   };
   put(&Views::grad_q, sums.q);
   put(&Views::grad_k, sums.k);
