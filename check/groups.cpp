@@ -115,6 +115,8 @@ Reference gradients_of_groups(const Problem& p, const Views& views) {
     }
     std::ranges::sort(rows, {}, &Source::id);
     const size_t t = index_of(tensor.view);
+    for (auto* const numbers : {&expected.exact, &expected.same_precision, &expected.rounded, &expected.summed})
+      numbers->reserve(rows.size() * dim);
     for (const auto& [id, g, begin] : rows) {
       expected.rows.push_back(id);
       const auto append = [&, at = static_cast<std::ptrdiff_t>(begin), n = static_cast<std::ptrdiff_t>(dim)](
