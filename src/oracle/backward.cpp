@@ -159,6 +159,17 @@ struct Least {
 
 void add_square(double& sum, double x) { sum += x * x; }
 
+// A loop each, which a compiler makes vectors of.
+void add(double* sums, double factor, const double* x, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) sums[c] += factor * x[c];
+}
+void add_squares(double* sums, double factor, const double* x, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) sums[c] += (factor * x[c]) * (factor * x[c]);
+}
+void add_sizes(double* sums, double factor, const double* x, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) sums[c] += factor * std::fabs(x[c]);
+}
+
 void add_row(const Problem& p, const Views& views, const Sequence& s, const Head<double>& head, int64_t i,
              int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
   const Visible visible = keys_of(p, s, i);
@@ -193,21 +204,17 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
     const double weight_to_round = std::max({weight, least.operand, least.weight});
     const double grad_weight_size = dp_sizes[j - visible.begin];
     const double to_round = std::max({std::fabs(ds), least.operand, least.weight * (grad_weight_size + delta_size)});
-    for (int64_t c = 0; c < p.dim_v; ++c) {
-      sums.v[at_v + c] += weight * g[c];
-      add_square(sizes.rounded.v[at_v + c], weight_to_round * g[c]);
-    }
-    for (int64_t c = 0; c < p.dim_qk; ++c) {
-      sums.q[at_q + c] += ds * k[c];
-      add_square(sizes.rounded.q[at_q + c], to_round * k[c]);
-      add_square(sizes.summed.q[at_q + c], sloped * grad_weight_size * k[c]);
-      weighted_k[c] += sloped * delta_size * std::fabs(k[c]);
-      sums.k[at_k + c] += ds * q[c];
-      add_square(sizes.rounded.k[at_k + c], to_round * q[c]);
-      add_square(sizes.summed.k[at_k + c], sloped * (grad_weight_size + delta_size) * q[c]);
-    }
+    add(&sums.v[at_v], weight, g, p.dim_v);
+    add_squares(&sizes.rounded.v[at_v], weight_to_round, g, p.dim_v);
+    add(&sums.q[at_q], ds, k, p.dim_qk);
+    add_squares(&sizes.rounded.q[at_q], to_round, k, p.dim_qk);
+    add_squares(&sizes.summed.q[at_q], sloped * grad_weight_size, k, p.dim_qk);
+    add_sizes(weighted_k.data(), sloped * delta_size, k, p.dim_qk);
+    add(&sums.k[at_k], ds, q, p.dim_qk);
+    add_squares(&sizes.rounded.k[at_k], to_round, q, p.dim_qk);
+    add_squares(&sizes.summed.k[at_k], sloped * (grad_weight_size + delta_size), q, p.dim_qk);
   }
-  for (int64_t c = 0; c < p.dim_qk; ++c) add_square(sizes.summed.q[at_q + c], weighted_k[c]);
+  add_squares(&sizes.summed.q[at_q], 1, weighted_k.data(), p.dim_qk);
 }
 
 }  // namespace
