@@ -40,6 +40,7 @@ struct Options {
 constexpr const char* first_look[] = {
     "fwd bf16 b4 hq16 hkv16 sq1024 skv1024 d128",
     "fwd bf16 b4 hq16 hkv16 sq1024 skv1024 d128 causal",
+    "bwd bf16 b4 hq16 hkv16 sq1024 skv1024 d128 causal",
 };
 // Host cost does not depend on sizes, so the GPU gets little to do.
 constexpr const char* smallest_look = "fwd bf16 b1 hq1 hkv1 sq64 skv64 d128";
@@ -189,7 +190,7 @@ void bench_command(CLI::App& program, int& exit_code) {
       "bytes\n"
       "a second, and the clock of the SMs. FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and "
       "2.5\n"
-      "times that backward; causal counts half. Without an argument: one problem, full and causal.");
+      "times that backward; causal counts half. Without an argument: one problem, full, causal and backward.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|SUITE");
   add_backend_option(*command, options->backend);

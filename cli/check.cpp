@@ -30,6 +30,7 @@ constexpr const char* first_look[] = {
     "fwd bf16 b4 hq2 hkv2 sq200 skv300 d64 varlen tq500 tkv800 causal",
     "fwd bf16 b1 hq2 hkv2 sq200 skv100 d128 causal",
     "fwd f16 b2 hq2 hkv2 sq130 skv700 d64 : data=rising_20_a_key layout=padded",
+    "bwd bf16 b2 hq4 hkv2 sq130 skv200 d64 causal",
 };
 
 constexpr const char* examples =
@@ -37,6 +38,7 @@ constexpr const char* examples =
     "  froghopper check\n"
     "  froghopper check 'fwd bf16 b2 hq16 hkv4 sq1000 skv1000 d128 causal'\n"
     "  froghopper check 'fwd f16 b2 hq2 hkv2 sq500 skv700 d64 : data=rising_20_a_key layout=padded'\n"
+    "  froghopper check 'bwd bf16 b2 hq4 hkv2 sq300 skv500 d128 causal : grad_lse=yes' --verbose\n"
     "  froghopper check tests/cases/forward.txt --backend hopper\n"
     "  froghopper check tests/cases/outliers.txt --json errors.jsonl";
 

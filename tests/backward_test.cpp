@@ -7,6 +7,7 @@
 
 #include <set>
 
+#include "src/cpu/cpu.hpp"
 #include "tests/support/case_lines.hpp"
 
 namespace froghopper::check {
@@ -33,8 +34,10 @@ class Backward : public testing::TestWithParam<Line> {
 
 TEST_P(Backward, on_cpu) {
   if (case_.only == "gpu") GTEST_SKIP() << "only for a GPU: it would take a CPU too long";
+  const auto plan = cpu::plan(case_.problem);
+  ASSERT_TRUE(plan) << plan.failure().text;
   const auto out = check_case(case_, Backend::cpu);
-  if (!out && out.failure().status == FH_UNSUPPORTED) GTEST_SKIP() << out.failure().text;
+  if (!out && out.failure().status == FH_UNSUPPORTED) GTEST_SKIP() << out.failure().text;  // no judge
   ASSERT_TRUE(out) << case_.line() << "\n" << out.failure().text;
   EXPECT_TRUE(out->passed) << test::describe(case_, *out);
 }
