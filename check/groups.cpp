@@ -64,6 +64,24 @@ struct Source {
   size_t group, begin;  // in the answers of that group
 };
 
+// The rows of the groups that count, in rising order.
+std::vector<Source> sources_of(const Problem& p, const Views& views, const std::vector<Group>& groups,
+                               const Tensor& tensor) {
+  const bool of_q = tensor.view == &Views::grad_q;
+  const int64_t heads = of_q ? p.heads_q / p.heads_kv : 1, dim = tensor.shape(p).dim;
+  std::vector<Source> rows;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto& [sequence, head_kv] = groups[g];
+    const Rows side = of_q ? rows_q(p, views, sequence) : rows_kv(p, views, sequence);
+    for (int64_t i = 0; i < side.used; ++i)
+      for (int64_t h = 0; h < heads; ++h)
+        rows.push_back(
+            {{side.batch, side.first + i, head_kv * heads + h}, g, static_cast<size_t>((i * heads + h) * dim)});
+  }
+  std::ranges::sort(rows, {}, &Source::id);
+  return rows;
+}
+
 }  // namespace
 
 std::vector<Group> some_groups(const Problem& p, const Views& views) {
@@ -100,24 +118,13 @@ Reference gradients_of_groups(const Problem& p, const Views& views) {
   Reference r = written_tensors(p);
   for (Expected& expected : r) {
     const Tensor& tensor = *expected.tensor;
+    expected.largest_lse = largest_lse(p, views);
     if (tensor.view == &Views::grad_sink) continue;
-    const bool of_q = tensor.view == &Views::grad_q;
-    const int64_t heads = of_q ? p.heads_q / p.heads_kv : 1;
-    const auto dim = static_cast<size_t>(tensor.shape(p).dim);
-    std::vector<Source> rows;
-    for (size_t g = 0; g < groups.size(); ++g) {
-      const Rows side = of_q ? rows_q(p, views, groups[g].sequence) : rows_kv(p, views, groups[g].sequence);
-      for (int64_t i = 0; i < side.used; ++i)
-        for (int64_t h = 0; h < heads; ++h)
-          rows.push_back({{side.batch, side.first + i, groups[g].head_kv * heads + h},
-                          g,
-                          static_cast<size_t>(i * heads + h) * dim});
-    }
-    std::ranges::sort(rows, {}, &Source::id);
-    const size_t t = index_of(tensor.view);
+    const size_t t = index_of(tensor.view), dim = static_cast<size_t>(tensor.shape(p).dim);
+    const std::vector<Source> sources = sources_of(p, views, groups, tensor);
     for (auto* const numbers : {&expected.exact, &expected.same_precision, &expected.rounded, &expected.summed})
-      numbers->reserve(rows.size() * dim);
-    for (const auto& [id, g, begin] : rows) {
+      numbers->reserve(sources.size() * dim);
+    for (const auto& [id, g, begin] : sources) {
       expected.rows.push_back(id);
       const auto append = [&, at = static_cast<std::ptrdiff_t>(begin), n = static_cast<std::ptrdiff_t>(dim)](
                               std::vector<double>& to, const std::vector<double>& from) {
@@ -128,7 +135,6 @@ Reference gradients_of_groups(const Problem& p, const Views& views) {
       append(expected.rounded, gradients[g].rounded[t]);
       append(expected.summed, gradients[g].summed[t]);
     }
-    expected.largest_lse = largest_lse(p, views);
   }
   return r;
 }

@@ -144,7 +144,7 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
 
 // ---- Exactly ----
 
-// Squares of the norms of Gradients; of grad_q the norms.
+// Squares of the norms of Gradients.
 struct Sizes {
   Sums<double> rounded, summed;
 };
@@ -157,8 +157,6 @@ struct Least {
       : operand(t == Dtype::f16 ? 0x1p-14 : 0x1p-126), weight(0x1p-126 / unit_roundoff(element_of(t))) {}
 };
 
-void add_square(double& sum, double x) { sum += x * x; }
-
 // A loop each, which a compiler makes vectors of.
 void add(double* sums, double factor, const double* x, int64_t count) {
   for (int64_t c = 0; c < count; ++c) sums[c] += factor * x[c];
@@ -168,6 +166,14 @@ void add_squares(double* sums, double factor, const double* x, int64_t count) {
 }
 void add_sizes(double* sums, double factor, const double* x, int64_t count) {
   for (int64_t c = 0; c < count; ++c) sums[c] += factor * std::fabs(x[c]);
+}
+
+// Of the sink nothing is rounded to the storage type: its gradient is fp32 from end to end.
+void add_to_sink(double weight, double delta, double delta_size, int64_t number, Sums<double>& sums, Sizes& sizes) {
+  const double least = Least(Dtype::f32).weight * delta_size;
+  sums.sink[number] -= weight * delta;
+  sizes.rounded.sink[number] += std::pow(std::max(weight * std::fabs(delta), least), 2);
+  sizes.summed.sink[number] += std::pow(weight * delta_size, 2);
 }
 
 void add_row(const Problem& p, const Views& views, const Sequence& s, const Head<double>& head, int64_t i,
@@ -183,10 +189,7 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
   const double delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
   if (p.sink) {
     const double weight = std::exp(views.sink.as<float>()[head.index] - lse);
-    sums.sink[sink_number] -= weight * delta;
-    add_square(sizes.rounded.sink[sink_number],
-               std::max(weight * std::fabs(delta), Least(Dtype::f32).weight * delta_size));
-    add_square(sizes.summed.sink[sink_number], weight * delta_size);
+    add_to_sink(weight, delta, delta_size, sink_number, sums, sizes);
   }
 
   const Least least(p.dtype);
