@@ -211,11 +211,11 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
     add_squares(&sizes.rounded.v[at_v], weight_to_round, g, p.dim_v);
     add(&sums.q[at_q], ds, k, p.dim_qk);
     add_squares(&sizes.rounded.q[at_q], to_round, k, p.dim_qk);
-    add_squares(&sizes.summed.q[at_q], sloped * grad_weight_size, k, p.dim_qk);
-    add_sizes(weighted_k.data(), sloped * delta_size, k, p.dim_qk);
+    add_squares(&sizes.summed.q[at_q], weight * grad_weight_size, k, p.dim_qk);
+    add_sizes(weighted_k.data(), weight * delta_size, k, p.dim_qk);
     add(&sums.k[at_k], ds, q, p.dim_qk);
     add_squares(&sizes.rounded.k[at_k], to_round, q, p.dim_qk);
-    add_squares(&sizes.summed.k[at_k], sloped * (grad_weight_size + delta_size), q, p.dim_qk);
+    add_squares(&sizes.summed.k[at_k], weight * (grad_weight_size + delta_size), q, p.dim_qk);
   }
   add_squares(&sizes.summed.q[at_q], 1, weighted_k.data(), p.dim_qk);
 }
