@@ -84,6 +84,14 @@ inline void from_floats(const float* from, Dtype type, int count, void* to) {
   }
 }
 
+// count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.
+inline bool all_finite(const float* x, int count) {
+  const Eight d;
+  auto any = hn::Zero(d);
+  for (int i = 0; i < count; i += eight) any = hn::Or(any, hn::Mul(hn::LoadU(d, x + i), hn::Zero(d)));
+  return hn::AllFalse(d, hn::IsNaN(any));
+}
+
 // to[c][r] = from[r][c] for 4 x 4 numbers.
 HWY_INLINE void transpose_4x4(const float* from, size_t from_row, float* to, size_t to_row) {
 #if HWY_TARGET == HWY_SCALAR

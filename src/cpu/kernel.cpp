@@ -174,23 +174,34 @@ class Attention {
   }
 
   void score(const Block& b, const float* k, int keys) {
-    const int vectors = b.width / vector_lanes, most = rows_at_once(vectors);
-    for (int j = 0; j < keys; j += most) {
-      const int rows = std::min(most, keys - j);
-      const size_t row = k_row_, columns = w_.dim_qk;
-      multiply_with(rows, vectors)({k + j * row, row, 1, b.q, columns, nullptr, s_ + j * b.width});
-    }
+    const size_t row = k_row_, columns = w_.dim_qk, width = b.width;
+    multiply({.a = k,
+              .a_row = row,
+              .a_step = 1,
+              .b = b.q,
+              .b_step = width,
+              .count = columns,
+              .adds = false,
+              .age = nullptr,
+              .out = s_,
+              .out_row = width},
+             keys, b.width);
   }
 
   void output(const Block& b, const float* v, int keys, const LaneSight* sight) {
     if (sight && !all_finite(v, keys * w_.dim_v)) return output_guarded(b, v, keys, *sight);
-    const float* const age = b.fresh ? nullptr : b.known.age;
-    const int vectors = b.width / vector_lanes, most = rows_at_once(vectors);
-    for (int c = 0; c < w_.dim_v; c += most) {
-      const int rows = std::min(most, w_.dim_v - c);
-      const size_t row = w_.dim_v, count = keys;
-      multiply_with(rows, vectors)({v + c, 1, row, s_, count, age, b.o + c * b.width});
-    }
+    const size_t row = w_.dim_v, count = keys, width = b.width;
+    multiply({.a = v,
+              .a_row = 1,
+              .a_step = row,
+              .b = s_,
+              .b_step = width,
+              .count = count,
+              .adds = !b.fresh,
+              .age = b.fresh ? nullptr : b.known.age,
+              .out = b.o,
+              .out_row = width},
+             w_.dim_v, b.width);
   }
 
   // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not hide a value which it must not see.
@@ -207,14 +218,6 @@ class Attention {
         hn::Store(sum, d, o);
       }
     }
-  }
-
-  // count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.
-  static bool all_finite(const float* x, int count) {
-    const Eight d;
-    auto any = hn::Zero(d);
-    for (int i = 0; i < count; i += eight) any = hn::Or(any, hn::Mul(hn::LoadU(d, x + i), hn::Zero(d)));
-    return hn::AllFalse(d, hn::IsNaN(any));
   }
 
   void finish(Block& b) {
@@ -289,6 +292,8 @@ class Attention {
 
 void attend(const Work& work) { Attention(work).run(); }
 
+void differentiate(const KeyChunk&, RowTiles&);  // gradients.cpp
+
 }  // namespace froghopper::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -312,12 +317,13 @@ bool has_avx2() {
 // Constant, so that threads may still compute while the process ends. A machine that runs one runs those after it.
 constexpr Kernel fastest_first[] = {
 #if HWY_TARGETS & HWY_AVX3
-    {&N_AVX3::attend, "avx512", N_AVX3::block_lanes, has_avx512},
+    {&N_AVX3::attend, &N_AVX3::differentiate, "avx512", N_AVX3::block_lanes, has_avx512},
 #endif
 #if HWY_TARGETS & HWY_AVX2
-    {&N_AVX2::attend, "avx2", N_AVX2::block_lanes, has_avx2},
+    {&N_AVX2::attend, &N_AVX2::differentiate, "avx2", N_AVX2::block_lanes, has_avx2},
 #endif
-    {&HWY_STATIC_DISPATCH(attend), "generic", HWY_STATIC_DISPATCH(block_lanes), [] { return true; }},
+    {&HWY_STATIC_DISPATCH(attend), &HWY_STATIC_DISPATCH(differentiate), "generic", HWY_STATIC_DISPATCH(block_lanes),
+     [] { return true; }},
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 //   output    out = o [columns][lanes], a = v(key, column),  b = weights [keys][lanes]
 //
 // Numbers of a are taken one by one and spread over a vector, so a may lie in memory in any way: k and v are never
-// transposed.
+// transposed. Every sum is made in the order of i, whatever the numbers of rows and vectors that are computed together.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -41,28 +41,31 @@ inline constexpr int block_lanes = vectors_at_once * vector_lanes;  // 64, 16, 8
 struct Factors {
   const float* a;
   size_t a_row, a_step;  // floats from row to row, from one i to the next
-  const float* b;        // vectors x vector_lanes floats from one i to the next
-  size_t count;          // of i
-  const float* age;      // null: out holds nothing yet
-  float* out;            // as wide as b
+  const float* b;
+  size_t b_step;     // floats from one i to the next
+  size_t count;      // of i
+  bool adds;         // false: out holds nothing yet
+  const float* age;  // null: 1
+  float* out;
+  size_t out_row;  // floats from row to row
 };
 
 template <int rows, int vectors>
 HWY_NOINLINE void multiply_rows(const Factors& f) {
   const Floats d;
-  constexpr size_t width = vectors * vector_lanes;
   Vector sum[rows][vectors];
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) {
       const size_t at = c * vector_lanes;
-      sum[r][c] = f.age ? hn::Mul(hn::Load(d, f.age + at), hn::Load(d, f.out + r * width + at)) : hn::Zero(d);
+      sum[r][c] = f.adds ? hn::Load(d, f.out + r * f.out_row + at) : hn::Zero(d);
+      if (f.age) sum[r][c] = hn::Mul(hn::Load(d, f.age + at), sum[r][c]);
     }
   }
 
   const float *a = f.a, *b = f.b;
-  for (size_t i = 0; i < f.count; ++i, a += f.a_step, b += width) {
+  for (size_t i = 0; i < f.count; ++i, a += f.a_step, b += f.b_step) {
     Vector b_row[vectors];
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) b_row[c] = hn::Load(d, b + c * vector_lanes);
@@ -77,7 +80,7 @@ HWY_NOINLINE void multiply_rows(const Factors& f) {
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < vectors; ++c) hn::Store(sum[r][c], d, f.out + r * width + c * vector_lanes);
+    for (int c = 0; c < vectors; ++c) hn::Store(sum[r][c], d, f.out + r * f.out_row + c * vector_lanes);
   }
 }
 
@@ -101,6 +104,23 @@ inline Multiply multiply_with(int rows, int vectors) {
     if (vectors == 3) return multiply_with<3>(rows);
   }
   return vectors == 2 ? multiply_with<2>(rows) : multiply_with<1>(rows);
+}
+
+// Of any size; columns: a multiple of vector_lanes.
+inline void multiply(Factors all, int rows, int columns) {
+  for (int c = 0; c < columns; c += block_lanes) {
+    Factors f = all;
+    f.b += c;
+    f.out += c;
+    if (f.age) f.age += c;
+    const int vectors = std::min(block_lanes, columns - c) / vector_lanes, most = rows_at_once(vectors);
+    for (int r = 0; r < rows; r += most) {
+      const int here = std::min(most, rows - r);
+      multiply_with(here, vectors)(f);
+      f.a += here * f.a_row;
+      f.out += here * f.out_row;
+    }
+  }
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

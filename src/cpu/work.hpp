@@ -48,9 +48,13 @@ constexpr size_t scratch_floats(int dim_qk, int dim_v) {
 }
 static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 1 << 20, "at most 1 MiB a thread");
 
-// attend, compiled for one kind of vector unit.
+struct KeyChunk;  // gradient_work.hpp
+class RowTiles;
+
+// Both passes, compiled for one kind of vector unit.
 struct Kernel {
   void (*attend)(const Work&);
+  void (*differentiate)(const KeyChunk&, RowTiles&);
   const char* name;     // "avx512", "avx2", "generic"
   int block_lanes;      // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
   bool (*runs_here)();  // this machine has that unit
