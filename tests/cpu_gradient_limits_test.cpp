@@ -26,7 +26,7 @@ std::vector<double> numbers_of(const View& view) {
 TEST(CpuGradientLimits, OneKeyTakesAllWhateverTheSizeOfScores) {
   for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     for (float size : {1e3f, 1e6f, 1e12f, 1e18f}) {
-      for (const cpu::Kernel& kernel : cpu::kernels()) {
+      for (const cpu::Kernel* kernel : cpu::kernels(dtype)) {
         HandMade t(gradients_of(problem(dtype, 1, 1, 70, 150, 24)));
         t.views.grad_lse = {};
         // Key j is largest for the rows i with 2 i + 3 = j, by the parabola q.k = 2 x j - j^2.
@@ -37,19 +37,19 @@ TEST(CpuGradientLimits, OneKeyTakesAllWhateverTheSizeOfScores) {
           const auto j = static_cast<float>(row);
           return c == 0 ? 2 * j : c == 1 ? -j * j : 0.0f;
         });
-        run_both(t, kernel);
+        run_both(t, *kernel);
         if (dtype == Dtype::f32) {
           for (int64_t i = 0; i < 150 * 24; ++i) {
             const int64_t j = i / 24, row = (j - 3) / 2;
             const bool taken = j >= 3 && j % 2 == 1 && row < 70;
             ASSERT_EQ(at(t.views.grad_v, i), taken ? at(t.views.grad_o, row * 24 + i % 24) : 0)
-                << kernel.name << ' ' << size << ' ' << i;
+                << kernel->name << ' ' << size << ' ' << i;
           }
         }
         // delta = o grad_o is summed in another order than v grad_o, so the difference is a few roundings.
-        for (double x : numbers_of(t.views.grad_v)) ASSERT_TRUE(std::isfinite(x)) << kernel.name << ' ' << size;
-        for (double x : numbers_of(t.views.grad_q)) ASSERT_TRUE(std::isfinite(x)) << kernel.name << ' ' << size;
-        for (double x : numbers_of(t.views.grad_k)) ASSERT_TRUE(std::isfinite(x)) << kernel.name << ' ' << size;
+        for (double x : numbers_of(t.views.grad_v)) ASSERT_TRUE(std::isfinite(x)) << kernel->name << ' ' << size;
+        for (double x : numbers_of(t.views.grad_q)) ASSERT_TRUE(std::isfinite(x)) << kernel->name << ' ' << size;
+        for (double x : numbers_of(t.views.grad_k)) ASSERT_TRUE(std::isfinite(x)) << kernel->name << ' ' << size;
       }
     }
   }
@@ -68,15 +68,15 @@ TEST(CpuGradientLimits, LargeScores) {
 
 // No weight passes 1 and nothing becomes NaN, although a score is off from lse by more than e^x can hold.
 TEST(CpuGradientLimits, LseThatIsARoundingOff) {
-  for (const cpu::Kernel& kernel : cpu::kernels()) {
+  for (const cpu::Kernel* kernel : cpu::kernels(Dtype::f32)) {
     HandMade t(gradients_of(problem(Dtype::f32, 1, 1, 20, 100, 16)));
     t.fill_q([](int64_t row, int64_t, int64_t) { return 1e9f * static_cast<float>(row % 3 - 1); });
-    run_both(t, kernel);
+    run_both(t, *kernel);
     for (float& lse : t.lse) lse *= 1 - 0x1p-20f * (lse > 0 ? 1.0f : -1.0f);
     fill_gradients(t, nan);
-    ASSERT_TRUE(cpu::run(cpu::plan_with(kernel, t.problem), t.views));
+    ASSERT_TRUE(cpu::run(cpu::plan_with(*kernel, t.problem), t.views));
     for (View Views::*gradient : {&Views::grad_q, &Views::grad_k, &Views::grad_v})
-      for (double x : numbers_of(t.views.*gradient)) ASSERT_TRUE(std::isfinite(x)) << kernel.name;
+      for (double x : numbers_of(t.views.*gradient)) ASSERT_TRUE(std::isfinite(x)) << kernel->name;
   }
 }
 
@@ -98,11 +98,11 @@ TEST(CpuGradientLimits, UnseenKeysAndBlindRowsMayHoldAnything) {
           store(view->data, HandMade::element(*view, row * 16 + c), view->element, nan);
       }
     }
-    for (const cpu::Kernel& kernel : cpu::kernels()) {
-      run_both(clean, kernel);
-      run_both(t, kernel);
+    for (const cpu::Kernel* kernel : cpu::kernels(Dtype::f32)) {
+      run_both(clean, *kernel);
+      run_both(t, *kernel);
       for (View Views::*gradient : {&Views::grad_q, &Views::grad_k, &Views::grad_v})
-        ASSERT_EQ(numbers_of(t.views.*gradient), numbers_of(clean.views.*gradient)) << kernel.name;
+        ASSERT_EQ(numbers_of(t.views.*gradient), numbers_of(clean.views.*gradient)) << kernel->name;
     }
   }
 }
@@ -118,18 +118,18 @@ TEST(CpuGradientLimits, NaNAndInfinityStayWhereTheyAreUsed) {
       const View& view = t.views.*spoiled;
       const bool of_key = spoiled == &Views::k || spoiled == &Views::v;
       store(view.data, HandMade::element(view, (of_key ? bad_key : bad_row) * 16 + 5), view.element, bad);
-      for (const cpu::Kernel& kernel : cpu::kernels()) {
-        run_both(clean, kernel);
-        run_both(t, kernel);
+      for (const cpu::Kernel* kernel : cpu::kernels(p.dtype)) {
+        run_both(clean, *kernel);
+        run_both(t, *kernel);
         const int64_t rows_end = of_key ? bad_key + 20 : bad_row, keys_begin = bad_row - 20;
         for (int64_t i = 0; i < 200 * 16; ++i) {
           const int64_t row = i / 16;
           if (row < bad_row || row > rows_end) {
-            ASSERT_EQ(at(t.views.grad_q, i), at(clean.views.grad_q, i)) << kernel.name << ' ' << i;
+            ASSERT_EQ(at(t.views.grad_q, i), at(clean.views.grad_q, i)) << kernel->name << ' ' << i;
           }
           if (row < keys_begin || row > rows_end) {
-            ASSERT_EQ(at(t.views.grad_k, i), at(clean.views.grad_k, i)) << kernel.name << ' ' << i;
-            ASSERT_EQ(at(t.views.grad_v, i), at(clean.views.grad_v, i)) << kernel.name << ' ' << i;
+            ASSERT_EQ(at(t.views.grad_k, i), at(clean.views.grad_k, i)) << kernel->name << ' ' << i;
+            ASSERT_EQ(at(t.views.grad_v, i), at(clean.views.grad_v, i)) << kernel->name << ' ' << i;
           }
         }
         if (std::isnan(bad)) { ASSERT_TRUE(std::isnan(at(t.views.grad_q, bad_row * 16))); }
@@ -149,10 +149,10 @@ TEST(CpuGradientLimits, ThreadsDoNotChangeTheResult) {
       const Lengths lengths = varlen ? Lengths{{0, 300, 990}, {0, 850, 1170}, {}, {}} : Lengths{};
       p.max_sms = 1;
       HandMade one(p, lengths);
-      run_both(one, cpu::kernels().front());
+      run_both(one, cpu::fastest_kernel(p.dtype));
       for (int64_t threads : {2, 5, 16}) {
         HandMade t(p, lengths);
-        cpu::Plan plan = cpu::plan_with(cpu::kernels().front(), t.problem);
+        cpu::Plan plan = cpu::plan_with(cpu::fastest_kernel(p.dtype), t.problem);
         run_both(t, *plan.kernel);
         for (int64_t keys : {64, 128, 256}) {
           fill_gradients(t, nan);
@@ -186,8 +186,8 @@ TEST(CpuGradientLimits, ScratchIsAtMost5QuartersOfAMiBAThread) {
     for (int64_t dim_v = 8; dim_v <= 256; dim_v += 8) {
       Problem p = gradients_of(problem(Dtype::bf16, 8, 8, 4096, 4096, dim));
       p.dim_v = dim_v;
-      for (const cpu::Kernel& kernel : cpu::kernels())
-        EXPECT_LE(cpu::plan_with(kernel, p).scratch_bytes(), size_t{5} << 18) << dim << ' ' << dim_v;
+      for (const cpu::Kernel* kernel : cpu::kernels(p.dtype))
+        EXPECT_LE(cpu::plan_with(*kernel, p).scratch_bytes(), size_t{5} << 18) << dim << ' ' << dim_v;
     }
   }
 }

@@ -22,7 +22,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Head dims are multiples of 8: at most 8 numbers at once, and no rest.
 using Eight = hn::CappedTag<float, 8>;
-using EightBits = hn::Rebind<uint32_t, Eight>;
 inline constexpr int eight = HWY_LANES(float) < 8 ? HWY_LANES(float) : 8;
 
 template <class Half>
@@ -49,9 +48,9 @@ inline void to_floats(const void* from, Dtype type, int count, float* to) {
 }
 
 // Adds what rounds to nearest, ties to even, when the lower 16 bits are then cut off. A NaN gets a bit that stays.
-HWY_INLINE hn::Vec<Eight> ready_to_cut(hn::Vec<Eight> x) {
-  const Eight d;
-  const EightBits bits;
+template <class D>
+HWY_INLINE hn::Vec<D> ready_to_cut(D d, hn::Vec<D> x) {
+  const hn::Rebind<uint32_t, D> bits;
   const auto raw = hn::BitCast(bits, x);
   const auto odd = hn::And(hn::ShiftRight<16>(raw), hn::Set(bits, 1u));
   const auto rounded = hn::BitCast(d, hn::Add(raw, hn::Add(odd, hn::Set(bits, 0x7fffu))));
@@ -68,7 +67,7 @@ inline void floats_to_bf16(const float* from, int count, hwy::bfloat16_t* to) {
   const Eight d;
   const hn::Rebind<hwy::bfloat16_t, Eight> stored;
   for (int i = 0; i < count; i += eight)
-    hn::StoreU(hn::DemoteTo(stored, ready_to_cut(hn::LoadU(d, from + i))), stored, to + i);
+    hn::StoreU(hn::DemoteTo(stored, ready_to_cut(d, hn::LoadU(d, from + i))), stored, to + i);
 }
 
 // count: a multiple of 8. Rounds to nearest, ties to even.

@@ -63,10 +63,12 @@ struct KeyChunk {
 constexpr int row_floats(int dim) { return ((dim + 15) / 16 | 1) * 16; }
 
 // k in rows and k, v transposed; their gradients transposed; a tile's q and grad_o; scores and their gradients for a
-// block; four rows on their way in or out.
+// block; four rows on their way in or out. Pairs need less for most of it, but the tile, and what is rounded of a
+// block, a second time.
 constexpr size_t gradient_floats(int dim_qk, int dim_v, int chunk_keys) {
   const size_t keys = chunk_keys, rows_qk = row_floats(dim_qk), rows_v = row_floats(dim_v);
-  return keys * (rows_qk + 2 * (dim_qk + dim_v)) + tile_rows * (rows_qk + rows_v) + 2 * tile_rows * 64 + 4 * 256;
+  return keys * (rows_qk + 2 * (dim_qk + dim_v)) + tile_rows * (rows_qk + rows_v) + 2 * tile_rows * 64 + 4 * 256 +
+         tile_rows / 2 * (64 + 3 * 64);
 }
 static_assert(gradient_floats(256, 256, 128) * sizeof(float) <= 5 << 18, "at most 1.25 MiB a thread");
 

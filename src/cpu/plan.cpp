@@ -33,7 +33,7 @@ int64_t chunk_keys_for(const Problem& p, int64_t threads) {
 }  // namespace
 
 // Whatever Problem::from accepts is computed, so nothing is refused.
-Result<Plan> plan(const Problem& problem) { return plan_with(kernels().front(), problem); }
+Result<Plan> plan(const Problem& problem) { return plan_with(fastest_kernel(problem.dtype), problem); }
 
 Plan plan_with(const Kernel& kernel, const Problem& problem) {
   const int64_t threads = threads_for(problem);

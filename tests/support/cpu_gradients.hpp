@@ -74,11 +74,11 @@ inline void expect_right_gradients(const Problem& p, const Lengths& lengths = {}
   if (p.accumulate) fill_gradients(given, 0.5f);
   const oracle::Gradients exact = oracle::compute_gradients(given.problem, given.views);
   const oracle::Answers rough = oracle::compute_same_precision(given.problem, given.views);
-  for (const cpu::Kernel& kernel : cpu::kernels()) {
+  for (const cpu::Kernel* kernel : cpu::kernels(p.dtype)) {
     fill_gradients(given, p.accumulate ? 0.5f : nan);
-    const Result<void> done = cpu::run(cpu::plan_with(kernel, given.problem), given.views);
+    const Result<void> done = cpu::run(cpu::plan_with(*kernel, given.problem), given.views);
     ASSERT_TRUE(done) << done.failure().text;
-    expect_gradients(given, exact, rough, kernel.name);
+    expect_gradients(given, exact, rough, kernel->name);
   }
 }
 
