@@ -116,8 +116,9 @@ def record(path, library, problem, times, facts):
         for (impl, plan), ms in times.items():
             m = turns.summary(ms, None)
             file.write(json.dumps({
-                "problem": library.line(problem), "pass": "bwd" if problem.is_backward() else "fwd", "impl": impl, "plan": plan, "ms": round(m.ms, 6),
-                "spread": round(m.spread, 2), "tflops": round(work.flops(problem) / m.ms / 1e9, 4),
+                "problem": library.line(problem), "pass": "bwd" if problem.is_backward() else "fwd", "impl": impl,
+                "plan": plan, "ms": round(m.ms, 6), "spread": round(m.spread, 2),
+                "tflops": round(work.flops(problem) / m.ms / 1e9, 4),
                 "gbps": round(work.bytes_moved(problem) / m.ms / 1e6, 1), **facts,
                 "date": f"{now:%Y-%m-%dT%H:%M:%SZ}", "turn_group": group}) + "\n")
 
