@@ -27,7 +27,7 @@ struct Factors {
   size_t out_row;  // floats from row to row
 };
 
-// Products in the tiles of AMX: 16 rows of 64 bytes. a_step is 1, columns a multiple of 16.
+// Products in the tiles of AMX: 16 rows of 64 bytes. a_step is 1, columns a multiple of 16, age null.
 bool has_amx();  // and the system lets this process use it
 void multiply_tiles(const Factors<Pair>&, int rows, int columns);
 void multiply_emulated_tiles(const Factors<Pair>&, int rows, int columns);  // anywhere, for tests

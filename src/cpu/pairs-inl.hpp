@@ -5,7 +5,9 @@
 //   across   the same column of two neighbouring rows. [row / 2][column]
 //
 // A product sums over pairs, so its first factor has them along its rows, its second one across them.
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "src/cpu/factors.hpp"
 
@@ -37,13 +39,26 @@ struct InPairs {
   static void product(const Factors<Pair>& f, int rows, int columns) { multiply(f, rows, columns); }
 };
 
+// out [rows][columns] = age out; most tiles of keys bring no larger score, and every age is 1.
+inline void make_older(const float* age, float* out, int rows, int columns, size_t row) {
+  const Floats d;
+  if (std::all_of(age, age + columns, [](float x) { return x == 1; })) return;
+  for (int r = 0; r < rows; ++r, out += row) {
+    for (int c = 0; c < columns; c += vector_lanes)
+      hn::Store(hn::Mul(hn::Load(d, age + c), hn::Load(d, out + c)), d, out + c);
+  }
+}
+
 // In tiles the first factor's pairs lie along its rows in memory too.
 template <auto multiply_pairs>
 struct InTiles {
   using Unit = Pair;
   static constexpr int per_unit = 2;
   static constexpr bool tiles = true;
-  static void product(const Factors<Pair>& f, int rows, int columns) { multiply_pairs(f, rows, columns); }
+  static void product(Factors<Pair> f, int rows, int columns) {
+    if (f.age) make_older(std::exchange(f.age, nullptr), f.out, rows, columns, f.out_row);
+    multiply_pairs(f, rows, columns);
+  }
 };
 
 constexpr int units(int numbers, int per_unit) { return (numbers + per_unit - 1) / per_unit; }

@@ -27,48 +27,57 @@ struct Shape {
   int pairs;            // of a step
   size_t out_row;       // floats
   size_t a_row, b_row;  // pairs
+
+  int height() const { return rows[0] + rows[1]; }
+  int width() const { return columns * tile; }
 };
 
+// Blocks of one shape: the registers are set up once for all of them. rows and columns: multiples of the block's.
 template <class Tiles>
-void multiply_block(const Shape& shape, const Factors<Pair>& f) {
+void multiply_blocks(const Shape& shape, const Factors<Pair>& f, int rows, int columns) {
   Tiles tiles(shape);
-  if (f.adds) {
-    tiles.load(f.out);
-  } else {
-    tiles.zero();
+  for (int r = 0; r < rows; r += shape.height()) {
+    for (int c = 0; c < columns; c += shape.width()) {
+      float* const out = f.out + r * f.out_row + c;
+      if (f.adds) {
+        tiles.load(out);
+      } else {
+        tiles.zero();
+      }
+      for (size_t i = 0; i < f.count; i += shape.pairs) tiles.step(f.a + r * f.a_row + i, f.b + i * f.b_step + c);
+      tiles.store(out);
+    }
   }
-  for (size_t i = 0; i < f.count; i += shape.pairs) tiles.step(f.a + i, f.b + i * f.b_step);
-  tiles.store(f.out);
 }
 
-// count is one step, or whole steps of 16 pairs.
+// count is one step, or whole steps of 16 pairs. Whole blocks, and then what remains of rows and of columns.
 template <class Tiles>
 void multiply_steps(const Factors<Pair>& all, int rows, int columns) {
-  for (int r = 0; r < rows; r += 2 * tile) {
-    for (int c = 0; c < columns; c += 2 * tile) {
+  constexpr int block = 2 * tile;
+  const int rest_rows = rows % block, rest_columns = columns % block;
+  for (const bool last_rows : {false, true}) {
+    for (const bool last_columns : {false, true}) {
+      const int height = last_rows ? rest_rows : rows - rest_rows;
+      const int width = last_columns ? rest_columns : columns - rest_columns;
+      if (height == 0 || width == 0) continue;
       Factors<Pair> f = all;
+      const int r = last_rows ? rows - rest_rows : 0, c = last_columns ? columns - rest_columns : 0;
       f.a += r * f.a_row;
       f.b += c;
       f.out += r * f.out_row + c;
-      const int left = rows - r;
-      multiply_block<Tiles>({.rows = {std::min(tile, left), std::clamp(left - tile, 0, tile)},
-                             .columns = std::min(2, (columns - c) / tile),
-                             .pairs = static_cast<int>(std::min<size_t>(tile, f.count)),
-                             .out_row = f.out_row,
-                             .a_row = f.a_row,
-                             .b_row = f.b_step},
-                            f);
+      multiply_blocks<Tiles>({.rows = {std::min(tile, height), std::clamp(height - tile, 0, tile)},
+                              .columns = last_columns ? 1 : 2,
+                              .pairs = static_cast<int>(std::min<size_t>(tile, f.count)),
+                              .out_row = f.out_row,
+                              .a_row = f.a_row,
+                              .b_row = f.b_step},
+                             f, height, width);
     }
   }
 }
 
 template <class Tiles>
 void multiply(Factors<Pair> f, int rows, int columns) {
-  if (f.age) {
-    for (int r = 0; r < rows; ++r) {
-      for (int c = 0; c < columns; ++c) f.out[r * f.out_row + c] *= f.age[c];
-    }
-  }
   const size_t whole = f.count / tile * tile, rest = f.count - whole;
   if (whole > 0) {
     f.count = whole;
@@ -128,19 +137,16 @@ class Emulated {
 class Amx {
  public:
   FROGHOPPER_AMX explicit Amx(const Shape& shape) : s_(shape), lower_(shape.rows[1] > 0), right_(shape.columns > 1) {
-    struct alignas(64) {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {};
-      uint8_t rows[16] = {};
-    } config;
+    // By Intel's layout. The compiler's own intrinsic tells it of 8 of the 64 bytes alone, so the others are volatile.
+    alignas(64) volatile uint8_t config[64] = {1};
     const auto set = [&](int n, int rows, int numbers) {
-      config.rows[n] = static_cast<uint8_t>(rows);
-      config.row_bytes[n] = static_cast<uint16_t>(rows > 0 ? numbers * 4 : 0);
+      config[16 + 2 * n] = static_cast<uint8_t>(rows > 0 ? 4 * numbers : 0);  // bytes of a row
+      config[48 + n] = static_cast<uint8_t>(rows);
     };
     for (int n = 0; n < 4; ++n) set(n, n % 2 < s_.columns ? s_.rows[n / 2] : 0, tile);
     for (int n = 0; n < 2; ++n) set(4 + n, s_.rows[n], s_.pairs);
     for (int n = 0; n < 2; ++n) set(6 + n, n < s_.columns ? s_.pairs : 0, tile);
-    _tile_loadconfig(&config);
+    _tile_loadconfig(const_cast<const uint8_t*>(config));
   }
   FROGHOPPER_AMX ~Amx() { _tile_release(); }  // a thread without tiles is cheaper to switch
   Amx(const Amx&) = delete;
@@ -186,13 +192,10 @@ class Amx {
   const bool lower_, right_;
 };
 
-// The bits of cpuid, and of arch_prctl: the kernel of the system gives a process its tiles when it asks.
+// The kernel of the system gives a process the registers when it asks for them.
 bool ask_for_tiles() {
-  unsigned registers[4] = {};
-  __asm__("cpuid" : "=a"(registers[0]), "=b"(registers[1]), "=c"(registers[2]), "=d"(registers[3]) : "a"(7), "c"(0));
-  const bool tiles = registers[3] >> 24 & 1, bf16 = registers[3] >> 22 & 1;
   constexpr long request_permission = 0x1023, tile_data = 18;
-  return tiles && bf16 && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
 #endif
 
@@ -202,7 +205,8 @@ void multiply_emulated_tiles(const Factors<Pair>& f, int rows, int columns) { mu
 
 #if defined(__x86_64__)
 bool has_amx() {
-  static const bool here = __builtin_cpu_supports("avx512bw") && ask_for_tiles();
+  static const bool here =
+      __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") && ask_for_tiles();
   return here;
 }
 void multiply_tiles(const Factors<Pair>& f, int rows, int columns) { multiply<Amx>(f, rows, columns); }
