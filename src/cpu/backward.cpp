@@ -300,10 +300,11 @@ Result<void> run_backward(const Plan& plan, const Views& views) {
       return {};
     }
   } catch (const std::bad_alloc&) {}  // nothing has been computed: for_each says when it may be thrown
-  return Failure{FH_INTERNAL,
-                 text("the CPU needs {} KiB of memory a thread and up to 32 MiB more for gradients, or grad_q of one "
-                      "sequence and key head as floats; the system gives no more. Free some.",
-                      plan.scratch_bytes() / 1024)};
+  return Failure{
+      FH_INTERNAL,
+      text("the CPU needs {} KiB of memory a thread, and for sums of grad_q 16 MiB a thread or as much as one "
+           "sequence and key head takes; the system gives no more. Free some.",
+           plan.scratch_bytes() / 1024)};
 }
 
 }  // namespace froghopper::cpu
