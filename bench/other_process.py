@@ -59,6 +59,7 @@ def serve(pipe, library, threads):
     import torch
 
     import contenders
+    import cpu_calls
     import turns
     from froghopper_ctypes import Froghopper
     torch.set_num_threads(threads)
@@ -69,6 +70,6 @@ def serve(pipe, library, threads):
         if question:
             line, ms = question
             cell = contenders.heads_outside(contenders.Cell.make(library, line, "cpu"))
-            (call,) = contenders.rival("torch")(cell).values()
+            (call,) = cpu_calls.pytorchs(cell).values()
             burst = turns.LoopBurst(call, ms)
         pipe.send(burst.run())

@@ -19,8 +19,11 @@ class Runs {
     auto inputs = upload(gpu, in);
     if (!inputs) return inputs.failure();
     Runs runs(gpu, plan, std::move(*inputs));
-    for (size_t i = 0; p && i < in.blocks.size(); ++i)
-      if (is_written(tensors()[i].use(*p)) && !in.blocks[i].empty()) runs.written_.emplace_back(i, in.blocks[i]);
+    for (size_t i = 0; p && i < in.blocks.size(); ++i) {
+      const Use use = tensors()[i].use(*p);
+      if (!is_written(use) || in.blocks[i].empty()) continue;
+      runs.written_.push_back({i, in.blocks[i].size(), use == Use::added_to ? in.blocks[i] : Inputs::Block{}});
+    }
     const auto memory = gpu.allocate(runs.workspace_image_.size());
     if (!memory) return memory.failure();
     runs.workspace_ = static_cast<unsigned char*>(*memory);
@@ -38,8 +41,10 @@ class Runs {
   }
   // What is written is again as it was before the first run: NaN, or what is added to.
   Result<void> reset() {
-    for (const auto& [i, block] : written_)
-      if (auto copied = gpu_.upload(begin(i), block.data(), block.size()); !copied) return copied;
+    for (const auto& [i, bytes, block] : written_) {
+      auto done = block.empty() ? gpu_.fill(begin(i), 0xff, bytes) : gpu_.upload(begin(i), block.data(), bytes);
+      if (!done) return done;
+    }
     return {};
   }
   Result<void> fill_workspace(unsigned char byte) {
@@ -74,7 +79,11 @@ class Runs {
   size_t bytes_;
   unsigned char* workspace_ = nullptr;
   std::vector<unsigned char> workspace_image_;
-  std::vector<std::pair<size_t, Inputs::Block>> written_;
+  struct Written {
+    size_t tensor, bytes;
+    Inputs::Block before;  // empty: bytes 0xff
+  };
+  std::vector<Written> written_;
 };
 
 // Where the GPU's copy of a block differs from the host's: a byte, or the block's size. In pieces, since blocks of

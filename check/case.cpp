@@ -104,6 +104,12 @@ bool parse_key(const Word& word, Case& c, Refusal& refusal) {
     return c.sample_rows ||
            refuse(value_byte, text("rows={} is unknown; rows=sample compares some rows only.", value));
   }
+  if (key == "grad_lse") {
+    c.grad_lse = value == "yes";
+    if (!c.grad_lse)
+      return refuse(value_byte, text("grad_lse={} is unknown; grad_lse=yes gives lse a gradient.", value));
+    return c.problem.backward() || refuse(word.byte, "grad_lse is given, but the problem is not backward. Use bwd.");
+  }
   if (key == "only") {
     c.only = value;
     return value == "cpu" || value == "gpu" ||
@@ -111,7 +117,7 @@ bool parse_key(const Word& word, Case& c, Refusal& refusal) {
   }
   return refuse(word.byte,
                 text("\"{}\" is unknown; after the colon come lens_q=, lens_kv=, used_q=, used_kv=, data=, "
-                     "layout=, rows=, only=.",
+                     "layout=, rows=, grad_lse=, only=.",
                      word.text));
 }
 
@@ -210,6 +216,7 @@ std::string Case::line() const {
   if (data != "normal") add("data", data);
   if (layout != "bshd") add("layout", layout);
   if (sample_rows) add("rows", "sample");
+  if (grad_lse) add("grad_lse", "yes");
   if (!only.empty()) add("only", only);
   return problem.line() + (keys.empty() ? "" : " :" + keys);
 }

@@ -17,12 +17,13 @@ namespace froghopper::check {
 //   layout=NAME                   bshd (default), bhsd, padded, ...: strides of the tensors, see layout.cpp
 //   rows=sample                   compare some rows with the oracle, not all: for problems too large for it. Of a
 //                                 backward problem all rows of some key heads of some sequences
+//   grad_lse=yes                  backward: lse has a gradient too
 //   only=cpu | only=gpu           the backend that the case is for
 struct Case {
   Problem problem;
   std::vector<int64_t> lens_q, lens_kv, used_q, used_kv;
   std::string data = "normal", layout = "bshd", only, reason;
-  bool sample_rows = false;
+  bool sample_rows = false, grad_lse = false;
 
   std::string line() const;  // parse_case(c.line()) is c without its reason
 };

@@ -38,10 +38,12 @@
 //   A  (rounded)  the norm, over all that was added, of the products whose one factor, a weight or ds, is rounded to
 //                 the storage type. Each rounding is evenly spread over +-u of its product: a standard deviation of
 //                 u/sqrt(3), of the sum u A/sqrt(3), and 4 of them are left. A factor below the type's smallest normal
-//                 number counts as that: its rounding is no smaller.
+//                 number counts as that: its rounding is no smaller. Nor may a weight below that of fp32 cost
+//                 anything: a GPU takes it for 0.
 //   B  (summed)   the same norm where ds is replaced by weight (sum |g_c v_c| + sum |g_c o_c| + |grad_lse|). Sums in
 //                 fp32 are known to a part of that: w = (8 + D_v/16) u32, as an lse. (What delta adds to grad_q is the
-//                 same for all keys of the row, so it is added up, not squared.)
+//                 same for all keys of the row, so it is added up, not squared.) The slope of a softcap, 1 - tanh^2, is
+//                 known to a few u32 of 1 and not of itself, so B has no slope.
 //
 // Weights are exp(s - lse), with s and lse of size L at most, so they are known to t = (8 + 8 c + D_qk/16) (1 + L) u32.
 // Together each element is known to

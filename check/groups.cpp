@@ -12,8 +12,9 @@ namespace froghopper::check {
 
 namespace {
 
-// Pairs of a query and a key that it sees, times columns, that the oracle goes through in a few seconds.
-constexpr double most_products = 4e8;
+// Pairs of a query and a key that it sees, times columns: the oracle goes through 3e8 in a second of one core. One
+// group may be large; of several, as many as fit into half a second.
+constexpr double most_products = 1e9, enough_products = 1.5e8;
 
 double products(const Problem& p, const Views& views, const Group& group) {
   const int64_t rows = rows_q(p, views, group.sequence).used, keys = rows_kv(p, views, group.sequence).used;
@@ -63,6 +64,24 @@ struct Source {
   size_t group, begin;  // in the answers of that group
 };
 
+// The rows of the groups that count, in rising order.
+std::vector<Source> sources_of(const Problem& p, const Views& views, const std::vector<Group>& groups,
+                               const Tensor& tensor) {
+  const bool of_q = tensor.view == &Views::grad_q;
+  const int64_t heads = of_q ? p.heads_q / p.heads_kv : 1, dim = tensor.shape(p).dim;
+  std::vector<Source> rows;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto& [sequence, head_kv] = groups[g];
+    const Rows side = of_q ? rows_q(p, views, sequence) : rows_kv(p, views, sequence);
+    for (int64_t i = 0; i < side.used; ++i)
+      for (int64_t h = 0; h < heads; ++h)
+        rows.push_back(
+            {{side.batch, side.first + i, head_kv * heads + h}, g, static_cast<size_t>((i * heads + h) * dim)});
+  }
+  std::ranges::sort(rows, {}, &Source::id);
+  return rows;
+}
+
 }  // namespace
 
 std::vector<Group> some_groups(const Problem& p, const Views& views) {
@@ -70,17 +89,17 @@ std::vector<Group> some_groups(const Problem& p, const Views& views) {
   std::vector<Group> groups;
   if (p.rows_q() == 0 && p.rows_kv() == 0) return groups;
   const auto all = static_cast<uint64_t>(p.batch) * static_cast<uint64_t>(p.heads_kv);
-  double left = most_products;
+  double taken = 0;
   for (uint64_t i = 0; i < std::min(tries, all) && groups.size() < most; ++i) {
     // The last one lies farthest from the tensors' begin.
     const uint64_t at = i == 0 ? all - 1 : all <= tries ? i - 1 : random_bits(9, i) % all;
     const Group group{static_cast<int64_t>(at) / p.heads_kv, static_cast<int64_t>(at) % p.heads_kv};
     const double size = products(p, views, group);
-    if (size > left || std::ranges::any_of(groups, [&](const Group& g) {
-          return g.sequence == group.sequence && g.head_kv == group.head_kv;
-        }))
+    if (taken + size > (groups.empty() ? most_products : enough_products) ||
+        std::ranges::any_of(
+            groups, [&](const Group& g) { return g.sequence == group.sequence && g.head_kv == group.head_kv; }))
       continue;
-    left -= size;
+    taken += size;
     groups.push_back(group);
   }
   return groups;
@@ -99,22 +118,13 @@ Reference gradients_of_groups(const Problem& p, const Views& views) {
   Reference r = written_tensors(p);
   for (Expected& expected : r) {
     const Tensor& tensor = *expected.tensor;
+    expected.largest_lse = largest_lse(p, views);
     if (tensor.view == &Views::grad_sink) continue;
-    const bool of_q = tensor.view == &Views::grad_q;
-    const int64_t heads = of_q ? p.heads_q / p.heads_kv : 1;
-    const auto dim = static_cast<size_t>(tensor.shape(p).dim);
-    std::vector<Source> rows;
-    for (size_t g = 0; g < groups.size(); ++g) {
-      const Rows side = of_q ? rows_q(p, views, groups[g].sequence) : rows_kv(p, views, groups[g].sequence);
-      for (int64_t i = 0; i < side.used; ++i)
-        for (int64_t h = 0; h < heads; ++h)
-          rows.push_back({{side.batch, side.first + i, groups[g].head_kv * heads + h},
-                          g,
-                          static_cast<size_t>(i * heads + h) * dim});
-    }
-    std::ranges::sort(rows, {}, &Source::id);
-    const size_t t = index_of(tensor.view);
-    for (const auto& [id, g, begin] : rows) {
+    const size_t t = index_of(tensor.view), dim = static_cast<size_t>(tensor.shape(p).dim);
+    const std::vector<Source> sources = sources_of(p, views, groups, tensor);
+    for (auto* const numbers : {&expected.exact, &expected.same_precision, &expected.rounded, &expected.summed})
+      numbers->reserve(sources.size() * dim);
+    for (const auto& [id, g, begin] : sources) {
       expected.rows.push_back(id);
       const auto append = [&, at = static_cast<std::ptrdiff_t>(begin), n = static_cast<std::ptrdiff_t>(dim)](
                               std::vector<double>& to, const std::vector<double>& from) {
@@ -125,7 +135,6 @@ Reference gradients_of_groups(const Problem& p, const Views& views) {
       append(expected.rounded, gradients[g].rounded[t]);
       append(expected.summed, gradients[g].summed[t]);
     }
-    expected.largest_lse = largest_lse(p, views);
   }
   return r;
 }

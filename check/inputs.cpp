@@ -17,11 +17,12 @@ namespace {
 // that a tile stored without a bound stays within it and is seen.
 constexpr size_t guard_bytes = 128 << 10;
 
-// A tensor may be left out if the case says the lengths of the other side alone.
+// A tensor may be left out: lengths of one side where the case says those of the other alone, and grad_lse.
 bool is_there(const Case& c, const Tensor& tensor) {
   const bool one_side = c.used_q.empty() != c.used_kv.empty();
   if (tensor.view == &Views::seqused_q && one_side && c.used_q.empty()) return false;
   if (tensor.view == &Views::seqused_kv && one_side && c.used_kv.empty()) return false;
+  if (tensor.view == &Views::grad_lse && !c.grad_lse) return false;
   return tensor.use(c.problem) != Use::absent;
 }
 

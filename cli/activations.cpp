@@ -6,9 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <optional>
+#include <tuple>
 
-#include "files/tensor_file.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
@@ -217,22 +216,63 @@ fh_problem describe(const QKV& in, const Wishes& wishes) {
   return p;
 }
 
-// Moves q, k and v into the inputs and makes room for what is written.
-void keep_tensors(Activations& a, QKV& qkv) {
-  check::Inputs& in = *a.inputs;
-  const auto shape = qkv.extents(qkv.q);
-  a.shape_o = qkv.q.shape;
-  a.shape_o.back() = a.problem.dim_v;
-  a.shape_lse = {shape[2], shape[1]};
-  if (qkv.q.shape.size() == 4) a.shape_lse.insert(a.shape_lse.begin(), shape[0]);
-  for (const auto& [view, tensor] : {std::pair{&Views::q, &qkv.q}, {&Views::k, &qkv.k}, {&Views::v, &qkv.v}})
-    keep(in, view, std::move(tensor->bytes), qkv.extents(*tensor));
+// Room for what the problem writes.
+void make_room(Activations& a) {
   for (const Tensor& tensor : tensors()) {
     if (!is_written(tensor.use(a.problem))) continue;
     const Shape s = tensor.shape(a.problem);
     const auto bytes = static_cast<size_t>(s.batch * s.seq * s.heads * s.dim * size_of(s.element));
-    keep(in, tensor.view, std::vector<unsigned char>(bytes), {s.batch, s.seq, s.heads, s.dim});
+    keep(*a.inputs, tensor.view, std::vector<unsigned char>(bytes), {s.batch, s.seq, s.heads, s.dim});
   }
+}
+
+void keep_tensors(Activations& a, QKV& qkv) {
+  const auto shape = qkv.extents(qkv.q);
+  const auto shape_of = [&](View Views::*view) -> std::vector<int64_t>& { return a.shapes[index_of(view)]; };
+  a.shapes.resize(tensors().size());
+  shape_of(&Views::o) = qkv.q.shape;
+  shape_of(&Views::o).back() = a.problem.dim_v;
+  shape_of(&Views::lse) = {shape[2], shape[1]};
+  if (qkv.q.shape.size() == 4) shape_of(&Views::lse).insert(shape_of(&Views::lse).begin(), shape[0]);
+  shape_of(&Views::grad_q) = qkv.q.shape;
+  shape_of(&Views::grad_k) = qkv.k.shape;
+  shape_of(&Views::grad_v) = qkv.v.shape;
+  shape_of(&Views::grad_sink) = {a.problem.heads_q};
+  for (const auto& [view, tensor] : {std::pair{&Views::q, &qkv.q}, {&Views::k, &qkv.k}, {&Views::v, &qkv.v}})
+    keep(*a.inputs, view, std::move(tensor->bytes), qkv.extents(*tensor));
+  make_room(a);
+}
+
+// grad_o and grad_lse, of the input or of a file of their own.
+Result<void> take_gradients(Activations& a, TensorFile& input, const std::string& path) {
+  TensorFile own;
+  if (!path.empty()) {
+    if (is_npy(path)) {
+      auto tensor = files::read_npy(path);
+      if (!tensor) return tensor.failure();
+      own.tensors["grad_o"] = std::move(*tensor);
+    } else {
+      auto file = files::read_safetensors(path);
+      if (!file) return file.failure();
+      own = std::move(*file);
+    }
+  }
+  TensorFile& file = path.empty() ? input : own;
+  a.grad_o = take(file, "grad_o");
+  a.grad_lse = take(file, "grad_lse");
+  if (!a.grad_o && !path.empty()) return wrong(text("{} has no tensor grad_o; name it so.", path));
+  if (!a.grad_o && a.grad_lse) return wrong("there is a grad_lse, but no grad_o. Add it; it may be 0.");
+
+  const Element element = element_of(a.problem.dtype);
+  for (const auto& [name, tensor, like, wanted] :
+       {std::tuple{"grad_o", &a.grad_o, &Views::o, element}, {"grad_lse", &a.grad_lse, &Views::lse, Element::f32}}) {
+    const std::vector<int64_t>& shape = a.shapes[index_of(like)];
+    if (*tensor && ((*tensor)->shape != shape || (*tensor)->element != wanted))
+      return wrong(text("{} is {} [{}]; it is the gradient of {}, {} [{}].", name, name_of((*tensor)->element),
+                        joined((*tensor)->shape, ", "), tensors()[index_of(like)].name, name_of(wanted),
+                        joined(shape, ", ")));
+  }
+  return {};
 }
 
 }  // namespace
@@ -260,6 +300,7 @@ Result<Activations> load_activations(const std::vector<std::string>& paths, cons
   a.problem = *problem;
 
   keep_tensors(a, *qkv);
+  if (auto taken = take_gradients(a, *file, wishes.grad); !taken) return taken.failure();
 
   // A GPU plan cannot look at lengths that are in its memory; here they are still on the host.
   const auto views = bind(a.problem, in.tensors);
@@ -268,28 +309,43 @@ Result<Activations> load_activations(const std::vector<std::string>& paths, cons
   return a;
 }
 
+void turn_around(Activations& a) {
+  a.problem.op = FH_BACKWARD;
+  const Shape o = tensors()[index_of(&Views::o)].shape(a.problem);
+  keep(*a.inputs, &Views::grad_o, a.grad_o->bytes, {o.batch, o.seq, o.heads, o.dim});
+  if (a.grad_lse) keep(*a.inputs, &Views::grad_lse, a.grad_lse->bytes);
+  make_room(a);
+}
+
 Result<std::string> save_activations(const std::string& path, const Activations& a, bool with_lse) {
-  const Element element = element_of(a.problem.dtype);
-  const FileTensor o{element, a.shape_o, a.inputs->block(&Views::o)};
-  const FileTensor lse{Element::f32, a.shape_lse, a.inputs->block(&Views::lse)};
-  std::string said = text("o {} [{}]", name_of(element), joined(a.shape_o, ", "));
-  if (with_lse) said += text(", lse fp32 [{}]", joined(a.shape_lse, ", "));
+  std::map<std::string, FileTensor> out;
+  std::string said;
+  for (const Tensor& tensor : tensors()) {
+    const bool result = is_written(tensor.use(a.problem)) || tensor.view == &Views::o || tensor.view == &Views::lse;
+    if (!result || (tensor.view == &Views::lse && !with_lse)) continue;
+    const size_t i = index_of(tensor.view);
+    const Element element = tensor.shape(a.problem).element;
+    out[tensor.name] = {element, a.shapes[i], a.inputs->blocks[i]};
+    said += text("{}{} {} [{}]", said.empty() ? "" : ", ", tensor.name, name_of(element), joined(a.shapes[i], ", "));
+  }
   if (path.ends_with(".safetensors")) {
     TensorFile file;
     file.metadata = a.metadata;
-    file.metadata["problem"] = a.problem.line();
-    file.tensors["o"] = o;
-    if (with_lse) file.tensors["lse"] = lse;
+    file.metadata["problem"] = a.problem.forward().line();
+    file.tensors = std::move(out);
     if (auto written = files::write_file(path, print_safetensors(file)); !written) return written.failure();
     return text("{}: {}", path, said);
   }
-  const auto printed = print_npy(o);
-  if (!printed) return printed.failure();
-  if (auto written = files::write_file(path, *printed); !written) return written.failure();
-  if (!with_lse) return text("{}: {}", path, said);
-  const std::string beside = path.substr(0, path.size() - std::strlen(".npy")) + ".lse.npy";
-  if (auto written = files::write_file(beside, *print_npy(lse)); !written) return written.failure();
-  return text("{}, {}: {}", path, beside, said);
+  const std::string stem = path.substr(0, path.size() - std::strlen(".npy"));
+  std::string paths = path;
+  for (const auto& [name, tensor] : out) {
+    const std::string beside = name == "o" ? path : text("{}.{}.npy", stem, name);
+    const auto printed = print_npy(tensor);
+    if (!printed) return printed.failure();
+    if (auto written = files::write_file(beside, *printed); !written) return written.failure();
+    if (name != "o") paths += ", " + beside;
+  }
+  return text("{}: {}", paths, said);
 }
 
 }  // namespace froghopper::cli

@@ -3,10 +3,12 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "check/check.hpp"
+#include "files/tensor_file.hpp"
 
 namespace froghopper::cli {
 
@@ -15,21 +17,28 @@ struct Wishes {
   bool causal = false, top_left = false;
   std::vector<int64_t> window;  // left, right; empty: none
   float scale = 0, softcap = 0;
+  std::string grad;  // file with grad_o; "": the input may hold it
 };
 
 struct Activations {
   Problem problem;
   std::unique_ptr<check::Inputs> inputs;
   std::map<std::string, std::string> metadata;
-  std::vector<int64_t> shape_o, shape_lse;  // as many extents as q has
+  std::vector<std::vector<int64_t>> shapes;  // of what is written, by index in tensors(); as many extents as q has
+  std::optional<files::FileTensor> grad_o, grad_lse;
 };
 
 // IN.safetensors with tensors q, k, v and, if wanted, cu_seqlens (or cu_seqlens_q and cu_seqlens_kv), seqused_q,
-// seqused_kv, sink; or Q.npy K.npy V.npy [CU_SEQLENS.npy], as words or as one word with commas between.
+// seqused_kv, sink, grad_o, grad_lse; or Q.npy K.npy V.npy [CU_SEQLENS.npy], as words or as one word with commas
+// between.
 Result<Activations> load_activations(const std::vector<std::string>& in, const Wishes&);
 
-// OUT.safetensors with o, lse if wanted, the metadata of the input and the problem line; or OUT.npy and, with lse,
-// OUT.lse.npy next to it. Returns what was written, for people.
+// After the forward problem was computed, where there is a grad_o: the problem becomes the backward one, with o and lse
+// as they are and room for the gradients.
+void turn_around(Activations&);
+
+// OUT.safetensors with o, lse if wanted, gradients if they were computed, the metadata of the input and the forward
+// problem's line; or OUT.npy with o and OUT.NAME.npy next to it with the others. Returns what was written, for people.
 Result<std::string> save_activations(const std::string& out, const Activations&, bool with_lse);
 
 }  // namespace froghopper::cli

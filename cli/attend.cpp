@@ -27,7 +27,8 @@ constexpr const char* examples =
     "Examples:\n"
     "  froghopper attend data/minilm_alice.safetensors -o out.safetensors --lse --check\n"
     "  froghopper attend q.npy k.npy v.npy -o o.npy --causal --backend cpu\n"
-    "  froghopper attend in.safetensors -o out.safetensors --window 512,0 --softcap 30";
+    "  froghopper attend in.safetensors -o out.safetensors --window 512,0 --softcap 30\n"
+    "  froghopper attend in.safetensors -o out.safetensors --grad grad_o.npy --check";
 
 // Validators return what is wrong. The command line's own reader takes numbers that the type cannot hold: a scale of
 // 1e-60 would become 0, which asks for the default, and a window of 99999999999999999999 the largest there is.
@@ -77,17 +78,19 @@ Result<std::vector<double>> compute(const fh_plan* plan, const Options& options,
                               : check::run_on_cpu(plan, *a.inputs, options.repeat);
 }
 
-// A few seconds of one core; beyond that only some rows are compared.
+// A few seconds of one core; beyond that only some rows are compared. Gradients have five products instead of two.
 constexpr double most_products = 4e9;
 
-check::Outcome compare_with_oracle(const Activations& a, const Views& views) {
+Result<check::Outcome> compare_with_oracle(const Activations& a, const Views& views) {
   const Problem& p = a.problem;
   check::Case c;
   c.problem = p;
   const double products = static_cast<double>(p.rows_q()) * static_cast<double>(p.heads_q) *
                           static_cast<double>(p.seq_kv) * static_cast<double>(p.dim_qk + p.dim_v);
-  c.sample_rows = products > most_products;
-  std::fprintf(stderr, "comparing %s with fp64\n", c.sample_rows ? "256 rows" : "every row");
+  c.sample_rows = products > most_products / (p.backward() ? 2.5 : 1);
+  if (auto can = check::can_be_judged(c, views); !can) return can.failure();
+  const char* const some = p.backward() ? "the rows of some heads" : "256 rows";
+  std::fprintf(stderr, "comparing %s with fp64\n", c.sample_rows ? some : "every row");
   const check::Reference reference = check::make_reference(c, views);
   check::Outcome out;
   check::Found found;
@@ -103,32 +106,46 @@ void print_time(std::vector<double> ms) {
 }
 
 void print_error(const check::Outcome& out) {
-  const check::Measures o = out.of("o");
-  std::printf("error     %.2e at most against fp64, allowed %.2e; relative %.2e; lse %.1e: %s\n", o.error, o.allowed,
-              o.relative, out.of("lse").error, out.passed ? "right" : "WRONG");
+  const double lse = out.of("lse").error;
+  for (const check::Measures& m : out.measures) {
+    if (m.tensor == "lse") continue;
+    const std::string name = m.tensor == "o" ? "" : m.tensor + ": ",
+                      also = m.tensor == "o" ? text("; lse {:.1e}", lse) : "";
+    std::printf("error     %s%.2e at most against fp64, allowed %.2e; relative %.2e%s: %s\n", name.c_str(), m.error,
+                m.allowed, m.relative, also.c_str(), out.passed ? "right" : "WRONG");
+  }
   if (!out.passed) std::printf("          %s\n", out.why.c_str());
+}
+
+// Plans, runs and checks the problem as it is now.
+int attend(const Options& options, Activations& a) {
+  std::printf("problem   %s\n", a.problem.line().c_str());
+  const auto plan = check::create_plan(a.problem, options.backend);
+  if (!plan) return complain(plan.failure());
+  std::printf("plan      %s\n", fh_plan_line(plan->get()));
+  const auto ms = compute(plan->get(), options, a);
+  if (!ms) return complain(ms.failure());
+  print_time(*ms);
+  if (!options.check) return exit_ok;
+  const auto views = bind(a.problem, a.inputs->tensors);
+  if (!views) return complain(views.failure());
+  const auto out = compare_with_oracle(a, *views);
+  if (!out) return complain(out.failure());
+  print_error(*out);
+  return out->passed ? exit_ok : exit_check_failed;
 }
 
 int run(const Options& options) {
   auto a = load_activations(options.in, options.wishes);
   if (!a) return complain(a.failure());
   if (const auto why = bad_output(options, a->problem.dtype); !why.empty()) return complain(exit_bad_input, why);
-  std::printf("problem   %s\n", a->problem.line().c_str());
-  const auto plan = check::create_plan(a->problem, options.backend);
-  if (!plan) return complain(plan.failure());
-  std::printf("plan      %s\n", fh_plan_line(plan->get()));
-
-  const auto ms = compute(plan->get(), options, *a);
-  if (!ms) return complain(ms.failure());
-  print_time(*ms);
-
-  int code = exit_ok;
-  if (options.check) {
-    const auto views = bind(a->problem, a->inputs->tensors);
-    if (!views) return complain(views.failure());
-    const check::Outcome out = compare_with_oracle(*a, *views);
-    print_error(out);
-    if (!out.passed) code = exit_check_failed;
+  int code = attend(options, *a);
+  if (code != exit_ok && code != exit_check_failed) return code;
+  if (a->grad_o) {
+    turn_around(*a);
+    const int backward = attend(options, *a);
+    if (backward != exit_ok && backward != exit_check_failed) return backward;
+    code = std::max(code, backward);
   }
   const auto written = save_activations(options.out, *a, options.lse);
   if (!written) return complain(written.failure());
@@ -146,7 +163,9 @@ void attend_command(CLI::App& program, int& exit_code) {
       "in\n"
       "fp16, bf16 or fp32. A .safetensors may also have cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv and "
       "sink;\n"
-      "its metadata is passed through.");
+      "its metadata is passed through. With grad_o, in the input or by --grad, the gradients grad_q, grad_k, grad_v "
+      "and\n"
+      "grad_sink are computed too; a .safetensors may have grad_lse as well.");
   command->footer(examples);
   command->add_option("input", options->in, "IN.safetensors, or Q.npy K.npy V.npy [CU_SEQLENS.npy], also with commas")
       ->required()
@@ -167,6 +186,8 @@ void attend_command(CLI::App& program, int& exit_code) {
   command->add_option("--softcap", w.softcap, "scores become C tanh(score / C)")
       ->check(positive_float)
       ->type_name("C");
+  command->add_option("--grad", w.grad, "the gradient of o, of its shape and type: gradients are computed too")
+      ->type_name("GRAD_O.npy|FILE.safetensors");
   add_backend_option(*command, options->backend);
   command->add_flag("--lse", options->lse, "also write the log of every row's denominator");
   command->add_flag("--check", options->check,

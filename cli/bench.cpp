@@ -2,6 +2,7 @@
 // cli: froghopper bench, the speed of a backend, one row a problem and one JSON line a measurement.
 #include "cli/bench.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -39,6 +40,7 @@ struct Options {
 constexpr const char* first_look[] = {
     "fwd bf16 b4 hq16 hkv16 sq1024 skv1024 d128",
     "fwd bf16 b4 hq16 hkv16 sq1024 skv1024 d128 causal",
+    "bwd bf16 b4 hq16 hkv16 sq1024 skv1024 d128 causal",
 };
 // Host cost does not depend on sizes, so the GPU gets little to do.
 constexpr const char* smallest_look = "fwd bf16 b1 hq1 hkv1 sq64 skv64 d128";
@@ -53,6 +55,8 @@ constexpr const char* examples =
     "bench/compare.py measures against other libraries, in turns.";
 
 int measure(const check::Case&, const Options&, bool& header_wanted);
+Result<check::PlanHandle> plan_first_pass(const Problem&, const fh_plan*);
+Result<void> run_first_pass(Stand&, const Problem&, const fh_plan* first);
 int print_host_cost(Stand&, const check::Case&, const fh_plan*, const Options&);
 bool append(const Options&, const Stand&, const check::Case&, const std::string& plan, const Timing&, double flops,
             const std::string& turn_group);
@@ -90,13 +94,16 @@ int run(const Options& options) {
 int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto plan = check::create_plan(c.problem, options.target());
   if (!plan) return complain(plan.failure());
-  const auto inputs = check::make_inputs(c, 1);
+  const auto inputs = check::make_inputs(c, 1, check::FirstPass::missing);
   const auto views = bind(c.problem, inputs->tensors);
   if (!views) return complain(views.failure());
-  const size_t workspace = fh_plan_workspace_bytes(plan->get());
+  const auto first = plan_first_pass(c.problem, plan->get());
+  if (!first) return complain(first.failure());
+  const size_t workspace = std::max(fh_plan_workspace_bytes(plan->get()), fh_plan_workspace_bytes(first->get()));
   const auto stand =
       fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs, workspace) : make_cpu_stand(*inputs, workspace);
   if (!stand) return complain(stand.failure());
+  if (auto ran = run_first_pass(**stand, c.problem, first->get()); !ran) return complain(ran.failure());
   if (options.host) return print_host_cost(**stand, c, plan->get(), options);
 
   const auto timing = time_plan(**stand, plan->get(), options.effort);
@@ -112,6 +119,20 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   if (!append(options, **stand, c, line, *timing, flop_count, new_turn_group()))
     return complain(exit_run_failed, text("writing to {} failed.", options.json));
   return exit_ok;
+}
+
+// The plan that gives a backward problem its o and lse, where the other plan runs; null for a forward problem.
+Result<check::PlanHandle> plan_first_pass(const Problem& p, const fh_plan* plan) {
+  if (!p.backward()) return check::PlanHandle(nullptr, &fh_plan_destroy);
+  return check::create_plan(p.forward(), fh_plan_on_gpu(plan) ? "hopper" : "cpu");
+}
+
+Result<void> run_first_pass(Stand& stand, const Problem& p, const fh_plan* first) {
+  if (!first) return {};
+  const fh_tensors tensors = check::tensors_of(p.forward(), stand.tensors());
+  const fh_status status = fh_plan_run(first, &tensors, stand.workspace(), stand.workspace_bytes(), stand.stream());
+  if (status != FH_OK) return check::last_failure(status);
+  return stand.finish();
 }
 
 int print_host_cost(Stand& stand, const check::Case& c, const fh_plan* plan, const Options& options) {
@@ -139,7 +160,7 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
   const double speed = flop_count / timing.ms / 1e9, rate = bytes_moved(c.problem) / timing.ms / 1e6;
   const nlohmann::ordered_json record = {
       {"problem", c.problem.line()},
-      {"pass", "fwd"},
+      {"pass", c.problem.backward() ? "bwd" : "fwd"},
       {"impl", "froghopper"},
       {"plan", without_problem(plan)},
       {"ms", rounded(timing.ms, 1e6)},
@@ -167,9 +188,9 @@ void bench_command(CLI::App& program, int& exit_code) {
   command->description(
       "Runs each problem in rounds and prints the median time of a call, the median deviation from it, FLOP and "
       "bytes\n"
-      "a second, and the clock of the SMs. FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key; causal "
-      "counts\n"
-      "half. Without an argument: one problem, full and causal.");
+      "a second, and the clock of the SMs. FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and "
+      "2.5\n"
+      "times that backward; causal counts half. Without an argument: one problem, full, causal and backward.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|SUITE");
   add_backend_option(*command, options->backend);

@@ -12,7 +12,7 @@ namespace froghopper::cli {
 Result<std::vector<check::Case>> cases_of(const std::string& what) {
   // A case line has blanks; a path that has some still begins with none of the operations.
   std::error_code error;  // a line may be longer than a path can be
-  if (!what.starts_with("fwd ") && std::filesystem::exists(what, error)) {
+  if (!what.starts_with("fwd ") && !what.starts_with("bwd ") && std::filesystem::exists(what, error)) {
     auto cases = check::read_cases(what);
     if (!cases) return cases;
     for (check::Case& c : *cases) c.reason = printable(c.reason);  // words of the file, and they will be printed
@@ -23,7 +23,7 @@ Result<std::vector<check::Case>> cases_of(const std::string& what) {
   if (what.find(' ') == std::string::npos) {
     return Failure{
         FH_INVALID_PROBLEM,
-        text("{} is neither a file nor a problem; a problem begins with fwd, a type, ... Try fwd bf16 b1 hq1 "
+        text("{} is neither a file nor a problem; a problem begins with fwd or bwd, a type, ... Try fwd bf16 b1 hq1 "
              "hkv1 sq128 skv128 d64.",
              what)};
   }

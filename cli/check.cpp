@@ -30,6 +30,7 @@ constexpr const char* first_look[] = {
     "fwd bf16 b4 hq2 hkv2 sq200 skv300 d64 varlen tq500 tkv800 causal",
     "fwd bf16 b1 hq2 hkv2 sq200 skv100 d128 causal",
     "fwd f16 b2 hq2 hkv2 sq130 skv700 d64 : data=rising_20_a_key layout=padded",
+    "bwd bf16 b2 hq4 hkv2 sq130 skv200 d64 causal",
 };
 
 constexpr const char* examples =
@@ -37,6 +38,7 @@ constexpr const char* examples =
     "  froghopper check\n"
     "  froghopper check 'fwd bf16 b2 hq16 hkv4 sq1000 skv1000 d128 causal'\n"
     "  froghopper check 'fwd f16 b2 hq2 hkv2 sq500 skv700 d64 : data=rising_20_a_key layout=padded'\n"
+    "  froghopper check 'bwd bf16 b2 hq4 hkv2 sq300 skv500 d128 causal : grad_lse=yes' --verbose\n"
     "  froghopper check tests/cases/forward.txt --backend hopper\n"
     "  froghopper check tests/cases/outliers.txt --json errors.jsonl";
 
@@ -174,7 +176,9 @@ void check_command(CLI::App& program, int& exit_code) {
       "cases. `error` may be twice that of the plain loops and one rounding; `rmse` is the root of the mean square "
       "of\n"
       "all errors; `gain` is the mean relative error with its sign. On a GPU each case runs four times, two of them\n"
-      "from a CUDA graph, and all results must be the same to the bit.");
+      "from a CUDA graph, and all results must be the same to the bit; gradients only with det, else each is "
+      "judged.\n"
+      "A gradient may cancel, so `allowed` is relative to what was added up to it: docs/1-math.md.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");
   add_backend_option(*command, options->backend);

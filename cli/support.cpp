@@ -30,8 +30,9 @@ std::optional<std::string> refused_by_hopper(const Problem& p) {
 
 constexpr int64_t dim_step = 8, dim_most = 256;
 
-Problem plain(Dtype dtype, int64_t dim_qk, int64_t dim_v) {
+Problem plain(fh_op op, Dtype dtype, int64_t dim_qk, int64_t dim_v) {
   Problem p;
+  p.op = op;
   p.dtype = dtype;
   p.batch = 2;
   p.heads_q = p.heads_kv = 4;
@@ -46,6 +47,7 @@ Problem plain(Dtype dtype, int64_t dim_qk, int64_t dim_v) {
 struct Feature {
   const char* name;
   void (*ask)(Problem&);
+  bool backward_only = false;
 };
 constexpr Feature features[] = {
     {"no mask", [](Problem&) {}},
@@ -67,6 +69,7 @@ constexpr Feature features[] = {
     {"max_sms", [](Problem& p) { p.max_sms = 1; }},
     {"no queries", [](Problem& p) { p.seq_q = 0; }},
     {"no keys", [](Problem& p) { p.seq_kv = 0; }},
+    {"gradients added to what is there", [](Problem& p) { p.accumulate = true; }, true},
 };
 
 // Numbers in steps of 8 as "8 to 64, 128".
@@ -83,11 +86,11 @@ std::string ranges(const std::vector<int64_t>& dims) {
 }
 
 // "yes", or for which head dims, or why not.
-std::string answer(const Backend& refusal, Dtype dtype, void (*ask)(Problem&)) {
+std::string answer(const Backend& refusal, fh_op op, Dtype dtype, void (*ask)(Problem&)) {
   std::vector<int64_t> dims, all;
   std::string why;
   for (int64_t dim = dim_step; dim <= dim_most; dim += dim_step) {
-    Problem p = plain(dtype, dim, dim);
+    Problem p = plain(op, dtype, dim, dim);
     ask(p);
     all.push_back(dim);
     if (const auto reason = refusal(p)) {
@@ -101,32 +104,37 @@ std::string answer(const Backend& refusal, Dtype dtype, void (*ask)(Problem&)) {
 }
 
 // Pairs of unequal dims: which dim_v go with every dim_qk.
-std::string pairs(const Backend& refusal) {
+std::string pairs(const Backend& refusal, fh_op op) {
   std::vector<int64_t> with_all;
   for (int64_t v = dim_step; v <= dim_most; v += dim_step) {
     bool all = true;
-    for (int64_t qk = dim_step; qk <= dim_most; qk += dim_step) all = all && !refusal(plain(Dtype::f16, qk, v));
+    for (int64_t qk = dim_step; qk <= dim_most; qk += dim_step) all = all && !refusal(plain(op, Dtype::f16, qk, v));
     if (all) with_all.push_back(v);
   }
+  if (with_all.empty()) return "no";
   return with_all.size() == dim_most / dim_step ? "yes, any pair"
                                                 : "dim_v " + ranges(with_all) + " with every dim_qk";
+}
+
+std::string table_of(fh_op op) {
+  std::string table = "| | CPU fp32 | CPU fp16 | CPU bf16 | Hopper fp16 | Hopper bf16 |\n|---|---|---|---|---|---|\n";
+  for (const Feature& f : features) {
+    if (f.backward_only && op != FH_BACKWARD) continue;
+    table +=
+        text("| {} | {} | {} | {} | {} | {} |\n", f.name, answer(refused_by_cpu, op, Dtype::f32, f.ask),
+             answer(refused_by_cpu, op, Dtype::f16, f.ask), answer(refused_by_cpu, op, Dtype::bf16, f.ask),
+             answer(refused_by_hopper, op, Dtype::f16, f.ask), answer(refused_by_hopper, op, Dtype::bf16, f.ask));
+  }
+  const std::string cpu = pairs(refused_by_cpu, op), hopper = pairs(refused_by_hopper, op);
+  table += text("| dim_v unlike dim_qk | {} | {} | {} | {} | {} |\n", cpu, cpu, cpu, hopper, hopper);
+  return table + text("\nHopper fp32: {}\n", answer(refused_by_hopper, op, Dtype::f32, features[0].ask));
 }
 
 }  // namespace
 
 std::string support_table() {
-  std::string table =
-      "Head dims are all multiples of 8 from 8 to 256 unless a cell says otherwise.\n\n"
-      "| | CPU fp32 | CPU fp16 | CPU bf16 | Hopper fp16 | Hopper bf16 |\n|---|---|---|---|---|---|\n";
-  for (const Feature& f : features) {
-    table += text("| {} | {} | {} | {} | {} | {} |\n", f.name, answer(refused_by_cpu, Dtype::f32, f.ask),
-                  answer(refused_by_cpu, Dtype::f16, f.ask), answer(refused_by_cpu, Dtype::bf16, f.ask),
-                  answer(refused_by_hopper, Dtype::f16, f.ask), answer(refused_by_hopper, Dtype::bf16, f.ask));
-  }
-  const std::string cpu = pairs(refused_by_cpu), hopper = pairs(refused_by_hopper);
-  table += text("| dim_v unlike dim_qk | {} | {} | {} | {} | {} |\n", cpu, cpu, cpu, hopper, hopper);
-  table += text("\nHopper fp32: {}\n", answer(refused_by_hopper, Dtype::f32, features[0].ask));
-  return table;
+  return "Head dims are all multiples of 8 from 8 to 256 unless a cell says otherwise.\n\n## Forward\n\n" +
+         table_of(FH_FORWARD) + "\n## Backward\n\n" + table_of(FH_BACKWARD);
 }
 
 }  // namespace froghopper::cli

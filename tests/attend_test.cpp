@@ -2,6 +2,9 @@
 // tests: froghopper attend, tensors from files and the result back into files: what it takes and what it refuses.
 #include <sys/stat.h>
 
+#include <cmath>
+#include <cstring>
+
 #include "tests/support/program.hpp"
 
 namespace froghopper::files {
@@ -40,6 +43,58 @@ TEST_F(Attend, takes_options_and_npy) {
   ASSERT_TRUE(o && lse);
   EXPECT_EQ(o->shape, (std::vector<int64_t>{5, 2, 16}));
   EXPECT_EQ(lse->shape, (std::vector<int64_t>{2, 5}));
+}
+
+std::vector<float> floats(const FileTensor& tensor) {
+  std::vector<float> all(tensor.bytes.size() / sizeof(float));
+  std::memcpy(all.data(), tensor.bytes.data(), tensor.bytes.size());
+  return all;
+}
+
+// All weights are 1/3, so every value gets a third of each row's gradient, and scores get none: o does not change with
+// them. The sink, a logit of 1 beside three of sqrt(8), takes its share of what lse gets.
+TEST_F(Attend, computes_gradients_where_there_is_a_gradient_of_o) {
+  TensorFile in = small_file();
+  in.tensors["grad_o"] = ones(Element::f32, {1, 3, 2, 8});
+  write("in.safetensors", print_safetensors(in));
+  const std::string arguments = " -o " + path("out.safetensors") + " --check --backend cpu";
+  Ran r = run("attend " + path("in.safetensors") + arguments);
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  for (const char* const word :
+       {"problem   bwd f32 b1 hq2 hkv2 sq3 skv3 d8\n", "grad_q: ", "grad_v fp32 [", ": right\n"})
+    EXPECT_TRUE(has(r.out, word));
+  auto out = read_safetensors(path("out.safetensors"));
+  ASSERT_TRUE(out) << out.failure().text;
+  EXPECT_EQ(out->metadata.at("problem"), "fwd f32 b1 hq2 hkv2 sq3 skv3 d8");
+  EXPECT_TRUE(out->tensors.contains("o"));
+  EXPECT_EQ(out->tensors.at("grad_k").shape, (std::vector<int64_t>{1, 3, 2, 8}));
+  for (const float x : floats(out->tensors.at("grad_v"))) EXPECT_NEAR(x, 1, 1e-6);
+  for (const float x : floats(out->tensors.at("grad_q"))) EXPECT_NEAR(x, 0, 1e-6);
+  EXPECT_FALSE(out->tensors.contains("grad_sink"));
+
+  in.tensors["sink"] = ones(Element::f32, {2});
+  in.tensors["grad_lse"] = ones(Element::f32, {1, 2, 3});
+  in.tensors["grad_o"] = FileTensor{Element::f32, {1, 3, 2, 8}, std::vector<unsigned char>(3 * 2 * 8 * 4)};
+  write("in.safetensors", print_safetensors(in));
+  r = run("attend " + path("in.safetensors") + arguments);
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  out = read_safetensors(path("out.safetensors"));
+  ASSERT_TRUE(out) << out.failure().text;
+  const double share = std::exp(1) / (std::exp(1) + 3 * std::exp(std::sqrt(8)));
+  for (const float x : floats(out->tensors.at("grad_sink"))) EXPECT_NEAR(x, 3 * share, 1e-5);
+}
+
+TEST_F(Attend, writes_gradients_beside_an_npy) {
+  for (const char* const name : {"q.npy", "k.npy", "v.npy", "g.npy"})
+    write(name, *print_npy(ones(Element::f16, {5, 2, 16})));
+  const std::string in = path("q.npy") + " " + path("k.npy") + " " + path("v.npy");
+  const Ran r = run("attend " + in + " -o " + path("o.npy") + " --grad " + path("g.npy") + " --causal --backend cpu");
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  for (const char* const name : {"o.npy", "o.grad_q.npy", "o.grad_k.npy", "o.grad_v.npy"}) {
+    const auto written = read_npy(path(name));
+    ASSERT_TRUE(written) << name;
+    EXPECT_EQ(written->shape, (std::vector<int64_t>{5, 2, 16}));
+  }
 }
 
 TEST_F(Attend, takes_paths_with_commas) {
@@ -155,6 +210,14 @@ TEST_F(Attend, refuses_what_does_not_fit) {
        }},
       {"with cu_seqlens it has three", [](TensorFile& f) { f.tensors["cu_seqlens"] = ones(Element::i32, {2}); }},
       {"sink is fp32 with 3 numbers", [](TensorFile& f) { f.tensors["sink"] = ones(Element::f32, {3}); }},
+      {"grad_o is fp32 [1, 3, 2, 16]; it is the gradient of o, fp32 [1, 3, 2, 8].",
+       [](TensorFile& f) {
+         f.tensors["grad_o"] = ones(Element::f32, {1, 3, 2, 16});
+       }},
+      {"there is a grad_lse, but no grad_o",
+       [](TensorFile& f) {
+         f.tensors["grad_lse"] = ones(Element::f32, {1, 2, 3});
+       }},
       {"seqused_q has 2 numbers", [](TensorFile& f) { f.tensors["seqused_q"] = ones(Element::i32, {2}); }},
       {"cu_seqlens_q[0] is 1",
        [](TensorFile& f) {

@@ -114,6 +114,16 @@ TEST(Bench, OneJsonLineAMeasurement) {
   EXPECT_NE(first["turn_group"], run.lines[1]["turn_group"]);  // they did not run in turns
 }
 
+TEST(Bench, MeasuresTheBackwardPassAfterAForwardPass) {
+  const Ended run = run_bench(
+      "'bwd f32 b1 hq2 hkv2 sq64 skv64 d64' 'bwd bf16 b2 hq2 hkv1 sq60 skv50 d64 varlen tq99 tkv88 sink acc' "
+      "--backend cpu --ms 1 --rounds 3");
+  EXPECT_EQ(run.exit_code, 0);
+  ASSERT_EQ(run.lines.size(), 2u);
+  EXPECT_EQ(run.lines[0]["pass"], "bwd");
+  EXPECT_NEAR(run.lines[0]["tflops"].get<double>(), 5242880 / run.lines[0]["ms"].get<double>() / 1e9, 1e-4);
+}
+
 TEST(Bench, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(run_bench("'fwd bf16 b1 hq3 hkv2 sq64 skv64 d64'").exit_code, 2);
   EXPECT_EQ(run_bench("no/such/suite.txt").exit_code, 2);

@@ -66,6 +66,8 @@ constexpr Refused refused[] = {
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 : layout=x", 43, "layout=x is unknown"},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 : rows=all", 41, "rows=all is unknown"},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 : only=tpu", 41, "only=tpu is unknown"},
+    {"bwd bf16 b1 hq1 hkv1 sq1 skv1 d64 : grad_lse=no", 45, "grad_lse=no is unknown"},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 : grad_lse=yes", 36, "the problem is not backward"},
     {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_q=1,x", 61, "is not a list of lengths"},
     {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_q=1,", 61, "is not a list of lengths"},
     {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_q=-1,2", 59, "is not a list of lengths"},
@@ -131,9 +133,10 @@ TEST(Inputs, hold_numbers_only_where_rows_count) {
 }
 
 TEST(Inputs, that_nobody_chose_are_legal_and_differ_by_seed) {
-  for (const char* const line : {"fwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
-                                 "bwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
-                                 "bwd f16 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink acc"}) {
+  for (const char* const line :
+       {"fwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
+        "bwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
+        "bwd f16 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink acc : grad_lse=yes"}) {
     const Case c = case_of(line);
     const auto one = make_inputs(c, 1), same = make_inputs(c, 1), other = make_inputs(c, 2);
     for (const auto* in : {one.get(), other.get()}) {
@@ -145,7 +148,7 @@ TEST(Inputs, that_nobody_chose_are_legal_and_differ_by_seed) {
     EXPECT_EQ(one->blocks, same->blocks);
     for (size_t i = 0; i < tensors().size(); ++i) {
       const Use use = tensors()[i].use(c.problem);
-      const bool read = use != Use::absent && (!is_written(use) || use == Use::added_to);
+      const bool read = !one->blocks[i].empty() && (!is_written(use) || use == Use::added_to);
       EXPECT_EQ(one->blocks[i] != other->blocks[i], read) << tensors()[i].name;
     }
   }
@@ -155,7 +158,7 @@ TEST(Inputs, that_nobody_chose_are_legal_and_differ_by_seed) {
 TEST(Inputs, of_a_backward_problem_hold_the_first_pass) {
   const std::string rest = " f16 b3 hq4 hkv2 sq20 skv30 d16 dv24 varlen tq40 tkv70 seqused sink causal";
   const std::string lengths = " : lens_q=20,0,10 lens_kv=30,20,5 used_q=7,0,10 used_kv=30,3,0";
-  const Case c = case_of("bwd" + rest + lengths), forward = case_of("fwd" + rest + lengths);
+  const Case c = case_of("bwd" + rest + lengths + " grad_lse=yes"), forward = case_of("fwd" + rest + lengths);
   const auto in = make_inputs(c, 1), plain = make_inputs(forward, 1);
   EXPECT_EQ(in->block(&Views::q), plain->block(&Views::q));
   for (View Views::*const x : {&Views::o, &Views::grad_o})

@@ -117,6 +117,18 @@ TEST_F(Program, explain_gives_the_plan_or_the_reason) {
   EXPECT_EQ(wrong.out, "");
 }
 
+TEST_F(Program, check_prints_a_row_a_gradient) {
+  const Ran r = run("check --backend cpu 'bwd f32 b1 hq1 hkv1 sq9 skv9 d64 sink : grad_lse=yes'");
+  EXPECT_EQ(r.code, 0) << r.out << r.err;
+  for (const char* const name : {"grad_q", "grad_k", "grad_v", "grad_sink"})
+    EXPECT_TRUE(has(r.out, std::string(name) + " of bwd f32 b1 hq1 hkv1 sq9 skv9 d64 sink : grad_lse=yes\n"));
+  EXPECT_TRUE(has(r.out, "1 right, 0 wrong, 0 refused, 0 skipped\n"));
+
+  const Ran huge = run("check --backend cpu 'bwd f32 b1 hq1 hkv1 sq9 skv9 d64 : data=huge'");
+  EXPECT_EQ(huge.code, 4);
+  EXPECT_TRUE(has(huge.out, "lse reaches "));
+}
+
 TEST_F(Program, check_prints_a_row_a_case_and_counts) {
   const Ran r =
       run("check --backend cpu 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64' 'fwd f16 b1 hq1 hkv1 sq9 skv9 d8 : data=huge'");

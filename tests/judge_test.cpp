@@ -1,72 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: the judge is judged. Results that are wrong in one place each are found, and the reference of some rows is
-// that of all.
+// that of all. Gradients: judge_gradients_test.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <optional>
 
 #include "check/backends.hpp"
-#include "check/compare.hpp"
 #include "check/data.hpp"
-#include "src/base/storage.hpp"
-#include "src/oracle/oracle.hpp"
-#include "tests/support/case_of.hpp"
+#include "tests/support/judged.hpp"
 
 namespace froghopper::check {
 namespace {
 
 using test::case_of;
+using test::Judged;
 
-// A case with the oracle's plain loops as its result, to be spoilt.
-class Judge : public testing::Test {
+class Judge : public Judged {
  protected:
   void SetUp() override { start("fwd bf16 b2 hq2 hkv1 sq40 skv30 d64 causal sink : layout=padded"); }
 
-  void start(const std::string& line) {
-    c_ = case_of(line);
-    in_ = make_inputs(c_, 1);
-    const auto views = bind(c_.problem, in_->tensors);
-    ASSERT_TRUE(views);
-    views_ = *views;
-    before_.emplace(c_.problem, *in_);
-    reference_ = make_reference(c_, before_->views(*in_, views_));
-    const oracle::Answers answers = oracle::compute_same_precision(c_.problem, views_);
-    for (size_t i = 0; i < answers.size(); ++i) {
-      if (!is_written(tensors()[i].use(c_.problem))) continue;
-      const View& view = views_.*tensors()[i].view;
-      auto next = answers[i].begin();
-      each_row(view, [&](int64_t at) {
-        for (int64_t c = 0; c < view.dim; ++c) store(view.data, at + c, view.element, static_cast<float>(*next++));
-      });
-    }
-  }
-
-  // visit(where the row begins)
-  static void each_row(const View& view, const std::function<void(int64_t)>& visit) {
-    for (int64_t b = 0; b < view.batch; ++b)
-      for (int64_t i = 0; i < view.seq; ++i)
-        for (int64_t head = 0; head < view.heads; ++head) visit(view.at(b, i, head));
-  }
-
   float* lse() const { return views_.lse.as<float>(); }
   int64_t place(int64_t b, int64_t row, int64_t head) const { return views_.o.at(b, row, head); }
-
-  std::string verdict() {
-    Outcome out;
-    judge(c_.problem, reference_, views_, *in_, *before_, out);
-    EXPECT_EQ(out.passed, out.why.empty());
-    return out.why;
-  }
-
-  Case c_;
-  std::unique_ptr<Inputs> in_;
-  Views views_;
-  std::optional<Before> before_;
-  Reference reference_;
 };
 
 TEST_F(Judge, accepts_what_plain_loops_compute) { EXPECT_EQ(verdict(), ""); }

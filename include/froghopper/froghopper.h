@@ -14,7 +14,8 @@
  *   (1) Shapes read [batch, seq, heads, dim]. Strides are int64_t and count elements. The stride of dim is 1.
  *   (2) Calls that can fail return fh_status. fh_last_error() explains the last failure on this thread. A call that
  *       fails has launched nothing and written nothing, whatever the status. One exception: where a plan is several
- *       launches (none is today) and the driver refuses a later one, FH_LAUNCH_FAILED leaves what is written undefined.
+ *       launches (gradients on a GPU) and the driver refuses a later one, FH_LAUNCH_FAILED leaves what is written
+ *       undefined.
  *   (3) A struct starts with its own size; fh_problem_init() and fh_tensors_init() set it. New fields are only ever
  *       appended, without gaps, and zero means "as before": a type of 0 is that of q, a tensor of NULL is not there, a
  *       flag of 0 is off. Compile with the header of the library you run, or an older one.
@@ -27,7 +28,8 @@
  *       also in o, lse, grad_o and grad_lse where they are read.
  *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse that a forward problem gave for the
  *       same description. It writes every row of grad_q, grad_k and grad_v that the shapes name: 0 for rows that see no
- *       key, keys that no row sees, and rows of no sequence. With accumulate it adds to what is there instead.
+ *       key, keys that no row sees, and rows of no sequence. With accumulate it adds to what is there instead. Nothing
+ *       else is written; what is written shares no memory with what is read.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_

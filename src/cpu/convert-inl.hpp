@@ -22,7 +22,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Head dims are multiples of 8: at most 8 numbers at once, and no rest.
 using Eight = hn::CappedTag<float, 8>;
-using EightBits = hn::Rebind<uint32_t, Eight>;
 inline constexpr int eight = HWY_LANES(float) < 8 ? HWY_LANES(float) : 8;
 
 template <class Half>
@@ -49,9 +48,9 @@ inline void to_floats(const void* from, Dtype type, int count, float* to) {
 }
 
 // Adds what rounds to nearest, ties to even, when the lower 16 bits are then cut off. A NaN gets a bit that stays.
-HWY_INLINE hn::Vec<Eight> ready_to_cut(hn::Vec<Eight> x) {
-  const Eight d;
-  const EightBits bits;
+template <class D>
+HWY_INLINE hn::Vec<D> ready_to_cut(D d, hn::Vec<D> x) {
+  const hn::Rebind<uint32_t, D> bits;
   const auto raw = hn::BitCast(bits, x);
   const auto odd = hn::And(hn::ShiftRight<16>(raw), hn::Set(bits, 1u));
   const auto rounded = hn::BitCast(d, hn::Add(raw, hn::Add(odd, hn::Set(bits, 0x7fffu))));
@@ -68,7 +67,7 @@ inline void floats_to_bf16(const float* from, int count, hwy::bfloat16_t* to) {
   const Eight d;
   const hn::Rebind<hwy::bfloat16_t, Eight> stored;
   for (int i = 0; i < count; i += eight)
-    hn::StoreU(hn::DemoteTo(stored, ready_to_cut(hn::LoadU(d, from + i))), stored, to + i);
+    hn::StoreU(hn::DemoteTo(stored, ready_to_cut(d, hn::LoadU(d, from + i))), stored, to + i);
 }
 
 // count: a multiple of 8. Rounds to nearest, ties to even.
@@ -82,6 +81,14 @@ inline void from_floats(const float* from, Dtype type, int count, void* to) {
     case Dtype::bf16: floats_to_bf16(from, count, static_cast<hwy::bfloat16_t*>(to)); return;
     case Dtype::f32: std::memcpy(to, from, count * sizeof(float)); return;
   }
+}
+
+// count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.
+inline bool all_finite(const float* x, int count) {
+  const Eight d;
+  auto any = hn::Zero(d);
+  for (int i = 0; i < count; i += eight) any = hn::Or(any, hn::Mul(hn::LoadU(d, x + i), hn::Zero(d)));
+  return hn::AllFalse(d, hn::IsNaN(any));
 }
 
 // to[c][r] = from[r][c] for 4 x 4 numbers.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the default backend. Tiled, vectorised, threaded online softmax in fp32.
+// cpu: the default backend. Tiled, vectorised, threaded: the forward pass with an online softmax, and gradients.
 #pragma once
 #include <string>
 
@@ -12,8 +12,9 @@ struct Kernel;  // work.hpp
 // How the CPU computes a problem.
 struct Plan {
   Problem problem;
-  const Kernel* kernel = nullptr;  // for one kind of vector unit; lives as long as the library
-  int64_t threads = 1;             // at most; fewer where the system gives no more
+  const Kernel* kernel = nullptr;   // for one kind of vector unit; lives as long as the library
+  int64_t threads = 1;              // at most; fewer where the system gives no more
+  int64_t tile_q = 0, tile_kv = 0;  // rows and keys that a thread computes at a time
 
   size_t scratch_bytes() const;  // of one thread
   std::string how() const;       // "cpu avx512 q64.kv128 threads 2"
@@ -24,7 +25,11 @@ struct Plan {
 Result<Plan> plan(const Problem&);
 
 // Checks the lengths, takes all memory, then computes: a run that fails has written nothing. With lengths of their own
-// it takes 16 bytes a sequence besides the scratch.
+// it takes 16 bytes a sequence besides the scratch. Gradients take more, see backward.cpp.
 Result<void> run(const Plan&, const Views&);
+
+// Its two halves, with lengths that have been checked.
+Result<void> run_forward(const Plan&, const Views&);   // forward.cpp
+Result<void> run_backward(const Plan&, const Views&);  // backward.cpp
 
 }  // namespace froghopper::cpu

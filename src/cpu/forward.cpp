@@ -12,6 +12,7 @@
 #include "src/base/text.hpp"
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/scratch.hpp"
+#include "src/cpu/sequences.hpp"
 #include "src/cpu/threads.hpp"
 #include "src/cpu/work.hpp"
 #include "src/problem/mask.hpp"
@@ -20,24 +21,6 @@ namespace froghopper::cpu {
 namespace {
 
 constexpr float no_sink = -std::numeric_limits<float>::infinity();
-
-struct Sequence {
-  int64_t batch;              // index into the tensors' first extent
-  int64_t first_q, first_kv;  // its row 0 in them
-  int64_t extent;             // rows of o and lse
-  int64_t used_q, used_kv;
-};
-
-// index = batch, of packed sequences: the rows past the last one. They have no keys; their o and lse are written all
-// the same.
-Sequence sequence_of(const Problem& p, const Views& views, int64_t index) {
-  if (p.varlen && index == p.batch) {
-    const int64_t end = p.batch == 0 ? 0 : views.cu_seqlens_q.as<int32_t>()[p.batch];
-    return {0, end, 0, p.total_q - end, 0, 0};
-  }
-  const Rows q = rows_q(p, views, index), kv = rows_kv(p, views, index);
-  return {q.batch, q.first, kv.first, q.extent, q.used, kv.used};
-}
 
 // Pieces for each thread, so that threads end within an eighth of their time of each other.
 constexpr int64_t pieces_a_thread = 8;
@@ -81,7 +64,7 @@ class Cut {
     const int64_t of_head = pieces_of_head(s), number = index % of_head;
     // Under a bound that grows with the row, later rows see more keys: they come first.
     const int64_t first = piece_lanes_ * (p_.window_right == all_keys ? number : of_head - 1 - number);
-    return {s, index / of_head, first, std::min(piece_lanes_, s.extent * group_ - first)};
+    return {s, index / of_head, first, std::min(piece_lanes_, s.extent_q * group_ - first)};
   }
 
  private:
@@ -90,7 +73,7 @@ class Cut {
     int64_t pieces_before;  // of the places before it; before they are known, how much work the sequence is
   };
 
-  int64_t pieces_of_head(const Sequence& s) const { return (s.extent * group_ + piece_lanes_ - 1) / piece_lanes_; }
+  int64_t pieces_of_head(const Sequence& s) const { return (s.extent_q * group_ + piece_lanes_ - 1) / piece_lanes_; }
   int64_t pieces_of(const Sequence& s) const { return pieces_of_head(s) * p_.heads_kv; }
 
   // Sequences with most work come first, so that no thread gets a long one last.
@@ -165,8 +148,7 @@ class Pieces {
 
 }  // namespace
 
-Result<void> run(const Plan& plan, const Views& views) {
-  if (Result<void> lengths = check_lengths(plan.problem, views); !lengths) return lengths;
+Result<void> run_forward(const Plan& plan, const Views& views) {
   try {
     const Cut cut(plan, views);
     const Scratch scratch(std::min(plan.threads, cut.pieces()), plan.scratch_bytes() / sizeof(float));

@@ -11,9 +11,8 @@
 //   finish   o divided by the sum of weights, rounded, back in rows; lse
 //   again    with smaller weights, for what became too large for a float before it was divided
 //
-// All arithmetic is in fp32 also for f16 and bf16. The bf16 multiply-add of AVX-512, vdpbf16ps, was measured on a
-// Sapphire Rapids server and left out: one every 2 cycles with twice the products is half as fast as two fp32 ones in
-// every cycle.
+// Sums and the softmax are in fp32. So are products, also of f16 and bf16, but for kernels that multiply pairs of bf16
+// numbers or tiles of them: these round the weights to bf16.
 #include "src/cpu/work.hpp"
 
 #include <algorithm>
@@ -32,6 +31,7 @@
 #include "hwy/highway.h"
 #include "src/cpu/convert-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
+#include "src/cpu/pairs-inl.hpp"
 #include "src/cpu/softmax-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,35 +46,49 @@ inline constexpr int less_when_too_large = 32;
 inline constexpr int lane_group = std::max(4, vector_lanes);
 
 // Up to block_lanes lanes, computed side by side.
+template <class Unit>
 struct Block {
   const Lane* lanes;
   int count, width;            // lanes, and lanes with the vectors filled up
   int64_t begin, end;          // keys that some lane sees
   int64_t all_begin, all_end;  // keys that every lane sees
   bool fresh;                  // no key yet: o holds nothing
-  float *q, *o;                // [dim_qk][width], [dim_v][width]
+  Unit* q;                     // [units of dim_qk][width]
+  float* o;                    // [dim_v][width]
   Statistics known;
 
   // Lanes that fill up the last vector do what the last real one does, and are not stored.
   const Lane& lane(int i) const { return lanes[std::min(i, count - 1)]; }
 };
 
+template <class Numbers>
 class Attention {
+  using Unit = typename Numbers::Unit;
+  using Block = HWY_NAMESPACE::Block<Unit>;
+  static constexpr int per_unit = Numbers::per_unit;
+  static constexpr bool in_floats = per_unit == 1;
+
  public:
-  explicit Attention(const Work& work) : w_(work), free_(work.scratch) {}
+  explicit Attention(const Work& work) : w_(work), units_qk_(work.dim_qk / per_unit), free_(work.scratch) {}
 
   void run() {
     rows_ = take(4 * dim_max);
     pack();
-    k_tile_ = take(tile_kv * w_.dim_qk);
-    v_tile_ = take(tile_kv * w_.dim_v);
+    k_tile_ = take<Unit>(tile_kv * units_qk_);
+    v_tile_ = take<Unit>(tile_kv / per_unit * w_.dim_v);
     s_ = take(tile_kv * block_lanes);
+    weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv / per_unit * block_lanes);
+    v_floats_ = in_floats ? reinterpret_cast<float*>(v_tile_) : take(tile_kv * w_.dim_v);
     walk(0);
     if (too_large_) walk(less_when_too_large);
   }
 
  private:
-  float* take(int floats) { return std::exchange(free_, free_ + floats); }
+  template <class T = float>
+  T* take(int count) {
+    static_assert(sizeof(T) == sizeof(float));
+    return reinterpret_cast<T*>(std::exchange(free_, free_ + count));
+  }
 
   void pack() {
     blocks_ = 0;
@@ -85,7 +99,7 @@ class Attention {
       b.lanes = w_.lanes + first;
       b.count = std::min(block_lanes, w_.lane_count - first);
       b.width = (b.count + lane_group - 1) / lane_group * lane_group;
-      b.q = take(w_.dim_qk * block_lanes);
+      b.q = take<Unit>(units_qk_ * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
       b.known = {take(block_lanes), take(block_lanes), take(block_lanes), 0};
       find_keys(b);
@@ -110,9 +124,10 @@ class Attention {
   }
 
   void pack_q(const Block& b) {
+    auto* const rows = reinterpret_cast<Unit*>(rows_);
     for (int i = 0; i < b.width; i += 4) {
-      for (int r = 0; r < 4; ++r) to_floats(b.lane(i + r).q, w_.dtype, w_.dim_qk, rows_ + r * dim_max);
-      transpose(rows_, dim_max, 4, w_.dim_qk, b.q + i, b.width);
+      for (int r = 0; r < 4; ++r) to_units(b.lane(i + r).q, w_.dtype, w_.dim_qk, rows + r * dim_max);
+      transpose(rows, dim_max, 4, units_qk_, b.q + i, b.width);
     }
   }
 
@@ -127,7 +142,9 @@ class Attention {
       const int64_t end = std::min(begin + tile_kv, end_);
       load(begin, static_cast<int>(end - begin));
       for (int b = 0; b < blocks_; ++b) {
-        const int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
+        int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
+        first -= (first - begin) % per_unit;  // whole units; lanes do not see what that adds
+        last = std::min(end, last + (last - begin) % per_unit);
         if (first < last) turn(block_[b], begin, first, static_cast<int>(last - first));
       }
     }
@@ -137,21 +154,51 @@ class Attention {
   // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
   // same few lines of the cache, so it always gets a tile of its own.
   void load(int64_t begin, int keys) {
-    const char* const k = static_cast<const char*>(w_.k) + begin * w_.stride_k * size_of(w_.dtype);
-    const char* const v = static_cast<const char*>(w_.v) + begin * w_.stride_v * size_of(w_.dtype);
-    for (int j = 0; j < keys; ++j) {
-      to_floats(v + j * w_.stride_v * size_of(w_.dtype), w_.dtype, w_.dim_v, v_tile_ + j * w_.dim_v);
+    k_bytes_ = static_cast<const char*>(w_.k) + begin * w_.stride_k * size_of(w_.dtype);
+    v_bytes_ = static_cast<const char*>(w_.v) + begin * w_.stride_v * size_of(w_.dtype);
+    keys_ = keys;
+    v_floats_loaded_ = in_floats;
+    if constexpr (in_floats) {
+      load_v_floats();
+    } else {
+      load_v_pairs();
     }
-    if (w_.dtype == Dtype::f32) {
-      k_ = reinterpret_cast<const float*>(k);
+    load_k();
+  }
+
+  const void* v_row(int j) const { return v_bytes_ + j * w_.stride_v * size_of(w_.dtype); }
+
+  void load_k() {
+    if (in_floats && w_.dtype == Dtype::f32) {
+      k_ = reinterpret_cast<const Unit*>(k_bytes_);
       k_row_ = w_.stride_k;
       return;
     }
-    for (int j = 0; j < keys; ++j) {
-      to_floats(k + j * w_.stride_k * size_of(w_.dtype), w_.dtype, w_.dim_qk, k_tile_ + j * w_.dim_qk);
-    }
+    for (int j = 0; j < keys_; ++j)
+      to_units(k_bytes_ + j * w_.stride_k * size_of(w_.dtype), w_.dtype, w_.dim_qk, k_tile_ + j * units_qk_);
     k_ = k_tile_;
-    k_row_ = w_.dim_qk;
+    k_row_ = units_qk_;
+  }
+
+  void load_v_floats() {
+    for (int j = 0; j < keys_; ++j) to_floats(v_row(j), w_.dtype, w_.dim_v, v_floats_ + j * w_.dim_v);
+  }
+
+  // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][tile_kv / 2]. A last key without a partner gets zeros.
+  void load_v_pairs() {
+    auto* const four = reinterpret_cast<Pair*>(rows_);
+    const auto pair_row = [&](int j, Pair* to) {
+      const uint16_t zeros[dim_max] = {};
+      across(j < keys_ ? v_row(j) : zeros, j + 1 < keys_ ? v_row(j + 1) : zeros, w_.dim_v, to);
+    };
+    if constexpr (Numbers::tiles) {
+      for (int j = 0; j < keys_; j += 8) {
+        for (int r = 0; r < 4; ++r) pair_row(j + 2 * r, four + r * dim_max);
+        transpose(four, dim_max, 4, w_.dim_v, v_tile_ + j / 2, tile_kv / 2);
+      }
+    } else {
+      for (int j = 0; j < keys_; j += 2) pair_row(j, v_tile_ + j / 2 * w_.dim_v);
+    }
   }
 
   // keys of the tile that begins at key `tile`, from `first` on.
@@ -161,7 +208,7 @@ class Attention {
     const LaneSight* sight = nullptr;
     if (first < b.all_begin || first + keys > b.all_end) sight = &look(b, first, keys, some);
     softmax(s_, keys, b.width, w_.scale, w_.softcap, sight, b.known);
-    output(b, v_tile_ + (first - tile) * w_.dim_v, keys, sight);
+    output(b, static_cast<int>(first - tile), keys, sight);
     b.fresh = false;
   }
 
@@ -173,24 +220,47 @@ class Attention {
     return sight;
   }
 
-  void score(const Block& b, const float* k, int keys) {
-    const int vectors = b.width / vector_lanes, most = rows_at_once(vectors);
-    for (int j = 0; j < keys; j += most) {
-      const int rows = std::min(most, keys - j);
-      const size_t row = k_row_, columns = w_.dim_qk;
-      multiply_with(rows, vectors)({k + j * row, row, 1, b.q, columns, nullptr, s_ + j * b.width});
-    }
+  void score(const Block& b, const Unit* k, int keys) {
+    Numbers::product({.a = k,
+                      .a_row = static_cast<size_t>(k_row_),
+                      .a_step = 1,
+                      .b = b.q,
+                      .b_step = static_cast<size_t>(b.width),
+                      .count = static_cast<size_t>(units_qk_),
+                      .adds = false,
+                      .age = nullptr,
+                      .out = s_,
+                      .out_row = static_cast<size_t>(b.width)},
+                     keys, b.width);
   }
 
-  void output(const Block& b, const float* v, int keys, const LaneSight* sight) {
-    if (sight && !all_finite(v, keys * w_.dim_v)) return output_guarded(b, v, keys, *sight);
-    const float* const age = b.fresh ? nullptr : b.known.age;
-    const int vectors = b.width / vector_lanes, most = rows_at_once(vectors);
-    for (int c = 0; c < w_.dim_v; c += most) {
-      const int rows = std::min(most, w_.dim_v - c);
-      const size_t row = w_.dim_v, count = keys;
-      multiply_with(rows, vectors)({v + c, 1, row, s_, count, age, b.o + c * b.width});
+  void output(const Block& b, int first, int keys, const LaneSight* sight) {
+    if (sight && !all_finite(v_floats() + first * w_.dim_v, keys * w_.dim_v))
+      return output_guarded(b, v_floats() + first * w_.dim_v, keys, *sight);
+    if constexpr (!in_floats) {
+      for (int j = 0; j < keys; j += 2)
+        round_across(s_ + j * b.width, j + 1 < keys ? s_ + (j + 1) * b.width : nullptr, b.width,
+                     weights_ + j / 2 * b.width);
     }
+    const int begin = first / per_unit;
+    const size_t columns = w_.dim_v;
+    Numbers::product({.a = v_tile_ + (Numbers::tiles ? begin : begin * w_.dim_v),
+                      .a_row = Numbers::tiles ? tile_kv / 2 : 1,
+                      .a_step = Numbers::tiles ? 1 : columns,
+                      .b = weights_,
+                      .b_step = static_cast<size_t>(b.width),
+                      .count = static_cast<size_t>(units(keys, per_unit)),
+                      .adds = !b.fresh,
+                      .age = b.fresh ? nullptr : b.known.age,
+                      .out = b.o,
+                      .out_row = static_cast<size_t>(b.width)},
+                     w_.dim_v, b.width);
+  }
+
+  const float* v_floats() {
+    if (!v_floats_loaded_) load_v_floats();
+    v_floats_loaded_ = true;
+    return v_floats_;
   }
 
   // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not hide a value which it must not see.
@@ -207,14 +277,6 @@ class Attention {
         hn::Store(sum, d, o);
       }
     }
-  }
-
-  // count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.
-  static bool all_finite(const float* x, int count) {
-    const Eight d;
-    auto any = hn::Zero(d);
-    for (int i = 0; i < count; i += eight) any = hn::Or(any, hn::Mul(hn::LoadU(d, x + i), hn::Zero(d)));
-    return hn::AllFalse(d, hn::IsNaN(any));
   }
 
   void finish(Block& b) {
@@ -277,57 +339,29 @@ class Attention {
   }
 
   const Work& w_;
-  float* free_;  // scratch not yet taken
-  float *rows_, *k_tile_, *v_tile_, *s_;
-  const float* k_;  // the tile's first row of k
-  int64_t k_row_;   // floats to the next
+  const int units_qk_;  // of a row
+  float* free_;         // scratch not yet taken
+  float *rows_, *s_;
+  Unit *k_tile_, *v_tile_;
+  Unit* weights_;    // of floats: s
+  float* v_floats_;  // of the tile; where v_tile is in pairs, for numbers that are not finite
+  bool v_floats_loaded_;
+  const char *k_bytes_, *v_bytes_;  // the tile's first rows, as the user has them
+  int keys_;                        // of the tile
+  const Unit* k_;                   // the tile's first row of k
+  int64_t k_row_;                   // units to the next
   Block block_[lanes_max / block_lanes];
   int blocks_;
   int64_t begin_, end_;  // keys that some lane sees
   bool too_large_ = false;
 };
 
-void attend(const Work& work) { Attention(work).run(); }
+void attend_in_floats(const Work& work) { Attention<InFloats>(work).run(); }
+void attend_in_pairs(const Work& work) { Attention<InPairs>(work).run(); }
+#if HWY_TARGET == HWY_AVX3  // the vectors for tiles
+void attend_in_tiles(const Work& work) { Attention<InTiles<multiply_tiles>>(work).run(); }
+void attend_in_emulated_tiles(const Work& work) { Attention<InTiles<multiply_emulated_tiles>>(work).run(); }
+#endif
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace froghopper::cpu {
-namespace {
-
-#if HWY_TARGETS & HWY_AVX3
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-}
-#endif
-#if HWY_TARGETS & HWY_AVX2
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-         __builtin_cpu_supports("bmi2");
-}
-#endif
-
-// Constant, so that threads may still compute while the process ends. A machine that runs one runs those after it.
-constexpr Kernel fastest_first[] = {
-#if HWY_TARGETS & HWY_AVX3
-    {&N_AVX3::attend, "avx512", N_AVX3::block_lanes, has_avx512},
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    {&N_AVX2::attend, "avx2", N_AVX2::block_lanes, has_avx2},
-#endif
-    {&HWY_STATIC_DISPATCH(attend), "generic", HWY_STATIC_DISPATCH(block_lanes), [] { return true; }},
-};
-
-}  // namespace
-
-std::span<const Kernel> kernels() {
-  const std::span<const Kernel> all(fastest_first);
-  size_t first = 0;
-  while (!all[first].runs_here()) ++first;
-  return all.subspan(first);
-}
-
-}  // namespace froghopper::cpu
-#endif

@@ -7,11 +7,16 @@
 //   output    out = o [columns][lanes], a = v(key, column),  b = weights [keys][lanes]
 //
 // Numbers of a are taken one by one and spread over a vector, so a may lie in memory in any way: k and v are never
-// transposed.
+// transposed. Every sum is made in the order of i, whatever the numbers of rows and vectors that are computed together.
+//
+// A unit is a float, or a pair of bf16 numbers that meets another pair in one instruction: the sum of two products. The
+// loops are the same; how matrices are laid out in pairs is in pairs-inl.hpp.
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <utility>
+
+#include "src/cpu/factors.hpp"
 
 // Highway includes this file once for every kind of vector unit, see kernel.cpp.
 #if defined(FROGHOPPER_CPU_MULTIPLY_INL) == defined(HWY_TARGET_TOGGLE)
@@ -38,69 +43,110 @@ inline constexpr int vectors_at_once = HWY_MAX_BYTES == 64 ? 4 : vector_lanes ==
 inline constexpr int rows_at_once(int vectors) { return std::min(12, 6 * vectors_at_once / vectors); }
 inline constexpr int block_lanes = vectors_at_once * vector_lanes;  // 64, 16, 8; 4 without a vector unit
 
-struct Factors {
-  const float* a;
-  size_t a_row, a_step;  // floats from row to row, from one i to the next
-  const float* b;        // vectors x vector_lanes floats from one i to the next
-  size_t count;          // of i
-  const float* age;      // null: out holds nothing yet
-  float* out;            // as wide as b
-};
+// What pairs are multiplied with. Of all units only AVX-512 has an instruction, vdpbf16ps, on some processors; kernels
+// that multiply pairs on others are for tests.
+#if HWY_TARGET == HWY_AVX3
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
+#endif
 
-template <int rows, int vectors>
-HWY_NOINLINE void multiply_rows(const Factors& f) {
+HWY_INLINE Vector spread(const float* x) { return hn::Set(Floats(), *x); }
+HWY_INLINE Vector spread(const Pair* x) { return spread(reinterpret_cast<const float*>(x)); }  // its 32 bits
+
+HWY_INLINE Vector add_product(const float*, Vector a, Vector b, Vector sum) { return hn::MulAdd(a, b, sum); }
+
+HWY_INLINE Vector add_product(const Pair*, Vector a, Vector b, Vector sum) {
+#if HWY_TARGET == HWY_AVX3
+  return Vector{_mm512_dpbf16_ps(sum.raw, (__m512bh)a.raw, (__m512bh)b.raw)};
+#else
   const Floats d;
-  constexpr size_t width = vectors * vector_lanes;
+  const hn::RebindToUnsigned<Floats> bits;
+  const auto first = [&](Vector x) { return hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(bits, x))); };
+  const auto second = [&](Vector x) {
+    return hn::BitCast(d, hn::And(hn::BitCast(bits, x), hn::Set(bits, 0xffff0000u)));
+  };
+  return hn::MulAdd(second(a), second(b), hn::MulAdd(first(a), first(b), sum));
+#endif
+}
+
+template <class Unit, int rows, int vectors>
+HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
+  const Floats d;
   Vector sum[rows][vectors];
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) {
       const size_t at = c * vector_lanes;
-      sum[r][c] = f.age ? hn::Mul(hn::Load(d, f.age + at), hn::Load(d, f.out + r * width + at)) : hn::Zero(d);
+      sum[r][c] = f.adds ? hn::Load(d, f.out + r * f.out_row + at) : hn::Zero(d);
+      if (f.age) sum[r][c] = hn::Mul(hn::Load(d, f.age + at), sum[r][c]);
     }
   }
 
-  const float *a = f.a, *b = f.b;
-  for (size_t i = 0; i < f.count; ++i, a += f.a_step, b += width) {
+  const Unit *a = f.a, *b = f.b;
+  for (size_t i = 0; i < f.count; ++i, a += f.a_step, b += f.b_step) {
     Vector b_row[vectors];
 #pragma GCC unroll 8
-    for (int c = 0; c < vectors; ++c) b_row[c] = hn::Load(d, b + c * vector_lanes);
+    for (int c = 0; c < vectors; ++c) b_row[c] = hn::Load(d, reinterpret_cast<const float*>(b + c * vector_lanes));
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r) {
-      const Vector number = hn::Set(d, a[r * f.a_row]);
+      const Vector number = spread(a + r * f.a_row);
 #pragma GCC unroll 8
-      for (int c = 0; c < vectors; ++c) sum[r][c] = hn::MulAdd(number, b_row[c], sum[r][c]);
+      for (int c = 0; c < vectors; ++c) sum[r][c] = add_product(a, number, b_row[c], sum[r][c]);
     }
   }
 
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < vectors; ++c) hn::Store(sum[r][c], d, f.out + r * width + c * vector_lanes);
+    for (int c = 0; c < vectors; ++c) hn::Store(sum[r][c], d, f.out + r * f.out_row + c * vector_lanes);
   }
 }
 
-using Multiply = void (*)(const Factors&);
+#if HWY_TARGET == HWY_AVX3
+HWY_POP_ATTRIBUTES
+#endif
 
-template <int vectors, int... i>
-constexpr std::array<Multiply, sizeof...(i)> multiply_by_rows(std::integer_sequence<int, i...>) {
-  return {multiply_rows<i + 1, vectors>...};
+template <class Unit>
+using Multiply = void (*)(const Factors<Unit>&);
+
+template <class Unit, int vectors, int... i>
+constexpr std::array<Multiply<Unit>, sizeof...(i)> multiply_by_rows(std::integer_sequence<int, i...>) {
+  return {multiply_rows<Unit, i + 1, vectors>...};
 }
 
-template <int vectors>
-Multiply multiply_with(int rows) {
-  static constexpr auto by_rows = multiply_by_rows<vectors>(std::make_integer_sequence<int, rows_at_once(vectors)>());
+template <class Unit, int vectors>
+Multiply<Unit> multiply_with(int rows) {
+  static constexpr auto by_rows =
+      multiply_by_rows<Unit, vectors>(std::make_integer_sequence<int, rows_at_once(vectors)>());
   return by_rows[rows - 1];
 }
 
 // vectors: 1 to vectors_at_once; rows: 1 to rows_at_once(vectors).
-inline Multiply multiply_with(int rows, int vectors) {
+template <class Unit>
+Multiply<Unit> multiply_with(int rows, int vectors) {
   if constexpr (vectors_at_once == 4) {
-    if (vectors == 4) return multiply_with<4>(rows);
-    if (vectors == 3) return multiply_with<3>(rows);
+    if (vectors == 4) return multiply_with<Unit, 4>(rows);
+    if (vectors == 3) return multiply_with<Unit, 3>(rows);
   }
-  return vectors == 2 ? multiply_with<2>(rows) : multiply_with<1>(rows);
+  return vectors == 2 ? multiply_with<Unit, 2>(rows) : multiply_with<Unit, 1>(rows);
+}
+
+// Of any size; columns: a multiple of vector_lanes.
+template <class Unit>
+void multiply(const Factors<Unit>& all, int rows, int columns) {
+  for (int c = 0; c < columns; c += block_lanes) {
+    Factors<Unit> f = all;
+    f.b += c;
+    f.out += c;
+    if (f.age) f.age += c;
+    const int vectors = std::min(block_lanes, columns - c) / vector_lanes, most = rows_at_once(vectors);
+    for (int r = 0; r < rows; r += most) {
+      const int here = std::min(most, rows - r);
+      multiply_with<Unit>(here, vectors)(f);
+      f.a += here * f.a_row;
+      f.out += here * f.out_row;
+    }
+  }
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -9,7 +9,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <vector>
 
 #include "src/cpu/cpu.hpp"
 
@@ -42,21 +42,29 @@ inline constexpr int lanes_max = 256;
 inline constexpr int dim_max = 256;
 inline constexpr int block_lanes_max = 64;
 
-// q and o of all lanes; a k and a v tile; the scores of a block; four rows on their way in or out; statistics.
+// q and o of all lanes; a k and a v tile, v in pairs and in floats; the scores and the weights of a block; four rows on
+// their way in or out; statistics.
 constexpr size_t scratch_floats(int dim_qk, int dim_v) {
-  return size_t{lanes_max + tile_kv} * (dim_qk + dim_v) + tile_kv * block_lanes_max + 4 * dim_max + 3 * lanes_max;
+  return size_t{lanes_max + tile_kv} * (dim_qk + dim_v) + tile_kv / 2 * (dim_v + block_lanes_max) +
+         tile_kv * block_lanes_max + 4 * dim_max + 3 * lanes_max;
 }
 static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 1 << 20, "at most 1 MiB a thread");
 
-// attend, compiled for one kind of vector unit.
+struct KeyChunk;  // gradient_work.hpp
+class RowTiles;
+
+// Both passes, compiled for one kind of vector unit.
 struct Kernel {
   void (*attend)(const Work&);
-  const char* name;     // "avx512", "avx2", "generic"
+  void (*differentiate)(const KeyChunk&, RowTiles&);
+  const char* name;     // "amx", "avx512bf16", "avx512", "avx2", "generic"
   int block_lanes;      // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
+  bool bf16_only;       // it computes no other type
   bool (*runs_here)();  // this machine has that unit
 };
-std::span<const Kernel> kernels();  // that this machine runs, the fastest first; the last one runs anywhere
+const Kernel& fastest_kernel(Dtype);        // that this machine runs
+std::vector<const Kernel*> kernels(Dtype);  // all that it runs, the fastest first, and emulated ones: tests run them
 
-Plan plan_with(const Kernel&, const Problem&);  // the plan, but for the kernel: tests run all of them
+Plan plan_with(const Kernel&, const Problem&);  // the plan, but for the kernel
 
 }  // namespace froghopper::cpu

@@ -95,13 +95,16 @@ Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finis
   Answers answers(tensors().size());
   const auto put = [&](View Views::*tensor, const std::vector<Real>& numbers) {
     const View& view = views.*tensor;
-    for (size_t n = 0; n < numbers.size(); ++n) {
-      const auto i = static_cast<int64_t>(n);
-      const int64_t head = i / view.dim % view.heads, row = i / view.dim / view.heads % view.seq;
-      const int64_t at = view.at(i / view.dim / view.heads / view.seq, row, head) + i % view.dim;
-      const float held = p.accumulate ? load(view.data, at, view.element) : 0.0f;
-      answers[index_of(tensor)].push_back(finish(numbers[n], held, view.element));
-    }
+    std::vector<double>& answer = answers[index_of(tensor)];
+    answer.reserve(numbers.size());
+    auto number = numbers.begin();
+    for (int64_t b = 0; b < view.batch && !numbers.empty(); ++b)
+      for (int64_t row = 0; row < view.seq; ++row)
+        for (int64_t head = 0; head < view.heads; ++head)
+          for (int64_t c = 0; c < view.dim; ++c) {
+            const float held = p.accumulate ? load(view.data, view.at(b, row, head) + c, view.element) : 0.0f;
+            answer.push_back(finish(*number++, held, view.element));
+          }
   };
   put(&Views::grad_q, sums.q);
   put(&Views::grad_k, sums.k);
@@ -114,7 +117,7 @@ Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finis
 
 void add_row_same_precision(const Problem& p, const Views& views, const Sequence& s, const Head<float>& head,
                             int64_t i, int64_t sink_number, Sums<float>& sums) {
-  const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
+  const Visible visible = keys_of(p, s, i);
   const Given<float> given(views, s, head.index, i);
   const std::vector<float> o = read<float>(views.o, s.batch, s.first_q + i, 1, head.index).numbers;
   const float lse = views.lse.as<float>()[views.lse.at(s.batch, s.first_q + i, head.index)];
@@ -123,10 +126,10 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
 
   const Dense dense(p);
   float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
+  const std::vector<float> all_s = scores(p, head, i, visible), dp = dots(given.grad_o, head.v_columns, visible);
   for (int64_t j = visible.begin; j < visible.end; ++j) {
-    const float s_j = score(p, head.q.row(i), head.k.row(j));
+    const float s_j = all_s[j - visible.begin], grad_weight = dp[j - visible.begin];
     const float weight = std::exp(s_j - lse);
-    const float grad_weight = dot(given.grad_o.data(), head.v.row(j), p.dim_v);
     const float ds = rounded(weight * (grad_weight - delta) * slope_of(p, s_j), p.dtype);
     const float factor = rounded(weight, p.dtype);
     float* const grad_k = sums.k.data() + dense.kv(s, j, head.index_kv, p.dim_qk);
@@ -141,60 +144,80 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
 
 // ---- Exactly ----
 
-// Squares of the norms of Gradients; of grad_q the norms.
+// Squares of the norms of Gradients.
 struct Sizes {
   Sums<double> rounded, summed;
 };
 
-// Below it a number of the storage type loses more than its share when it is rounded.
-double smallest_normal(Dtype t) { return t == Dtype::f16 ? 0x1p-14 : 0x1p-126; }
+// Numbers that are so small that their rounding is not a part of them. Below the storage type's smallest normal number
+// it is as large as there. A weight below fp32's smallest normal number may be 0: a GPU has no others.
+struct Least {
+  double operand, weight;
+  explicit Least(Dtype t)
+      : operand(t == Dtype::f16 ? 0x1p-14 : 0x1p-126), weight(0x1p-126 / unit_roundoff(element_of(t))) {}
+};
 
-void add_square(double& sum, double x) { sum += x * x; }
+// A loop each, which a compiler makes vectors of.
+void add(double* sums, double factor, const double* x, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) sums[c] += factor * x[c];
+}
+void add_squares(double* sums, double factor, const double* x, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) sums[c] += (factor * x[c]) * (factor * x[c]);
+}
+void add_sizes(double* sums, double factor, const double* x, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) sums[c] += factor * std::fabs(x[c]);
+}
+
+// Of the sink nothing is rounded to the storage type: its gradient is fp32 from end to end.
+void add_to_sink(double weight, double delta, double delta_size, int64_t number, Sums<double>& sums, Sizes& sizes) {
+  const double least = Least(Dtype::f32).weight * delta_size;
+  sums.sink[number] -= weight * delta;
+  sizes.rounded.sink[number] += std::pow(std::max(weight * std::fabs(delta), least), 2);
+  sizes.summed.sink[number] += std::pow(weight * delta_size, 2);
+}
 
 void add_row(const Problem& p, const Views& views, const Sequence& s, const Head<double>& head, int64_t i,
              int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
-  const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
+  const Visible visible = keys_of(p, s, i);
   const Given<double> given(views, s, head.index, i);
   const double* const g = given.grad_o.data();
   std::vector<double> o(p.dim_v, 0.0);
   double lse = -std::numeric_limits<double>::infinity();
-  attend_row<double, /*rounds=*/false>(p, views, s, head, i, o.data(), &lse);
+  const std::vector<double> all_s = scores(p, head, i, visible);
+  attend_row<double, /*rounds=*/false>(p, views, head, visible, all_s, o.data(), &lse);
   const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
   const double delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
   if (p.sink) {
     const double weight = std::exp(views.sink.as<float>()[head.index] - lse);
-    sums.sink[sink_number] -= weight * delta;
-    add_square(sizes.rounded.sink[sink_number], weight * delta);
-    add_square(sizes.summed.sink[sink_number], weight * delta_size);
+    add_to_sink(weight, delta, delta_size, sink_number, sums, sizes);
   }
 
-  const double tiny = smallest_normal(p.dtype);
+  const Least least(p.dtype);
   const Dense dense(p);
   const int64_t at_q = dense.q(s, i, head.index, p.dim_qk);
+  const std::vector<double> dp = dots(given.grad_o, head.v_columns, visible);
+  const std::vector<double> dp_sizes =
+      sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return std::fabs(a * b); });
   std::vector<double> weighted_k(p.dim_qk, 0.0);  // what an error of delta, which all keys share, is multiplied by
   for (int64_t j = visible.begin; j < visible.end; ++j) {
-    const double *const q = head.q.row(i), *const k = head.k.row(j), *const v = head.v.row(j);
-    const double s_j = score(p, q, k), weight = std::exp(s_j - lse), sloped = weight * slope_of(p, s_j);
-    const double ds = sloped * (dot(g, v, p.dim_v) - delta);
-    const double grad_weight_size = sloped * sum_of_sizes(g, v, p.dim_v),
-                 ds_size = grad_weight_size + sloped * delta_size;
+    const double *const q = head.q.row(i), *const k = head.k.row(j);
+    const double s_j = all_s[j - visible.begin], weight = std::exp(s_j - lse), sloped = weight * slope_of(p, s_j);
+    const double ds = sloped * (dp[j - visible.begin] - delta);
     const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
-    const double to_round = std::max(std::fabs(ds), tiny), weight_to_round = std::max(weight, tiny);
-    for (int64_t c = 0; c < p.dim_v; ++c) {
-      sums.v[at_v + c] += weight * g[c];
-      add_square(sizes.rounded.v[at_v + c], weight_to_round * g[c]);
-    }
-    for (int64_t c = 0; c < p.dim_qk; ++c) {
-      sums.q[at_q + c] += ds * k[c];
-      add_square(sizes.rounded.q[at_q + c], to_round * k[c]);
-      add_square(sizes.summed.q[at_q + c], grad_weight_size * k[c]);
-      weighted_k[c] += sloped * delta_size * std::fabs(k[c]);
-      sums.k[at_k + c] += ds * q[c];
-      add_square(sizes.rounded.k[at_k + c], to_round * q[c]);
-      add_square(sizes.summed.k[at_k + c], ds_size * q[c]);
-    }
+    const double weight_to_round = std::max({weight, least.operand, least.weight});
+    const double grad_weight_size = dp_sizes[j - visible.begin];
+    const double to_round = std::max({std::fabs(ds), least.operand, least.weight * (grad_weight_size + delta_size)});
+    add(&sums.v[at_v], weight, g, p.dim_v);
+    add_squares(&sizes.rounded.v[at_v], weight_to_round, g, p.dim_v);
+    add(&sums.q[at_q], ds, k, p.dim_qk);
+    add_squares(&sizes.rounded.q[at_q], to_round, k, p.dim_qk);
+    add_squares(&sizes.summed.q[at_q], weight * grad_weight_size, k, p.dim_qk);
+    add_sizes(weighted_k.data(), weight * delta_size, k, p.dim_qk);
+    add(&sums.k[at_k], ds, q, p.dim_qk);
+    add_squares(&sizes.rounded.k[at_k], to_round, q, p.dim_qk);
+    add_squares(&sizes.summed.k[at_k], weight * (grad_weight_size + delta_size), q, p.dim_qk);
   }
-  for (int64_t c = 0; c < p.dim_qk; ++c) add_square(sizes.summed.q[at_q + c], weighted_k[c]);
+  add_squares(&sizes.summed.q[at_q], 1, weighted_k.data(), p.dim_qk);
 }
 
 }  // namespace

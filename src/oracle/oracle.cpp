@@ -20,20 +20,15 @@
 
 namespace froghopper::oracle {
 
-// One query row of one head; its o and lse hold those of a row that sees nothing. Real is the type of all sums.
-// rounds: weights, before they meet v, and results are rounded to the storage type.
 template <class Real, bool rounds>
-void attend_row(const Problem& p, const Views& views, const Sequence& s, const Head<Real>& head, int64_t i, double* o,
-                double* lse) {
-  const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
+void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible& visible,
+                const std::vector<Real>& scores, double* o, double* lse) {
   const float sink = p.sink ? views.sink.as<float>()[head.index] : 0;
-  if (visible.begin >= visible.end) {  // no output; the sink alone is in the denominator
+  if (scores.empty()) {  // no output; the sink alone is in the denominator
     if (p.sink) *lse = sink;
     return;
   }
 
-  std::vector<Real> scores;
-  for (int64_t j = visible.begin; j < visible.end; ++j) scores.push_back(score(p, head.q.row(i), head.k.row(j)));
   Real largest = *std::max_element(scores.begin(), scores.end());
   if (p.sink) largest = std::max(largest, static_cast<Real>(sink));
 
@@ -53,8 +48,8 @@ void attend_row(const Problem& p, const Views& views, const Sequence& s, const H
   *lse = largest + std::log(denominator);
 }
 
-template void attend_row<double, false>(const Problem&, const Views&, const Sequence&, const Head<double>&, int64_t,
-                                        double*, double*);
+template void attend_row<double, false>(const Problem&, const Views&, const Head<double>&, const Visible&,
+                                        const std::vector<double>&, double*, double*);
 
 namespace {
 
@@ -73,7 +68,9 @@ Output attend(const Problem& p, const Views& views) {
     const Sequence s(p, views, pair / p.heads_q);
     const Head<Real> head(p, views, s, pair % p.heads_q);
     for (int64_t i = 0; i < s.rows_q; ++i) {
-      attend_row<Real, rounds>(p, views, s, head, i, &result.o[dense.q(s, i, head.index, p.dim_v)],
+      const Visible visible = keys_of(p, s, i);
+      attend_row<Real, rounds>(p, views, head, visible, scores(p, head, i, visible),
+                               &result.o[dense.q(s, i, head.index, p.dim_v)],
                                &result.lse[dense.q(s, i, head.index, 1)]);
     }
   });

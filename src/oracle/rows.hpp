@@ -55,35 +55,73 @@ Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, 
   return m;
 }
 
+template <class Real>
+Matrix<Real> transposed(const Matrix<Real>& m) {
+  const int64_t rows = static_cast<int64_t>(m.numbers.size()) / m.columns;
+  Matrix<Real> t{rows, std::vector<Real>(m.numbers.size())};
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t c = 0; c < m.columns; ++c) t.numbers[c * rows + i] = m.row(i)[c];
+  return t;
+}
+
 // What one query head of one sequence reads.
 template <class Real>
 struct Head {
   int64_t index, index_kv;  // of the query head, of the key head that it reads
   Matrix<Real> q, k, v;
+  Matrix<Real> k_columns, v_columns;  // transposed
 
   Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
       : index(head),
         index_kv(head / (p.heads_q / p.heads_kv)),
         q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head)),
         k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv)),
-        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv)) {}
+        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv)),
+        k_columns(transposed(k)),
+        v_columns(transposed(v)) {}
 };
 
+// The keys that a row sees; none: from 0 to 0.
+inline Visible keys_of(const Problem& p, const Sequence& s, int64_t i) {
+  const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
+  return visible.begin < visible.end ? visible : Visible{0, 0};
+}
+
+// Of each visible row the sum of product(x[c], its column c). The columns are those of the rows' matrix. Each sum is
+// added up one product after the other, as plain loops do; all of them side by side, since a compiler makes vectors of
+// that.
+template <class Real, class Product>
+std::vector<Real> sums_of(const std::vector<Real>& x, const Matrix<Real>& columns, const Visible& rows,
+                          Product product) {
+  std::vector<Real> sums(rows.end - rows.begin, Real(0));
+  for (size_t c = 0; c < x.size() && !sums.empty(); ++c) {
+    const Real* const column = columns.row(static_cast<int64_t>(c)) + rows.begin;
+    for (size_t j = 0; j < sums.size(); ++j) sums[j] += product(x[c], column[j]);
+  }
+  return sums;
+}
+
 template <class Real>
-Real score(const Problem& p, const Real* q, const Real* k) {
-  Real dot = 0;
-  for (int64_t c = 0; c < p.dim_qk; ++c) dot += q[c] * k[c];
-  const Real scaled = static_cast<Real>(p.scale) * dot;
-  if (p.softcap == 0) return scaled;
+std::vector<Real> dots(const std::vector<Real>& x, const Matrix<Real>& columns, const Visible& rows) {
+  return sums_of(x, columns, rows, [](Real a, Real b) { return a * b; });
+}
+
+template <class Real>
+std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, const Visible& keys) {
+  std::vector<Real> all = dots(std::vector<Real>(head.q.row(i), head.q.row(i) + p.dim_qk), head.k_columns, keys);
   const Real cap = p.softcap;
-  return cap * std::tanh(scaled / cap);
+  for (Real& s : all) {
+    s *= static_cast<Real>(p.scale);
+    if (cap != 0) s = cap * std::tanh(s / cap);
+  }
+  return all;
 }
 
 // One query row of one head; its o and lse hold those of a row that sees nothing. Real is the type of all sums.
-// rounds: weights, before they meet v, and results are rounded to the storage type.
+// rounds: weights, before they meet v, and results are rounded to the storage type. scores: of the keys that it sees.
 template <class Real, bool rounds>
-void attend_row(const Problem& p, const Views& views, const Sequence& s, const Head<Real>& head, int64_t i, double* o,
-                double* lse);
+void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible&,
+                const std::vector<Real>& scores, double* o, double* lse);
 
 Answers gradients_same_precision(const Problem&, const Views&);  // of a backward problem
 

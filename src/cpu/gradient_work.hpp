@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: a piece of the backward pass for one thread, and the memory it needs. Known to the side of the threads
+// (backward.cpp) and to the vector side (gradients.cpp).
+//
+// Here a lane is a key, and a piece is a chunk of the keys of one key head of one sequence: it gathers the gradients of
+// its k and v, which nobody else adds to, and adds what its keys give to the gradients of q. The rows of q that see the
+// chunk come to it tile by tile, those of all the query heads that share the key head.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "contract/types.h"
+
+namespace froghopper::cpu {
+
+// Query rows per tile. The weights of 128 rows for 64 keys are 32 KiB, as in the forward pass.
+inline constexpr int tile_rows = 128;
+inline constexpr int chunk_keys_max = 256;
+
+// Rows of one query head. Those that fill a tile of the sequence or, at its end, fewer.
+struct RowTile {
+  int rows;
+  const void *q, *o, *grad_o;  // of its first row; o and grad_o alone where a row sees a key
+  int64_t stride_q, stride_o, stride_grad_o, stride_grad_q;  // elements from row to row
+  void* grad_q;
+  bool fresh, last;  // no chunk has had this tile yet; none will have it after this one
+  float* sum;        // [rows][row_floats(dim_qk)]: grad_q so far
+  float* delta;      // [rows]
+  // By row. What a row that sees no key has in lse, o and grad_o is never read.
+  float lse[tile_rows];                      // infinite where the row sees no key: its weights are 0
+  float grad_lse[tile_rows];                 // 0 where it has none, and for rows that do not count
+  bool blind[tile_rows];                     // it sees no key at all
+  int32_t begin[tile_rows], end[tile_rows];  // keys of the chunk that it sees, counted from the chunk's first
+};
+
+// Where a chunk gets its tiles from, in the order in which they are summed up.
+class RowTiles {
+ public:
+  // The next one, whose fields the caller may read until it asks again; asking says that the one before is done. Null:
+  // that was the last one.
+  virtual const RowTile* next() = 0;
+
+ protected:
+  ~RowTiles() = default;
+};
+
+struct KeyChunk {
+  Dtype dtype;
+  int dim_qk, dim_v;
+  float scale, softcap;
+  bool accumulate;             // gradients are floats, and are added to
+  const void *k, *v;           // the chunk's first row
+  int64_t stride_k, stride_v;  // elements from row to row
+  void *grad_k, *grad_v;
+  int64_t stride_grad_k, stride_grad_v;
+  int keys;                  // at most chunk_keys_max; also those that do not count
+  int seen_begin, seen_end;  // keys that some row sees; others may hold anything
+  float* scratch;            // gradient_floats of them, 64-byte aligned
+};
+
+// Floats from row to row of a matrix whose rows are walked along and across: whole vectors, and an odd number of cache
+// lines, so that a column does not fall on a few sets of the cache.
+constexpr int row_floats(int dim) { return ((dim + 15) / 16 | 1) * 16; }
+
+// k in rows and k, v transposed; their gradients transposed; a tile's q and grad_o; scores and their gradients for a
+// block; four rows on their way in or out. Pairs need less for most of it, but the tile, and what is rounded of a
+// block, a second time.
+constexpr size_t gradient_floats(int dim_qk, int dim_v, int chunk_keys) {
+  const size_t keys = chunk_keys, rows_qk = row_floats(dim_qk), rows_v = row_floats(dim_v);
+  return keys * (rows_qk + 2 * (dim_qk + dim_v)) + tile_rows * (rows_qk + rows_v) + 2 * tile_rows * 64 + 4 * 256 +
+         tile_rows / 2 * (64 + 3 * 64);
+}
+static_assert(gradient_floats(256, 256, chunk_keys_max / 2) * sizeof(float) <= 5 << 18, "at most 1.25 MiB a thread");
+
+}  // namespace froghopper::cpu

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: the gradients of one chunk of keys, tile by tile of query rows, with vectors.
+//
+//   load     k and v of the chunk: k transposed, v transposed, k in rows
+//   for every tile of query rows that sees a key of the chunk:
+//     begin    the first chunk that has it: grad_q = 0, delta = o grad_o - grad_lse
+//     load     its q and grad_o
+//     for every block of keys, by the rows that see one of it:
+//       score    s = q k, and the gradient of the weights, grad_o v
+//       weigh    weights = e^(s - lse), grad_s = scale weights (gradient of the weights - delta)
+//       add      grad_v += weights grad_o, grad_k += grad_s q, grad_q += grad_s k
+//     finish   the last chunk that has it: grad_q rounded, in its place
+//   finish   grad_k and grad_v back in rows, rounded, in their place
+//
+// Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that see them, and a
+// row's lse and delta are one number for a vector. Scores come out of the same sums in the same order as in the
+// forward pass, so that where that found one weight of 1 and others of 0, the backward pass finds the same.
+#include "src/cpu/gradient_work.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#define HWY_IS_DEBUG_BUILD 0
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/cpu/gradients.cpp"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+#include "src/cpu/convert-inl.hpp"
+#include "src/cpu/pairs-inl.hpp"
+#include "src/cpu/rows-inl.hpp"
+#include "src/cpu/weigh-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+
+template <class Numbers>
+class Gradients {
+  using Unit = typename Numbers::Unit;
+  static constexpr int per_unit = Numbers::per_unit;
+  static constexpr bool in_floats = per_unit == 1;
+
+ public:
+  Gradients(const KeyChunk& chunk, RowTiles& tiles)
+      : c_(chunk),
+        tiles_(tiles),
+        free_(chunk.scratch),
+        units_qk_(chunk.dim_qk / per_unit),
+        units_v_(chunk.dim_v / per_unit),
+        qk_row_(row_floats(chunk.dim_qk)),
+        v_row_(row_floats(chunk.dim_v)),
+        q_row_(row_floats(units_qk_)),
+        grad_o_row_(row_floats(units_v_)) {}
+
+  void run() {
+    take_memory();
+    load_keys();
+    while (const RowTile* tile = tiles_.next()) {
+      if (tile->fresh) begin(*tile);
+      add(*tile);
+      if (tile->last) finish(*tile);
+    }
+    finish_keys();
+  }
+
+ private:
+  template <class T = float>
+  T* take(int count) {
+    static_assert(sizeof(T) == sizeof(float));
+    return reinterpret_cast<T*>(std::exchange(free_, free_ + count));
+  }
+
+  void take_memory() {
+    four_ = take(4 * 256);
+    q_ = take<Unit>(tile_rows * q_row_);
+    grad_o_ = take<Unit>(tile_rows * grad_o_row_);
+    s_ = take(tile_rows * block_lanes);
+    grad_s_ = take(tile_rows * block_lanes);
+    if constexpr (!in_floats) {
+      q_across_ = take<Unit>(tile_rows / 2 * qk_row_);
+      grad_o_across_ = take<Unit>(tile_rows / 2 * v_row_);
+      weights_across_ = take<Unit>(tile_rows / 2 * block_lanes);
+      grad_s_across_ = take<Unit>(tile_rows / 2 * block_lanes);
+      grad_s_along_ = take<Unit>(tile_rows * block_lanes / 2);
+    }
+    const int keys = padded(c_.keys);
+    k_rows_ = take<Unit>(units(keys, per_unit) * qk_row_);
+    k_ = take<Unit>(keys * units_qk_);
+    v_ = take<Unit>(keys * units_v_);
+    grad_k_ = take(keys * c_.dim_qk);
+    grad_v_ = take(keys * c_.dim_v);
+  }
+
+  // Lanes are loaded and stored four at a time, and in whole vectors.
+  static int padded(int keys) {
+    constexpr int lane_group = std::max(4, vector_lanes);
+    return (keys + lane_group - 1) / lane_group * lane_group;
+  }
+  int width_of(int block) const { return padded(std::min(block_lanes, c_.keys - block)); }
+
+  // ---- Keys ----
+
+  void load_keys() {
+    std::fill_n(grad_k_, padded(c_.keys) * c_.dim_qk, 0.0f);
+    std::fill_n(grad_v_, padded(c_.keys) * c_.dim_v, 0.0f);
+    k_finite_ = true;
+    auto* const four = reinterpret_cast<Unit*>(four_);
+    for (int block = 0; block < c_.keys; block += block_lanes) {
+      const int width = width_of(block);
+      for (int lane = 0; lane < width; lane += 4) {
+        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * 256, c_.v, c_.stride_v, c_.dim_v);
+        transpose(four, 256, 4, units_v_, v_ + block * units_v_ + lane, width);
+        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * 256, c_.k, c_.stride_k, c_.dim_qk);
+        transpose(four, 256, 4, units_qk_, k_ + block * units_qk_ + lane, width);
+        for (int r = 0; r < 4; r += per_unit) keep_k_rows(four + r * 256, block + lane + r);
+      }
+    }
+    for (int j = c_.seen_begin; k_finite_ && j < c_.seen_end; ++j)
+      k_finite_ = row_is_finite(row(c_.k, c_.stride_k, j), c_.dtype, c_.dim_qk);
+  }
+
+  void keep_k_rows(const Unit* rows, int key) {
+    Unit* const to = k_rows_ + key / per_unit * qk_row_;
+    if constexpr (in_floats) {
+      std::copy_n(rows, c_.dim_qk, to);
+    } else {
+      across(rows, rows + 256, c_.dim_qk, to);
+    }
+    std::fill(to + c_.dim_qk, to + qk_row_, Unit{});
+  }
+
+  // Keys that no row sees, and lanes that fill up the last vector, are 0: what lies there may be anything.
+  void load_key(int key, Unit* to, const void* from, int64_t stride, int dim) const {
+    if (key < c_.seen_begin || key >= c_.seen_end) {
+      std::fill_n(to, dim / per_unit, Unit{});
+    } else {
+      to_units(row(from, stride, key), c_.dtype, dim, to);
+    }
+  }
+
+  void finish_keys() {
+    for (int block = 0; block < c_.keys; block += block_lanes) {
+      const int width = width_of(block), keys = std::min(block_lanes, c_.keys - block);
+      for (int lane = 0; lane < keys; lane += 4) {
+        const int count = std::min(4, keys - lane), first = block + lane;
+        store_keys(grad_k_ + block * c_.dim_qk + lane, width, c_.dim_qk, first, count, c_.grad_k, c_.stride_grad_k);
+        store_keys(grad_v_ + block * c_.dim_v + lane, width, c_.dim_v, first, count, c_.grad_v, c_.stride_grad_v);
+      }
+    }
+  }
+
+  void store_keys(const float* from, int width, int dim, int first, int count, void* to, int64_t stride) const {
+    transpose(from, width, dim, 4, four_, 256);
+    for (int r = 0; r < count; ++r)
+      store_row(four_ + r * 256, dim, stored(), c_.accumulate, row_at(to, stored(), stride, first + r));
+  }
+
+  Dtype stored() const { return c_.accumulate ? Dtype::f32 : c_.dtype; }
+  const void* row(const void* first, int64_t stride, int64_t index) const {
+    return row_at(first, c_.dtype, stride, index);
+  }
+
+  // ---- Rows ----
+
+  void begin(const RowTile& t) const {
+    for (int i = 0; i < t.rows; ++i) {
+      std::fill_n(t.sum + i * qk_row_, qk_row_, 0.0f);
+      t.delta[i] = -t.grad_lse[i];
+      if (!t.blind[i])
+        t.delta[i] += dot_rows(row(t.o, t.stride_o, i), row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v);
+    }
+  }
+
+  void finish(const RowTile& t) const {
+    for (int i = 0; i < t.rows; ++i)
+      store_row(t.sum + i * qk_row_, c_.dim_qk, stored(), c_.accumulate,
+                row_at(t.grad_q, stored(), t.stride_grad_q, i));
+  }
+
+  void add(const RowTile& t) {
+    bool loaded = false;
+    for (int block = 0; block < c_.keys; block += block_lanes) {
+      const int keys = std::min(block_lanes, c_.keys - block);
+      const auto sees = [&](int i) { return t.begin[i] < t.end[i] && t.begin[i] < block + keys && t.end[i] > block; };
+      int first = 0, last = t.rows;
+      while (first < last && !sees(first)) ++first;
+      while (first < last && !sees(last - 1)) --last;
+      if (first == last) continue;
+      first -= first % per_unit;  // whole units
+      last = std::min(t.rows, last + last % per_unit);
+      if (!loaded) load_rows(t);
+      loaded = true;
+      turn(t, block, first, last);
+    }
+  }
+
+  // Rows that see no key of the chunk are 0: what lies there may be anything.
+  void load_rows(const RowTile& t) {
+    rows_checked_ = false;
+    for (int i = 0; i < tile_rows; ++i) {
+      if (i < t.rows && t.begin[i] < t.end[i]) {
+        to_units(row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk, q_ + i * q_row_);
+        to_units(row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v, grad_o_ + i * grad_o_row_);
+      } else {
+        std::fill_n(q_ + i * q_row_, units_qk_, Unit{});
+        std::fill_n(grad_o_ + i * grad_o_row_, units_v_, Unit{});
+      }
+    }
+    if constexpr (!in_floats) {
+      lay_across(q_, q_row_, c_.dim_qk, q_across_, qk_row_);
+      lay_across(grad_o_, grad_o_row_, c_.dim_v, grad_o_across_, v_row_);
+    }
+  }
+
+  // [tile_rows / 2][dim]; for tiles transposed, [dim][tile_rows / 2].
+  void lay_across(const Pair* rows, int row, int dim, Pair* to, int to_row) const {
+    auto* const four = reinterpret_cast<Pair*>(four_);
+    for (int i = 0; i < tile_rows / 2; ++i) {
+      Pair* const pair_row = Numbers::tiles ? four + i % 4 * 256 : to + i * to_row;
+      across(rows + 2 * i * row, rows + (2 * i + 1) * row, dim, pair_row);
+      if (Numbers::tiles && i % 4 == 3) transpose(four, 256, 4, dim, to + i - 3, tile_rows / 2);
+    }
+  }
+
+  void turn(const RowTile& t, int block, int first, int last) {
+    const int width = width_of(block), rows = last - first;
+    score(q_ + first * q_row_, q_row_, units_qk_, k_ + block * units_qk_, s_, rows, width);
+    score(grad_o_ + first * grad_o_row_, grad_o_row_, units_v_, v_ + block * units_v_, grad_s_, rows, width);
+    RowSight sight[tile_rows];
+    bool cut = false;
+    for (int i = 0; i < rows; ++i) {
+      sight[i] = {std::clamp(t.begin[first + i] - block, 0, width), std::clamp(t.end[first + i] - block, 0, width)};
+      cut = cut || sight[i].begin > 0 || sight[i].end < width;
+    }
+    weigh({.s = s_,
+           .grad_s = grad_s_,
+           .rows = rows,
+           .width = width,
+           .scale = c_.scale,
+           .softcap = c_.softcap,
+           .lse = t.lse + first,
+           .delta = t.delta + first,
+           .sight = cut ? sight : nullptr});
+    if (cut && !(k_finite_ && rows_finite(t))) return add_guarded(t, block, first, last, sight);
+    add_for_keys(rounded(s_, rows, width, weights_across_), first, rows, grad_o_, grad_o_across_, v_row_,
+                 grad_v_ + block * c_.dim_v, c_.dim_v, width);
+    add_for_keys(rounded(grad_s_, rows, width, grad_s_across_), first, rows, q_, q_across_, qk_row_,
+                 grad_k_ + block * c_.dim_qk, c_.dim_qk, width);
+    add_for_rows(block, width, t.sum + first * qk_row_, rows);
+  }
+
+  static void score(const Unit* rows, size_t row, size_t count, const Unit* keys, float* out, int row_count,
+                    int width) {
+    Numbers::product({.a = rows,
+                      .a_row = row,
+                      .a_step = 1,
+                      .b = keys,
+                      .b_step = static_cast<size_t>(width),
+                      .count = count,
+                      .adds = false,
+                      .age = nullptr,
+                      .out = out,
+                      .out_row = static_cast<size_t>(width)},
+                     row_count, width);
+  }
+
+  // Weights, or gradients of scores, in the units of a product's second factor.
+  const Unit* rounded(const float* x, int rows, int width, Unit* to) const {
+    if constexpr (in_floats) return x;
+    for (int i = 0; i < rows; i += 2)
+      round_across(x + i * width, i + 1 < rows ? x + (i + 1) * width : nullptr, width,
+                   reinterpret_cast<Pair*>(to) + i / 2 * width);
+    return to;
+  }
+
+  // sum [dim][width] += x [rows][dim], transposed, times weights [rows][width].
+  void add_for_keys(const Unit* weights, int first, int rows, const Unit* x, const Unit* x_across, size_t x_row,
+                    float* sum, int dim, int width) const {
+    const Unit* const from = in_floats        ? x + first * x_row
+                             : Numbers::tiles ? x_across + first / 2
+                                              : x_across + first / 2 * x_row;
+    Numbers::product({.a = from,
+                      .a_row = Numbers::tiles ? tile_rows / 2 : 1,
+                      .a_step = Numbers::tiles ? 1 : x_row,
+                      .b = weights,
+                      .b_step = static_cast<size_t>(width),
+                      .count = static_cast<size_t>(units(rows, per_unit)),
+                      .adds = true,
+                      .age = nullptr,
+                      .out = sum,
+                      .out_row = static_cast<size_t>(width)},
+                     dim, width);
+  }
+
+  void add_for_rows(int block, int width, float* sum, int rows) const {
+    const Unit* grad_s = grad_s_along_;
+    if constexpr (in_floats) {
+      grad_s = grad_s_;
+    } else {
+      floats_to_bf16(grad_s_, rows * width, reinterpret_cast<hwy::bfloat16_t*>(grad_s_along_));
+    }
+    Numbers::product({.a = grad_s,
+                      .a_row = static_cast<size_t>(width / per_unit),
+                      .a_step = 1,
+                      .b = k_rows_ + block / per_unit * qk_row_,
+                      .b_step = static_cast<size_t>(qk_row_),
+                      .count = static_cast<size_t>(width / per_unit),
+                      .adds = true,
+                      .age = nullptr,
+                      .out = sum,
+                      .out_row = static_cast<size_t>(qk_row_)},
+                     rows, padded(c_.dim_qk));
+  }
+
+  // 0 x inf and 0 x NaN are NaN, so that a weight of 0 does not hide a key from a row, nor a row from a key.
+  bool rows_finite(const RowTile& t) {
+    if (rows_checked_) return rows_finite_;
+    rows_checked_ = rows_finite_ = true;
+    for (int i = 0; rows_finite_ && i < t.rows; ++i) {
+      if (t.begin[i] < t.end[i])
+        rows_finite_ = row_is_finite(row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk) &&
+                       row_is_finite(row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v);
+    }
+    return rows_finite_;
+  }
+
+  // In floats, one by one.
+  void add_guarded(const RowTile& t, int block, int first, int last, const RowSight* sight) {
+    const int width = width_of(block);
+    float* const k = four_;
+    for (int i = first; i < last; ++i) {
+      const RowSight seen = sight[i - first];
+      if (seen.begin >= seen.end) continue;
+      const int at = (i - first) * width;
+      add_seen(s_ + at, seen, row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v, grad_v_ + block * c_.dim_v,
+               width);
+      add_seen(grad_s_ + at, seen, row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk, grad_k_ + block * c_.dim_qk, width);
+      float* const sum = t.sum + i * qk_row_;
+      for (int j = seen.begin; j < seen.end; ++j) {
+        to_floats(row(c_.k, c_.stride_k, block + j), c_.dtype, c_.dim_qk, k);
+        for (int c = 0; c < c_.dim_qk; ++c) sum[c] = fused(grad_s_[at + j], k[c], sum[c]);
+      }
+    }
+  }
+
+  const KeyChunk& c_;
+  RowTiles& tiles_;
+  float* free_;                   // scratch not yet taken
+  const int units_qk_, units_v_;  // of a row
+  const int qk_row_, v_row_;      // from row to row: of k_rows_, sums and what lies across
+  const int q_row_, grad_o_row_;  // of q_ and grad_o_
+  float* four_;                   // rows on their way in or out
+  Unit *q_, *grad_o_;             // a tile's, in rows
+  Unit *q_across_ = nullptr, *grad_o_across_ = nullptr;
+  float *s_, *grad_s_;  // [rows][width]: scores, then weights; the gradient of the weights, then of the scores
+  Unit *weights_across_ = nullptr, *grad_s_across_ = nullptr, *grad_s_along_ = nullptr;  // of floats: s_ and grad_s_
+  Unit* k_rows_;                                                                         // in rows, or across
+  Unit *k_, *v_;             // block by block [units][width]
+  float *grad_k_, *grad_v_;  // block by block [dim][width]
+  bool k_finite_, rows_finite_, rows_checked_;
+};
+
+void differentiate_in_floats(const KeyChunk& chunk, RowTiles& tiles) { Gradients<InFloats>(chunk, tiles).run(); }
+void differentiate_in_pairs(const KeyChunk& chunk, RowTiles& tiles) { Gradients<InPairs>(chunk, tiles).run(); }
+#if HWY_TARGET == HWY_AVX3  // the vectors for tiles
+void differentiate_in_tiles(const KeyChunk& chunk, RowTiles& tiles) {
+  Gradients<InTiles<multiply_tiles>>(chunk, tiles).run();
+}
+void differentiate_in_emulated_tiles(const KeyChunk& chunk, RowTiles& tiles) {
+  Gradients<InTiles<multiply_emulated_tiles>>(chunk, tiles).run();
+}
+#endif
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: what the backward pass does with single rows of the user's tensors.
+#include <cmath>
+#include <type_traits>
+
+#include "src/cpu/work.hpp"
+
+#if defined(FROGHOPPER_CPU_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef FROGHOPPER_CPU_ROWS_INL
+#undef FROGHOPPER_CPU_ROWS_INL
+#else
+#define FROGHOPPER_CPU_ROWS_INL
+#endif
+#include "hwy/highway.h"
+#include "src/cpu/convert-inl.hpp"
+#include "src/cpu/weigh-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class Void>  // void or const void
+Void* row_at(Void* first, Dtype type, int64_t stride, int64_t index) {
+  using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
+  return static_cast<Byte*>(first) + index * stride * size_of(type);
+}
+
+// adds: to the floats that are there. `from` holds the sum then.
+inline void store_row(float* from, int dim, Dtype type, bool adds, void* to) {
+  if (adds) {
+    const Eight d;
+    const float* const before = static_cast<const float*>(to);
+    for (int i = 0; i < dim; i += eight)
+      hn::StoreU(hn::Add(hn::LoadU(d, before + i), hn::LoadU(d, from + i)), d, from + i);
+  }
+  from_floats(from, type, dim, to);
+}
+
+inline float dot_rows(const void* a, const void* b, Dtype type, int dim) {
+  float x[dim_max], y[dim_max];
+  to_floats(a, type, dim, x);
+  to_floats(b, type, dim, y);
+  const Eight d;
+  auto sum = hn::Zero(d);
+  for (int i = 0; i < dim; i += eight) sum = hn::MulAdd(hn::LoadU(d, x + i), hn::LoadU(d, y + i), sum);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+inline bool row_is_finite(const void* row, Dtype type, int dim) {
+  float x[dim_max];
+  to_floats(row, type, dim, x);
+  return all_finite(x, dim);
+}
+
+// a b + c, rounded as in the products.
+inline float fused(float a, float b, float c) {
+  const hn::CappedTag<float, 1> d;
+  return hn::GetLane(hn::MulAdd(hn::Set(d, a), hn::Set(d, b), hn::Set(d, c)));
+}
+
+// sum [dim][width] += x weights, for the keys that a row sees.
+inline void add_seen(const float* weights, RowSight seen, const void* row, Dtype type, int dim, float* sum,
+                     int width) {
+  float x[dim_max];
+  to_floats(row, type, dim, x);
+  for (int c = 0; c < dim; ++c) {
+    for (int j = seen.begin; j < seen.end; ++j) sum[c * width + j] = fused(weights[j], x[c], sum[c * width + j]);
+  }
+}
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: weights and the gradients of scores, of query rows for a block of keys, one key a lane.
+#include <cstdint>
+
+#if defined(FROGHOPPER_CPU_WEIGH_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef FROGHOPPER_CPU_WEIGH_INL
+#undef FROGHOPPER_CPU_WEIGH_INL
+#else
+#define FROGHOPPER_CPU_WEIGH_INL
+#endif
+#include "hwy/highway.h"
+#include "src/cpu/softmax-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Keys of a block that a row sees, counted from the block's first.
+struct RowSight {
+  int32_t begin, end;
+};
+
+struct Weights {
+  float* s;       // [rows][width]: q.k on entry, weights on exit
+  float* grad_s;  // [rows][width]: grad_o.v on entry, the gradient of q.k on exit
+  int rows, width;
+  float scale, softcap;
+  const float *lse, *delta;  // by row
+  const RowSight* sight;     // by row; null: every row sees all of the keys
+};
+
+// A weight is at most 1, and in exact arithmetic score - lse at most 0. Where scores are large, lse may be below the
+// largest score by a rounding, which may be hundreds: the smaller of the two, and then the difference, gives 1. It also
+// keeps the product with the scale, which is rounded as in the forward pass, and the difference apart: fused, they
+// would not meet the forward's numbers. A score that is NaN stays one.
+template <bool capped>
+HWY_NOINLINE void weigh_rows(const Weights& w) {
+  const Floats d;
+  const Vector scale = hn::Set(d, w.scale), in = hn::Set(d, capped ? 1.0f : w.scale);
+  const Vector per_cap = hn::Set(d, capped ? 1 / w.softcap : 0.0f);
+  float *s = w.s, *grad_s = w.grad_s;
+  for (int i = 0; i < w.rows; ++i, s += w.width, grad_s += w.width) {
+    const Vector lse = hn::Set(d, w.lse[i]), delta = hn::Set(d, w.delta[i]);
+    for (int lane = 0; lane < w.width; lane += vector_lanes) {
+      const Vector score = hn::Mul(hn::Load(d, s + lane), in);
+      const Vector least = hn::IfThenElse(hn::Lt(lse, score), lse, score);
+      const Vector weight = exponential(hn::Sub(least, lse));
+      Vector gradient = hn::Mul(weight, hn::Sub(hn::Load(d, grad_s + lane), delta));
+      if constexpr (capped) {  // the slope of tanh
+        const Vector height = hn::Mul(score, per_cap);
+        gradient = hn::Mul(gradient, hn::NegMulAdd(height, height, hn::Set(d, 1.0f)));
+      }
+      hn::Store(weight, d, s + lane);
+      hn::Store(hn::Mul(gradient, scale), d, grad_s + lane);
+    }
+  }
+}
+
+// What a row does not see has weight 0, whatever its score is.
+inline void hide(const Weights& w, int row) {
+  const Floats d;
+  const Ints ints;
+  const auto begin = hn::Set(ints, w.sight[row].begin), end = hn::Set(ints, w.sight[row].end);
+  for (int lane = 0; lane < w.width; lane += vector_lanes) {
+    const auto j = hn::Iota(ints, lane);
+    const auto seen = hn::RebindMask(d, hn::AndNot(hn::Lt(j, begin), hn::Lt(j, end)));
+    for (float* const x : {w.s + row * w.width + lane, w.grad_s + row * w.width + lane})
+      hn::Store(hn::IfThenElseZero(seen, hn::Load(d, x)), d, x);
+  }
+}
+
+inline void weigh(const Weights& w) {
+  if (w.softcap != 0) {
+    cap(w.s, w.rows * w.width, w.scale, w.softcap);
+    weigh_rows<true>(w);
+  } else {
+    weigh_rows<false>(w);
+  }
+  for (int i = 0; w.sight && i < w.rows; ++i)
+    if (w.sight[i].begin > 0 || w.sight[i].end < w.width) hide(w, i);
+}
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
