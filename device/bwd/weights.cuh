@@ -85,21 +85,31 @@ struct Weigh {
   template <class T, class Rows>
   __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p, const Rows& lse) const {
     if constexpr (V.softcap) attn::cap(s, params.cap_scale);
+    if (Masked && far)
+      weigh<T, /*Far=*/true>(s, p, lse);
+    else
+      weigh<T, /*Far=*/false>(s, p, lse);
+  }
+
+ private:
+  template <class T, bool Far, class Rows>
+  __device__ __forceinline__ void weigh(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p,
+                                        const Rows& lse) const {
 #pragma unroll
     for (int i = 0; i < V.tiles.q / 2; i += 4) {
       float w[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) w[j] = weight(s.x[i + j], lse.of(i + j), i + j);
+      for (int j = 0; j < 4; ++j) w[j] = weight<Far>(s.x[i + j], lse.of(i + j), i + j);
       tile::round_group<T>(p, i / 4, w);
 #pragma unroll
       for (int j = 0; j < 4; ++j) s.x[i + j] = V.softcap ? w[j] * (1.f - s.x[i + j] * s.x[i + j]) : w[j];
     }
   }
 
- private:
+  template <bool Far>
   __device__ __forceinline__ float weight(float score, float lse, int i) const {
     float exponent = score * params.scale_log2 - lse;
-    if (Masked && far) {
+    if constexpr (Far) {
       const float rounding = fminf(fabsf(lse) * 0x1p-20f, 0x1p120f);  // finite where lse is not
       exponent = fabsf(exponent) <= rounding ? 0.f : fminf(exponent, 0.f);
     }
