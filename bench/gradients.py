@@ -130,7 +130,8 @@ def fa3(path):
     plan = "built from its source, forward fa3-fwd " + importlib.metadata.version("fa3-fwd")
     def offer(cell):
         p = cell.problem
-        plain = cell.is_plain() and cell.lens is None and p.dtype == 2 and p.dim_qk == p.dim_v and abs(p.scale - p.dim_qk ** -0.5) < 1e-6
+        default_scale = abs(p.scale - p.dim_qk ** -0.5) < 1e-6
+        plain = cell.is_plain() and cell.lens is None and p.dtype == 2 and p.dim_qk == p.dim_v and default_scale
         grouped = p.heads_q != p.heads_kv
         if not plain or p.dim_qk not in (64, 128, 256) or (grouped and p.dim_qk != 128): return {}
         def layer(deterministic):

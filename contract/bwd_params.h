@@ -17,7 +17,9 @@ struct QTiles {
   int q_tiles;  // of a sequence; packed: of the longest
   int tiles;    // of all sequences, in one head
 };
-constexpr long long tiles_of_packed(long long total_q, long long batch, int tile_q) { return total_q / tile_q + batch; }
+constexpr long long tiles_of_packed(long long total_q, long long batch, int tile_q) {
+  return total_q / tile_q + batch;
+}
 constexpr int first_tile_of_packed(int first_row, int sequence, int tile_q) { return first_row / tile_q + sequence; }
 
 // A gradient: rows are written in the type of the tensors, or added to fp32 ones.
@@ -32,7 +34,7 @@ struct DeltaParams {
   RowNumbers lse;       // natural log, as the forward wrote it
   RowNumbers grad_lse;  // may be null
   const float* sink;    // [heads_q], natural units; may be null
-  float* rows;          // [tile][2][tile_q] out: lse x log2(e), +inf for rows that see nothing or do not exist; then delta
+  float* rows;          // [tile][2][tile_q] out: lse x log2(e), +inf for rows that see nothing or do not exist; delta
   float* dq_sum;        // [tile][dq_floats] out: zeros
   float* sink_parts;    // [tile] out: the tile's share of grad_sink; null without a sink
   unsigned int* turn;   // [tile] out: zeros; null where CTAs add in any order
@@ -67,7 +69,7 @@ static_assert(sizeof(BwdParams) <= params_bytes_max);
 
 struct GradQParams {
   const float* dq_sum;
-  const float* sink_parts;  // null without a sink
+  const float* sink_parts;            // null without a sink
   GradTensor grad_q, grad_k, grad_v;  // of k and v: the rows of no sequence
   float* grad_sink;                   // [heads_q]; null without a sink
   QTiles place;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the compile-time half of the agreement between planner (host) and the kernels of the backward pass (device).
-// Two variants are equal if and only if they compile to the same machine code.
+// contract: the compile-time half of the agreement between planner (host) and the kernels of the backward pass
+// (device). Two variants are equal if and only if they compile to the same machine code.
 #pragma once
 #include "contract/fields.h"
 #include "contract/types.h"
@@ -121,7 +121,8 @@ constexpr const char* why_invalid(DeltaVariant v) {
   if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256) return "a row has 64, 128 or 256 columns";
   return nullptr;
 }
-constexpr int grad_q_smem_bytes(GradQVariant v) {  // fp32; one column more than a row has, so that columns lie in other banks
+// fp32; one column more than a row has, so that a column's rows lie in other banks.
+constexpr int grad_q_smem_bytes(GradQVariant v) {
   return v.tile_q * (panels(v.dim_qk) * panel_columns + 1) * static_cast<int>(sizeof(float));
 }
 constexpr const char* why_invalid(GradQVariant v) {

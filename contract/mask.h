@@ -16,6 +16,12 @@ struct Range {
   Int begin, end;
 };
 
+// Turns of a strip of keys with one query head, in the order in which they come.
+template <class Int>
+struct Spans {
+  Int masked, clear, masked_again;
+};
+
 template <Mask Kind, class Int = int>
 struct MaskRule {
   Int keys;         // of the sequence
@@ -50,9 +56,15 @@ struct MaskRule {
     if (from >= to) return {0, 0};
     return {from / tile_q, (to + tile_q - 1) / tile_q};
   }
-  // Every row of [row, last_row] sees every key of [first, last], which are keys of the sequence.
-  constexpr bool sees_all(Int row, Int last_row, Int first, Int last) const {
-    return row >= first_row(last) && last_row < end_row(first);
+  // Of the q tiles [tiles.begin, tiles.end), in turn: those in which some row does not see all of so many keys from
+  // `first` on, those in which all rows do, and the others again.
+  constexpr Spans<Int> spans(Int first, Int count, Range<Int> tiles, Int rows, Int tile_q) const {
+    if (first + count > keys) return {tiles.end - tiles.begin, 0, 0};
+    const Int bound = end_row(first), from = (first_row(first + count - 1) + tile_q - 1) / tile_q;
+    const Int to = bound >= rows ? tiles.end : bound / tile_q;
+    const Int begin = from < tiles.begin ? tiles.begin : from < tiles.end ? from : tiles.end;
+    const Int end = to < begin ? begin : to < tiles.end ? to : tiles.end;
+    return {begin - tiles.begin, end - begin, tiles.end - end};
   }
 
   // The kv tiles that rows [first, last] see any key of. If they see none: one tile after the last key, which TMA fills

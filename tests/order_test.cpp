@@ -227,5 +227,81 @@ TEST(MaskRule, RowsHaveSeenAKeyBeforeTheFirstUncutTile) {
     });
 }
 
+// ---- The other way round, as the backward pass walks: keys stay, rows go by --------------------------------------
+
+TEST(MaskRule, RowsThatSeeAKeyAreInARange) {
+  for (const Case& c : cases())
+    for_each_kind(c, [&](const auto& rule) {
+      for (int key = 0; key < c.keys; ++key)
+        for (int row = 0; row < c.rows; ++row)
+          EXPECT_EQ(row >= rule.first_row(key) && row < rule.end_row(key), c.sees(row, key))
+              << c << ": row " << row << ", key " << key;
+    });
+}
+
+// first and last key of a kv tile, q tile's rows
+template <class Visit>
+void for_each_kv_tiling(const Case& c, Visit&& visit) {
+  for (int tile_kv : {1, 4, 16})
+    for (int tile_q : {1, 8, 64})
+      for (int first = 0; first < c.keys; first += tile_kv)
+        visit(first, std::min(first + tile_kv, c.keys) - 1, tile_q);
+}
+
+TEST(MaskRule, QTilesHoldEveryRowThatSeesAKeyAndNoTileTooMany) {
+  for (const Case& c : cases())
+    for_each_kind(c, [&](const auto& rule) {
+      for_each_kv_tiling(c, [&](int first, int last, int tile_q) {
+        const auto tiles = rule.q_tiles(first, last, c.rows, tile_q);
+        int lowest = c.rows, highest = -1;  // rows that see a key of the tile
+        for (int row = 0; row < c.rows; ++row)
+          for (int key = first; key <= last; ++key)
+            if (c.sees(row, key)) lowest = std::min(lowest, row), highest = std::max(highest, row);
+        EXPECT_EQ(tiles.begin < tiles.end, highest >= 0) << c << ": keys " << first << " to " << last;
+        if (highest < 0) return;
+        EXPECT_EQ(tiles.begin, lowest / tile_q) << c << ": keys " << first << " to " << last;
+        EXPECT_EQ(tiles.end, highest / tile_q + 1) << c << ": keys " << first << " to " << last;
+      });
+    });
+}
+
+TEST(MaskRule, SpansAreAllTurnsAndClearOnesHideNothing) {
+  for (const Case& c : cases())
+    for_each_kind(c, [&](const auto& rule) {
+      for_each_kv_tiling(c, [&](int first, int last, int tile_q) {
+        for (const int count : {last + 1 - first, last + 2 - first}) {  // the second may reach past the last key
+          const auto tiles = rule.q_tiles(first, last, c.rows, tile_q);
+          const auto spans = rule.spans(first, count, tiles, c.rows, tile_q);
+          EXPECT_GE(std::min({spans.masked, spans.clear, spans.masked_again}), 0) << c;
+          EXPECT_EQ(spans.masked + spans.clear + spans.masked_again, tiles.end - tiles.begin) << c;
+          const int begin = (tiles.begin + spans.masked) * tile_q;
+          for (int row = begin; row < std::min(c.rows, begin + spans.clear * tile_q); ++row)
+            for (int key = first; key < first + count; ++key)
+              EXPECT_TRUE(key < c.keys && c.sees(row, key)) << c << ": row " << row << ", key " << key;
+        }
+      });
+    });
+}
+
+// Where CTAs add to grad_q in order, each waits until as many have added as there are kv tiles before its own in
+// tiles(). One that never came, or came although tiles() does not know it, would let the others wait for ever.
+TEST(MaskRule, KvTilesOfAQTileAreThoseWhoseQTilesHoldIt) {
+  for (const Case& c : cases())
+    for_each_kind(c, [&](const auto& rule) {
+      for (const auto [tile_q, tile_kv] : {std::pair{8, 16}, {16, 8}, {1, 4}, {64, 1}, {4, 4}})
+        for (int first = 0; first < c.rows; first += tile_q) {
+          const auto seen = rule.tiles(first, std::min(first + tile_q, c.rows) - 1, tile_kv);
+          int visits = 0;
+          for (int kv_tile = 0; kv_tile * tile_kv < c.keys; ++kv_tile) {
+            const int last = std::min((kv_tile + 1) * tile_kv, c.keys) - 1;
+            const auto tiles = rule.q_tiles(kv_tile * tile_kv, last, c.rows, tile_q);
+            if (first / tile_q < tiles.begin || first / tile_q >= tiles.end) continue;
+            EXPECT_EQ(kv_tile - seen.begin, visits) << c << ": q tile " << first / tile_q << ", kv tile " << kv_tile;
+            ++visits;
+          }
+        }
+    });
+}
+
 }  // namespace
 }  // namespace froghopper

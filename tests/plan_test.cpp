@@ -84,6 +84,18 @@ TEST(Plan, OfEveryProblemWithoutSoftcapIsAPreset) {
   }
 }
 
+TEST(Plan, OfEveryBackwardProblemWithoutSoftcapAndDetIsOfPresets) {
+  const auto presets = lines_of("presets/bwd.txt");
+  for (Problem p : problems_of_every_kind()) {
+    p.op = FH_BACKWARD;
+    auto plan = make_gpu_plan(p, h200);
+    ASSERT_TRUE(plan) << p.line() << ": " << plan.failure().text;
+    ASSERT_EQ(plan->launches.size(), 3u) << plan->line();
+    for (const Launch& launch : plan->launches)
+      EXPECT_NE(std::find(presets.begin(), presets.end(), launch.kernel.name), presets.end()) << plan->line();
+  }
+}
+
 TEST(Plan, CoversTheHeadDims) {
   for (const Problem& p : problems_of_every_kind()) {
     auto plan = make_gpu_plan(p, h200);
@@ -112,6 +124,20 @@ TEST(Kernel, PresetNamesReadBackAsTheirVariants) {
        {"fwd.bf16.d128", "fwd.bf16.d128.q128.kv128.s2.causal.causal", "bwd.bf16.d128.q128.kv128.s2",
         "fwd.bf16.d128.q128.kv128x.s2", "", "fwd.bf16.d128.dv128.q128.kv128.s2",  // dv is not spelled where it is d
         "fwd.bf16.d128.q128.kv128.s2147483647", "fwd.f32.d128.q128.kv128.s2"})    // variants that cannot be
+    EXPECT_FALSE(kernel_named(name)) << name;
+}
+
+TEST(Kernel, NamesOfTheBackwardPassReadBack) {
+  for (const std::string& name : lines_of("presets/bwd.txt")) {
+    const auto named = kernel_named(name);
+    ASSERT_TRUE(named) << named.failure().text;
+    EXPECT_EQ(named->name, name);
+    EXPECT_GT(named->smem_bytes, 0) << "the compiler keeps no constant that is 0";
+    EXPECT_LE(named->smem_bytes, smem_bytes_per_cta);
+  }
+  for (const char* const name :
+       {"bwd.bf16.d64.q64.kv128.s2", "bwd.bf16.d128.q64.kv64.s2", "bwd.f32.d64.q128.kv128.s2",
+        "bwd.bf16.d256.q64.kv64.s3", "delta.bf16.dv96", "delta.f32.dv64", "gradq.bf16.d64.q32"})
     EXPECT_FALSE(kernel_named(name)) << name;
 }
 

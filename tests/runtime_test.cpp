@@ -19,6 +19,7 @@
 #include "src/runtime/modules.hpp"
 #include "src/runtime/nvrtc.hpp"
 #include "src/runtime/params/params.hpp"
+#include "src/runtime/params/parts.hpp"
 #include "src/runtime/runtime.hpp"
 #include "src/runtime/tensor_map.hpp"
 
@@ -248,9 +249,8 @@ TEST(fwd_params, turn_the_softcap_into_powers_of_two) {
   }
 }
 
-TEST(fwd_params, have_another_tag_for_every_launch) {
-  const Plan plan = plan_of("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64");
-  const unsigned first = params_of(plan).queue.tag, second = params_of(plan).queue.tag;
+TEST(params, have_another_tag_for_every_run) {
+  const unsigned first = next_tag(), second = next_tag();
   EXPECT_NE(first, second);
   EXPECT_NE(first, 0u);
   EXPECT_NE(second, 0u);

@@ -3,7 +3,8 @@
 
 usage: gen_wgmma.py > device/ptx/wgmma_generated.cuh
 
-wgmma_ss: A and B from shared memory, by descriptor.  wgmma_rs: A from registers. Transpose = 1: the operand is MN-major."""
+wgmma_ss: A and B from shared memory, by descriptor. wgmma_rs: A from registers. TransposeA, TransposeB = 1: the operand
+is MN-major."""
 
 # N is tile_kv, tile_q, dim_v or dim_qk, or a part of one: contract/fwd_variant.h, bwd_variant.h.
 COLUMNS = [32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256]

@@ -13,7 +13,7 @@
 //           contribute.
 // Roles     Dispatcher warp 0; takes items, publishes them, loads K and V.       warpgroup 0: 24 registers
 //           Loader     warps 1 and 2, one thread each; loads Q with lse and delta, loads grad_o.
-//           In det variants grad_o is loaded with Q, and two threads keep the order of adds to grad_q among CTAs:
+//           In det variants grad_o is loaded with Q, and two threads keep the order of adds to grad_q:
 //           Usher      warp 3, lets the Consumers add.   Herald   warp 2, says that they have.
 //           Consumer   warpgroups 1 and 2; wgmma, weights, gradients.            240 registers
 //           The strip is a template argument: it keeps every shared address out of the registers.
@@ -27,17 +27,17 @@
 //           bandwidth, and a plain load behind them waits for hundreds of cycles. With 128 rows it would not fit.
 //           The proxy fence comes after grad_k is issued: it compiles to MEMBAR.ALL.CTA, which also waits for the
 //           reductions of the turn before.
-// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader (det: and Usher and Herald) and, when
-//                           its item is over, per Consumer warp
-//           next_wanted     one arrival an item, by Q's Loader near its end; the Dispatcher waits for it before it draws
-//                           the next ticket. As in device/fwd/forward.cuh.
+// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, Usher and Herald and,
+//                           when its item is over, per Consumer warp
+//           next_wanted     one arrival an item, by Q's Loader near its end; the Dispatcher waits for it before it
+//                           draws the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. One stage.
 //           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q
 //           do_ring         full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
 //           ds_ring         full: one arrival per Consumer warp, behind its fence: its rows of dS are in place;
 //                           empty: one per Consumer warp, after its share of grad_q has retired
-//           add_ring        det variants only, four stages. full: the Usher lets this turn's grad_q be added; empty: the
-//                           Herald has seen that it was
+//           add_ring        det variants only, four stages. full: the Usher lets this turn's grad_q be added; empty:
+//                           the Herald has seen that it was
 //           added_ring      the same. full: one arrival per Consumer warp, its adds are issued
 //           The last five advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
 //           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
@@ -45,12 +45,12 @@
 // Shared    k | v | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go from
 //           registers to global memory
 #pragma once
+#include "device/attn/element.cuh"
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/epilogue.cuh"
 #include "device/bwd/producers.cuh"
 #include "device/bwd/weights.cuh"
 #include "device/ptx/registers.cuh"
-#include "device/tile/element.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 
@@ -61,15 +61,15 @@ struct Backward {
   static constexpr BwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr && !bwd_is_wide(V));
 
-  using T = typename tile::Element<V.dtype>::type;
+  using T = typename attn::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
   using DoTile = tile::SharedTile<V.tiles.q, V.dims.v>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
   using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;
   using DsTile = tile::SharedTile<V.tiles.q, V.tiles.kv>;  // dS, not transposed
-  using Scores = tile::Accum<V.tiles.q>;                   // S^T of 64 keys and a q tile, then P^T, dS^T in place; dP^T
-  using Weights = tile::OperandA<V.tiles.q>;               // P^T or dS^T rounded to T
-  using GradK = tile::Accum<V.dims.qk>;                    // of 64 keys
+  using Scores = tile::Accum<V.tiles.q>;      // S^T of 64 keys and a q tile, then P^T, dS^T in place; dP^T
+  using Weights = tile::OperandA<V.tiles.q>;  // P^T or dS^T rounded to T
+  using GradK = tile::Accum<V.dims.qk>;       // of 64 keys
   using GradV = tile::Accum<V.dims.v>;
   using DqPiece = tile::Accum<panel_columns>;  // this consumer's piece of grad_q
 
@@ -140,8 +140,8 @@ struct Backward {
     const BwdParams& params;
     Smem& smem;
     unsigned items = 0;  // taken so far: gives stage and phase of the item, K and V rings
-    ptx::u32 now = 0;  // turns so far: gives those of the dS and add rings
-    QStage q;          // of Q and of grad_o
+    ptx::u32 now = 0;    // turns so far: gives those of the dS and add rings
+    QStage q;            // of Q and of grad_o
     DqSum<V, number, 1> dq_sum{params};
 
     __device__ void run() {

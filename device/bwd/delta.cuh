@@ -4,16 +4,16 @@
 //
 // Work      one CTA = one q tile of one head, as the workspace counts them (QTiles, contract/bwd_params.h)
 // Roles     dim_v / 8 neighbouring threads = one row, 16 bytes of it each
-// Padding   rows that do not exist, and rows that saw no key (lse = -inf), get lse = +inf and delta = 0: every weight of
-//           such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next kernel.
+// Padding   rows that do not exist, and rows that saw no key (lse = -inf), get lse = +inf and delta = 0: every weight
+//           of such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next kernel.
 // Shared    one number a warp, for grad_sink: summed in a fixed order, so it is the same in every run
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
+#include "device/attn/element.cuh"
 #include "device/bwd/tiles_of_q.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
-#include "device/tile/element.cuh"
 #include "device/tile/numbers.cuh"
 
 namespace froghopper::bwd {
@@ -24,7 +24,7 @@ constexpr float far_lse = 4096.f;
 template <DeltaVariant V>
 struct Delta {
   static_assert(why_invalid(V) == nullptr);
-  using T = typename tile::Element<V.dtype>::type;
+  using T = typename attn::Element<V.dtype>::type;
 
   static constexpr int threads = delta_threads;
   static constexpr int smem_bytes = delta_smem_bytes;

@@ -48,8 +48,8 @@ struct DqSum {
   __device__ __forceinline__ void remember(const Turn& turn) { tile = turn.dq_tile; }
 
   __device__ __forceinline__ void add(const Accum& dq) const {
-    float* to = params.dq_sum + static_cast<long long>(tile) * floats + First * dq_piece +
-                ptx::thread_here() % warpgroup * 4;
+    float* to =
+        params.dq_sum + static_cast<long long>(tile) * floats + First * dq_piece + ptx::thread_here() % warpgroup * 4;
 #pragma unroll
     for (int i = 0; i < Count * dq_groups; ++i)
       ptx::red_add_v4_f32(to + i * dq_group_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);

@@ -9,18 +9,18 @@
 // Barriers  __syncthreads between reading and writing
 // Shared    the tile in fp32
 #pragma once
+#include "device/attn/element.cuh"
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/tiles_of_q.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
-#include "device/tile/element.cuh"
 
 namespace froghopper::bwd {
 
 template <GradQVariant V>
 struct GradQ {
   static_assert(why_invalid(V) == nullptr);
-  using T = typename tile::Element<V.dtype>::type;
+  using T = typename attn::Element<V.dtype>::type;
 
   static constexpr int threads = grad_q_threads;
   static constexpr int smem_bytes = grad_q_smem_bytes(V);
@@ -58,8 +58,8 @@ struct GradQ {
   }
 
   static __device__ void read(Smem& smem, const GradQParams& params) {
-    const float4* from = reinterpret_cast<const float4*>(params.dq_sum) +
-                         static_cast<long long>(blockIdx.x) * (pieces * dq_piece / 4);
+    const float4* from =
+        reinterpret_cast<const float4*>(params.dq_sum) + static_cast<long long>(blockIdx.x) * (pieces * dq_piece / 4);
     for (int at = threadIdx.x; at < pieces * dq_piece / 4; at += threads) {
       const int piece = at / (dq_piece / 4), group = at % (dq_piece / 4) / warpgroup, thread = at % warpgroup;
       const float4 x = from[at];
@@ -106,8 +106,8 @@ struct GradQ {
     const RaggedParams& ragged = params.ragged;
     attn::each_unused_row(ragged.cu_q, ragged.used_q, params.sequences, params.seq_q, ragged.total_q,
                           [&](int batch, int row) { clear_row(params.grad_q, params.place.heads_q, batch, row); });
-    attn::each_unused_row(ragged.cu_kv, ragged.used_kv, params.sequences, ragged.cu_kv ? no_bound<int> : params.seq_kv,
-                          params.total_kv, [&](int batch, int row) {
+    attn::each_unused_row(ragged.cu_kv, ragged.used_kv, params.sequences,
+                          ragged.cu_kv ? no_bound<int> : params.seq_kv, params.total_kv, [&](int batch, int row) {
                             clear_row(params.grad_k, params.heads_kv, batch, row);
                             clear_row(params.grad_v, params.heads_kv, batch, row);
                           });

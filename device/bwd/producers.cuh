@@ -85,8 +85,9 @@ struct Dispatcher {
 // does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
 constexpr int lead = 2;
 
-// Walks the q tiles of every item: load(item, head, q_tile) for each, ask() where the next item is wanted. From first to last; where CTAs add in order, from last to first: with a causal mask all kv tiles end at the
-// last rows, so there CTAs that begin together meet every q tile in the order of their keys, one a turn.
+// Walks the q tiles of every item: load(item, head, q_tile) for each, ask() where the next item is wanted. From first
+// to last; where CTAs add in order, from last to first: with a causal mask all kv tiles end at the last rows, so there
+// CTAs that begin together meet every q tile in the order of their keys, one a turn.
 template <class Kernel, class Load, class Ask>
 __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
   typename Kernel::ItemStage at;
@@ -125,8 +126,8 @@ struct GradOLoader {
 
   __device__ void run() {
     each_turn<Kernel>(
-        smem, params.heads_per_kv,
-        [&](const WorkItem& item, int head, int q_tile) { load(item, head, q_tile); }, [] {});
+        smem, params.heads_per_kv, [&](const WorkItem& item, int head, int q_tile) { load(item, head, q_tile); },
+        [] {});
   }
 
   __device__ void load(const WorkItem& item, int head, int q_tile) {
@@ -185,8 +186,7 @@ __device__ void usher(const BwdParams& params, typename Kernel::Smem& smem) {
       [&](const WorkItem& item, int head, int q_tile) {
         const ptx::u32* added = params.turn + dq_tile<V>(params, item, head, q_tile);
         const ptx::u32 rank = rank_of_tile<V>(params, item, q_tile);
-        while (ptx::ld_acquire(added) != rank) {
-        }
+        while (ptx::ld_acquire(added) != rank) {}
         smem.add_ring.wait_room(turn_number);
         smem.add_ring.announce(turn_number++);
       },

@@ -9,20 +9,14 @@
 
 namespace froghopper::bwd {
 
-// Turns of one strip of keys with one query head, in the order in which they come. Masked: some row of the q tile does
-// not see all keys of the strip.
-struct Spans {
-  int masked, clear, masked_again;
-};
-
 // One kv tile of a key head, and the q tiles [q_begin, q_end) of every query head that reads it. No q tile sees the
 // keys: q_begin == q_end.
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
   int q_begin, q_end;
-  int first_tile;  // of the sequence, in the workspace
-  Spans spans[2];  // of its strips
-  attn::Lengths rows;  // of the sequence
+  int first_tile;       // of the sequence, in the workspace
+  Spans<int> spans[2];  // of its strips
+  attn::Lengths rows;   // of the sequence
 
   __device__ bool none() const { return kv_tile < 0; }
 };
@@ -65,19 +59,6 @@ struct Sight : MaskRule<V.mask> {
             V.mask == Mask::window};
   }
 
-  // Of keys [key, key + strip), over the q tiles [begin, end).
-  __device__ Spans spans(int key, int begin, int end, const attn::Lengths& rows) const {
-    int first = end, last = end;  // the q tiles without a mask
-    if (key + strip <= rows.seq_kv) {
-      const int end_row = this->end_row(key);
-      first = (this->first_row(key + strip - 1) + V.tiles.q - 1) / V.tiles.q;
-      last = end_row >= rows.seq_q ? end : end_row / V.tiles.q;
-    }
-    first = min(max(first, begin), end);
-    last = min(max(last, first), end);
-    return V.ordered ? Spans{end - last, last - first, first - begin} : Spans{first - begin, last - first, end - last};
-  }
-
  private:
   // No row sees what lies after the last key.
   __device__ int first(int key) const { return key < this->keys ? this->first_row(key) : no_bound<int>; }
@@ -87,11 +68,14 @@ template <BwdVariant V>
 __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv, int kv_tile,
                              const attn::Lengths& rows) {
   const int first_key = kv_tile * V.tiles.kv, last_key = min(first_key + V.tiles.kv, rows.seq_kv) - 1;
-  const auto tiles = Sight<V>(params.mask, rows).q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
+  const Sight<V> sight(params.mask, rows);
+  const Range<int> tiles = sight.q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
   const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(rows.q_first, sequence, V.tiles.q)
                                                         : sequence * params.place.q_tiles;
-  const auto spans = [&](int number) {
-    return Sight<V>(params.mask, rows).spans(first_key + number * strip, tiles.begin, tiles.end, rows);
+  const auto spans = [&](int number) -> Spans<int> {
+    const auto its = sight.spans(first_key + number * strip, strip, tiles, rows.seq_q, V.tiles.q);
+    if constexpr (V.ordered) return {its.masked_again, its.clear, its.masked};  // from the last q tile to the first
+    return its;
   };
   return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, rows};
 }
@@ -123,9 +107,8 @@ struct RaggedSchedule {
   attn::Sequences<attn::TilesOf::kv, V.tiles.kv> sequences;
 
   __device__ RaggedSchedule(const BwdParams& params)
-      : params(params),
-        sequences{params.ragged,   params.seq_q,         params.seq_kv,
-                  params.heads_kv, params.order.section, params.sequences} {}
+      : params(params), sequences{params.ragged,   params.seq_q,         params.seq_kv,
+                                  params.heads_kv, params.order.section, params.sequences} {}
 
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;

@@ -16,7 +16,7 @@ struct Walk {
   int number;  // of the strip
   bool far;    // some row of the problem may be far, see Weigh
   int heads;   // after this one
-  Spans left;
+  Spans<int> left;
 
   __device__ Walk(const BwdParams& params, const WorkItem& item, int number)
       : params(params), item(item), number(number), heads(params.heads_per_kv) {
@@ -40,7 +40,7 @@ struct Walk {
  private:
   __device__ void next_head() {
     --heads;
-    const Spans spans = item.spans[number];
+    const Spans<int>& spans = item.spans[number];
     left = {same(spans.masked), same(spans.clear), same(spans.masked_again)};
     if (far) left = {left.masked + left.clear + left.masked_again, 0, 0};
   }
@@ -83,7 +83,8 @@ struct Weigh {
   Hidden hidden;
 
   template <class T, class Rows>
-  __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p, const Rows& lse) const {
+  __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p,
+                                      const Rows& lse) const {
     if constexpr (V.softcap) attn::cap(s, params.cap_scale);
     if (Masked && far)
       weigh<T, /*Far=*/true>(s, p, lse);

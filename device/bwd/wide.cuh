@@ -14,8 +14,8 @@
 // Overlap   GradV runs ahead: it computes the weights of the next turn while GradK computes dS of this one. Neither
 //           shares a product with the other, so one's products run under the other's arithmetic. Both multiply grad_q
 //           one turn late, when dS is there without waiting.
-// Barriers  item_ring, next_wanted, k_ring, v_ring, q_ring, do_ring as backward.cuh. Q is given back by GradV after S and
-//           by GradK after grad_k; grad_o by GradK after dP and by GradV after grad_v.
+// Barriers  item_ring, next_wanted, k_ring, v_ring, q_ring, do_ring as backward.cuh. Q is given back by GradV after S
+//           and by GradK after grad_k; grad_o by GradK after dP and by GradV after grad_v.
 //           weight_ring     full: one arrival per GradV warp, its weights are written; empty: one per GradK warp, they
 //                           are read. One stage; ordinary stores and loads, so no fence.
 //           ds_ring         full: one arrival per GradK warp, behind its fence; empty: one per warp of both, after its
@@ -26,12 +26,12 @@
 //           other.
 // Shared    k | v | q[2] | grad_o[2] | ds[2] | weights | lse, delta[2] | turns[2] | items[2] | rings
 #pragma once
+#include "device/attn/element.cuh"
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/epilogue.cuh"
 #include "device/bwd/producers.cuh"
 #include "device/bwd/weights.cuh"
 #include "device/ptx/registers.cuh"
-#include "device/tile/element.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 
@@ -42,7 +42,7 @@ struct Wide {
   static constexpr BwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr && bwd_is_wide(V));
 
-  using T = typename tile::Element<V.dtype>::type;
+  using T = typename attn::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
   using DoTile = tile::SharedTile<V.tiles.q, V.dims.v>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;

@@ -28,12 +28,12 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "device/attn/element.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/sweep.cuh"
 #include "device/ptx/registers.cuh"
-#include "device/tile/element.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 
@@ -44,7 +44,7 @@ struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
 
-  using T = typename tile::Element<V.dtype>::type;
+  using T = typename attn::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
   using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;

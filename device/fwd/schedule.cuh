@@ -46,9 +46,8 @@ struct RaggedSchedule {
   attn::Sequences<attn::TilesOf::q, V.tiles.q> sequences;
 
   __device__ RaggedSchedule(const FwdParams& params)
-      : params(params),
-        sequences{params.ragged,  params.seq_q,         params.seq_kv,
-                  params.heads_q, params.order.section, params.order.pairs / params.heads_q} {}
+      : params(params), sequences{params.ragged,  params.seq_q,         params.seq_kv,
+                                  params.heads_q, params.order.section, params.order.pairs / params.heads_q} {}
 
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;

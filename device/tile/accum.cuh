@@ -59,8 +59,8 @@ __device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, in
                                                  const OperandA<N>& src) {
   using Tile = SharedTile<Rows, Cols>;
   const u32 thread = ptx::thread_here(), lane = thread % 32, unit = thread / 32 % 4 * 2 + lane / 8 % 2;
-  const u32 at = dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) +
-                 Tile::unit(unit, lane % 8);
+  const u32 at =
+      dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) + Tile::unit(unit, lane % 8);
 #pragma unroll
   for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(at + i * 16 * Tile::panel_row_bytes, src.x[i]);
 }

@@ -29,7 +29,8 @@ __device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, Shared
 
 // d = a[row .. row+64) x b[:, col .. col+N). Asynchronous.
 template <class T, int N, int K, int RowsA, int ColsB>
-__device__ __forceinline__ void mma_ab(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<K, ColsB>& b, int col) {
+__device__ __forceinline__ void mma_ab(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<K, ColsB>& b,
+                                       int col) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 16)

@@ -26,7 +26,8 @@ struct alignas(1024) SharedTile {
     return descriptor(k / panel_columns * panel_bytes + row * panel_row_bytes + k % panel_columns * 2,
                       /*leading_bytes=*/16);
   }
-  // Operand whose inner dimension runs along the rows (V in P V), from row `k` and column `col` on, which begins a panel.
+  // Operand whose inner dimension runs along the rows (V in P V), from row `k` and column `col` on, which begins a
+  // panel.
   __device__ u64 mn_major(int k, int col = 0) {
     return descriptor(col / panel_columns * panel_bytes + k * panel_row_bytes, /*leading_bytes=*/panel_bytes);
   }

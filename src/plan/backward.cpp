@@ -25,9 +25,10 @@ Tiles tiles_for(Dims dims) {
 Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
   const auto dims = tile_dims(p.dim_qk, p.dim_v);
   if (!dims)
-    return Failure{FH_UNSUPPORTED, text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use "
-                                        "target \"cpu\".",
-                                        p.dim_qk, p.dim_v)};
+    return Failure{FH_UNSUPPORTED,
+                   text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use "
+                        "target \"cpu\".",
+                        p.dim_qk, p.dim_v)};
   const BwdVariant variant = {.dtype = p.dtype,
                               .dims = *dims,
                               .tiles = hints.tiles.value_or(tiles_for(*dims)),
@@ -44,8 +45,7 @@ Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
 
 // kv tiles over all sequences and key heads; for packed sequences the most there can be.
 int64_t items_at_most(const Problem& p, const BwdVariant& v) {
-  const int64_t tiles =
-      p.varlen ? p.total_kv / v.tiles.kv + p.batch : p.batch * ceil_div(p.seq_kv, v.tiles.kv);
+  const int64_t tiles = p.varlen ? p.total_kv / v.tiles.kv + p.batch : p.batch * ceil_div(p.seq_kv, v.tiles.kv);
   return tiles * p.heads_kv;
 }
 
@@ -109,8 +109,9 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   Plan plan{.problem = p, .launches = {}, .workspace = {}};
   const int64_t tiles = q_tiles_of(p, v.tiles.q) * p.heads_q, items = items_at_most(p, v);
   if (std::max(tiles + p.heads_q, items) > grid_max)
-    return Failure{FH_UNSUPPORTED, text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.",
-                                        std::max(tiles, items))};
+    return Failure{FH_UNSUPPORTED,
+                   text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.",
+                        std::max(tiles, items))};
   if (p.rows_q() == 0 && p.rows_kv() == 0 && !p.sink) return plan;
 
   take_workspace(plan, v, tiles);

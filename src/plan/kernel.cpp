@@ -81,8 +81,8 @@ Result<KernelSpec> kernel_named(const std::string& name) {
   if (family == delta) return kernel_of_family<DeltaVariant>(delta, name);
   if (family == backward) return kernel_of_family<BwdVariant>(backward, name);
   if (family == grad_q) return kernel_of_family<GradQVariant>(grad_q, name);
-  return Failure{FH_INVALID_PROBLEM, text("'{}' names no kernel; a name begins with its family, {}, {}, {} or {}.", name,
-                                          forward, delta, backward, grad_q)};
+  return Failure{FH_INVALID_PROBLEM, text("'{}' names no kernel; a name begins with its family, {}, {}, {} or {}.",
+                                          name, forward, delta, backward, grad_q)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

@@ -23,7 +23,7 @@ struct Slice {
 inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cudaMalloc gives, and enough for TMA
 
 struct Workspace {
-  Slice tickets;     // the counter of Tickets, device/attn/tickets.cuh
+  Slice tickets;  // the counter of Tickets, device/attn/tickets.cuh
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
   Slice far;         // whether some row's lse is large
   Slice rows;        // lse and delta
@@ -35,8 +35,8 @@ struct Workspace {
   Slice take(size_t bytes);  // the next slice
 };
 inline constexpr std::array workspace_slices = {
-    std::pair{"tickets", &Workspace::tickets}, std::pair{"far", &Workspace::far},
-    std::pair{"rows", &Workspace::rows},       std::pair{"grad_q", &Workspace::grad_q},
+    std::pair{"tickets", &Workspace::tickets},     std::pair{"far", &Workspace::far},
+    std::pair{"rows", &Workspace::rows},           std::pair{"grad_q", &Workspace::grad_q},
     std::pair{"grad_sink", &Workspace::grad_sink}, std::pair{"turns", &Workspace::turns}};
 
 // What one launch is for. Each kind has parameters of its own: src/runtime/params.
@@ -61,7 +61,7 @@ struct Launch {
   KernelSpec kernel;
   int grid = 0;  // CTAs, at least 1
   Step step;
-  bool overlaps = false;  // may start before the launch before it has ended, and waits for it in the kernel
+  bool overlaps = false;     // may start before the launch before it has ended, and waits for it in the kernel
   std::string line() const;  // "KERNEL grid 132 section 8 tail 16 early smem 160KiB"
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/tile: the tags of device/ptx for the element types of the contract.
+// device/attn: the tags of device/ptx for the element types of the contract.
 #pragma once
 #include "contract/types.h"
 #include "device/ptx/mbarrier.cuh"
 
-namespace froghopper::tile {
+namespace froghopper::attn {
 
 template <Dtype>
 struct Element;
@@ -17,4 +17,4 @@ struct Element<Dtype::f16> {
   using type = ptx::f16;
 };
 
-}  // namespace froghopper::tile
+}  // namespace froghopper::attn

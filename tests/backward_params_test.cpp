@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The argument of the backward kernel, as far as it can be made without a driver.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "src/plan/plan.hpp"
+#include "src/runtime/params/params.hpp"
+
+namespace froghopper::runtime {
+namespace {
+
+Plan plan_of(const char* line) {
+  const auto problem = Problem::parse(line);
+  EXPECT_TRUE(problem);
+  auto plan = make_gpu_plan(*problem, known_device("h200"));
+  EXPECT_TRUE(plan) << plan.failure().text;
+  return *plan;
+}
+
+TEST(bwd_params, say_what_the_problem_says) {
+  const Plan plan = plan_of("bwd f16 b2 hq8 hkv2 sq100 skv200 d64 window64,3 topleft scale0.5 det acc");
+  std::vector<char> workspace(plan.workspace.bytes);
+  Views views;
+  views.grad_k = {.element = Element::f32, .dim = 64, .stride_batch = 1000, .stride_seq = 100, .stride_head = 10};
+  const auto& step = std::get<BackwardStep>(plan.launches.at(1).step);
+  const BwdParams params = plain_params({plan, views, workspace.data(), 7}, step);
+  EXPECT_EQ(params.heads_kv, 2);
+  EXPECT_EQ(params.heads_per_kv, 4);
+  EXPECT_EQ(params.sequences, 2);
+  EXPECT_EQ(params.seq_q, 100);
+  EXPECT_EQ(params.seq_kv, 200);
+  EXPECT_EQ(params.place.heads_q, 8);
+  EXPECT_EQ(params.place.q_tiles, 1);  // of 128 rows
+  EXPECT_EQ(params.place.tiles, 2);
+  EXPECT_EQ(params.mask.left, 64);
+  EXPECT_EQ(params.mask.right, 3);
+  EXPECT_EQ(params.mask.top_left, 1);
+  EXPECT_EQ(params.grad_k.to.batch, 4000);
+  EXPECT_EQ(params.grad_k.to.row, 400);
+  EXPECT_EQ(params.grad_k.dim, 64);
+  EXPECT_EQ(params.grad_k.add, 1);
+  EXPECT_FLOAT_EQ(params.scale, 0.5f);
+  EXPECT_FLOAT_EQ(params.scale_log2, 0.5f * 1.44269504f);
+  EXPECT_EQ(params.queue.tag, 7u);
+  const auto at = [&](const Slice& slice) { return static_cast<void*>(workspace.data() + slice.offset); };
+  EXPECT_EQ(static_cast<void*>(params.queue.counter), at(plan.workspace.tickets));
+  EXPECT_EQ(static_cast<void*>(params.dq_sum), at(plan.workspace.grad_q));
+  EXPECT_EQ(static_cast<void*>(params.turn), at(plan.workspace.turns));
+}
+
+}  // namespace
+}  // namespace froghopper::runtime
