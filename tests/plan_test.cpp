@@ -84,10 +84,11 @@ TEST(Plan, OfEveryProblemWithoutSoftcapIsAPreset) {
   }
 }
 
-TEST(Plan, OfEveryBackwardProblemWithoutSoftcapAndDetIsOfPresets) {
+TEST(Plan, OfEveryBackwardProblemOfBf16WithoutSoftcapAndDetIsOfPresets) {
   const auto presets = lines_of("presets/bwd.txt");
   for (Problem p : problems_of_every_kind()) {
     p.op = FH_BACKWARD;
+    p.dtype = Dtype::bf16;
     auto plan = make_gpu_plan(p, h200);
     ASSERT_TRUE(plan) << p.line() << ": " << plan.failure().text;
     ASSERT_EQ(plan->launches.size(), 3u) << plan->line();

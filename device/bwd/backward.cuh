@@ -171,14 +171,12 @@ struct Backward {
 
     __device__ __forceinline__ void walk(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
       Walk walk(params, item(), number);
-      walk.next();
       turn</*Masked=*/true, /*First=*/true>(walk.far, s, dp, dk, dv);
-      while (walk.more()) {
-        if (walk.next())
-          turn</*Masked=*/true, /*First=*/false>(walk.far, s, dp, dk, dv);
-        else
-          turn</*Masked=*/false, /*First=*/false>(walk.far, s, dp, dk, dv);
-      }
+      walk.count_first();
+      do {
+        for (; walk.masked > 0; --walk.masked) turn</*Masked=*/true, /*First=*/false>(walk.far, s, dp, dk, dv);
+        for (; walk.clear > 0; --walk.clear) turn</*Masked=*/false, /*First=*/false>(walk.far, s, dp, dk, dv);
+      } while (walk.next());
       last_dq();
     }
 

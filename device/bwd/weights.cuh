@@ -9,14 +9,15 @@
 
 namespace froghopper::bwd {
 
-// The turns of one item for one strip of keys.
+// The turns of one item for one strip of keys, a span after the other: masked ones, then clear ones.
 struct Walk {
   const BwdParams& params;
   const WorkItem& item;
-  int number;  // of the strip
-  bool far;    // some row of the problem may be far, see Weigh
-  int heads;   // after this one
-  Spans<int> left;
+  int number;         // of the strip
+  bool far;           // some row of the problem may be far, see Weigh
+  int heads;          // after this one
+  int masked_again;   // turns of this head after the present spans
+  int masked, clear;  // turns of the present spans; the caller counts them down
 
   __device__ Walk(const BwdParams& params, const WorkItem& item, int number)
       : params(params), item(item), number(number), heads(params.heads_per_kv) {
@@ -24,25 +25,23 @@ struct Walk {
     next_head();
   }
 
-  __device__ bool more() {
-    if (left.masked + left.clear + left.masked_again > 0) return true;
-    if (heads == 0) return false;
-    next_head();
-    return true;
-  }
-  // Whether the turn is masked.
+  // The first turn of an item has only the masked form, whichever span it belongs to.
+  __device__ void count_first() { --(masked > 0 ? masked : clear); }
+
+  // The spans are over; false: that was the last turn.
   __device__ bool next() {
-    const bool masked = left.masked > 0 || left.clear == 0;
-    --(left.masked > 0 ? left.masked : left.clear > 0 ? left.clear : left.masked_again);
-    return masked;
+    masked = masked_again;
+    masked_again = 0;
+    if (masked == 0 && heads > 0) next_head();
+    return masked + clear > 0;
   }
 
  private:
   __device__ void next_head() {
     --heads;
     const Spans<int>& spans = item.spans[number];
-    left = {same(spans.masked), same(spans.clear), same(spans.masked_again)};
-    if (far) left = {left.masked + left.clear + left.masked_again, 0, 0};
+    masked = same(spans.masked), clear = same(spans.clear), masked_again = same(spans.masked_again);
+    if (far || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
   }
   // Tells the compiler that all lanes have the same value.
   static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }

@@ -194,14 +194,12 @@ struct Wide {
 
     __device__ __forceinline__ void walk(GradV& dv) {
       Walk walk(params, this->item(), 0);
-      walk.next();
       turn</*Masked=*/true, /*First=*/true>(walk.far, dv);
-      while (walk.more()) {
-        if (walk.next())
-          turn</*Masked=*/true, /*First=*/false>(walk.far, dv);
-        else
-          turn</*Masked=*/false, /*First=*/false>(walk.far, dv);
-      }
+      walk.count_first();
+      do {
+        for (; walk.masked > 0; --walk.masked) turn</*Masked=*/true, /*First=*/false>(walk.far, dv);
+        for (; walk.clear > 0; --walk.clear) turn</*Masked=*/false, /*First=*/false>(walk.far, dv);
+      } while (walk.next());
       this->last_dq(dq_sum);
     }
 
@@ -280,12 +278,12 @@ struct Wide {
 
     __device__ __forceinline__ void walk(GradK& dk) {
       Walk walk(params, this->item(), 0);
-      walk.next();
       turn</*First=*/true>(dk);
-      while (walk.more()) {
-        walk.next();
-        turn</*First=*/false>(dk);
-      }
+      walk.count_first();
+      do {
+        for (int turns = walk.masked + walk.clear; turns > 0; --turns) turn</*First=*/false>(dk);
+        walk.clear = 0;
+      } while (walk.next());
       this->last_dq(dq_sum);
     }
 
