@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Claim: the examples build and give the right answer, one with the installed package, one with the sources.
-#   cmake -DEXAMPLE=find_package|add_subdirectory -DSOURCE=... -DBUILD=... -DCXX=... -DCC=... -P tests/examples.cmake
+# Claim: the examples build and give the right answer, with the installed package or with the sources. For train
+# (--check) that means: the loss falls, and every loss is the one that plain loops in double precision lead to.
+#   cmake -DEXAMPLE=... -DSOURCE=... -DBUILD=... -DCXX=... -DCC=... -P tests/examples.cmake
+# where EXAMPLE is find_package, add_subdirectory or train.
 function(must)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
@@ -10,7 +12,13 @@ endfunction()
 
 set(work ${BUILD}/examples/${EXAMPLE})
 set(options -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -G Ninja)
-if(EXAMPLE STREQUAL find_package)
+set(program attention)
+set(arguments)
+if(EXAMPLE STREQUAL train)
+  set(program train)
+  set(arguments ${SOURCE}/data/alice.txt --check)
+endif()
+if(NOT EXAMPLE STREQUAL add_subdirectory)
   file(REMOVE_RECURSE ${work})  # an installed file that is gone must not be found
   must(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
   list(APPEND options -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${work}/prefix)
@@ -19,5 +27,5 @@ else()
   list(APPEND options -DCMAKE_BUILD_TYPE=Debug -DFROGHOPPER_PRESETS=OFF)
 endif()
 must(${CMAKE_COMMAND} -S ${SOURCE}/examples/${EXAMPLE} -B ${work}/build ${options})
-must(${CMAKE_COMMAND} --build ${work}/build --parallel 2 --target attention)
-must(${work}/build/attention)
+must(${CMAKE_COMMAND} --build ${work}/build --parallel 2 --target ${program})
+must(${work}/build/${program} ${arguments})
