@@ -288,7 +288,7 @@ TEST(MaskRule, SpansAreAllTurnsAndClearOnesHideNothing) {
 TEST(MaskRule, KvTilesOfAQTileAreThoseWhoseQTilesHoldIt) {
   for (const Case& c : cases())
     for_each_kind(c, [&](const auto& rule) {
-      for (const auto [tile_q, tile_kv] : {std::pair{8, 16}, {16, 8}, {1, 4}, {64, 1}, {4, 4}})
+      for (const auto& [tile_q, tile_kv] : {std::pair{8, 16}, {16, 8}, {1, 4}, {64, 1}, {4, 4}})
         for (int first = 0; first < c.rows; first += tile_q) {
           const auto seen = rule.tiles(first, std::min(first + tile_q, c.rows) - 1, tile_kv);
           int visits = 0;
