@@ -65,7 +65,7 @@ int64_t pair_bytes(const Problem& p) {
 // docs/8-backward.md.
 int64_t bytes_together(const BwdVariant& v, int64_t kv_tiles) {
   constexpr int64_t mib = 1 << 20;
-  const bool is_short = kv_tiles <= 8;
+  const bool is_short = kv_tiles <= 16;
   if (!v.ordered) return v.mask == Mask::none ? 0 : 16 * mib;
   if (v.mask == Mask::none) return (is_short ? 16 : 64) * mib;
   return (is_short ? 32 : 128) * mib;
