@@ -61,14 +61,14 @@ int64_t pair_bytes(const Problem& p) {
 // as fit a share of L2.
 // Where CTAs add to grad_q in the order of keys, a kv tile follows the one before it by a turn. CTAs that begin
 // together, or one after the other as others end, must not all be of one pair then, or they wait for each other; many
-// pairs wait least, until they no longer fit L2. Measured on an H200 at 4 to 128 MiB, head dims 64 to 256;
-// docs/8-backward.md.
-int64_t bytes_together(const BwdVariant& v, int64_t kv_tiles) {
+// pairs wait least, until they no longer fit L2, which an H100 has less of. Measured on an H200 at 4 to 128 MiB, head
+// dims 64 to 256; docs/8-backward.md.
+int64_t bytes_together(const BwdVariant& v, int64_t seq_kv) {
   constexpr int64_t mib = 1 << 20;
-  const bool is_short = kv_tiles <= 16;
+  const bool is_short = seq_kv <= 2048;
   if (!v.ordered) return v.mask == Mask::none ? 0 : 16 * mib;
-  if (v.mask == Mask::none) return (is_short ? 16 : 64) * mib;
-  return (is_short ? 32 : 128) * mib;
+  if (v.mask == Mask::none) return (is_short ? 16 : 32) * mib;
+  return (is_short ? 32 : 64) * mib;
 }
 
 Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints) {
@@ -76,7 +76,7 @@ Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device
   // Ragged: sequences come one after the other.
   const int64_t pairs = v.ragged ? p.heads_kv : p.batch * p.heads_kv;
   const int64_t items = v.ragged ? p.heads_kv * kv_tiles : all_items;
-  const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(v, kv_tiles);
+  const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(v, p.seq_kv);
   int64_t section = 1;
   if (bytes > 0 && pairs > 0) section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, device.sms));
   return {.items = static_cast<int>(all_items),
