@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/froghopper_ctypes.py has the header's structs as the library has them, and computes through them on the CPU.
+"""bench/froghopper_ctypes.py computes on the CPU through the structs that tools/gen_python.py reads in the header, and
+they are as the library has them.
 
 usage: python3 tests/bindings_test.py build/libfroghopper.so
 """
@@ -10,10 +11,12 @@ import sys
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
-import c_header
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import froghopper_ctypes as binding
+import gen_python
 import work
+from froghopper._library import first_unknown_byte
 
 LIBRARY = sys.argv.pop(1)
 
@@ -53,7 +56,7 @@ class Library(unittest.TestCase):
         longer = (ctypes.c_ubyte * 4096)(*[255] * 4096)
         ctypes.c_size_t.from_buffer(longer).value = len(longer)
         with self.assertRaises(binding.Error) as refused: plan.run(longer, None, 0, None)
-        self.assertEqual(binding.first_unknown_byte(str(refused.exception)), ctypes.sizeof(binding.Tensors))
+        self.assertEqual(first_unknown_byte(str(refused.exception)), ctypes.sizeof(binding.Tensors))
 
     def test_a_struct_of_another_size_is_refused(self):
         problem = self.library.problem("fwd f32 b1 hq1 hkv1 sq1 skv1 d8")
@@ -104,31 +107,43 @@ class Work(unittest.TestCase):
 
 class Header(unittest.TestCase):
     def test_what_it_understands(self):
-        header = c_header.Header("""
+        header = gen_python.Header("""
             typedef enum kind { A = 3, B, /* C */ D = 9 } kind; // E
             typedef struct part { void* data; int64_t x, y; } part;
             typedef struct whole { kind k; part p; const float* f; const kind* ks;
                                    float g; /* int32_t h; */ } whole;
+            #define NONE INT64_C(-1) /* of them */
             typedef struct hidden hidden;
             typedef void (*call)(const char* line, void* user);
             FH_API kind make(const whole* w, size_t bytes,
                              hidden** out);
             FH_API const char* words(void);
             FH_API void listen(call f);""")
-        self.assertEqual(header.enumerators, {"A": 3, "B": 4, "D": 9})
-        part = header.types["part"]
-        self.assertEqual(header.structs["part"], [("data", ctypes.c_void_p), ("x", ctypes.c_int64),
-                                                  ("y", ctypes.c_int64)])
-        self.assertEqual(header.structs["whole"], [("k", ctypes.c_int), ("p", part), ("f", ctypes.c_void_p),
-                                                   ("ks", ctypes.c_void_p), ("g", ctypes.c_float)])
-        self.assertEqual(header.functions, {
-            "make": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
-            "words": (ctypes.c_char_p, []), "listen": (None, [ctypes.c_void_p])})
+        self.assertEqual(header.enums, {"kind": {"A": 3, "B": 4, "D": 9}})
+        self.assertEqual(header.structs, {
+            "part": [("data", "void*"), ("x", "int64_t"), ("y", "int64_t")],
+            "whole": [("k", "kind"), ("p", "part"), ("f", "const float*"), ("ks", "const kind*"), ("g", "float")]})
+        self.assertEqual(header.functions, {"make": ("kind", ["const whole*", "size_t", "hidden**"]),
+                                            "words": ("const char*", []), "listen": ("void", ["call"])})
+        self.assertEqual(header.constants, {"NONE": -1})
+
+    def test_what_it_writes_can_be_imported(self):
+        header = gen_python.Header("""
+            typedef enum fh_kind { FH_A = 3 } fh_kind;
+            typedef struct fh_part { fh_kind k; const float* f; } fh_part;
+            typedef struct fh_whole { fh_part p; float g; } fh_whole;
+            FH_API const char* fh_words(const fh_whole* w);""")
+        made = {}
+        exec(gen_python.module(header, "1.2.3"), made)
+        self.assertEqual((made["VERSION"], made["Kind"].A), ("1.2.3", 3))
+        self.assertEqual(made["Part"]._fields_, [("k", ctypes.c_int), ("f", ctypes.c_void_p)])
+        self.assertEqual(made["Whole"]._fields_, [("p", made["Part"]), ("g", ctypes.c_float)])
+        self.assertEqual(made["FUNCTIONS"], {"fh_words": (ctypes.c_char_p, [ctypes.c_void_p])})
 
     def test_what_it_does_not_understand_it_names(self):
         for field in ("int64_t x[4]", "unsigned int x", "unknown_t x", "int x : 3", "float *a, *b"):
             with self.subTest(field), self.assertRaisesRegex(ValueError, "does not understand"):
-                c_header.Header("typedef struct s { " + field + "; } s;")
+                gen_python.Header("typedef struct s { " + field + "; } s;")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ def makers(program):
     """File that is kept: what it begins with, the command whose standard output follows."""
     return {
         "device/ptx/wgmma_generated.cuh": ("", [sys.executable, "tools/gen_wgmma.py"]),
+        "python/froghopper/_c.py": ("", [sys.executable, "tools/gen_python.py"]),
         "docs/support.md": (SUPPORT, [program, "info", "--support-table"]),
     }
 

@@ -32,5 +32,5 @@ def text(path):
 
 
 def generated(path):
-    """Written by a program, kept by git: NAME_generated.SUFFIX."""
-    return path.stem.endswith("_generated")
+    """Written by a program, kept by git: NAME_generated.SUFFIX, or the C interface of the Python package."""
+    return path.stem.endswith("_generated") or path.as_posix() == "python/froghopper/_c.py"

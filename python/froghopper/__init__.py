@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper: exact attention on NVIDIA Hopper GPUs and on CPUs.
+
+    import froghopper
+    o = froghopper.attention(q, k, v, causal=True)                     NumPy arrays, on the CPU
+    print(froghopper.explain("fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", "h200"))
+
+Importing it loads neither NumPy nor another framework nor the shared library; each comes with the first use.
+"""
+from typing import TYPE_CHECKING, Any
+
+from froghopper._c import VERSION as __version__
+from froghopper._call import explain
+from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, InvalidTensor, InvalidType,
+                                LaunchFailed, LibraryNotFound, NoDevice, Unsupported)
+
+if TYPE_CHECKING:
+    from froghopper._numpy import Gradients, attention, attention_backward
+
+__all__ = ["CompileFailed", "Error", "Gradients", "Internal", "InvalidProblem", "InvalidTensor", "InvalidType",
+           "LaunchFailed", "LibraryNotFound", "NoDevice", "Unsupported", "__version__", "attention",
+           "attention_backward", "explain"]
+
+
+def __getattr__(name: str) -> Any:
+    """The functions on NumPy arrays, when one is asked for first."""
+    if name not in ("Gradients", "attention", "attention_backward"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from froghopper import _numpy
+    globals()[name] = found = getattr(_numpy, name)
+    return found

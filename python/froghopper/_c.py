@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C interface as ctypes: structs, enumerators, types of functions. Nothing is loaded here.
+
+Written by tools/gen_python.py from include/froghopper/froghopper.h, which says what each field means. Do not edit; to
+write it again: python3 tools/check_current.py build/froghopper --write
+"""
+import ctypes
+import enum
+from typing import Any
+
+VERSION = "0.2.0"
+ALL = -1
+
+
+class Status(enum.IntEnum):
+    OK = 0
+    INVALID_PROBLEM = 1
+    UNSUPPORTED = 2
+    INVALID_TENSOR = 3
+    NO_DEVICE = 4
+    COMPILE_FAILED = 5
+    LAUNCH_FAILED = 6
+    INTERNAL = 7
+
+
+class Op(enum.IntEnum):
+    FORWARD = 1
+    BACKWARD = 2
+
+
+class Dtype(enum.IntEnum):
+    F16 = 1
+    BF16 = 2
+    F32 = 3
+
+
+class Align(enum.IntEnum):
+    BOTTOM_RIGHT = 0
+    TOP_LEFT = 1
+
+
+class Problem(ctypes.Structure):
+    size: int
+    op: int
+    dtype: int
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seq_q: int
+    seq_kv: int
+    dim_qk: int
+    dim_v: int
+    total_q: int
+    total_kv: int
+    varlen: int
+    seqused: int
+    causal: int
+    align: int
+    window_left: int
+    window_right: int
+    scale: float
+    softcap: float
+    sink: int
+    deterministic: int
+    max_sms: int
+    accumulate: int
+    reserved: int
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("op", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+        ("batch", ctypes.c_int64),
+        ("heads_q", ctypes.c_int64),
+        ("heads_kv", ctypes.c_int64),
+        ("seq_q", ctypes.c_int64),
+        ("seq_kv", ctypes.c_int64),
+        ("dim_qk", ctypes.c_int64),
+        ("dim_v", ctypes.c_int64),
+        ("total_q", ctypes.c_int64),
+        ("total_kv", ctypes.c_int64),
+        ("varlen", ctypes.c_int32),
+        ("seqused", ctypes.c_int32),
+        ("causal", ctypes.c_int32),
+        ("align", ctypes.c_int),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        ("sink", ctypes.c_int32),
+        ("deterministic", ctypes.c_int32),
+        ("max_sms", ctypes.c_int64),
+        ("accumulate", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    ]
+
+
+class Tensor(ctypes.Structure):
+    data: int | None
+    stride_batch: int
+    stride_seq: int
+    stride_head: int
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("stride_batch", ctypes.c_int64),
+        ("stride_seq", ctypes.c_int64),
+        ("stride_head", ctypes.c_int64),
+    ]
+
+
+class Tensors(ctypes.Structure):
+    size: int
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    lse: int | None
+    cu_seqlens_q: int | None
+    cu_seqlens_kv: int | None
+    seqused_q: int | None
+    seqused_kv: int | None
+    sink: int | None
+    grad_o: Tensor
+    grad_q: Tensor
+    grad_k: Tensor
+    grad_v: Tensor
+    grad_lse: int | None
+    grad_sink: int | None
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", ctypes.c_void_p),
+        ("cu_seqlens_q", ctypes.c_void_p),
+        ("cu_seqlens_kv", ctypes.c_void_p),
+        ("seqused_q", ctypes.c_void_p),
+        ("seqused_kv", ctypes.c_void_p),
+        ("sink", ctypes.c_void_p),
+        ("grad_o", Tensor),
+        ("grad_q", Tensor),
+        ("grad_k", Tensor),
+        ("grad_v", Tensor),
+        ("grad_lse", ctypes.c_void_p),
+        ("grad_sink", ctypes.c_void_p),
+    ]
+
+
+# name: (type of the result, types of the arguments)
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "fh_plan_create": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]),
+    "fh_plan_destroy": (None, [ctypes.c_void_p]),
+    "fh_plan_workspace_bytes": (ctypes.c_size_t, [ctypes.c_void_p]),
+    "fh_plan_on_gpu": (ctypes.c_int, [ctypes.c_void_p]),
+    "fh_plan_line": (ctypes.c_char_p, [ctypes.c_void_p]),
+    "fh_plan_run": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
+    "fh_attention": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
+    "fh_workspace_bytes": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]),
+    "fh_problem_parse": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_void_p]),
+    "fh_problem_print": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
+    "fh_explain": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),
+    "fh_last_error": (ctypes.c_char_p, []),
+    "fh_status_name": (ctypes.c_char_p, [ctypes.c_int]),
+    "fh_version": (ctypes.c_char_p, []),
+    "fh_set_log": (None, [ctypes.c_void_p, ctypes.c_void_p]),
+}

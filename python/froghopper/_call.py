@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NumPy, PyTorch and JAX share: arguments -> Problem -> Plan -> Call. It knows no framework, only shapes, names
+of types, strides and addresses.
+
+    describe    checks shapes and options and makes a Problem of them; the one place where that is done
+    Plan        a fh_plan; plan_of keeps those that were made
+    Call        a plan with the strides of its tensors; run fills in addresses and calls the library
+
+An eager call should find its Call by a key of its own with `cached` and then cost one look into a table, one
+struct.pack and one foreign call.
+"""
+import ctypes
+import struct
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from froghopper import _c
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, error_of
+from froghopper._library import Library, library
+
+Shape = Sequence[int]
+Strides = tuple[int, int, int]  # of batch, seq and head, in elements
+Window = tuple[int | None, int | None]
+T = TypeVar("T")
+
+DTYPES = {"float16": _c.Dtype.F16, "bfloat16": _c.Dtype.BF16, "float32": _c.Dtype.F32}
+ALIGNS = {"bottom_right": _c.Align.BOTTOM_RIGHT, "top_left": _c.Align.TOP_LEFT}
+LAYOUT, PACKED_LAYOUT = "[batch, seq, heads, dim]", "[total, heads, dim]"
+KEPT = 1024  # plans and calls; a table that is full is emptied, so that new lengths at every step do not add up
+
+
+class Packed(NamedTuple):
+    """Of sequences that lie end to end: how many there are, and upper bounds on the rows of the longest."""
+    batch: int
+    max_seqlen_q: int
+    max_seqlen_kv: int
+
+
+def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False, causal: bool = False,
+             window: Window | None = None, softcap: float = 0.0, scale: float | None = None,
+             align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
+             deterministic: bool = False, accumulate: bool = False, max_sms: int = 0) -> _c.Problem:
+    """Shapes of q, k and v, the name of their type, options -> the problem.
+
+    Shapes are [batch, seq, heads, dim], or [total, heads, dim] where packed is given. What is wrong with one argument
+    alone or between the shapes is said here, InvalidType or InvalidProblem; what the library knows better (heads that
+    do not divide, head dims, windows) it says itself when the plan is made.
+    """
+    if dtype not in DTYPES:
+        raise InvalidType(f"q, k and v are {dtype}; they can be {', '.join(DTYPES)}. Convert them.")
+    for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
+    check_shapes(q, k, v)
+    if packed: batch, seq_q, seq_kv = packed
+    else: batch, seq_q, seq_kv = q[0], q[1], k[1]
+    left, right = check_window(window)
+    if align not in ALIGNS:
+        raise InvalidProblem(f"align is {align!r}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
+    if scale is not None and number("scale", scale) == 0:
+        raise InvalidProblem("scale is 0, which makes all keys alike. Use None for 1/sqrt(dim).")
+    return _c.Problem(
+        size=ctypes.sizeof(_c.Problem), op=_c.Op.BACKWARD if backward else _c.Op.FORWARD, dtype=DTYPES[dtype],
+        batch=batch, heads_q=q[-2], heads_kv=k[-2], seq_q=seq_q, seq_kv=seq_kv, dim_qk=q[-1], dim_v=positive_dim(v[-1]),
+        total_q=q[0] if packed else 0, total_kv=k[0] if packed else 0, varlen=packed is not None,
+        seqused=flag("seqused", seqused), causal=flag("causal", causal), align=ALIGNS[align], window_left=left,
+        window_right=right, scale=scale or 0.0, softcap=number("softcap", softcap), sink=flag("sink", sink),
+        deterministic=flag("deterministic", deterministic), accumulate=flag("accumulate", accumulate),
+        max_sms=whole_number("max_sms", max_sms))
+
+
+def check_rank(name: str, shape: Shape, packed: bool) -> None:
+    if len(shape) == (3 if packed else 4): return
+    reads = PACKED_LAYOUT + " with cu_seqlens" if packed else LAYOUT + " without cu_seqlens"
+    out = f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}." if packed else (
+        f"Add the missing dimension, or give cu_seqlens_q and cu_seqlens_kv for {PACKED_LAYOUT}.")
+    raise InvalidProblem(f"{name} has the shape {list(shape)}; it reads {reads}. {out}")
+
+
+def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
+    """Extents that must be those of another tensor; the ranks are right."""
+    rows = ("batch", "seq") if len(q) == 4 else ("total",)
+    axes = (*rows, "heads", "dim")
+    for name, shape, other, like, shared in (("k", k, "q", q, {"batch", "dim"}), ("v", v, "k", k, {*rows, "heads"})):
+        for axis, extent, wanted in zip(axes, shape, like):
+            if axis in shared and extent != wanted:
+                raise InvalidProblem(f"{name} has the shape {list(shape)} and {other} {list(like)}; they have the same "
+                                     f"{axis}. Use {wanted}, or change {other}.")
+
+
+def positive_dim(dim: int) -> int:
+    """0 columns would mean "as many as q" to the library."""
+    if dim < 1: raise InvalidProblem("v has 0 columns; head dims are multiples of 8 from 8 to 256. Give it columns.")
+    return dim
+
+
+def check_window(window: Window | None) -> tuple[int, int]:
+    if window is None: return _c.ALL, _c.ALL
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise InvalidType(f"window is {window!r}; it is (left, right), keys before and after, None or -1 for no bound. "
+                          "Give two numbers, or None for no window.")
+    left, right = (_c.ALL if bound is None else whole_number("window", bound) for bound in window)
+    return left, right
+
+
+def flag(name: str, value: Any) -> bool:
+    if isinstance(value, (bool, int)) or type(value).__name__ in ("bool", "bool_"): return bool(value)
+    raise InvalidType(f"{name} is {value!r}; it is True or False. Give one of them.")
+
+
+def number(name: str, value: Any) -> float:
+    if isinstance(value, (int, float)): return float(value)
+    if hasattr(value, "__float__") and not getattr(value, "shape", ()): return float(value)  # a scalar of NumPy
+    raise InvalidType(f"{name} is {value!r}; it is a number. Give a float.")
+
+
+def whole_number(name: str, value: Any) -> int:
+    if not hasattr(value, "__index__"): raise InvalidType(f"{name} is {value!r}; it is a whole number. Give an int.")
+    found = int(value.__index__())
+    if not -2**63 <= found < 2**63: raise InvalidProblem(f"{name} is {found}; it has 64 bits. Use -1 for no bound.")
+    return found
+
+
+class Plan:
+    """A fh_plan: immutable, may be run by any number of threads at once."""
+
+    def __init__(self, problem: _c.Problem, target: str, found: Library | None = None):
+        """target: "cpu", "hopper", "hopper:1", "auto"; froghopper.h has all. Raises what the library refuses."""
+        self.problem, self.target = problem, target
+        found, handle = found or library(), ctypes.c_void_p()
+        found.check(found.calls.fh_plan_create(ctypes.byref(problem), target.encode(), ctypes.byref(handle)))
+        self.handle = handle
+        self.library, self.forget = found, found.calls.fh_plan_destroy  # __del__ may run when modules are gone
+        self.line = str(found.calls.fh_plan_line(handle).decode())
+        self.workspace_bytes = int(found.calls.fh_plan_workspace_bytes(handle))
+        self.on_gpu = bool(found.calls.fh_plan_on_gpu(handle))
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "forget") and not finalizing(): self.forget(self.handle)  # at exit a thread may still run it
+
+
+class Call:
+    """A plan and the strides of its tensors. Any number of threads may run one at once.
+
+    Addresses are ints, 0 or None where a tensor is not there; arrays without strides are dense. workspace: 256-byte
+    aligned, plan.workspace_bytes long, on the tensors' GPU. stream: a CUstream or cudaStream_t as an int.
+    """
+    FORWARD = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6)  # fh_tensors up to sink; later fields are "as before"
+    WHOLE = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6 + "Pqqq" * 4 + "PP")
+
+    def __init__(self, plan: Plan, strides: Sequence[Strides]):
+        """strides: of q, k, v, o, and for a backward problem of grad_o, grad_q, grad_k, grad_v."""
+        self.plan, self.strides = plan, tuple(strides)
+        self.workspace_bytes = plan.workspace_bytes
+        self._run, self._handle = plan.library.calls.fh_plan_run, plan.handle
+
+    def forward(self, q: int, k: int, v: int, o: int, lse: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
+                seqused_q: int = 0, seqused_kv: int = 0, sink: int = 0, workspace: int | None = None,
+                stream: int | None = None) -> None:
+        of_q, of_k, of_v, of_o = self.strides
+        tensors = PACK_FORWARD(FORWARD_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
+                               seqused_q, seqused_kv, sink)
+        status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
+        if status: raise error_of(status, self.plan.library.last_error())
+
+    def backward(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int, seqused_q: int,
+                 seqused_kv: int, sink: int, grad_o: int, grad_q: int, grad_k: int, grad_v: int, grad_lse: int = 0,
+                 grad_sink: int = 0, workspace: int | None = None, stream: int | None = None) -> None:
+        of_q, of_k, of_v, of_o, of_grad_o, of_grad_q, of_grad_k, of_grad_v = self.strides
+        tensors = PACK_WHOLE(WHOLE_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
+                             seqused_q, seqused_kv, sink, grad_o, *of_grad_o, grad_q, *of_grad_q, grad_k, *of_grad_k,
+                             grad_v, *of_grad_v, grad_lse, grad_sink)
+        status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
+        if status: raise error_of(status, self.plan.library.last_error())
+
+
+# As names of the module they cost a call less than as attributes of a class.
+PACK_FORWARD, FORWARD_BYTES = Call.FORWARD.pack, Call.FORWARD.size
+PACK_WHOLE, WHOLE_BYTES = Call.WHOLE.pack, Call.WHOLE.size
+
+_plans: dict[Hashable, Plan] = {}
+
+
+def plan_of(problem: _c.Problem, target: str) -> Plan:
+    """The plan for a problem and a target, made when it is asked for first."""
+    return cached(_plans, (bytes(problem), target), lambda: Plan(problem, target))
+
+
+def cached(table: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    """What the table has under the key, else what make gives. Without a lock: single operations of a dict are atomic,
+    and a process that forks in the middle of one leaves none behind. Two threads may make the same; one is kept."""
+    try: found = table.get(key)
+    except TypeError: return make()  # an argument that is no fitting type has no hash; make says what is wrong with it
+    if found is not None: return found
+    made = make()
+    if len(table) >= KEPT: table.clear()
+    return table.setdefault(key, made)
+
+
+def element_strides(name: str, shape: Shape, strides: Sequence[int]) -> Strides:
+    """Strides in elements, of each dimension -> those of batch, seq and head. InvalidTensor unless columns lie side by
+    side."""
+    if shape[-1] > 1 and strides[-1] != 1 and 0 not in shape:
+        raise InvalidTensor(f"{name} has the strides {list(strides)} (elements); that of the last dimension must be 1. "
+                            f"Make it contiguous first.")
+    if len(shape) == 3: return 0, strides[0], strides[1]
+    return strides[0], strides[1], strides[2]
+
+
+def explain(problem: _c.Problem | str, target: str = "auto") -> str:
+    """Why a problem can or cannot be computed and how, in lines of text: backend, kernel, tiles, memory.
+
+    problem: a line such as "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", or what describe gave. target: "auto",
+    "cpu", "hopper", "h200", ...; froghopper.h has all. A contradiction in the problem is told, not raised.
+    """
+    if not isinstance(target, str): raise InvalidType(f"target is {target!r}; it is a text. Use \"auto\".")
+    if isinstance(problem, str): problem = library().problem(problem)
+    return str(library().calls.fh_explain(ctypes.byref(problem), target.encode()).decode())

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What froghopper raises: one class for every fh_status, each also a Python exception of the fitting kind.
+
+The text is the library's own sentence: the argument, its value, the rule and a way out.
+"""
+from froghopper._c import Status
+
+
+class Error(Exception):
+    """Everything that froghopper raises on purpose."""
+
+
+class InvalidProblem(Error, ValueError):
+    """The shapes and options contradict each other."""
+
+
+class InvalidTensor(Error, ValueError):
+    """A stride, an alignment, a length or the memory of an array does not fit."""
+
+
+class InvalidType(Error, TypeError):
+    """An argument is of a kind that cannot be used there."""
+
+
+class Unsupported(Error, NotImplementedError):
+    """The problem makes sense, but nothing on the chosen target computes it."""
+
+
+class NoDevice(Error, RuntimeError):
+    """No Hopper GPU, no driver, or one that is too old."""
+
+
+class CompileFailed(Error, RuntimeError):
+    """A kernel could not be compiled or loaded."""
+
+
+class LaunchFailed(Error, RuntimeError):
+    """The driver refused the launch."""
+
+
+class Internal(Error, RuntimeError):
+    """Out of host memory or threads, or a bug in the library."""
+
+
+class LibraryNotFound(Error, ImportError):
+    """The shared library is not there, or is another version's."""
+
+
+BY_STATUS: dict[int, type[Error]] = {
+    Status.INVALID_PROBLEM: InvalidProblem,
+    Status.UNSUPPORTED: Unsupported,
+    Status.INVALID_TENSOR: InvalidTensor,
+    Status.NO_DEVICE: NoDevice,
+    Status.COMPILE_FAILED: CompileFailed,
+    Status.LAUNCH_FAILED: LaunchFailed,
+    Status.INTERNAL: Internal,
+}
+
+
+def error_of(status: int, sentence: str) -> Error:
+    """The exception for a status that is not FH_OK. sentence: fh_last_error's, without the name of the C function."""
+    call, colon, rest = sentence.partition(": ")
+    return BY_STATUS.get(status, Internal)(rest if colon and call.startswith("fh_") else sentence)
