@@ -18,6 +18,9 @@ add_check(results ${FROGHOPPER_PYTHON} bench/report.py --check)
 add_check(bindings ${FROGHOPPER_PYTHON} tests/bindings_test.py $<TARGET_FILE:froghopper>)
 add_check(compare ${FROGHOPPER_PYTHON} tests/compare_test.py $<TARGET_FILE:froghopper>)
 set_tests_properties(checks.compare PROPERTIES SKIP_RETURN_CODE 77)  # where PyTorch is not installed
+add_check(python ${FROGHOPPER_PYTHON} tests/python_test.py pytest $<TARGET_FILE:froghopper>)
+add_check(python_types ${FROGHOPPER_PYTHON} tests/python_test.py mypy)
+set_tests_properties(checks.python checks.python_types PROPERTIES SKIP_RETURN_CODE 77)  # without pytest, mypy
 add_check(readme ${FROGHOPPER_PYTHON} tests/readme_test.py ${PROJECT_BINARY_DIR})
 
 # The examples, as a user builds them.

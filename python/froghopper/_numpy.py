@@ -123,6 +123,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
                    accumulate=accumulate, backward=True)
     describe(q.shape, k.shape, v.shape, q.dtype.name, **options)  # shapes make sense from here on
     for name in ("o", "grad_o"): check_shape(name, arrays[name], result_shape(q, v))
+    if lse is None: raise InvalidType("lse is None; gradients need it. Use attention(..., return_lse=True).")
     lse = dense("lse", lse, lse_shape(q))
     grad_lse = dense("grad_lse", grad_lse, lse_shape(q))
     grads = gradients_for(out, q, k, v, sink, accumulate)
@@ -237,6 +238,8 @@ def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, ac
         if accumulate: raise InvalidProblem("accumulate is True and out is None; gradients are added to it. Give out.")
         new_q, new_k, new_v = (np.empty(x.shape, q.dtype) for x in (q, k, v))
         return Gradients(new_q, new_k, new_v, None if sink is None else np.empty_like(sink))
+    if not isinstance(out, (tuple, list)):
+        raise InvalidType(f"out is a {type(out).__name__}; it has an array for each gradient. Give a tuple of them.")
     held = [x for x in out if x is not None]
     likes = [x for x in (q, k, v, sink) if x is not None]
     if len(held) != len(likes):
