@@ -15,6 +15,7 @@
 #include <new>
 #include <vector>
 
+#include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/cpu/chunks.hpp"
 #include "src/cpu/gradient_work.hpp"
@@ -72,13 +73,13 @@ class Meeting {
     return {std::min(own_tiles(chunk).begin, own_tiles(chunk - 1).end), end};
   }
 
-  int64_t all_tiles() const { return (s_.extent_q + tile_rows - 1) / tile_rows; }
+  int64_t all_tiles() const { return ceil_div(s_.extent_q, tile_rows); }
 
  private:
   Range own_tiles(int64_t chunk) const {
     const Range rows = rows_of(chunk * chunk_keys_, std::min((chunk + 1) * chunk_keys_, s_.used_kv));
     const int64_t begin = rows.begin / tile_rows;
-    return {begin, std::max(begin, (rows.end + tile_rows - 1) / tile_rows)};
+    return {begin, std::max(begin, ceil_div(rows.end, tile_rows))};
   }
 
   // Rows that see a key of [first, last).

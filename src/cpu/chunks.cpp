@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/base/ceil_div.hpp"
 #include "src/cpu/gradient_work.hpp"
 
 namespace froghopper::cpu {
@@ -13,8 +14,6 @@ namespace {
 // thread: then threads work on the same pair, one chunk behind the other, which costs them little where a pair has
 // many chunks.
 constexpr int64_t slot_bytes_a_thread = 16 << 20;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

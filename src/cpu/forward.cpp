@@ -9,6 +9,7 @@
 #include <new>
 #include <vector>
 
+#include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/scratch.hpp"
@@ -73,7 +74,7 @@ class Cut {
     int64_t pieces_before;  // of the places before it; before they are known, how much work the sequence is
   };
 
-  int64_t pieces_of_head(const Sequence& s) const { return (s.extent_q * group_ + piece_lanes_ - 1) / piece_lanes_; }
+  int64_t pieces_of_head(const Sequence& s) const { return ceil_div(s.extent_q * group_, piece_lanes_); }
   int64_t pieces_of(const Sequence& s) const { return pieces_of_head(s) * p_.heads_kv; }
 
   // Sequences with most work come first, so that no thread gets a long one last.

@@ -2,6 +2,7 @@
 // cpu: which kernel and how many threads.
 #include <algorithm>
 
+#include "src/base/ceil_div.hpp"
 #include "src/base/cores.hpp"
 #include "src/base/text.hpp"
 #include "src/cpu/cpu.hpp"
@@ -26,7 +27,7 @@ int64_t threads_for(const Problem& p) {
 // there would not be chunks for all threads.
 int64_t chunk_keys_for(const Problem& p, int64_t threads) {
   int64_t keys = p.dim_qk + p.dim_v <= 256 ? chunk_keys_max : chunk_keys_max / 2;
-  const auto chunks = [&] { return static_cast<double>(p.batch) * p.heads_kv * ((p.seq_kv + keys - 1) / keys); };
+  const auto chunks = [&] { return static_cast<double>(p.batch) * p.heads_kv * ceil_div(p.seq_kv, keys); };
   while (keys > 64 && chunks() < 2 * static_cast<double>(threads)) keys /= 2;
   return keys;
 }

@@ -6,15 +6,12 @@
 #include <algorithm>
 
 #include "contract/bwd_params.h"
+#include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
-#include "src/plan/forward.hpp"
+#include "src/plan/either_pass.hpp"
 
 namespace froghopper {
 namespace {
-
-constexpr int64_t grid_max = (int64_t{1} << 31) - 1;  // CTAs of a launch, and what a kernel counts in an int
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Registers and shared memory leave no choice: contract/bwd_variant.h.
 Tiles tiles_for(Dims dims) {
@@ -23,12 +20,8 @@ Tiles tiles_for(Dims dims) {
 }
 
 Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
-  const auto dims = tile_dims(p.dim_qk, p.dim_v);
-  if (!dims)
-    return Failure{FH_UNSUPPORTED,
-                   text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use "
-                        "target \"cpu\".",
-                        p.dim_qk, p.dim_v)};
+  const auto dims = choose_dims(p);
+  if (!dims) return dims.failure();
   const BwdVariant variant = {.dtype = p.dtype,
                               .dims = *dims,
                               .tiles = hints.tiles.value_or(tiles_for(*dims)),
@@ -36,10 +29,7 @@ Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
                               .ragged = p.varlen || p.seqused,
                               .softcap = p.softcap > 0,
                               .ordered = p.deterministic};
-  if (const char* why = why_invalid(variant))
-    return Failure{FH_UNSUPPORTED,
-                   text("tiles={}x{}s{} cannot be used for {}: {}. Leave tiles out to get the tuned ones.",
-                        variant.tiles.q, variant.tiles.kv, variant.tiles.stages, p.line(), why)};
+  if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   return variant;
 }
 
@@ -108,10 +98,9 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
 
   Plan plan{.problem = p, .launches = {}, .workspace = {}};
   const int64_t tiles = q_tiles_of(p, v.tiles.q) * p.heads_q, items = items_at_most(p, v);
-  if (std::max(tiles + p.heads_q, items) > grid_max)
-    return Failure{FH_UNSUPPORTED,
-                   text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.",
-                        std::max(tiles, items))};
+  if (std::max(tiles + p.heads_q, items) > items_max)
+    return unsupported(text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.",
+                            std::max(tiles, items)));
   if (p.rows_q() == 0 && p.rows_kv() == 0 && !p.sink) return plan;
 
   take_workspace(plan, v, tiles);

@@ -10,58 +10,20 @@
 namespace froghopper {
 namespace {
 
-Failure unsupported(std::string why) { return {FH_UNSUPPORTED, std::move(why)}; }
-
-// Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound<int>, 2^30.
-constexpr int64_t seq_max = int64_t{1} << 29;
-constexpr int64_t items_max = (int64_t{1} << 31) - 1;  // the kernel counts them in an int
-
 Result<FwdVariant> choose_variant(const Problem& p, int sms, const Hints& hints) {
-  const auto dims = tile_dims(p.dim_qk, p.dim_v);
-  if (!dims)
-    return unsupported(
-        text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use target \"cpu\".", p.dim_qk,
-             p.dim_v));
+  const auto dims = choose_dims(p);
+  if (!dims) return dims.failure();
   const FwdVariant variant = {.dtype = p.dtype,
                               .dims = *dims,
                               .tiles = hints.tiles.value_or(tuned_tiles(p, *dims, sms)),
                               .mask = kernel_mask(p),
                               .ragged = p.varlen || p.seqused,
                               .softcap = p.softcap > 0};
-  if (const char* why = why_invalid(variant))
-    return unsupported(text("tiles={}x{}s{} cannot be used for {}: {}. Leave tiles out to get the tuned ones.",
-                            variant.tiles.q, variant.tiles.kv, variant.tiles.stages, p.line(), why));
+  if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   return variant;
 }
 
 }  // namespace
-
-Result<void> check_limits(const Problem& p) {
-  if (p.dtype == Dtype::f32)
-    return unsupported(
-        "dtype is f32; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".");
-  for (const auto& [name, value] : {std::pair{"seq_q", p.seq_q},
-                                    {"seq_kv", p.seq_kv},
-                                    {"total_q", p.total_q},
-                                    {"total_kv", p.total_kv},
-                                    {"batch", p.batch},
-                                    {"heads_q", p.heads_q}})
-    if (value >= seq_max)
-      return unsupported(
-          text("{} is {}; the Hopper kernels count to 2^29 - 1 in each direction. Split the problem, or use "
-               "target \"cpu\".",
-               name, value));
-  return {};
-}
-
-int usable_sms(const Problem& p, const Device& device) {
-  return p.max_sms > 0 ? static_cast<int>(std::min<int64_t>(p.max_sms, device.sms)) : device.sms;
-}
-
-Mask kernel_mask(const Problem& p) {
-  if (p.window_left != all_keys) return Mask::window;
-  return p.window_right != all_keys ? Mask::causal : Mask::none;
-}
 
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();

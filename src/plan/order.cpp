@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "contract/mask.h"
+#include "src/base/ceil_div.hpp"
 #include "src/plan/forward.hpp"
 
 namespace froghopper {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 32 MiB of the H200's 60,
 // 27 of the H100's 50. Shorter sequences have fewer q tiles to use a section again; half of it wastes less at the

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "src/base/ceil_div.hpp"
 #include "src/plan/forward.hpp"
 
 namespace froghopper {
@@ -23,8 +24,8 @@ int64_t keys_seen(const Problem& p) {
 // heaviest is the least that a launch takes.
 double rounds_of_rows(const Problem& p, int tile_q, int sms) {
   const int64_t items = items_at_most(p, tile_q);
-  const double rounds = p.masked() ? std::max(1.0, 0.5 * static_cast<double>(items) / sms)
-                                   : static_cast<double>((items + sms - 1) / sms);
+  const double rounds =
+      p.masked() ? std::max(1.0, 0.5 * static_cast<double>(items) / sms) : static_cast<double>(ceil_div(items, sms));
   return rounds * tile_q;
 }
 

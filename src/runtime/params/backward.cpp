@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/params: the arguments of the kernels of the backward pass.
 #include "src/plan/backward.hpp"
+#include "src/base/ceil_div.hpp"
 #include "src/runtime/params/params.hpp"
 #include "src/runtime/params/parts.hpp"
 
@@ -10,7 +11,7 @@ namespace {
 
 QTiles place_of(const Problem& p, int tile_q) {
   return {.heads_q = static_cast<int>(p.heads_q),
-          .q_tiles = static_cast<int>((p.seq_q + tile_q - 1) / tile_q),
+          .q_tiles = static_cast<int>(ceil_div(p.seq_q, tile_q)),
           .tiles = static_cast<int>(q_tiles_of(p, tile_q))};
 }
 

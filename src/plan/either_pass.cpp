@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: what Hopper kernels refuse in either pass, and what a problem asks of them.
+#include "src/plan/either_pass.hpp"
+
+#include <algorithm>
+
+#include "src/base/text.hpp"
+
+namespace froghopper {
+namespace {
+
+// Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound<int>, 2^30.
+constexpr int64_t seq_max = int64_t{1} << 29;
+
+}  // namespace
+
+Failure unsupported(std::string why) { return {FH_UNSUPPORTED, std::move(why)}; }
+
+Result<void> check_limits(const Problem& p) {
+  if (p.dtype == Dtype::f32)
+    return unsupported(
+        "dtype is f32; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".");
+  for (const auto& [name, value] : {std::pair{"seq_q", p.seq_q},
+                                    {"seq_kv", p.seq_kv},
+                                    {"total_q", p.total_q},
+                                    {"total_kv", p.total_kv},
+                                    {"batch", p.batch},
+                                    {"heads_q", p.heads_q}})
+    if (value >= seq_max)
+      return unsupported(
+          text("{} is {}; the Hopper kernels count to 2^29 - 1 in each direction. Split the problem, or use "
+               "target \"cpu\".",
+               name, value));
+  return {};
+}
+
+Result<Dims> choose_dims(const Problem& p) {
+  if (const auto dims = tile_dims(p.dim_qk, p.dim_v)) return *dims;
+  return unsupported(
+      text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use target \"cpu\".", p.dim_qk,
+           p.dim_v));
+}
+
+Result<void> check_tiles(const Problem& p, Tiles tiles, const char* why_invalid) {
+  if (!why_invalid) return {};
+  return unsupported(text("tiles={}x{}s{} cannot be used for {}: {}. Leave tiles out to get the tuned ones.", tiles.q,
+                          tiles.kv, tiles.stages, p.line(), why_invalid));
+}
+
+Mask kernel_mask(const Problem& p) {
+  if (p.window_left != all_keys) return Mask::window;
+  return p.window_right != all_keys ? Mask::causal : Mask::none;
+}
+
+int usable_sms(const Problem& p, const Device& device) {
+  return p.max_sms > 0 ? static_cast<int>(std::min<int64_t>(p.max_sms, device.sms)) : device.sms;
+}
+
+}  // namespace froghopper

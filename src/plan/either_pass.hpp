@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: the steps that planning takes in either pass: what Hopper kernels refuse (either_pass.cpp), the head dims of
+// tiles (tiles.cpp), sections of pairs (order.cpp).
+#pragma once
+#include <string>
+
+#include "src/plan/plan.hpp"
+
+namespace froghopper {
+
+// What a kernel counts in an int: work items. A launch has no more CTAs either.
+constexpr int64_t items_max = (int64_t{1} << 31) - 1;
+
+Failure unsupported(std::string why);
+
+// What no Hopper kernel takes.
+Result<void> check_limits(const Problem&);
+
+// The head dims a kernel exists for that hold the problem's columns: the next larger tile, filled up with zeros.
+std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v);
+Result<Dims> choose_dims(const Problem&);  // or that there are none
+
+// Nothing, or that the tiles cannot be used; why_invalid: of the variant that has them.
+Result<void> check_tiles(const Problem&, Tiles, const char* why_invalid);
+
+// The mask as far as it changes the machine code.
+Mask kernel_mask(const Problem&);
+
+int usable_sms(const Problem&, const Device&);
+
+// How many sections so many pairs make, each with an item for every SM at least.
+int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t items, int sms);
+
+}  // namespace froghopper
