@@ -227,6 +227,26 @@ TEST(Plan, OfTheLargestNumbersHasNoOverflow) {
   EXPECT_EQ(std::get<ForwardStep>(plan->launches.at(0).step).order.section, 1093) << plan->line();
 }
 
+// seq_q bounds the longest of packed sequences and may pass all rows there are; a section holds as many pairs as those
+// rows fill. 2^28 rows of 2^24 heads would be 2^63 bytes.
+TEST(Plan, OfPackedGradientsCountsTheRowsThereAre) {
+  const auto section_of = [](const std::string& line) {
+    const auto problem = Problem::parse(line);
+    EXPECT_TRUE(problem) << problem.failure().text;
+    const auto plan = make_gpu_plan(*problem, h200);
+    EXPECT_TRUE(plan) << plan.failure().text;
+    return std::get<BackwardStep>(plan->launches.at(1).step).order.section;
+  };
+  const std::string heads = "bwd bf16 b1 hq16777216 hkv1024 ";
+  EXPECT_EQ(section_of(heads + "sq268435456 skv1 d256 varlen tq1 tkv1 causal"), 147) << "in 7 sections";
+  EXPECT_EQ(section_of(heads + "sq1 skv1 d256 varlen tq1 tkv1 causal"), 147);
+  const auto few_rows = [](int64_t seq_q) {
+    return text("bwd bf16 b4 hq64 hkv64 sq{} skv4096 d128 varlen tq2000 tkv9000 causal", seq_q);
+  };
+  EXPECT_LT(section_of(few_rows(2000)), 64);
+  EXPECT_EQ(section_of(few_rows(100000)), section_of(few_rows(2000)));
+}
+
 // Their numbers differ, so plans for one are not plans for the other.
 TEST(Device, H100IsNotH200) {
   const Device h100 = known_device("h100");

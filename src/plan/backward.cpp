@@ -39,10 +39,12 @@ int64_t items_at_most(const Problem& p, const BwdVariant& v) {
   return tiles * p.heads_kv;
 }
 
-// Q and grad_o of a pair, and the sums of its grad_q, which all its kv tiles go through.
+// Q and grad_o of a pair, and the sums of its grad_q, which all its kv tiles go through. Packed sequences have no more
+// rows than there are, however large seq_q is; so all pairs have up to 2^49 bytes, 2 KiB a row in 2^31 tiles of 128.
 int64_t pair_bytes(const Problem& p) {
+  const int64_t rows = p.varlen ? std::min(p.seq_q, p.total_q) : p.seq_q;
   const int64_t row_bytes = (p.dim_qk + p.dim_v) * size_of(p.dtype) + p.dim_qk * size_of(Dtype::f32);
-  return p.seq_q * row_bytes * (p.heads_q / p.heads_kv);
+  return rows * row_bytes * (p.heads_q / p.heads_kv);
 }
 
 // How many bytes of pairs go through their kv tiles side by side; 0: one pair.
