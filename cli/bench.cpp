@@ -196,7 +196,9 @@ void bench_command(CLI::App& program, int& exit_code) {
   add_backend_option(*command, options->backend);
   command->add_option("--tiles", options->tiles, "measure these tiles of a GPU's kernel instead of the tuned ones")
       ->type_name("128x80s2");
-  command->add_option("--hints", options->hints, "change the order of a GPU's work items: section=, tail=, late=")
+  command
+      ->add_option("--hints", options->hints,
+                   "change the order of a GPU's work items: section=, and of forward problems tail=, late=")
       ->type_name("'section=16MiB tail=30% late=8'");
   command->add_option("--json", options->json, "append one line a measurement to this file")->type_name("FILE.jsonl");
   command->add_option("--ms", options->effort.ms, "length of a round")

@@ -296,6 +296,30 @@ TEST(Hints, ChangeThePlan) {
   EXPECT_FALSE(make_gpu_plan(*problem, h200, tiles)) << "kv tiles are multiples of 16";
 }
 
+// A hint without effect would be measured as one with it.
+TEST(Hints, OfForwardOrdersAreRefusedForGradients) {
+  const auto problem = Problem::parse("bwd bf16 b4 hq16 hkv16 sq4096 skv4096 d128 causal");
+  ASSERT_TRUE(problem);
+  const auto with = [&](const char* word) {
+    Hints hints;
+    EXPECT_TRUE(hints.read(word));
+    return make_gpu_plan(*problem, h200, hints);
+  };
+  for (const char* const word : {"tail=0%", "tail=30%", "late=0", "late=8"}) {
+    const auto plan = with(word);
+    ASSERT_FALSE(plan) << word;
+    EXPECT_EQ(plan.failure().status, FH_UNSUPPORTED);
+    EXPECT_TRUE(plan.failure().text.starts_with(word)) << plan.failure().text;
+    EXPECT_NE(plan.failure().text.find("Leave " + std::string(word, 4) + " out"), std::string::npos)
+        << plan.failure().text;
+  }
+  for (const char* const word : {"section=64MiB", "tiles=64x128s3"}) {
+    const auto plan = with(word), plain = make_gpu_plan(*problem, h200);
+    ASSERT_TRUE(plan) << plan.failure().text;
+    EXPECT_NE(plan->line(), plain->line()) << word;
+  }
+}
+
 TEST(Workspace, SlicesLieApartAndAligned) {
   Workspace workspace;
   const Slice first = workspace.take(8), second = workspace.take(1000), third = workspace.take(4);

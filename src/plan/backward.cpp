@@ -33,6 +33,20 @@ Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
   return variant;
 }
 
+// A hint that nothing would heed is refused: its user would measure the plan that is made without it.
+Result<void> check_hints(const Hints& hints) {
+  if (hints.tail_percent)
+    return unsupported(
+        text("tail={}% is a hint for forward problems; a backward one holds no kv tiles back for the end. Leave tail "
+             "out; section= changes the order of kv tiles.",
+             *hints.tail_percent));
+  if (hints.late_tiles)
+    return unsupported(
+        text("late={} is a hint for forward problems; a backward one draws every work item late. Leave late out.",
+             *hints.late_tiles));
+  return {};
+}
+
 // kv tiles over all sequences and key heads; for packed sequences the most there can be.
 int64_t items_at_most(const Problem& p, const BwdVariant& v) {
   const int64_t tiles = p.varlen ? p.total_kv / v.tiles.kv + p.batch : p.batch * ceil_div(p.seq_kv, v.tiles.kv);
@@ -94,6 +108,7 @@ void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {
 
 Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
+  if (auto ok = check_hints(hints); !ok) return ok.failure();
   const auto variant = choose_variant(p, hints);
   if (!variant) return variant.failure();
   const BwdVariant& v = *variant;
