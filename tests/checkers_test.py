@@ -103,6 +103,22 @@ class Style(unittest.TestCase):
             with self.subTest(words):
                 self.assertIn(words, " ".join(style("src/plan/a.cpp", source)))
 
+    def test_a_kernels_banner_has_its_cast(self):
+        def kernel(sections):
+            banner = "".join(f"// {section} something\n" for section in sections)
+            return LICENCE + banner + "#pragma once\n"
+        cast = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared")
+        for path in ("fwd/forward.cuh", "fwd/forward_fp8.cuh", "bwd/backward.cuh", "bwd/wide.cuh"):
+            self.assertEqual(style("device/" + path, kernel(cast)), [], path)
+            for missing in cast:
+                wrong = style("device/" + path, kernel(section for section in cast if section != missing))
+                self.assertEqual(len(wrong), 1, (path, missing))
+                self.assertIn(f"has the section {missing}:", wrong[0])
+        for path in ("bwd/delta.cuh", "bwd/grad_q.cuh"):
+            self.assertEqual(style("device/" + path, kernel(("Work", "Shared"))), [], path)
+            self.assertEqual(len(style("device/" + path, kernel(()))), 2, path)
+        self.assertEqual(style("device/bwd/weights.cuh", kernel(())), [], "a part of kernels is none")
+
     def test_what_is_a_banner(self):
         c, script = "// SPDX-License-Identifier: Apache-2.0\n", "# SPDX-License-Identifier: Apache-2.0\n"
         for path, source in (

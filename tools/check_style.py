@@ -22,7 +22,11 @@ FOREIGN = ("LICENSE", "data/", "tests/broken/", "bench/results/")
 UNFINISHED = re.compile("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")))
 OWN_MACHINE = re.compile(r"(?<![\w.$}])/(work|home|opt|Users)/\w")
 CODE_IN_COMMENT = re.compile(r"^\s*// ?[\w.>*&:<\[\]-]+\s*(=[^=]|\(.*\)).*;\s*$")
-CAST_LIST = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared")  # a kernel file's banner says all of these
+# What a kernel file's banner says, in sections of these names; a kernel whose threads all do the same has no roles.
+WITH_ROLES, OF_LIKE_THREADS = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared"), ("Work", "Shared")
+CASTS = {re.compile(r"device/fwd/forward\w*\.cuh"): WITH_ROLES,
+         re.compile(r"device/bwd/(backward|wide)\w*\.cuh"): WITH_ROLES,
+         re.compile(r"device/bwd/(delta|grad_q)\.cuh"): OF_LIKE_THREADS}
 
 
 def is_code(path, source):
@@ -74,11 +78,11 @@ def banner_problems(path, lines):
         yield 2, "right after the licence line comes a comment that says in a sentence what the file is for"
     if tree.generated(path) and "Do not edit" not in banner:
         yield 2, "a generated file says who made it, and 'Do not edit'"
-    if path.parent.as_posix() == "device/fwd" and path.name.startswith("forward"):
-        opening = "\n".join(lines[:80])
-        for section in CAST_LIST:
-            if not re.search(rf"^//\s+{section}\b", opening, re.MULTILINE):
-                yield 1, f"a kernel's banner has the section {section}: {', '.join(CAST_LIST)}"
+    for files, cast in CASTS.items():
+        if not files.fullmatch(path.as_posix()): continue
+        for section in cast:
+            if not any(line.startswith(f"// {section} ") for line in lines[:80]):
+                yield 1, f"a kernel's banner has the section {section}: {', '.join(cast)}"
 
 
 def problems_of(path, source):
