@@ -9,6 +9,7 @@
 
 #include "src/cpu/cpu.hpp"
 #include "tests/support/case_lines.hpp"
+#include "tests/support/on_hopper.hpp"
 
 namespace froghopper::check {
 namespace {
@@ -44,25 +45,27 @@ TEST_P(Backward, on_cpu) {
   EXPECT_TRUE(out->passed) << test::describe(case_, *out);
 }
 
-TEST_P(Backward, on_hopper) {
-  if (const auto here = hopper_is_here(); !here) GTEST_SKIP() << here.failure().text;
-  const auto out = check_case(case_, Backend::hopper);
-  if (!out && out.failure().status == FH_UNSUPPORTED) GTEST_SKIP() << out.failure().text;
-  // Refused, and nothing was written, which check_case has looked at.
-  if (case_.only == "cpu") {
-    ASSERT_FALSE(out) << "strides that are no multiples of 16 bytes are refused";
-    EXPECT_EQ(out.failure().status, FH_INVALID_TENSOR) << out.failure().text;
-    return;
-  }
-  // What is no preset is compiled at run time, by a compiler that not every machine has.
-  const bool no_compiler = !out && out.failure().text.find("no usable libnvrtc") != std::string::npos;
-  if (no_compiler) GTEST_SKIP() << out.failure().text;
-  ASSERT_TRUE(out) << case_.line() << "\n" << out.failure().text;
-  EXPECT_TRUE(out->passed) << test::describe(case_, *out);
-}
+TEST_P(Backward, on_hopper) { test::expect_right_on_hopper(case_); }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Backward, testing::ValuesIn(test::case_lines(/*backward=*/true)),
                          [](const auto& info) { return info.param.name; });
+
+// What a GPU refuses is refused for its type, not skipped unseen.
+TEST(BackwardCases, are_planned_for_a_hopper_gpu_but_for_fp32) {
+  for (const Line& line : test::case_lines(/*backward=*/true)) {
+    const auto parsed = parse_case(line.text);
+    ASSERT_TRUE(parsed) << line.text << "\n" << parsed.failure().text;
+    Problem p = parsed->problem;
+    p.op = FH_BACKWARD;
+    const auto plan = make_gpu_plan(p, known_device("h200"));
+    if (p.dtype == Dtype::f32) {
+      ASSERT_FALSE(plan) << line.name;
+      EXPECT_TRUE(plan.failure().text.starts_with("dtype is f32;")) << plan.failure().text;
+    } else {
+      EXPECT_TRUE(plan) << line.name << ": " << plan.failure().text;
+    }
+  }
+}
 
 // The list covers what it promises; a line that is deleted by accident is missed here.
 TEST(BackwardCases, have_every_length_that_tiles_begin_or_end_at) {

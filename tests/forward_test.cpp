@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "tests/support/case_lines.hpp"
+#include "tests/support/on_hopper.hpp"
 
 namespace froghopper::check {
 namespace {
@@ -31,22 +32,7 @@ TEST_P(Forward, on_cpu) {
   EXPECT_TRUE(out->passed) << test::describe(case_, *out);
 }
 
-TEST_P(Forward, on_hopper) {
-  if (const auto here = hopper_is_here(); !here) GTEST_SKIP() << here.failure().text;
-  const auto out = check_case(case_, Backend::hopper);
-  // Refused, and nothing was written, which check_case has looked at.
-  const bool f32 = case_.problem.dtype == Dtype::f32, unaligned = case_.only == "cpu";
-  if (f32 || unaligned) {
-    ASSERT_FALSE(out) << "fp32 and strides that are no multiples of 16 bytes are refused";
-    EXPECT_EQ(out.failure().status, f32 ? FH_UNSUPPORTED : FH_INVALID_TENSOR) << out.failure().text;
-    return;
-  }
-  // What is no preset is compiled at run time, by a compiler that not every machine has.
-  const bool no_compiler = !out && out.failure().text.find("no usable libnvrtc") != std::string::npos;
-  if (no_compiler) GTEST_SKIP() << out.failure().text;
-  ASSERT_TRUE(out) << GetParam().text << "\n" << out.failure().text;
-  EXPECT_TRUE(out->passed) << test::describe(case_, *out);
-}
+TEST_P(Forward, on_hopper) { test::expect_right_on_hopper(case_); }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Forward, testing::ValuesIn(test::case_lines(/*backward=*/false)),
                          [](const auto& info) { return info.param.name; });

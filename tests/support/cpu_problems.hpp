@@ -49,6 +49,20 @@ inline void run(const HandMade& t) {
   ASSERT_TRUE(done) << done.failure().text;
 }
 
+// Two packed sequences whose places among the keys fall. see: looks at what must not have been written.
+inline void expect_falling_lengths_refused(Problem p, const std::function<void(const HandMade&)>& see) {
+  p.varlen = true;
+  p.batch = 2;
+  p.total_q = p.total_kv = 6;
+  HandMade t(p, {{0, 3, 6}, {0, 3, 6}, {}, {}});
+  const std::vector<int32_t> falling{0, 4, 2};
+  t.views.cu_seqlens_kv.data = const_cast<int32_t*>(falling.data());
+  const Result<void> done = run_here(t);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.failure().status, FH_INVALID_TENSOR);
+  see(t);
+}
+
 inline double largest_error(const std::vector<double>& exact, const std::function<double(size_t)>& got) {
   double error = 0;
   for (size_t i = 0; i < exact.size(); ++i) {
