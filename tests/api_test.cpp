@@ -391,7 +391,7 @@ TEST(api, explain_gives_reasons) {
 TEST(api, names) {
   EXPECT_STREQ(fh_status_name(FH_OK), "FH_OK");
   EXPECT_STREQ(fh_status_name(FH_INTERNAL), "FH_INTERNAL");
-  EXPECT_STREQ(fh_version(), "0.2.0");
+  EXPECT_STREQ(fh_version(), "0.3.0");
 }
 
 }  // namespace

@@ -204,7 +204,7 @@ FH_API const char* fh_explain(const fh_problem* problem, const char* target);
 
 FH_API const char* fh_last_error(void); /* of this thread; valid until its next failing call; "" before the first */
 FH_API const char* fh_status_name(fh_status status);
-FH_API const char* fh_version(void); /* "0.2.0" */
+FH_API const char* fh_version(void); /* "0.3.0" */
 
 /* What the library does (plans made, kernels compiled), one line a message, to your function; NULL turns it off.
  * Your function may be called from any thread, also from several at once. When fh_set_log returns, the function that

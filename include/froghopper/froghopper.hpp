@@ -19,7 +19,7 @@
 
 namespace froghopper {
 // The version is part of every symbol's name: programs made with different headers do not mix these types up.
-inline namespace v0_2 {
+inline namespace v0_3 {
 
 class Error : public std::runtime_error {
  public:
@@ -194,6 +194,6 @@ inline std::string explain(const Problem& problem, const char* target = nullptr)
   return fh_explain(&p, target);
 }
 
-}  // namespace v0_2
+}  // namespace v0_3
 }  // namespace froghopper
 #endif  // FROGHOPPER_FROGHOPPER_HPP_
