@@ -21,7 +21,8 @@ def main(tool, *arguments):
         print(f"Skipped\nthe Python package is checked with {module}, which is not installed\n\n")
         return 77
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
-    if tool == "mypy": command = ["mypy", "--strict", "--cache-dir", os.devnull, "python/froghopper"]
+    if tool == "mypy":
+        command = ["mypy", "--config-file", "python/mypy.ini", "--cache-dir", os.devnull, "python/froghopper"]
     else:
         environment["FROGHOPPER_LIBRARY"] = str(pathlib.Path(arguments[0]).resolve())
         command = ["pytest", "-q", "-p", "no:cacheprovider", "-rs", "python/tests", *arguments[1:]]

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of PyTorch -> Call: what the operators of _torch_ops.py do on the CPU and on a GPU.
+
+What is computed, and how tensors lie, is checked when it is met first and then found by a key that has everything but
+addresses. On a GPU nothing waits, nothing is read on the host, and memory comes from PyTorch's allocator on the current
+stream of the tensors' GPU.
+"""
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from froghopper._call import (Call, Packed, Shape, Strides, cached, check_rank, check_shapes, describe,
+                              element_strides, plan_of)
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+
+LOOK = -1  # as max_seqlen: find the longest sequence. On the CPU alone
+DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+BYTES = 16  # where rows begin on a GPU, at multiples of that
+_forward: dict[Hashable, "Ready"] = {}
+_backward: dict[Hashable, "Ready"] = {}
+
+
+class Inputs(NamedTuple):
+    """What both operators read, under the names that users know."""
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    sink: Tensor | None
+    cu_seqlens_q: Tensor | None
+    cu_seqlens_kv: Tensor | None
+    seqused_q: Tensor | None
+    seqused_kv: Tensor | None
+
+
+class Options(NamedTuple):
+    """What both operators are told; max_seqlen is LOOK where nobody said, scale 0 for 1/sqrt(dim)."""
+    max_seqlen_q: int
+    max_seqlen_kv: int
+    causal: bool
+    window_left: int
+    window_right: int
+    softcap: float
+    scale: float
+    top_left: bool
+    deterministic: bool
+    max_sms: int
+
+
+class Ready(NamedTuple):
+    """A Call, and what to make for it. copied: which of the tensors that are read are copied first. gpu: its
+    index, -1 for the CPU."""
+    call: Call
+    o_shape: Shape
+    lse_shape: Shape
+    copied: tuple[bool, ...]
+    gpu: int
+    workspace_bytes: int
+
+
+def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, cu_seqlens_q: Tensor | None,
+            cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None, max_seqlen_q: int,
+            max_seqlen_kv: int, causal: bool, window_left: int, window_right: int, softcap: float, scale: float,
+            top_left: bool, deterministic: bool, max_sms: int, with_lse: bool,
+            with_grad: bool = False) -> tuple[Tensor, Tensor]:
+    """(o, lse), lse [0] unless with_lse. with_grad: refuse also what has no gradients."""
+    if cu_seqlens_q is not None:
+        max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
+    options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
+               max_sms)
+    key = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
+           v.device, kind(sink), kind(cu_seqlens_q), kind(cu_seqlens_kv), kind(seqused_q), kind(seqused_kv), kind(out),
+           options, with_grad)
+    ready = _forward.get(key)
+    if ready is None:
+        inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+        ready = cached(_forward, key, lambda: ready_forward(inputs, out, Options(*options), with_grad))
+    index, copied = ready.gpu, ready.copied
+    if copied:
+        if copied[0]: q = dense_copy(q)
+        if copied[1]: k = dense_copy(k)
+        if copied[2]: v = dense_copy(v)
+    at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    if index >= 0 and (at_q | at_k | at_v) % BYTES: return forward_aligned(
+        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, *options, with_lse, with_grad)
+    o = q.new_empty(ready.o_shape) if out is None else out
+    lse = q.new_empty(ready.lse_shape if with_lse else (0,), dtype=torch.float32)
+    workspace = q.new_empty(ready.workspace_bytes, dtype=torch.uint8) if ready.workspace_bytes else None
+    ready.call.forward(
+        at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), address(cu_seqlens_q), address(cu_seqlens_kv),
+        address(seqused_q), address(seqused_kv), address(sink), address(workspace),
+        stream_of(index) if index >= 0 else None)
+    return o, lse
+
+
+def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """The same after copies of what does not begin at a multiple of 16 bytes."""
+    q, k, v = (dense_copy(x) if x.data_ptr() % BYTES else x for x in (q, k, v))
+    return forward(out, q, k, v, *rest)
+
+
+def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
+             sink: Tensor | None, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None,
+             seqused_kv: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int,
+             window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool,
+             max_sms: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v and sink, the last [0] where there is no sink."""
+    if cu_seqlens_q is not None:
+        max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
+    options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
+               max_sms)
+    inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+    key = (*map(kind, inputs), kind(o), kind(grad_o), kind(lse), kind(grad_lse), options)
+    ready = _backward.get(key)
+    if ready is None:
+        given = inputs
+        ready = cached(_backward, key, lambda: ready_backward(given, o, lse, grad_o, grad_lse, Options(*options)))
+    index, read = ready.gpu, [q, k, v, o, grad_o]
+    if ready.copied: read = [dense_copy(x) if copy else x for x, copy in zip(read, ready.copied)]
+    at_q, at_k, at_v, at_o, at_grad_o = (x.data_ptr() for x in read)
+    if index >= 0 and (at_q | at_k | at_v | at_o | at_grad_o) % BYTES:
+        q, k, v, o, grad_o = (dense_copy(x) if x.data_ptr() % BYTES else x for x in read)
+        return backward(grad_o, grad_lse, q, k, v, o, lse, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv,
+                        *options)
+    grads = [q.new_empty(x.shape) for x in (q, k, v)]
+    grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
+    if grad_lse is not None and not grad_lse.is_contiguous(): grad_lse = grad_lse.contiguous()
+    workspace = q.new_empty(ready.workspace_bytes, dtype=torch.uint8) if ready.workspace_bytes else None
+    ready.call.backward(
+        at_q, at_k, at_v, at_o, lse.data_ptr(), address(cu_seqlens_q), address(cu_seqlens_kv), address(seqused_q),
+        address(seqused_kv), address(sink), at_grad_o, grads[0].data_ptr(), grads[1].data_ptr(), grads[2].data_ptr(),
+        address(grad_lse), address(grad_sink) if sink is not None else 0, address(workspace),
+        stream_of(index) if index >= 0 else None)
+    return grads[0], grads[1], grads[2], grad_sink
+
+
+def kind(x: Tensor | None) -> Hashable:
+    """Everything of a tensor but its address."""
+    return None if x is None else (x.shape, x.stride(), x.dtype, x.device)
+
+
+def address(x: Tensor | None) -> int: return 0 if x is None else x.data_ptr()
+
+
+def public_stream_of(gpu: int) -> int: return int(torch.cuda.current_stream(gpu).cuda_stream)
+
+
+# The current stream of that GPU, as the library takes it; PyTorch's compiled code has it without an object around it.
+stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", public_stream_of)
+
+
+def dense_copy(x: Tensor) -> Tensor: return x.clone(memory_format=torch.contiguous_format)
+
+
+def longest(begins: Tensor | None, given: int) -> int:
+    """Rows of the longest sequence: what is given, or what cu_seqlens say that lie in host memory."""
+    if given != LOOK or begins is None or begins.device.type != "cpu": return given
+    ends = begins.tolist()
+    return max((after - before for before, after in zip(ends, ends[1:])), default=0) if begins.ndim == 1 else 0
+
+
+def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_grad: bool) -> Ready:
+    check(inputs, options)
+    q, k, v = inputs[:3]
+    o_shape, lse_shape = shapes_of(q.shape, v.shape)
+    if out is not None: check_like("out", out, q, o_shape)
+    problem = problem_of(inputs, options, backward=False)
+    index, target = target_of(q)
+    if with_grad: plan_of(problem_of(inputs, options, backward=True), target)
+    copied = tuple(must_copy(x, index >= 0) for x in inputs[:3])
+    plan = plan_of(problem, target)
+    of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
+    strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
+    return Ready(Call(plan, [*strides, of_o]), o_shape, lse_shape, copied if any(copied) else (), index,
+                 plan.workspace_bytes)
+
+
+def ready_backward(inputs: Inputs, o: Tensor, lse: Tensor, grad_o: Tensor, grad_lse: Tensor | None,
+                   options: Options) -> Ready:
+    check(inputs, options)
+    q, k, v = inputs[:3]
+    o_shape, lse_shape = shapes_of(q.shape, v.shape)
+    for name, x in (("o", o), ("grad_o", grad_o)): check_like(name, x, q, o_shape)
+    for name, maybe in (("lse", lse), ("grad_lse", grad_lse)):
+        if maybe is not None: check_side(name, maybe, q, torch.float32, lse_shape)
+    if not lse.is_contiguous(): raise InvalidTensor("lse is not contiguous; it is as forward gave it. Copy it first.")
+    index, target = target_of(q)
+    plan = plan_of(problem_of(inputs, options, backward=True), target)
+    read = (q, k, v, o, grad_o)
+    copied = tuple(must_copy(x, index >= 0) for x in read)
+    strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip(read, copied)]
+    call = Call(plan, [*strides, *(dense_strides(x.shape) for x in (q, k, v))])
+    return Ready(call, o_shape, lse_shape, copied if any(copied) else (), index, plan.workspace_bytes)
+
+
+def check(inputs: Inputs, options: Options) -> None:
+    """Types, devices, shapes and lengths of everything that is read; for tensors without memory too."""
+    q, k, v, sink, begins_q, begins_kv, used_q, used_kv = inputs
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_place(name, x, q)
+        if x.dtype != q.dtype:
+            raise InvalidType(f"{name} is {name_of(x.dtype)} and q is {name_of(q.dtype)}; they have the same type. "
+                              "Convert one.")
+    if q.dtype not in DTYPES:
+        raise InvalidType(f"q, k and v are {name_of(q.dtype)}; they can be {', '.join(DTYPES.values())}. Convert them.")
+    for name, x in (("q", q), ("k", k), ("v", v)): check_rank(name, x.shape, begins_q is not None)
+    check_shapes(q.shape, k.shape, v.shape)
+    if sink is not None: check_side("sink", sink, q, torch.float32, q.shape[-2:-1])
+    batch = q.shape[0]
+    if begins_q is not None and begins_kv is not None:
+        check_lengths("cu_seqlens_q", begins_q, q)
+        check_lengths("cu_seqlens_kv", begins_kv, q)
+        if not begins_q.shape[0] == begins_kv.shape[0] >= 1:
+            raise InvalidProblem(f"cu_seqlens_q has {begins_q.shape[0]} numbers and cu_seqlens_kv {begins_kv.shape[0]};"
+                                 " both have one more than there are sequences. Make them equally long.")
+        batch = begins_q.shape[0] - 1
+        for name, x, given in (("q", begins_q, options.max_seqlen_q), ("kv", begins_kv, options.max_seqlen_kv)):
+            if given == LOOK and x.device.type not in ("cpu", "meta"):
+                raise InvalidProblem(f"max_seqlen_{name} is not given and cu_seqlens_{name} is on {x.device}; nothing "
+                                     "is read back from there. Give an upper bound on the longest sequence.")
+    for name, maybe in (("seqused_q", used_q), ("seqused_kv", used_kv)):
+        if maybe is None: continue
+        check_lengths(name, maybe, q)
+        if maybe.shape[0] != batch:
+            raise InvalidProblem(f"{name} has {maybe.shape[0]} numbers and there are {batch} sequences; it has one for "
+                                 f"each. Give it {batch}.")
+
+
+def problem_of(inputs: Inputs, options: Options, backward: bool) -> Any:
+    q, k, v, sink, begins_q, _, used_q, used_kv = inputs
+    packed = None
+    if begins_q is not None: packed = Packed(begins_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
+    return describe(q.shape, k.shape, v.shape, DTYPES[q.dtype], backward=backward, causal=options.causal,
+                    window=(options.window_left, options.window_right), softcap=options.softcap,
+                    scale=options.scale or None, align="top_left" if options.top_left else "bottom_right",
+                    sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
+                    deterministic=backward and options.deterministic, max_sms=options.max_sms)
+
+
+def check_place(name: str, x: Tensor, q: Tensor) -> None:
+    """On the device of q, with memory of its own kind."""
+    if x.layout != torch.strided:
+        raise InvalidType(f"{name} is {x.layout}; tensors are dense. Use {name}.to_dense().")
+    if x.device != q.device:
+        raise InvalidTensor(f"{name} is on {x.device} and q on {q.device}; all tensors are on one device. Move one.")
+
+
+def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
+    """A tensor of the type of q."""
+    check_place(name, x, q)
+    if x.dtype != q.dtype:
+        raise InvalidType(f"{name} is {name_of(x.dtype)} and q is {name_of(q.dtype)}; they have the same type. "
+                          "Convert one.")
+    check_shape(name, x, shape)
+
+
+def check_side(name: str, x: Tensor, q: Tensor, dtype: torch.dtype, shape: Shape) -> None:
+    check_place(name, x, q)
+    if x.dtype != dtype:
+        raise InvalidType(f"{name} is {name_of(x.dtype)}; it is {name_of(dtype)}. Convert it.")
+    check_shape(name, x, shape)
+    if name == "sink" and not x.is_contiguous():
+        raise InvalidTensor("sink is not contiguous; it is dense. Use sink.contiguous().")
+
+
+def check_shape(name: str, x: Tensor, shape: Shape) -> None:
+    if tuple(x.shape) != tuple(shape):
+        raise InvalidTensor(f"{name} has the shape {list(x.shape)}; it must be {list(shape)}. Reshape it.")
+
+
+def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
+    check_place(name, x, q)
+    if x.dtype != torch.int32 or x.ndim != 1:
+        raise InvalidType(f"{name} is {name_of(x.dtype)} with the shape {list(x.shape)}; it is a list of int32. "
+                          "Convert it.")
+    if not x.is_contiguous(): raise InvalidTensor(f"{name} is not contiguous; it is dense. Use {name}.contiguous().")
+
+
+def name_of(dtype: torch.dtype) -> str: return str(dtype).removeprefix("torch.")
+
+
+def target_of(q: Tensor) -> tuple[int, str]:
+    """(index of the GPU or -1, target)."""
+    if q.device.type == "cpu": return -1, "cpu"
+    if torch.version.hip is not None:
+        raise InvalidTensor(f"q is on {q.device}, a GPU of AMD; froghopper computes on NVIDIA Hopper GPUs and on the "
+                            "CPU. Use q.cpu().")
+    return q.get_device(), f"hopper:{q.get_device()}"
+
+
+def must_copy(x: Tensor, on_gpu: bool) -> bool:
+    """Its columns do not lie side by side, or its strides are none that the GPU's copy engine takes."""
+    if x.numel() == 0: return False
+    if x.shape[-1] > 1 and x.stride(-1) != 1: return True
+    per_row = BYTES // x.element_size()
+    return on_gpu and any(stride % per_row for stride, extent in zip(x.stride()[:-1], x.shape) if extent > 1)
+
+
+def strides_of(x: Tensor) -> Strides:
+    return (0, x.stride(0), x.stride(1)) if x.ndim == 3 else (x.stride(0), x.stride(1), x.stride(2))
+
+
+def dense_strides(shape: Shape) -> Strides:
+    return 0 if len(shape) == 3 else shape[-3] * shape[-2] * shape[-1], shape[-2] * shape[-1], shape[-1]
+
+
+def shapes_of(q: Shape, v: Shape) -> tuple[Shape, Shape]:
+    """Of o and of lse."""
+    return (*q[:-1], v[-1]), ((q[1], q[0]) if len(q) == 3 else (q[0], q[2], q[1]))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of froghopper in PyTorch: schemas, and what they do on the CPU, on a GPU, without memory (meta and
+fake tensors), for autograd and under vmap.
+
+    froghopper::forward        o and lse
+    froghopper::forward_out    the same into a tensor that is there; without gradients
+    froghopper::backward       gradients of q, k, v and sink; without gradients of its own
+
+They are made with torch.library.Library, whose calls cost the host less than those of torch.library.custom_op. All
+arguments are given in order; none has a default. froghopper/torch.py is how they are called.
+"""
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from froghopper import _torch_calls as calls
+from froghopper._errors import Unsupported
+
+INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
+          "Tensor? seqused_q, Tensor? seqused_kv")
+OPTIONS = ("SymInt max_seqlen_q, SymInt max_seqlen_kv, bool causal, SymInt window_left, SymInt window_right, "
+           "float softcap, float scale, bool top_left, bool deterministic, SymInt max_sms")
+FIRST_OPTION, OPTION_COUNT = len(calls.Inputs._fields), len(calls.Options._fields)
+
+Library: Any = torch.library.Library  # has no types
+_library = Library("froghopper", "DEF")
+_library.define(f"forward({INPUTS.format('')}, {OPTIONS}, bool with_lse, bool with_grad) -> (Tensor, Tensor)")
+_library.define(f"forward_out(Tensor(a!) out, {INPUTS.format('')}, {OPTIONS}, bool with_lse) -> Tensor")
+_library.define(f"backward(Tensor grad_o, Tensor? grad_lse, {INPUTS.format('Tensor o, Tensor lse, ')}, {OPTIONS}) -> "
+                "(Tensor, Tensor, Tensor, Tensor)")
+forward_op = torch.ops.froghopper.forward.default
+forward_out_op = torch.ops.froghopper.forward_out.default
+backward_op = torch.ops.froghopper.backward.default
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return calls.forward(None, q, k, v, *rest)
+
+
+def forward_out(out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    _, lse = calls.forward(out, q, k, v, *rest)
+    torch.autograd.graph.increment_version(out)
+    return lse
+
+
+def fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    check_known((q, k, v, *rest))
+    o, lse = calls.shapes_of(q.shape, v.shape)
+    return q.new_empty(o), q.new_empty(lse if rest[-2] else (0,), dtype=torch.float32)
+
+
+def fake_forward_out(out: Tensor, *arguments: Any) -> Tensor:
+    check_known(arguments)
+    _, lse = calls.shapes_of(arguments[0].shape, arguments[2].shape)
+    return out.new_empty(lse if arguments[-1] else (0,), dtype=torch.float32)
+
+
+def fake_backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
+                  sink: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    of_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
+    return q.new_empty(q.shape), q.new_empty(k.shape), q.new_empty(v.shape), of_sink
+
+
+def check_known(arguments: tuple[Any, ...]) -> None:
+    """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
+    inputs, options = arguments[:FIRST_OPTION], arguments[FIRST_OPTION:][:OPTION_COUNT]
+    extents = [extent for x in inputs if x is not None for extent in x.shape]
+    if all(type(number) is not torch.SymInt for number in (*extents, *options)):
+        calls.check(calls.Inputs(*inputs), calls.Options(*options))
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """For the backward pass: what was read, and what came of it."""
+    if not inputs[-2]:
+        raise Unsupported("with_lse is False and q, k, v or sink requires a gradient; the backward pass reads lse. "
+                          "Call with with_lse.")
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:FIRST_OPTION])
+    ctx.options = inputs[FIRST_OPTION:FIRST_OPTION + OPTION_COUNT]
+
+
+def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    nothing = [None] * (FIRST_OPTION - 4 + OPTION_COUNT + 2)
+    if grad_o is None and grad_lse is None: return None, None, None, None, *nothing
+    q, k, v, o, lse, sink, *lengths = ctx.saved_tensors
+    if grad_o is None: grad_o = torch.zeros_like(o)
+    of_q, of_k, of_v, of_sink = backward_op(grad_o, grad_lse, q, k, v, o, lse, sink, *lengths, *ctx.options)
+    return of_q, of_k, of_v, None if sink is None else of_sink, *nothing
+
+
+def second(ctx: Any, *grads: Any) -> Any:
+    raise Unsupported("the gradient of a gradient of attention is asked for; froghopper has first derivatives alone. "
+                      "Use torch.nn.functional.scaled_dot_product_attention with SDPBackend.MATH for it.")
+
+
+def vmap_forward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+    """Another batch dimension is part of the batch."""
+    folded, batch = fold(info, in_dims, arguments, range(3))
+    o, lse = forward_op(*folded)
+    outputs = unfold(info, o, batch), unfold(info, lse, batch) if arguments[-2] else lse
+    return outputs, (0, 0 if arguments[-2] else None)
+
+
+def vmap_backward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+    if arguments[7] is not None:
+        raise Unsupported("the gradient of sink is asked for under vmap; one call adds it up over all of the batch. "
+                          "Call without vmap.")
+    folded, batch = fold(info, in_dims, arguments, range(7))
+    *grads, of_sink = backward_op(*folded)
+    return (*(unfold(info, x, batch) for x in grads), of_sink), (0, 0, 0, None)
+
+
+def fold(info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...], dense: range) -> tuple[list[Any], int]:
+    """(arguments with the mapped dimension as part of the batch, the batch before). dense: which have a batch."""
+    names = [argument.name for argument in (forward_op if len(dense) == 3 else backward_op)._schema.arguments]
+    folded, batch = list(arguments), 0
+    for at, (name, x) in enumerate(zip(names, arguments)):
+        if not isinstance(x, Tensor): continue
+        if name.startswith("cu_seqlens") or (name == "sink" and in_dims[at] is not None):
+            raise Unsupported(f"{name} is given under vmap, which maps over dense q, k and v alone. Call without vmap.")
+        if name == "sink": continue
+        moved = x.unsqueeze(0).expand(info.batch_size, *x.shape) if in_dims[at] is None else x.movedim(in_dims[at], 0)
+        folded[at], batch = moved.flatten(0, 1), moved.shape[1]
+    return folded, batch
+
+
+def unfold(info: Any, x: Tensor, batch: int) -> Tensor: return x.reshape(info.batch_size, batch, *x.shape[1:])
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("forward", forward, _device)
+    _library.impl("forward_out", forward_out, _device)
+    _library.impl("backward", calls.backward, _device)
+torch.library.register_fake("froghopper::forward", fake_forward, lib=_library)
+torch.library.register_fake("froghopper::forward_out", fake_forward_out, lib=_library)
+torch.library.register_fake("froghopper::backward", fake_backward, lib=_library)
+torch.library.register_autograd("froghopper::forward", gradients, setup_context=keep, lib=_library)
+torch.library.register_autograd("froghopper::backward", second, lib=_library)
+torch.library.register_vmap("froghopper::forward", vmap_forward, lib=_library)
+torch.library.register_vmap("froghopper::backward", vmap_backward, lib=_library)

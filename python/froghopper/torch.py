@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of PyTorch tensors, forward and backward, on Hopper GPUs and on the CPU.
+
+    from froghopper.torch import attention
+    o = attention(q, k, v, causal=True)                                 [batch, seq, heads, dim]
+    o.sum().backward()
+
+It works under autograd, torch.compile (fullgraph, dynamic shapes), torch.export, autocast, activation checkpointing
+and torch.func.vmap, may be captured in CUDA graphs, and runs on the current stream of the tensors' GPU, whatever the
+current device. Nothing waits for a GPU, and no tensor of a GPU is read on the host. On a GPU the first call of a new
+problem makes its plan, which may load a kernel: call once before a capture.
+
+Copies: none where the columns of q, k, v and gradients lie side by side (the last stride is 1) and, on a GPU, rows
+begin at multiples of 16 bytes (other strides are multiples of 8 elements); else the tensor is copied, once in each pass
+that reads it. out is never copied.
+
+There are no second derivatives, no forward-mode derivatives, no dropout and no masks but causal ones and windows.
+"""
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from froghopper import _torch_ops as ops
+from froghopper._call import ALIGNS, Window, check_window, flag, number, whole_number
+from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._torch_calls import LOOK
+
+__all__ = ["attention", "scaled_dot_product_attention"]
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Tensor | None = ..., cu_seqlens_q: Tensor | None = ...,
+              cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ...) -> Tensor: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Tensor | None = ..., cu_seqlens_q: Tensor | None = ...,
+              cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ...) -> tuple[Tensor, Tensor]: ...
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
+              softcap: float = 0.0, scale: float | None = None, sink: Tensor | None = None,
+              cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
+              max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
+              seqused_kv: Tensor | None = None, align: str = "bottom_right", return_lse: bool = False,
+              deterministic: bool = False, out: Tensor | None = None,
+              max_sms: int = 0) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
+
+    q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
+    k, v           [batch, seq_kv, heads_kv, dim], packed [total_kv, heads_kv, dim]; heads_kv divides heads_q, and v may
+                   have its own dim
+    causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
+    window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
+    softcap        scores become softcap tanh(score / softcap); 0 for none
+    scale          of q k^T; None for 1/sqrt(dim)
+    sink           [heads_q] float32: one more logit a head, in the denominator alone
+    cu_seqlens_*   [batch + 1] int32: rows where each packed sequence begins, and the end; both or none
+    max_seqlen_*   packed: an upper bound on the longest sequence; None looks, on the CPU alone
+    seqused_*      [batch] int32: how many rows of a sequence count
+    return_lse     also the logarithm of the softmax's denominator
+    deterministic  gradients are the same bits in every run, also after torch.use_deterministic_algorithms(True); o
+                   always is
+    out            where the result goes, and what is returned then; without gradients
+    max_sms        SMs or threads it may use; 0 for all
+
+    Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
+    [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too. A row that sees no
+    key has o = 0 and lse = -inf, or the sink. Under autocast q, k and v are cast to its type, as by PyTorch's attention
+    itself. Raises TypeError for arguments of a wrong kind, ValueError for shapes, options, devices and memory that do
+    not fit, NotImplementedError for what nothing computes, RuntimeError from GPUs; `out` is unwritten then.
+    docs/1-math.md and docs/8-backward.md have the mathematics and the bounds.
+    """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+    if causal is not True and causal is not False: causal = plain(flag, "causal", causal)
+    left, right = (-1, -1) if window is None else check_window(window)
+    if type(softcap) is not float: softcap = plain(number, "softcap", softcap)
+    if scale is None: scale = 0.0
+    elif (scale := plain(number, "scale", scale)) == 0:
+        raise InvalidProblem("scale is 0, which makes all keys alike. Use None for 1/sqrt(dim).")
+    if align not in ALIGNS:
+        raise InvalidProblem(f"align is {align!r}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
+    if return_lse is not True and return_lse is not False: return_lse = plain(flag, "return_lse", return_lse)
+    if type(max_sms) is not int: max_sms = whole_number("max_sms", max_sms)
+    if deterministic is not True: deterministic = decided(deterministic)
+    if sink is not None: check_tensor("sink", sink)
+    if seqused_q is not None: check_tensor("seqused_q", seqused_q)
+    if seqused_kv is not None: check_tensor("seqused_kv", seqused_kv)
+    bound_q = bound_kv = LOOK
+    if cu_seqlens_q is not None or cu_seqlens_kv is not None:
+        check_packed(cu_seqlens_q, cu_seqlens_kv)
+        bound_q, bound_kv = bound_of("max_seqlen_q", max_seqlen_q), bound_of("max_seqlen_kv", max_seqlen_kv)
+    elif max_seqlen_q is not None or max_seqlen_kv is not None:
+        raise InvalidProblem("max_seqlen_q or max_seqlen_kv is given without cu_seqlens; only packed sequences have a "
+                             "longest one. Leave them out.")
+    if torch.is_autocast_enabled(q.device.type): q, k, v = autocast(q, k, v)
+
+    with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
+        sink is not None and sink.requires_grad))
+    if out is None:
+        o, lse = ops.forward_op(
+            q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, bound_q, bound_kv, causal, left, right,
+            softcap, scale, align == "top_left", deterministic, max_sms, return_lse or with_grad, with_grad)
+        return (o, lse) if return_lse else o
+    check_tensor("out", out)
+    if with_grad or (out.requires_grad and torch.is_grad_enabled()):
+        raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
+                          "out, or call under torch.no_grad().")
+    lse = ops.forward_out_op(
+        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, bound_q, bound_kv, causal, left, right,
+        softcap, scale, align == "top_left", deterministic, max_sms, return_lse)
+    return (out, lse) if return_lse else out
+
+
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, its signature and meaning, without masks and dropout.
+
+    query          [..., heads, seq_q, dim]; dimensions before heads are batch and may be missing or many
+    key, value     [..., heads_kv, seq_kv, dim]; dimensions before seq broadcast, as PyTorch's do
+    attn_mask      None; any mask, even one that is true everywhere, is NotImplementedError: its content would have to
+                   be read on the host. attention has causal masks, windows, and seqused_kv for padding
+    dropout_p      0.0; others are NotImplementedError
+    is_causal      the first query sees the first key, whatever the lengths
+    scale          None for 1/sqrt(dim)
+    enable_gqa     heads_kv may divide heads
+
+    Returns [..., heads, seq_q, dim of value]. Nothing is copied where attention copies nothing, unless there are
+    several batch dimensions that cannot be seen as one. Raises as attention does.
+    """
+    for name, x in (("query", query), ("key", key), ("value", value)): check_tensor(name, x)
+    if attn_mask is not None:
+        raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. Use is_causal, or "
+                          "froghopper.torch.attention with window, or with seqused_kv for keys that are padding.")
+    if dropout_p != 0: raise Unsupported(f"dropout_p is {dropout_p}; froghopper drops no weights. Use 0.0.")
+    q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
+    o = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=is_causal, scale=scale,
+                  align="top_left").transpose(1, 2)
+    if len(lead) == 1: return o
+    return o[0, 0] if query.dim() == key.dim() == value.dim() == 2 else o.reshape(*lead, *o.shape[1:])
+
+
+def heads_fourth(query: Tensor, key: Tensor, value: Tensor,
+                 enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+    """(q, k, v as [batch, heads, seq, dim], the batch dimensions that were)."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dim() < 2:
+            raise InvalidProblem(f"{name} has the shape {list(x.shape)}; it reads [..., heads, seq, dim]. Add the "
+                                 "missing dimensions.")
+    all_three = [x if x.dim() > 2 else x.unsqueeze(0) for x in (query, key, value)]
+    heads = [x.shape[-3] for x in all_three] if enable_gqa else shared_heads(all_three)
+    leads = [x.shape[:-3] for x in all_three]
+    if leads[0] == leads[1] == leads[2]: lead = tuple(leads[0])
+    else:
+        broadcast: Any = torch.broadcast_shapes  # has no types
+        try: lead = tuple(broadcast(*leads))
+        except RuntimeError:
+            raise InvalidProblem(f"query, key and value have the shapes {list(query.shape)}, {list(key.shape)} and "
+                                 f"{list(value.shape)}; dimensions before heads are equal or 1. Change one.") from None
+    made = []
+    for x, count in zip(all_three, heads):
+        if x.shape[:-3] != lead or x.shape[-3] != count: x = x.expand(*lead, count, *x.shape[-2:])
+        if len(lead) == 0: x = x.unsqueeze(0)
+        elif len(lead) > 1: x = x.flatten(0, len(lead) - 1)
+        made.append(x)
+    return made[0], made[1], made[2], lead
+
+
+def shared_heads(tensors: list[Tensor]) -> list[int]:
+    """Heads of each without enable_gqa, where 1 is as many as others have: key and value may keep their 1."""
+    heads = [x.shape[-3] for x in tensors]
+    most, of_kv = max(heads), max(heads[1:])
+    if any(count not in (most, 1) for count in heads):
+        raise InvalidProblem(f"query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads; without "
+                             "enable_gqa they have equally many, or 1. Use enable_gqa=True.")
+    return [most, of_kv, of_kv]
+
+
+def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """In the type of autocast, as PyTorch casts the operands of its own attention: all but float64."""
+    dtype = torch.get_autocast_dtype(q.device.type)
+    made = [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v)]
+    return made[0], made[1], made[2]
+
+
+def plain(read: Any, name: str, value: Any) -> Any:
+    """An option that is no tensor; reading one would wait for a GPU."""
+    if isinstance(value, Tensor):
+        raise InvalidType(f"{name} is a tensor; reading it would wait for its device. Give a number of Python.")
+    return read(name, value)
+
+
+def decided(deterministic: bool) -> bool:
+    return plain(flag, "deterministic", deterministic) or torch.are_deterministic_algorithms_enabled()
+
+
+def bound_of(name: str, value: int | None) -> int:
+    if value is None: return LOOK
+    if isinstance(value, torch.SymInt): return value
+    found: int = plain(whole_number, name, value)
+    if found < 0: raise InvalidProblem(f"{name} is {found}; it counts rows. Give the longest sequence's.")
+    return found
+
+
+def check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise InvalidType(f"{name} is a {type(x).__name__}; this function computes on tensors of PyTorch. Use "
+                          "torch.as_tensor.")
+
+
+def check_packed(begins_q: Any, begins_kv: Any) -> None:
+    if begins_q is None or begins_kv is None:
+        given, other = ("q", "kv") if begins_kv is None else ("kv", "q")
+        raise InvalidProblem(f"cu_seqlens_{given} is given and cu_seqlens_{other} is not; both sides are packed or "
+                             f"none. Give cu_seqlens_{other}.")
+    check_tensor("cu_seqlens_q", begins_q)
+    check_tensor("cu_seqlens_kv", begins_kv)
