@@ -108,9 +108,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
         sink is not None and sink.requires_grad))
     if out is None:
-        o, lse = ops.forward_op(
+        arguments = (
             q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, bound_q, bound_kv, causal, left, right,
             softcap, scale, align == "top_left", deterministic, max_sms, return_lse or with_grad, with_grad)
+        compiling = torch.compiler.is_compiling()
+        o, lse = ops.forward_op(*arguments) if compiling else ops.eager_forward(with_grad, *arguments)
         return (o, lse) if return_lse else o
     check_tensor("out", out)
     if with_grad or (out.requires_grad and torch.is_grad_enabled()):
