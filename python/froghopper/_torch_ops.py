@@ -196,8 +196,9 @@ def unfold(info: Any, x: Tensor, batch: int) -> Tensor: return x.reshape(info.ba
 
 def check_tangents(tensors: dict[str, Tensor | None]) -> None:
     """PyTorch's fallback would drop them without a word."""
+    unpack: Any = forward_ad.unpack_dual  # has no types
     for name, x in tensors.items():
-        if x is not None and forward_ad.unpack_dual(x).tangent is not None:
+        if x is not None and unpack(x).tangent is not None:
             raise Unsupported(f"{name} has a tangent of forward-mode differentiation; froghopper has gradients in "
                               "reverse alone. Use torch.func.vjp or backward().")
 

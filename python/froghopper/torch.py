@@ -7,8 +7,8 @@
 
 It works under autograd, torch.compile (fullgraph, dynamic shapes), torch.export, autocast, activation checkpointing
 and torch.func.vmap, may be captured in CUDA graphs, and runs on the current stream of the tensors' GPU, whatever the
-current device. Nothing waits for a GPU, and no tensor of a GPU is read on the host. On a GPU the first call of a new
-problem makes its plan, which may load a kernel: call once before a capture.
+current device. Nothing waits for a GPU, and no tensor of a GPU is read on the host. The first call of a new
+problem makes its plan; on a GPU it loads the kernels, or compiles them, also while a graph is captured.
 
 Copies: none where the columns of q, k, v and gradients lie side by side (the last stride is 1) and, on a GPU, rows
 begin at multiples of 16 bytes (other strides are multiples of 8 elements); else the tensor is copied, once in each pass
@@ -25,6 +25,8 @@ from froghopper import _torch_ops as ops
 from froghopper._call import ALIGNS, Window, check_window, flag, number, whole_number
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import LOOK
+
+DEVICES = ("cpu", "cuda")  # with memory; of autocast too
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
@@ -103,7 +105,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     elif max_seqlen_q is not None or max_seqlen_kv is not None:
         raise InvalidProblem("max_seqlen_q or max_seqlen_kv is given without cu_seqlens; only packed sequences have a "
                              "longest one. Leave them out.")
-    if torch.is_autocast_enabled(q.device.type): q, k, v = autocast(q, k, v)
+    if (device := q.device.type) in DEVICES:
+        if torch.is_autocast_enabled(device): q, k, v = autocast(q, k, v)
+    elif device != "meta":
+        raise Unsupported(f"q is on {q.device}; froghopper computes on the CPU and on NVIDIA Hopper GPUs. Use q.cpu() "
+                          "or q.cuda().")
+    if not (q.layout is k.layout is v.layout is torch.strided):
+        raise InvalidType(f"q, k and v have the layouts {q.layout}, {k.layout} and {v.layout}; they are dense, all of "
+                          "them. Use to_dense(), or packed sequences with cu_seqlens.")
 
     with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
         sink is not None and sink.requires_grad))
@@ -204,13 +213,12 @@ def plain(read: Any, name: str, value: Any) -> Any:
 
 
 def decided(deterministic: bool) -> bool:
-    return plain(flag, "deterministic", deterministic) or torch.are_deterministic_algorithms_enabled()
+    return bool(plain(flag, "deterministic", deterministic) or torch.are_deterministic_algorithms_enabled())
 
 
 def bound_of(name: str, value: int | None) -> int:
     if value is None: return LOOK
-    if isinstance(value, torch.SymInt): return value
-    found: int = plain(whole_number, name, value)
+    found: int = value if isinstance(value, torch.SymInt) else plain(whole_number, name, value)
     if found < 0: raise InvalidProblem(f"{name} is {found}; it counts rows. Give the longest sequence's.")
     return found
 
