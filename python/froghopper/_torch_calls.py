@@ -49,8 +49,8 @@ class Options(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A Call, and what to make for it. copied: which of the tensors that are read are copied first. gpu: its
-    index, -1 for the CPU."""
+    """A Call, and what to make for it. copied: which of the tensors that are read are copied first, () for none. gpu:
+    its index, -1 for the CPU."""
     call: Call
     o_shape: Shape
     lse_shape: Shape
@@ -125,7 +125,8 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
                         *options)
     grads = [q.new_empty(x.shape) for x in (q, k, v)]
     grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
-    if grad_lse is not None and not grad_lse.is_contiguous(): grad_lse = grad_lse.contiguous()
+    lse = lse.contiguous()
+    if grad_lse is not None: grad_lse = grad_lse.contiguous()
     workspace = q.new_empty(ready.workspace_bytes, dtype=torch.uint8) if ready.workspace_bytes else None
     ready.call.backward(
         at_q, at_k, at_v, at_o, lse.data_ptr(), address(cu_seqlens_q), address(cu_seqlens_kv), address(seqused_q),
@@ -184,7 +185,6 @@ def ready_backward(inputs: Inputs, o: Tensor, lse: Tensor, grad_o: Tensor, grad_
     for name, x in (("o", o), ("grad_o", grad_o)): check_like(name, x, q, o_shape)
     for name, maybe in (("lse", lse), ("grad_lse", grad_lse)):
         if maybe is not None: check_side(name, maybe, q, torch.float32, lse_shape)
-    if not lse.is_contiguous(): raise InvalidTensor("lse is not contiguous; it is as forward gave it. Copy it first.")
     index, target = target_of(q)
     plan = plan_of(problem_of(inputs, options, backward=True), target)
     read = (q, k, v, o, grad_o)

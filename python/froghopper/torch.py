@@ -15,6 +15,7 @@ begin at multiples of 16 bytes (other strides are multiples of 8 elements); else
 that reads it. out is never copied.
 
 There are no second derivatives, no forward-mode derivatives, no dropout and no masks but causal ones and windows.
+Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not. PyTorch 2.5 or newer.
 """
 from typing import Any, Literal, overload
 

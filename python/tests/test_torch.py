@@ -129,6 +129,21 @@ def test_others_are_copied_once(monkeypatch):
     assert torch.equal(q.grad, torch.autograd.grad(attention(q, k, v), q, torch.ones(2, 9, 4, 16))[0])
 
 
+@pytest.mark.parametrize("shape, strides, cpu, gpu", [
+    ((2, 9, 4, 16), (576, 64, 16, 1), False, False),
+    ((2, 9, 4, 16), (576, 16, 144, 1), False, False),
+    ((2, 9, 4, 16), (0, 64, 0, 1), False, False),
+    ((2, 9, 4, 16), (576, 64, 1, 4), True, True),
+    ((2, 9, 4, 16), (612, 68, 17, 1), False, True),
+    ((1, 9, 1, 16), (3, 64, 5, 1), False, False),  # of extents of 1 no stride counts
+    ((9, 4, 16), (68, 16, 1), False, True),
+    ((0, 4, 16), (68, 16, 3), False, False),
+])
+def test_what_must_be_copied(shape, strides, cpu, gpu):
+    x = torch.zeros(4096, dtype=torch.bfloat16).as_strided(shape, strides)
+    assert [calls.must_copy(x, on_gpu) for on_gpu in (False, True)] == [cpu, gpu]
+
+
 def test_out():
     q, k, v = qkv(2, 9, 4, 16)
     o, lse = attention(q, k, v, return_lse=True)

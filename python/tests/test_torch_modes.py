@@ -187,6 +187,19 @@ def test_meta_and_fake_tensors_stay_away(monkeypatch):
                                                           real, real)
 
 
+def test_lengths_on_a_gpu_are_not_looked_at():
+    """With tensors that have no memory, so no GPU is needed."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode():
+        try: q, k, v = (torch.empty(9, 4, 16, dtype=torch.float16, device="cuda:1") for _ in range(3))
+        except (RuntimeError, AssertionError) as why: pytest.skip(f"PyTorch makes no fake tensor of a GPU here: {why}")
+        ends = torch.empty(3, dtype=torch.int32, device="cuda:1")
+        with pytest.raises(ValueError, match="max_seqlen_q is not given and cu_seqlens_q is on cuda:1"):
+            attention(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=ends)
+        o = attention(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=9, max_seqlen_kv=9)
+        assert o.device == q.device
+
+
 def test_the_training_example():
     if not (ROOT / "examples/python").exists(): pytest.skip("tests of an installed package: there are no examples")
     sys.path.insert(0, str(ROOT / "examples/python"))
