@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// xla: the library as XLA calls it. Each handler reads a problem from its attributes and tensors from XLA's buffers,
+// and calls fh_attention on XLA's stream. It keeps nothing, so any number of threads may be in it at once.
+//
+//   problem     text   "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal"
+//   operands    text   names of the fields of fh_tensors that the arguments are, in their order: "q k v sink"
+//   results     text   likewise; a last "workspace" is bytes to compute in: "o lse workspace"
+//
+// Arrays are dense, in the order of docs and header. The workspace is aligned here, so it has 255 bytes to spare.
+// Only XLA's C interface is used, and of that what its first version had: one binary serves every XLA that says 0.x.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <froghopper/froghopper.h>
+#include <xla/ffi/api/c_api.h>
+
+namespace {
+
+constexpr uintptr_t workspace_alignment = 256;  // what fh_plan_run asks for
+
+// Everything that can go wrong ends as one of these.
+struct Wrong {
+  XLA_FFI_Error_Code code = XLA_FFI_Error_Code_OK;
+  std::string text;
+  explicit operator bool() const { return code != XLA_FFI_Error_Code_OK; }
+};
+
+std::string joined(std::initializer_list<std::string_view> parts) {
+  std::string text;
+  for (const std::string_view part : parts) text += part;
+  return text;
+}
+
+Wrong invalid(std::string text) { return {XLA_FFI_Error_Code_INVALID_ARGUMENT, std::move(text)}; }
+
+Wrong library_says(fh_status status) {
+  switch (status) {
+    case FH_OK: return {};
+    case FH_INVALID_PROBLEM:
+    case FH_INVALID_TENSOR: return invalid(fh_last_error());
+    case FH_UNSUPPORTED: return {XLA_FFI_Error_Code_UNIMPLEMENTED, fh_last_error()};
+    case FH_NO_DEVICE: return {XLA_FFI_Error_Code_FAILED_PRECONDITION, fh_last_error()};
+    default: return {XLA_FFI_Error_Code_INTERNAL, fh_last_error()};
+  }
+}
+
+XLA_FFI_Error* error_of(const XLA_FFI_CallFrame& frame, XLA_FFI_Error_Code code, const char* text) {
+  XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text, code};
+  return frame.api->XLA_FFI_Error_Create(&args);
+}
+
+struct Shape {
+  int64_t rank = 0;
+  std::array<int64_t, 4> extents{};
+
+  bool operator==(const Shape&) const = default;
+  std::string text() const {
+    std::string line;
+    for (int64_t i = 0; i < std::min<int64_t>(rank, 4); i++)
+      line += joined({i ? ", " : "", std::to_string(extents[static_cast<size_t>(i)])});
+    return joined({"[", line, "]"});
+  }
+};
+
+// What an array is for decides its shape.
+enum class Role { q, k, v, o, lse, ends, used, sink };
+
+Shape shape_of(Role role, const fh_problem& p) {
+  const int64_t dim_v = p.dim_v ? p.dim_v : p.dim_qk;
+  const auto rows = [&](int64_t seq, int64_t total, int64_t heads, int64_t dim) {
+    return p.varlen ? Shape{3, {total, heads, dim}} : Shape{4, {p.batch, seq, heads, dim}};
+  };
+  switch (role) {
+    case Role::q: return rows(p.seq_q, p.total_q, p.heads_q, p.dim_qk);
+    case Role::k: return rows(p.seq_kv, p.total_kv, p.heads_kv, p.dim_qk);
+    case Role::v: return rows(p.seq_kv, p.total_kv, p.heads_kv, dim_v);
+    case Role::o: return rows(p.seq_q, p.total_q, p.heads_q, dim_v);
+    case Role::lse: return p.varlen ? Shape{2, {p.heads_q, p.total_q}} : Shape{3, {p.batch, p.heads_q, p.seq_q}};
+    case Role::ends: return {1, {p.batch + 1}};
+    case Role::used: return {1, {p.batch}};
+    case Role::sink: return {1, {p.heads_q}};
+  }
+  return {};
+}
+
+XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
+  switch (role) {
+    case Role::lse:
+    case Role::sink: return XLA_FFI_DataType_F32;
+    case Role::ends:
+    case Role::used: return XLA_FFI_DataType_S32;
+    default:
+      return p.dtype == FH_F16    ? XLA_FFI_DataType_F16
+             : p.dtype == FH_BF16 ? XLA_FFI_DataType_BF16
+                                  : XLA_FFI_DataType_F32;
+  }
+}
+
+bool has_strides(Role role) { return role <= Role::o; }
+
+struct Field {
+  std::string_view name;
+  Role role;
+  size_t offset;  // in fh_tensors, of an fh_tensor or of a pointer
+};
+
+constexpr Field fields[] = {
+    {"q", Role::q, offsetof(fh_tensors, q)},
+    {"k", Role::k, offsetof(fh_tensors, k)},
+    {"v", Role::v, offsetof(fh_tensors, v)},
+    {"o", Role::o, offsetof(fh_tensors, o)},
+    {"lse", Role::lse, offsetof(fh_tensors, lse)},
+    {"cu_seqlens_q", Role::ends, offsetof(fh_tensors, cu_seqlens_q)},
+    {"cu_seqlens_kv", Role::ends, offsetof(fh_tensors, cu_seqlens_kv)},
+    {"seqused_q", Role::used, offsetof(fh_tensors, seqused_q)},
+    {"seqused_kv", Role::used, offsetof(fh_tensors, seqused_kv)},
+    {"sink", Role::sink, offsetof(fh_tensors, sink)},
+    {"grad_o", Role::o, offsetof(fh_tensors, grad_o)},
+    {"grad_q", Role::q, offsetof(fh_tensors, grad_q)},
+    {"grad_k", Role::k, offsetof(fh_tensors, grad_k)},
+    {"grad_v", Role::v, offsetof(fh_tensors, grad_v)},
+    {"grad_lse", Role::lse, offsetof(fh_tensors, grad_lse)},
+    {"grad_sink", Role::sink, offsetof(fh_tensors, grad_sink)},
+};
+
+// What one call computes, gathered from its frame.
+struct Call {
+  fh_problem problem = fh_problem_init();
+  fh_tensors tensors = fh_tensors_init();
+  void* workspace = nullptr;
+  size_t workspace_bytes = 0;
+};
+
+std::optional<std::string_view> attribute(const XLA_FFI_CallFrame& frame, std::string_view name) {
+  for (int64_t i = 0; i < frame.attrs.size; i++) {
+    const XLA_FFI_ByteSpan& found = *frame.attrs.names[i];
+    if (std::string_view(found.ptr, found.len) != name || frame.attrs.types[i] != XLA_FFI_AttrType_STRING) continue;
+    const auto* const text = static_cast<const XLA_FFI_ByteSpan*>(frame.attrs.attrs[i]);
+    return std::string_view(text->ptr, text->len);
+  }
+  return std::nullopt;
+}
+
+Wrong missing(std::string_view name) {
+  return invalid(joined({"the attribute ", name, " is not there; it is a text. Set it."}));
+}
+
+Wrong read_problem(const XLA_FFI_CallFrame& frame, Call& call) {
+  const auto line = attribute(frame, "problem");
+  if (!line) return missing("problem");
+  if (Wrong wrong = library_says(fh_problem_parse(std::string(*line).c_str(), &call.problem))) return wrong;
+  if (call.problem.accumulate)
+    return invalid(joined({"problem is '", *line, "'; a result of XLA is new memory that holds nothing to add to. ",
+                           "Leave out acc."}));
+  return {};
+}
+
+void set_workspace(const XLA_FFI_Buffer& buffer, Call& call) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(buffer.data),
+                  end = begin + static_cast<uintptr_t>(buffer.dims[0]);
+  const uintptr_t aligned = (begin + workspace_alignment - 1) / workspace_alignment * workspace_alignment;
+  if (!buffer.data || aligned >= end) return;
+  call.workspace = reinterpret_cast<void*>(aligned);
+  call.workspace_bytes = end - aligned;
+}
+
+Wrong set_field(std::string_view name, const XLA_FFI_Buffer& buffer, Call& call) {
+  if (name == "workspace" && buffer.dtype == XLA_FFI_DataType_U8 && buffer.rank == 1) {
+    set_workspace(buffer, call);
+    return {};
+  }
+  const auto* const field =
+      std::find_if(std::begin(fields), std::end(fields), [&](const Field& f) { return f.name == name; });
+  if (field == std::end(fields)) return invalid(joined({"'", name, "' is no field of fh_tensors. Name one."}));
+
+  Shape shape{buffer.rank, {}};
+  if (buffer.rank <= 4) std::copy_n(buffer.dims, buffer.rank, shape.extents.begin());
+  const Shape wanted = shape_of(field->role, call.problem);
+  const XLA_FFI_DataType type = type_of(field->role, call.problem);
+  if (shape != wanted || buffer.dtype != type)
+    return invalid(joined({name, " has the shape ", shape.text(), " and XLA's type ", std::to_string(buffer.dtype),
+                           "; this problem has ", wanted.text(), " and ", std::to_string(type), ". Give that."}));
+
+  char* const place = reinterpret_cast<char*>(&call.tensors) + field->offset;
+  if (!has_strides(field->role)) {
+    std::memcpy(place, &buffer.data, sizeof buffer.data);
+    return {};
+  }
+  const int64_t* const last = buffer.dims + buffer.rank;
+  const fh_tensor tensor{buffer.data, call.problem.varlen ? 0 : last[-1] * last[-2] * last[-3], last[-1] * last[-2],
+                         last[-1]};
+  std::memcpy(place, &tensor, sizeof tensor);
+  return {};
+}
+
+Wrong set_fields(std::string_view attribute_name, const XLA_FFI_CallFrame& frame, int64_t count, void** buffers,
+                 Call& call) {
+  const auto names = attribute(frame, attribute_name);
+  if (!names) return missing(attribute_name);
+  std::string_view rest = *names;
+  for (int64_t i = 0; i < count; i++) {
+    const std::string_view name = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(name.size() + 1, rest.size()));
+    if (Wrong wrong = set_field(name, *static_cast<const XLA_FFI_Buffer*>(buffers[i]), call)) return wrong;
+  }
+  if (rest.empty()) return {};
+  return invalid(joined({"there are ", std::to_string(count), " ", attribute_name, " and these names: ", *names,
+                         ". Give each array a name."}));
+}
+
+Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
+  Call call;
+  if (Wrong wrong = read_problem(frame, call)) return wrong;
+  if (Wrong wrong = set_fields("operands", frame, frame.args.size, frame.args.args, call)) return wrong;
+  if (Wrong wrong = set_fields("results", frame, frame.rets.size, frame.rets.rets, call)) return wrong;
+  return library_says(
+      fh_attention(&call.problem, target, &call.tensors, call.workspace, call.workspace_bytes, stream));
+}
+
+// Makes the plan and loads its kernels: neither may be done while a stream is captured.
+Wrong prepare(const XLA_FFI_CallFrame& frame, const char* target) {
+  Call call;
+  if (Wrong wrong = read_problem(frame, call)) return wrong;
+  size_t bytes = 0;
+  return library_says(fh_workspace_bytes(&call.problem, target, &bytes));
+}
+
+// XLA asks every handler which version it was made for, and refuses one that is newer than itself.
+void describe(const XLA_FFI_CallFrame& frame, XLA_FFI_Metadata& metadata, XLA_FFI_Handler_Traits traits) {
+  metadata.api_version.major_version = XLA_FFI_API_MAJOR;
+  metadata.api_version.minor_version = std::min(XLA_FFI_API_MINOR, frame.api->api_version.minor_version);
+  metadata.traits = traits;
+}
+
+template <class Body>
+XLA_FFI_Error* answer(XLA_FFI_CallFrame* frame, XLA_FFI_Handler_Traits traits, Body body) noexcept {
+  const XLA_FFI_Extension_Base* const extension = frame->extension_start;
+  if (extension && extension->type == XLA_FFI_Extension_Metadata) {
+    describe(*frame, *reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)->metadata, traits);
+    return nullptr;
+  }
+  try {
+    const Wrong wrong = body();
+    return wrong ? error_of(*frame, wrong.code, wrong.text.c_str()) : nullptr;
+  } catch (...) {  // only a text could not be made
+    return error_of(*frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "host memory ran out. Free some and call again.");
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+FH_API XLA_FFI_Error* froghopper_xla_cpu(XLA_FFI_CallFrame* frame) {
+  return answer(frame, 0, [&] { return run(*frame, "cpu", nullptr); });
+}
+
+FH_API XLA_FFI_Error* froghopper_xla_gpu(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Error* no_stream = nullptr;
+  XLA_FFI_Error* const wrong = answer(frame, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE, [&]() -> Wrong {
+    XLA_FFI_Stream_Get_Args args{XLA_FFI_Stream_Get_Args_STRUCT_SIZE, nullptr, frame->ctx, nullptr};
+    no_stream = frame->api->XLA_FFI_Stream_Get(&args);
+    return no_stream ? Wrong{} : run(*frame, "hopper", args.stream);
+  });
+  return no_stream ? no_stream : wrong;
+}
+
+FH_API XLA_FFI_Error* froghopper_xla_gpu_prepare(XLA_FFI_CallFrame* frame) {
+  return answer(frame, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE, [&] { return prepare(*frame, "hopper"); });
+}
+}
