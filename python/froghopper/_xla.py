@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="import-not-found,no-untyped-call,untyped-decorator"
+"""What froghopper.jax is made of: one call of the library as a function of JAX, with its rules.
+
+    Kind       what a call computes, but for shapes: everything that is known when a program is traced
+    compute    a Kind and arrays -> arrays. Layers from the outside in, each knows only the next:
+      again        a second derivative is refused in words
+      batched      jax.vmap: examples become sequences or heads of one larger call
+      partitioned  jax.jit over several devices: sequences and heads may be spread, nothing else
+      bound        the primitive; lowered to a call of libfroghopper_xla.so, made for the platform that it is lowered for
+"""
+import ctypes
+import functools
+import inspect
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from froghopper import _c
+from froghopper._call import Packed, Window, describe, plan_of
+from froghopper._errors import LibraryNotFound, NoDevice, Unsupported
+from froghopper._library import library
+
+Arrays = tuple[jax.Array, ...]
+Function = Callable[..., Arrays]
+
+HANDLERS, TARGET = "libfroghopper_xla.so", "froghopper_attention"
+ALIGNMENT_SPARE = 255  # the handler aligns the workspace to 256 bytes
+NAMED_GPU = "h200"  # what a program is lowered for where GPUs are meant and none is here
+
+# What the dimensions of each array are: examples, rows, keys, heads, columns, ends and used lengths. A head of q is
+# (h g), the g-th of those that share the key head h. First of sequences of equal length, then packed.
+Q_HEADS = "(h g)"
+DIMS = {
+    "q": ("b s (h g) d", "s (h g) d"), "k": ("b t h d", "t h d"), "v": ("b t h e", "t h e"),
+    "o": ("b s (h g) e", "s (h g) e"), "lse": ("b (h g) s", "(h g) s"), "sink": ("(h g)", "(h g)"),
+    "cu_seqlens_q": ("", "m"), "cu_seqlens_kv": ("", "m"), "seqused_q": ("b", "n"), "seqused_kv": ("b", "n"),
+}
+ROWS_AND_COLUMNS = "stdemn"  # and lengths of packed sequences: they stay whole
+LENGTHS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv")
+
+
+def dims_of(name: str, packed: bool) -> list[str]:
+    """Names of the dimensions of an array; a gradient has those of what it is the gradient of."""
+    words = DIMS[name.removeprefix("grad_")][packed].replace(Q_HEADS, "hg").split()
+    return [Q_HEADS if word == "hg" else word for word in words]
+
+
+class Options(NamedTuple):
+    """Of describe, but for what shapes and arrays say. max_seqlen_*: None for as many as there are rows."""
+    causal: bool = False
+    window: Window | None = None
+    softcap: float = 0.0
+    scale: float | None = None
+    align: str = "bottom_right"
+    deterministic: bool = False
+    max_seqlen_q: int | None = None
+    max_seqlen_kv: int | None = None
+
+
+class Kind(NamedTuple):
+    """names and results: fields of fh_tensors, of the arrays that are given and of those that come out, in order."""
+    options: Options
+    names: tuple[str, ...]
+    results: tuple[str, ...]
+
+    @property
+    def backward(self) -> bool: return "grad_o" in self.names
+
+    @property
+    def packed(self) -> bool: return "cu_seqlens_q" in self.names
+
+    def problem(self, arrays: Sequence[Any]) -> _c.Problem:
+        """arrays: anything with shapes and types. Raises what describe raises."""
+        of = dict(zip(self.names, arrays))
+        q, k, v = (of[name].shape for name in "qkv")
+        options = self.options._asdict()
+        longest_q, longest_kv = options.pop("max_seqlen_q"), options.pop("max_seqlen_kv")
+        packed = Packed(of["cu_seqlens_q"].shape[0] - 1, q[0] if longest_q is None else longest_q,
+                        k[0] if longest_kv is None else longest_kv) if self.packed else None
+        return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, sink="sink" in of,
+                        seqused="seqused_q" in of or "seqused_kv" in of, **options)
+
+    def result_types(self, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
+        """Shape and type of each result."""
+        of = dict(zip(self.names, arrays))
+        q, v = of["q"], of["v"]
+        shapes = {"o": (*q.shape[:-1], v.shape[-1]),
+                  "lse": (q.shape[1], q.shape[0]) if self.packed else (q.shape[0], q.shape[2], q.shape[1])}
+        return [(shapes[name], q.dtype if name == "o" else jnp.dtype("float32")) if name in shapes
+                else (of[name.removeprefix("grad_")].shape, of[name.removeprefix("grad_")].dtype)
+                for name in self.results]
+
+
+def compute(kind: Kind, arrays: Sequence[jax.Array]) -> Arrays:
+    """The results of a kind for its arrays, under any transformation of JAX but a derivative."""
+    return tuple(again(kind)(*arrays))
+
+
+@functools.lru_cache(maxsize=None)
+def again(kind: Kind) -> Function:
+    """One more derivative is refused: gradients of gradients are not computed."""
+    function = jax.custom_jvp(lambda *arrays: batched(kind)(*arrays))
+
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise Unsupported("a derivative of the gradients of froghopper.jax.attention is asked for; it has first "
+                          "derivatives alone, in reverse mode. Use plain jax.numpy for the inner function.")
+    function.defjvp(refuse)
+    return function
+
+
+@functools.lru_cache(maxsize=None)
+def batched(kind: Kind) -> Function:
+    """jax.vmap's rule. Examples become further sequences; where they share packed lengths, or have sinks of their own,
+    further heads; where packed examples differ in lengths, they are computed one after the other."""
+    function = custom_vmap(lambda *arrays: tuple(partitioned(kind, group_of(kind, arrays))(*arrays)))
+
+    def rule(size: int, are_batched: Sequence[bool], *arrays: jax.Array) -> tuple[Arrays, tuple[bool, ...]]:
+        of = dict(zip(kind.names, are_batched))
+        as_heads = kind.packed or of.get("sink", False) or "grad_sink" in kind.results
+        if as_heads and any(of.get(name, False) for name in LENGTHS): results = one_by_one(kind, are_batched, arrays)
+        elif as_heads: results = larger(kind, size, are_batched, arrays, "h")
+        else: results = larger(kind, size, are_batched, arrays, "b")
+        return results, (True,) * len(results)
+    function.def_vmap(rule)
+    return function
+
+
+def group_of(kind: Kind, arrays: Sequence[Any]) -> int:
+    """Query heads of a key head; 1 where they do not divide, which the library refuses later."""
+    heads_q, heads_kv = (arrays[kind.names.index(name)].shape[-2] for name in "qk")
+    return heads_q // heads_kv if heads_kv and heads_q % heads_kv == 0 else 1
+
+
+def one_by_one(kind: Kind, are_batched: Sequence[bool], arrays: Sequence[jax.Array]) -> Arrays:
+    def one(given: list[jax.Array]) -> Arrays:
+        rest = iter(given)
+        return batched(kind)(*(next(rest) if is_batched else x for is_batched, x in zip(are_batched, arrays)))
+    found: Arrays = jax.lax.map(one, [x for is_batched, x in zip(are_batched, arrays) if is_batched])
+    return found
+
+
+def larger(kind: Kind, size: int, are_batched: Sequence[bool], arrays: Sequence[jax.Array], into: str) -> Arrays:
+    """One call whose dimension `into` ("b" or "h") counts examples too."""
+    def axis_of(name: str) -> int | None:
+        dims = dims_of(name, kind.packed)
+        return next((i - len(dims) for i, dim in enumerate(dims) if dim == into or into in "h" and dim == Q_HEADS), None)
+
+    folded = []
+    for name, is_batched, x in zip(kind.names, are_batched, arrays):
+        axis = axis_of(name)
+        if axis is None: folded.append(x)  # the same for all examples
+        elif not is_batched and name == "sink" and into == "b": folded.append(x)
+        else: folded.append(fold(x if is_batched else jnp.broadcast_to(x, (size, *x.shape)), axis))
+    results = batched(kind)(*folded)
+    axes = [axis_of(name) for name in kind.results]
+    return tuple(unfold(x, size, axis) for x, axis in zip(results, axes) if axis is not None)
+
+
+def fold(x: jax.Array, axis: int) -> jax.Array:
+    """Examples, the first dimension, become part of another one, outermost. axis: negative."""
+    x, at = jnp.moveaxis(x, 0, axis - 1), x.ndim + axis
+    return x.reshape(*x.shape[:at - 1], x.shape[at - 1] * x.shape[at], *x.shape[at + 1:])
+
+
+def unfold(x: jax.Array, size: int, axis: int) -> jax.Array:
+    at = x.ndim + axis
+    return jnp.moveaxis(x.reshape(*x.shape[:at], size, x.shape[at] // size, *x.shape[at + 1:]), at, 0)
+
+
+class Spread(NamedTuple):
+    """Axes of the mesh over which sequences, key heads, and the query heads of each key head are spread."""
+    batch: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+
+    def spec(self, name: str, packed: bool) -> PartitionSpec:
+        of = {"b": self.batch, "h": self.heads, Q_HEADS: self.heads + self.group}
+        return PartitionSpec(*(of.get(dim) or None for dim in dims_of(name, packed)))
+
+
+def spread_of(kind: Kind, mesh: Any, q: Any, k: Any) -> Spread:
+    """As much of q's own sharding as the library can follow: whole sequences and whole groups of heads; or, where a
+    device has one key head, parts of the query heads that share it. q, k: with shape, and q with sharding."""
+    spec = tuple(getattr(q.sharding, "spec", ())) + (None,) * len(q.shape)
+    axes = [(dim,) if isinstance(dim, str) else tuple(dim or ()) for dim in spec]
+    found: dict[str, list[str]] = {"b": [], "h": [], "g": []}
+    left = {"b": 1 if kind.packed else q.shape[0], "h": k.shape[-2], "g": max(1, q.shape[-2] // max(1, k.shape[-2]))}
+
+    def take(axis: str, dim: str) -> bool:
+        size = mesh.shape[axis]
+        if left[dim] == 0 or left[dim] % size: return False
+        left[dim] //= size
+        found[dim].append(axis)
+        return True
+    for axis in () if kind.packed else axes[0]:
+        if not take(axis, "b"): break
+    for axis in axes[len(q.shape) - 2]:
+        if not (not found["g"] and take(axis, "h") or left["h"] == 1 and take(axis, "g")): break
+    return Spread(*(tuple(found[dim]) for dim in "bhg"))
+
+
+@functools.lru_cache(maxsize=None)
+def partitioned(kind: Kind, group: int) -> Function:
+    """The rule for several devices. group: query heads of a key head."""
+    function = custom_partitioning(lambda *arrays: bound(kind, *arrays))
+
+    def shardings(mesh: Any, arrays: Sequence[Any]) -> tuple[Spread, list[NamedSharding], tuple[NamedSharding, ...]]:
+        of = dict(zip(kind.names, arrays))
+        spread = spread_of(kind, mesh, of["q"], of["k"])
+        given, found = ([NamedSharding(mesh, spread.spec(name, kind.packed)) for name in names]
+                        for names in (kind.names, kind.results))
+        return spread, given, tuple(found)
+
+    def partition(mesh: Any, arrays: Any, results: Any) -> Any:
+        spread, given, found = shardings(mesh, arrays)
+        return mesh, lambda *parts: summed(kind, spread, bound(kind, *parts)), found, tuple(given)
+
+    def infer(mesh: Any, arrays: Any, results: Any) -> Any: return shardings(mesh, arrays)[2]
+
+    heads = Q_HEADS if group > 1 else "h"
+    words = [[" ".join(dims_of(name, kind.packed)).replace(Q_HEADS, heads) for name in names]
+             for names in (kind.names, kind.results)]
+    rule = f"{', '.join(words[0])} -> {', '.join(words[1])}"
+    whole = tuple(dim for dim in dict.fromkeys(rule) if dim in ROWS_AND_COLUMNS)  # as they come: Shardy asks for that
+    words_of_rule: dict[str, Any] = {"g": group} if group > 1 else {}
+    if "need_replication_factors" in inspect.signature(function.def_partition).parameters:  # not in the first versions
+        words_of_rule["need_replication_factors"] = whole
+    function.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule, **words_of_rule)
+    return function
+
+
+def in_explicit_mesh(kind: Kind, function: Function, arrays: dict[str, jax.Array]) -> Any:
+    """function(arrays), where types have shardings: results are spread as q is, as far as Spread can say it."""
+    types = [jax.typeof(x) for x in arrays.values()]
+    sharding = types[kind.names.index("q")].sharding
+    spread = spread_of(kind, sharding.mesh, types[kind.names.index("q")], types[kind.names.index("k")])
+    found = tuple(NamedSharding(sharding.mesh, spread.spec(name, kind.packed)) for name in kind.results)
+    return jax.sharding.auto_axes(function, out_sharding=found if len(found) > 1 else found[0])(arrays)
+
+
+def is_explicit(x: jax.Array) -> bool:
+    """Its type says how it is spread."""
+    sharding = getattr(jax.typeof(x), "sharding", None) if hasattr(jax, "typeof") else None
+    return sharding is not None and bool(getattr(sharding.mesh, "explicit_axes", ()))
+
+
+def summed(kind: Kind, spread: Spread, results: Arrays) -> Arrays:
+    """What several devices have a part of, added up: the gradients of what they share."""
+    shared = {"grad_sink": spread.batch, "grad_k": spread.group, "grad_v": spread.group}
+    return tuple(jax.lax.psum(x, shared[name]) if shared.get(name) else x for name, x in zip(kind.results, results))
+
+
+primitive = Primitive("froghopper_attention")
+primitive.multiple_results = True
+
+
+def bound(kind: Kind, *arrays: jax.Array) -> Arrays: return tuple(primitive.bind(*arrays, kind=kind))
+
+
+@primitive.def_abstract_eval
+def abstract(*arrays: Any, kind: Kind) -> list[Any]:
+    """Types of the results; they vary along the axes of a shard_map along which q does."""
+    q, = (x for name, x in zip(kind.names, arrays) if name == "q")
+    return [q.update(shape=shape, dtype=dtype, weak_type=False, **unsharded(q, shape))
+            for shape, dtype in kind.result_types(arrays)]
+
+
+def unsharded(like: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Of a type in JAX, where types have shardings."""
+    sharding = getattr(like, "sharding", None)
+    return {} if sharding is None else {"sharding": NamedSharding(sharding.mesh, PartitionSpec(*[None] * len(shape)))}
+
+
+@functools.partial(primitive.def_impl)
+def run_now(*arrays: jax.Array, kind: Kind) -> Any: return jax.jit(functools.partial(bound, kind))(*arrays)
+
+
+def lowered_for(platform: str) -> Callable[..., Any]:
+    """The rule by which the primitive becomes a call of the library."""
+    def rule(context: Any, *operands: Any, kind: Kind) -> Any:
+        register()
+        problem = kind.problem(context.avals_in)
+        types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kind.result_types(context.avals_in)]
+        results = kind.results
+        if bytes_needed := workspace_bytes(problem, platform):
+            types.append(jax.ShapeDtypeStruct((bytes_needed + ALIGNMENT_SPARE,), jnp.uint8))
+            results += ("workspace",)
+
+        def call(*arrays: jax.Array) -> list[jax.Array]:
+            found = jax.ffi.ffi_call(TARGET, types)(*arrays, problem=library().line(problem),
+                                                    operands=" ".join(kind.names), results=" ".join(results))
+            return list(found)[:len(kind.results)]
+        return mlir.lower_fun(call, multiple_results=True)(context, *operands)
+    return rule
+
+
+for name in ("cpu", "cuda"): mlir.register_lowering(primitive, lowered_for(name), platform=name)
+
+
+def workspace_bytes(problem: _c.Problem, platform: str) -> int:
+    """Raises what the library refuses on that platform."""
+    if platform == "cpu": return plan_of(problem, "cpu").workspace_bytes
+    try: return plan_of(problem, f"hopper:{gpu_here()}").workspace_bytes
+    except NoDevice: return plan_of(problem, NAMED_GPU).workspace_bytes
+
+
+def gpu_here() -> int:
+    """The driver's number of JAX's first GPU. NoDevice where JAX has none."""
+    try: return int(jax.local_devices(backend="cuda")[0].local_hardware_id or 0)
+    except RuntimeError as error: raise NoDevice(str(error)) from error
+
+
+def check_problem(kind: Kind, arrays: Sequence[Any]) -> None:
+    """Raises at once what no backend would compute; what one of them would not is said when a program is lowered."""
+    problem = kind.problem(arrays)
+    try: plan_of(problem, "cpu")
+    except Unsupported: pass
+
+
+@functools.lru_cache(maxsize=None)
+def register() -> None:
+    """Tells XLA the handlers; LibraryNotFound where they are not there."""
+    path = pathlib.Path(library().path).resolve().parent / HANDLERS
+    if not path.exists():
+        raise LibraryNotFound(f"{path} is not here; it is what JAX calls. Install the wheel, or build the source tree "
+                              "with -DFROGHOPPER_XLA_INCLUDE=FOLDER, the folder that jax.ffi.include_dir() names.")
+    handlers = ctypes.CDLL(str(path))  # finds the library that is loaded already by its name
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handlers.froghopper_xla_cpu), platform="cpu")
+    gpu = {"initialize": jax.ffi.pycapsule(handlers.froghopper_xla_gpu_prepare),
+           "execute": jax.ffi.pycapsule(handlers.froghopper_xla_gpu)}
+    jax.ffi.register_ffi_target(TARGET, gpu, platform="CUDA")

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="import-not-found,no-untyped-call,untyped-decorator"
+"""Attention on arrays of JAX: on Hopper GPUs and on CPUs, under jit, grad, vmap and over several devices.
+
+    from froghopper.jax import attention
+    o = attention(q, k, v, causal=True)
+
+jit     one call of the library per call here; a new shape or option compiles, new lengths in cu_seqlens_* and seqused_*
+        do not
+grad    reverse mode, first derivatives: of q, k, v and sink, also through lse
+vmap    examples become sequences of one larger call. Packed examples that share cu_seqlens_*, and gradients of a sink
+        for each example, become heads of one; packed examples with lengths of their own are computed one by one
+devices jit over a mesh follows the sharding of q: sequences (the first dimension, where not packed) and heads may be
+        spread. Key heads go with their query heads; a device may have some of the query heads of one key head, not of
+        several. What else is spread (rows, columns) is gathered first. Under shard_map each device computes what it has
+"""
+import functools
+from typing import Any, Literal, overload
+
+import jax
+import numpy as np
+
+from froghopper._call import Window, check_window, number, whole_number
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
+
+__all__ = ["attention"]
+
+Array = jax.Array
+Given = dict[str, Array]
+ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink")
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
+              cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
+              deterministic: bool = ..., align: str = ...) -> Array: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
+              cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[True],
+              deterministic: bool = ..., align: str = ...) -> tuple[Array, Array]: ...
+
+
+def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
+              softcap: float = 0.0, scale: float | None = None, sink: Array | None = None,
+              cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
+              max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
+              return_lse: bool = False, deterministic: bool = False,
+              align: str = "bottom_right") -> Array | tuple[Array, Array]:
+    """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
+
+    q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
+    k, v           [batch, seq_kv, heads_kv, dim], packed [total_kv, heads_kv, dim]; heads_kv divides heads_q, and v may
+                   have its own dim
+    causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
+    window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
+    softcap        scores become softcap tanh(score / softcap); 0 for none
+    scale          of q k^T; None for 1/sqrt(dim)
+    sink           [heads_q] float32: one more logit a head, in the denominator alone
+    cu_seqlens_*   [batch + 1] int32, rows where each packed sequence begins, and the end; both or none. On a GPU they
+                   are not checked
+    max_seqlen_*   packed: an upper bound on the longest sequence; None for all rows. A bound near the truth is planned
+                   better
+    seqused_*      [batch] int32, how many rows of a sequence count
+    deterministic  gradients are bit-equal from run to run; the forward pass always is
+
+    Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
+    q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row
+    that sees no key has o = 0 and lse = -inf, or the sink. Raises TypeError, ValueError, NotImplementedError while it is
+    traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with the
+    library's sentence. docs/1-math.md has the mathematics and the bounds.
+    """
+    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
+             "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink}
+    arrays = {name: checked(name, array, q) for name, array in given.items() if array is not None}
+    check_lengths(arrays, max_seqlen_q, max_seqlen_kv)
+    options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv)
+    check_problem(kind_of(options, arrays), tuple(arrays.values()))
+    check_sizes(arrays)
+    result: Array | tuple[Array, Array] = run(hashable(options), bool(return_lse), varying_alike(arrays))
+    return result
+
+
+def kind_of(options: Options, arrays: Given, results: tuple[str, ...] = ("o", "lse")) -> Kind:
+    return Kind(options, tuple(arrays), results)
+
+
+def in_order(arrays: Given) -> Given:
+    """jit sorts a dict by its names; programs read better in the order of the arguments."""
+    return {name: arrays[name] for name in ARGUMENTS if name in arrays}
+
+
+def hashable(options: Options) -> Options:
+    """The same as numbers of Python; describe has found them fit."""
+    scale, window = options.scale, options.window
+    return options._replace(
+        causal=bool(options.causal), window=None if window is None else check_window(window),
+        softcap=number("softcap", options.softcap), scale=None if scale is None else number("scale", scale),
+        deterministic=bool(options.deterministic))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def run(options: Options, return_lse: bool, arrays: Given) -> Any:
+    """One program for a problem and the choice of results."""
+    function = functools.partial(differentiable, options, return_lse)
+    if not any(map(is_explicit, arrays.values())): return function(arrays)
+    arrays = in_order(arrays)
+    return in_explicit_mesh(kind_of(options, arrays, results_of(return_lse)), function, arrays)
+
+
+def results_of(return_lse: bool) -> tuple[str, ...]: return ("o", "lse") if return_lse else ("o",)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def differentiable(options: Options, return_lse: bool, arrays: Given) -> Any:
+    arrays = in_order(arrays)
+    results = compute(kind_of(options, arrays, results_of(return_lse)), tuple(arrays.values()))
+    return results if return_lse else results[0]
+
+
+def forward(options: Options, return_lse: bool, arrays: Given) -> Any:
+    """What differentiable returns, and what its gradients are computed from."""
+    arrays = in_order(arrays)
+    o, lse = compute(kind_of(options, arrays), tuple(arrays.values()))
+    return (o, lse) if return_lse else o, (arrays, o, lse)
+
+
+def backward(options: Options, return_lse: bool, kept: tuple[Given, Array, Array], grads: Any) -> tuple[dict[str, Array | None]]:
+    """The gradient of each array; that of lengths is none."""
+    arrays, o, lse = in_order(kept[0]), *kept[1:]
+    grads = dict(zip(("grad_o", "grad_lse"), grads if return_lse else (grads,)))
+    results = tuple("grad_" + name for name in arrays if name not in LENGTHS)
+    given = {**arrays, "o": o, "lse": lse, **grads}
+    found = dict(zip(results, compute(kind_of(options, given, results), tuple(given.values()))))
+    return {name: found.get("grad_" + name) for name in arrays},
+
+
+differentiable.defvjp(forward, backward)
+
+
+def checked(name: str, array: Any, q: Any) -> Array:
+    """An array of JAX (or NumPy, which JAX takes too) of the type that this argument has."""
+    if not isinstance(array, (jax.Array, np.ndarray)):
+        raise InvalidType(f"{name} is a {type(array).__name__}; this function computes on arrays of JAX. Use "
+                          "jax.numpy.asarray.")
+    if name in LENGTHS:
+        if array.dtype.kind in "iu" and array.ndim == 1: return jax.numpy.asarray(array, jax.numpy.int32)
+        raise InvalidType(f"{name} is {array.dtype.name} with the shape {list(array.shape)}; it is a list of whole "
+                          "numbers. Give int32.")
+    wanted = "float32" if name == "sink" else getattr(q, "dtype", array.dtype).name
+    if array.dtype.name == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
+    why = "it is float32" if name == "sink" else f"q is {wanted}, and they have the same type"
+    raise InvalidType(f"{name} is {array.dtype.name}; {why}. Convert it with astype.")
+
+
+def check_lengths(arrays: Given, max_seqlen_q: int | None, max_seqlen_kv: int | None) -> None:
+    """Both cu_seqlens or none, equally long; bounds only with them."""
+    ends = [name for name in ("cu_seqlens_q", "cu_seqlens_kv") if name in arrays]
+    if len(ends) == 1:
+        other = {"cu_seqlens_q": "cu_seqlens_kv", "cu_seqlens_kv": "cu_seqlens_q"}[ends[0]]
+        raise InvalidProblem(f"{ends[0]} is given and {other} is not; both sides are packed or none. Give {other}.")
+    for name, bound in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_kv", max_seqlen_kv)):
+        if bound is None: continue
+        if not ends:
+            raise InvalidProblem(f"{name} is {bound!r} without cu_seqlens; only packed sequences have a longest one. "
+                                 "Leave it out.")
+        whole_number(name, bound)
+    if not ends: return
+    counts = [arrays[name].shape[0] for name in ends]
+    if counts[0] != counts[1] or counts[0] < 1:
+        raise InvalidProblem(f"cu_seqlens_q has {counts[0]} numbers and cu_seqlens_kv {counts[1]}; both have one more "
+                             "than there are sequences. Make them equally long.")
+
+
+def check_sizes(arrays: Given) -> None:
+    """Of seqused and sink; the shapes of q, k and v are right."""
+    q = arrays["q"]
+    batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
+    for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],))):
+        if name in arrays and arrays[name].shape != shape:
+            raise InvalidTensor(f"{name} has the shape {list(arrays[name].shape)}; it must be {list(shape)}. Reshape it.")
+
+
+def varying_alike(arrays: Given) -> Given:
+    """In a shard_map that keeps track of what varies along which axes: all arrays vary along those of any."""
+    if not hasattr(jax.lax, "pcast"): return arrays
+    axes = {name: frozenset(getattr(jax.typeof(x), "vma", ())) for name, x in arrays.items()}
+    all_axes = frozenset().union(*axes.values())
+    return {name: jax.lax.pcast(x, tuple(sorted(all_axes - axes[name])), to="varying") if all_axes - axes[name] else x
+            for name, x in arrays.items()}
