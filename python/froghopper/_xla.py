@@ -13,7 +13,7 @@ import ctypes
 import functools
 import inspect
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -121,7 +121,7 @@ def again(kind: Kind) -> Function:
 def batched(kind: Kind) -> Function:
     """jax.vmap's rule. Examples become further sequences; where they share packed lengths, or have sinks of their own,
     further heads; where packed examples differ in lengths, they are computed one after the other."""
-    function = custom_vmap(lambda *arrays: tuple(partitioned(kind, group_of(kind, arrays))(*arrays)))
+    function = custom_vmap(lambda *arrays: tuple(partitioned(kind, *heads_of(kind, arrays))(*arrays)))
 
     def rule(size: int, are_batched: Sequence[bool], *arrays: jax.Array) -> tuple[Arrays, tuple[bool, ...]]:
         of = dict(zip(kind.names, are_batched))
@@ -134,10 +134,10 @@ def batched(kind: Kind) -> Function:
     return function
 
 
-def group_of(kind: Kind, arrays: Sequence[Any]) -> int:
-    """Query heads of a key head; 1 where they do not divide, which the library refuses later."""
+def heads_of(kind: Kind, arrays: Sequence[Any]) -> tuple[int, int]:
+    """Key heads, and query heads of each; 1 where they do not divide, which the library refuses later."""
     heads_q, heads_kv = (arrays[kind.names.index(name)].shape[-2] for name in "qk")
-    return heads_q // heads_kv if heads_kv and heads_q % heads_kv == 0 else 1
+    return heads_kv, heads_q // heads_kv if heads_kv and heads_q % heads_kv == 0 else 1
 
 
 def one_by_one(kind: Kind, are_batched: Sequence[bool], arrays: Sequence[jax.Array]) -> Arrays:
@@ -209,8 +209,8 @@ def spread_of(kind: Kind, mesh: Any, q: Any, k: Any) -> Spread:
 
 
 @functools.lru_cache(maxsize=None)
-def partitioned(kind: Kind, group: int) -> Function:
-    """The rule for several devices. group: query heads of a key head."""
+def partitioned(kind: Kind, heads: int, group: int) -> Function:
+    """The rule for several devices. heads, group: key heads, and query heads of each."""
     function = custom_partitioning(lambda *arrays: bound(kind, *arrays))
 
     def shardings(mesh: Any, arrays: Sequence[Any]) -> tuple[Spread, list[NamedSharding], tuple[NamedSharding, ...]]:
@@ -226,16 +226,26 @@ def partitioned(kind: Kind, group: int) -> Function:
 
     def infer(mesh: Any, arrays: Any, results: Any) -> Any: return shardings(mesh, arrays)[2]
 
-    heads = Q_HEADS if group > 1 else "h"
-    words = [[" ".join(dims_of(name, kind.packed)).replace(Q_HEADS, heads) for name in names]
-             for names in (kind.names, kind.results)]
-    rule = f"{', '.join(words[0])} -> {', '.join(words[1])}"
-    whole = tuple(dim for dim in dict.fromkeys(rule) if dim in ROWS_AND_COLUMNS)  # as they come: Shardy asks for that
-    words_of_rule: dict[str, Any] = {"g": group} if group > 1 else {}
-    if "need_replication_factors" in inspect.signature(function.def_partition).parameters:  # not in the first versions
-        words_of_rule["need_replication_factors"] = whole
-    function.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule, **words_of_rule)
+    def rule(mesh: Any, given: Any, found: Any) -> Any: return shardy_rule(kind, heads, group, mesh.shape.values())
+    follows_rules = "need_replication_factors" in inspect.signature(function.def_partition).parameters
+    function.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule if follows_rules else None)
     return function
+
+
+def shardy_rule(kind: Kind, heads: int, group: int, axes: Iterable[int]) -> tuple[str, dict[str, Any]]:
+    """What partition can follow, in Shardy's words: "b s (h g) d, b t h d, ... -> b s (h g) e". axes: their sizes.
+
+    Shardy would spread 2 key heads over half of an axis of 4, which no PartitionSpec says; so where an axis does not
+    divide them, it is not told that the heads of q and k belong together, and the partition gathers what it must."""
+    sizes: dict[str, int] = {}
+    if group == 1: heads_q = "h"
+    elif heads == 1: heads_q = "g"
+    elif any(heads % axis for axis in axes): heads_q = "i"
+    else: heads_q, sizes = Q_HEADS, {"g": group}
+    given, found = (", ".join(" ".join(dims_of(name, kind.packed)).replace(Q_HEADS, heads_q) for name in names)
+                    for names in (kind.names, kind.results))
+    whole = tuple(dim for dim in dict.fromkeys(given) if dim in ROWS_AND_COLUMNS)  # in this order: Shardy asks for it
+    return f"{given} -> {found}", {"need_replication_factors": whole, **sizes}
 
 
 def in_explicit_mesh(kind: Kind, function: Function, arrays: dict[str, jax.Array]) -> Any:

@@ -189,8 +189,19 @@ def check_sizes(arrays: Given) -> None:
 
 def varying_alike(arrays: Given) -> Given:
     """In a shard_map that keeps track of what varies along which axes: all arrays vary along those of any."""
-    if not hasattr(jax.lax, "pcast"): return arrays
-    axes = {name: frozenset(getattr(jax.typeof(x), "vma", ())) for name, x in arrays.items()}
-    all_axes = frozenset().union(*axes.values())
-    return {name: jax.lax.pcast(x, tuple(sorted(all_axes - axes[name])), to="varying") if all_axes - axes[name] else x
-            for name, x in arrays.items()}
+    axes = {name: varying_axes(x) for name, x in arrays.items()}
+    every = frozenset[str]().union(*axes.values())
+    return {name: vary(x, tuple(sorted(every - axes[name]))) for name, x in arrays.items()}
+
+
+def varying_axes(array: Array) -> frozenset[str]:
+    """As the type of the array says, in each JAX in its own way."""
+    type_of: Any = jax.typeof(array) if hasattr(jax, "typeof") else None
+    if hasattr(type_of, "manual_axis_type"): return frozenset(type_of.manual_axis_type.varying)
+    return frozenset(getattr(type_of, "vma", ()))
+
+
+def vary(array: Any, axes: tuple[str, ...]) -> Any:
+    if not axes: return array
+    if hasattr(jax.lax, "pcast"): return jax.lax.pcast(array, axes, to="varying")
+    return getattr(jax.lax, "pvary")(array, axes)  # what it was called before

@@ -24,6 +24,7 @@
 namespace {
 
 constexpr uintptr_t workspace_alignment = 256;  // what fh_plan_run asks for
+constexpr int first_minor_version = 1;          // of XLA's interface, whose structs are all that is used
 
 // Everything that can go wrong ends as one of these.
 struct Wrong {
@@ -204,15 +205,18 @@ Wrong set_fields(std::string_view attribute_name, const XLA_FFI_CallFrame& frame
                  Call& call) {
   const auto names = attribute(frame, attribute_name);
   if (!names) return missing(attribute_name);
+  const auto one_each = [&] {
+    return invalid(joined({"there are ", std::to_string(count), " ", attribute_name, " and these names: ", *names,
+                           ". Give each array a name."}));
+  };
   std::string_view rest = *names;
   for (int64_t i = 0; i < count; i++) {
+    if (rest.empty()) return one_each();
     const std::string_view name = rest.substr(0, rest.find(' '));
     rest.remove_prefix(std::min(name.size() + 1, rest.size()));
     if (Wrong wrong = set_field(name, *static_cast<const XLA_FFI_Buffer*>(buffers[i]), call)) return wrong;
   }
-  if (rest.empty()) return {};
-  return invalid(joined({"there are ", std::to_string(count), " ", attribute_name, " and these names: ", *names,
-                         ". Give each array a name."}));
+  return rest.empty() ? Wrong{} : one_each();
 }
 
 Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
@@ -232,10 +236,12 @@ Wrong prepare(const XLA_FFI_CallFrame& frame, const char* target) {
   return library_says(fh_workspace_bytes(&call.problem, target, &bytes));
 }
 
-// XLA asks every handler which version it was made for, and refuses one that is newer than itself.
+// XLA asks every handler which version it was made for, and refuses one that is newer than itself. The first ones did not
+// say which they are.
 void describe(const XLA_FFI_CallFrame& frame, XLA_FFI_Metadata& metadata, XLA_FFI_Handler_Traits traits) {
   metadata.api_version.major_version = XLA_FFI_API_MAJOR;
-  metadata.api_version.minor_version = std::min(XLA_FFI_API_MINOR, frame.api->api_version.minor_version);
+  metadata.api_version.minor_version =
+      frame.api ? std::min(XLA_FFI_API_MINOR, frame.api->api_version.minor_version) : first_minor_version;
   metadata.traits = traits;
 }
 
