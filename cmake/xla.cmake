@@ -2,7 +2,7 @@
 # froghopper_xla: libfroghopper_xla.so beside the library, the handlers that XLA and so JAX call. It is built from one
 # header of XLA that jaxlib's wheel carries; nothing of JAX is linked, and one binary serves every version.
 #   FROGHOPPER_XLA           AUTO: where the header is found; ON: it must be there; OFF
-#   FROGHOPPER_XLA_INCLUDE   the folder of xla/ffi/api/c_api.h, as jax.ffi.include_dir() says; FROGHOPPER_PYTHON is asked
+#   FROGHOPPER_XLA_INCLUDE   the folder of xla/ffi/api/c_api.h; FROGHOPPER_PYTHON is asked what jax.ffi.include_dir() is
 set(FROGHOPPER_XLA AUTO CACHE STRING "build libfroghopper_xla.so, for JAX: AUTO, ON or OFF")
 set_property(CACHE FROGHOPPER_XLA PROPERTY STRINGS AUTO ON OFF)
 

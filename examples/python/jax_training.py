@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small transformer in JAX learns a text, character by character; its attention and gradients are froghopper's.
 
-usage: python3 examples/python/jax_training.py [TEXT_FILE]   200 steps; prints the loss, the mean of -log(probability of
-                                                             the character that comes)
-       python3 examples/python/jax_training.py --check       20 steps, and the same with attention in jax.numpy: the loss
-                                                             falls, and both have the same losses
+usage: python3 examples/python/jax_training.py [TEXT_FILE]   200 steps; prints the loss, the mean of -log(probability
+                                                             of the character that comes)
+       python3 examples/python/jax_training.py --check       20 steps, and the same with attention in jax.numpy: the
+                                                             loss falls, and both have the same losses
 
 It needs jax and froghopper. On a Hopper GPU it computes in bfloat16 there, else in float32 on the CPU.
 """
@@ -95,7 +95,8 @@ def main(arguments):
     text = np.asarray([letters.index(x) for x in characters], np.int32)
     if not check:
         losses = train(text, len(letters), 200, by_froghopper)
-        for count in range(0, 200, 20): print(f"steps {count + 1:3} to {count + 20:3}: {np.mean(losses[count:count + 20]):.4f}")
+        for count in range(0, 200, 20):
+            print(f"steps {count + 1:3} to {count + 20:3}: {np.mean(losses[count:count + 20]):.4f}")
         return 0
     losses, wanted = (np.asarray(train(text, len(letters), 20, attend)) for attend in (by_froghopper, by_jax_numpy))
     allowed = 1e-3 if jax.default_backend() == "cpu" else 3e-2

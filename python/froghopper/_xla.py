@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# mypy: disable-error-code="import-not-found,no-untyped-call,untyped-decorator"
 """What froghopper.jax is made of: one call of the library as a function of JAX, with its rules.
 
     Kind       what a call computes, but for shapes: everything that is known when a program is traced
@@ -7,8 +6,10 @@
       again        a second derivative is refused in words
       batched      jax.vmap: examples become sequences or heads of one larger call
       partitioned  jax.jit over several devices: sequences and heads may be spread, nothing else
-      bound        the primitive; lowered to a call of libfroghopper_xla.so, made for the platform that it is lowered for
+      bound        the primitive; lowered to a call of libfroghopper_xla.so, for the platform that is lowered for
 """
+# JAX has few types, and mypy runs where it is not installed, too.
+# mypy: disable-error-code="import-not-found,no-untyped-call,untyped-decorator"
 import ctypes
 import functools
 import inspect
@@ -152,7 +153,8 @@ def larger(kind: Kind, size: int, are_batched: Sequence[bool], arrays: Sequence[
     """One call whose dimension `into` ("b" or "h") counts examples too."""
     def axis_of(name: str) -> int | None:
         dims = dims_of(name, kind.packed)
-        return next((i - len(dims) for i, dim in enumerate(dims) if dim == into or into in "h" and dim == Q_HEADS), None)
+        wanted = (into, Q_HEADS) if into == "h" else (into,)
+        return next((i - len(dims) for i, dim in enumerate(dims) if dim in wanted), None)
 
     folded = []
     for name, is_batched, x in zip(kind.names, are_batched, arrays):

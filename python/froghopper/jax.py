@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# mypy: disable-error-code="import-not-found,no-untyped-call,untyped-decorator"
 """Attention on arrays of JAX: on Hopper GPUs and on CPUs, under jit, grad, vmap and over several devices.
 
     from froghopper.jax import attention
@@ -14,6 +13,8 @@ devices jit over a mesh follows the sharding of q: sequences (the first dimensio
         spread. Key heads go with their query heads; a device may have some of the query heads of one key head, not of
         several. What else is spread (rows, columns) is gathered first. Under shard_map each device computes what it has
 """
+# JAX has few types, and mypy runs where it is not installed, too.
+# mypy: disable-error-code="import-not-found,no-untyped-call,untyped-decorator"
 import functools
 from typing import Any, Literal, overload
 
@@ -72,9 +73,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row
-    that sees no key has o = 0 and lse = -inf, or the sink. Raises TypeError, ValueError, NotImplementedError while it is
-    traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with the
-    library's sentence. docs/1-math.md has the mathematics and the bounds.
+    that sees no key has o = 0 and lse = -inf, or the sink. Raises TypeError, ValueError, NotImplementedError while it
+    is traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with
+    the library's sentence. docs/1-math.md has the mathematics and the bounds.
     """
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
              "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink}
@@ -131,7 +132,8 @@ def forward(options: Options, return_lse: bool, arrays: Given) -> Any:
     return (o, lse) if return_lse else o, (arrays, o, lse)
 
 
-def backward(options: Options, return_lse: bool, kept: tuple[Given, Array, Array], grads: Any) -> tuple[dict[str, Array | None]]:
+def backward(options: Options, return_lse: bool, kept: tuple[Given, Array, Array],
+             grads: Any) -> tuple[dict[str, Array | None]]:
     """The gradient of each array; that of lengths is none."""
     arrays, o, lse = in_order(kept[0]), *kept[1:]
     grads = dict(zip(("grad_o", "grad_lse"), grads if return_lse else (grads,)))
@@ -184,7 +186,8 @@ def check_sizes(arrays: Given) -> None:
     batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
     for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],))):
         if name in arrays and arrays[name].shape != shape:
-            raise InvalidTensor(f"{name} has the shape {list(arrays[name].shape)}; it must be {list(shape)}. Reshape it.")
+            raise InvalidTensor(f"{name} has the shape {list(arrays[name].shape)}; it must be {list(shape)}. "
+                                "Reshape it.")
 
 
 def varying_alike(arrays: Given) -> Given:

@@ -137,6 +137,8 @@ struct Call {
   fh_tensors tensors = fh_tensors_init();
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
+  void* somewhere =
+      nullptr;  // some array's memory: what XLA gives no address, having no elements, is said to lie there
 };
 
 std::optional<std::string_view> attribute(const XLA_FFI_CallFrame& frame, std::string_view name) {
@@ -189,13 +191,14 @@ Wrong set_field(std::string_view name, const XLA_FFI_Buffer& buffer, Call& call)
     return invalid(joined({name, " has the shape ", shape.text(), " and XLA's type ", std::to_string(buffer.dtype),
                            "; this problem has ", wanted.text(), " and ", std::to_string(type), ". Give that."}));
 
+  void* const data = buffer.data ? buffer.data : call.somewhere;
   char* const place = reinterpret_cast<char*>(&call.tensors) + field->offset;
   if (!has_strides(field->role)) {
-    std::memcpy(place, &buffer.data, sizeof buffer.data);
+    std::memcpy(place, &data, sizeof data);
     return {};
   }
   const int64_t* const last = buffer.dims + buffer.rank;
-  const fh_tensor tensor{buffer.data, call.problem.varlen ? 0 : last[-1] * last[-2] * last[-3], last[-1] * last[-2],
+  const fh_tensor tensor{data, call.problem.varlen ? 0 : last[-1] * last[-2] * last[-3], last[-1] * last[-2],
                          last[-1]};
   std::memcpy(place, &tensor, sizeof tensor);
   return {};
@@ -219,9 +222,18 @@ Wrong set_fields(std::string_view attribute_name, const XLA_FFI_CallFrame& frame
   return rest.empty() ? Wrong{} : one_each();
 }
 
+void* first_address(int64_t count, void** buffers) {
+  for (int64_t i = 0; i < count; i++)
+    if (void* const data = static_cast<const XLA_FFI_Buffer*>(buffers[i])->data) return data;
+  return nullptr;
+}
+
 Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   Call call;
   if (Wrong wrong = read_problem(frame, call)) return wrong;
+  call.somewhere = first_address(frame.args.size, frame.args.args);
+  if (!call.somewhere) call.somewhere = first_address(frame.rets.size, frame.rets.rets);
+  if (!call.somewhere) return {};  // no array has elements
   if (Wrong wrong = set_fields("operands", frame, frame.args.size, frame.args.args, call)) return wrong;
   if (Wrong wrong = set_fields("results", frame, frame.rets.size, frame.rets.rets, call)) return wrong;
   return library_says(
@@ -236,8 +248,8 @@ Wrong prepare(const XLA_FFI_CallFrame& frame, const char* target) {
   return library_says(fh_workspace_bytes(&call.problem, target, &bytes));
 }
 
-// XLA asks every handler which version it was made for, and refuses one that is newer than itself. The first ones did not
-// say which they are.
+// XLA asks every handler which version it was made for, and refuses one that is newer than itself. The first ones did
+// not say which they are.
 void describe(const XLA_FFI_CallFrame& frame, XLA_FFI_Metadata& metadata, XLA_FFI_Handler_Traits traits) {
   metadata.api_version.major_version = XLA_FFI_API_MAJOR;
   metadata.api_version.minor_version =
