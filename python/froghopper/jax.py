@@ -14,21 +14,22 @@ devices jit over a mesh follows the sharding of q: sequences (the first dimensio
         several. What else is spread (rows, columns) is gathered first. Under shard_map each device computes what it has
 """
 # JAX has few types, and mypy runs where it is not installed, too.
-# mypy: disable-error-code="import-not-found,no-untyped-call,untyped-decorator"
+# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,untyped-decorator"
 import functools
-from typing import Any, Literal, overload
+from collections.abc import Hashable
+from typing import Any, Literal, TypeAlias, overload
 
 import jax
 import numpy as np
 
-from froghopper._call import Window, check_window, number, whole_number
+from froghopper._call import Window, cached, check_window, number, whole_number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
 __all__ = ["attention"]
 
-Array = jax.Array
-Given = dict[str, Array]
+Array: TypeAlias = jax.Array
+Given: TypeAlias = dict[str, Array]
 ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink")
 
 
@@ -80,12 +81,20 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
              "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink}
     arrays = {name: checked(name, array, q) for name, array in given.items() if array is not None}
-    check_lengths(arrays, max_seqlen_q, max_seqlen_kv)
     options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv)
+    key = (*options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
+    return run(cached(_fit, key, lambda: fitting(options, arrays)), bool(return_lse), varying_alike(arrays))
+
+
+_fit: dict[Hashable, Options] = {}  # what was checked already, so that a call that is not traced costs less
+
+
+def fitting(options: Options, arrays: Given) -> Options:
+    """The options, with numbers of Python; raises what is wrong with them or with the shapes."""
+    check_lengths(arrays, options.max_seqlen_q, options.max_seqlen_kv)
     check_problem(kind_of(options, arrays), tuple(arrays.values()))
     check_sizes(arrays)
-    result: Array | tuple[Array, Array] = run(hashable(options), bool(return_lse), varying_alike(arrays))
-    return result
+    return hashable(options)
 
 
 def kind_of(options: Options, arrays: Given, results: tuple[str, ...] = ("o", "lse")) -> Kind:
@@ -192,6 +201,7 @@ def check_sizes(arrays: Given) -> None:
 
 def varying_alike(arrays: Given) -> Given:
     """In a shard_map that keeps track of what varies along which axes: all arrays vary along those of any."""
+    if not any(isinstance(x, jax.core.Tracer) for x in arrays.values()): return arrays
     axes = {name: varying_axes(x) for name, x in arrays.items()}
     every = frozenset[str]().union(*axes.values())
     return {name: vary(x, tuple(sorted(every - axes[name]))) for name, x in arrays.items()}

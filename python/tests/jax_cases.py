@@ -24,6 +24,12 @@ from froghopper.jax import attention
 CPU = jax.devices("cpu")
 
 
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    """Where arrays are made and results wanted are computed, also if there is a GPU."""
+    with jax.default_device(CPU[0]): yield
+
+
 def given(case):
     """Keywords of attention: those of NumPy's, lengths as int32, bounds on them."""
     words = {name: np.asarray(value, np.int32) if name in _xla.LENGTHS else value

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from jax_cases import CPU, all_close, attention, causal, close, given, jax, jnp, loss, plain, qkv
+from jax_cases import all_close, attention, causal, close, given, jax, jnp, loss, on_the_cpu, plain, qkv  # noqa: F401
 from plain import Options, backward, excess
 from test_numpy import CASES, Case, drawn, ends, exact_of, options_of
 
@@ -20,11 +20,6 @@ from froghopper import jax as of_jax
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NARROW = ("causal", "window", "softcap", "sink_blind_rows", "packed_causal", "used", "everything")
 GIVEN = [(name, "float32") for name in CASES] + [(name, dtype) for name in NARROW for dtype in ("float16", "bfloat16")]
-
-
-@pytest.fixture(autouse=True)
-def on_the_cpu():
-    with jax.default_device(CPU[0]): yield
 
 
 @pytest.mark.parametrize("name, dtype", GIVEN)

@@ -3,7 +3,8 @@
 Hopper GPU, where JAX has one, beside fp64 formulas (plain.py) and the CPU."""
 import numpy as np
 import pytest
-from jax_cases import CPU, all_close, attention, causal, close, given, jax, jnp, loss, plain, qkv
+from jax_cases import (CPU, all_close, attention, causal, close, given, jax, jnp, loss, on_the_cpu,  # noqa: F401
+                       plain, qkv)
 from plain import Options, backward, excess
 from test_numpy import CASES, drawn, exact_of, options_of
 

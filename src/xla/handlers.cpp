@@ -240,6 +240,18 @@ Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
       fh_attention(&call.problem, target, &call.tensors, call.workspace, call.workspace_bytes, stream));
 }
 
+// XLA says which GPU a call is for. The first versions did not; there it is the one whose context is current.
+std::string gpu_of(const XLA_FFI_CallFrame& frame) {
+  constexpr size_t needed = offsetof(XLA_FFI_Api, XLA_FFI_DeviceOrdinal_Get) + sizeof(XLA_FFI_DeviceOrdinal_Get*);
+  if (frame.api->struct_size < needed) return "hopper";
+  XLA_FFI_DeviceOrdinal_Get_Args args{XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, nullptr, frame.ctx, 0};
+  XLA_FFI_Error* const none = frame.api->XLA_FFI_DeviceOrdinal_Get(&args);
+  if (!none) return joined({"hopper:", std::to_string(args.device_ordinal)});
+  XLA_FFI_Error_Destroy_Args forgotten{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, none};
+  frame.api->XLA_FFI_Error_Destroy(&forgotten);
+  return "hopper";
+}
+
 // Makes the plan and loads its kernels: neither may be done while a stream is captured.
 Wrong prepare(const XLA_FFI_CallFrame& frame, const char* target) {
   Call call;
@@ -285,12 +297,13 @@ FH_API XLA_FFI_Error* froghopper_xla_gpu(XLA_FFI_CallFrame* frame) {
   XLA_FFI_Error* const wrong = answer(frame, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE, [&]() -> Wrong {
     XLA_FFI_Stream_Get_Args args{XLA_FFI_Stream_Get_Args_STRUCT_SIZE, nullptr, frame->ctx, nullptr};
     no_stream = frame->api->XLA_FFI_Stream_Get(&args);
-    return no_stream ? Wrong{} : run(*frame, "hopper", args.stream);
+    return no_stream ? Wrong{} : run(*frame, gpu_of(*frame).c_str(), args.stream);
   });
   return no_stream ? no_stream : wrong;
 }
 
 FH_API XLA_FFI_Error* froghopper_xla_gpu_prepare(XLA_FFI_CallFrame* frame) {
-  return answer(frame, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE, [&] { return prepare(*frame, "hopper"); });
+  return answer(frame, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE,
+                [&] { return prepare(*frame, gpu_of(*frame).c_str()); });
 }
 }
