@@ -6,3 +6,10 @@ import sys
 
 PYTHON = pathlib.Path(__file__).resolve().parent.parent
 if importlib.util.find_spec("froghopper") is None: sys.path.insert(0, str(PYTHON))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fa3-grid", choices=("small", "full"), default="small",
+                     help="on a Hopper GPU: a sample of FlashAttention-3's grid, or all cases that exist here")
+    parser.addoption("--fa3-minutes", type=float, default=0,
+                     help="skip cases that have not begun after so many minutes")

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of FlashAttention-3's module flash_attn_interface, computed by froghopper.
+
+    from froghopper.flash_attn_interface import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+
+Names, order and defaults of arguments, layouts and results are those of FlashAttention-3 (Dao-AILab/flash-attention,
+hopper/flash_attn_interface.py, package 3.0.0): q [batch, seq, heads, dim], packed [total, heads, dim]; masks aligned
+bottom-right; lse [batch, heads, seq], packed [heads, total], float32, natural logarithm. Besides Hopper GPUs they run
+on the CPU, also in float32. q, k and v are copied where froghopper.torch says so, and where their last stride is not 1,
+as there.
+
+What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: fp8 and
+its descales, qv, attention_chunk, page_table, rotary embedding in flash_attn_with_kvcache, head dims above 256.
+
+What differs on purpose
+  return_attn_probs   gives (out, lse) as there; a gradient of lse is used here and is dropped there
+  no keys at all      lse is -inf here, and +inf there if k has no rows; for sequences without keys both say -inf
+  deterministic       works for every head dim; there not above 192
+  head dims           v may have any of its own up to 256, forward and backward
+  num_splits,         hints there; accepted and without effect here, where a plan decides. A result does not depend
+  pack_gqa            on them
+  scheduler_metadata  the same: get_scheduler_metadata gives an empty tensor, and any is accepted
+  sm_margin           becomes max_sms: that many SMs are left alone. On the CPU it has no effect
+"""
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._spans import ends_of, merges, spans_of_keys, spans_of_queries
+from froghopper.torch import attention
+
+Result = Tensor | tuple[Tensor, Tensor]
+
+__all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+           "flash_attn_with_kvcache", "get_scheduler_metadata"]
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+DESCALE = "descales belong to fp8, which this library does not compute. Multiply q, k and v by them in bf16."
+ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
+REFUSED = {
+    "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 256 in all.",
+    "q_descale": DESCALE, "k_descale": DESCALE, "v_descale": DESCALE,
+    "attention_chunk": "chunks are not masked here. Use window_size, or pack every chunk as a sequence of its own.",
+    "page_table": "pages are not read here. Gather them into a cache [batch, seq, heads, dim].",
+    "rotary_cos": ROTARY, "rotary_sin": ROTARY, "rotary_seqlens": ROTARY,
+}
+
+
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False,
+                    qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
+                    v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0,
+                    softcap: float = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
+                    deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Result:
+    """softmax(scale q k^T + mask) v, differentiable.
+
+    q              [batch, seq_q, heads, dim]
+    k, v           [batch, seq_k, heads_k, dim]; heads_k divides heads, and v may have its own dim
+    softmax_scale  None for 1/sqrt(dim)
+    causal         the last query sees the last key, every query before it one key less
+    window_size    (left, right): query i sees keys i + seq_k - seq_q - left to i + seq_k - seq_q + right; negative for
+                   no bound
+    softcap        scores become softcap tanh(score / softcap); 0 for none
+    deterministic  gradients are bit-equal from run to run; the result always is
+
+    Returns out [batch, seq_q, heads, dim of v]; with return_attn_probs (out, lse [batch, heads, seq_q]). Rows that see
+    no key are 0 and their lse is -inf. Raises TypeError, ValueError, NotImplementedError as the module says.
+    """
+    refuse(q, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
+    options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin)
+    options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
+    found: Result = attention(columns(q), columns(k), columns(v), **options)
+    return found
+
+
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+                           max_seqlen_q: int, max_seqlen_k: int, seqused_q: Tensor | None = None,
+                           seqused_k: Tensor | None = None, softmax_scale: float | None = None, causal: bool = False,
+                           qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
+                           v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1),
+                           attention_chunk: int = 0, softcap: float = 0.0, num_splits: int = 1,
+                           pack_gqa: bool | None = None, deterministic: bool = False, sm_margin: int = 0,
+                           return_attn_probs: bool = False) -> Result:
+    """The same of packed sequences.
+
+    q              [total_q, heads, dim]; k, v [total_k, heads_k, dim]
+    cu_seqlens_*   [batch + 1] int32: rows where each sequence begins, and the end
+    max_seqlen_*   upper bounds on the rows of a sequence
+    seqused_*      [batch] int32: how many rows of a sequence count; the other rows of q get 0 and lse = -inf
+
+    Returns out [total_q, heads, dim of v]; with return_attn_probs (out, lse [heads, total_q]). The other arguments are
+    those of flash_attn_func.
+    """
+    refuse(q, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
+    options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin)
+    options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
+    found: Result = attention(columns(q), columns(k), columns(v), cu_seqlens_q=cu_seqlens_q,
+                              cu_seqlens_kv=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k,
+                              seqused_q=seqused_q, seqused_kv=seqused_k, **options)
+    return found
+
+
+def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, causal: bool = False,
+                              q_descale: Tensor | None = None, k_descale: Tensor | None = None,
+                              v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1),
+                              attention_chunk: int = 0, softcap: float = 0.0, deterministic: bool = False,
+                              num_heads_q: int | None = None, sm_margin: int = 0,
+                              return_attn_probs: bool = False) -> Result:
+    """flash_attn_func of q, k and v in one tensor, which is read where it lies.
+
+    qkv            [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, dim] with num_heads_q
+
+    Its gradient comes in one tensor too, which costs one copy of it. Raises ValueError where qkv is neither.
+    """
+    shape = list(qkv.shape)
+    if qkv.ndim == 5:
+        if shape[2] != 3:
+            raise InvalidProblem(f"qkv has the shape {shape}; with five dimensions the third is 3, for q, k and v. "
+                                 "Give [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, dim].")
+        q, k, v = qkv.unbind(2)
+    else:
+        if qkv.ndim != 4 or num_heads_q is None or not 0 < num_heads_q < shape[2] or (shape[2] - num_heads_q) % 2:
+            raise InvalidProblem(f"qkv has the shape {shape} and num_heads_q is {num_heads_q}; with four dimensions "
+                                 "the third is num_heads_q + 2 heads_k. Give both, or [batch, seq, 3, heads, dim].")
+        heads_k = (shape[2] - num_heads_q) // 2
+        q, k, v = torch.split(qkv, [num_heads_q, heads_k, heads_k], 2)
+    return flash_attn_func(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size,
+                           attention_chunk, softcap, deterministic=deterministic, sm_margin=sm_margin,
+                           return_attn_probs=return_attn_probs)
+
+
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
+                            v: Tensor | None = None, qv: Tensor | None = None, rotary_cos: Tensor | None = None,
+                            rotary_sin: Tensor | None = None, cache_seqlens: int | Tensor | None = None,
+                            cache_batch_idx: Tensor | None = None, cache_leftpad: Tensor | None = None,
+                            page_table: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
+                            cu_seqlens_k_new: Tensor | None = None, max_seqlen_q: int | None = None,
+                            rotary_seqlens: Tensor | None = None, q_descale: Tensor | None = None,
+                            k_descale: Tensor | None = None, v_descale: Tensor | None = None,
+                            softmax_scale: float | None = None, causal: bool = False,
+                            window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0, softcap: float = 0.0,
+                            rotary_interleaved: bool = True, scheduler_metadata: Tensor | None = None,
+                            num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0,
+                            return_softmax_lse: bool = False) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Attention of q to keys and values in a cache, without gradients; new ones are first written into it.
+
+    q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
+    k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
+    k, v             [batch, seq_new, heads_k, dim], or [total_new, heads_k, dim] with cu_seqlens_k_new: written to the
+                     cache from row cache_seqlens[b] on, by PyTorch's indexing, one operation each
+    cache_seqlens    [batch] int32, or an int: how many rows of the cache count, before k and v are added; None for all
+    cache_batch_idx  [batch] int32: which row of the cache a sequence has. No two may be equal (this is looked up, and
+                     the call waits for the GPU)
+    cache_leftpad    [batch] int32: the first row of the cache that counts
+
+    The cache is never copied: with cache_batch_idx, cache_leftpad or cu_seqlens_q its sequences must lie one after the
+    other in memory, as torch.empty gives them, and q, which is small, is put in their order. Returns out, shaped as q
+    with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty):
+    the last two are partial results of splits there, and here there are none.
+    """
+    refuse(q, qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table,
+           q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.ndim != 4 or cache.stride(-1) != 1:
+            raise InvalidTensor(f"{name} has the shape {list(cache.shape)} and the strides {list(cache.stride())}; it "
+                                "is [rows, seq, heads, dim] and its last stride 1. Make it contiguous.")
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    used = lengths_of_cache(cache_seqlens, batch, k_cache)
+    if cache_batch_idx is not None: check_distinct(cache_batch_idx)
+    options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin)
+    with torch.no_grad():
+        if k is not None or v is not None:
+            if k is None or v is None or cache_seqlens is None:
+                raise InvalidProblem("k, v and cache_seqlens are not all given; new keys and values come together and "
+                                     "go where cache_seqlens ends. Give all three, or cache_seqlens alone.")
+            used = append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
+        if cache_batch_idx is None and cache_leftpad is None and cu_seqlens_q is None:
+            given = None if cache_seqlens is None else used
+            out, lse = attention(columns(q), k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
+        else:
+            out, lse = attend_in_place(columns(q), k_cache, v_cache, used, cache_batch_idx, cache_leftpad, cu_seqlens_q,
+                                       max_seqlen_q, options)
+    if not return_softmax_lse: return out
+    return out, lse, lse.new_empty(0), lse.new_empty(0)
+
+
+def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | None = None,
+                       out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+    """One result of several over different keys: softmax over their lse is the weight of each.
+
+    out_partial    [splits, batch, seq, heads, dim] float32, or packed [splits, total, heads, dim]
+    lse_partial    [splits, batch, seq, heads] float32, or packed [splits, total, heads]
+    out            where the result goes; out_dtype: its type, float32 if neither is given
+
+    Returns (out [batch, seq, heads, dim], lse [batch, seq, heads]), packed the same without batch. Rows whose lse are
+    all -inf get 0 and -inf. Written in PyTorch, not a kernel of this library. Raises TypeError, ValueError.
+    """
+    for name, part in (("out_partial", out_partial), ("lse_partial", lse_partial)):
+        if part.dtype != torch.float32:
+            raise InvalidType(f"{name} is {part.dtype}; partial results are float32. Convert it.")
+    if out_partial.ndim not in (4, 5) or out_partial.shape[:-1] != lse_partial.shape:
+        raise InvalidProblem(f"out_partial has the shape {list(out_partial.shape)} and lse_partial "
+                             f"{list(lse_partial.shape)}; the latter is [splits, batch, seq, heads] or [splits, total, "
+                             "heads], the former has dim columns more. Reshape them.")
+    lse = torch.logsumexp(lse_partial, 0)
+    weights = torch.exp(lse_partial - torch.where(lse == -torch.inf, 0.0, lse)).unsqueeze(-1)
+    found = torch.where(weights == 0, 0.0, weights * out_partial).sum(0)
+    if out is None: return found.to(out_dtype or torch.float32), lse
+    if out.shape != found.shape or out.dtype != (out_dtype or out.dtype):
+        raise InvalidTensor(f"out has the shape {list(out.shape)} and is {out.dtype}; it must be {list(found.shape)} "
+                            f"and {out_dtype or out.dtype}. Give another tensor, or none.")
+    return out.copy_(found), lse
+
+
+def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int,
+                           headdim: int, cache_seqlens: Tensor, qkv_dtype: torch.dtype = torch.bfloat16,
+                           headdim_v: int | None = None, cu_seqlens_q: Tensor | None = None,
+                           cu_seqlens_k_new: Tensor | None = None, cache_leftpad: Tensor | None = None,
+                           page_size: int | None = None, max_seqlen_k_new: int = 0, causal: bool = False,
+                           window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0, has_softcap: bool = False,
+                           num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> Tensor:
+    """An empty int32 tensor on cache_seqlens' device, for flash_attn_with_kvcache, which needs none: this library's
+    kernels read lengths themselves when they hand out their work."""
+    return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
+
+
+def refuse(q: Tensor, **arguments: Any) -> None:
+    """NotImplementedError for what is given and cannot be computed."""
+    for name, value in arguments.items():
+        if value is None or (name == "attention_chunk" and value == 0): continue
+        shown = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise Unsupported(f"{name} is {shown}; {REFUSED[name]}")
+    if isinstance(q, Tensor) and q.dtype in FLOAT8:
+        raise Unsupported(f"q is {q.dtype}; 8-bit types are not computed here. Convert q, k and v to bfloat16.")
+
+
+def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float,
+               sm_margin: int) -> dict[str, Any]:
+    """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
+    if len(window_size) != 2:
+        raise InvalidType(f"window_size is {window_size!r}; it is (left, right), negative for no bound. Give "
+                          "two numbers.")
+    left, right = (None if bound is None or bound < 0 else bound for bound in window_size)
+    return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right), softcap=max(softcap, 0.0),
+                max_sms=sms_without(q, sm_margin))
+
+
+def sms_without(q: Tensor, sm_margin: int) -> int:
+    """max_sms: 0 for all."""
+    if sm_margin == 0 or not q.is_cuda: return 0
+    sms = torch.cuda.get_device_properties(q.device).multi_processor_count
+    if not 0 < sm_margin < sms:
+        raise InvalidProblem(f"sm_margin is {sm_margin} and the GPU has {sms} SMs; as many are left alone. Use 0 to "
+                             f"{sms - 1}.")
+    return sms - sm_margin
+
+
+def columns(x: Tensor) -> Tensor:
+    """Itself, or a copy where columns do not lie side by side."""
+    return x.contiguous() if isinstance(x, Tensor) and x.ndim and x.stride(-1) != 1 else x
+
+
+def lengths_of_cache(given: int | Tensor | None, batch: int, k_cache: Tensor) -> Tensor:
+    if isinstance(given, Tensor):
+        if given.dtype != torch.int32 or given.shape != (batch,):
+            raise InvalidType(f"cache_seqlens is {given.dtype} with the shape {list(given.shape)}; it is int32 "
+                              f"and [{batch}], a number for each sequence. Convert it.")
+        return given.contiguous()
+    return torch.full((batch,), k_cache.shape[1] if given is None else given, dtype=torch.int32, device=k_cache.device)
+
+
+def check_distinct(cache_batch_idx: Tensor) -> None:
+    held = cache_batch_idx.tolist()
+    if len(set(held)) != len(held):
+        raise Unsupported(f"cache_batch_idx is {held}; two sequences cannot share a row of the cache here. Copy that "
+                          "row, or call once for each.")
+
+
+def append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
+           cu_seqlens_k_new: Tensor | None) -> Tensor:
+    """Writes k and v behind the used rows of the cache; returns how many rows are used then, [batch] int32."""
+    if cu_seqlens_k_new is None:
+        added: int | Tensor = k.shape[1]
+        row = used[:, None] + torch.arange(k.shape[1], device=used.device)
+        sequence = torch.arange(len(used), device=used.device)[:, None]
+    else:
+        added, at = cu_seqlens_k_new.diff(), torch.arange(k.shape[0], dtype=torch.int32, device=used.device)
+        sequence = torch.searchsorted(cu_seqlens_k_new, at, right=True) - 1
+        row = used[sequence] + at - cu_seqlens_k_new[sequence]
+    if cache_batch_idx is not None: sequence = cache_batch_idx[sequence]
+    k_cache[sequence, row], v_cache[sequence, row] = k, v
+    return (used + added).to(torch.int32)
+
+
+def attend_in_place(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
+                    cache_leftpad: Tensor | None, cu_seqlens_q: Tensor | None, max_seqlen_q: int | None,
+                    options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Attention to the cache as packed sequences, in the order in which it lies; (out, lse) in the order of q."""
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if not merges(cache):
+            raise Unsupported(f"{name} has the strides {list(cache.stride())}; with cache_batch_idx, cache_leftpad or "
+                              "cu_seqlens_q sequences must lie one after the other, as the cache is not copied. "
+                              "Make it contiguous.")
+    batch, rows = len(used), k_cache.shape[0]
+    if cu_seqlens_q is not None and max_seqlen_q is None:
+        raise InvalidProblem("cu_seqlens_q is given and max_seqlen_q is not; it bounds the rows of a sequence. "
+                             "Give it.")
+    if cache_batch_idx is None and rows != batch:
+        raise InvalidProblem(f"k_cache has {rows} sequences and q {batch}; each has its own. Give cache_batch_idx.")
+    begin, ends, longest, packed = cache_leftpad, cu_seqlens_q, max_seqlen_q, q
+    if ends is None: ends, longest, packed = ends_of(batch, q.shape[1], used), q.shape[1], q.flatten(0, 1)
+    if cache_batch_idx is not None:
+        def placed(values: Tensor) -> Tensor:
+            return values.new_zeros(rows).index_copy_(0, cache_batch_idx.long(), values)
+        at = torch.arange(len(packed), device=q.device, dtype=torch.int32)
+        sequence = torch.searchsorted(ends, at, right=True).clamp(max=batch) - 1
+        sorted_ends = torch.nn.functional.pad(placed(ends.diff()).cumsum(0, dtype=torch.int32), (1, 0))
+        place = torch.where(at < ends[-1], sorted_ends[cache_batch_idx[sequence]] + at - ends[sequence], at).long()
+        packed = torch.empty_like(packed).index_copy_(0, place, packed)
+        ends, used, begin = sorted_ends, placed(used), None if begin is None else placed(begin)
+    if begin is None: ends_kv, used_kv = ends_of(rows, k_cache.shape[1], used), used
+    else:
+        ends_kv, used_kv = spans_of_keys(rows, k_cache.shape[1], begin, torch.maximum(used, begin))
+        ends = spans_of_queries(ends)
+    out, lse = attention(packed, k_cache.flatten(0, 1), v_cache.flatten(0, 1), cu_seqlens_q=ends, cu_seqlens_kv=ends_kv,
+                         max_seqlen_q=longest, max_seqlen_kv=k_cache.shape[1], seqused_kv=used_kv, return_lse=True,
+                         **options)
+    if cache_batch_idx is not None: out, lse = out[place], lse[:, place]
+    if cu_seqlens_q is not None: return out, lse
+    lse = lse.reshape(lse.shape[0], *q.shape[:2]).transpose(0, 1).contiguous()
+    return out.reshape(*q.shape[:2], *out.shape[1:]), lse

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face transformers with froghopper's attention.
+
+    import froghopper.transformers
+    froghopper.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="froghopper", dtype=torch.bfloat16)
+
+register() adds two functions under one name: the attention, and the mask that goes with it, which says in numbers what
+eager attention says with a matrix. What models ask for and how it is done:
+
+    grouped heads, scaling, softcap, sinks (s_aux), head dims of V    as the library has them, with gradients
+    causal, sliding windows to the left or to both sides              masks by index
+    a cache that grows, slides or has room left                       lengths; the last query is at the last key
+    padding at the right or the left, one run of tokens a sequence    lengths; rows of padding give 0. At the left, keys
+                                                                      and values that do not lie packed, as those of a
+                                                                      cache, are copied once
+    several sequences in a row, by position_ids or cu_seq_lens_q      packed sequences
+
+What cannot be said so raises NotImplementedError with the reason: dropout, output_attentions, position biases, masks of
+the caller's own (4 dimensions), chunks, tokens between padding, the paged cache of continuous batching. Finding padding
+looks at the mask once a step and waits for the GPU, as transformers does for its own. Tested with transformers 5.
+
+diffusers and timm call torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p,
+is_causal, scale) or take a function of that shape: froghopper.torch.scaled_dot_product_attention is one. In timm, and
+wherever a module looks the function up when it runs, torch.nn.functional.scaled_dot_product_attention may be replaced
+by it.
+"""
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import AttentionInterface
+from transformers import masking_utils as masks
+
+from froghopper._errors import InvalidType, Unsupported
+from froghopper._spans import ends_of, pairs, spans_of_keys, spans_of_queries
+from froghopper.torch import attention
+
+__all__ = ["Mask", "attention_forward", "attention_mask", "register"]
+
+
+def register(name: str = "froghopper") -> str:
+    """Makes attn_implementation=name work in every model that has transformers' attention interface; returns the name.
+    Again is harmless."""
+    if "flash" in name:
+        raise InvalidType(f"name is {name!r}; transformers takes names with \"flash\" in them for its own. Use "
+                          "another.")
+    AttentionInterface.register(name, attention_forward)
+    masks.AttentionMaskInterface.register(name, attention_mask)
+    return name
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mask(BlockMask):
+    """What attention_mask hands to attention_forward, through a model that does not look into it. It is a BlockMask by
+    name alone: generate prepares masks before it calls the model, which then knows a finished mask by that type.
+
+    keys      how many rows of k there are to see; None for all
+    begin     [batch] int32: the first row of k that counts; None for 0
+    end       [batch] int32: the end of those that count; None for all
+    rows      [batch] int32: how many rows of q count, the first ones; None for all
+    ends      [sequences + 1] int32: packed sequences in the batch, as cu_seqlens; longest is the longest of them
+    """
+    causal: bool
+    window: tuple[int | None, int | None]
+    keys: int | None = None
+    begin: Tensor | None = None
+    end: Tensor | None = None
+    rows: Tensor | None = None
+    ends: Tensor | None = None
+    longest: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]: return (1, 1, 1, 1)
+
+    def contiguous(self) -> "Mask": return self
+
+    def to(self, device: Any, **_: Any) -> "Mask":
+        """Its tensors on another device, as accelerate moves what layers are given."""
+        moved: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, x in moved.items():
+            if isinstance(x, Tensor): moved[name] = x.to(device)
+        return Mask(**moved)
+
+
+@dataclasses.dataclass
+class Pattern:
+    """A mask function of transformers, read: bounds on key - query, and what separates packed sequences."""
+    left: int | None = None
+    right: int | None = None
+    sequence: Tensor | None = None
+
+    @property
+    def aligned(self) -> bool: return self.left is not None or self.right is not None
+
+
+def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int | Tensor = 0, kv_offset: int = 0,
+                   mask_function: Callable[..., Any] = masks.causal_mask_function,
+                   attention_mask: Tensor | None = None, **_: Any) -> Mask:
+    """The mask function of transformers' mask interface: what create_causal_mask and its like call.
+
+    mask_function   a rule (query, key) -> seen, of queries q_offset... and keys kv_offset...
+    attention_mask  [batch, tokens] bool, False for padding
+
+    Raises NotImplementedError for rules and paddings that are not bounds and lengths.
+    """
+    pattern = read(mask_function)
+    shift = q_offset - kv_offset  # row i of q is at row i + shift of k
+    mask = Mask(pattern.right == 0, (pattern.left, None if pattern.right == 0 else pattern.right))
+    if pattern.sequence is not None: return packed(mask, pattern.sequence)
+    if pattern.aligned and not mask.causal and not (isinstance(shift, int) and shift == 0 and q_length == kv_length):
+        raise Unsupported(f"a window to both sides has {q_length} queries and {kv_length} keys; it is computed for as "
+                          "many keys as queries. Use attn_implementation=\"sdpa\".")
+    stop = shift + q_length if mask.causal else kv_length  # later keys are not seen
+    if isinstance(stop, Tensor): mask = dataclasses.replace(mask, end=stop.to(torch.int32).expand(batch_size))
+    elif stop < kv_length: mask = dataclasses.replace(mask, keys=stop)
+    return mask if attention_mask is None else padded(mask, attention_mask.bool(), q_length, kv_length, kv_offset, stop)
+
+
+def read(function: Callable[..., Any]) -> Pattern:
+    """A mask function of transformers.masking_utils, or NotImplementedError."""
+    if function is masks.causal_mask_function: return Pattern(right=0)
+    if function is masks.bidirectional_mask_function: return Pattern()
+    made_by = getattr(function, "__qualname__", repr(function)).partition(".")[0]
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    held = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells)} if code and cells else {}
+    if getattr(function, "__module__", "") == masks.__name__:
+        if made_by == "and_masks": return merged([read(part) for part in held["mask_functions"]])
+        if made_by == "sliding_window_overlay": return Pattern(left=held["sliding_window"] - 1)
+        if made_by == "sliding_window_bidirectional_overlay":
+            return Pattern(left=held["sliding_window"], right=held["sliding_window"])
+        if made_by == "packed_sequence_mask_function": return Pattern(sequence=held["packed_sequence_mask"])
+        if made_by == "remap_positions_for_packed_sequence": return read(held["mask_function"])
+    raise Unsupported(f"the model's mask is made by {made_by}; masks that froghopper reads are causal, sliding "
+                      "windows, padding and packed sequences. Use attn_implementation=\"sdpa\" or \"flex_attention\".")
+
+
+def merged(patterns: list[Pattern]) -> Pattern:
+    """What all of them see."""
+    def least(bounds: list[int | None]) -> int | None:
+        return min((bound for bound in bounds if bound is not None), default=None)
+    sequence = next((pattern.sequence for pattern in patterns if pattern.sequence is not None), None)
+    return Pattern(least([p.left for p in patterns]), least([p.right for p in patterns]), sequence)
+
+
+def packed(mask: Mask, sequence: Tensor) -> Mask:
+    """sequence: [batch, tokens], another number for every packed sequence of a row."""
+    first = torch.ones_like(sequence, dtype=torch.bool)
+    first[:, 1:] = sequence.diff(dim=1) != 0
+    begins = first.flatten().nonzero().flatten()
+    ends = torch.nn.functional.pad(begins, (0, 1), value=sequence.numel()).to(torch.int32)
+    return dataclasses.replace(mask, ends=ends, longest=int(ends.diff().max()))
+
+
+def padded(mask: Mask, tokens: Tensor, q_length: int, kv_length: int, kv_offset: int, stop: int | Tensor) -> Mask:
+    """The mask without the keys whose tokens are False: those, and rows of q at such keys, do not count."""
+    missing = kv_offset + kv_length - tokens.shape[1]
+    if missing > 0: tokens = torch.nn.functional.pad(tokens, (0, missing))
+    tokens, at = tokens[:, kv_offset:kv_offset + kv_length], torch.arange(kv_length, device=tokens.device)
+    if mask.causal: tokens = tokens & (at < stop)
+    end = torch.where(tokens, at + 1, 0).amax(1)
+    begin = torch.where(tokens, at, kv_length).amin(1).minimum(end)
+    whole, from_0, one_run = torch.stack([((begin == 0) & (end == stop)).all(), (begin == 0).all(),
+                                          (tokens.sum(1) == end - begin).all()]).tolist()
+    if not one_run:
+        raise Unsupported("attention_mask has padding between tokens of one sequence; froghopper computes one run of "
+                          "tokens a sequence. Pad at one side, or use attn_implementation=\"sdpa\".")
+    if whole: return mask
+    # Bottom-right: the last row of q that counts is at the last key that does.
+    aligned = mask.causal or mask.window != (None, None)
+    rows = (end - (stop - q_length)).clamp(0, q_length).to(torch.int32) if aligned else None
+    return dataclasses.replace(mask, keys=None, begin=None if from_0 else begin.to(torch.int32),
+                               end=end.to(torch.int32), rows=rows)
+
+
+def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any,
+                      dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
+                      sliding_window: int | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
+                      position_bias: Tensor | None = None, cache: Any = None, cu_seq_lens_q: Tensor | None = None,
+                      cu_seq_lens_k: Tensor | None = None, max_length_q: int | None = None,
+                      max_length_k: int | None = None, **others: Any) -> tuple[Tensor, None]:
+    """The attention of transformers' attention interface.
+
+    query           [batch, heads, rows, dim]; key, value [batch, heads_kv, keys, dim]
+    attention_mask  a Mask, which says all about masks; None where the model makes none: then is_causal, or else the
+                    module's, and sliding_window count
+    cu_seq_lens_*   [sequences + 1] int32, max_length_*: packed sequences in a batch of 1
+
+    Returns (out [batch, rows, heads, dim of value], None).
+    """
+    refuse(module, attention_mask, dropout, position_bias, cache, others)
+    mask = attention_mask if attention_mask is not None else unsaid(module, query, key, is_causal, sliding_window)
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    options: dict[str, Any] = dict(causal=mask.causal, window=mask.window, scale=scaling, softcap=softcap or 0.0,
+                                   sink=None if s_aux is None else s_aux.float())
+    if cu_seq_lens_q is not None:
+        mask = dataclasses.replace(mask, ends=cu_seq_lens_q, longest=max_length_q)
+        options |= dict(cu_seqlens_kv=cu_seq_lens_k, max_seqlen_kv=max_length_k)
+    if mask.ends is not None:
+        options = dict(cu_seqlens_q=mask.ends, cu_seqlens_kv=mask.ends, max_seqlen_q=mask.longest,
+                       max_seqlen_kv=mask.longest) | options
+    elif mask.begin is not None: options |= spans(mask, q, k)
+    else:
+        k, v = k[:, :mask.keys], v[:, :mask.keys]
+        return attention(q, k, v, seqused_q=mask.rows, seqused_kv=mask.end, **options).contiguous(), None
+    out = attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), **options)
+    return out.reshape(*q.shape[:2], *out.shape[1:]).contiguous(), None
+
+
+def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Tensor | None, cache: Any,
+           others: dict[str, Any]) -> None:
+    """NotImplementedError for what the library does not compute."""
+    other = "Use attn_implementation=\"sdpa\" or \"eager\"."
+    if dropout:
+        raise Unsupported(f"dropout is {dropout}; attention weights are not dropped here. Set the config's "
+                          "attention_dropout to 0.")
+    if position_bias is not None: raise Unsupported(f"position_bias is given; scores have no bias here. {other}")
+    if others.get("output_attentions"):
+        raise Unsupported("output_attentions is set; weights are never written out here. Use "
+                          "attn_implementation=\"eager\".")
+    if cache is not None: raise Unsupported(f"cache is a {type(cache).__name__}; pages are not read here. {other}")
+    if mask is not None and not isinstance(mask, Mask):
+        shape = list(mask.shape) if isinstance(mask, Tensor) else ""
+        raise Unsupported(f"{type(module).__name__} has attention_mask, a {type(mask).__name__} {shape}; froghopper "
+                          f"reads masks that transformers makes for it, not matrices. Give padding as [batch, "
+                          f"tokens]. {other}")
+
+
+def unsaid(module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool | None,
+           sliding_window: int | None) -> Mask:
+    """The mask of a module that was given none."""
+    rows, keys = query.shape[2], key.shape[2]
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and rows > 1
+    if causal and rows != keys:
+        raise Unsupported(f"{type(module).__name__} is causal, has {rows} queries and {keys} keys and no mask that "
+                          "says where the queries are. Use attn_implementation=\"sdpa\".")
+    left = None if sliding_window is None or sliding_window > keys else sliding_window - 1
+    return Mask(causal, (left, None if causal else left))
+
+
+def spans(mask: Mask, q: Tensor, k: Tensor) -> dict[str, Any]:
+    """Where sequences lie in the packed rows of q and k, [batch, rows, heads, dim]."""
+    assert mask.begin is not None and mask.end is not None
+    ends_kv, used_kv = spans_of_keys(k.shape[0], k.shape[1], mask.begin, mask.end)
+    found = dict(cu_seqlens_q=spans_of_queries(ends_of(q.shape[0], q.shape[1], q)), cu_seqlens_kv=ends_kv,
+                 max_seqlen_q=q.shape[1], max_seqlen_kv=k.shape[1], seqused_kv=used_kv)
+    if mask.rows is not None: found["seqused_q"] = pairs(torch.zeros_like(mask.rows), mask.rows)
+    return found
