@@ -70,6 +70,11 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 // its registers: there one consumer has grad_v and the other grad_k of the same 64 keys (device/bwd/wide.cuh).
 constexpr bool bwd_is_wide(BwdVariant v) { return v.dims.qk > 128; }
 
+// A wide kv tile is shared by a cluster of two CTAs, a strip of 64 keys each: each adds half of the columns of grad_q,
+// for the keys of both.
+constexpr int bwd_ctas(BwdVariant v) { return bwd_is_wide(v) ? 2 : 1; }
+constexpr int bwd_keys_of_cta(BwdVariant v) { return v.tiles.kv / bwd_ctas(v); }
+
 constexpr int bwd_consumers = 2;
 constexpr int bwd_threads = warpgroup * (1 + bwd_consumers);  // one warpgroup of producers
 
@@ -85,15 +90,23 @@ constexpr int bwd_row_bytes(BwdVariant v) {  // lse and delta of a turn's rows, 
   const int bytes = 2 * v.tiles.q * static_cast<int>(sizeof(float));
   return v.tiles.stages * ((bytes + 127) / 128 * 128);
 }
-constexpr int bwd_weight_bytes(BwdVariant v) {  // fp32 weights on their way from one consumer to the other
-  return bwd_is_wide(v) ? v.tiles.q * v.tiles.kv * static_cast<int>(sizeof(float)) : 0;
+// K of the other CTA's keys, a panel for each consumer's columns of grad_q.
+constexpr int bwd_peer_bytes(BwdVariant v) {
+  return bwd_is_wide(v) ? bwd_tile_bytes(bwd_keys_of_cta(v), bwd_consumers * panel_columns) : 0;
 }
+// grad_o comes in parts of its columns. 256 of them leave room for three halves: the next turn's first half is loaded
+// ahead, the second when this turn's first has been read, which is in the middle of the turn.
+constexpr int bwd_do_parts(BwdVariant v) { return v.dims.v > 192 ? 2 : 1; }
+constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_parts(v) == 2 ? 3 : v.tiles.stages; }
+// dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before.
+constexpr int bwd_ds_bytes(BwdVariant v) { return bwd_ctas(v) * bwd_tile_bytes(v.tiles.q, bwd_keys_of_cta(v)); }
 constexpr int bwd_barrier_bytes = 512;  // work items and barriers, rounded up
 constexpr int bwd_smem_bytes(BwdVariant v) {
-  const int all = bwd_tile_bytes(v.tiles.kv, v.dims.qk) + bwd_tile_bytes(v.tiles.kv, v.dims.v) +
-                  v.tiles.stages * (bwd_tile_bytes(v.tiles.q, v.dims.qk) + bwd_tile_bytes(v.tiles.q, v.dims.v)) +
-                  bwd_ds_stages * bwd_tile_bytes(v.tiles.q, v.tiles.kv) + bwd_weight_bytes(v) + bwd_row_bytes(v) +
-                  bwd_barrier_bytes;
+  const int keys = bwd_keys_of_cta(v);
+  const int all = bwd_tile_bytes(keys, v.dims.qk) + bwd_peer_bytes(v) + bwd_tile_bytes(keys, v.dims.v) +
+                  v.tiles.stages * bwd_tile_bytes(v.tiles.q, v.dims.qk) +
+                  bwd_do_stages(v) * bwd_tile_bytes(v.tiles.q, v.dims.v / bwd_do_parts(v)) +
+                  bwd_ds_stages * bwd_ds_bytes(v) + bwd_row_bytes(v) + bwd_barrier_bytes;
   return (all + 1023) / 1024 * 1024;  // tiles are aligned to it, and so is what holds them
 }
 
@@ -104,7 +117,10 @@ constexpr const char* why_invalid(BwdVariant v) {
     return "dim_v of the tile must be 64, 96, ... up to its dim_qk";
   if (v.tiles.stages < 2 || v.tiles.stages > 4) return "the Q and grad_o rings have 2 to 4 stages";
   if (bwd_is_wide(v)) {
-    if (v.tiles.q != 64 || v.tiles.kv != 64) return "tiles of more than 128 columns have 64 rows each";
+    if (v.dims.qk != 192 && v.dims.qk != 256) return "tiles of more than 128 columns have 192 or 256";
+    if (v.dims.v > 192 && v.dims.v != 256) return "tiles of v of more than 192 columns have 256";
+    if (v.tiles.q != strip) return "tiles of q have 64 rows with more than 128 columns";
+    if (v.tiles.kv != 2 * strip) return "tiles of k and v have 64 rows for each of two CTAs";
   } else {
     if (v.tiles.kv != bwd_consumers * strip) return "tiles of k and v have 64 rows for each of two consumers";
     if (v.tiles.q != (v.dims.qk == 64 ? 128 : 64)) return "tiles of q have 128 rows with 64 columns, else 64 rows";

@@ -23,18 +23,22 @@ struct Place {
         unit(units.row),
         length(length) {}
 
+  // The tile, from a row and a column of the sequence on.
   template <class Tile>
-  __device__ void load(Tile& tile, const TmaMap& map, ptx::u64* full, int row) const {
+  __device__ void load(Tile& tile, const TmaMap& map, ptx::u64* full, int row, int col = 0) const {
+    for (int i = 0; i < Tile::panels; ++i) load_panel(tile, i, map, full, row, col + i * panel_columns);
+  }
+
+  // Panel i of it alone.
+  template <class Tile>
+  __device__ void load_panel(Tile& tile, int i, const TmaMap& map, ptx::u64* full, int row, int col) const {
     // The host makes boxes of the contract's panels.
     static_assert(Tile::panel_columns == panel_columns && Tile::panel_row_bytes == panel_row_bytes);
-    for (int i = 0; i < Tile::panels; ++i) {
-      const int col = i * panel_columns;
-      if constexpr (Ragged)
-        ptx::tma_load_5d(tile.panel(i), &map, full, col, map_rows - length + row, head, first_units + length * unit,
-                         map_rows);
-      else
-        ptx::tma_load_4d(tile.panel(i), &map, full, col, row, head, batch);
-    }
+    if constexpr (Ragged)
+      ptx::tma_load_5d(tile.panel(i), &map, full, col, map_rows - length + row, head, first_units + length * unit,
+                       map_rows);
+    else
+      ptx::tma_load_4d(tile.panel(i), &map, full, col, row, head, batch);
   }
 };
 

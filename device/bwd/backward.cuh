@@ -73,7 +73,8 @@ struct Backward {
   using GradV = tile::Accum<V.dims.v>;
   using DqPiece = tile::Accum<panel_columns>;  // this consumer's piece of grad_q
 
-  static constexpr int threads = bwd_threads;
+  static constexpr int threads = bwd_threads, ctas = bwd_ctas(V);
+  static constexpr int k_bytes = KTile::bytes;
   static constexpr int consumer_warps = bwd_consumers * warpgroup / 32;
   using LseValues = Pick<V.tiles.q == 64, EarlyRowValues<V.tiles.q>, RowValues>;
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
@@ -84,6 +85,7 @@ struct Backward {
   using KvStage = tile::Cursor<1>;
   using QRing = tile::Ring<V.tiles.stages>;
   using QStage = tile::Cursor<V.tiles.stages>;
+  using DoStage = QStage;
   using DsRing = tile::Ring<bwd_ds_stages>;
 
   struct Smem {
@@ -131,6 +133,8 @@ struct Backward {
     }
   }
 
+  static __device__ int first_key(const WorkItem& item) { return item.kv_tile * V.tiles.kv; }
+
   // ---- Consumer ----
   //
   // The register tiles are locals of run() and arguments of every step, never fields: see device/fwd/forward.cuh.
@@ -142,7 +146,7 @@ struct Backward {
     unsigned items = 0;  // taken so far: gives stage and phase of the item, K and V rings
     ptx::u32 now = 0;    // turns so far: gives those of the dS and add rings
     QStage q;            // of Q and of grad_o
-    DqSum<V, number, 1> dq_sum{params};
+    DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
 
     __device__ void run() {
       Scores s, dp;
@@ -167,7 +171,7 @@ struct Backward {
     }
 
     __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
-    __device__ int first_key() const { return item().kv_tile * V.tiles.kv + number * strip; }
+    __device__ int first_key() const { return Backward::first_key(item()) + number * strip; }
 
     __device__ __forceinline__ void walk(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
       Walk walk(params, item(), number);

@@ -6,13 +6,14 @@
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
 #include "device/bwd/schedule.cuh"
+#include "device/ptx/cluster.cuh"
 #include "device/ptx/reduce.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::bwd {
 
-// [group of 4 accumulators][thread][4]
+// [group of 4 accumulators, 8 columns][thread][4]
 constexpr int dq_groups = dq_piece / (4 * warpgroup);
 constexpr int dq_group_stride = 4 * warpgroup;
 
@@ -35,23 +36,32 @@ __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, 
   return (item.first_tile + q_tile) * params.place.heads_q + head;
 }
 
-// One consumer's way to its pieces [First, First + Count) of a tile, one turn late: what it adds belongs to the turn
-// before.
-template <BwdVariant V, int First, int Count>
+// Columns [first, first + count) of a tile, which one consumer adds; in the CTAs of a cluster, `step` columns further
+// each.
+struct Share {
+  int first, count, step = 0;
+
+  __device__ __forceinline__ int column() const {
+    return step == 0 ? first : first + step * static_cast<int>(ptx::cta_in_cluster());
+  }
+};
+
+// One consumer's way to its share of a tile, one turn late: what it adds belongs to the turn before.
+template <BwdVariant V, Share Its>
 struct DqSum {
   const BwdParams& params;
   int tile = 0;  // of the turn before
 
-  using Accum = tile::Accum<Count * panel_columns>;
+  using Accum = tile::Accum<Its.count>;
   static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);
 
   __device__ __forceinline__ void remember(const Turn& turn) { tile = turn.dq_tile; }
 
   __device__ __forceinline__ void add(const Accum& dq) const {
-    float* to =
-        params.dq_sum + static_cast<long long>(tile) * floats + First * dq_piece + ptx::thread_here() % warpgroup * 4;
+    float* to = params.dq_sum + static_cast<long long>(tile) * floats + Its.column() / 8 * dq_group_stride +
+                ptx::thread_here() % warpgroup * 4;
 #pragma unroll
-    for (int i = 0; i < Count * dq_groups; ++i)
+    for (int i = 0; i < Its.count / 8; ++i)
       ptx::red_add_v4_f32(to + i * dq_group_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
   }
 };

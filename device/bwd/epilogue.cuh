@@ -20,15 +20,17 @@ struct RowsOfKeys {
     has_bottom = key + 8 < item.rows.seq_kv;
   }
 
+  // From a column on.
   template <class T, int Cols>
-  __device__ __forceinline__ void store(const GradTensor& grad, const tile::Accum<Cols>& x) const {
+  __device__ __forceinline__ void store(const GradTensor& grad, const tile::Accum<Cols>& x, int col = 0) const {
     const StridedTensor& to = grad.to;
-    char* at = static_cast<char*>(to.data) + batch * to.batch + head * to.head + row * to.row;
+    char* at = static_cast<char*>(to.data) + batch * to.batch + head * to.head + row * to.row +
+               col * (grad.add ? sizeof(float) : 2);
     const tile::RowPlaces places = {at, at + 8 * to.row, has_top, has_bottom};
     if (grad.add)
-      tile::add_rows(places, grad.dim, x);
+      tile::add_rows(places, grad.dim - col, x);
     else
-      tile::store_rows<T>(places, grad.dim, x);
+      tile::store_rows<T>(places, grad.dim - col, x);
   }
 };
 

@@ -5,6 +5,7 @@
 #include "device/attn/place.cuh"
 #include "device/attn/tickets.cuh"
 #include "device/bwd/dq_sum.cuh"
+#include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
 
 namespace froghopper::bwd {
@@ -18,7 +19,7 @@ struct Dispatcher {
   typename Kernel::Smem& smem;
   typename Kernel::ItemStage i;
   typename Kernel::KvStage kv;
-  ptx::u32 wanted_phase = 0;
+  ptx::u32 wanted_phase = 0, number_phase = 0;
 
   // All lanes find, the first one does the rest.
   __device__ void run() {
@@ -35,9 +36,7 @@ struct Dispatcher {
       if (first_lane()) {
         publish(item);
         load(item);
-        ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
-        wanted_phase ^= 1;
-        number = draw(tickets);
+        number = next_number(tickets);
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
@@ -45,7 +44,7 @@ struct Dispatcher {
     if (first_lane()) {
       publish(item);
       // Every item, or every item and every CTA, drew one ticket, so this one was the last.
-      if (number == schedule.items() + int(gridDim.x) - 1) tickets.forget();
+      if (draws() && number == schedule.items() + clusters() - 1) tickets.forget();
     }
   }
 
@@ -54,13 +53,36 @@ struct Dispatcher {
   // Every CTA has its first item without asking. Where an item waits for those before it, a CTA that is not there yet
   // must not hold one of them: then all items are drawn, so that who draws an item runs, and of all that are not done
   // the first waits for none.
-  __device__ int first_number(const attn::Tickets& tickets) const {
-    if constexpr (!V.ordered) return blockIdx.x;
+  __device__ int first_number(const attn::Tickets& tickets) {
+    if constexpr (!V.ordered) return blockIdx.x / Kernel::ctas;
     return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
   }
-  __device__ int draw(const attn::Tickets& tickets) const {
-    return (V.ordered ? 0 : gridDim.x) + tickets.read(tickets.draw());
+  __device__ int next_number(const attn::Tickets& tickets) {
+    if (draws()) ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
+    wanted_phase ^= 1;
+    return draw(tickets);
   }
+  // Of the CTAs of a cluster, which have the same items, the first one draws and tells the other.
+  __device__ int draw(const attn::Tickets& tickets) {
+    if constexpr (Kernel::ctas == 1) {
+      return drawn(tickets);
+    } else {
+      if (draws()) {
+        const int number = drawn(tickets);
+        ptx::st_async(&smem.number, &smem.number_here, 1, number);
+        return number;
+      }
+      ptx::mbarrier_arrive_expect_tx(&smem.number_here, sizeof smem.number);
+      ptx::mbarrier_wait(&smem.number_here, number_phase);
+      number_phase ^= 1;
+      return static_cast<int>(smem.number);
+    }
+  }
+  __device__ int drawn(const attn::Tickets& tickets) const {
+    return (V.ordered ? 0 : clusters()) + tickets.read(tickets.draw());
+  }
+  static __device__ bool draws() { return Kernel::ctas == 1 || ptx::cta_in_cluster() == 0; }
+  static __device__ int clusters() { return gridDim.x / Kernel::ctas; }
 
   __device__ void publish(const WorkItem& item) {
     i.wait_room(smem.item_ring);
@@ -74,8 +96,11 @@ struct Dispatcher {
       return attn::Place<V.ragged>(item.head_kv, item.sequence, params.ragged.cu_kv, item.rows.kv_first,
                                    item.rows.seq_kv, units);
     };
-    const int row = item.kv_tile * V.tiles.kv;
-    place(params.ragged.k).load(smem.k, params.k, kv.fill(smem.k_ring, Kernel::KTile::bytes), row);
+    const int row = Kernel::first_key(item);
+    const auto k = place(params.ragged.k);
+    ptx::u64* full = kv.fill(smem.k_ring, Kernel::k_bytes);
+    k.load(smem.k, params.k, full, row);
+    if constexpr (Kernel::ctas == 2) Kernel::load_peer_k(smem, k, params.k, full, item);
     place(params.ragged.v).load(smem.v, params.v, kv.fill(smem.v_ring, Kernel::VTile::bytes), row);
     kv.advance();
   }
@@ -122,7 +147,7 @@ struct GradOLoader {
 
   const BwdParams& params;
   typename Kernel::Smem& smem;
-  typename Kernel::QStage at;
+  typename Kernel::DoStage at;
 
   __device__ void run() {
     each_turn<Kernel>(
@@ -131,10 +156,12 @@ struct GradOLoader {
   }
 
   __device__ void load(const WorkItem& item, int head, int q_tile) {
-    ptx::u64* full = at.fill(smem.do_ring, Kernel::DoTile::bytes);
-    place_of_q<Kernel>(params, item, head, params.grad_o_units)
-        .load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q);
-    at.advance();
+    const auto place = place_of_q<Kernel>(params, item, head, params.grad_o_units);
+    for (int part = 0; part < bwd_do_parts(V); ++part) {
+      ptx::u64* full = at.fill(smem.do_ring, Kernel::DoTile::bytes);
+      place.load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q, part * (V.dims.v / bwd_do_parts(V)));
+      at.advance();
+    }
   }
 };
 
@@ -157,7 +184,12 @@ struct QLoader {
           load(item, head, q_tile);
           if constexpr (V.ordered) grad_o.load(item, head, q_tile);
         },
-        [&] { ptx::mbarrier_arrive(&smem.next_wanted); });
+        [&] {
+          if constexpr (Kernel::ctas == 2)
+            ptx::mbarrier_arrive_at(&smem.next_wanted, 0);
+          else
+            ptx::mbarrier_arrive(&smem.next_wanted);
+        });
   }
 
   __device__ void load(const WorkItem& item, int head, int q_tile) {
@@ -185,8 +217,8 @@ __device__ void usher(const BwdParams& params, typename Kernel::Smem& smem) {
       smem, params.heads_per_kv,
       [&](const WorkItem& item, int head, int q_tile) {
         const ptx::u32* added = params.turn + dq_tile<V>(params, item, head, q_tile);
-        const ptx::u32 rank = rank_of_tile<V>(params, item, q_tile);
-        while (ptx::ld_acquire(added) != rank) {}
+        const ptx::u32 before = Kernel::ctas * rank_of_tile<V>(params, item, q_tile);
+        while (ptx::ld_acquire(added) < before) {}
         smem.add_ring.wait_room(turn_number);
         smem.add_ring.announce(turn_number++);
       },

@@ -6,14 +6,15 @@
 
 namespace froghopper::tile {
 
-// d = a[row .. row+64) x b^T. Asynchronous: d is valid after the matching wgmma_wait.
-template <class T, int N, int K, int RowsA>
-__device__ __forceinline__ void mma_abt(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<N, K>& b) {
+// d = a[row .. row+64) x b^T. Asynchronous: d is valid after the matching wgmma_wait. Part: of as many parts of the
+// columns that make a; the first one begins d, the others are added.
+template <class T, int Part = 0, int N, int K, int RowsA, int ColsA>
+__device__ __forceinline__ void mma_abt(Accum<N>& d, SharedTile<RowsA, ColsA>& a, int row, SharedTile<N, K>& b) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    ptx::wgmma_ss</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.k_major(row, k), b.k_major(0, k),
-                                    /*accumulate=*/k != 0);
+    ptx::wgmma_ss</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.k_major(row, Part * K + k), b.k_major(0, k),
+                                    /*accumulate=*/Part != 0 || k != 0);
   ptx::wgmma_commit();
 }
 
@@ -27,15 +28,15 @@ __device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, Shared
   ptx::wgmma_commit();
 }
 
-// d = a[row .. row+64) x b[:, col .. col+N). Asynchronous.
-template <class T, int N, int K, int RowsA, int ColsB>
+// d = a[row .. row+64) x b[:, col .. col+N). Asynchronous. More: added to d.
+template <class T, bool More = false, int N, int K, int RowsA, int ColsB>
 __device__ __forceinline__ void mma_ab(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<K, ColsB>& b,
                                        int col) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 16)
     ptx::wgmma_ss</*TransposeB=*/1>(ptx::Shape<N, T>{}, d.x, a.k_major(row, k), b.mn_major(k, col),
-                                    /*accumulate=*/k != 0);
+                                    /*accumulate=*/More || k != 0);
   ptx::wgmma_commit();
 }
 

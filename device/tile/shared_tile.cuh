@@ -27,9 +27,10 @@ struct alignas(1024) SharedTile {
                       /*leading_bytes=*/16);
   }
   // Operand whose inner dimension runs along the rows (V in P V), from row `k` and column `col` on, which begins a
-  // panel.
+  // panel, or the second half of one where the operand ends with it.
   __device__ u64 mn_major(int k, int col = 0) {
-    return descriptor(col / panel_columns * panel_bytes + k * panel_row_bytes, /*leading_bytes=*/panel_bytes);
+    return descriptor(col / panel_columns * panel_bytes + k * panel_row_bytes + col % panel_columns * 2,
+                      /*leading_bytes=*/panel_bytes);
   }
 
   // For ldmatrix: the shared address of a panel's row, and where in it one of its 8 units lies, which are 8 columns,
@@ -41,10 +42,11 @@ struct alignas(1024) SharedTile {
 
  private:
   // PTX ISA, "wgmma matrix descriptor": addresses and offsets are in units of 16 bytes. Shared addresses fit their
-  // 14 bits, so the low word is a sum and moving along a tile is one addition.
+  // 14 bits, so the low word is a sum and moving along a tile is one addition. Above those bits an address says which
+  // CTA of the cluster it belongs to.
   __device__ u64 descriptor(u32 offset, u32 leading_bytes) {
     constexpr u32 swizzle_128b = 1u << 30, stride_bytes = 1024;  // from 8 rows to the next 8
-    const u32 low = (ptx::smem_addr(data) >> 4) + (offset >> 4) + (leading_bytes >> 4 << 16);
+    const u32 low = (ptx::smem_addr(data) >> 4 & 0x3fff) + (offset >> 4) + (leading_bytes >> 4 << 16);
     return u64(swizzle_128b | stride_bytes >> 4) << 32 | low;
   }
 };

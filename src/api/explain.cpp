@@ -44,6 +44,9 @@ std::string step_lines(const BackwardStep& step) {
                            v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages);
   lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
                 bwd_is_wide(v) ? "one for grad_v, one for grad_k" : "64 keys each");
+  if (bwd_ctas(v) > 1)
+    lines += text("\n  clusters   {} CTAs, {} keys each; each adds half of the columns of grad_q", bwd_ctas(v),
+                  bwd_keys_of_cta(v));
   lines += text("\n  order      {} work items, {}; in sections of {} of {} (sequence, key head) pairs", order.items,
                 drawing_of(order), order.section, order.pairs);
   if (v.ordered) lines += "\n  grad_q     its parts are added in the order of the keys: bit-equal from run to run";

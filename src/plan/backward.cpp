@@ -14,10 +14,7 @@ namespace froghopper {
 namespace {
 
 // Registers and shared memory leave no choice: contract/bwd_variant.h.
-Tiles tiles_for(Dims dims) {
-  if (dims.qk == 64) return {128, 128, 2};
-  return dims.qk <= 128 ? Tiles{64, 128, 2} : Tiles{64, 64, 2};
-}
+Tiles tiles_for(Dims dims) { return {dims.qk == 64 ? 128 : 64, 128, 2}; }
 
 Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
   const auto dims = choose_dims(p);
@@ -30,6 +27,11 @@ Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
                               .softcap = p.softcap > 0,
                               .ordered = p.deterministic};
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
+  if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))
+    return unsupported(text(
+        "max_sms is {}; gradients of more than 128 columns take SMs by twos. Set max_sms to 2 or more, or to 0 for "
+        "all.",
+        p.max_sms));
   return variant;
 }
 
@@ -84,7 +86,8 @@ Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device
   const int64_t items = v.ragged ? p.heads_kv * kv_tiles : all_items;
   const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(v, p.seq_kv);
   int64_t section = 1;
-  if (bytes > 0 && pairs > 0) section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, device.sms));
+  if (bytes > 0 && pairs > 0)
+    section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, device.sms / bwd_ctas(v)));
   return {.items = static_cast<int>(all_items),
           .pairs = static_cast<int>(p.batch * p.heads_kv),
           .q_tiles = static_cast<int>(kv_tiles),
@@ -131,8 +134,8 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
                              .overlaps = !plan.launches.empty()});
   };
   if (tiles > 0) add(delta, tiles, DeltaStep{delta, v.tiles.q, v.dims.qk});
-  const int sms = usable_sms(p, device);
-  const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items);
+  const int sms = usable_sms(p, device) / bwd_ctas(v) * bwd_ctas(v);  // whole clusters
+  const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items * bwd_ctas(v));
   if (grid > 0 && p.rows_kv() > 0) add(v, grid, BackwardStep{v, order_kv_tiles(p, v, device, hints)});
   // Sequences of lengths of their own have rows of no sequence, which are cleared.
   const int64_t ctas = std::max<int64_t>(tiles + (p.sink ? p.heads_q : 0), v.ragged ? sms : 0);

@@ -14,16 +14,17 @@ namespace {
 constexpr const char *forward = "fwd", *delta = "delta", *backward = "bwd", *grad_q = "gradq";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
-std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant) {
+std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant,
+                      int cluster = 1) {
   return text(
       "#include \"{}\"\n"
       "using namespace froghopper;\n"
       "using Kernel = {}<{}>;\n"
-      "extern \"C\" __global__ void __launch_bounds__(Kernel::threads, 1)\n"
+      "extern \"C\" __global__ void {}__launch_bounds__(Kernel::threads, 1)\n"
       "fh_kernel(const __grid_constant__ {} p) {{ Kernel::run(p); }}\n"
       "extern \"C\" __device__ const int fh_smem_bytes = Kernel::smem_bytes;\n"
       "extern \"C\" __device__ const int fh_params_bytes = sizeof({});\n",
-      header, kernel, variant, params, params);
+      header, kernel, variant, cluster > 1 ? text("__cluster_dims__({}) ", cluster) : "", params, params);
 }
 
 }  // namespace
@@ -46,12 +47,13 @@ KernelSpec kernel_of(const DeltaVariant& v) {
 
 KernelSpec kernel_of(const BwdVariant& v) {
   const bool wide = bwd_is_wide(v);
-  return {.name = variant_name(backward, v),
-          .source = source_of(wide ? "device/bwd/wide.cuh" : "device/bwd/backward.cuh",
-                              wide ? "bwd::Wide" : "bwd::Backward", "BwdParams", spelled("BwdVariant", v)),
-          .threads = bwd_threads,
-          .smem_bytes = bwd_smem_bytes(v),
-          .params_bytes = sizeof(BwdParams)};
+  return {
+      .name = variant_name(backward, v),
+      .source = source_of(wide ? "device/bwd/wide.cuh" : "device/bwd/backward.cuh",
+                          wide ? "bwd::Wide" : "bwd::Backward", "BwdParams", spelled("BwdVariant", v), bwd_ctas(v)),
+      .threads = bwd_threads,
+      .smem_bytes = bwd_smem_bytes(v),
+      .params_bytes = sizeof(BwdParams)};
 }
 
 KernelSpec kernel_of(const GradQVariant& v) {

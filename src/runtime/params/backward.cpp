@@ -93,8 +93,8 @@ Result<Params> make_params(const Driver& driver, const Run& run, const BackwardS
     TmaMap* map;
     MapUnits* units;
   } maps[] = {{{"q", views.q}, v.tiles.q, &params.q, &params.ragged.q},
-              {{"k", views.k}, v.tiles.kv, &params.k, &params.ragged.k},
-              {{"v", views.v}, v.tiles.kv, &params.v, &params.ragged.v},
+              {{"k", views.k}, bwd_keys_of_cta(v), &params.k, &params.ragged.k},
+              {{"v", views.v}, bwd_keys_of_cta(v), &params.v, &params.ragged.v},
               {{"grad_o", views.grad_o}, v.tiles.q, &params.grad_o, &params.grad_o_units}};
   for (const auto& [tensor, rows, map, units] : maps) {
     const auto encoded = set_map(driver, v.ragged, tensor, rows, stand_in, *map);
