@@ -4,23 +4,27 @@
 #   nvidia-cuda-nvrtc       the compiler of CUDA 13           FROGHOPPER_NVRTC13
 #   nvidia-cuda-nvrtc-cu12  the compiler of CUDA 12           FROGHOPPER_NVRTC12
 #   nvidia-cuda-nvdisasm    for the check of spills in loops  FROGHOPPER_NVDISASM
-# Each may also be given as -DNAME=PATH. scripts/setup makes a .venv with all of them.
-if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+# Each may also be given as -DNAME=PATH. scripts/setup makes a .venv with all of them; for a Python wheel
+# scikit-build-core names the python that it installed them for.
+if(FROGHOPPER_WHEEL AND Python_EXECUTABLE)
+  set(FROGHOPPER_PYTHON ${Python_EXECUTABLE} CACHE FILEPATH "the python that holds the CUDA wheels")
+elseif(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   set(FROGHOPPER_PYTHON ${PROJECT_SOURCE_DIR}/.venv/bin/python CACHE FILEPATH "the python that holds the CUDA wheels")
 else()
   set(FROGHOPPER_PYTHON python3 CACHE FILEPATH "the python that holds the CUDA wheels")
 endif()
 
+# The folders of the package nvidia, wherever that python finds it: a build that pip isolates has two.
 execute_process(COMMAND ${FROGHOPPER_PYTHON} -c
-                "import sysconfig; print(sysconfig.get_path('purelib'))"
+                "import importlib.util as u; print(*u.find_spec('nvidia').submodule_search_locations, sep=';')"
                 OUTPUT_VARIABLE wheels OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-set(wheels ${wheels}/nvidia)
 
-find_path(FROGHOPPER_CUDA_INCLUDE cuda.h HINTS ${wheels}/cu13/include ${wheels}/cuda_runtime/include
-          PATHS /usr/local/cuda/include)
-find_file(FROGHOPPER_NVRTC13 libnvrtc.so.13 PATHS ${wheels}/cu13/lib NO_DEFAULT_PATH)
-find_file(FROGHOPPER_NVRTC12 libnvrtc.so.12 PATHS ${wheels}/cuda_nvrtc/lib NO_DEFAULT_PATH)
-find_program(FROGHOPPER_NVDISASM nvdisasm HINTS ${wheels}/cu13/bin NO_DEFAULT_PATH)
+list(TRANSFORM wheels APPEND /cu13 OUTPUT_VARIABLE wheels13)
+list(TRANSFORM wheels APPEND /cuda_nvrtc/lib OUTPUT_VARIABLE wheels12)
+find_path(FROGHOPPER_CUDA_INCLUDE cuda.h HINTS ${wheels13} PATH_SUFFIXES include PATHS /usr/local/cuda)
+find_file(FROGHOPPER_NVRTC13 libnvrtc.so.13 PATHS ${wheels13} PATH_SUFFIXES lib NO_DEFAULT_PATH)
+find_file(FROGHOPPER_NVRTC12 libnvrtc.so.12 PATHS ${wheels12} NO_DEFAULT_PATH)
+find_program(FROGHOPPER_NVDISASM nvdisasm HINTS ${wheels13} PATH_SUFFIXES bin NO_DEFAULT_PATH)
 
 if(NOT FROGHOPPER_CUDA_INCLUDE)
   message(FATAL_ERROR "cuda.h was not found with ${FROGHOPPER_PYTHON}; the library is compiled against the driver's "
