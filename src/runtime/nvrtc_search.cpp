@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime: where libnvrtc may be, and which of those found the driver can use.
+#include <dlfcn.h>
 #include <glob.h>
 
 #include <cstdlib>
+#include <string_view>
 
 #include "src/base/text.hpp"
 #include "src/runtime/nvrtc.hpp"
@@ -23,6 +25,15 @@ void add_matches(std::vector<std::string>& paths, const std::string& pattern) {
   globfree(&found);
 }
 
+// If this library lies in froghopper's own wheel, NVIDIA's are beside it in site-packages; "" where it does not.
+std::string folder_beside_own_wheel() {
+  constexpr std::string_view place = "/froghopper/lib/libfroghopper.so";
+  Dl_info own{};
+  if (dladdr(reinterpret_cast<const void*>(&folder_beside_own_wheel), &own) == 0) return "";
+  const std::string_view path = own.dli_fname;
+  return path.ends_with(place) ? text("{}/nvidia", path.substr(0, path.size() - place.size())) : "";
+}
+
 // The wheels of NVIDIA lie in a python's site-packages; the python in use shows in the environment, if at all.
 std::vector<std::string> wheel_folders() {
   std::vector<std::string> roots;
@@ -31,6 +42,7 @@ std::vector<std::string> wheel_folders() {
   if (const std::string home = environment("HOME"); !home.empty()) roots.push_back(home + "/.local");
   roots.push_back("/usr/local");
   std::vector<std::string> folders;
+  if (const std::string beside = folder_beside_own_wheel(); !beside.empty()) folders.push_back(beside);
   for (const std::string& root : roots)
     for (const char* packages : {"site-packages", "dist-packages"})
       folders.push_back(text("{}/lib/python3*/{}/nvidia", root, packages));
