@@ -3,9 +3,10 @@
 
 usage: python3 tools/check_current.py PROGRAM [--write]
 
-PROGRAM is the built froghopper; --write brings the files up to date.
+PROGRAM is the built froghopper, libfroghopper.so beside it; --write brings the files up to date.
 """
 import difflib
+import pathlib
 import subprocess
 import sys
 
@@ -25,6 +26,8 @@ def makers(program):
         "device/ptx/wgmma_generated.cuh": ("", [sys.executable, "tools/gen_wgmma.py"]),
         "python/froghopper/_c.py": ("", [sys.executable, "tools/gen_python.py"]),
         "docs/support.md": (SUPPORT, [program, "info", "--support-table"]),
+        "docs/python-support.md": ("", [sys.executable, "tools/python_support.py",
+                                        str(pathlib.Path(program).resolve().parent / "libfroghopper.so")]),
     }
 
 

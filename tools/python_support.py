@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/python-support.md: what can be asked of the Python package, and where it is computed.
+
+usage: python3 tools/python_support.py LIBRARY      tools/check_current.py runs it
+
+Which function takes an argument is read from its signature in the sources, so no framework is needed here. Where it is
+computed is the answer of the library to a problem that asks for it.
+"""
+import ast
+import sys
+
+import tree
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(tree.ROOT / "python"))
+from froghopper import Error
+from froghopper._call import Plan
+from froghopper._library import Library
+
+HEADER = """# What the Python package computes
+
+Written by `tools/python_support.py` from the signatures and from the library's answers; do not edit.
+
+A column says which arguments a function of the package froghopper takes; the last ones, what the library computes where
+they are given. [support.md](support.md) has every type and head dim, [9-python.md](9-python.md) what is where.
+
+"""
+# Functions side by side: the file of python/froghopper, the function, how the column is called.
+FUNCTIONS = [
+    ("_numpy.py", "attention", "attention"),
+    ("_numpy.py", "attention_backward", "attention_backward"),
+    ("torch.py", "attention", "torch.attention"),
+    ("torch.py", "scaled_dot_product_attention", "torch.scaled_dot_product_attention"),
+    ("jax.py", "attention", "jax.attention"),
+    ("flash_attn_interface.py", "flash_attn_func", "flash_attn_interface.flash_attn_func"),
+    ("flash_attn_interface.py", "flash_attn_varlen_func", "flash_attn_interface.flash_attn_varlen_func"),
+]
+# What a user asks for: the arguments of which one is enough, and the words of a problem's line.
+PACKED = "varlen tq2000 tkv2000"
+ROWS = [
+    ("no options", (), ""),
+    ("causal", ("causal",), "causal"),
+    ("causal, top left", ("align", "is_causal"), "causal topleft"),
+    ("sliding window", ("window", "window_size"), "window100,50"),
+    ("softcap", ("softcap",), "softcap20"),
+    ("scale of your own", ("scale", "softmax_scale"), "scale0.5"),
+    ("sink", ("sink", "sinks", "learnable_sink"), "sink"),
+    ("grouped query heads", (), "hkv2"),
+    ("packed sequences", ("cu_seqlens_q",), PACKED),
+    ("used lengths", ("seqused_kv", "seqused_k"), "seqused"),
+    ("the log-sum-exp", ("return_lse", "lse", "return_attn_probs"), ""),
+    ("deterministic", ("deterministic",), "det"),
+    ("sum onto what is there", ("accumulate",), "acc"),
+    ("results into arrays of yours", ("out",), ""),
+    ("fewer SMs", ("max_sms", "sm_margin"), "sms8"),
+]
+
+
+def signature(file, function):
+    """Names of the arguments of a file's function, the last definition counting; None where there is no such file."""
+    path = tree.ROOT / "python/froghopper" / file
+    if not path.exists(): return None
+    found = [node.args for node in ast.parse(path.read_text()).body
+             if isinstance(node, ast.FunctionDef) and node.name == function]
+    if not found: raise SystemExit(f"{path} has no function {function}, which tools/python_support.py asks for")
+    return {argument.arg for argument in (*found[-1].posonlyargs, *found[-1].args, *found[-1].kwonlyargs)}
+
+
+def line_of(op, dtype, words):
+    heads = "hq4 hkv2" if "hkv2" in words else "hq4 hkv4"
+    return f"{op} {dtype} b2 {heads} sq1024 skv1024 d64 {words.replace('hkv2', '')}".strip()
+
+
+def computed(library, target, dtypes, words):
+    """"forward, backward", one of them or "no": what the library plans for all these types."""
+    done = []
+    for op, name in (("fwd", "forward"), ("bwd", "backward")):
+        if op == "fwd" and words == "acc": continue
+        try:
+            for dtype in dtypes: Plan(library.problem(line_of(op, dtype, words)), target, library)
+            done.append(name)
+        except Error: pass
+    return ", ".join(done) or "no"
+
+
+def main(path):
+    library = Library(path)
+    columns = [(name, arguments) for file, function, name in FUNCTIONS if (arguments := signature(file, function))]
+    titles = ["", *(f"`{name}`" for name, _ in columns), "CPU: fp32, fp16, bf16", "Hopper: fp16, bf16"]
+    print(HEADER + "| " + " | ".join(titles) + " |\n|" + "---|" * len(titles))
+    for what, names, words in ROWS:
+        takes = ["yes" if not names or arguments & set(names) else "" for _, arguments in columns]
+        cpu, hopper = (computed(library, target, dtypes, words)
+                       for target, dtypes in (("cpu", ("f32", "f16", "bf16")), ("h200", ("f16", "bf16"))))
+        print(f"| {' | '.join((what, *takes, cpu, hopper))} |".replace("|  |", "| |").replace("|  |", "| |"))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2: sys.exit(__doc__)
+    main(sys.argv[1])
