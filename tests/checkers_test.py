@@ -198,6 +198,19 @@ class Summary(unittest.TestCase):
         self.assertEqual(outcome.failed, {"checks.rooms": "bad"})
         self.assertEqual(outcome.skipped, {"no Hopper GPU here": ["A.gpu"]})
 
+    def test_pytest_says_it_in_its_own_way(self):
+        outcome = test_summary.read("""<testsuites><testsuite><testcase classname="test_a" name="test_one"/>
+            <testcase classname="test_a" name="test_two"><failure message="assert 0">E assert 0</failure></testcase>
+            <testcase classname="test_a" name="test_three"><error message="in a fixture">E no</error></testcase>
+            <testcase classname="test_b" name="test_gpu"><skipped message="no Hopper GPU here"/></testcase>
+            <testcase classname="" name="test_c"><skipped message="collection skipped">('c.py', 18, "Skipped: no jax, a
+             framework")</skipped></testcase>
+            </testsuite></testsuites>""")
+        self.assertEqual(test_summary.closing_line(outcome), "1 passed, 2 failed, 2 skipped")
+        self.assertEqual(outcome.failed, {"test_a.test_two": "E assert 0", "test_a.test_three": "E no"})
+        self.assertEqual(outcome.skipped, {"no Hopper GPU here": ["test_b.test_gpu"],
+                                           "Skipped: no jax, a framework": [".test_c"]})
+
     def test_tests_of_one_family_take_one_line(self):
         self.assertEqual(test_summary.families(["C/F.gpu/a_1", "A.b", "C/F.gpu/a_2"]), ["C/F.gpu/* (2)", "A.b"])
 

@@ -3,6 +3,7 @@
 
 usage: python3 tests/readme_test.py BUILD_FOLDER
 """
+import importlib.util
 import os
 import pathlib
 import re
@@ -22,13 +23,20 @@ class Readme(unittest.TestCase):
     text = (ROOT / "README.md").read_text()
 
     def programs(self):
-        return re.findall(r"^```(c|cpp)\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
+        return re.findall(r"^```(python|c|cpp)\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
 
     def test_there_is_one_program_per_language(self):
-        self.assertEqual([language for language, _ in self.programs()], ["c", "cpp"])
+        self.assertEqual([language for language, _ in self.programs()], ["python", "c", "cpp"])
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "NumPy is not installed")
+    def test_the_python_program_runs(self):
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/python", "PYTHONDONTWRITEBYTECODE": "1",
+                       "FROGHOPPER_LIBRARY": f"{BUILD}/libfroghopper.so"}
+        subprocess.run([sys.executable, "-c", dict(self.programs())["python"]], check=True, timeout=60, env=environment)
 
     def test_programs_run(self):
         for language, source in self.programs():
+            if language not in COMPILERS: continue
             with self.subTest(language), tempfile.TemporaryDirectory() as folder:
                 file, program = pathlib.Path(folder, f"example.{language}"), pathlib.Path(folder, "example")
                 file.write_text(source)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what ctest wrote with --output-junit: which tests failed, which were skipped and why, and the closing line.
+"""Reads what ctest wrote with --output-junit or pytest with --junit-xml: which tests failed, which were skipped and
+why, and the closing line.
 
 usage: python3 tools/test_summary.py JUNIT.xml      exit code 1 if a test failed or none ran
 """
@@ -20,20 +21,29 @@ class Outcome:
     skipped: dict = dataclasses.field(default_factory=dict)  # reason: names
 
 
-def reason(output):
-    """What GoogleTest prints after 'Skipped': the text that the test gave."""
+def reason(output, message=""):
+    """What GoogleTest prints after 'Skipped', the text that the test gave; else the message of pytest."""
     found = re.search(r"Skipped\n(.*?)\n\s*(\n|\[  SKIPPED)", output, re.DOTALL)
-    return " ".join(found[1].split()) if found and found[1].strip() else "no reason given"
+    return " ".join((found[1] if found else message).split()) or "no reason given"
+
+
+def pytest_reason(skipped):
+    """The message; of a file that is skipped as a whole it says no more, and the text has ('FILE', LINE, 'REASON')."""
+    message, text = skipped.get("message", ""), skipped.text or ""
+    return text.strip("() \n").split(", ", 2)[-1].strip("'\"") if message == "collection skipped" and text else message
 
 
 def read(junit):
     outcome = Outcome()
     for case in xml.etree.ElementTree.fromstring(junit).iter("testcase"):
-        if case.find("failure") is not None or case.get("status") == "fail":
-            outcome.failed[case.get("name")] = case.findtext("system-out") or ""
-        elif case.find("skipped") is not None or case.get("status") == "notrun":
-            why = reason(case.findtext("system-out") or "")
-            outcome.skipped.setdefault(why, []).append(case.get("name"))
+        output, skipped = case.findtext("system-out") or "", case.find("skipped")
+        failure = case.find("failure") if case.find("failure") is not None else case.find("error")
+        name = f"{case.get('classname')}.{case.get('name')}" if case.get("status") is None else case.get("name")
+        if failure is not None or case.get("status") == "fail":
+            outcome.failed[name] = output + (failure.text or "" if failure is not None else "")
+        elif skipped is not None or case.get("status") == "notrun":
+            by_pytest = case.get("status") is None and skipped is not None
+            outcome.skipped.setdefault(reason(output, pytest_reason(skipped) if by_pytest else ""), []).append(name)
         else:
             outcome.passed += 1
     return outcome
