@@ -1,49 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward attention on Hopper, more than 128 columns: as backward.cuh, but grad_k and grad_v of the same keys do not
-// fit the registers of one consumer, so each consumer has one of them, and a cluster of two CTAs shares a kv tile.
+// fit the registers of one consumer, so each consumer has one of them, and a cluster of two CTAs shares a kv tile. The
+// consumers themselves are in consumers_of_wide.cuh.
 //
-// Work      One item is one (sequence, key head, kv tile of 128): each CTA has 64 of its keys. A turn is one q tile of 64
-//           rows and one query head, as in backward.cuh, the same one in both CTAs. The grid is persistent.
+// Work      One item is one (sequence, key head, kv tile of 128): each CTA has 64 of its keys. A turn is one q tile of
+//           64 rows and one query head, as in backward.cuh, the same one in both CTAs. The grid is persistent.
 //           Each CTA adds half of the columns of grad_q, for the keys of both: half as much goes to memory, which is
 //           what bounds this kernel. For that it has dS of the other, its peer, and its own columns of the peer's K.
 // Roles     Dispatcher, Loaders, Usher and Herald as in backward.cuh. The first CTA's Dispatcher draws the tickets and
 //           tells the other's.                                                               24 or 40 registers
 //           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q     240 or 232
 //           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q            240 or 232
-//           Both multiply 64 x 64 scores and 64 x dim gradients, so their work is equal; the weights go from one to the
-//           other through shared memory in fp32, in the order of the registers, so that dS is as exact as in
+//           Both multiply 64 x 64 scores and 64 x dim gradients, so their work is equal; the weights go from one to
+//           the other through shared memory in fp32, in the order of the registers, so that dS is as exact as in
 //           backward.cuh.
 // Order     as backward.cuh
 // Overlap   GradV runs ahead: it computes the weights of the next turn while GradK computes dS of this one. Neither
 //           shares a product with the other, so one's products run under the other's arithmetic. Both multiply grad_q
 //           one turn late, when dS of both CTAs is there without waiting.
-// Barriers  item_ring, next_wanted, k_ring, v_ring, q_ring, do_ring as backward.cuh; next_wanted is the first CTA's and
-//           counts the Loaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by GradK after
-//           dP and by GradV after grad_v.
+// Barriers  item_ring, next_wanted, k_ring, v_ring, q_ring, do_ring as backward.cuh; next_wanted is the first CTA's
+//           and counts the Loaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by GradK
+//           after dP and by GradV after grad_v.
 //           number_here     the first CTA's Dispatcher has sent the number of the next item
-//           ds_ring         what a stage holds: weights of the turn, then dS of both CTAs.
-//                           empty: one arrival per warp of both consumers, after its share of grad_q has retired, and
-//                           one by the peer, when its copy of the dS before has arrived; GradV waits for it
-//           weights_here    one arrival per GradV warp
-//           peer_room       one arrival per GradK warp of the peer: its weights are read, so the copy may come
-//                           full: GradK's dS is in place, and the bytes of the peer's have arrived
-//           GradV waits for loads, for room for weights (grad_q of two turns before, here, and the peer's copy of that
-//           dS), and for dS of the turn before. GradK waits for loads, for weights of this turn, for the peer to have
-//           taken its own weights, and for dS of the turn before. So in turn t a CTA waits for what the peer does in
-//           turn t with loads and dS of t - 2 alone, or in turns before t: nobody waits for himself.
-// Shared    k | k of the peer's keys | v | q[2] | grad_o[2, or 3 halves] | ds[2] | lse, delta[2] | turns[2] | items[2] |
-//           rings
+//           ds_ring         a stage holds the weights of its turn, then dS of both CTAs.
+//                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of
+//                           the peer's have come; empty: one per warp of both consumers, after its share of grad_q has
+//                           retired, and one by the peer's GradV: the copy of this dS has come there
+//           weights_here    one arrival per GradV warp: the weights are in the stage
+//           peer_room       one arrival per warp of the peer's GradK: it has read its weights, the copy of dS may come
+//           GradV waits for loads, for an empty stage and for dS of the turn before. GradK waits for loads, for weights
+//           of this turn, for the peer to have read its weights of this turn, and for dS of the turn before. What a
+//           consumer does in turn t before it invites or copies needs of the other CTA only dS of t - 1 and that it
+//           has got dS of t - 2, so nobody waits for himself.
+// Shared    k | k of the peer's keys | v | q[2] | grad_o[2, or 3 halves] | ds[2] | lse, delta[2] | turns[2] | items[2]
+//           | rings
 #pragma once
-#include "device/attn/element.cuh"
-#include "device/bwd/dq_sum.cuh"
-#include "device/bwd/epilogue.cuh"
+#include "device/bwd/consumers_of_wide.cuh"
 #include "device/bwd/producers.cuh"
-#include "device/bwd/weights.cuh"
-#include "device/ptx/barrier.cuh"
-#include "device/ptx/cluster.cuh"
 #include "device/ptx/registers.cuh"
-#include "device/tile/mma.cuh"
-#include "device/tile/ring.cuh"
 
 namespace froghopper::bwd {
 
@@ -73,7 +67,7 @@ struct Wide {
   static constexpr int producer_registers = V.dims.qk == 256 ? 24 : 40;
   static constexpr int consumer_registers = V.dims.qk == 256 ? 240 : 232;
 
-  // Columns of grad_q. Of 256 each consumer of each CTA has a panel; of 192 each GradV has one and each GradK half of the
+  // Columns of grad_q. Of 256 each consumer of each CTA has a panel; of 192 each GradV has one, each GradK half of the
   // third.
   static constexpr bool all_panels = V.dims.qk == 256;
   static constexpr Share share_of_grad_v = {0, panel_columns, all_panels ? 2 * panel_columns : panel_columns};
@@ -144,9 +138,9 @@ struct Wide {
     } else {
       ptx::setmaxnreg_inc<consumer_registers>();
       if (warp < 8)
-        OfGradV{params, smem}.run();
+        OfGradV<Wide>{{params, smem}}.run();
       else
-        OfGradK{params, smem}.run();
+        OfGradK<Wide>{{params, smem}}.run();
     }
     // The other CTA may still write to this one's memory, or read from it.
     __syncwarp();
@@ -167,276 +161,6 @@ struct Wide {
     place.load_panel(smem.peer_k, 0, map, full, row, share_of_grad_v.column());
     place.load_panel(smem.peer_k, 1, map, full, row, share_of_grad_k.column() / panel_columns * panel_columns);
   }
-
-  // ---- What both consumers do ----
-
-  struct Consumer {
-    const BwdParams& params;
-    Smem& smem;
-    ptx::u32 items = 0;  // taken so far: gives stage and phase of the item, K and V rings
-    ptx::u32 now = 0;    // turns so far: gives those of the rings of dS and adds
-    QStage q;
-    DoStage grad_o;
-
-    __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
-    __device__ int first_key() const { return Wide::first_key(item()); }
-
-    // All parts of this turn's grad_o have been read.
-    __device__ __forceinline__ void give_back_do() {
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < parts; ++i) grad_o.release(smem.do_ring);
-    }
-
-    __device__ __forceinline__ void give_back_item() {
-      __syncwarp();
-      smem.item_ring.give_back(items);
-      ++items;
-    }
-
-    // dq = dS of the turn before x K, for the keys of both CTAs; the share of consumer `number`.
-    template <Share Its, int number>
-    __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
-      const int stage = smem.ds_ring.stage(now - 1);
-      smem.ds_ring.wait(now - 1);
-      // The peer's dS has arrived, so the peer may overwrite what it was copied from.
-      if (number == 0 && threadIdx.x % warpgroup == 0) ptx::mbarrier_arrive_at(&smem.ds_ring.empty[stage], peer());
-      Ds& ds = smem.ds[stage];
-      const int col = Its.column();
-      tile::mma_ab<T>(dq, ds.mine, 0, smem.k, col);
-      tile::mma_ab<T, /*More=*/true>(dq, ds.peers, 0, smem.peer_k, number * panel_columns + col % panel_columns);
-    }
-
-    // The same after the last turn, and added.
-    template <Share Its, int number>
-    __device__ __forceinline__ void last_dq(DqSum<V, Its>& sum) {
-      tile::Accum<Its.count> dq;
-      multiply_dq<Its, number>(dq);
-      ptx::wgmma_wait<0>();
-      smem.ds_ring.give_back(now - 1);
-      add_dq(sum, dq);
-    }
-
-    // Of the turn before.
-    template <Share Its>
-    __device__ __forceinline__ void add_dq(DqSum<V, Its>& sum, const tile::Accum<Its.count>& dq) {
-      if constexpr (V.ordered) smem.add_ring.wait(now - 1);
-      sum.add(dq);
-      if constexpr (V.ordered) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) smem.added_ring.announce(now - 1);
-      }
-    }
-  };
-
-  // ---- GradV ----
-  //
-  // The register tiles are locals of run() and arguments of every step, never fields: see device/fwd/forward.cuh.
-
-  struct OfGradV : Consumer {
-    using Consumer::items, Consumer::now, Consumer::params, Consumer::q, Consumer::grad_o, Consumer::smem;
-    DqSum<V, share_of_grad_v> dq_sum{params};
-
-    __device__ void run() {
-      GradVPart dv[parts];
-      ptx::wait_for_earlier_kernels();
-      while (true) {
-        smem.item_ring.wait(items);
-        if (this->item().none()) return;
-#pragma unroll
-        for (GradVPart& part : dv) part.clear();
-        smem.k_ring.wait(items);
-        smem.v_ring.wait(items);
-        if (this->item().q_begin < this->item().q_end) walk(dv);
-        smem.k_ring.give_back(items);
-        smem.v_ring.give_back(items);
-        const RowsOfKeys rows(params, this->item(), this->first_key(), V.ragged);
-#pragma unroll
-        for (int i = 0; i < parts; ++i) rows.template store<T>(params.grad_v, dv[i], i * part_columns);
-        this->give_back_item();
-      }
-    }
-
-    __device__ __forceinline__ void walk(GradVPart (&dv)[parts]) {
-      Walk walk(params, this->item(), ptx::cta_in_cluster());
-      turn</*Masked=*/true, /*First=*/true>(walk.far, dv);
-      walk.count_first();
-      do {
-        for (; walk.masked > 0; --walk.masked) turn</*Masked=*/true, /*First=*/false>(walk.far, dv);
-        for (; walk.clear > 0; --walk.clear) turn</*Masked=*/false, /*First=*/false>(walk.far, dv);
-      } while (walk.next());
-      this->template last_dq<share_of_grad_v, 0>(dq_sum);
-    }
-
-    template <bool Masked, bool First>
-    __device__ __forceinline__ void turn(bool far, GradVPart (&dv)[parts]) {
-      Scores s;
-      Weights p;
-      const int stage = q.stage;
-
-      q.wait(smem.q_ring);
-      const EarlyRowValues<V.tiles.q> lse(smem.rows[stage].lse());
-      tile::mma_abt<T>(s, smem.k, 0, smem.q[stage]);  // S^T
-      ptx::wgmma_wait<0>();
-      if constexpr (Masked)
-        Weigh<V, true>{params, far, hidden(smem.turns[stage])}.template run<T>(s, p, lse);
-      else
-        Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
-      hand_over(s);
-#pragma unroll
-      for (int i = 0; i < parts; ++i) {
-        DoStage at = grad_o;
-        if (i > 0) at.advance();
-        at.wait(smem.do_ring);
-        tile::mma_ab<T>(dv[i], p, smem.grad_o[at.stage]);
-      }
-      if constexpr (!First) {
-        typename decltype(dq_sum)::Accum dq;
-        this->template multiply_dq<share_of_grad_v, 0>(dq);
-        ptx::wgmma_wait<2>();  // grad_v has read grad_o, grad_q is in flight
-        this->give_back_do();
-        ptx::wgmma_wait<0>();
-        smem.ds_ring.give_back(now - 1);
-        this->add_dq(dq_sum, dq);
-      } else {
-        ptx::wgmma_wait<0>();
-        this->give_back_do();
-      }
-      dq_sum.remember(smem.turns[stage]);
-      __syncwarp();
-      q.release(smem.q_ring);
-      ++now;
-    }
-
-    // The other consumer, and with it this one, have read dS of two turns before.
-    __device__ __forceinline__ void hand_over(const Scores& weights) {
-      const int stage = smem.ds_ring.stage(now);
-      smem.ds_ring.wait_room(now);
-#pragma unroll
-      for (int i = 0; i < V.tiles.q / 8; ++i)
-        smem.ds[stage].weights[i][threadIdx.x % warpgroup] = {weights.x[4 * i], weights.x[4 * i + 1],
-                                                              weights.x[4 * i + 2], weights.x[4 * i + 3]};
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_here[stage]);
-    }
-
-    __device__ __forceinline__ Hidden hidden(const Turn& turn) const {
-      return Sight<V>(params.mask, this->item().rows).hidden(this->first_key() + tile::thread_row(), turn.q_tile);
-    }
-  };
-
-  // ---- GradK ----
-
-  struct OfGradK : Consumer {
-    using Consumer::items, Consumer::now, Consumer::params, Consumer::q, Consumer::grad_o, Consumer::smem;
-    DqSum<V, share_of_grad_k> dq_sum{params};
-
-    __device__ void run() {
-      GradK dk;
-      ptx::wait_for_earlier_kernels();
-      while (true) {
-        smem.item_ring.wait(items);
-        if (this->item().none()) return;
-        dk.clear();
-        smem.k_ring.wait(items);
-        smem.v_ring.wait(items);
-        if (this->item().q_begin < this->item().q_end) walk(dk);
-        smem.k_ring.give_back(items);
-        smem.v_ring.give_back(items);
-        dk.scale_rows(params.scale, params.scale);
-        RowsOfKeys(params, this->item(), this->first_key(), V.ragged).template store<T>(params.grad_k, dk);
-        this->give_back_item();
-      }
-    }
-
-    __device__ __forceinline__ void walk(GradK& dk) {
-      Walk walk(params, this->item(), ptx::cta_in_cluster());
-      turn</*First=*/true>(dk);
-      walk.count_first();
-      do {
-        for (int turns = walk.masked + walk.clear; turns > 0; --turns) turn</*First=*/false>(dk);
-        walk.clear = 0;
-      } while (walk.next());
-      this->template last_dq<share_of_grad_k, 1>(dq_sum);
-    }
-
-    template <bool First>
-    __device__ __forceinline__ void turn(GradK& dk) {
-      Scores dp, weights;
-      Weights ds;
-      const int stage = q.stage;
-
-      q.wait(smem.q_ring);
-      const EarlyRowValues<V.tiles.q> delta(smem.rows[stage].delta());
-      multiply_dp(dp);
-      take(weights);
-      ptx::wgmma_wait<0>();
-      this->give_back_do();
-      to_ds(weights, dp, delta);
-      tile::round_to<T>(ds, weights);
-      tile::store_transposed(smem.ds[smem.ds_ring.stage(now)].mine, 0, 0, ds);
-      invite_peer();
-      if constexpr (!First) {
-        typename decltype(dq_sum)::Accum dq;
-        this->template multiply_dq<share_of_grad_k, 1>(dq);
-        tile::mma_ab<T>(dk, ds, smem.q[stage]);
-        publish_ds();
-        ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
-        smem.ds_ring.give_back(now - 1);
-        this->add_dq(dq_sum, dq);
-      } else {
-        tile::mma_ab<T>(dk, ds, smem.q[stage]);
-        publish_ds();
-      }
-      dq_sum.remember(smem.turns[stage]);
-      ptx::wgmma_wait<0>();  // grad_k has read Q
-      __syncwarp();
-      q.release(smem.q_ring);
-      ++now;
-    }
-
-    __device__ __forceinline__ void multiply_dp(Scores& dp) {
-      grad_o.wait(smem.do_ring);
-      tile::mma_abt<T>(dp, smem.v, 0, smem.grad_o[grad_o.stage]);
-      if constexpr (parts == 2) {
-        DoStage second = grad_o;
-        second.advance();
-        second.wait(smem.do_ring);
-        tile::mma_abt<T, /*Part=*/1>(dp, smem.v, 0, smem.grad_o[second.stage]);
-      }
-    }
-
-    // Where they lay, this consumer may store dS then.
-    __device__ __forceinline__ void take(Scores& weights) {
-      const int stage = smem.ds_ring.stage(now);
-      ptx::mbarrier_wait(&smem.weights_here[stage], smem.ds_ring.phase(now));
-#pragma unroll
-      for (int i = 0; i < V.tiles.q / 8; ++i) {
-        const float4 x = smem.ds[stage].weights[i][threadIdx.x % warpgroup];
-        weights.x[4 * i] = x.x, weights.x[4 * i + 1] = x.y, weights.x[4 * i + 2] = x.z, weights.x[4 * i + 3] = x.w;
-      }
-      ptx::warpgroup_sync(1);
-    }
-
-    // There is room for the peer's dS: this warp's weights have arrived in registers, since what it has stored was
-    // computed from them.
-    __device__ __forceinline__ void invite_peer() {
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(&smem.peer_room[smem.ds_ring.stage(now)], peer());
-    }
-
-    // dS is in place, for wgmma too; the peer gets a copy.
-    __device__ __forceinline__ void publish_ds() {
-      ptx::fence_proxy_async_shared();
-      ptx::warpgroup_sync(1);
-      if (threadIdx.x % warpgroup == 0) {
-        const int stage = smem.ds_ring.stage(now);
-        ptx::mbarrier_arrive_expect_tx(&smem.ds_ring.full[stage], DsTile::bytes);
-        ptx::mbarrier_wait(&smem.peer_room[stage], smem.ds_ring.phase(now));
-        ptx::copy_to_cta(&smem.ds[stage].peers, &smem.ds_ring.full[stage], peer(), &smem.ds[stage].mine,
-                         DsTile::bytes);
-      }
-    }
-  };
 
   // ---- Before the roles part ----
 
