@@ -91,7 +91,7 @@ def rows_of(device):
         "  part: fh_plan_run with its struct, through ctypes": lambda: ready.call.forward(
             *places, o.data_ptr(), workspace=room.data_ptr(), stream=stream),
         "  part: key, look-up and memory of the result, and that": lambda: calls.forward(None, *plain),
-        "  part: the operator around it": lambda: without_autograd(ops.forward_op, plain),
+        "the same through the operator, where somebody looks": lambda: without_autograd(ops.forward_op, plain),
         "the operator called directly, through autograd's key": lambda: ops.forward_op(*plain),
         "forward and backward": backward,
         "PyTorch's engine with three multiplications, for scale": engine,

@@ -18,6 +18,8 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 LOOK = -1  # as max_seqlen: find the longest sequence. On the CPU alone
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 BYTES = 16  # where rows begin on a GPU, at multiples of that
+KEPT_BYTES = 256  # the forward pass takes 8: a counter of work items
+_workspaces: dict[Hashable, Tensor] = {}
 _forward: dict[Hashable, "Ready"] = {}
 _backward: dict[Hashable, "Ready"] = {}
 
@@ -63,8 +65,8 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None, max_seqlen_q: int,
             max_seqlen_kv: int, causal: bool, window_left: int, window_right: int, softcap: float, scale: float,
             top_left: bool, deterministic: bool, max_sms: int, with_lse: bool,
-            with_grad: bool = False) -> tuple[Tensor, Tensor]:
-    """(o, lse), lse [0] unless with_lse. with_grad: refuse also what has no gradients."""
+            with_grad: bool = False) -> tuple[Tensor, Tensor | None]:
+    """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
@@ -85,16 +87,16 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     if index >= 0 and (at_q | at_k | at_v) % BYTES: return forward_aligned(
         out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, *options, with_lse, with_grad)
     o = q.new_empty(ready.o_shape) if out is None else out
-    lse = q.new_empty(ready.lse_shape if with_lse else (0,), dtype=torch.float32)
-    workspace = q.new_empty(ready.workspace_bytes, dtype=torch.uint8) if ready.workspace_bytes else None
+    lse = q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None
+    stream = stream_of(index) if index >= 0 else None
+    workspace = workspace_of(q, ready.workspace_bytes, stream) if ready.workspace_bytes else None
     ready.call.forward(
-        at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), address(cu_seqlens_q), address(cu_seqlens_kv),
-        address(seqused_q), address(seqused_kv), address(sink), address(workspace),
-        stream_of(index) if index >= 0 else None)
+        at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
+        address(seqused_q), address(seqused_kv), address(sink), address(workspace), stream)
     return o, lse
 
 
-def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
     """The same after copies of what does not begin at a multiple of 16 bytes."""
     q, k, v = (dense_copy(x) if x.data_ptr() % BYTES else x for x in (q, k, v))
     return forward(out, q, k, v, *rest)
@@ -149,6 +151,18 @@ def public_stream_of(gpu: int) -> int: return int(torch.cuda.current_stream(gpu)
 
 # The current stream of that GPU, as the library takes it; PyTorch's compiled code has it without an object around it.
 stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", public_stream_of)
+is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing",
+                                           torch.cuda.is_current_stream_capturing)
+
+
+def workspace_of(q: Tensor, size: int, stream: int | None) -> Tensor:
+    """A few bytes are kept for every stream, whose kernels run one after the other; not for those of a graph, which may
+    be replayed on another one."""
+    if size > KEPT_BYTES or stream is None or is_capturing(): return q.new_empty(size, dtype=torch.uint8)
+    kept = _workspaces.get((q.device, stream))
+    if kept is None:
+        kept = cached(_workspaces, (q.device, stream), lambda: q.new_empty(KEPT_BYTES, dtype=torch.uint8))
+    return kept
 
 
 def dense_copy(x: Tensor) -> Tensor: return x.clone(memory_format=torch.contiguous_format)

@@ -38,16 +38,26 @@ backward_op = torch.ops.froghopper.backward.default
 # Without these two of PyTorch's own an eager call is some microseconds slower, or not to be had under torch.func.
 below_autograd: Any = getattr(torch._C, "_AutoDispatchBelowAutograd", contextlib.nullcontext)
 transforms_active: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+# How unseen() asks. A PyTorch that lacks one of them answers that somebody looks.
+modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+function_modes: Any = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
+profiler_enabled: Any = getattr(torch._C._autograd, "_profiler_enabled", lambda: True)
+tracing_state: Any = getattr(torch._C, "_get_tracing_state", lambda: True)
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return calls.forward(None, q, k, v, *rest)
+    o, lse = calls.forward(None, q, k, v, *rest)
+    return o, no_lse(q) if lse is None else lse
 
 
 def forward_out(out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
     _, lse = calls.forward(out, q, k, v, *rest)
     torch.autograd.graph.increment_version(out)
-    return lse
+    return no_lse(q) if lse is None else lse
+
+
+def no_lse(q: Tensor) -> Tensor: return q.new_empty((0,), dtype=torch.float32)
 
 
 def fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -99,6 +109,7 @@ def four_gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> 
     arguments = (grad_o, grad_lse, q, k, v, o, lse, sink, *lengths, *ctx.options)
     if transforms_active(): grads = TransformedBackward.apply(*arguments)
     elif torch.is_grad_enabled() or torch.compiler.is_compiling(): grads = backward_op(*arguments)
+    elif unseen(*arguments[:12]): grads = calls.backward(*arguments)
     else:
         with below_autograd(): grads = backward_op(*arguments)
     return *grads[:3], None if sink is None else grads[3]
@@ -115,7 +126,10 @@ class Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, rest: tuple[Any, ...]) -> Any:
-        with below_autograd(): output = forward_op(q, k, v, sink, *rest)
+        output: Any
+        if unseen(q, k, v, sink, *rest[:4]): output = calls.forward(None, q, k, v, sink, *rest)
+        else:
+            with below_autograd(): output = forward_op(q, k, v, sink, *rest)
         keep(ctx, (q, k, v, sink, *rest), output)
         return output
 
@@ -157,7 +171,15 @@ def eager_forward(with_grad: bool, q: Tensor, k: Tensor, v: Tensor, sink: Tensor
     if transforms_active():
         return Transformed.apply(q, k, v, sink, rest) if with_grad else forward_op(q, k, v, sink, *rest)
     if with_grad: return Eager.apply(q, k, v, sink, rest)
+    if unseen(q, k, v, sink, *rest[:4]): return calls.forward(None, q, k, v, sink, *rest)
     with below_autograd(): return forward_op(q, k, v, sink, *rest)
+
+
+def unseen(*tensors: Tensor | None) -> bool:
+    """Nobody would see the operator: no mode, profiler or tracer, no subclass of Tensor, no tensor without memory. Then
+    its kernel may be called without it, which saves a quarter of the host's time."""
+    return (not (modes() or function_modes() or profiler_enabled() or tracing_state()) and
+            all(x is None or (type(x) in PLAIN and not x.is_meta) for x in tensors))
 
 
 def vmap_forward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:

@@ -187,6 +187,35 @@ def test_meta_and_fake_tensors_stay_away(monkeypatch):
                                                           real, real)
 
 
+def test_the_operator_is_seen_by_those_who_look(monkeypatch):
+    """Where nobody does, its kernels are called without it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Names(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+    tensors = [x.requires_grad_() for x in qkv(1, 12, 2, 16)]
+    with Names() as names: attention(*tensors).sum().backward()
+    assert {"froghopper.forward.default", "froghopper.backward.default"} <= set(names.seen)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, torch.no_grad():
+        attention(*tensors)
+    assert "froghopper::forward" in {event.key for event in profile.key_averages()}
+
+    def refuse(*_): raise AssertionError("the operator was called")
+    monkeypatch.setattr(ops, "forward_op", refuse)
+    monkeypatch.setattr(ops, "backward_op", refuse)
+    attention(*tensors).sum().backward()
+    with torch.no_grad(): attention(*tensors)
+    class Other(torch.Tensor): pass
+    with torch.no_grad(), pytest.raises(AssertionError, match="operator"):
+        attention(*(x.detach().as_subclass(Other) for x in tensors))
+
+
 def test_lengths_on_a_gpu_are_not_looked_at():
     """With tensors that have no memory, so no GPU is needed."""
     from torch._subclasses.fake_tensor import FakeTensorMode
