@@ -32,4 +32,4 @@ def spans_of_queries(cu_seqlens_q: Tensor) -> Tensor:
 
 def merges(x: Tensor) -> bool:
     """Whether x [batch, rows, heads, dim] is packed as it lies, so that flatten(0, 1) copies nothing."""
-    return x.shape[0] <= 1 or x.shape[1] == 0 or x.stride(0) == x.shape[1] * x.stride(1)
+    return bool(x.shape[0] <= 1 or x.shape[1] == 0 or x.stride(0) == x.shape[1] * x.stride(1))

@@ -22,7 +22,7 @@ What differs on purpose
   scheduler_metadata  the same: get_scheduler_metadata gives an empty tensor, and any is accepted
   sm_margin           becomes max_sms: that many SMs are left alone. On the CPU it has no effect
 """
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsup
 from froghopper._spans import ends_of, merges, spans_of_keys, spans_of_queries
 from froghopper.torch import attention
 
-Result = Tensor | tuple[Tensor, Tensor]
+Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata"]
@@ -253,7 +253,7 @@ def sms_without(q: Tensor, sm_margin: int) -> int:
     if not 0 < sm_margin < sms:
         raise InvalidProblem(f"sm_margin is {sm_margin} and the GPU has {sms} SMs; as many are left alone. Use 0 to "
                              f"{sms - 1}.")
-    return sms - sm_margin
+    return int(sms - sm_margin)
 
 
 def columns(x: Tensor) -> Tensor:
