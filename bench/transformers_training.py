@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A Llama of transformers learns on froghopper's attention, on PyTorch's and on transformers' own: the losses of every
+step, and the time of a step.
+
+  FROGHOPPER_LIBRARY=build/libfroghopper.so PYTHONPATH=python python3 bench/transformers_training.py [--json FILE]
+
+All begin with the same weights and see the same tokens, which are drawn by a rule that can be learnt: a token follows
+from the one before it and from the one eight places before. They take their steps in turns. How far the losses may be
+apart shows in those of two attentions that are not ours: they differ by rounding alone too.
+"""
+import argparse
+import copy
+import json
+import statistics
+import time
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import froghopper.transformers
+
+WARM_UP = 5  # steps that are not timed
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--steps", type=int, default=50)
+    p.add_argument("--batch", type=int, default=4)
+    p.add_argument("--tokens", type=int, default=2048, help="of a sequence")
+    p.add_argument("--layers", type=int, default=4)
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--attention", default="froghopper,sdpa,eager", help="names, with commas")
+    p.add_argument("--json", help="append one line an attention there")
+    a = p.parse_args()
+    froghopper.transformers.register()
+    torch.manual_seed(0)
+    config = LlamaConfig(hidden_size=2048, intermediate_size=5504, num_hidden_layers=a.layers, num_attention_heads=16,
+                         num_key_value_heads=4, vocab_size=VOCABULARY, max_position_embeddings=a.tokens)
+    first = LlamaForCausalLM(config).to(a.device, torch.bfloat16)
+    learners = {name: Learner(copy.deepcopy(first), name) for name in a.attention.split(",")}
+    draw = torch.Generator(a.device).manual_seed(1)
+    for _ in range(a.steps):
+        tokens = drawn(draw, a.batch, a.tokens)
+        for learner in learners.values(): learner.step(tokens)
+    names = list(learners)
+    for name, learner in learners.items():
+        apart = {other: max(abs(x - y) for x, y in zip(learner.losses, learners[other].losses))
+                 for other in names if other != name}
+        print(f"{name:>10}: loss {learner.losses[0]:.4f} -> {learner.losses[-1]:.4f} in {a.steps} steps, "
+              f"{statistics.median(learner.ms[WARM_UP:]):.2f} ms a step; largest difference of a loss to "
+              + ", ".join(f"{other} {x:.1e}" for other, x in apart.items()), flush=True)
+        if a.json:
+            kept = dict(attention=name, batch=a.batch, tokens=a.tokens, layers=a.layers, losses=learner.losses,
+                        ms=statistics.median(learner.ms[WARM_UP:]), apart=apart, torch=torch.__version__,
+                        gpu=torch.cuda.get_device_name())
+            with open(a.json, "a") as file: file.write(json.dumps(kept) + "\n")
+
+
+VOCABULARY, NOISE = 4096, 0.05
+
+
+def drawn(draw, batch, count):
+    """[batch, count] tokens: mostly a sum of two before, sometimes any."""
+    tokens = torch.randint(VOCABULARY, (batch, count), generator=draw, device=draw.device)
+    any_token = torch.rand(batch, count, generator=draw, device=draw.device) < NOISE
+    small = tokens % 64
+    for at in range(8, count):
+        follows = (small[:, at - 1] + small[:, at - 8]) % 64
+        small[:, at] = torch.where(any_token[:, at], small[:, at], follows)
+    return small
+
+
+class Learner:
+    def __init__(self, model, attention):
+        model.set_attn_implementation(attention)
+        self.model, self.losses, self.ms = model, [], []
+        self.optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=True)
+
+    def step(self, tokens):
+        begin = time.perf_counter()
+        loss = self.model(tokens, labels=tokens).loss
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+        if tokens.is_cuda: torch.cuda.synchronize()
+        self.ms.append((time.perf_counter() - begin) * 1000)
+
+
+if __name__ == "__main__": main()
