@@ -137,8 +137,7 @@ struct Call {
   fh_tensors tensors = fh_tensors_init();
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
-  void* somewhere =
-      nullptr;  // some array's memory: what XLA gives no address, having no elements, is said to lie there
+  void* somewhere = nullptr;  // in some array: where one lies that has no elements and from XLA no address
 };
 
 std::optional<std::string_view> attribute(const XLA_FFI_CallFrame& frame, std::string_view name) {
