@@ -164,7 +164,7 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
     ++now;
   }
 
-  // The other consumer, and with it this one, have read dS of two turns before.
+  // There is room when both consumers have multiplied dS of two turns before and the peer has its copy of it.
   __device__ __forceinline__ void hand_over(const Scores& weights) {
     const int stage = smem.ds_ring.stage(now);
     smem.ds_ring.wait_room(now);
@@ -269,7 +269,7 @@ struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
     }
   }
 
-  // Where they lay, this consumer may store dS then.
+  // Afterwards all of this consumer's warps have them, and it may store dS where they lay.
   __device__ __forceinline__ void take(Scores& weights) {
     const int stage = smem.ds_ring.stage(now);
     ptx::mbarrier_wait(&smem.weights_here[stage], smem.ds_ring.phase(now));
