@@ -18,7 +18,8 @@ eager attention says with a matrix. What models ask for and how it is done:
 
 What cannot be said so raises NotImplementedError with the reason: dropout, output_attentions, position biases, masks of
 the caller's own (4 dimensions), chunks, tokens between padding, the paged cache of continuous batching. Finding padding
-looks at the mask once a step and waits for the GPU, as transformers does for its own. Tested with transformers 5.
+looks at the mask once a step and waits for the GPU, as transformers does for its own. Under torch.compile the mask is
+made between two graphs, so a whole model is not one (fullgraph). Tested with transformers 5.
 
 diffusers and timm call torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p,
 is_causal, scale) or take a function of that shape: froghopper.torch.scaled_dot_product_attention is one. In timm, and
@@ -27,7 +28,7 @@ by it.
 """
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ from transformers import masking_utils as masks
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._spans import ends_of, pairs, spans_of_keys, spans_of_queries
 from froghopper.torch import attention
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 __all__ = ["Mask", "attention_forward", "attention_mask", "register"]
 
@@ -97,6 +100,14 @@ class Pattern:
     def aligned(self) -> bool: return self.left is not None or self.right is not None
 
 
+def outside_of_graphs(function: Rule) -> Rule:
+    """The function, which torch.compile runs and does not look into: it would find no rule in a mask function."""
+    disable: Any = torch.compiler.disable  # has no types
+    made: Rule = disable(function)
+    return made
+
+
+@outside_of_graphs
 def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int | Tensor = 0, kv_offset: int = 0,
                    mask_function: Callable[..., Any] = masks.causal_mask_function,
                    attention_mask: Tensor | None = None, **_: Any) -> Mask:
@@ -124,7 +135,8 @@ def read(function: Callable[..., Any]) -> Pattern:
     """A mask function of transformers.masking_utils, or NotImplementedError."""
     if function is masks.causal_mask_function: return Pattern(right=0)
     if function is masks.bidirectional_mask_function: return Pattern()
-    made_by = getattr(function, "__qualname__", repr(function)).partition(".")[0]
+    made_by = getattr(function, "__qualname__", None) or repr(function)
+    made_by = made_by.partition(".")[0]
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     held = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells)} if code and cells else {}
     if getattr(function, "__module__", "") == masks.__name__:

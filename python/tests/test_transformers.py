@@ -190,6 +190,21 @@ def test_sliding_windows_to_both_sides():
     torch.testing.assert_close(found, wanted.transpose(1, 2), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_compile(padded):
+    """Compiled a model computes what it does otherwise; the mask is made between graphs."""
+    torch._dynamo.reset()
+    model, tokens = model_of("llama"), inputs_of("llama")["input_ids"]
+    model.set_attn_implementation(NAME)
+    given = dict(input_ids=tokens, labels=tokens, use_cache=False)
+    if padded: given["attention_mask"] = (torch.arange(tokens.shape[1]) < torch.tensor([[9], [23], [1]])).long()
+    wanted = model(**given)
+    found = torch.compile(model, backend="aot_eager")(**given)
+    assert torch.equal(found.logits, wanted.logits)
+    of_wanted, of_found = (torch.autograd.grad(out.loss, list(model.parameters())) for out in (wanted, found))
+    for x, y in zip(of_found, of_wanted): torch.testing.assert_close(x, y)
+
+
 def test_training_steps():
     """Eight steps of Adam: the loss falls, and is eager's."""
     losses = {}
