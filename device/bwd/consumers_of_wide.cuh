@@ -32,6 +32,14 @@ struct WideConsumer {
   __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
   __device__ int first_key() const { return Kernel::first_key(item()); }
 
+  // Part i of this turn's grad_o, when it is there.
+  __device__ __forceinline__ typename Kernel::DoTile& part_of_do(int i) {
+    typename Kernel::DoStage at = grad_o;
+    if (i > 0) at.advance();
+    at.wait(smem.do_ring);
+    return smem.grad_o[at.stage];
+  }
+
   // All parts of this turn's grad_o have been read.
   __device__ __forceinline__ void give_back_do() {
     __syncwarp();
@@ -85,12 +93,11 @@ struct WideConsumer {
 template <class Kernel>
 struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
   using Base = WideConsumer<Kernel, Kernel::share_of_grad_v, 0>;
-  using Base::V, Base::params, Base::smem, Base::items, Base::now, Base::q, Base::grad_o, Base::dq_sum;
+  using Base::V, Base::params, Base::smem, Base::items, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
   using GradVPart = typename Kernel::GradVPart;
-  using DoStage = typename Kernel::DoStage;
   static constexpr int parts = Kernel::parts, part_columns = Kernel::part_columns;
 
   __device__ void run() {
@@ -140,12 +147,7 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
       Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
-    for (int i = 0; i < parts; ++i) {
-      DoStage at = grad_o;
-      if (i > 0) at.advance();
-      at.wait(smem.do_ring);
-      tile::mma_ab<T>(dv[i], p, smem.grad_o[at.stage]);
-    }
+    for (int i = 0; i < parts; ++i) tile::mma_ab<T>(dv[i], p, this->part_of_do(i));
     if constexpr (!First) {
       typename decltype(dq_sum)::Accum dq;
       this->multiply_dq(dq);
@@ -186,13 +188,11 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
 template <class Kernel>
 struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
   using Base = WideConsumer<Kernel, Kernel::share_of_grad_k, 1>;
-  using Base::V, Base::params, Base::smem, Base::items, Base::now, Base::q, Base::grad_o, Base::dq_sum;
+  using Base::V, Base::params, Base::smem, Base::items, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
   using GradK = typename Kernel::GradK;
-  using DoStage = typename Kernel::DoStage;
-  static constexpr int parts = Kernel::parts;
 
   __device__ void run() {
     GradK dk;
@@ -259,14 +259,8 @@ struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
   }
 
   __device__ __forceinline__ void multiply_dp(Scores& dp) {
-    grad_o.wait(smem.do_ring);
-    tile::mma_abt<T>(dp, smem.v, 0, smem.grad_o[grad_o.stage]);
-    if constexpr (parts == 2) {
-      DoStage second = grad_o;
-      second.advance();
-      second.wait(smem.do_ring);
-      tile::mma_abt<T, /*Part=*/1>(dp, smem.v, 0, smem.grad_o[second.stage]);
-    }
+    tile::mma_abt<T>(dp, smem.v, 0, this->part_of_do(0));
+    if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v, 0, this->part_of_do(1));
   }
 
   // Afterwards all of this consumer's warps have them, and it may store dS where they lay.

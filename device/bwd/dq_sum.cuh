@@ -14,7 +14,6 @@
 namespace froghopper::bwd {
 
 // [group of 4 accumulators, 8 columns][thread][4]
-constexpr int dq_groups = dq_piece / (4 * warpgroup);
 constexpr int dq_group_stride = 4 * warpgroup;
 
 // Where number i of a thread's values lies in the q tile. With 64 rows and at most 128 columns a piece is computed

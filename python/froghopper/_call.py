@@ -54,10 +54,8 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     if packed: batch, seq_q, seq_kv = packed
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
     left, right = check_window(window)
-    if align not in ALIGNS:
-        raise InvalidProblem(f"align is {align!r}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
-    if scale is not None and number("scale", scale) == 0:
-        raise InvalidProblem("scale is 0, which makes all keys alike. Use None for 1/sqrt(dim).")
+    check_align(align)
+    if scale is not None: check_scale(number("scale", scale))
     return _c.Problem(
         size=ctypes.sizeof(_c.Problem), op=_c.Op.BACKWARD if backward else _c.Op.FORWARD, dtype=DTYPES[dtype],
         batch=batch, heads_q=q[-2], heads_kv=k[-2], seq_q=seq_q, seq_kv=seq_kv, dim_qk=q[-1], dim_v=positive_dim(v[-1]),
@@ -100,6 +98,16 @@ def check_window(window: Window | None) -> tuple[int, int]:
                           "Give two numbers, or None for no window.")
     left, right = (_c.ALL if bound is None else whole_number("window", bound) for bound in window)
     return left, right
+
+
+def check_align(align: str) -> None:
+    if align not in ALIGNS:
+        raise InvalidProblem(f"align is {align!r}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
+
+
+def check_scale(scale: float) -> None:
+    """0 would mean 1/sqrt(dim) to the library."""
+    if scale == 0: raise InvalidProblem("scale is 0, which makes all keys alike. Use None for 1/sqrt(dim).")
 
 
 def flag(name: str, value: Any) -> bool:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from froghopper import _torch_ops as ops
-from froghopper._call import ALIGNS, Window, check_window, flag, number, whole_number
+from froghopper._call import Window, check_align, check_scale, check_window, flag, number, whole_number
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import LOOK
 
@@ -89,10 +89,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     left, right = (-1, -1) if window is None else check_window(window)
     if type(softcap) is not float: softcap = plain(number, "softcap", softcap)
     if scale is None: scale = 0.0
-    elif (scale := plain(number, "scale", scale)) == 0:
-        raise InvalidProblem("scale is 0, which makes all keys alike. Use None for 1/sqrt(dim).")
-    if align not in ALIGNS:
-        raise InvalidProblem(f"align is {align!r}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
+    else: check_scale(scale := plain(number, "scale", scale))
+    check_align(align)
     if return_lse is not True and return_lse is not False: return_lse = plain(flag, "return_lse", return_lse)
     if type(max_sms) is not int: max_sms = whole_number("max_sms", max_sms)
     if deterministic is not True: deterministic = decided(deterministic)

@@ -40,8 +40,9 @@ std::string step_lines(const DeltaStep& step) {
 std::string step_lines(const BackwardStep& step) {
   const BwdVariant& v = step.variant;
   const Order& order = step.order;
-  std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} Q and grad_o stages",
-                           v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages);
+  std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} stages of Q, {} {} grad_o",
+                           v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, bwd_do_stages(v),
+                           bwd_do_parts(v) == 2 ? "halves of" : "of");
   lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
                 bwd_is_wide(v) ? "one for grad_v, one for grad_k" : "64 keys each");
   if (bwd_ctas(v) > 1)
