@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: tools/spills.py finds a spill on the main path of an inner loop, and no other."""
+"""Claims: tools/spills.py finds a spill, or the address of a global variable, on the main path of an inner loop."""
 import pathlib
 import sys
 import unittest
@@ -83,6 +83,10 @@ class Spills(unittest.TestCase):
         self.assertEqual(found(main="LDL R6, [R1+0x4]"), ["0060 LDL R6, [R1+0x4] ;"])
         self.assertEqual(found(main="STL.64 [R1], R6"), ["0060 STL.64 [R1], R6 ;"])
         self.assertEqual(len(found(main="@P0 STL [R1], R6")), 1)
+
+    def test_addresses_of_global_variables_count_and_parameters_do_not(self):
+        self.assertEqual(found(main="LDC.64 R18, c[0x4][RZ]"), ["0060 LDC.64 R18, c[0x4][RZ] ;"])
+        self.assertEqual(found(main="LDC R18, c[0x0][0x210]"), [])
 
     def test_in_a_wait_that_lies_elsewhere_they_are_found(self):
         self.assertEqual(len(found(wait="LDL R6, [R1]")), 1)

@@ -6,6 +6,9 @@ path has no load or store of local memory (LDL, STL). The rare path, which compu
 It is recognised by two things together: it holds HMMA, the instruction for one warp, and a path through the loop goes
 around it. Instructions that both paths use (LDSM) tell nothing. Kernels whose header says that they spill nothing are
 not looked at.
+
+The address of a global variable counts as a spill: what is read there is a constant that the compiler took for a
+variable, such as a field of a template argument that a member function reads.
 """
 import pathlib
 import re
@@ -18,6 +21,7 @@ HEADER_BYTES = 128  # of a kernel file; see src/runtime/kernel_file.cpp
 SPILLS_AT = 40 + 8  # of its two int32: bytes of spill stores and loads
 
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*)")
+ADDRESSES = "c[0x4]"  # the bank of constants that holds the addresses of global variables
 LABEL = re.compile(r"^(\.L_x_\d+):")
 TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 
@@ -44,7 +48,7 @@ def blocks_of(sass):
             address, opcode, rest = match.groups()
             block.opcodes.append(opcode)
             name = opcode.split(".")[0]
-            if name in ("LDL", "STL"):
+            if name in ("LDL", "STL") or name == "LDC" and ADDRESSES in rest:
                 block.spills.append(f"{address} {opcode}{rest.split('(*')[0].rstrip()}")
             if name in ("BRA", "EXIT"):
                 target = TARGET.search(rest)[1] if name == "BRA" else None

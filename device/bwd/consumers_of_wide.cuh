@@ -61,7 +61,7 @@ struct WideConsumer {
     if (number == 0 && threadIdx.x % warpgroup == 0)
       ptx::mbarrier_arrive_at(&smem.ds_ring.empty[stage], Kernel::peer());
     typename Kernel::Ds& ds = smem.ds[stage];
-    const int col = Its.column();
+    const int col = first_column<Its>();
     tile::mma_ab<T>(dq, ds.mine, 0, smem.k, col);
     tile::mma_ab<T, /*More=*/true>(dq, ds.peers, 0, smem.peer_k, number * panel_columns + col % panel_columns);
   }

@@ -39,11 +39,16 @@ __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, 
 // each.
 struct Share {
   int first, count, step = 0;
-
-  __device__ __forceinline__ int column() const {
-    return step == 0 ? first : first + step * static_cast<int>(ptx::cta_in_cluster());
-  }
 };
+
+// The first column of it in this CTA. The fields are read as constants: through a member function of a template
+// argument they would be loads from global memory, in front of every turn's adds.
+template <Share Its>
+__device__ __forceinline__ int first_column() {
+  constexpr int first = Its.first, step = Its.step;
+  if constexpr (step == 0) return first;
+  return first + step * static_cast<int>(ptx::cta_in_cluster());
+}
 
 // One consumer's way to its share of a tile, one turn late: what it adds belongs to the turn before.
 template <BwdVariant V, Share Its>
@@ -57,7 +62,7 @@ struct DqSum {
   __device__ __forceinline__ void remember(const Turn& turn) { tile = turn.dq_tile; }
 
   __device__ __forceinline__ void add(const Accum& dq) const {
-    float* to = params.dq_sum + static_cast<long long>(tile) * floats + Its.column() / 8 * dq_group_stride +
+    float* to = params.dq_sum + static_cast<long long>(tile) * floats + first_column<Its>() / 8 * dq_group_stride +
                 ptx::thread_here() % warpgroup * 4;
 #pragma unroll
     for (int i = 0; i < Its.count / 8; ++i)

@@ -158,8 +158,8 @@ struct Wide {
   static __device__ void load_peer_k(Smem& smem, const Place& place, const TmaMap& map, ptx::u64* full,
                                      const WorkItem& item) {
     const int row = first_key(item, peer());
-    place.load_panel(smem.peer_k, 0, map, full, row, share_of_grad_v.column());
-    place.load_panel(smem.peer_k, 1, map, full, row, share_of_grad_k.column() / panel_columns * panel_columns);
+    place.load_panel(smem.peer_k, 0, map, full, row, first_column<share_of_grad_v>());
+    place.load_panel(smem.peer_k, 1, map, full, row, first_column<share_of_grad_k>() / panel_columns * panel_columns);
   }
 
   // ---- Before the roles part ----
