@@ -139,10 +139,12 @@ def fa3(path):
             no_append, no_lengths_no_rotary_no_descale = [None] * 3, [None] * 16
             window_chunk_cap = [-1, -1, 0, 0.0]
             interleaved_schedule_splits_pack_margin = [True, None, 1, None, 0]
-            arguments = [cell.q, cell.k, cell.v, *no_append, o, *no_lengths_no_rotary_no_descale, cell.scale(),
-                         p.is_causal(), *window_chunk_cap, *interleaved_schedule_splits_pack_margin]
+            options = [*no_lengths_no_rotary_no_descale, cell.scale(), p.is_causal(), *window_chunk_cap,
+                       *interleaved_schedule_splits_pack_margin]
             gradients = Fa3Backward(library, cell, deterministic)
-            def forward(): held["lse"] = operator(*arguments)[1]
+            def forward():
+                held["lse"] = operator(cell.q, cell.k, cell.v, *no_append, o, *options)[1]
+                return o
             def backward(): return gradients.run(o, held["lse"])
             return Layer(forward, backward)
         layers = {("fa3", plan): layer(False)}

@@ -4,6 +4,7 @@
 step, and the time of a step.
 
   FROGHOPPER_LIBRARY=build/libfroghopper.so PYTHONPATH=python python3 bench/transformers_training.py [--json FILE]
+  ... --attention froghopper,sdpa,fa3,eager --fa3bwd libfa3bwd.so    with FlashAttention-3, see gradients.py
 
 All begin with the same weights and see the same tokens, which are drawn by a rule that can be learnt: a token follows
 from the one before it and from the one eight places before. They take their steps in turns. How far the losses may be
@@ -14,11 +15,14 @@ import copy
 import json
 import statistics
 import time
+import types
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
+from transformers import masking_utils as masks
 
 import froghopper.transformers
+import gradients
 
 WARM_UP = 5  # steps that are not timed
 
@@ -31,9 +35,11 @@ def main():
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--device", default="cuda")
     p.add_argument("--attention", default="froghopper,sdpa,eager", help="names, with commas")
+    p.add_argument("--fa3bwd", default="", metavar="LIB.so", help="FlashAttention-3's backward, for the name fa3")
     p.add_argument("--json", help="append one line an attention there")
     a = p.parse_args()
     froghopper.transformers.register()
+    if "fa3" in a.attention.split(","): register_fa3(a.fa3bwd)
     torch.manual_seed(0)
     config = LlamaConfig(hidden_size=2048, intermediate_size=5504, num_hidden_layers=a.layers, num_attention_heads=16,
                          num_key_value_heads=4, vocab_size=VOCABULARY, max_position_embeddings=a.tokens)
@@ -69,6 +75,44 @@ def drawn(draw, batch, count):
         follows = (small[:, at - 1] + small[:, at - 8]) % 64
         small[:, at] = torch.where(any_token[:, at], small[:, at], follows)
     return small
+
+
+def register_fa3(library):
+    """FlashAttention-3 as transformers' attention "fa3", for causal models without padding. A layer of the model keeps
+    its buffers from step to step."""
+    offer, held = gradients.fa3(library), {}
+
+    def layer_of(number, q, k, v):
+        if number not in held:
+            (batch, tokens, heads, dim), heads_kv = q.shape, k.shape[2]
+            problem = types.SimpleNamespace(batch=batch, seq_q=tokens, seq_kv=tokens, heads_q=heads, heads_kv=heads_kv,
+                                            dim_qk=dim, dim_v=dim, dtype=2, scale=dim ** -0.5, is_causal=lambda: True)
+            cell = types.SimpleNamespace(problem=problem, q=q, k=k, v=v, o=torch.empty_like(q), lens=None,
+                                         is_plain=lambda: True, scale=lambda: problem.scale)
+            [layer] = (layer for (impl, _), layer in offer(cell).items() if impl == "fa3")
+            held[number] = cell, layer
+        cell, layer = held[number]
+        cell.q, cell.k, cell.v = q, k, v
+        return cell, layer
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(context, number, q, k, v):
+            context.number, context.qkv = number, (q, k, v)
+            return layer_of(number, q, k, v)[1].forward().detach()  # the buffer has no place in autograd's graph
+
+        @staticmethod
+        def backward(context, grad_o):
+            cell, layer = layer_of(context.number, *context.qkv)
+            cell.grad_o = grad_o.contiguous()
+            return None, *layer.backward()
+
+    def attention_forward(module, query, key, value, mask, **_):
+        q, k, v = (t.transpose(1, 2).contiguous() for t in (query, key, value))
+        return Attention.apply(module.layer_idx, q, k, v), None
+
+    AttentionInterface.register("fa3", attention_forward)
+    masks.AttentionMaskInterface.register("fa3", lambda **_: None)
 
 
 class Learner:
