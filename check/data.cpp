@@ -96,6 +96,8 @@ float largest_entry(Dtype t) {
     case Dtype::f16: return 57344.0f;
     case Dtype::bf16:
     case Dtype::f32: return 133120 * 1e6f;
+    case Dtype::e4m3: return 448;
+    case Dtype::e5m2: return 57344;
   }
   return 0;
 }

@@ -33,7 +33,7 @@ constexpr int64_t dim_step = 8, dim_most = 256;
 Problem plain(fh_op op, Dtype dtype, int64_t dim_qk, int64_t dim_v) {
   Problem p;
   p.op = op;
-  p.dtype = dtype;
+  p.dtype = p.dtype_kv = p.dtype_o = dtype;
   p.batch = 2;
   p.heads_q = p.heads_kv = 4;
   p.seq_q = p.seq_kv = 1024;

@@ -7,18 +7,22 @@ namespace froghopper {
 
 // No `default` in the switches below, nor anywhere over these types: a new value does not compile until every switch
 // has an answer for it.
-enum class Dtype : unsigned char { f16 = 1, bf16 = 2, f32 = 3 };
+enum class Dtype : unsigned char { f16 = 1, bf16 = 2, f32 = 3, e4m3 = 4, e5m2 = 5 };
 
 constexpr int size_of(Dtype t) {
   switch (t) {
     case Dtype::f16:
     case Dtype::bf16: return 2;
     case Dtype::f32: return 4;
+    case Dtype::e4m3:
+    case Dtype::e5m2: return 1;
   }
   return 0;
 }
 
-constexpr Dtype dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32};
+constexpr bool is_8_bit(Dtype t) { return size_of(t) == 1; }  // numbers that a scale goes with
+
+constexpr Dtype dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32, Dtype::e4m3, Dtype::e5m2};
 
 // As problems and kernels are spelled.
 constexpr const char* name_of(Dtype t) {
@@ -26,6 +30,8 @@ constexpr const char* name_of(Dtype t) {
     case Dtype::f16: return "f16";
     case Dtype::bf16: return "bf16";
     case Dtype::f32: return "f32";
+    case Dtype::e4m3: return "e4m3";
+    case Dtype::e5m2: return "e5m2";
   }
   return "";
 }

@@ -19,11 +19,14 @@ _Static_assert(offsetof(fh_problem, total_q) == 72, "layout of fh_problem");
 _Static_assert(offsetof(fh_problem, window_left) == 104, "layout of fh_problem");
 _Static_assert(offsetof(fh_problem, max_sms) == 136, "layout of fh_problem");
 _Static_assert(offsetof(fh_problem, accumulate) == 144, "layout of fh_problem");
-_Static_assert(sizeof(fh_problem) >= 152, "layout of fh_problem");
+_Static_assert(offsetof(fh_problem, dtype_kv) == 152, "layout of fh_problem");
+_Static_assert(sizeof(fh_problem) >= 176, "layout of fh_problem");
 _Static_assert(sizeof(fh_tensor) == 32, "layout of fh_tensor");
 _Static_assert(offsetof(fh_tensors, lse) == 136, "layout of fh_tensors");
 _Static_assert(offsetof(fh_tensors, sink) == 176, "layout of fh_tensors");
 _Static_assert(offsetof(fh_tensors, grad_lse) == 312, "layout of fh_tensors");
+_Static_assert(offsetof(fh_tensors, scale_q) == 328, "layout of fh_tensors");
+_Static_assert(FH_E4M3 == 4 && FH_E5M2 == 5 && FH_USUAL == 0, "numbers of the types");
 _Static_assert(FH_INTERNAL == 7 && FH_BACKWARD == 2 && FH_F32 == 3 && FH_TOP_LEFT == 1, "numbers of the enums");
 
 static int failed(const char* what) {

@@ -22,7 +22,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 Problem small_problem() {
   Problem p;
-  p.dtype = Dtype::f32;
+  p.dtype = p.dtype_kv = p.dtype_o = Dtype::f32;
   p.batch = 1;
   p.heads_q = 4;
   p.heads_kv = 2;
@@ -273,7 +273,7 @@ TEST(Oracle, SamePrecisionIsAsFarAsItsStorageAllows) {
   p.seq_q = 33;
   p.seq_kv = 65;
   for (Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::f32}) {
-    p.dtype = dtype;
+    p.dtype = p.dtype_kv = p.dtype_o = dtype;
     HandMade t(p);
     const test::Forward exact = test::exact(t);
     const test::Forward rough = test::same_precision(t);
@@ -316,6 +316,39 @@ TEST(Storage, EveryF16PatternAndItsRounding) {
   EXPECT_EQ(f16_to_float(0x7bff), 65504.0f);
   EXPECT_EQ(float_to_f16(65519.996f), 0x7bff);
   EXPECT_EQ(float_to_f16(65520.0f), 0x7c00);
+}
+
+// Of all numbers between two neighbours, those up to the middle become the one, and from there on the other.
+void expect_8_bits_round_to_nearest_even(float (*read)(uint8_t), uint8_t (*write)(float), uint8_t largest) {
+  for (const int sign : {0, 0x80}) {
+    for (int i = 0; i < largest; ++i) {
+      const uint8_t low = sign | i, high = sign | (i + 1);
+      ASSERT_EQ(write(read(low)), low);
+      const float middle = (read(low) + read(high)) / 2;  // exact in fp32
+      ASSERT_EQ(write(middle), i % 2 == 0 ? low : high) << middle;
+      ASSERT_EQ(write(std::nextafter(middle, read(low))), low) << middle;
+      ASSERT_EQ(write(std::nextafter(middle, read(high))), high) << middle;
+    }
+    for (const float beyond : {1.5f * read(largest), std::numeric_limits<float>::infinity()})
+      EXPECT_EQ(write(sign ? -beyond : beyond), sign | largest) << "saturates";
+    EXPECT_TRUE(std::isnan(read(write(std::copysign(std::numeric_limits<float>::quiet_NaN(), sign ? -1.0f : 1.0f)))));
+  }
+}
+
+TEST(Storage, EveryE4m3PatternAndItsRounding) {
+  expect_8_bits_round_to_nearest_even(e4m3_to_float, float_to_e4m3, 0x7e);
+  EXPECT_EQ(e4m3_to_float(0x01), 0x1p-9f);
+  EXPECT_EQ(e4m3_to_float(0x38), 1.0f);
+  EXPECT_EQ(e4m3_to_float(0x7e), 448.0f);
+  EXPECT_TRUE(std::isnan(e4m3_to_float(0x7f)) && std::isnan(e4m3_to_float(0xff)));
+}
+
+TEST(Storage, EveryE5m2PatternAndItsRounding) {
+  expect_8_bits_round_to_nearest_even(e5m2_to_float, float_to_e5m2, 0x7b);
+  EXPECT_EQ(e5m2_to_float(0x01), 0x1p-16f);
+  EXPECT_EQ(e5m2_to_float(0x3c), 1.0f);
+  EXPECT_EQ(e5m2_to_float(0x7b), 57344.0f);
+  EXPECT_TRUE(std::isinf(e5m2_to_float(0xfc)) && std::isnan(e5m2_to_float(0x7d)));
 }
 
 TEST(Storage, EveryBf16PatternAndItsRounding) {

@@ -62,7 +62,7 @@ std::vector<Problem> problems_of_every_kind() {
                                         {false, int64_t{4000}},
                                         {true, int64_t{20000}}}) {
             Problem p;
-            p.dtype = dtype;
+            p.dtype = p.dtype_kv = p.dtype_o = dtype;
             p.batch = 3, p.heads_q = 4, p.heads_kv = 2, p.seq_q = 700, p.seq_kv = seq_kv;
             p.dim_qk = dim_qk, p.dim_v = dim_v;
             p.window_left = left, p.window_right = right;
@@ -88,7 +88,7 @@ TEST(Plan, OfEveryBackwardProblemOfBf16WithoutSoftcapAndDetIsOfPresets) {
   const auto presets = lines_of("presets/bwd.txt");
   for (Problem p : problems_of_every_kind()) {
     p.op = FH_BACKWARD;
-    p.dtype = Dtype::bf16;
+    p.dtype = p.dtype_kv = p.dtype_o = Dtype::bf16;
     auto plan = make_gpu_plan(p, h200);
     ASSERT_TRUE(plan) << p.line() << ": " << plan.failure().text;
     ASSERT_EQ(plan->launches.size(), 3u) << plan->line();

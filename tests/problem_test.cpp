@@ -81,6 +81,26 @@ TEST(problem, one_problem_has_one_spelling) {
             "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64");
 }
 
+TEST(problem, types_of_8_bits_have_words_of_their_own) {
+  for (const char* line :
+       {"fwd e4m3 b2 hq8 hkv2 sq100 skv200 d128", "fwd e5m2 o=f16 b2 hq8 hkv2 sq100 skv200 d128 scales128",
+        "fwd bf16 kv=e4m3 o=f32 b2 hq8 hkv2 sq100 skv200 d128 sink scales128 vcolumns det",
+        "fwd f16 kv=e5m2 b2 hq8 hkv2 sq100 skv200 d80 dv16 causal vcolumns"}) {
+    const auto p = Problem::parse(line);
+    ASSERT_TRUE(p) << p.failure().text;
+    EXPECT_EQ(p->line(), line);
+  }
+  for (const auto& [other, line] :
+       {std::pair{"fwd e4m3 o=bf16 kv=e4m3 b1 hq1 hkv1 sq5 skv5 d64 scales0", "fwd e4m3 b1 hq1 hkv1 sq5 skv5 d64"},
+        std::pair{"fwd f16 b1 hq1 hkv1 sq5 skv5 d64 o=f16 kv=f16", "fwd f16 b1 hq1 hkv1 sq5 skv5 d64"}})
+    EXPECT_EQ(Problem::parse(other)->line(), line);
+  const auto mixed = Problem::parse("fwd f16 kv=e5m2 b2 hq8 hkv2 sq100 skv257 d64 scales128");
+  EXPECT_EQ(mixed->dtype_kv, Dtype::e5m2);
+  EXPECT_EQ(mixed->dtype_o, Dtype::f16);
+  EXPECT_EQ(mixed->scale_blocks(257), 3);
+  EXPECT_EQ(mixed->scale_blocks(0), 0);
+}
+
 // Any float whose bits are drawn at random: tiny, huge and denormal ones too.
 float random_positive_float(std::mt19937_64& random) {
   for (;;) {
@@ -96,12 +116,17 @@ Problem random_problem(std::mt19937_64& random) {
   const auto coin = [&] { return random() % 2 == 0; };
   const auto size = [&] { return up_to(int64_t{1} << up_to(16)); };
   fh_problem p = fh_problem_init();
-  p.dtype = static_cast<fh_dtype>(1 + up_to(2));
+  p.dtype = static_cast<fh_dtype>(1 + up_to(4));
+  const bool of_8_bits = p.dtype >= FH_E4M3 || (p.dtype != FH_F32 && coin());
+  if (of_8_bits && p.dtype < FH_E4M3) p.dtype_kv = coin() ? FH_E4M3 : FH_E5M2;
+  if (of_8_bits)
+    p.dtype_o = static_cast<fh_dtype>(up_to(3)), p.scale_rows = 128 * up_to(1), p.scale_v_columns = coin();
   p.heads_kv = 1 + up_to(15), p.heads_q = p.heads_kv * (1 + up_to(7));
   p.batch = size(), p.seq_q = size(), p.seq_kv = size();
-  p.dim_qk = 8 + 8 * up_to(31), p.dim_v = coin() ? 0 : 8 + 8 * up_to(31);
+  const int64_t step = of_8_bits ? 16 : 8;
+  p.dim_qk = step * (1 + up_to(256 / step - 1)), p.dim_v = coin() ? 0 : step * (1 + up_to(256 / step - 1));
   if (coin()) p.varlen = 1, p.total_q = up_to(int64_t{1} << 40), p.total_kv = size();
-  if (coin()) p.op = FH_BACKWARD, p.accumulate = coin();
+  if (coin() && !of_8_bits) p.op = FH_BACKWARD, p.accumulate = coin();
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
   if (coin()) p.align = FH_TOP_LEFT;
   if (coin()) p.window_left = coin() ? size() : huge;
@@ -144,7 +169,8 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.size = 0; },
      "fh_problem.size is 0; it must hold sizeof(fh_problem). Start from fh_problem_init()."},
     {[](fh_problem& p) { set_raw(p.op, 0); }, "op is 0, which names no operation. Use FH_FORWARD or FH_BACKWARD."},
-    {[](fh_problem& p) { set_raw(p.dtype, 0); }, "dtype is 0, which names no type. Use FH_F16, FH_BF16 or FH_F32."},
+    {[](fh_problem& p) { set_raw(p.dtype, 0); },
+     "dtype is 0, which names no type. Use FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2."},
     {[](fh_problem& p) { set_raw(p.align, 2); },
      "align is 2, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT."},
     {[](fh_problem& p) { p.batch = -1; }, "batch is -1; sizes are not negative. Use 0 for none."},
@@ -188,6 +214,42 @@ const BadProblem bad_problems[] = {
      "accumulate is 2 and op is FH_FORWARD; only gradients are added to what is there. Set op to FH_BACKWARD, or "
      "accumulate to 0."},
     {[](fh_problem& p) { p.reserved = 1; }, "reserved is 1; no option has that place. Start from fh_problem_init()."},
+    {[](fh_problem& p) { p.reserved2 = 1; },
+     "reserved2 is 1; no option has that place. Start from fh_problem_init()."},
+    {[](fh_problem& p) { set_raw(p.dtype_kv, 6); },
+     "dtype_kv is 6, which names no type. Use FH_USUAL, FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2."},
+    {[](fh_problem& p) { set_raw(p.dtype_o, -1); },
+     "dtype_o is -1, which names no type. Use FH_USUAL, FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2."},
+    {[](fh_problem& p) { p.dtype_kv = FH_F16; },
+     "dtype_kv is f16 and dtype is bf16; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
+     "dtype_kv to FH_USUAL, or convert."},
+    {[](fh_problem& p) { p.dtype = FH_E4M3, p.dtype_kv = FH_E5M2; },
+     "dtype_kv is e5m2 and dtype is e4m3; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
+     "dtype_kv to FH_USUAL, or convert."},
+    {[](fh_problem& p) { p.dtype = FH_F32, p.dtype_kv = FH_E4M3; },
+     "dtype_kv is e4m3 and dtype is f32; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
+     "dtype_kv to FH_USUAL, or convert."},
+    {[](fh_problem& p) { p.dtype = p.dtype_o = FH_E4M3; },
+     "dtype_o is e4m3; o has no scale. Use FH_F16, FH_BF16 or FH_F32, and quantise o afterwards."},
+    {[](fh_problem& p) { p.dtype_o = FH_F32; },
+     "dtype_o is f32 and dtype is bf16; o is of another type only where k and v are 8-bit. Set dtype_o to FH_USUAL."},
+    {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype = FH_E4M3; },
+     "dtype is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v."},
+    {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype_kv = FH_E4M3; },
+     "dtype_kv is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v."},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.dim_qk = 72; },
+     "dim_qk is 72; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad q and k with zero columns to 80 "
+     "and set scale to 1/sqrt(72); the result does not change."},
+    {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_v = 8; },
+     "dim_v is 8; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v with zero columns to 16; o has "
+     "16 "
+     "then, the last ones zero."},
+    {[](fh_problem& p) { p.scale_rows = 128; },
+     "scale_rows is 128 and k and v are bf16; only 8-bit types have scales. Set it to 0."},
+    {[](fh_problem& p) { p.scale_v_columns = 1; },
+     "scale_v_columns is 1 and v is bf16; only 8-bit types have scales. Set it to 0."},
+    {[](fh_problem& p) { p.dtype = FH_E5M2, p.scale_rows = 64; },
+     "scale_rows is 64; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows."},
     {[](fh_problem& p) { p.scale = -1; }, "scale is -1; it must be positive and finite. Use 0 for 1/sqrt(dim_qk)."},
     {[](fh_problem& p) { p.scale = NAN; }, "scale is nan; it must be positive and finite. Use 0 for 1/sqrt(dim_qk)."},
     {[](fh_problem& p) { p.softcap = INFINITY; }, "softcap is inf; it must be positive and finite. Use 0 for none."},
@@ -227,8 +289,8 @@ struct BadLine {
 };
 
 constexpr char grammar[] =
-    "A line is: fwd|bwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] "
-    "[scaleX] [softcapX] [sink] [det] [acc] [smsN].";
+    "A line is: fwd|bwd DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] "
+    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [det] [acc] [smsN].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
@@ -236,7 +298,11 @@ const BadLine bad_lines[] = {
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 acc",
      "accumulate is 1 and op is FH_FORWARD; only gradients are added to what is there. Set op to FH_BACKWARD, or "
      "accumulate to 0."},
-    {"fwd fp8 b1", "\"fp8\" at offset 4: the second word is the type. Use f16, bf16 or f32."},
+    {"fwd fp8 b1", "\"fp8\" at offset 4: the second word is the type. Use f16, bf16, f32, e4m3 or e5m2."},
+    {"fwd bf16 kv=fp8 b1",
+     "\"kv=fp8\" at offset 9: a type is expected: kv=DTYPE, with f16, bf16, f32, e4m3 or e5m2."},
+    {"fwd e4m3 of32 b1", "\"of32\" at offset 9: this word is unknown. "},
+    {"fwd e4m3 b1 o", "\"o\" at offset 12: a type is expected: o=DTYPE, with f16, bf16, f32, e4m3 or e5m2."},
     {"fwd bf16 b1 hq1 b2", "\"b2\" at offset 16: b is there already, at offset 9. Leave one of them."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 casual", "\"casual\" at offset 34: this word is unknown. "},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 causal1", "\"causal1\" at offset 34: this word is unknown. "},
@@ -304,7 +370,7 @@ TEST(problem, a_struct_from_a_newer_header_may_not_ask_for_more) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(
       refused.failure().text,
-      "fh_problem has a field at byte 160 that this version of froghopper does not know; it must be zero. Leave "
+      "fh_problem has a field at byte 184 that this version of froghopper does not know; it must be zero. Leave "
       "it zero or use the library of your header.");
 }
 

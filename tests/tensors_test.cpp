@@ -45,6 +45,9 @@ fh_tensors tensors_of(const Problem& p) {
   if (p.varlen) t.cu_seqlens_q = somewhere<int32_t>(6), t.cu_seqlens_kv = somewhere<int32_t>(7);
   if (p.seqused) t.seqused_kv = somewhere<int32_t>(8);
   if (p.sink) t.sink = somewhere<float>(9);
+  if (is_8_bit(p.dtype)) t.scale_q = dense(16, p.scale_blocks(p.seq_q), p.heads_q, 1);
+  if (is_8_bit(p.dtype_kv)) t.scale_k = dense(17, p.scale_blocks(p.seq_kv), p.heads_kv, 1);
+  if (is_8_bit(p.dtype_kv)) t.scale_v = dense(18, p.scale_blocks(p.seq_kv), p.heads_kv, 1);
   if (!p.backward()) return t;
   t.grad_o = dense(10, p.seq_q, p.heads_q, p.dim_v);
   t.grad_q = dense(11, p.seq_q, p.heads_q, p.dim_qk);
@@ -110,6 +113,35 @@ TEST(tensors, inputs_may_be_read_twice) {
   t.k.stride_batch = t.k.stride_head = 0;  // broadcast
   t.v = t.k;                               // k and v the same
   EXPECT_TRUE(bind(p, t));
+}
+
+TEST(tensors, scales_are_one_a_block_of_rows_and_may_be_shared) {
+  const Problem p = problem_of("fwd e4m3 b3 hq8 hkv2 sq100 skv300 d64 dv128 varlen tq250 tkv500 scales128");
+  const auto views = bind(p, tensors_of(p));
+  ASSERT_TRUE(views) << views.failure().text;
+  EXPECT_EQ(views->q.element, Element::e4m3);
+  EXPECT_EQ(views->o.element, Element::bf16);
+  EXPECT_EQ(views->scale_q.batch, 3);  // sequences, also where they are packed
+  EXPECT_EQ(views->scale_q.seq, 1);
+  EXPECT_EQ(views->scale_q.heads, 8);
+  EXPECT_EQ(views->scale_v.seq, 3);
+  EXPECT_EQ(views->scale_v.stride_batch, 6);
+  fh_tensors shared = tensors_of(p);
+  shared.scale_k = {somewhere<void>(17), 0, 0, 0};
+  shared.scale_v = {somewhere<void>(18), 0, 0, 1};
+  EXPECT_TRUE(bind(p, shared));
+}
+
+TEST(tensors, a_column_of_v_has_a_scale) {
+  const Problem p = problem_of("fwd bf16 kv=e5m2 b3 hq8 hkv2 sq100 skv300 d64 dv128 scales128 vcolumns");
+  fh_tensors t = tensors_of(p);
+  t.scale_v = {somewhere<void>(18), 2 * 128, 0, 128};
+  const auto views = bind(p, t);
+  ASSERT_TRUE(views) << views.failure().text;
+  EXPECT_EQ(views->scale_v.seq, 1);
+  EXPECT_EQ(views->scale_v.dim, 128);
+  EXPECT_EQ(views->scale_k.seq, 3);
+  EXPECT_EQ(views->scale_q.data, nullptr);
 }
 
 TEST(tensors, any_order_of_the_axes_of_o_is_allowed) {
@@ -196,6 +228,16 @@ const BadTensors bad_tensors[] = {
     {batched, [](fh_tensors& t) { t.sink = somewhere<float>(9); },
      "sink is set, but the problem has no sink, so it would be ignored. Set sink in the problem, or leave sink "
      "NULL."},
+    {"fwd e4m3 b2 hq8 hkv2 sq100 skv200 d64 scales128", [](fh_tensors& t) { t.scale_k.data = nullptr; },
+     "scale_k.data is NULL; it has 2 x 2 x 2 x 1 elements. Point it to them."},
+    {"fwd e4m3 b2 hq8 hkv2 sq100 skv200 d64 scales128", [](fh_tensors& t) { t.scale_q.data = somewhere<void>(0); },
+     "scale_q.data is NULL; it has 2 x 1 x 8 x 1 elements. Point it to them."},
+    {"fwd bf16 kv=e4m3 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.scale_q.data = somewhere<void>(16); },
+     "scale_q is set, but the problem has no 8-bit q, so it would be ignored. Set dtype to FH_E4M3 or FH_E5M2 in the "
+     "problem, or leave scale_q NULL."},
+    {batched, [](fh_tensors& t) { t.scale_v.data = somewhere<void>(18); },
+     "scale_v is set, but the problem has no 8-bit v, so it would be ignored. Set dtype_kv to FH_E4M3 or FH_E5M2 in "
+     "the problem, or leave scale_v NULL."},
 };
 
 TEST(tensors, every_mistake_has_its_own_message) {
@@ -244,7 +286,10 @@ TEST(table, says_shape_and_use_of_every_tensor) {
                                  {"grad_k", "1 500 2 64 fp16", Use::absent, Use::written},
                                  {"grad_v", "1 500 2 128 fp16", Use::absent, Use::written},
                                  {"grad_lse", "1 250 8 1 fp32", Use::absent, Use::may_read},
-                                 {"grad_sink", "1 1 8 1 fp32", Use::absent, Use::written}};
+                                 {"grad_sink", "1 1 8 1 fp32", Use::absent, Use::written},
+                                 {"scale_q", "3 1 8 1 fp32", Use::absent, Use::absent},
+                                 {"scale_k", "3 1 2 1 fp32", Use::absent, Use::absent},
+                                 {"scale_v", "3 1 2 1 fp32", Use::absent, Use::absent}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];

@@ -61,7 +61,17 @@ typedef enum fh_status {
 } fh_status;
 
 typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2 } fh_op;
-typedef enum fh_dtype { FH_F16 = 1, FH_BF16 = 2, FH_F32 = 3 } fh_dtype; /* f32: CPU only */
+
+/* f32: CPU only. e4m3 (largest number 448, no infinity) and e5m2 (57344): one byte a number, which a scale goes with;
+ * forward only. */
+typedef enum fh_dtype {
+  FH_USUAL = 0, /* of dtype_kv and dtype_o: what follows from dtype */
+  FH_F16 = 1,
+  FH_BF16 = 2,
+  FH_F32 = 3,
+  FH_E4M3 = 4,
+  FH_E5M2 = 5
+} fh_dtype;
 
 /* What a mask is aligned to when there are more keys than queries, or fewer. */
 typedef enum fh_align {
@@ -77,12 +87,12 @@ typedef struct fh_problem {
 
   /* What is computed. */
   fh_op op;
-  fh_dtype dtype;            /* of q, k, v, o and their gradients */
+  fh_dtype dtype;            /* of q, k, v, o and their gradients; of an 8-bit type o is another: dtype_o */
   int64_t batch;             /* sequences; 0 is legal, here as for rows */
   int64_t heads_q;           /* at least 1 */
   int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
   int64_t seq_q, seq_kv;     /* rows of every sequence; with varlen, an upper bound on the longest one's */
-  int64_t dim_qk;            /* columns of q and k: a multiple of 8 from 8 to 256 */
+  int64_t dim_qk;            /* columns of q and k: a multiple of 8 from 8 to 256, with 8-bit types of 16 */
   int64_t dim_v;             /* columns of v and o, likewise; 0 means dim_qk */
   int64_t total_q, total_kv; /* varlen only: rows of the packed q and of the packed k and v */
   int32_t varlen;            /* nonzero: sequences lie end to end in [1, total, heads, dim]; cu_seqlens say where */
@@ -103,12 +113,20 @@ typedef struct fh_problem {
       accumulate;   /* nonzero: backward only. Gradients are added to what grad_q, grad_k, grad_v and grad_sink hold;
                          grad_q, grad_k and grad_v are f32 then */
   int32_t reserved; /* 0 */
+
+  /* 8-bit types. A number that is stored stands for itself times its scale: tensors.scale_q, scale_k, scale_v. */
+  fh_dtype dtype_kv;  /* of k and v; FH_USUAL: dtype. With q in f16 or bf16, k and v may be 8-bit */
+  fh_dtype dtype_o;   /* of o; FH_USUAL: dtype, or bf16 where that is an 8-bit type. f16, bf16 or f32 where k and v
+                              are 8-bit, else dtype */
+  int64_t scale_rows; /* rows of a sequence that share a scale, counted from its first row: 128; 0: all of them */
+  int32_t scale_v_columns; /* nonzero: v has a scale for each column instead, over all rows of a sequence */
+  int32_t reserved2;       /* 0 */
 } fh_problem;
 
 /* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
 static inline fh_problem fh_problem_init(void) {
-  fh_problem p = {sizeof(fh_problem), FH_FORWARD, FH_BF16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                  FH_BOTTOM_RIGHT,    FH_ALL,     FH_ALL,  0, 0, 0, 0, 0, 0, 0};
+  fh_problem p = {sizeof(fh_problem), FH_FORWARD, FH_BF16, 0, 0, 0, 0, 0, 0, 0, 0,        0,        0, 0, 0,
+                  FH_BOTTOM_RIGHT,    FH_ALL,     FH_ALL,  0, 0, 0, 0, 0, 0, 0, FH_USUAL, FH_USUAL, 0, 0, 0};
   return p;
 }
 
@@ -118,7 +136,7 @@ typedef struct fh_tensor {
 } fh_tensor;
 
 /* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper; there q, k, v, o and
- * their gradients are 16-byte aligned and the strides of extents above 1 are multiples of 8 elements. */
+ * their gradients are 16-byte aligned and the strides of extents above 1 are multiples of 16 bytes. */
 typedef struct fh_tensors {
   size_t size;                 /* sizeof(fh_tensors) */
   fh_tensor q;                 /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
@@ -139,6 +157,15 @@ typedef struct fh_tensors {
   fh_tensor grad_q, grad_k, grad_v; /* shapes of q, k and v. Written; accumulate: added to, and f32. */
   const float* grad_lse;            /* shape of lse. Read; NULL: lse has no gradient. */
   float* grad_sink;                 /* sink: [heads_q]. Written; accumulate: added to. */
+
+  /* 8-bit types only, else NULL: f32, what the numbers of q, k and v are multiplied by. Read; positive and finite,
+   * which the CPU checks and a GPU plan cannot. `batch` counts sequences, also with varlen, and stride_batch is used
+   * there too. blocks: ceil(seq / scale_rows), or 1 where scale_rows is 0; stride_seq steps over them. A stride of 0
+   * says that all share a scale: one for the tensor has three of them. Blocks past a sequence's last row that counts
+   * are not read. */
+  fh_tensor scale_q; /* [batch, blocks of seq_q, heads_q, 1] */
+  fh_tensor scale_k; /* [batch, blocks of seq_kv, heads_kv, 1] */
+  fh_tensor scale_v; /* [batch, blocks of seq_kv, heads_kv, 1]; scale_v_columns: [batch, 1, heads_kv, dim_v] */
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
@@ -159,7 +186,10 @@ static inline fh_tensors fh_tensors_init(void) {
                   none,
                   none,
                   NULL,
-                  NULL};
+                  NULL,
+                  none,
+                  none,
+                  none};
   return t;
 }
 

@@ -35,7 +35,7 @@ inline void must(fh_status status) {
 }
 
 enum class Op { forward = FH_FORWARD, backward = FH_BACKWARD };
-enum class Dtype { f16 = FH_F16, bf16 = FH_BF16, f32 = FH_F32 };
+enum class Dtype { usual = FH_USUAL, f16 = FH_F16, bf16 = FH_BF16, f32 = FH_F32, e4m3 = FH_E4M3, e5m2 = FH_E5M2 };
 enum class Align { bottom_right = FH_BOTTOM_RIGHT, top_left = FH_TOP_LEFT };
 inline constexpr int64_t all = FH_ALL;  // a window without a bound on that side
 
@@ -60,6 +60,10 @@ struct Problem {
   bool deterministic = false;
   int64_t max_sms = 0;  // 0: all
   bool accumulate = false;
+  Dtype dtype_kv = Dtype::usual;  // that of q
+  Dtype dtype_o = Dtype::usual;   // that of q, or bf16 where that is an 8-bit type
+  int64_t scale_rows = 0;         // 8-bit types: 128; 0: all rows of a sequence share a scale
+  bool scale_v_columns = false;
 
   bool operator==(const Problem&) const = default;
 };
@@ -76,6 +80,8 @@ inline fh_problem to_c(const Problem& problem) {
   p.scale = problem.scale, p.softcap = problem.softcap;
   p.sink = problem.sink, p.deterministic = problem.deterministic, p.max_sms = problem.max_sms;
   p.accumulate = problem.accumulate;
+  p.dtype_kv = static_cast<fh_dtype>(problem.dtype_kv), p.dtype_o = static_cast<fh_dtype>(problem.dtype_o);
+  p.scale_rows = problem.scale_rows, p.scale_v_columns = problem.scale_v_columns;
   return p;
 }
 
@@ -102,11 +108,15 @@ inline Problem to_cpp(const fh_problem& p) {
           .sink = p.sink != 0,
           .deterministic = p.deterministic != 0,
           .max_sms = p.max_sms,
-          .accumulate = p.accumulate != 0};
+          .accumulate = p.accumulate != 0,
+          .dtype_kv = static_cast<Dtype>(p.dtype_kv),
+          .dtype_o = static_cast<Dtype>(p.dtype_o),
+          .scale_rows = p.scale_rows,
+          .scale_v_columns = p.scale_v_columns != 0};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
-// filled in.
+// filled in, but for Dtype::usual.
 inline Problem parse(const std::string& line) {
   fh_problem p = fh_problem_init();
   must(fh_problem_parse(line.c_str(), &p));
@@ -141,6 +151,7 @@ struct Tensors {
   Tensor grad_o{}, grad_q{}, grad_k{}, grad_v{};  // a backward problem's, as the rest
   const float* grad_lse = nullptr;
   float* grad_sink = nullptr;
+  Tensor scale_q{}, scale_k{}, scale_v{};  // of 8-bit types
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

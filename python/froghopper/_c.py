@@ -29,9 +29,12 @@ class Op(enum.IntEnum):
 
 
 class Dtype(enum.IntEnum):
+    USUAL = 0
     F16 = 1
     BF16 = 2
     F32 = 3
+    E4M3 = 4
+    E5M2 = 5
 
 
 class Align(enum.IntEnum):
@@ -65,6 +68,11 @@ class Problem(ctypes.Structure):
     max_sms: int
     accumulate: int
     reserved: int
+    dtype_kv: int
+    dtype_o: int
+    scale_rows: int
+    scale_v_columns: int
+    reserved2: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
@@ -91,6 +99,11 @@ class Problem(ctypes.Structure):
         ("max_sms", ctypes.c_int64),
         ("accumulate", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
+        ("dtype_kv", ctypes.c_int),
+        ("dtype_o", ctypes.c_int),
+        ("scale_rows", ctypes.c_int64),
+        ("scale_v_columns", ctypes.c_int32),
+        ("reserved2", ctypes.c_int32),
     ]
 
 
@@ -125,6 +138,9 @@ class Tensors(ctypes.Structure):
     grad_v: Tensor
     grad_lse: int | None
     grad_sink: int | None
+    scale_q: Tensor
+    scale_k: Tensor
+    scale_v: Tensor
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -143,6 +159,9 @@ class Tensors(ctypes.Structure):
         ("grad_v", Tensor),
         ("grad_lse", ctypes.c_void_p),
         ("grad_sink", ctypes.c_void_p),
+        ("scale_q", Tensor),
+        ("scale_k", Tensor),
+        ("scale_v", Tensor),
     ]
 
 

@@ -2,6 +2,7 @@
 // base: numbers as tensors store them. Reading is exact, writing rounds to nearest, ties to even.
 // Bits only, no vector unit: for the oracle and the checks, where clarity counts and speed does not.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -17,6 +18,8 @@ constexpr double unit_roundoff(Element e) {
     case Element::f16: return 0x1p-11;
     case Element::bf16: return 0x1p-8;
     case Element::f32: return 0x1p-24;
+    case Element::e4m3: return 0x1p-4;
+    case Element::e5m2: return 0x1p-3;
     case Element::i32:
     case Element::i64: return 0;  // not rounded at all
   }
@@ -52,11 +55,40 @@ inline uint16_t float_to_f16(float x) {
   return sign | static_cast<uint16_t>(((exponent + 15) << 10) + fraction - 1024);
 }
 
+// e4m3: 4 bits of exponent around 7 and 3 of fraction. No infinity, and one NaN of either sign: the largest number is
+// 1.75 2^8 = 448.
+inline float e4m3_to_float(uint8_t bits) {
+  const uint32_t sign = bits >> 7, exponent = bits >> 3 & 15, fraction = bits & 7;
+  if (exponent == 0) return (sign ? -0x1p-9f : 0x1p-9f) * static_cast<float>(fraction);  // steps of 2^-9 around 0
+  if (exponent == 15 && fraction == 7) return std::bit_cast<float>(sign << 31 | 0x7fc00000u);
+  return std::bit_cast<float>(sign << 31 | (exponent + 127 - 7) << 23 | fraction << 20);
+}
+
+// e5m2 is the upper half of fp16, infinities and NaN as well.
+inline float e5m2_to_float(uint8_t bits) { return f16_to_float(static_cast<uint16_t>(bits << 8)); }
+
+// What is larger than the largest number becomes it, infinity too, as in the instructions that make these numbers
+// (cvt.rn.satfinite). least: the exponent of the smallest normal number, 1 - bias.
+inline uint8_t float_to_8_bits(float x, int fraction_bits, int least, float largest) {
+  const uint8_t sign = std::signbit(x) ? 0x80 : 0;
+  if (std::isnan(x)) return sign | 0x7f;
+  const float size = std::fmin(std::fabs(x), largest);
+  const int exponent = size > 0 ? std::max(std::ilogb(size), least) : least;
+  // In steps of the number's last bit, ties to even; less than 2^fraction_bits of them where it is not normal. One that
+  // rounds up to the next power of two carries into the exponent, which is the right number.
+  const int steps = static_cast<int>(std::nearbyint(std::ldexp(size, fraction_bits - exponent)));
+  return sign | static_cast<uint8_t>(((exponent - least) << fraction_bits) + steps);
+}
+inline uint8_t float_to_e4m3(float x) { return float_to_8_bits(x, 3, -6, 448); }
+inline uint8_t float_to_e5m2(float x) { return float_to_8_bits(x, 2, -14, 57344); }
+
 inline float rounded(float x, Dtype t) {
   switch (t) {
     case Dtype::f16: return f16_to_float(float_to_f16(x));
     case Dtype::bf16: return bf16_to_float(float_to_bf16(x));
     case Dtype::f32: return x;
+    case Dtype::e4m3: return e4m3_to_float(float_to_e4m3(x));
+    case Dtype::e5m2: return e5m2_to_float(float_to_e5m2(x));
   }
   return x;
 }
@@ -67,6 +99,8 @@ inline float load(const void* tensor, int64_t i, Element e) {
     case Element::f16: return f16_to_float(static_cast<const uint16_t*>(tensor)[i]);
     case Element::bf16: return bf16_to_float(static_cast<const uint16_t*>(tensor)[i]);
     case Element::f32: return static_cast<const float*>(tensor)[i];
+    case Element::e4m3: return e4m3_to_float(static_cast<const uint8_t*>(tensor)[i]);
+    case Element::e5m2: return e5m2_to_float(static_cast<const uint8_t*>(tensor)[i]);
     case Element::i32: return static_cast<float>(static_cast<const int32_t*>(tensor)[i]);
     case Element::i64: return static_cast<float>(static_cast<const int64_t*>(tensor)[i]);
   }
@@ -78,6 +112,8 @@ inline void store(void* tensor, int64_t i, Element e, float x) {
     case Element::f16: static_cast<uint16_t*>(tensor)[i] = float_to_f16(x); return;
     case Element::bf16: static_cast<uint16_t*>(tensor)[i] = float_to_bf16(x); return;
     case Element::f32: static_cast<float*>(tensor)[i] = x; return;
+    case Element::e4m3: static_cast<uint8_t*>(tensor)[i] = float_to_e4m3(x); return;
+    case Element::e5m2: static_cast<uint8_t*>(tensor)[i] = float_to_e5m2(x); return;
     case Element::i32: static_cast<int32_t*>(tensor)[i] = static_cast<int32_t>(x); return;
     case Element::i64: static_cast<int64_t*>(tensor)[i] = static_cast<int64_t>(x); return;
   }

@@ -2,8 +2,8 @@
 // problem: a problem as one line of text and back. The line is a test case, a benchmark row, a log entry and a bug
 // report at once, so it is exact: floats have as many digits as it takes to read the same float back.
 //
-//   fwd|bwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] [scaleX]
-//       [softcapX] [sink] [det] [acc] [smsN]
+//   fwd|bwd DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R]
+//       [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [det] [acc] [smsN]
 //
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
 // -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
@@ -26,6 +26,7 @@ struct Word {
 
 std::vector<Word> words_of(std::string_view line);
 std::string read_word(const Word&, fh_problem&);
+bool read_type(std::string_view word, fh_dtype&);
 std::string missing_word(const std::vector<Word>&);
 
 struct Operation {
@@ -41,10 +42,17 @@ struct Number {
   bool required;
 };
 constexpr Number numbers[] = {
-    {"b", &fh_problem::batch, true},      {"hq", &fh_problem::heads_q, true},  {"hkv", &fh_problem::heads_kv, true},
-    {"sq", &fh_problem::seq_q, true},     {"skv", &fh_problem::seq_kv, true},  {"d", &fh_problem::dim_qk, true},
-    {"dv", &fh_problem::dim_v, false},    {"tq", &fh_problem::total_q, false}, {"tkv", &fh_problem::total_kv, false},
+    {"b", &fh_problem::batch, true},
+    {"hq", &fh_problem::heads_q, true},
+    {"hkv", &fh_problem::heads_kv, true},
+    {"sq", &fh_problem::seq_q, true},
+    {"skv", &fh_problem::seq_kv, true},
+    {"d", &fh_problem::dim_qk, true},
+    {"dv", &fh_problem::dim_v, false},
+    {"tq", &fh_problem::total_q, false},
+    {"tkv", &fh_problem::total_kv, false},
     {"sms", &fh_problem::max_sms, false},
+    {"scales", &fh_problem::scale_rows, false},
 };
 
 struct Factor {
@@ -57,13 +65,22 @@ struct Flag {
   std::string_view key;
   int32_t fh_problem::*field;
 };
-constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},     {"seqused", &fh_problem::seqused},
-                          {"causal", &fh_problem::causal},     {"sink", &fh_problem::sink},
-                          {"det", &fh_problem::deterministic}, {"acc", &fh_problem::accumulate}};
+constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},           {"seqused", &fh_problem::seqused},
+                          {"causal", &fh_problem::causal},           {"sink", &fh_problem::sink},
+                          {"det", &fh_problem::deterministic},       {"acc", &fh_problem::accumulate},
+                          {"vcolumns", &fh_problem::scale_v_columns}};
+
+struct Type {
+  std::string_view key;
+  fh_dtype fh_problem::*field;
+};
+constexpr Type types[] = {{"kv", &fh_problem::dtype_kv}, {"o", &fh_problem::dtype_o}};  // with "=" after it
 
 constexpr std::string_view grammar =
-    "A line is: fwd|bwd DTYPE bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R] [topleft] "
-    "[scaleX] [softcapX] [sink] [det] [acc] [smsN]";
+    "A line is: fwd|bwd DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] "
+    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [det] [acc] [smsN]";
+
+constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
 }  // namespace
 
@@ -78,11 +95,9 @@ Result<Problem> Problem::parse(const std::string& line) {
     return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd or bwd.", words[0].all,
                       words[0].offset));
   p.op = op->op;
-  const auto* const dtype = std::ranges::find_if(dtypes, [&](Dtype t) { return words[1].all == name_of(t); });
-  if (dtype == std::end(dtypes))
-    return wrong(text("\"{}\" at offset {}: the second word is the type. Use f16, bf16 or f32.", words[1].all,
-                      words[1].offset));
-  p.dtype = static_cast<fh_dtype>(*dtype);
+  if (!read_type(words[1].all, p.dtype))
+    return wrong(
+        text("\"{}\" at offset {}: the second word is the type. Use {}.", words[1].all, words[1].offset, type_words));
 
   for (size_t i = 2; i < words.size(); ++i) {
     for (size_t j = 2; j < i; ++j)
@@ -98,8 +113,10 @@ Result<Problem> Problem::parse(const std::string& line) {
 }
 
 std::string Problem::line() const {
-  std::string line = text("{} {} b{} hq{} hkv{} sq{} skv{} d{}", std::ranges::find(ops, op, &Operation::op)->word,
-                          name_of(dtype), batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk);
+  std::string line = text("{} {}", std::ranges::find(ops, op, &Operation::op)->word, name_of(dtype));
+  if (dtype_kv != dtype) line += text(" kv={}", name_of(dtype_kv));
+  if (dtype_o != usual_output(dtype)) line += text(" o={}", name_of(dtype_o));
+  line += text(" b{} hq{} hkv{} sq{} skv{} d{}", batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk);
   if (dim_v != dim_qk) line += text(" dv{}", dim_v);
   if (varlen) line += text(" varlen tq{} tkv{}", total_q, total_kv);
   if (seqused) line += " seqused";
@@ -111,6 +128,8 @@ std::string Problem::line() const {
   if (scale != default_scale(dim_qk)) line += text(" scale{}", scale);
   if (softcap != 0) line += text(" softcap{}", softcap);
   if (sink) line += " sink";
+  if (scale_rows != 0) line += text(" scales{}", scale_rows);
+  if (scale_v_columns) line += " vcolumns";
   if (deterministic) line += " det";
   if (accumulate) line += " acc";
   if (max_sms != 0) line += text(" sms{}", max_sms);
@@ -157,6 +176,11 @@ std::string read_word(const Word& word, fh_problem& p) {
   for (const Factor& factor : factors)
     if (word.key == factor.key) return read_number(word.value, p.*factor.field);
   if (word.key == "window") return read_window(word.value, p);
+  for (const Type& type : types)
+    if (word.key == type.key) {
+      if (word.value.starts_with('=') && read_type(word.value.substr(1), p.*type.field)) return {};
+      return text("a type is expected: {}=DTYPE, with {}.", type.key, type_words);
+    }
 
   for (const Flag& flag : flags)
     if (word.all == flag.key) {
@@ -168,6 +192,13 @@ std::string read_word(const Word& word, fh_problem& p) {
     return {};
   }
   return text("this word is unknown. {}.", grammar);
+}
+
+bool read_type(std::string_view word, fh_dtype& type) {
+  const auto* const found = std::ranges::find_if(dtypes, [&](Dtype t) { return word == name_of(t); });
+  if (found == std::end(dtypes)) return false;
+  type = static_cast<fh_dtype>(*found);
+  return true;
 }
 
 std::string missing_word(const std::vector<Word>& words) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "contract/types.h"
+#include "src/base/ceil_div.hpp"
 #include "src/base/result.hpp"
 
 namespace froghopper {
@@ -27,7 +28,10 @@ struct Problem {
   bool sink = false;
   bool deterministic = false;
   int64_t max_sms = 0;
-  bool accumulate = false;  // of a backward problem alone
+  bool accumulate = false;                              // of a backward problem alone
+  Dtype dtype_kv = Dtype::bf16, dtype_o = Dtype::bf16;  // of k and v; of o
+  int64_t scale_rows = 0;        // of 8-bit types: rows of a sequence that share a scale; 0: all
+  bool scale_v_columns = false;  // v has a scale for each column instead
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);
@@ -52,11 +56,16 @@ struct Problem {
   int64_t extent_q() const { return varlen ? total_q : seq_q; }
   int64_t extent_kv() const { return varlen ? total_kv : seq_kv; }
 
+  // Scales of 8-bit types lie in blocks of scale_rows rows of each sequence. At least one, unless there are no rows.
+  int64_t scale_blocks(int64_t rows) const { return scale_rows > 0 ? ceil_div(rows, scale_rows) : rows > 0 ? 1 : 0; }
+
   bool operator==(const Problem&) const = default;
 };
 
 Result<fh_problem> whole_problem(const fh_problem&);  // in this library's size, see sized.hpp
 
 float default_scale(int64_t dim_qk);  // 1/sqrt(dim_qk), rounded once
+// of o where the description does not say
+constexpr Dtype usual_output(Dtype of_q) { return is_8_bit(of_q) ? Dtype::bf16 : of_q; }
 
 }  // namespace froghopper

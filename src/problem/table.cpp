@@ -16,9 +16,17 @@ Shape rows_of_kv(const Problem& p, int64_t dim, Element element) {
   return {p.batches(), p.extent_kv(), p.heads_kv, dim, element};
 }
 Element of_gradients(const Problem& p) { return p.accumulate ? Element::f32 : element_of(p.dtype); }
-Shape shape_of_o(const Problem& p) { return rows_of_q(p, p.dim_v, element_of(p.dtype)); }
+Shape shape_of_o(const Problem& p) { return rows_of_q(p, p.dim_v, element_of(p.dtype_o)); }
 Shape shape_of_lse(const Problem& p) { return rows_of_q(p, 1, Element::f32); }
 Shape list(int64_t count, Element element) { return {1, count, 1, 1, element}; }
+// A scale for each block of rows of each sequence, also of packed ones.
+Shape scales(const Problem& p, int64_t rows, int64_t heads) {
+  return {p.batch, p.scale_blocks(rows), heads, 1, Element::f32};
+}
+Shape scales_of_v(const Problem& p) {
+  if (p.scale_v_columns) return {p.batch, p.seq_kv > 0 ? 1 : 0, p.heads_kv, p.dim_v, Element::f32};
+  return scales(p, p.seq_kv, p.heads_kv);
+}
 Shape one_a_head(const Problem& p) { return {1, 1, p.heads_q, 1, Element::f32}; }
 
 Use always_read(const Problem&) { return Use::read; }
@@ -28,6 +36,7 @@ Use of_gradient(const Problem& p) {
   return p.accumulate ? Use::added_to : Use::written;
 }
 Use where_varlen(const Problem& p) { return p.varlen ? Use::read : Use::absent; }
+Use where_8_bit(Dtype t) { return is_8_bit(t) ? Use::read : Use::absent; }
 Use where_seqused(const Problem& p) { return p.seqused ? Use::may_read : Use::absent; }
 
 constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 numbers";
@@ -35,15 +44,16 @@ constexpr const char* row_numbers = "one number for each row and head";
 constexpr const char* head_numbers = "one number for each query head";
 constexpr const char* backward = "backward pass";
 constexpr const char* set_backward = "op to FH_BACKWARD";
+constexpr const char* scale_numbers = "what the stored numbers are multiplied by";
 constexpr const char* used_rows = "how many rows of each sequence count, batch numbers";
 
 constexpr std::array table{
     Tensor{"q", "", "", "the queries", &Views::q, &fh_tensors::q,
            [](const Problem& p) { return rows_of_q(p, p.dim_qk, element_of(p.dtype)); }, always_read},
     Tensor{"k", "", "", "the keys", &Views::k, &fh_tensors::k,
-           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, element_of(p.dtype)); }, always_read},
+           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, element_of(p.dtype_kv)); }, always_read},
     Tensor{"v", "", "", "the values", &Views::v, &fh_tensors::v,
-           [](const Problem& p) { return rows_of_kv(p, p.dim_v, element_of(p.dtype)); }, always_read},
+           [](const Problem& p) { return rows_of_kv(p, p.dim_v, element_of(p.dtype_kv)); }, always_read},
     Tensor{"o", "", "", "the output", &Views::o, &fh_tensors::o, shape_of_o,
            [](const Problem& p) { return p.backward() ? Use::read : Use::written; }},
     Tensor{"lse", "", "", row_numbers, &Views::lse, &fh_tensors::lse, shape_of_lse,
@@ -71,6 +81,14 @@ constexpr std::array table{
     Tensor{"grad_sink", "sink in a backward pass", "op to FH_BACKWARD and sink", head_numbers, &Views::grad_sink,
            &fh_tensors::grad_sink, one_a_head,
            [](const Problem& p) { return p.sink ? of_gradient(p) : Use::absent; }},
+    Tensor{"scale_q", "8-bit q", "dtype to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_q, &fh_tensors::scale_q,
+           [](const Problem& p) { return scales(p, p.seq_q, p.heads_q); },
+           [](const Problem& p) { return where_8_bit(p.dtype); }},
+    Tensor{"scale_k", "8-bit k", "dtype_kv to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_k,
+           &fh_tensors::scale_k, [](const Problem& p) { return scales(p, p.seq_kv, p.heads_kv); },
+           [](const Problem& p) { return where_8_bit(p.dtype_kv); }},
+    Tensor{"scale_v", "8-bit v", "dtype_kv to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_v,
+           &fh_tensors::scale_v, scales_of_v, [](const Problem& p) { return where_8_bit(p.dtype_kv); }},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

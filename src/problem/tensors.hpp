@@ -12,7 +12,8 @@
 namespace froghopper {
 
 // A tensor [batch, seq, heads, dim] somewhere in memory. Packed: batch extent 1, seq extent total. Lists of numbers are
-// views too: lse is [batch, seq, heads, 1], cu_seqlens [1, batch + 1, 1, 1], sink [1, 1, heads_q, 1].
+// views too: lse is [batch, seq, heads, 1], cu_seqlens [1, batch + 1, 1, 1], sink [1, 1, heads_q, 1]. Scales: [batch,
+// blocks, heads, 1 or dim_v], also of packed sequences.
 struct View {
   void* data = nullptr;  // null: not there, or without elements
   Element element = Element::f32;
@@ -43,6 +44,7 @@ struct Views {
   View grad_o;
   View grad_q, grad_k, grad_v;
   View grad_lse, grad_sink;
+  View scale_q, scale_k, scale_v;
 };
 
 // What a problem does with a tensor.

@@ -15,12 +15,14 @@ namespace {
 
 // A rule returns what is wrong with a description, or nothing.
 std::string known_values(const fh_problem&);
+std::string types(const fh_problem&);
 std::string sizes(const fh_problem&);
 std::string heads(const fh_problem&);
 std::string dims(const fh_problem&);
 std::string packing(const fh_problem&);
 std::string window(const fh_problem&);
 std::string factors(const fh_problem&);
+std::string scales(const fh_problem&);
 std::string reach(const fh_problem&);
 Problem filled_in(const fh_problem&);
 
@@ -34,7 +36,7 @@ Result<Problem> Problem::from(const fh_problem& user) {
   if (!whole) return whole.failure();
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
-  for (auto rule : {known_values, sizes, heads, dims, packing, window, factors, reach}) {
+  for (auto rule : {known_values, types, sizes, heads, dims, packing, window, factors, scales, reach}) {
     std::string wrong = rule(*whole);
     if (!wrong.empty()) return Failure{FH_INVALID_PROBLEM, std::move(wrong)};
   }
@@ -59,20 +61,60 @@ int32_t raw(const Enum& field) {
 }
 
 std::string known_values(const fh_problem& p) {
-  const int32_t op = raw(p.op), dtype = raw(p.dtype), align = raw(p.align);
+  const int32_t op = raw(p.op), align = raw(p.align);
   if (op != FH_FORWARD && op != FH_BACKWARD)
     return text("op is {}, which names no operation. Use FH_FORWARD or FH_BACKWARD.", op);
-  if (dtype != FH_F16 && dtype != FH_BF16 && dtype != FH_F32)
-    return text("dtype is {}, which names no type. Use FH_F16, FH_BF16 or FH_F32.", dtype);
+  const struct {
+    const char* name;
+    int32_t value;
+    bool may_be_usual;
+  } all[] = {{"dtype", raw(p.dtype), false}, {"dtype_kv", raw(p.dtype_kv), true}, {"dtype_o", raw(p.dtype_o), true}};
+  for (const auto& type : all)
+    if (type.value < (type.may_be_usual ? FH_USUAL : FH_F16) || type.value > FH_E5M2)
+      return text("{} is {}, which names no type. Use {}FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2.", type.name,
+                  type.value, type.may_be_usual ? "FH_USUAL, " : "");
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
   if (p.reserved != 0)
     return text("reserved is {}; no option has that place. Start from fh_problem_init().", p.reserved);
+  if (p.reserved2 != 0)
+    return text("reserved2 is {}; no option has that place. Start from fh_problem_init().", p.reserved2);
   if (p.accumulate && op != FH_BACKWARD)
     return text(
         "accumulate is {} and op is FH_FORWARD; only gradients are added to what is there. Set op to "
         "FH_BACKWARD, or accumulate to 0.",
         p.accumulate);
+  return {};
+}
+
+// Of q, of k and v, and of o, defaults filled in. The numbers of the user's enum are those of Dtype, see below.
+struct Types {
+  Dtype q, kv, o;
+  explicit Types(const fh_problem& p)
+      : q(static_cast<Dtype>(p.dtype)),
+        kv(p.dtype_kv == FH_USUAL ? q : static_cast<Dtype>(p.dtype_kv)),
+        o(p.dtype_o == FH_USUAL ? usual_output(q) : static_cast<Dtype>(p.dtype_o)) {}
+};
+
+// Which types go together: all alike; or 8-bit k and v, with q alike or of 16 bits, and an o that is not 8-bit.
+std::string types(const fh_problem& p) {
+  const Types t(p);
+  if (t.kv != t.q && !(is_8_bit(t.kv) && size_of(t.q) == 2))
+    return text(
+        "dtype_kv is {} and dtype is {}; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
+        "dtype_kv to FH_USUAL, or convert.",
+        name_of(t.kv), name_of(t.q));
+  if (is_8_bit(t.o))
+    return text("dtype_o is {}; o has no scale. Use FH_F16, FH_BF16 or FH_F32, and quantise o afterwards.",
+                name_of(t.o));
+  if (t.o != t.q && !is_8_bit(t.kv))
+    return text(
+        "dtype_o is {} and dtype is {}; o is of another type only where k and v are 8-bit. Set dtype_o to "
+        "FH_USUAL.",
+        name_of(t.o), name_of(t.q));
+  if (is_8_bit(t.kv) && p.op == FH_BACKWARD)
+    return text("{} is {} and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
+                is_8_bit(t.q) ? "dtype" : "dtype_kv", name_of(t.kv));
   return {};
 }
 
@@ -110,9 +152,12 @@ std::string heads(const fh_problem& p) {
 }
 
 std::string dims(const fh_problem& p) {
-  const auto fits = [](int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
-  const auto rounded_up = [](int64_t dim) { return (dim + 7) / 8 * 8; };
-  const char* const rule = "head dims are multiples of 8 from 8 to 256";
+  const bool of_8_bits = is_8_bit(Types(p).kv);  // rows of 16 bytes
+  const int64_t step = of_8_bits ? 16 : 8;
+  const auto fits = [&](int64_t dim) { return dim >= step && dim <= 256 && dim % step == 0; };
+  const auto rounded_up = [&](int64_t dim) { return (dim + step - 1) / step * step; };
+  const char* const rule = of_8_bits ? "head dims of 8-bit types are multiples of 16 from 16 to 256"
+                                     : "head dims are multiples of 8 from 8 to 256";
   if (p.dim_qk < 1 || p.dim_qk > 256) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
   if (p.dim_v < 1) return text("dim_v is {}; {}. Use 0 for the same as dim_qk.", p.dim_v, rule);
   if (p.dim_v > 256)
@@ -160,6 +205,20 @@ std::string factors(const fh_problem& p) {
   return {};
 }
 
+std::string scales(const fh_problem& p) {
+  const bool of_8_bits = is_8_bit(Types(p).kv);
+  if (!of_8_bits && p.scale_rows != 0)
+    return text("scale_rows is {} and k and v are {}; only 8-bit types have scales. Set it to 0.", p.scale_rows,
+                name_of(Types(p).kv));
+  if (!of_8_bits && p.scale_v_columns)
+    return text("scale_v_columns is {} and v is {}; only 8-bit types have scales. Set it to 0.", p.scale_v_columns,
+                name_of(Types(p).kv));
+  if (p.scale_rows != 0 && p.scale_rows != 128)
+    return text("scale_rows is {}; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows.",
+                p.scale_rows);
+  return {};
+}
+
 bool product_fits(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (int64_t size : sizes)
@@ -202,11 +261,15 @@ Problem filled_in(const fh_problem& p) {
   full.deterministic = p.deterministic != 0;
   full.max_sms = p.max_sms;
   full.accumulate = p.accumulate != 0;
+  full.dtype_kv = Types(p).kv, full.dtype_o = Types(p).o;
+  full.scale_rows = p.scale_rows;
+  full.scale_v_columns = p.scale_v_columns != 0;
   return full;
 }
 
 static_assert(static_cast<int>(Dtype::f16) == FH_F16 && static_cast<int>(Dtype::bf16) == FH_BF16 &&
-              static_cast<int>(Dtype::f32) == FH_F32);
+              static_cast<int>(Dtype::f32) == FH_F32 && static_cast<int>(Dtype::e4m3) == FH_E4M3 &&
+              static_cast<int>(Dtype::e5m2) == FH_E5M2);
 
 }  // namespace
 
@@ -223,6 +286,9 @@ fh_problem Problem::user_struct() const {
   p.scale = scale, p.softcap = softcap;
   p.sink = sink, p.deterministic = deterministic, p.max_sms = max_sms;
   p.accumulate = accumulate;
+  if (dtype_kv != dtype) p.dtype_kv = static_cast<fh_dtype>(dtype_kv);
+  if (dtype_o != usual_output(dtype)) p.dtype_o = static_cast<fh_dtype>(dtype_o);
+  p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
   return p;
 }
 

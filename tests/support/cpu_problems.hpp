@@ -20,7 +20,7 @@ inline constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 inline Problem problem(Dtype dtype, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim) {
   Problem p;
-  p.dtype = dtype;
+  p.dtype = p.dtype_kv = p.dtype_o = dtype;
   p.heads_q = heads_q;
   p.heads_kv = heads_kv;
   p.seq_q = seq_q;
