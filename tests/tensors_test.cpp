@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims: tensors that fit a problem become views of their extents; each mistake in a pointer, a stride, a piece or a
 // length has its own message, given here by its text; bind() follows no pointer.
-#include "src/problem/tensors.hpp"
+#include "tests/support/somewhere.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,49 +14,9 @@
 namespace froghopper {
 namespace {
 
+using namespace test;
+
 constexpr int64_t huge = std::numeric_limits<int64_t>::max();
-
-// bind() must read no tensor, so addresses without memory are enough. They do not overlap.
-template <class T>
-T* somewhere(uintptr_t number) {
-  return reinterpret_cast<T*>(number << 32);
-}
-
-Problem problem_of(const std::string& line) {
-  auto p = Problem::parse(line);
-  EXPECT_TRUE(p) << p.failure().text;
-  return *p;
-}
-
-const char* const batched = "fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 dv128";
-const char* const packed = "fwd bf16 b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500";
-
-// Tensors without gaps, as [batch, seq, heads, dim].
-fh_tensors tensors_of(const Problem& p) {
-  const auto dense = [](uintptr_t number, int64_t seq, int64_t heads, int64_t dim) {
-    return fh_tensor{somewhere<void>(number), seq * heads * dim, heads * dim, dim};
-  };
-  fh_tensors t = fh_tensors_init();
-  t.q = dense(1, p.seq_q, p.heads_q, p.dim_qk);
-  t.k = dense(2, p.seq_kv, p.heads_kv, p.dim_qk);
-  t.v = dense(3, p.seq_kv, p.heads_kv, p.dim_v);
-  t.o = dense(4, p.seq_q, p.heads_q, p.dim_v);
-  t.lse = somewhere<float>(5);
-  if (p.varlen) t.cu_seqlens_q = somewhere<int32_t>(6), t.cu_seqlens_kv = somewhere<int32_t>(7);
-  if (p.seqused) t.seqused_kv = somewhere<int32_t>(8);
-  if (p.sink) t.sink = somewhere<float>(9);
-  if (is_8_bit(p.dtype)) t.scale_q = dense(16, p.scale_blocks(p.seq_q), p.heads_q, 1);
-  if (is_8_bit(p.dtype_kv)) t.scale_k = dense(17, p.scale_blocks(p.seq_kv), p.heads_kv, 1);
-  if (is_8_bit(p.dtype_kv)) t.scale_v = dense(18, p.scale_blocks(p.seq_kv), p.heads_kv, 1);
-  if (!p.backward()) return t;
-  t.grad_o = dense(10, p.seq_q, p.heads_q, p.dim_v);
-  t.grad_q = dense(11, p.seq_q, p.heads_q, p.dim_qk);
-  t.grad_k = dense(12, p.seq_kv, p.heads_kv, p.dim_qk);
-  t.grad_v = dense(13, p.seq_kv, p.heads_kv, p.dim_v);
-  t.grad_lse = somewhere<float>(14);
-  if (p.sink) t.grad_sink = somewhere<float>(15);
-  return t;
-}
 
 TEST(tensors, views_have_the_extents_of_the_problem) {
   const Problem p = problem_of(batched);
@@ -253,110 +213,6 @@ TEST(tensors, every_mistake_has_its_own_message) {
     EXPECT_EQ(views.failure().status, FH_INVALID_TENSOR);
     EXPECT_TRUE(messages.insert(bad.message).second) << "twice: " << bad.message;
   }
-}
-
-// ---- The table ----
-
-std::string shape_of(const Problem& p, const Tensor& tensor) {
-  const Shape s = tensor.shape(p);
-  return std::to_string(s.batch) + " " + std::to_string(s.seq) + " " + std::to_string(s.heads) + " " +
-         std::to_string(s.dim) + " " + name_of(s.element);
-}
-
-struct Row {
-  const char *name, *shape;
-  Use forward, backward;
-};
-
-TEST(table, says_shape_and_use_of_every_tensor) {
-  const std::string everything = "b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500 seqused sink";
-  const Problem fwd = problem_of("fwd f16 " + everything), bwd = problem_of("bwd f16 " + everything);
-  const Row with_everything[] = {{"q", "1 250 8 64 fp16", Use::read, Use::read},
-                                 {"k", "1 500 2 64 fp16", Use::read, Use::read},
-                                 {"v", "1 500 2 128 fp16", Use::read, Use::read},
-                                 {"o", "1 250 8 128 fp16", Use::written, Use::read},
-                                 {"lse", "1 250 8 1 fp32", Use::may_write, Use::read},
-                                 {"cu_seqlens_q", "1 4 1 1 int32", Use::read, Use::read},
-                                 {"cu_seqlens_kv", "1 4 1 1 int32", Use::read, Use::read},
-                                 {"seqused_q", "1 3 1 1 int32", Use::may_read, Use::may_read},
-                                 {"seqused_kv", "1 3 1 1 int32", Use::may_read, Use::may_read},
-                                 {"sink", "1 1 8 1 fp32", Use::read, Use::read},
-                                 {"grad_o", "1 250 8 128 fp16", Use::absent, Use::read},
-                                 {"grad_q", "1 250 8 64 fp16", Use::absent, Use::written},
-                                 {"grad_k", "1 500 2 64 fp16", Use::absent, Use::written},
-                                 {"grad_v", "1 500 2 128 fp16", Use::absent, Use::written},
-                                 {"grad_lse", "1 250 8 1 fp32", Use::absent, Use::may_read},
-                                 {"grad_sink", "1 1 8 1 fp32", Use::absent, Use::written},
-                                 {"scale_q", "3 1 8 1 fp32", Use::absent, Use::absent},
-                                 {"scale_k", "3 1 2 1 fp32", Use::absent, Use::absent},
-                                 {"scale_v", "3 1 2 1 fp32", Use::absent, Use::absent}};
-  ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
-  for (size_t i = 0; i < tensors().size(); ++i) {
-    const Tensor& tensor = tensors()[i];
-    EXPECT_STREQ(tensor.name, with_everything[i].name);
-    EXPECT_EQ(shape_of(bwd, tensor), with_everything[i].shape) << tensor.name;
-    EXPECT_EQ(tensor.use(fwd), with_everything[i].forward) << tensor.name;
-    EXPECT_EQ(tensor.use(bwd), with_everything[i].backward) << tensor.name;
-    EXPECT_EQ(index_of(tensor.view), i) << tensor.name;
-  }
-  const Problem plain = problem_of(batched);
-  EXPECT_EQ(shape_of(plain, tensors()[index_of(&Views::v)]), "2 200 2 128 bf16");
-  EXPECT_EQ(shape_of(plain, tensors()[index_of(&Views::lse)]), "2 100 8 1 fp32");
-  for (const Tensor& tensor : tensors())
-    EXPECT_EQ(tensor.use(plain) == Use::absent, *tensor.option != '\0') << tensor.name;
-}
-
-// What is added to is f32, so that small gradients are not lost beside a large sum.
-TEST(table, gradients_that_are_added_to_are_f32) {
-  const Problem p = problem_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink acc");
-  for (View Views::*gradient : {&Views::grad_q, &Views::grad_k, &Views::grad_v, &Views::grad_sink}) {
-    const Tensor& tensor = tensors()[index_of(gradient)];
-    EXPECT_EQ(tensor.shape(p).element, Element::f32) << tensor.name;
-    EXPECT_EQ(tensor.use(p), Use::added_to) << tensor.name;
-    EXPECT_TRUE(is_written(tensor.use(p)) && is_demanded(tensor.use(p)));
-  }
-  EXPECT_EQ(tensors()[index_of(&Views::grad_o)].shape(p).element, Element::bf16);
-}
-
-// What a tensor's field gives is what was set, and nothing else of the struct changes.
-TEST(table, fields_are_apart) {
-  for (const Tensor& tensor : tensors()) {
-    fh_tensors t = fh_tensors_init();
-    tensor.field.set(t, {somewhere<void>(3), 5, 6, 7});
-    for (const Tensor& other : tensors()) {
-      const fh_tensor given = other.field.get(t);
-      EXPECT_EQ(given.data != nullptr, &other == &tensor) << tensor.name << ' ' << other.name;
-      if (&other == &tensor && tensor.field.strided()) { EXPECT_EQ(given.stride_seq, 6) << tensor.name; }
-    }
-  }
-}
-
-// Each option by itself: a tensor that it demands may not be missing, and none may be there without it.
-TEST(table, every_option_demands_its_tensors_and_refuses_others) {
-  for (const std::string option : {"fwd", "fwd varlen tq250 tkv500", "fwd seqused", "fwd sink", "bwd", "bwd sink",
-                                   "bwd acc", "bwd varlen tq250 tkv500 acc sink"}) {
-    const Problem p = problem_of(option.substr(0, 3) + " bf16 b2 hq8 hkv2 sq100 skv200 d64" + option.substr(3));
-    for (const Tensor& tensor : tensors()) {
-      fh_tensors t = tensors_of(p);
-      ASSERT_TRUE(bind(p, t)) << option;
-      const Use use = tensor.use(p);
-      const bool demanded = is_demanded(use);
-      tensor.field.set(t, use == Use::absent ? fh_tensor{somewhere<void>(40), 0, 0, 0} : fh_tensor{});
-      const auto views = bind(p, t);
-      // Of seqused_q and seqused_kv one is enough; tensors_of gives the second.
-      const bool the_only_one = tensor.view == &Views::seqused_kv && use == Use::may_read;
-      EXPECT_EQ(static_cast<bool>(views), !demanded && use != Use::absent && !the_only_one) << option << tensor.name;
-      if (!views) { EXPECT_EQ(views.failure().text.find(tensor.name) == std::string::npos, false) << tensor.name; }
-    }
-  }
-}
-
-// Every address of every element lies where strides and extents say.
-TEST(table, views_find_their_rows) {
-  View x{.data = somewhere<void>(1), .element = Element::bf16, .batch = 2, .seq = 3, .heads = 4, .dim = 8};
-  x.stride_batch = 1000, x.stride_seq = 100, x.stride_head = 10;
-  EXPECT_EQ(x.at(1, 2, 3), 1230);
-  EXPECT_EQ(x.address(1, 2, 3), somewhere<char>(1) + 2460);
 }
 
 struct Lengths {

@@ -31,6 +31,28 @@ HWY_INLINE void halves_to_floats(const Half* from, int count, float* to) {
   for (int i = 0; i < count; i += eight) hn::StoreU(hn::PromoteTo(d, hn::LoadU(stored, from + i)), d, to + i);
 }
 
+// e5m2 is the upper half of an f16. e4m3 has the exponents of an f16 that is 2^8 smaller, and its NaN there is that of
+// no other number.
+template <Dtype type>
+HWY_INLINE void bytes_to_floats(const uint8_t* from, int count, float* to) {
+  const Eight d;
+  const hn::Rebind<uint8_t, Eight> stored;
+  const hn::Rebind<uint16_t, Eight> bits;
+  const hn::Rebind<hwy::float16_t, Eight> half;
+  for (int i = 0; i < count; i += eight) {
+    const auto wide = hn::PromoteTo(bits, hn::LoadU(stored, from + i));
+    if constexpr (type == Dtype::e5m2) {
+      hn::StoreU(hn::PromoteTo(d, hn::BitCast(half, hn::ShiftLeft<8>(wide))), d, to + i);
+    } else {
+      const auto sign = hn::ShiftLeft<8>(hn::And(wide, hn::Set(bits, 0x80)));
+      const auto rest = hn::ShiftLeft<7>(hn::And(wide, hn::Set(bits, 0x7f)));
+      const auto x = hn::Mul(hn::PromoteTo(d, hn::BitCast(half, hn::Or(sign, rest))), hn::Set(d, 256.0f));
+      const auto is_nan = hn::Eq(hn::Abs(x), hn::Set(d, 480.0f));
+      hn::StoreU(hn::IfThenElse(is_nan, hn::Set(d, __builtin_nanf("")), x), d, to + i);
+    }
+  }
+}
+
 // Without a vector unit, number by number; what Highway has for that cuts f16 off instead of rounding it.
 inline constexpr bool one_by_one = HWY_TARGET == HWY_SCALAR;
 
@@ -44,10 +66,8 @@ inline void to_floats(const void* from, Dtype type, int count, float* to) {
     case Dtype::f16: halves_to_floats(static_cast<const hwy::float16_t*>(from), count, to); return;
     case Dtype::bf16: halves_to_floats(static_cast<const hwy::bfloat16_t*>(from), count, to); return;
     case Dtype::f32: std::memcpy(to, from, count * sizeof(float)); return;
-    case Dtype::e4m3:
-    case Dtype::e5m2:
-      for (int i = 0; i < count; ++i) to[i] = froghopper::load(from, i, element_of(type));
-      return;
+    case Dtype::e4m3: bytes_to_floats<Dtype::e4m3>(static_cast<const uint8_t*>(from), count, to); return;
+    case Dtype::e5m2: bytes_to_floats<Dtype::e5m2>(static_cast<const uint8_t*>(from), count, to); return;
   }
 }
 
@@ -87,6 +107,17 @@ inline void from_floats(const float* from, Dtype type, int count, void* to) {
     case Dtype::e4m3:
     case Dtype::e5m2: return;  // nothing is written in these
   }
+}
+
+// row *= scale. count: a multiple of 8.
+inline void times(float scale, int count, float* row) {
+  const Eight d;
+  for (int i = 0; i < count; i += eight) hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::Set(d, scale)), d, row + i);
+}
+inline void times(const float* scales, int count, float* row) {  // each number has its own
+  const Eight d;
+  for (int i = 0; i < count; i += eight)
+    hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::LoadU(d, scales + i)), d, row + i);
 }
 
 // count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.

@@ -24,11 +24,11 @@ struct Plan {
 // The choices for this machine. Takes no memory for the computation and starts no thread.
 Result<Plan> plan(const Problem&);
 
-// Checks the lengths, takes all memory, then computes: a run that fails has written nothing. With lengths of their own
+// Checks lengths and scales, takes all memory, then computes: a run that fails has written nothing. With lengths of their own
 // it takes 16 bytes a sequence besides the scratch. Gradients take more, see backward.cpp.
 Result<void> run(const Plan&, const Views&);
 
-// Its two halves, with lengths that have been checked.
+// Its two halves, with lengths and scales that have been checked.
 Result<void> run_forward(const Plan&, const Views&);   // forward.cpp
 Result<void> run_backward(const Plan&, const Views&);  // backward.cpp
 

@@ -115,6 +115,8 @@ class Pieces {
     Lane lanes[lanes_max];
     for (int64_t i = 0; i < piece.count; ++i) lanes[i] = lane(s, piece.head_kv, piece.first + i);
     kernel_.attend({.dtype = p_.dtype,
+                    .dtype_kv = p_.dtype_kv,
+                    .dtype_o = p_.dtype_o,
                     .dim_qk = static_cast<int>(p_.dim_qk),
                     .dim_v = static_cast<int>(p_.dim_v),
                     .scale = p_.scale,
@@ -123,6 +125,8 @@ class Pieces {
                     .v = keys ? views_.v.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
                     .stride_k = views_.k.stride_seq,
                     .stride_v = views_.v.stride_seq,
+                    .scales_k = {p_, keys ? views_.scale_k : View{}, s.index, piece.head_kv},
+                    .scales_v = {p_, keys ? views_.scale_v : View{}, s.index, piece.head_kv},
                     .lanes = lanes,
                     .lane_count = static_cast<int>(piece.count),
                     .scratch = scratch});
@@ -138,6 +142,7 @@ class Pieces {
             .lse = views_.lse.data ? reinterpret_cast<float*>(views_.lse.address(s.batch, row, head)) : nullptr,
             .begin = visible.begin,
             .end = visible.end,
+            .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
             .sink = p_.sink && i < s.used_q ? views_.sink.as<float>()[head] : no_sink};
   }
 

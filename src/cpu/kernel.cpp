@@ -12,7 +12,8 @@
 //   again    with smaller weights, for what became too large for a float before it was divided
 //
 // Sums and the softmax are in fp32. So are products, also of f16 and bf16, but for kernels that multiply pairs of bf16
-// numbers or tiles of them: these round the weights to bf16.
+// numbers or tiles of them: these round the weights to bf16. 8-bit numbers are multiplied by their scales when they are
+// loaded.
 #include "src/cpu/work.hpp"
 
 #include <algorithm>
@@ -126,7 +127,12 @@ class Attention {
   void pack_q(const Block& b) {
     auto* const rows = reinterpret_cast<Unit*>(rows_);
     for (int i = 0; i < b.width; i += 4) {
-      for (int r = 0; r < 4; ++r) to_units(b.lane(i + r).q, w_.dtype, w_.dim_qk, rows + r * dim_max);
+      for (int r = 0; r < 4; ++r) {
+        to_units(b.lane(i + r).q, w_.dtype, w_.dim_qk, rows + r * dim_max);
+        if constexpr (in_floats) {
+          if (b.lane(i + r).scale_q != 1) times(b.lane(i + r).scale_q, w_.dim_qk, rows + r * dim_max);
+        }
+      }
       transpose(rows, dim_max, 4, units_qk_, b.q + i, b.width);
     }
   }
@@ -154,8 +160,9 @@ class Attention {
   // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
   // same few lines of the cache, so it always gets a tile of its own.
   void load(int64_t begin, int keys) {
-    k_bytes_ = static_cast<const char*>(w_.k) + begin * w_.stride_k * size_of(w_.dtype);
-    v_bytes_ = static_cast<const char*>(w_.v) + begin * w_.stride_v * size_of(w_.dtype);
+    k_bytes_ = static_cast<const char*>(w_.k) + begin * w_.stride_k * size_of(w_.dtype_kv);
+    v_bytes_ = static_cast<const char*>(w_.v) + begin * w_.stride_v * size_of(w_.dtype_kv);
+    first_key_ = begin;
     keys_ = keys;
     v_floats_loaded_ = in_floats;
     if constexpr (in_floats) {
@@ -166,22 +173,38 @@ class Attention {
     load_k();
   }
 
-  const void* v_row(int j) const { return v_bytes_ + j * w_.stride_v * size_of(w_.dtype); }
+  const void* v_row(int j) const { return v_bytes_ + j * w_.stride_v * size_of(w_.dtype_kv); }
 
   void load_k() {
-    if (in_floats && w_.dtype == Dtype::f32) {
+    if (in_floats && w_.dtype_kv == Dtype::f32) {
       k_ = reinterpret_cast<const Unit*>(k_bytes_);
       k_row_ = w_.stride_k;
       return;
     }
-    for (int j = 0; j < keys_; ++j)
-      to_units(k_bytes_ + j * w_.stride_k * size_of(w_.dtype), w_.dtype, w_.dim_qk, k_tile_ + j * units_qk_);
+    for (int j = 0; j < keys_; ++j) {
+      to_units(k_bytes_ + j * w_.stride_k * size_of(w_.dtype_kv), w_.dtype_kv, w_.dim_qk, k_tile_ + j * units_qk_);
+      if constexpr (in_floats) scale_row(w_.scales_k, j, w_.dim_qk, k_tile_ + j * units_qk_);
+    }
     k_ = k_tile_;
     k_row_ = units_qk_;
   }
 
   void load_v_floats() {
-    for (int j = 0; j < keys_; ++j) to_floats(v_row(j), w_.dtype, w_.dim_v, v_floats_ + j * w_.dim_v);
+    for (int j = 0; j < keys_; ++j) {
+      to_floats(v_row(j), w_.dtype_kv, w_.dim_v, v_floats_ + j * w_.dim_v);
+      scale_row(w_.scales_v, j, w_.dim_v, v_floats_ + j * w_.dim_v);
+    }
+  }
+
+  // Of k or v, key j of the tile.
+  void scale_row(const Scales& scales, int j, int dim, float* row) const {
+    if (!scales) return;
+    const float* const scale = scales.of_row(first_key_ + j);
+    if (scales.by_column()) {
+      times(scale, dim, row);
+    } else {
+      times(*scale, dim, row);
+    }
   }
 
   // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][tile_kv / 2]. A last key without a partner gets zeros.
@@ -319,13 +342,13 @@ class Attention {
     } else if (!all_finite(row, w_.dim_v) && std::isfinite(factor)) {
       too_large_ = true;  // or v is not finite itself: then going again changes nothing
     }
-    from_floats(row, w_.dtype, w_.dim_v, lane.o);
+    from_floats(row, w_.dtype_o, w_.dim_v, lane.o);
   }
 
   void keep_what_was_finite(const void* o, float* row) {
     const Eight d;
     float* const before = s_;  // scores are not needed any more
-    to_floats(o, w_.dtype, w_.dim_v, before);
+    to_floats(o, w_.dtype_o, w_.dim_v, before);
     for (int c = 0; c < w_.dim_v; c += eight) {
       const auto was = hn::LoadU(d, before + c), is = hn::LoadU(d, row + c);
       const auto better = hn::AndNot(finite(was), finite(is));
@@ -347,6 +370,7 @@ class Attention {
   float* v_floats_;  // of the tile; where v_tile is in pairs, for numbers that are not finite
   bool v_floats_loaded_;
   const char *k_bytes_, *v_bytes_;  // the tile's first rows, as the user has them
+  int64_t first_key_;               // of the tile
   int keys_;                        // of the tile
   const Unit* k_;                   // the tile's first row of k
   int64_t k_row_;                   // units to the next

@@ -35,12 +35,7 @@ int64_t chunk_keys_for(const Problem& p, int64_t threads) {
 }  // namespace
 
 // Whatever Problem::from accepts is computed, so nothing is refused.
-Result<Plan> plan(const Problem& problem) {
-  if (is_8_bit(problem.dtype_kv))
-    return Failure{FH_UNSUPPORTED, text("{} is {}; the CPU takes f16, bf16 and f32 so far. Convert q, k and v.",
-                                        is_8_bit(problem.dtype) ? "dtype" : "dtype_kv", name_of(problem.dtype_kv))};
-  return plan_with(fastest_kernel(problem.dtype), problem);
-}
+Result<Plan> plan(const Problem& problem) { return plan_with(fastest_kernel(problem.dtype_kv), problem); }
 
 Plan plan_with(const Kernel& kernel, const Problem& problem) {
   const int64_t threads = threads_for(problem);
@@ -60,6 +55,7 @@ std::string Plan::line() const { return text("{} -> {}", problem.line(), how());
 
 Result<void> run(const Plan& plan, const Views& views) {
   if (Result<void> lengths = check_lengths(plan.problem, views); !lengths) return lengths;
+  if (Result<void> scales = check_scales(plan.problem, views); !scales) return scales;
   return plan.problem.backward() ? run_backward(plan, views) : run_forward(plan, views);
 }
 

@@ -20,15 +20,17 @@ struct Lane {
   void* o;             // dim_v numbers
   float* lse;          // null: not wanted
   int64_t begin, end;  // keys that it sees; begin >= end: none
+  float scale_q;       // of 8-bit q, else 1
   float sink;          // the logit of its head, natural units; -inf: none, or a row of no sequence
 };
 
 struct Work {
-  Dtype dtype;
+  Dtype dtype, dtype_kv, dtype_o;  // of q; of k and v; of o
   int dim_qk, dim_v;
   float scale, softcap;
   const void *k, *v;           // row 0 of the sequence, of the head that the lanes read
   int64_t stride_k, stride_v;  // elements from row to row
+  Scales scales_k, scales_v;   // of the sequence and head; false where k and v are not 8-bit
   const Lane* lanes;
   int lane_count;  // 1 to lanes_max
   float* scratch;  // scratch_floats of them, 64-byte aligned
@@ -62,8 +64,9 @@ struct Kernel {
   bool bf16_only;       // it computes no other type
   bool (*runs_here)();  // this machine has that unit
 };
-const Kernel& fastest_kernel(Dtype);        // that this machine runs
-std::vector<const Kernel*> kernels(Dtype);  // all that it runs, the fastest first, and emulated ones: tests run them
+const Kernel& fastest_kernel(Dtype of_kv);  // that this machine runs
+std::vector<const Kernel*> kernels(
+    Dtype of_kv);  // all that it runs, the fastest first, and emulated ones: tests run them
 
 Plan plan_with(const Kernel&, const Problem&);  // the plan, but for the kernel
 

@@ -20,6 +20,16 @@
 
 namespace froghopper::oracle {
 
+namespace {
+
+// As the operand of a product. 8-bit weights of a row lie below 256: the larger the numbers, the fewer of the small ones
+// vanish, and e4m3 ends at 448.
+float rounded_weight(float weight, const Problem& p) {
+  return is_8_bit(p.dtype) ? rounded(256 * weight, Dtype::e4m3) / 256 : rounded(weight, p.dtype);
+}
+
+}  // namespace
+
 template <class Real, bool rounds>
 void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible& visible,
                 const std::vector<Real>& scores, double* o, double* lse) {
@@ -38,12 +48,12 @@ void attend_row(const Problem& p, const Views& views, const Head<Real>& head, co
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     Real weight = std::exp(scores[j - visible.begin] - largest);
     denominator += weight;
-    if constexpr (rounds) weight = rounded(weight, p.dtype);
+    if constexpr (rounds) weight = rounded_weight(static_cast<float>(weight), p);
     for (int64_t c = 0; c < p.dim_v; ++c) sums[c] += weight * head.v.row(j)[c];
   }
   for (int64_t c = 0; c < p.dim_v; ++c) {
     o[c] = sums[c] / denominator;
-    if constexpr (rounds) o[c] = rounded(static_cast<float>(o[c]), p.dtype);
+    if constexpr (rounds) o[c] = rounded(static_cast<float>(o[c]), p.dtype_o);
   }
   *lse = largest + std::log(denominator);
 }

@@ -12,11 +12,12 @@ namespace froghopper::oracle {
 
 // Where the rows of one sequence lie, in the user's tensors and in our dense results.
 struct Sequence {
+  int64_t index;              // of the sequence
   int64_t batch;              // index into the tensors' first extent
   int64_t first_q, first_kv;  // row of the tensor that is the sequence's row 0
   int64_t rows_q, rows_kv;    // rows that count
 
-  Sequence(const Problem& p, const Views& views, int64_t index) {
+  Sequence(const Problem& p, const Views& views, int64_t index) : index(index) {
     const Rows q = froghopper::rows_q(p, views, index), kv = froghopper::rows_kv(p, views, index);
     batch = q.batch;
     first_q = q.first, first_kv = kv.first;
@@ -37,7 +38,8 @@ struct Dense {
   }
 };
 
-// The rows of one head of one sequence that count, as numbers. What lies after them is never read.
+// The rows of one head of one sequence that count, as numbers: 8-bit ones times their scale. What lies after them is
+// never read.
 template <class Real>
 struct Matrix {
   int64_t columns;
@@ -46,11 +48,12 @@ struct Matrix {
 };
 
 template <class Real>
-Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head) {
+Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head, const Scales& scales) {
   Matrix<Real> m{view.dim, std::vector<Real>(rows * view.dim)};
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t begin = view.at(batch, first + i, head);
-    for (int64_t c = 0; c < view.dim; ++c) m.numbers[i * view.dim + c] = load(view.data, begin + c, view.element);
+    for (int64_t c = 0; c < view.dim; ++c)
+      m.numbers[i * view.dim + c] = static_cast<Real>(load(view.data, begin + c, view.element)) * scales.at(i, c);
   }
   return m;
 }
@@ -74,9 +77,9 @@ struct Head {
   Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
       : index(head),
         index_kv(head / (p.heads_q / p.heads_kv)),
-        q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head)),
-        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv)),
-        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv)),
+        q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head, {p, views.scale_q, s.index, head})),
+        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_k, s.index, index_kv})),
+        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_v, s.index, index_kv})),
         k_columns(transposed(k)),
         v_columns(transposed(v)) {}
 };
@@ -118,7 +121,8 @@ std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, co
 }
 
 // One query row of one head; its o and lse hold those of a row that sees nothing. Real is the type of all sums.
-// rounds: weights, before they meet v, and results are rounded to the storage type. scores: of the keys that it sees.
+// rounds: weights, before they meet v, and results are rounded to the storage type; weights beside 8-bit q to e4m3.
+// scores: of the keys that it sees.
 template <class Real, bool rounds>
 void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible&,
                 const std::vector<Real>& scores, double* o, double* lse);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: the table of tensors. What a tensor is called, where the user's struct has it, what shape it has and what is
 // done with it is one row; all code that goes through tensors (binding, placement, inputs of checks) walks the table.
-// The rows are in table.cpp, binding in tensors.cpp, lengths of sequences in lengths.cpp.
+// The rows are in table.cpp, binding in tensors.cpp, lengths of sequences in lengths.cpp, scales in scales.cpp.
 #pragma once
 #include <span>
 #include <variant>
@@ -112,5 +112,28 @@ struct Rows {
 Result<void> check_lengths(const Problem&, const Views&);
 Rows rows_q(const Problem&, const Views&, int64_t sequence);
 Rows rows_kv(const Problem&, const Views&, int64_t sequence);
+
+// Scales of one head of one sequence, as its rows and columns have them. Host memory, as above.
+class Scales {
+ public:
+  // scales: empty where the numbers are not 8-bit; then all are 1.
+  Scales(const Problem& p, const View& scales, int64_t sequence, int64_t head)
+      : first_(scales.data ? scales.as<float>() + scales.at(sequence, 0, head) : nullptr),
+        rows_(scales.dim > 1 ? 0 : p.scale_rows),
+        step_(scales.stride_seq),
+        columns_(scales.dim > 1) {}
+  explicit operator bool() const { return first_ != nullptr; }
+  bool by_column() const { return columns_; }
+  const float* of_row(int64_t row) const { return first_ + (rows_ > 0 ? row / rows_ * step_ : 0); }
+  float at(int64_t row, int64_t column) const { return first_ ? of_row(row)[columns_ ? column : 0] : 1; }
+
+ private:
+  const float* first_;
+  int64_t rows_, step_;
+  bool columns_;
+};
+
+// The scales of rows that count are positive and finite; else a Failure that names one which is not.
+Result<void> check_scales(const Problem&, const Views&);
 
 }  // namespace froghopper

@@ -47,6 +47,9 @@ class HandMade {
     fill_q(draw);
     fill_k(draw);
     fill_v(draw);
+    fill_scales(views.scale_q, rows_q, random);
+    fill_scales(views.scale_k, rows_kv, random);
+    fill_scales(views.scale_v, rows_kv, random);
     if (!p.backward()) return;
     fill(views.grad_o, draw, rows_q);
     fill(views.grad_lse, draw, rows_q);
@@ -96,6 +99,20 @@ class HandMade {
         for (int64_t head = 0; head < view.heads; ++head) {
           for (int64_t c = 0; c < view.dim; ++c)
             store(view.data, view.at(rows.batch, rows.first + i, head) + c, view.element, value(i, head, c));
+        }
+      }
+    }
+  }
+
+  // From 1/2 to 2 for the blocks of rows that count; others stay NaN.
+  void fill_scales(View& view, Rows (*rows_of)(const Problem&, const Views&, int64_t), std::mt19937& random) {
+    std::uniform_real_distribution<float> exponent(-1, 1);
+    for (int64_t sequence = 0; sequence < view.batch; ++sequence) {
+      const int64_t blocks = problem.scale_blocks(rows_of(problem, views, sequence).used);
+      for (int64_t block = 0; block < std::min(view.seq, blocks); ++block) {
+        for (int64_t head = 0; head < view.heads; ++head) {
+          for (int64_t c = 0; c < view.dim; ++c)
+            view.as<float>()[view.at(sequence, block, head) + c] = std::exp2(exponent(random));
         }
       }
     }
