@@ -6,7 +6,7 @@
 // its sums have another order), so its errors are another draw of the same size: it may be off by 2 e. Where a case
 // has only a few numbers, the draw of the plain loops can happen to be small, down to 0; then a bound by 2 e alone
 // would fail a right result. So every bound has a second term, made of u, the largest relative error of one rounding
-// to the storage type (2^-11 fp16, 2^-8 bf16, 2^-24 fp32), and of u32 = 2^-24:
+// to the storage type (2^-11 fp16, 2^-8 bf16, 2^-24 fp32; 2^-4 where weights are e4m3), and of u32 = 2^-24:
 //
 //   largest error   2 e + u max|exact|     one rounding of the largest result
 //   row error       2 e + u                the same, relative to the row
@@ -16,6 +16,9 @@
 //                                          off, by 0 to 2 u32 of the score: u32 on average.
 //                                          Softcap c adds 8 c u32: tanh x = 1 - 2 / (e^2x + 1) there, where argument,
 //                                          power, reciprocal and difference lose up to 2 u32 of 1 each.
+//                                          8-bit q: a tensor core adds 32 products at a time, in about 14 bits
+//                                          (DeepSeek-V3 technical report, 3.3.2), and cuts off what is behind: 2^-13 of
+//                                          the largest number for each of D/32 sums.
 //   gain            2 |e| + 4 u/sqrt(3 R) + (4 + L) u32
 //       The gain is the mean of R rows' relative errors along their exact result, R being the rows that are not 0. A
 //       rounding error is spread evenly over +-u, so it has a standard deviation of u/sqrt(3) and the mean of R a
@@ -123,7 +126,8 @@ std::string judge_lse(const Problem& p, const Expected& expected, const std::vec
   const LseErrors e = measure_lse(expected, found), plain = measure_lse(expected, expected.same_precision);
   m.error = e.error.value;
   m.plain_error = plain.error.value;
-  const double tensor_core = static_cast<double>(p.dim_qk) / 16;
+  const double tensor_core =
+      is_8_bit(p.dtype) ? static_cast<double>(p.dim_qk) / 32 * 0x1p11 : static_cast<double>(p.dim_qk) / 16;
   m.allowed = 2 * plain.error.value + (8 * (1 + p.softcap) + tensor_core) * unit_roundoff(Element::f32);
   std::string why = wrong_infinity(expected, found);
   if (why.empty() && !(m.error <= m.allowed))  // written so that a NaN is an excess
@@ -159,6 +163,13 @@ std::vector<double> sizes_of(const Problem& p, const Expected& expected) {
     sizes.back() += (4 / std::sqrt(3) * u_factor * a + t * (a + exact) + w * (b + exact)) / u;
   }
   return sizes;
+}
+
+// Of one rounding to the storage type. Of o: the larger one of its own type and of that which weights have as operand.
+double roundoff_of(const Problem& p, const Expected& expected) {
+  const double own = unit_roundoff(expected.tensor->shape(p).element);
+  if (p.backward()) return own;
+  return std::max(own, unit_roundoff(is_8_bit(p.dtype) ? Element::e4m3 : element_of(p.dtype)));
 }
 
 Errors measure(const Expected& expected, const std::vector<double>& sizes, const std::vector<double>& found) {
@@ -234,7 +245,7 @@ std::string judge_rows(const Problem& p, const Expected& expected, const std::ve
   const std::vector<double> sizes = sizes_of(p, expected);
   const Errors e = measure(expected, sizes, found), plain = measure(expected, sizes, expected.same_precision);
   const double u32 = unit_roundoff(Element::f32);
-  const double u = unit_roundoff(expected.tensor->shape(p).element);
+  const double u = roundoff_of(p, expected);
   m.error = e.error.value;
   m.plain_error = plain.error.value;
   m.allowed = 2 * plain.error.value + u * e.largest;

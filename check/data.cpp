@@ -95,16 +95,16 @@ float largest_entry(Dtype t) {
   switch (t) {
     case Dtype::f16: return 57344.0f;
     case Dtype::bf16:
-    case Dtype::f32: return 133120 * 1e6f;
-    case Dtype::e4m3: return 448;
-    case Dtype::e5m2: return 57344;
+    case Dtype::f32:
+    case Dtype::e4m3:  // their scales reach as far
+    case Dtype::e5m2: return 133120 * 1e6f;
   }
   return 0;
 }
 
 float key_column_0(const Data& data, const Problem& p, int64_t key, int64_t keys) {
   const float wanted = data.score(key, keys) / (p.scale * query_column_0);
-  return std::clamp(wanted, -largest_entry(p.dtype), largest_entry(p.dtype));
+  return std::clamp(wanted, -largest_entry(p.dtype_kv), largest_entry(p.dtype_kv));
 }
 
 }  // namespace froghopper::check

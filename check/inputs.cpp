@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: memory for a case, filled with bytes 0xff, and in it the numbers of the rows that count.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "check/check.hpp"
@@ -63,7 +64,9 @@ std::vector<int64_t> draw_lengths(uint64_t stream, int64_t batch, int64_t longes
 class Entries {
  public:
   explicit Entries(const Case& c)
-      : problem_(c.problem), data_(*find_data(c.data)), all_(std::min(data_.all, largest_entry(c.problem.dtype))) {}
+      : problem_(c.problem),
+        data_(*find_data(c.data)),
+        all_(std::min({data_.all, largest_entry(c.problem.dtype), largest_entry(c.problem.dtype_o)})) {}
 
   float of_q(int64_t column, float drawn) const {
     if (all_ != 0) return all_;
@@ -109,10 +112,11 @@ std::vector<int64_t> draw_used(uint64_t stream, const Problem& p, const View& cu
   return used;
 }
 
-// Gives every entry of the rows that count a number; value(row in its sequence, rows, column, drawn number).
-template <class Value>
-void fill(const Case& c, const Views& views, const View& x, Rows (*rows_of)(const Problem&, const Views&, int64_t),
-          uint64_t stream, Value value) {
+using RowsOf = Rows (*)(const Problem&, const Views&, int64_t);
+
+// Visits every entry of the rows that count: visit(sequence, row in it, rows, head, column, place, drawn number).
+template <class Visit>
+void each_entry(const Case& c, const Views& views, const View& x, RowsOf rows_of, uint64_t stream, Visit visit) {
   const Problem& p = c.problem;
   const auto draw = find_data(c.data)->draw;
   uint64_t i = 0;
@@ -123,11 +127,49 @@ void fill(const Case& c, const Views& views, const View& x, Rows (*rows_of)(cons
       for (int64_t head = 0; head < x.heads; ++head) {
         const int64_t at = x.at(rows.batch, rows.first + row, head);
         for (int64_t column = 0; column < x.dim; ++column) {
-          store(x.data, at + column, x.element, value(row, rows.used, column, draw(stream, i++)));
+          visit(b, row, rows.used, head, column, at + column, draw(stream, i++));
         }
       }
     }
   }
+}
+
+// Gives every entry of the rows that count a number; value(row in its sequence, rows, column, drawn number).
+template <class Value>
+void fill(const Case& c, const Views& views, const View& x, RowsOf rows_of, uint64_t stream, Value value) {
+  each_entry(c, views, x, rows_of, stream,
+             [&](int64_t, int64_t row, int64_t rows, int64_t, int64_t column, int64_t at, float drawn) {
+               store(x.data, at, x.element, value(row, rows, column, drawn));
+             });
+}
+
+// The same for q, k and v. 8-bit numbers are the entries over a scale with which the largest that share it becomes the
+// largest number of the type, as quantisers choose it, or a half, a quarter or an eighth of that: then who reads the
+// scale of another block is off by more than rounding is. Scales that nobody reads stay NaN.
+template <class Value>
+void fill_scaled(const Case& c, const Views& views, const View& x, const View& scales, RowsOf rows_of,
+                 uint64_t stream, Value value) {
+  if (!scales.data) return fill(c, views, x, rows_of, stream, value);
+  const float largest = x.element == Element::e4m3 ? 448 : 57344;
+  const auto scale_of = [&](int64_t sequence, int64_t row, int64_t head, int64_t column) -> float& {
+    const int64_t rows = c.problem.scale_rows;
+    const int64_t block = rows > 0 && scales.dim == 1 ? row / rows : 0;
+    return scales.as<float>()[scales.at(sequence, block, head) + (scales.dim == 1 ? 0 : column)];
+  };
+  each_entry(c, views, x, rows_of, stream,
+             [&](int64_t b, int64_t row, int64_t rows, int64_t head, int64_t column, int64_t, float drawn) {
+               float& scale = scale_of(b, row, head, column);
+               const auto place = static_cast<uint64_t>(&scale - scales.as<float>());
+               const auto spare = static_cast<float>(1 << random_bits(stream, place) % 4);
+               const float needed = std::fabs(value(row, rows, column, drawn)) / largest * spare;
+               if (needed > 0) scale = std::isnan(scale) ? needed : std::max(scale, needed);
+             });
+  each_entry(c, views, x, rows_of, stream,
+             [&](int64_t b, int64_t row, int64_t rows, int64_t head, int64_t column, int64_t at, float drawn) {
+               float& scale = scale_of(b, row, head, column);
+               if (std::isnan(scale)) scale = 1;  // of zeros
+               store(x.data, at, x.element, value(row, rows, column, drawn) / scale);
+             });
 }
 
 // Gives every entry of a tensor that is added to a number, whether its row counts or not.
@@ -170,20 +212,22 @@ constexpr Content contents[] = {
     {&Views::q,
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
-       fill(c, v, v.q, rows_q, stream,
-            [&](int64_t, int64_t, int64_t column, float drawn) { return entry.of_q(column, drawn); });
+       fill_scaled(c, v, v.q, v.scale_q, rows_q, stream,
+                   [&](int64_t, int64_t, int64_t column, float drawn) { return entry.of_q(column, drawn); });
      }},
     {&Views::k,
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
-       fill(c, v, v.k, rows_kv, stream, [&](int64_t row, int64_t rows, int64_t column, float drawn) {
-         return entry.of_k(row, rows, column, drawn);
-       });
+       fill_scaled(c, v, v.k, v.scale_k, rows_kv, stream,
+                   [&](int64_t row, int64_t rows, int64_t column, float drawn) {
+                     return entry.of_k(row, rows, column, drawn);
+                   });
      }},
     {&Views::v,
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
-       fill(c, v, v.v, rows_kv, stream, [&](int64_t, int64_t, int64_t, float drawn) { return entry.of_v(drawn); });
+       fill_scaled(c, v, v.v, v.scale_v, rows_kv, stream,
+                   [&](int64_t, int64_t, int64_t, float drawn) { return entry.of_v(drawn); });
      }},
     {&Views::sink, put_sink},
     {&Views::grad_o,

@@ -36,13 +36,19 @@ Layout with_gaps(const View& x, int64_t gap, int64_t offset) {
 
 std::span<const char* const> all_layouts() { return names; }
 
+bool is_scale(View Views::*tensor) {
+  return tensor == &Views::scale_q || tensor == &Views::scale_k || tensor == &Views::scale_v;
+}
+
 bool is_layout(const std::string& name) { return std::ranges::find(names, name) != std::end(names); }
 
 Layout lay_out(const std::string& name, View Views::*tensor, const View& x, bool packed, bool written) {
   Layout l = dense(x);
   if (name == "bhsd") l = {x.heads * x.seq * x.dim, x.dim, x.seq * x.dim, 0};
-  if (name == "padded") l = with_gaps(x, 8, 8);
-  if (name == "unlike_v" && tensor == &Views::k) l = {x.seq * (l.stride_seq + 8) + 24, l.stride_seq + 8, x.dim, 0};
+  const int64_t gap = size_of(x.element) == 1 ? 16 : 8;  // 16 bytes at least
+  if (name == "padded") l = with_gaps(x, gap, gap);
+  if (name == "unlike_v" && tensor == &Views::k)
+    l = {x.seq * (l.stride_seq + gap) + 3 * gap, l.stride_seq + gap, x.dim, 0};
   if (name == "odd") l = with_gaps(x, 1, 1);
   if (name == "broadcast_batch" && !written) l.stride_batch = 0;
   if (name == "broadcast_heads" && !written) l.stride_head = 0;
@@ -51,8 +57,8 @@ Layout lay_out(const std::string& name, View Views::*tensor, const View& x, bool
     if (x.heads <= 1) l.stride_head = absurd_stride;
     if (x.seq <= 1) l.stride_seq = 2;
   }
-  if (name == "far") (x.batch > 1 ? l.stride_batch : l.stride_head) = far_stride;
-  if (packed) l.stride_batch = absurd_stride;  // the interface says that it is ignored
+  if (name == "far" && !is_scale(tensor)) (x.batch > 1 ? l.stride_batch : l.stride_head) = far_stride;
+  if (packed && !is_scale(tensor)) l.stride_batch = absurd_stride;  // the interface says that it is ignored
   return l;
 }
 

@@ -74,6 +74,7 @@ std::vector<RowId> choose_rows(const Problem& p) {
 struct RowProblem {
   Problem problem;
   Views views;
+  std::vector<float> scale_q, scale_k, scale_v;  // of 8-bit types, for each row
 };
 
 View one_head(const View& x, int64_t batch, int64_t row, int64_t head, int64_t rows) {
@@ -90,6 +91,7 @@ View one_head(const View& x, int64_t batch, int64_t row, int64_t head, int64_t r
 struct Seen {
   bool counts = false;  // false: o = 0 and lse = -inf, whatever the sink
   int64_t batch_kv = 0, first = 0, count = 0;
+  int64_t sequence = 0, row = 0, begin = 0;  // the row in it, and the first key
 };
 
 Seen keys_of_row(const Problem& p, const Views& views, const RowId& id) {
@@ -103,8 +105,30 @@ Seen keys_of_row(const Problem& p, const Views& views, const RowId& id) {
   const Rows q = rows_q(p, views, sequence), kv = rows_kv(p, views, sequence);
   if (row >= q.used) return {};
   const Visible keys = visible_keys(p, q.used, kv.used, row);
-  if (keys.end <= keys.begin) return {.counts = true};
-  return {.counts = true, .batch_kv = kv.batch, .first = kv.first + keys.begin, .count = keys.end - keys.begin};
+  if (keys.end <= keys.begin) return {.counts = true, .sequence = sequence, .row = row};
+  return {.counts = true,
+          .batch_kv = kv.batch,
+          .first = kv.first + keys.begin,
+          .count = keys.end - keys.begin,
+          .sequence = sequence,
+          .row = row,
+          .begin = keys.begin};
+}
+
+// Blocks of rows do not begin where the keys of a row do, so each key gets its scale.
+View scales_of_rows(const Problem& p, const View& all, int64_t sequence, int64_t first, int64_t rows, int64_t head,
+                    std::vector<float>& numbers) {
+  if (!all.data || rows == 0) return {};
+  if (all.dim > 1) return one_head(all, sequence, 0, head, 1);
+  const Scales scales(p, all, sequence, head);
+  for (int64_t i = 0; i < rows; ++i) numbers.push_back(scales.at(first + i, 0));
+  return {.data = numbers.data(),
+          .element = Element::f32,
+          .batch = 1,
+          .seq = rows,
+          .heads = 1,
+          .dim = 1,
+          .stride_seq = 1};
 }
 
 RowProblem problem_of_row(const Problem& p, const Views& views, const RowId& id) {
@@ -124,6 +148,11 @@ RowProblem problem_of_row(const Problem& p, const Views& views, const RowId& id)
   r.views.k = one_head(views.k, seen.batch_kv, seen.first, head_kv, seen.count);
   r.views.v = one_head(views.v, seen.batch_kv, seen.first, head_kv, seen.count);
   if (one.sink) r.views.sink = one_head(views.sink, 0, 0, id.head, 1);
+  if (!is_8_bit(p.dtype_kv) || !seen.counts) return r;
+  r.views.scale_q = scales_of_rows(p, views.scale_q, seen.sequence, seen.row, 1, id.head, r.scale_q);
+  r.views.scale_k = scales_of_rows(p, views.scale_k, seen.sequence, seen.begin, seen.count, head_kv, r.scale_k);
+  r.views.scale_v = scales_of_rows(p, views.scale_v, seen.sequence, seen.begin, seen.count, head_kv, r.scale_v);
+  one.scale_rows = 1;
   return r;
 }
 

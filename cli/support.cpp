@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "src/base/text.hpp"
@@ -28,12 +29,36 @@ std::optional<std::string> refused_by_hopper(const Problem& p) {
   return plan ? std::nullopt : std::optional(plan.failure().text);
 }
 
-constexpr int64_t dim_step = 8, dim_most = 256;
+constexpr int64_t dim_most = 256;
 
-Problem plain(fh_op op, Dtype dtype, int64_t dim_qk, int64_t dim_v) {
+// A column of a table: who is asked, and for which types of q, and of k and v.
+struct Column {
+  const char* title;
+  Backend refusal;
+  Dtype q, kv;
+
+  int64_t dim_step() const { return is_8_bit(kv) ? 16 : 8; }
+};
+
+const Column columns[] = {{"CPU fp32", refused_by_cpu, Dtype::f32, Dtype::f32},
+                          {"CPU fp16", refused_by_cpu, Dtype::f16, Dtype::f16},
+                          {"CPU bf16", refused_by_cpu, Dtype::bf16, Dtype::bf16},
+                          {"Hopper fp32", refused_by_hopper, Dtype::f32, Dtype::f32},
+                          {"Hopper fp16", refused_by_hopper, Dtype::f16, Dtype::f16},
+                          {"Hopper bf16", refused_by_hopper, Dtype::bf16, Dtype::bf16}};
+const Column columns_8_bit[] = {{"CPU e4m3", refused_by_cpu, Dtype::e4m3, Dtype::e4m3},
+                                {"CPU e5m2", refused_by_cpu, Dtype::e5m2, Dtype::e5m2},
+                                {"CPU bf16 q, e4m3 k and v", refused_by_cpu, Dtype::bf16, Dtype::e4m3},
+                                {"Hopper e4m3", refused_by_hopper, Dtype::e4m3, Dtype::e4m3},
+                                {"Hopper e5m2", refused_by_hopper, Dtype::e5m2, Dtype::e5m2},
+                                {"Hopper bf16 q, e4m3 k and v", refused_by_hopper, Dtype::bf16, Dtype::e4m3}};
+
+Problem plain(fh_op op, const Column& column, int64_t dim_qk, int64_t dim_v) {
   Problem p;
   p.op = op;
-  p.dtype = p.dtype_kv = p.dtype_o = dtype;
+  p.dtype = column.q;
+  p.dtype_kv = column.kv;
+  p.dtype_o = usual_output(column.q);
   p.batch = 2;
   p.heads_q = p.heads_kv = 4;
   p.seq_q = p.seq_kv = 1024;
@@ -47,7 +72,7 @@ Problem plain(fh_op op, Dtype dtype, int64_t dim_qk, int64_t dim_v) {
 struct Feature {
   const char* name;
   void (*ask)(Problem&);
-  bool backward_only = false;
+  bool backward_only = false, of_8_bits_only = false;
 };
 constexpr Feature features[] = {
     {"no mask", [](Problem&) {}},
@@ -70,14 +95,18 @@ constexpr Feature features[] = {
     {"no queries", [](Problem& p) { p.seq_q = 0; }},
     {"no keys", [](Problem& p) { p.seq_kv = 0; }},
     {"gradients added to what is there", [](Problem& p) { p.accumulate = true; }, true},
+    {"a scale for each 128 rows", [](Problem& p) { p.scale_rows = 128; }, false, true},
+    {"a scale for each column of v", [](Problem& p) { p.scale_v_columns = true; }, false, true},
+    {"o in fp16", [](Problem& p) { p.dtype_o = Dtype::f16; }, false, true},
+    {"o in fp32", [](Problem& p) { p.dtype_o = Dtype::f32; }, false, true},
 };
 
-// Numbers in steps of 8 as "8 to 64, 128".
-std::string ranges(const std::vector<int64_t>& dims) {
+// Numbers in steps as "8 to 64, 128".
+std::string ranges(const std::vector<int64_t>& dims, int64_t step) {
   std::string all;
   for (size_t i = 0; i < dims.size();) {
     size_t last = i;
-    while (last + 1 < dims.size() && dims[last + 1] == dims[last] + dim_step) ++last;
+    while (last + 1 < dims.size() && dims[last + 1] == dims[last] + step) ++last;
     if (!all.empty()) all += ", ";
     all += last == i ? text("{}", dims[i]) : text("{} to {}", dims[i], dims[last]);
     i = last + 1;
@@ -86,55 +115,69 @@ std::string ranges(const std::vector<int64_t>& dims) {
 }
 
 // "yes", or for which head dims, or why not.
-std::string answer(const Backend& refusal, fh_op op, Dtype dtype, void (*ask)(Problem&)) {
+std::string answer(const Column& column, fh_op op, void (*ask)(Problem&)) {
   std::vector<int64_t> dims, all;
   std::string why;
-  for (int64_t dim = dim_step; dim <= dim_most; dim += dim_step) {
-    Problem p = plain(op, dtype, dim, dim);
+  for (int64_t dim = column.dim_step(); dim <= dim_most; dim += column.dim_step()) {
+    Problem p = plain(op, column, dim, dim);
     ask(p);
     all.push_back(dim);
-    if (const auto reason = refusal(p)) {
+    if (const auto reason = column.refusal(p)) {
       why = *reason;
     } else {
       dims.push_back(dim);
     }
   }
   if (dims == all) return "yes";
-  return dims.empty() ? "no: " + why : "dims " + ranges(dims);
+  return dims.empty() ? "no: " + why : "dims " + ranges(dims, column.dim_step());
 }
 
 // Pairs of unequal dims: which dim_v go with every dim_qk.
-std::string pairs(const Backend& refusal, fh_op op) {
+std::string pairs(const Column& column, fh_op op) {
+  const int64_t step = column.dim_step();
   std::vector<int64_t> with_all;
-  for (int64_t v = dim_step; v <= dim_most; v += dim_step) {
+  for (int64_t v = step; v <= dim_most; v += step) {
     bool all = true;
-    for (int64_t qk = dim_step; qk <= dim_most; qk += dim_step) all = all && !refusal(plain(op, Dtype::f16, qk, v));
+    for (int64_t qk = step; qk <= dim_most; qk += step) all = all && !column.refusal(plain(op, column, qk, v));
     if (all) with_all.push_back(v);
   }
   if (with_all.empty()) return "no";
-  return with_all.size() == dim_most / dim_step ? "yes, any pair"
-                                                : "dim_v " + ranges(with_all) + " with every dim_qk";
+  return static_cast<int64_t>(with_all.size()) == dim_most / step
+             ? "yes, any pair"
+             : "dim_v " + ranges(with_all, step) + " with every dim_qk";
 }
 
-std::string table_of(fh_op op) {
-  std::string table = "| | CPU fp32 | CPU fp16 | CPU bf16 | Hopper fp16 | Hopper bf16 |\n|---|---|---|---|---|---|\n";
-  for (const Feature& f : features) {
-    if (f.backward_only && op != FH_BACKWARD) continue;
-    table +=
-        text("| {} | {} | {} | {} | {} | {} |\n", f.name, answer(refused_by_cpu, op, Dtype::f32, f.ask),
-             answer(refused_by_cpu, op, Dtype::f16, f.ask), answer(refused_by_cpu, op, Dtype::bf16, f.ask),
-             answer(refused_by_hopper, op, Dtype::f16, f.ask), answer(refused_by_hopper, op, Dtype::bf16, f.ask));
+// Columns where nothing is computed are lines below the table.
+std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits) {
+  std::string titles = "|", rule = "|---|", last = "| dim_v unlike dim_qk |", below;
+  std::vector<const Column*> shown;
+  for (const Column& column : all) {
+    if (const std::string plain = answer(column, op, features[0].ask); plain.starts_with("no: ")) {
+      below += text("\n{}: {}\n", column.title, plain);
+      continue;
+    }
+    shown.push_back(&column);
+    titles += text(" | {}", column.title);
+    rule += "---|";
+    last += text(" {} |", pairs(column, op));
   }
-  const std::string cpu = pairs(refused_by_cpu, op), hopper = pairs(refused_by_hopper, op);
-  table += text("| dim_v unlike dim_qk | {} | {} | {} | {} | {} |\n", cpu, cpu, cpu, hopper, hopper);
-  return table + text("\nHopper fp32: {}\n", answer(refused_by_hopper, op, Dtype::f32, features[0].ask));
+  std::string table = titles + " |\n" + rule + "\n";
+  for (const Feature& f : features) {
+    if ((f.backward_only && op != FH_BACKWARD) || (f.of_8_bits_only && !of_8_bits)) continue;
+    table += text("| {} |", f.name);
+    for (const Column* column : shown) table += text(" {} |", answer(*column, op, f.ask));
+    table += "\n";
+  }
+  return table + last + "\n" + below;
 }
 
 }  // namespace
 
 std::string support_table() {
-  return "Head dims are all multiples of 8 from 8 to 256 unless a cell says otherwise.\n\n## Forward\n\n" +
-         table_of(FH_FORWARD) + "\n## Backward\n\n" + table_of(FH_BACKWARD);
+  return "Head dims are all multiples of 8 from 8 to 256, of 8-bit types of 16, unless a cell says otherwise.\n\n"
+         "## Forward\n\n" +
+         table_of(FH_FORWARD, columns, false) + "\n## Forward, 8-bit types\n\n" +
+         table_of(FH_FORWARD, columns_8_bit, true) + "\n## Backward\n\n" + table_of(FH_BACKWARD, columns, false);
 }
 
 }  // namespace froghopper::cli

@@ -5,8 +5,8 @@
 // FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that of a backward problem, as
 // everybody's tables count its five products. On the causal diagonal a pair counts half, so a square causal problem
 // counts exactly half of the full one, as usual; a window counts the pairs it shows. Bytes are those of q, k, v, o and
-// lse, each moved once: rows of the tensors, used or not. A backward problem moves grad_o, grad_q, grad_k and grad_v
-// too, and with accumulate the last three both ways.
+// lse, each moved once: rows of the tensors, used or not; not scales, which are few. A backward problem moves grad_o,
+// grad_q, grad_k and grad_v too, and with accumulate the last three both ways.
 #pragma once
 #include "src/problem/mask.hpp"
 #include "src/problem/tensors.hpp"
@@ -43,7 +43,8 @@ inline double flops(const Problem& p, const Views& lengths) {
 inline double bytes_moved(const Problem& p) {
   const double columns = double(p.dim_qk + p.dim_v), element = size_of(p.dtype);
   const double rows_q = double(p.rows_q()) * double(p.heads_q), rows_kv = double(p.rows_kv()) * double(p.heads_kv);
-  const double forward = element * columns * (rows_q + rows_kv) + 4 * rows_q;
+  const double row_q = element * double(p.dim_qk) + size_of(p.dtype_o) * double(p.dim_v) + sizeof(float);
+  const double forward = row_q * rows_q + size_of(p.dtype_kv) * columns * rows_kv;
   if (p.op != FH_BACKWARD) return forward;
   const double written = double(p.dim_qk) * rows_q + columns * rows_kv;
   return forward + element * double(p.dim_v) * rows_q + written * (p.accumulate ? 2 * sizeof(float) : element);

@@ -132,11 +132,43 @@ TEST(Inputs, hold_numbers_only_where_rows_count) {
   }
 }
 
+// 8-bit numbers times their scales are the usual ones within their rounding; blocks that nobody reads have no scale.
+TEST(Inputs, of_8_bits_are_the_usual_ones_with_scales) {
+  const std::string rest = " b2 hq2 hkv1 sq200 skv300 d64 seqused";
+  const std::string lengths = " : used_q=200,128 used_kv=300,100 layout=padded";
+  const Case plain = case_of("fwd f32" + rest + lengths);
+  const auto wide = make_inputs(plain, 1);
+  const auto exact = bind(plain.problem, wide->tensors);
+  for (const char* const scaled : {"", " scales128", " vcolumns"}) {
+    for (const char* const type : {"e4m3", "e5m2"}) {
+      const Case c = case_of(std::string("fwd ") + type + rest + scaled + lengths);
+      const auto in = make_inputs(c, 1);
+      const auto views = bind(c.problem, in->tensors);
+      ASSERT_TRUE(views);
+      EXPECT_TRUE(check_scales(c.problem, *views));
+      const double u = unit_roundoff(element_of(c.problem.dtype));
+      for (int64_t row = 0; row < 300; ++row) {
+        const Scales scales(c.problem, views->scale_v, 0, 0);
+        for (int64_t column = 0; column < 64; ++column) {
+          const double x = exact->v.as<float>()[exact->v.at(0, row, 0) + column];
+          const double found =
+              double{load(views->v.data, views->v.at(0, row, 0) + column, views->v.element)} * scales.at(row, column);
+          ASSERT_LE(std::fabs(found - x), u * std::fabs(x) + 1e-3) << c.line() << " row " << row;
+        }
+      }
+      if (c.problem.scale_rows == 0) continue;
+      EXPECT_TRUE(std::isnan(views->scale_q.as<float>()[views->scale_q.at(1, 1, 0)]));
+      EXPECT_TRUE(std::isnan(views->scale_k.as<float>()[views->scale_k.at(1, 2, 0)]));
+    }
+  }
+}
+
 TEST(Inputs, that_nobody_chose_are_legal_and_differ_by_seed) {
   for (const char* const line :
        {"fwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
         "bwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
-        "bwd f16 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink acc : grad_lse=yes"}) {
+        "bwd f16 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink acc : grad_lse=yes",
+        "fwd e4m3 b9 hq2 hkv1 sq200 skv300 d16 varlen tq1000 tkv1500 seqused sink scales128"}) {
     const Case c = case_of(line);
     const auto one = make_inputs(c, 1), same = make_inputs(c, 1), other = make_inputs(c, 2);
     for (const auto* in : {one.get(), other.get()}) {

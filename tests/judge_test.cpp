@@ -99,6 +99,35 @@ TEST_F(Judge, finds_errors_with_a_common_sign) {
   EXPECT_NE(verdict().find("mean gain of o is "), std::string::npos);
 }
 
+// Scales of neighbouring blocks differ by more than e4m3 rounds.
+TEST_F(Judge, finds_the_scale_of_another_block) {
+  for (const auto& [scales, lines] : {std::pair{&Views::scale_q, 2}, {&Views::scale_k, 4}, {&Views::scale_v, 4}}) {
+    start("fwd e4m3 b1 hq2 hkv2 sq200 skv500 d64 scales128 : layout=padded");
+    EXPECT_EQ(verdict(), "");
+    Views shifted = views_;
+    View& view = shifted.*scales;
+    std::vector<float> numbers;
+    for (int64_t block = 0; block < lines; ++block)
+      for (int64_t head = 0; head < 2; ++head)
+        numbers.push_back((views_.*scales).as<float>()[(views_.*scales).at(0, (block + 1) % lines, head)]);
+    view.data = numbers.data();
+    view.stride_seq = 2, view.stride_head = 1;
+    write(c_.problem, shifted);
+    EXPECT_NE(verdict(), "") << lines;
+  }
+}
+
+// 8-bit weights of a row are each off by up to 1/16, but not all to the same side.
+TEST_F(Judge, finds_a_gain_of_8_bit_weights) {
+  start("fwd e4m3 o=f32 b1 hq8 hkv8 sq500 skv60 d16");
+  EXPECT_EQ(verdict(), "");
+  write(c_.problem, views_);
+  each_row(views_.o, [&](int64_t at) {
+    for (int64_t c = 0; c < views_.o.dim; ++c) views_.o.as<float>()[at + c] *= 1.01f;
+  });
+  EXPECT_NE(verdict().find("mean gain of o is "), std::string::npos);
+}
+
 void expect_rows_of(const Expected& whole, const Expected& sampled) {
   const size_t dim = whole.exact.size() / whole.rows.size();
   for (size_t i = 0; i < sampled.rows.size(); ++i) {

@@ -233,6 +233,7 @@ const BadProblem bad_problems[] = {
      "dtype_o is e4m3; o has no scale. Use FH_F16, FH_BF16 or FH_F32, and quantise o afterwards."},
     {[](fh_problem& p) { p.dtype_o = FH_F32; },
      "dtype_o is f32 and dtype is bf16; o is of another type only where k and v are 8-bit. Set dtype_o to FH_USUAL."},
+    // R10
     {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype = FH_E4M3; },
      "dtype is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v."},
     {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype_kv = FH_E4M3; },

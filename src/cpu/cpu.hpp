@@ -24,8 +24,8 @@ struct Plan {
 // The choices for this machine. Takes no memory for the computation and starts no thread.
 Result<Plan> plan(const Problem&);
 
-// Checks lengths and scales, takes all memory, then computes: a run that fails has written nothing. With lengths of their own
-// it takes 16 bytes a sequence besides the scratch. Gradients take more, see backward.cpp.
+// Checks lengths and scales, takes all memory, then computes: a run that fails has written nothing. With lengths of
+// their own it takes 16 bytes a sequence besides the scratch. Gradients take more, see backward.cpp.
 Result<void> run(const Plan&, const Views&);
 
 // Its two halves, with lengths and scales that have been checked.

@@ -22,8 +22,8 @@ namespace froghopper::oracle {
 
 namespace {
 
-// As the operand of a product. 8-bit weights of a row lie below 256: the larger the numbers, the fewer of the small ones
-// vanish, and e4m3 ends at 448.
+// As the operand of a product. The largest 8-bit weight of a row is 256: the larger the numbers, the fewer of the small
+// ones vanish, and e4m3 ends at 448.
 float rounded_weight(float weight, const Problem& p) {
   return is_8_bit(p.dtype) ? rounded(256 * weight, Dtype::e4m3) / 256 : rounded(weight, p.dtype);
 }
