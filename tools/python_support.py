@@ -53,6 +53,8 @@ ROWS = [
     ("sum onto what is there", ("accumulate",), "acc"),
     ("results into arrays of yours", ("out",), ""),
     ("fewer SMs", ("max_sms", "sm_margin"), "sms8"),
+    ("8-bit k and v", ("scale_k",), "kv=e4m3"),
+    ("8-bit q, k and v", ("scale_q", "q_descale"), "e4m3"),
 ]
 
 
@@ -67,6 +69,7 @@ def signature(file, function):
 
 
 def line_of(op, dtype, words):
+    if words == "e4m3": dtype, words = words, ""
     heads = "hq4 hkv2" if "hkv2" in words else "hq4 hkv4"
     return f"{op} {dtype} b2 {heads} sq1024 skv1024 d64 {words.replace('hkv2', '')}".strip()
 
@@ -74,6 +77,7 @@ def line_of(op, dtype, words):
 def computed(library, target, dtypes, words):
     """"forward, backward", one of them or "no": what the library plans for all these types."""
     done = []
+    if words == "kv=e4m3": dtypes = [dtype for dtype in dtypes if dtype != "f32"]
     for op, name in (("fwd", "forward"), ("bwd", "backward")):
         if op == "fwd" and words == "acc": continue
         try:

@@ -25,9 +25,20 @@ Window = tuple[int | None, int | None]
 T = TypeVar("T")
 
 DTYPES = {"float16": _c.Dtype.F16, "bfloat16": _c.Dtype.BF16, "float32": _c.Dtype.F32}
+DTYPES_8_BIT = {"float8_e4m3fn": _c.Dtype.E4M3, "float8_e5m2": _c.Dtype.E5M2}  # a scale goes with each number
+SCALE_ROWS = 128  # rows that share a scale where there is more than one for a sequence
 ALIGNS = {"bottom_right": _c.Align.BOTTOM_RIGHT, "top_left": _c.Align.TOP_LEFT}
 LAYOUT, PACKED_LAYOUT = "[batch, seq, heads, dim]", "[total, heads, dim]"
 KEPT = 1024  # plans and calls; a table that is full is emptied, so that new lengths at every step do not add up
+
+
+class Types(NamedTuple):
+    """Of 8-bit k and v, beside q alike or of 16 bits: names of the types of k and v and of o, and what shares a
+    scale."""
+    kv: str
+    o: str
+    scale_rows: int
+    scale_v_columns: bool
 
 
 class Packed(NamedTuple):
@@ -40,14 +51,16 @@ class Packed(NamedTuple):
 def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False, causal: bool = False,
              window: Window | None = None, softcap: float = 0.0, scale: float | None = None,
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
-             deterministic: bool = False, accumulate: bool = False, max_sms: int = 0) -> _c.Problem:
+             deterministic: bool = False, accumulate: bool = False, max_sms: int = 0,
+             types: Types | None = None) -> _c.Problem:
     """Shapes of q, k and v, the name of their type, options -> the problem.
 
-    Shapes are [batch, seq, heads, dim], or [total, heads, dim] where packed is given. What is wrong with one argument
+    Shapes are [batch, seq, heads, dim], or [total, heads, dim] where packed is given; dtype is the type of q, and types
+    are there where k and v are 8-bit. What is wrong with one argument
     alone or between the shapes is said here, InvalidType or InvalidProblem; what the library knows better (heads that
     do not divide, head dims, windows) it says itself when the plan is made.
     """
-    if dtype not in DTYPES:
+    if dtype not in DTYPES and types is None:
         raise InvalidType(f"q, k and v are {dtype}; they can be {', '.join(DTYPES)}. Convert them.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
@@ -56,14 +69,63 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     left, right = check_window(window)
     check_align(align)
     if scale is not None: check_scale(number("scale", scale))
+    known, of_8_bits = DTYPES | DTYPES_8_BIT, {}
+    if types is not None:
+        of_8_bits = dict(dtype_kv=known[types.kv], dtype_o=known[types.o], scale_rows=types.scale_rows,
+                         scale_v_columns=types.scale_v_columns)
     return _c.Problem(
-        size=ctypes.sizeof(_c.Problem), op=_c.Op.BACKWARD if backward else _c.Op.FORWARD, dtype=DTYPES[dtype],
+        size=ctypes.sizeof(_c.Problem), op=_c.Op.BACKWARD if backward else _c.Op.FORWARD, dtype=known[dtype],
         batch=batch, heads_q=q[-2], heads_kv=k[-2], seq_q=seq_q, seq_kv=seq_kv, dim_qk=q[-1], dim_v=positive_dim(v[-1]),
         total_q=q[0] if packed else 0, total_kv=k[0] if packed else 0, varlen=packed is not None,
         seqused=flag("seqused", seqused), causal=flag("causal", causal), align=ALIGNS[align], window_left=left,
         window_right=right, scale=scale or 0.0, softcap=number("softcap", softcap), sink=flag("sink", sink),
         deterministic=flag("deterministic", deterministic), accumulate=flag("accumulate", accumulate),
-        max_sms=whole_number("max_sms", max_sms))
+        max_sms=whole_number("max_sms", max_sms), **of_8_bits)
+
+
+def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str]) -> str:
+    """The type of o of 8-bit k and v; q, k and v: names of their types. names: of the types that o may have."""
+    if k != v: raise InvalidType(f"v is {v} and k is {k}; they have the same type. Convert one.")
+    if q != k and q not in ("float16", "bfloat16"):
+        raise InvalidType(f"q is {q} and k is {k}; beside 8-bit k and v, q is of their type, float16 or bfloat16. "
+                          "Convert one.")
+    if out_dtype is None: return q if q in DTYPES else "bfloat16"
+    if out_dtype not in names: raise InvalidType(f"out_dtype is {out_dtype}; o can be {', '.join(names)}. Give one.")
+    return out_dtype
+
+
+class Scale(NamedTuple):
+    """How a tensor of scales lies: strides of sequence, block and head; whether it has more than one block of rows of a
+    sequence; whether one for each column of v."""
+    strides: Strides
+    blocked: bool
+    columns: bool
+
+
+def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: int, heads: int, dim_v: int) -> Scale:
+    """Of scale_q, scale_k or scale_v of q, k or v with so many sequences, rows at most and heads. strides: in elements.
+    dim_v: 0 but for v. InvalidTensor where the shape is none that scales have."""
+    blocks = -(-rows // SCALE_ROWS)
+    found, by_block, by_column = tuple(shape), (batch, blocks, heads, 1), (batch, 1, heads, dim_v)
+    if found == (): return Scale((0, 0, 0), False, False)
+    if found == (batch, heads): return Scale((strides[0], 0, strides[1]), False, False)
+    if found == by_block: return Scale((strides[0], strides[1], strides[2]), blocks > 1, False)
+    if dim_v and found == by_column:
+        if strides[3] != 1: raise InvalidTensor(f"{name} has the strides {list(strides)} (elements); that of the last "
+                                                "dimension must be 1. Make it contiguous first.")
+        return Scale((strides[0], strides[1], strides[2]), False, True)
+    raise InvalidTensor(f"{name} has the shape {list(shape)}; it is [] for one scale, [batch, heads] {[batch, heads]}, "
+                        f"[batch, blocks of {SCALE_ROWS} rows, heads, 1] {list(by_block)}" +
+                        (f", or [batch, 1, heads, dim] {list(by_column)}" if dim_v else "") + ". Reshape it.")
+
+
+def check_scale_is_there(name: str, scale: Any, of: str, dtype: str) -> None:
+    """A scale is given where the type has 8 bits, and not elsewhere."""
+    if dtype in DTYPES_8_BIT and scale is None:
+        raise InvalidType(f"{name} is None and {of} is {dtype}; its numbers are multiplied by a scale. Give it, 1 "
+                          "where they stand for themselves.")
+    if dtype not in DTYPES_8_BIT and scale is not None:
+        raise InvalidType(f"{name} is given and {of} is {dtype}; only 8-bit types have scales. Leave it out.")
 
 
 def check_rank(name: str, shape: Shape, packed: bool) -> None:
@@ -155,8 +217,11 @@ class Call:
     FORWARD = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6)  # fh_tensors up to sink; later fields are "as before"
     WHOLE = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6 + "Pqqq" * 4 + "PP")
 
+    SCALED = struct.Struct(WHOLE.format + "Pqqq" * 3)
+
     def __init__(self, plan: Plan, strides: Sequence[Strides]):
-        """strides: of q, k, v, o, and for a backward problem of grad_o, grad_q, grad_k, grad_v."""
+        """strides: of q, k, v, o, for a backward problem of grad_o, grad_q, grad_k, grad_v, and where k and v are 8-bit
+        of scale_q, scale_k, scale_v."""
         self.plan, self.strides = plan, tuple(strides)
         self.workspace_bytes = plan.workspace_bytes
         self._run, self._handle = plan.library.calls.fh_plan_run, plan.handle
@@ -167,6 +232,17 @@ class Call:
         of_q, of_k, of_v, of_o = self.strides
         tensors = PACK_FORWARD(FORWARD_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
                                seqused_q, seqused_kv, sink)
+        status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
+        if status: raise error_of(status, self.plan.library.last_error())
+
+    def forward_8_bit(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int,
+                      seqused_q: int, seqused_kv: int, sink: int, scale_q: int, scale_k: int, scale_v: int,
+                      workspace: int | None = None, stream: int | None = None) -> None:
+        of_q, of_k, of_v, of_o, of_scale_q, of_scale_k, of_scale_v = self.strides
+        none = (0, 0, 0, 0)
+        tensors = self.SCALED.pack(self.SCALED.size, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q,
+                                   cu_seqlens_kv, seqused_q, seqused_kv, sink, *none * 4, 0, 0, scale_q, *of_scale_q,
+                                   scale_k, *of_scale_k, scale_v, *of_scale_v)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 

@@ -2,16 +2,18 @@
 """Attention on NumPy arrays, on this machine's CPU. No other framework is needed.
 
 Arrays read [batch, seq, heads, dim], or [total, heads, dim] with cu_seqlens_q and cu_seqlens_kv; float16, float32, or
-ml_dtypes' bfloat16. Any strides will do as long as columns lie side by side; nothing is copied but lse, grad_lse and
-sink where they are not contiguous, and lengths that are not int32.
+ml_dtypes' bfloat16, and with scales its float8_e4m3fn and float8_e5m2. Any strides will do as long as
+columns lie side by side; nothing is copied but lse, grad_lse and sink where they are not contiguous, lengths that are
+not int32, and scales that are not float32.
 """
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from froghopper._call import Call, Packed, Shape, Strides, Window, cached, describe, element_strides, plan_of
+from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Packed, Shape, Strides, Types, Window, cached,
+                              check_rank, check_scale_is_there, describe, element_strides, output_of, plan_of, scale_of)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 
 Array = NDArray[Any]
@@ -32,7 +34,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Lengths | None = ...,
               cu_seqlens_kv: Lengths | None = ..., seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ...,
               return_lse: Literal[False] = ..., out: Array | None = ..., align: str = ..., max_sms: int = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...) -> Array: ...
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
+              scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
+              out_dtype: DTypeLike | None = ...) -> Array: ...
 
 
 @overload
@@ -40,7 +44,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Lengths | None = ...,
               cu_seqlens_kv: Lengths | None = ..., seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ...,
               return_lse: Literal[True], out: Array | None = ..., align: str = ..., max_sms: int = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...) -> tuple[Array, Array]: ...
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
+              scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
+              out_dtype: DTypeLike | None = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -48,7 +54,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
               seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, return_lse: bool = False,
               out: Array | None = None, align: str = "bottom_right", max_sms: int = 0,
-              max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None) -> Array | tuple[Array, Array]:
+              max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, scale_q: ArrayLike | None = None,
+              scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None, dtype: str | None = None,
+              out_dtype: DTypeLike | None = None) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -64,6 +72,11 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     out            where the result goes, and what is returned then; shape of the result, type of q, memory of its own
     max_sms        threads it may use; 0 for all
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks
+    scale_*        8-bit q, k, v: what their numbers are multiplied by, float32: one number; [batch, heads]; [batch,
+                   blocks, heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim]
+    dtype          "float8_e4m3fn" or "float8_e5m2": what q, k and v hold where they are uint8, for want of ml_dtypes
+    out_dtype      beside 8-bit k and v: the type of o, float16, bfloat16 (the usual one beside 8-bit q) or float32;
+                   "bfloat16" without ml_dtypes gives its bits as uint16
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row that sees no key has o = 0 and
@@ -71,6 +84,14 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     that do not fit, NotImplementedError; `out` is unwritten then. docs/1-math.md has the mathematics and the bounds.
     """
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+    if dtype is not None or out_dtype is not None or scale_k is not None or is_8_bit(q) or is_8_bit(k):
+        found: Array | tuple[Array, Array] = attention_8_bit(
+            q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v}, dtype, out_dtype, lengths, sink, out,
+            return_lse, max_seqlen_q, max_seqlen_kv, causal=causal, window=window_key(window), softcap=softcap,
+            scale=scale, align=align, max_sms=max_sms)
+        return found
+    for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
+        if value is not None: check_scale_is_there(name, value, name[-1], q.dtype.name)
     arrays = {"q": q, "k": k, "v": v}
     if out is not None: arrays["out"] = out
     for name, array in arrays.items(): check_array(name, array, q)
@@ -91,6 +112,75 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     lse = np.empty(lse_shape(q), np.float32) if return_lse else None
     call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink))
     return o if lse is None else (o, lse)
+
+
+def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], dtype: str | None, out_dtype: Any,
+                    lengths: "HeldLengths", sink: Array | None, out: Array | None, return_lse: bool,
+                    max_seqlen_q: int | None, max_seqlen_kv: int | None, **options: Any) -> Any:
+    """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
+    names = {}
+    for name, array in {"q": q, "k": k, "v": v}.items():
+        check_array(name, array, array)
+        names[name] = type_name(name, array, dtype)
+    wanted = out_dtype if out_dtype is None or out_dtype == "bfloat16" else np.dtype(out_dtype).name
+    of_o = output_of(names["q"], names["k"], names["v"], wanted, list(DTYPES))
+    if names["k"] not in DTYPES_8_BIT:
+        raise InvalidType(f"k is {names['k']}; scales, dtype and out_dtype go with 8-bit k and v. Leave them out.")
+    packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
+    for name, array in (("q", q), ("k", k), ("v", v)): check_rank(name, array.shape, packed is not None)
+    batch, rows_q, rows_kv = packed or (q.shape[0], q.shape[1], k.shape[1])
+    held, lie = [], []
+    for (name, given), array, rows, dim in zip(scales.items(), (q, k, v), (rows_q, rows_kv, rows_kv),
+                                              (0, 0, v.shape[-1])):
+        check_scale_is_there(name, given, name[-1], names[name[-1]])
+        held.append(None if given is None else scale_array(name, given))
+        lie.append(scale_of(name, *layout_of(held[-1]), batch, rows, array.shape[-2], dim))
+    sink = dense("sink", sink, q.shape[-2:-1])
+    types = Types(names["k"], of_o, SCALE_ROWS if any(x.blocked for x in lie) else 0, lie[2].columns)
+    problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
+                       sink=sink is not None, types=types, **options)
+    shape = result_shape(q, v)
+    o = np.empty(shape, array_type(of_o)) if out is None else out
+    check_shape("out", o, shape)
+    if o.dtype != array_type(of_o): raise InvalidType(f"out is {o.dtype}; o is {of_o} here. Give that.")
+    check_writeable("out", o)
+    strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("out", o))]
+    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie)])
+    lse = np.empty(lse_shape(q), np.float32) if return_lse else None
+    call.forward_8_bit(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
+                       address(sink), *map(address, held))
+    return o if lse is None else (o, lse)
+
+
+def is_8_bit(array: Any) -> bool: return isinstance(array, np.ndarray) and array.dtype.name in DTYPES_8_BIT
+
+
+def type_name(name: str, array: Array, dtype: str | None) -> str:
+    """What the numbers are: uint8 holds those of dtype."""
+    if array.dtype != np.uint8: return array.dtype.name
+    if dtype not in DTYPES_8_BIT:
+        raise InvalidType(f"{name} is uint8 and dtype is {dtype!r}; it says which 8-bit numbers those are. Use "
+                          f"{' or '.join(map(repr, DTYPES_8_BIT))}.")
+    return dtype
+
+
+def array_type(name: str) -> Any:
+    """NumPy's type of o; without ml_dtypes bfloat16 is held as its bits."""
+    if name != "bfloat16": return np.dtype(name)
+    try: import ml_dtypes
+    except ImportError: return np.dtype(np.uint16)
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def scale_array(name: str, given: Any) -> Array:
+    array = np.asarray(given)
+    if array.dtype.kind not in "fiu": raise InvalidType(f"{name} is {array.dtype}; scales are float32. Convert it.")
+    return array.astype(np.float32, copy=False)
+
+
+def layout_of(array: Array | None) -> tuple[Shape, Strides]:
+    if array is None: return (), (0, 0, 0)
+    return array.shape, tuple(stride // array.itemsize for stride in array.strides)  # type: ignore[return-value]
 
 
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,

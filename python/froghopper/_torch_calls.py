@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from froghopper._call import (Call, Packed, Shape, Strides, cached, check_rank, check_shapes, describe,
+from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check_rank, check_shapes, describe,
                               element_strides, plan_of)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 
 LOOK = -1  # as max_seqlen: find the longest sequence. On the CPU alone
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 BYTES = 16  # where rows begin on a GPU, at multiples of that
 KEPT_BYTES = 256  # the forward pass takes 8: a counter of work items
@@ -59,6 +60,7 @@ class Ready(NamedTuple):
     copied: tuple[bool, ...]
     gpu: int
     workspace_bytes: int
+    o_dtype: torch.dtype | None = None  # where it is not that of q
 
 
 def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, cu_seqlens_q: Tensor | None,
@@ -208,15 +210,15 @@ def ready_backward(inputs: Inputs, o: Tensor, lse: Tensor, grad_o: Tensor, grad_
     return Ready(call, o_shape, lse_shape, copied if any(copied) else (), index, plan.workspace_bytes)
 
 
-def check(inputs: Inputs, options: Options) -> None:
+def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
     """Types, devices, shapes and lengths of everything that is read; for tensors without memory too."""
     q, k, v, sink, begins_q, begins_kv, used_q, used_kv = inputs
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_place(name, x, q)
-        if x.dtype != q.dtype:
+        if x.dtype != q.dtype and not of_8_bits:
             raise InvalidType(f"{name} is {name_of(x.dtype)} and q is {name_of(q.dtype)}; they have the same type. "
                               "Convert one.")
-    if q.dtype not in DTYPES:
+    if q.dtype not in DTYPES and not of_8_bits:
         raise InvalidType(f"q, k and v are {name_of(q.dtype)}; they can be {', '.join(DTYPES.values())}. Convert them.")
     for name, x in (("q", q), ("k", k), ("v", v)): check_rank(name, x.shape, begins_q is not None)
     check_shapes(q.shape, k.shape, v.shape)
@@ -241,11 +243,11 @@ def check(inputs: Inputs, options: Options) -> None:
                                  f"each. Give it {batch}.")
 
 
-def problem_of(inputs: Inputs, options: Options, backward: bool) -> Any:
+def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | None = None) -> Any:
     q, k, v, sink, begins_q, _, used_q, used_kv = inputs
     packed = None
     if begins_q is not None: packed = Packed(begins_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
-    return describe(q.shape, k.shape, v.shape, DTYPES[q.dtype], backward=backward, causal=options.causal,
+    return describe(q.shape, k.shape, v.shape, name_of(q.dtype), types=types, backward=backward, causal=options.causal,
                     window=(options.window_left, options.window_right), softcap=options.softcap,
                     scale=options.scale or None, align="top_left" if options.top_left else "bottom_right",
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,

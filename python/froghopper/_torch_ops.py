@@ -4,6 +4,7 @@ fake tensors), for autograd and under vmap.
 
     froghopper::forward        o and lse
     froghopper::forward_out    the same into a tensor that is there; without gradients
+    froghopper::forward_8_bit  o and lse of 8-bit k and v; without gradients
     froghopper::backward       gradients of q, k, v and sink; without gradients of its own
 
 They are made with torch.library.Library, whose calls cost the host less than those of torch.library.custom_op. All
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from froghopper import _torch_8_bit as scaled
 from froghopper import _torch_calls as calls
 from froghopper._errors import Unsupported
 
@@ -29,10 +31,13 @@ Library: Any = torch.library.Library  # has no types
 _library = Library("froghopper", "DEF")
 _library.define(f"forward({INPUTS.format('')}, {OPTIONS}, bool with_lse, bool with_grad) -> (Tensor, Tensor)")
 _library.define(f"forward_out(Tensor(a!) out, {INPUTS.format('')}, {OPTIONS}, bool with_lse) -> Tensor")
+_library.define(f"forward_8_bit({INPUTS.format('')}, Tensor? scale_q, Tensor? scale_k, Tensor? scale_v, {OPTIONS}, "
+                "ScalarType? out_dtype, bool with_lse) -> (Tensor, Tensor)")
 _library.define(f"backward(Tensor grad_o, Tensor? grad_lse, {INPUTS.format('Tensor o, Tensor lse, ')}, {OPTIONS}) -> "
                 "(Tensor, Tensor, Tensor, Tensor)")
 forward_op = torch.ops.froghopper.forward.default
 forward_out_op = torch.ops.froghopper.forward_out.default
+forward_8_bit_op = torch.ops.froghopper.forward_8_bit.default
 backward_op = torch.ops.froghopper.backward.default
 
 # Without these two of PyTorch's own an eager call is some microseconds slower, or not to be had under torch.func.
@@ -57,6 +62,11 @@ def forward_out(out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Ten
     return no_lse(q) if lse is None else lse
 
 
+def forward_8_bit(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    o, lse = scaled.forward(None, q, *rest)
+    return o, no_lse(q) if lse is None else lse
+
+
 def no_lse(q: Tensor) -> Tensor: return q.new_empty((0,), dtype=torch.float32)
 
 
@@ -70,6 +80,12 @@ def fake_forward_out(out: Tensor, *arguments: Any) -> Tensor:
     check_known(arguments)
     _, lse = calls.shapes_of(arguments[0].shape, arguments[2].shape)
     return out.new_empty(lse if arguments[-1] else (0,), dtype=torch.float32)
+
+
+def fake_forward_8_bit(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    o, lse = calls.shapes_of(q.shape, v.shape)
+    of_o = rest[-2] or (torch.bfloat16 if q.dtype in calls.FLOAT8 else q.dtype)
+    return q.new_empty(o, dtype=of_o), q.new_empty(lse if rest[-1] else (0,), dtype=torch.float32)
 
 
 def fake_backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
@@ -228,9 +244,11 @@ def check_tangents(tensors: dict[str, Tensor | None]) -> None:
 for _device in ("CPU", "CUDA"):
     _library.impl("forward", forward, _device)
     _library.impl("forward_out", forward_out, _device)
+    _library.impl("forward_8_bit", forward_8_bit, _device)
     _library.impl("backward", calls.backward, _device)
 torch.library.register_fake("froghopper::forward", fake_forward, lib=_library)
 torch.library.register_fake("froghopper::forward_out", fake_forward_out, lib=_library)
+torch.library.register_fake("froghopper::forward_8_bit", fake_forward_8_bit, lib=_library)
 torch.library.register_fake("froghopper::backward", fake_backward, lib=_library)
 torch.library.register_autograd("froghopper::forward", gradients, setup_context=keep, lib=_library)
 torch.library.register_autograd("froghopper::backward", second, lib=_library)

@@ -9,8 +9,12 @@ bottom-right; lse [batch, heads, seq], packed [heads, total], float32, natural l
 on the CPU, also in float32. q, k and v are copied where froghopper.torch says so, and where their last stride is not 1,
 as there.
 
-What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: fp8 and
-its descales, qv, attention_chunk, page_table, rotary embedding in flash_attn_with_kvcache, head dims above 256.
+What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv,
+attention_chunk, page_table, rotary embedding in flash_attn_with_kvcache, head dims above 256, and fp8 in
+flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or cu_seqlens_q.
+
+fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
+float32 and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here.
 
 What differs on purpose
   return_attn_probs   gives (out, lse) as there; a gradient of lse is used here and is dropped there
@@ -29,6 +33,7 @@ from torch import Tensor
 
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._spans import ends_of, merges, spans_of_keys, spans_of_queries
+from froghopper._torch_calls import FLOAT8
 from froghopper.torch import attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -36,12 +41,9 @@ Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata"]
 
-FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-DESCALE = "descales belong to fp8, which this library does not compute. Multiply q, k and v by them in bf16."
 ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
 REFUSED = {
     "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 256 in all.",
-    "q_descale": DESCALE, "k_descale": DESCALE, "v_descale": DESCALE,
     "attention_chunk": "chunks are not masked here. Use window_size, or pack every chunk as a sequence of its own.",
     "page_table": "pages are not read here. Gather them into a cache [batch, seq, heads, dim].",
     "rotary_cos": ROTARY, "rotary_sin": ROTARY, "rotary_seqlens": ROTARY,
@@ -63,12 +65,14 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
                    no bound
     softcap        scores become softcap tanh(score / softcap); 0 for none
     deterministic  gradients are bit-equal from run to run; the result always is
+    *_descale      fp8: [batch, heads_k] float32, what q, k and v are multiplied by; None for 1
 
     Returns out [batch, seq_q, heads, dim of v]; with return_attn_probs (out, lse [batch, heads, seq_q]). Rows that see
     no key are 0 and their lse is -inf. Raises TypeError, ValueError, NotImplementedError as the module says.
     """
-    refuse(q, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
+    refuse(qv=qv, attention_chunk=attention_chunk)
     options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin)
+    options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
     found: Result = attention(columns(q), columns(k), columns(v), **options)
     return found
@@ -92,8 +96,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     Returns out [total_q, heads, dim of v]; with return_attn_probs (out, lse [heads, total_q]). The other arguments are
     those of flash_attn_func.
     """
-    refuse(q, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
+    refuse(qv=qv, attention_chunk=attention_chunk)
     options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin)
+    options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
     found: Result = attention(columns(q), columns(k), columns(v), cu_seqlens_q=cu_seqlens_q,
                               cu_seqlens_kv=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k,
@@ -159,8 +164,12 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty):
     the last two are partial results of splits there, and here there are none.
     """
-    refuse(q, qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table,
-           q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk)
+    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table,
+           attention_chunk=attention_chunk)
+    scales = scales_of(q, k_cache, q_descale, k_descale, v_descale)
+    if scales and not (cache_batch_idx is cache_leftpad is cu_seqlens_q is None):
+        raise Unsupported(f"q is {q.dtype} and cache_batch_idx, cache_leftpad or cu_seqlens_q is given; scales are not "
+                          "put in the order of such a cache here. Give the cache in the order of the batch.")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4 or cache.stride(-1) != 1:
             raise InvalidTensor(f"{name} has the shape {list(cache.shape)} and the strides {list(cache.stride())}; it "
@@ -168,7 +177,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     used = lengths_of_cache(cache_seqlens, batch, k_cache)
     if cache_batch_idx is not None: check_distinct(cache_batch_idx)
-    options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin)
+    options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin) | scales
     with torch.no_grad():
         if k is not None or v is not None:
             if k is None or v is None or cache_seqlens is None:
@@ -225,14 +234,31 @@ def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
 
 
-def refuse(q: Tensor, **arguments: Any) -> None:
+def refuse(**arguments: Any) -> None:
     """NotImplementedError for what is given and cannot be computed."""
     for name, value in arguments.items():
         if value is None or (name == "attention_chunk" and value == 0): continue
         shown = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise Unsupported(f"{name} is {shown}; {REFUSED[name]}")
-    if isinstance(q, Tensor) and q.dtype in FLOAT8:
-        raise Unsupported(f"q is {q.dtype}; 8-bit types are not computed here. Convert q, k and v to bfloat16.")
+
+
+def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | None, k_descale: Tensor | None,
+              v_descale: Tensor | None) -> dict[str, Any]:
+    """FlashAttention-3's descales, [batch, heads_k] -> scales of froghopper.torch.attention; {} without fp8. That of
+    q is one number for all query heads of a key head."""
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    if not isinstance(q, Tensor) or q.dtype not in FLOAT8:
+        for name, value in descales.items():
+            if value is not None:
+                raise InvalidProblem(f"{name} is given and q is {getattr(q, 'dtype', q)}; descales belong to "
+                                     "fp8. Leave it out.")
+        return {}
+    one, made = None, {}
+    for name, value in descales.items():
+        if value is None: value = one = torch.ones((), device=q.device) if one is None else one
+        elif name == "q_descale" and value.ndim == 2: value = value.repeat_interleave(q.shape[-2] // k.shape[-2], 1)
+        made["scale_" + name[0]] = value
+    return made
 
 
 def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float,
@@ -289,6 +315,8 @@ def append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor,
         sequence = torch.searchsorted(cu_seqlens_k_new, at, right=True) - 1
         row = used[sequence] + at - cu_seqlens_k_new[sequence]
     if cache_batch_idx is not None: sequence = cache_batch_idx[sequence]
+    if k_cache.dtype in FLOAT8:  # PyTorch writes bytes by index, not these
+        k_cache, v_cache, k, v = (x.view(torch.uint8) for x in (k_cache, v_cache, k, v))
     k_cache[sequence, row], v_cache[sequence, row] = k, v
     return (used + added).to(torch.int32)
 

@@ -14,6 +14,8 @@ Copies: none where the columns of q, k, v and gradients lie side by side (the la
 begin at multiples of 16 bytes (other strides are multiples of 8 elements); else the tensor is copied, once in each pass
 that reads it. out is never copied.
 
+With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that has no gradients.
+
 There are no second derivatives, no forward-mode derivatives, no dropout and no masks but causal ones and windows.
 Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not. PyTorch 2.5 or newer.
 """
@@ -22,10 +24,11 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from froghopper import _torch_8_bit as scaled
 from froghopper import _torch_ops as ops
 from froghopper._call import Window, check_align, check_scale, check_window, flag, number, whole_number
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
-from froghopper._torch_calls import LOOK
+from froghopper._torch_calls import FLOAT8, LOOK
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
 
@@ -38,7 +41,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
-              max_sms: int = ...) -> Tensor: ...
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ...) -> Tensor: ...
 
 
 @overload
@@ -47,7 +51,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
-              max_sms: int = ...) -> tuple[Tensor, Tensor]: ...
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
@@ -55,8 +60,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
               seqused_kv: Tensor | None = None, align: str = "bottom_right", return_lse: bool = False,
-              deterministic: bool = False, out: Tensor | None = None,
-              max_sms: int = 0) -> Tensor | tuple[Tensor, Tensor]:
+              deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Tensor | None = None,
+              scale_k: Tensor | None = None, scale_v: Tensor | None = None,
+              out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -75,6 +81,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    always is
     out            where the result goes, and what is returned then; without gradients
     max_sms        SMs or threads it may use; 0 for all
+    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v beside q in float16 or bfloat16: what
+                   their numbers are multiplied by, float32: [] for one; [batch, heads]; [batch, blocks, heads, 1] for
+                   blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim]. No gradients
+    out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too. A row that sees no
@@ -104,8 +114,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     elif max_seqlen_q is not None or max_seqlen_kv is not None:
         raise InvalidProblem("max_seqlen_q or max_seqlen_kv is given without cu_seqlens; only packed sequences have a "
                              "longest one. Leave them out.")
+    of_8_bits = k.dtype in FLOAT8 or q.dtype in FLOAT8
+    if not of_8_bits and not (scale_q is scale_k is scale_v is None and out_dtype is None):
+        raise InvalidType(f"k is {k.dtype}; scale_q, scale_k, scale_v and out_dtype go with 8-bit k and v. Leave them "
+                          "out.")
     if (device := q.device.type) in DEVICES:
-        if torch.is_autocast_enabled(device): q, k, v = autocast(q, k, v)
+        if not of_8_bits and torch.is_autocast_enabled(device): q, k, v = autocast(q, k, v)
     elif device != "meta":
         raise Unsupported(f"q is on {q.device}; froghopper computes on the CPU and on NVIDIA Hopper GPUs. Use q.cpu() "
                           "or q.cuda().")
@@ -115,6 +129,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
 
     with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
         sink is not None and sink.requires_grad))
+    if of_8_bits:
+        if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
+            raise Unsupported(f"q, k, v, sink or out requires a gradient and k is {k.dtype}; gradients are computed of "
+                              "float16, bfloat16 and float32. Convert q, k and v, or call under torch.no_grad().")
+        for name, x in (("scale_q", scale_q), ("scale_k", scale_k), ("scale_v", scale_v), ("out", out)):
+            if x is not None: check_tensor(name, x)
+        rest: Any = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, scale_q, scale_k, scale_v,
+                     bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic,
+                     max_sms, out_dtype, return_lse)
+        found: Any = ops.forward_8_bit_op(*rest) if out is None else scaled.forward(out, *rest)
+        if out is not None: torch.autograd.graph.increment_version(out)
+        return (found[0], found[1]) if return_lse else found[0]
     if out is None:
         arguments = (
             q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, bound_q, bound_kv, causal, left, right,

@@ -38,11 +38,13 @@ def test_offsets_are_those_of_the_c_compiler(tmp_path):
 
 
 def test_packed_bytes_are_the_struct():
-    whole = _c.Tensors.from_buffer_copy(_call.Call.WHOLE.pack(*range(1, 42)))
-    assert ctypes.sizeof(_c.Tensors) == _call.Call.WHOLE.size
+    whole = _c.Tensors.from_buffer_copy(_call.Call.SCALED.pack(*range(1, 54)))
+    assert ctypes.sizeof(_c.Tensors) == _call.Call.SCALED.size
+    assert _c.Tensors.scale_q.offset == _call.Call.WHOLE.size
     assert _c.Tensors.grad_o.offset == _call.Call.FORWARD.size
     assert (whole.size, whole.q.data, whole.o.stride_head, whole.lse, whole.sink) == (1, 2, 17, 18, 23)
     assert (whole.grad_o.data, whole.grad_v.stride_head, whole.grad_lse, whole.grad_sink) == (24, 39, 40, 41)
+    assert (whole.scale_q.data, whole.scale_v.data, whole.scale_v.stride_head) == (42, 50, 53)
 
 
 def test_every_function_is_in_the_library():

@@ -301,9 +301,9 @@ def test_signature(name):
 ONE = torch.ones(1)
 REFUSED = {
     "qv": (NotImplementedError, dict(qv=ONE), "second query"),
-    "q_descale": (NotImplementedError, dict(q_descale=ONE), "fp8"),
-    "k_descale": (NotImplementedError, dict(k_descale=ONE), "fp8"),
-    "v_descale": (NotImplementedError, dict(v_descale=ONE), "fp8"),
+    "q_descale": (ValueError, dict(q_descale=ONE), "q_descale is given.*fp8"),
+    "k_descale": (ValueError, dict(k_descale=ONE), "k_descale is given.*fp8"),
+    "v_descale": (ValueError, dict(v_descale=ONE), "v_descale is given.*fp8"),
     "attention_chunk": (NotImplementedError, dict(attention_chunk=64), "attention_chunk is 64.*window_size"),
     "window_size": (TypeError, dict(window_size=(1, 2, 3)), r"window_size is \(1, 2, 3\)"),
     "nothing_for_hints": (None, dict(sm_margin=8, num_splits=7, pack_gqa=True), ""),
@@ -354,8 +354,9 @@ def test_refused_with_kvcache(name):
 
 def test_refused_types():
     q = some(1, 8, 2, 64)
-    for float8 in fa.FLOAT8:
-        with pytest.raises(NotImplementedError, match="8-bit"): fa.flash_attn_func(*[q.to(float8)] * 3)
+    for float8 in fa.FLOAT8:  # R10
+        with pytest.raises(NotImplementedError, match="gradients are computed of float16"):
+            fa.flash_attn_func(*[q.to(float8).requires_grad_()] * 3)
     with pytest.raises(ValueError, match="num_heads_q"): fa.flash_attn_qkvpacked_func(some(1, 8, 6, 64))
     with pytest.raises(ValueError, match="the third is 3"): fa.flash_attn_qkvpacked_func(some(1, 8, 2, 2, 64))
     with pytest.raises(TypeError, match="out_partial is torch.bfloat16"):

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""8-bit q, k and v, of NumPy and of PyTorch: on the CPU the result is bit for bit that of float32 arrays that hold what
+the stored numbers stand for; FlashAttention-3's descales; what is refused."""
+import numpy as np
+import pytest
+
+import froghopper
+
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="arrays of 8-bit numbers need ml_dtypes, which is not installed")
+
+TYPES = ["float8_e4m3fn", "float8_e5m2"]
+BATCH, ROWS, KEYS, HEADS, HEADS_KV, DIM = 2, 200, 300, 4, 2, 64
+SHAPES = {"q": (BATCH, ROWS, HEADS, DIM), "k": (BATCH, KEYS, HEADS_KV, DIM), "v": (BATCH, KEYS, HEADS_KV, DIM)}
+
+
+def drawn(seed, shape, dtype="float32"):
+    return np.random.default_rng(seed).standard_normal(shape).astype(getattr(ml_dtypes, dtype, dtype))
+
+
+def stored(dtype): return [drawn(seed, shape, dtype) for seed, shape in enumerate(SHAPES.values())]
+
+
+def scales(kind, seed=9):
+    """(the arguments, what each of the numbers of q, k and v is multiplied by)"""
+    made, wide = {}, []
+    for at, (name, (batch, rows, heads, dim)) in enumerate(SHAPES.items()):
+        shape = {"one": (), "heads": (batch, heads), "blocks": (batch, -(-rows // 128), heads, 1)}[kind.split()[0]]
+        if name == "v" and kind.endswith("columns"): shape = (batch, 1, heads, dim)
+        scale = np.exp2(np.random.default_rng(seed + at).uniform(-1, 1, shape)).astype(np.float32)
+        made["scale_" + name] = scale
+        if scale.ndim == 2: scale = scale[:, None, :, None]
+        if scale.ndim == 4 and scale.shape[1] > 1: scale = np.repeat(scale, 128, 1)[:, :rows]
+        wide.append(np.broadcast_to(scale, (batch, rows, heads, dim)))
+    return made, wide
+
+
+KINDS = ["one", "heads", "blocks", "one columns", "blocks columns"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_numpy_computes_what_the_numbers_stand_for(dtype, kind):
+    given, factors = scales(kind)
+    arrays = stored(dtype)
+    wanted, wanted_lse = froghopper.attention(*(x.astype(np.float32) * f for x, f in zip(arrays, factors)), causal=True,
+                                              return_lse=True)
+    o, lse = froghopper.attention(*arrays, causal=True, return_lse=True, out_dtype=np.float32, **given)
+    np.testing.assert_array_equal(o, wanted)
+    np.testing.assert_array_equal(lse, wanted_lse)
+    bits = froghopper.attention(*(x.view(np.uint8) for x in arrays), causal=True, dtype=dtype, **given)
+    assert bits.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(bits, wanted.astype(ml_dtypes.bfloat16))
+
+
+def test_numpy_takes_16_bit_q_and_out():
+    given, factors = scales("blocks")
+    del given["scale_q"]
+    q, k, v = drawn(0, SHAPES["q"], "float16"), *stored("float8_e4m3fn")[1:]
+    out = np.empty(SHAPES["q"], np.float16)
+    assert froghopper.attention(q, k, v, out=out, **given) is out
+    wide = [x.astype(np.float32) * f for x, f in zip((k, v), factors[1:])]
+    wanted = froghopper.attention(q.astype(np.float32), *wide)
+    np.testing.assert_array_equal(out, wanted.astype(np.float16))
+
+
+def test_numpy_counts_blocks_in_each_packed_sequence():
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in stored("float8_e4m3fn"))
+    ends = np.array([0, 150, 400], np.int32)
+    scale_k = np.array([1, 2, 4, 0.5, 0.25, 1], np.float32).reshape(2, 3, 1, 1).repeat(2, 2)
+    factor = np.concatenate([np.repeat(scale_k[b, :, 0, 0], 128)[:n] for b, n in enumerate((250, 350))])
+    lengths = dict(cu_seqlens_q=ends, cu_seqlens_kv=[0, 250, 600])
+    o = froghopper.attention(q, k, v, scale_q=1, scale_k=scale_k, scale_v=1, out_dtype="float32", **lengths)
+    wide = [x.astype(np.float32) for x in (q, k, v)]
+    np.testing.assert_array_equal(o, froghopper.attention(wide[0], wide[1] * factor[:, None, None], wide[2], **lengths))
+
+
+ONES = dict(scale_q=1, scale_k=1, scale_v=1)
+REFUSED = {
+    "no_scales": (TypeError, {}, "scale_q is None and q is float8_e4m3fn"),
+    "no_scale_of_v": (TypeError, dict(scale_q=1, scale_k=1), "scale_v is None"),
+    "shape": (ValueError, ONES | dict(scale_k=np.ones((2, 4), np.float32)), r"scale_k has the shape \[2, 4\]"),
+    "columns_of_k": (ValueError, ONES | dict(scale_k=np.ones((2, 1, 2, 64), np.float32)), "scale_k has the shape"),
+    "zero": (ValueError, ONES | dict(scale_k=0), r"scale_k\[0, 0, 0, 0\] is 0; a scale is positive"),
+    "nan": (ValueError, ONES | dict(scale_v=np.nan), r"scale_v\[0, 0, 0, 0\] is nan"),
+    "complex": (TypeError, ONES | dict(scale_q=1j), "scale_q is complex128"),
+    "out_dtype": (TypeError, ONES | dict(out_dtype="int8"), "out_dtype is int8"),
+    "out": (TypeError, ONES | dict(out=np.empty(SHAPES["q"], np.float16)), "out is float16; o is bfloat16"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_numpy_refuses(name):
+    error, arguments, words = REFUSED[name]
+    with pytest.raises(error, match=words): froghopper.attention(*stored("float8_e4m3fn"), **arguments)
+
+
+def test_numpy_refuses_types():
+    wide, narrow = stored("float32"), stored("float8_e4m3fn")
+    for arrays, arguments, words in (
+            (wide, dict(scale_k=1), "k is float32"), (wide, dict(scale_q=1), "scale_q is given and q is float32"),
+            ([wide[0], *narrow[1:]], ONES, "q is float32 and k is float8_e4m3fn"),
+            ([*narrow[:2], stored("float8_e5m2")[2]], ONES, "v is float8_e5m2 and k is float8_e4m3fn"),
+            ([x.view(np.uint8) for x in narrow], ONES, "q is uint8 and dtype is None"),
+            ([narrow[0].astype(np.float16), *narrow[1:]], ONES, "scale_q is given and q is float16")):
+        with pytest.raises(TypeError, match=words): froghopper.attention(*arrays, **arguments)
+    with pytest.raises(ValueError, match="head dims of 8-bit types are multiples of 16"):
+        froghopper.attention(*(x[..., :24] for x in narrow), **ONES)
+
+
+def tensors(dtype):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return [torch.from_numpy(x.view(np.uint8)).view(getattr(torch, dtype)) for x in stored(dtype)]
+
+
+def in_torch(given):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return {name: torch.from_numpy(np.asarray(scale)) for name, scale in given.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_torch_computes_what_the_numbers_stand_for(dtype, kind):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from froghopper.torch import attention
+    given, factors = scales(kind)
+    given, qkv = in_torch(given), tensors(dtype)
+    wide = [x.float() * torch.from_numpy(f.copy()) for x, f in zip(qkv, factors)]
+    wanted, wanted_lse = attention(*wide, causal=True, return_lse=True)
+    o, lse = attention(*qkv, causal=True, return_lse=True, out_dtype=torch.float32, **given)
+    assert torch.equal(o, wanted) and torch.equal(lse, wanted_lse)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(attention(*qkv, causal=True, **given), wanted.bfloat16())
+    out = torch.empty_like(wanted, dtype=torch.float16)
+    assert attention(*qkv, causal=True, out=out, out_dtype=torch.float16, **given) is out
+    assert torch.equal(out, wanted.half())
+    moved = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in qkv]
+    assert torch.equal(attention(*moved, causal=True, out_dtype=torch.float32, **given), wanted)
+    strided = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in qkv]  # copied
+    assert torch.equal(attention(*strided, causal=True, out_dtype=torch.float32, **given), wanted)
+
+
+def test_torch_compiles():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from froghopper.torch import attention
+    given, qkv = in_torch(scales("blocks")[0]), tensors("float8_e4m3fn")
+    compiled = torch.compile(lambda *x: attention(*x, **given), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*qkv), attention(*qkv, **given))
+    torch.library.opcheck(torch.ops.froghopper.forward_8_bit.default, (
+        *qkv, None, None, None, None, None, *given.values(), -1, -1, True, -1, -1, 0.0, 0.0, False, False, 0, None,
+        True), test_utils="test_faketensor")  # test_schema would multiply these numbers, which PyTorch does not
+
+
+def test_torch_refuses():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from froghopper.torch import attention
+    q, k, v = tensors("float8_e4m3fn")
+    given = in_torch(scales("one")[0])
+    for error, arrays, arguments, words in (
+            (TypeError, (q, k, v), {}, "scale_q is None and q is float8_e4m3fn"),
+            (TypeError, (q.float(), k.float(), v.float()), given, "k is torch.float32; scale_q"),
+            (TypeError, (q.half(), k, v), given, "scale_q is given and q is float16"),
+            (TypeError, (q, k, v), given | dict(scale_k=given["scale_k"].double()), "scale_k is float64"),
+            (ValueError, (q, k, v), given | dict(scale_v=torch.ones(2, 3, 2, 2)), "scale_v has the shape"),
+            (ValueError, (q, k, v), given | dict(scale_v=torch.tensor(-1.0)), "scale_v.*is -1"),
+            (NotImplementedError, (q, k, v.clone().requires_grad_()), given, "gradients are computed of float16")):
+        with pytest.raises(error, match=words): attention(*arrays, **arguments)
+    with torch.no_grad(): attention(q, k, v.clone().requires_grad_(), **given)
+
+
+def test_flash_attention_3_descales():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from froghopper import flash_attn_interface as fa
+    q, k, v = tensors("float8_e4m3fn")
+    descales = [torch.from_numpy(np.abs(drawn(20 + at, (BATCH, HEADS_KV))) + 0.5) for at in range(3)]
+    wide = [x.float() * (d if x is not q else d.repeat_interleave(2, 1))[:, None, :, None]
+            for x, d in zip((q, k, v), descales)]
+    named = dict(zip(("q_descale", "k_descale", "v_descale"), descales))
+    wanted, wanted_lse = fa.flash_attn_func(*wide, causal=True, return_attn_probs=True)
+    out, lse = fa.flash_attn_func(q, k, v, causal=True, return_attn_probs=True, **named)
+    assert torch.equal(out, wanted.bfloat16()) and torch.equal(lse, wanted_lse)
+    assert torch.equal(fa.flash_attn_func(q, k, v), fa.flash_attn_func(q.float(), k.float(), v.float()).bfloat16())
+    ends = [torch.arange(BATCH + 1, dtype=torch.int32) * rows for rows in (ROWS, KEYS)]
+    packed = fa.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), *ends, ROWS, KEYS, causal=True, **named)
+    assert torch.equal(packed, out.flatten(0, 1))
+    caches = [torch.zeros(BATCH, KEYS + 20, HEADS_KV, DIM, dtype=torch.uint8).view(k.dtype) for _ in range(2)]
+    for cache, x in zip(caches, (k, v)): cache.view(torch.uint8)[:, :290] = x.view(torch.uint8)[:, :290]
+    cached = fa.flash_attn_with_kvcache(q, *caches, k[:, 290:], v[:, 290:], cache_seqlens=290, causal=True, **named)
+    assert torch.equal(cached, out)
+    with pytest.raises(NotImplementedError, match="cache_leftpad"):
+        fa.flash_attn_with_kvcache(q, *caches, cache_leftpad=torch.zeros(2, dtype=torch.int32), **named)
+    with pytest.raises(ValueError, match="q_descale is given and q is torch.float32"):
+        fa.flash_attn_func(*wide, q_descale=descales[0])
