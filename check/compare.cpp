@@ -68,6 +68,7 @@
 #include <cmath>
 #include <limits>
 
+#include "check/quantised.hpp"
 #include "src/base/storage.hpp"
 #include "src/base/text.hpp"
 
@@ -272,6 +273,7 @@ double largest_lse(const Reference& reference) {
 void compare(const Problem& p, const Reference& reference, const Found& found, Outcome& out) {
   out.measures.clear();
   out.why.clear();
+  if (p.quantises()) return compare_quantised(p, reference, found, out);
   const double largest = largest_lse(reference);
   for (size_t i = 0; i < reference.size(); ++i) {
     const Expected& expected = reference[i];

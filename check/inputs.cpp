@@ -149,7 +149,7 @@ void fill(const Case& c, const Views& views, const View& x, RowsOf rows_of, uint
 template <class Value>
 void fill_scaled(const Case& c, const Views& views, const View& x, const View& scales, RowsOf rows_of,
                  uint64_t stream, Value value) {
-  if (!scales.data) return fill(c, views, x, rows_of, stream, value);
+  if (size_of(x.element) > 1) return fill(c, views, x, rows_of, stream, value);
   const float largest = x.element == Element::e4m3 ? 448 : 57344;
   const auto scale_of = [&](int64_t sequence, int64_t row, int64_t head, int64_t column) -> float& {
     const int64_t rows = c.problem.scale_rows;

@@ -7,13 +7,12 @@
 #include "check/compare.hpp"
 #include "check/data.hpp"
 #include "check/groups.hpp"
+#include "check/quantised.hpp"
 #include "src/base/text.hpp"
 #include "src/oracle/oracle.hpp"
 #include "src/problem/mask.hpp"
 
 namespace froghopper::check {
-
-namespace {
 
 std::vector<RowId> rows_of(const Shape& shape) {
   std::vector<RowId> rows;
@@ -23,6 +22,8 @@ std::vector<RowId> rows_of(const Shape& shape) {
       for (int64_t head = 0; head < shape.heads; ++head) rows.push_back({b, row, head});
   return rows;
 }
+
+namespace {
 
 // The oracle's answers are dense and in the order of rows, as the reference is.
 Reference all_rows(const Problem& p, const Views& views) {
@@ -226,6 +227,7 @@ Result<void> can_be_judged(const Case& c, const Views& views) {
 
 Reference make_reference(const Case& c, const Views& views) {
   const Problem& p = c.problem;
+  if (p.quantises()) return quantised_rows(p, views);
   if (p.backward()) return c.sample_rows ? gradients_of_groups(p, views) : all_gradients(p, views);
   return c.sample_rows ? some_rows(p, views) : all_rows(p, views);
 }

@@ -6,7 +6,8 @@
 // everybody's tables count its five products. On the causal diagonal a pair counts half, so a square causal problem
 // counts exactly half of the full one, as usual; a window counts the pairs it shows. Bytes are those of q, k, v, o and
 // lse, each moved once: rows of the tensors, used or not; not scales, which are few. A backward problem moves grad_o,
-// grad_q, grad_k and grad_v too, and with accumulate the last three both ways.
+// grad_q, grad_k and grad_v too, and with accumulate the last three both ways. To quantise has no FLOPs; its bytes are
+// those of q, k and v, read and written.
 #pragma once
 #include "src/problem/mask.hpp"
 #include "src/problem/tensors.hpp"
@@ -29,7 +30,8 @@ inline double visible_pairs(const Problem& p, int64_t rows_q, int64_t rows_kv) {
 
 // lengths: host memory, read where sequences have lengths of their own.
 inline double flops(const Problem& p, const Views& lengths) {
-  if (p.batch == 0 || p.rows_q() == 0) return 0;  // no row needs memory then, so seq or batch may be beyond counting
+  if (p.batch == 0 || p.rows_q() == 0 || p.quantises())
+    return 0;  // no row needs memory then, so seq or batch may be beyond counting
   double pairs = 0;
   if (p.varlen || p.seqused) {
     for (int64_t b = 0; b < p.batch; ++b)
@@ -43,6 +45,7 @@ inline double flops(const Problem& p, const Views& lengths) {
 inline double bytes_moved(const Problem& p) {
   const double columns = double(p.dim_qk + p.dim_v), element = size_of(p.dtype);
   const double rows_q = double(p.rows_q()) * double(p.heads_q), rows_kv = double(p.rows_kv()) * double(p.heads_kv);
+  if (p.quantises()) return (element + size_of(p.dtype_kv)) * (double(p.dim_qk) * rows_q + columns * rows_kv);
   const double row_q = element * double(p.dim_qk) + size_of(p.dtype_o) * double(p.dim_v) + sizeof(float);
   const double forward = row_q * rows_q + size_of(p.dtype_kv) * columns * rows_kv;
   if (p.op != FH_BACKWARD) return forward;

@@ -168,7 +168,8 @@ struct BadProblem {
 const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.size = 0; },
      "fh_problem.size is 0; it must hold sizeof(fh_problem). Start from fh_problem_init()."},
-    {[](fh_problem& p) { set_raw(p.op, 0); }, "op is 0, which names no operation. Use FH_FORWARD or FH_BACKWARD."},
+    {[](fh_problem& p) { set_raw(p.op, 0); },
+     "op is 0, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE."},
     {[](fh_problem& p) { set_raw(p.dtype, 0); },
      "dtype is 0, which names no type. Use FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2."},
     {[](fh_problem& p) { set_raw(p.align, 2); },
@@ -290,12 +291,14 @@ struct BadLine {
 };
 
 constexpr char grammar[] =
-    "A line is: fwd|bwd DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] "
-    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [det] [acc] [smsN].";
+    "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
+    "[seqused] "
+    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [rotate [seedN]] [det] [acc] "
+    "[smsN].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
-    {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd or bwd."},
+    {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd, bwd or quantise."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 acc",
      "accumulate is 1 and op is FH_FORWARD; only gradients are added to what is there. Set op to FH_BACKWARD, or "
      "accumulate to 0."},
@@ -371,7 +374,7 @@ TEST(problem, a_struct_from_a_newer_header_may_not_ask_for_more) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(
       refused.failure().text,
-      "fh_problem has a field at byte 184 that this version of froghopper does not know; it must be zero. Leave "
+      "fh_problem has a field at byte 192 that this version of froghopper does not know; it must be zero. Leave "
       "it zero or use the library of your header.");
 }
 

@@ -26,7 +26,8 @@ CODE_IN_COMMENT = re.compile(r"^\s*// ?[\w.>*&:<\[\]-]+\s*(=[^=]|\(.*\)).*;\s*$"
 WITH_ROLES, OF_LIKE_THREADS = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared"), ("Work", "Shared")
 CASTS = {re.compile(r"device/fwd/forward\w*\.cuh"): WITH_ROLES,
          re.compile(r"device/bwd/(backward|wide)\w*\.cuh"): WITH_ROLES,
-         re.compile(r"device/bwd/(delta|grad_q)\.cuh"): OF_LIKE_THREADS}
+         re.compile(r"device/bwd/(delta|grad_q)\.cuh"): OF_LIKE_THREADS,
+         re.compile(r"device/quantise/quantise\.cuh"): WITH_ROLES}
 
 
 def is_code(path, source):

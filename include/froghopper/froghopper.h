@@ -30,6 +30,10 @@
  *       same description. It writes every row of grad_q, grad_k and grad_v that the shapes name: 0 for rows that see no
  *       key, keys that no row sees, and rows of no sequence. With accumulate it adds to what is there instead. Nothing
  *       else is written; what is written shares no memory with what is read.
+ *   (9) A quantise problem (FH_QUANTISE) reads q, k and v and writes quantised_q, quantised_k and quantised_v, in 8
+ *       bits, with scale_q, scale_k and scale_v, as a forward problem of that type takes them. Each of the three may be
+ *       left out, with its copy and its scales. Rows of no sequence are not written; every scale that the shapes name
+ *       is: 1 for blocks without rows. Entries are finite.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
@@ -60,7 +64,7 @@ typedef enum fh_status {
   FH_INTERNAL = 7         /* out of host memory or threads, or a bug in the library */
 } fh_status;
 
-typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2 } fh_op;
+typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2, FH_QUANTISE = 3 } fh_op;
 
 /* f32: CPU only. e4m3 (largest number 448, no infinity) and e5m2 (57344): one byte a number, which a scale goes with;
  * forward only. */
@@ -121,12 +125,47 @@ typedef struct fh_problem {
   int64_t scale_rows; /* rows of a sequence that share a scale, counted from its first row: 128; 0: all of them */
   int32_t scale_v_columns; /* nonzero: v has a scale for each column instead, over all rows of a sequence */
   int32_t reserved2;       /* 0 */
+
+  /* Quantise only. There dtype is of q, k and v, which are read, and dtype_kv the 8-bit type of what is written. */
+  int32_t rotate; /* nonzero: q and k are multiplied by an orthogonal matrix first, a Hadamard matrix with random
+                           signs, so that q k^T stays as it is and outliers are spread over their row */
+  uint32_t rotate_seed; /* of the signs; q and k of one attention need the same */
 } fh_problem;
 
 /* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
 static inline fh_problem fh_problem_init(void) {
-  fh_problem p = {sizeof(fh_problem), FH_FORWARD, FH_BF16, 0, 0, 0, 0, 0, 0, 0, 0,        0,        0, 0, 0,
-                  FH_BOTTOM_RIGHT,    FH_ALL,     FH_ALL,  0, 0, 0, 0, 0, 0, 0, FH_USUAL, FH_USUAL, 0, 0, 0};
+  fh_problem p = {sizeof(fh_problem),
+                  FH_FORWARD,
+                  FH_BF16,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  FH_BOTTOM_RIGHT,
+                  FH_ALL,
+                  FH_ALL,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  FH_USUAL,
+                  FH_USUAL,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0};
   return p;
 }
 
@@ -158,14 +197,17 @@ typedef struct fh_tensors {
   const float* grad_lse;            /* shape of lse. Read; NULL: lse has no gradient. */
   float* grad_sink;                 /* sink: [heads_q]. Written; accumulate: added to. */
 
-  /* 8-bit types only, else NULL: f32, what the numbers of q, k and v are multiplied by. Read; positive and finite,
-   * which the CPU checks and a GPU plan cannot. `batch` counts sequences, also with varlen, and stride_batch is used
-   * there too. blocks: ceil(seq / scale_rows), or 1 where scale_rows is 0; stride_seq steps over them. A stride of 0
-   * says that all share a scale: one for the tensor has three of them. Blocks past a sequence's last row that counts
-   * are not read. */
+  /* 8-bit types only, else NULL: f32, what the numbers of q, k and v are multiplied by. Read, by a quantise problem
+   * written; positive and finite, which the CPU checks and a GPU plan cannot. `batch` counts sequences, also with
+   * varlen, and stride_batch is used there too. blocks: ceil(seq / scale_rows), or 1 where scale_rows is 0; stride_seq
+   * steps over them. A stride of 0 says that all share a scale: one for the tensor has three of them. Blocks past a
+   * sequence's last row that counts are not read. */
   fh_tensor scale_q; /* [batch, blocks of seq_q, heads_q, 1] */
   fh_tensor scale_k; /* [batch, blocks of seq_kv, heads_kv, 1] */
   fh_tensor scale_v; /* [batch, blocks of seq_kv, heads_kv, 1]; scale_v_columns: [batch, 1, heads_kv, dim_v] */
+
+  /* Quantise only, else NULL: shapes of q, k and v, in dtype_kv. Written. */
+  fh_tensor quantised_q, quantised_k, quantised_v;
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
@@ -187,6 +229,9 @@ static inline fh_tensors fh_tensors_init(void) {
                   none,
                   NULL,
                   NULL,
+                  none,
+                  none,
+                  none,
                   none,
                   none,
                   none};

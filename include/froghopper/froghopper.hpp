@@ -34,7 +34,7 @@ inline void must(fh_status status) {
   if (status != FH_OK) throw Error(status, fh_last_error());
 }
 
-enum class Op { forward = FH_FORWARD, backward = FH_BACKWARD };
+enum class Op { forward = FH_FORWARD, backward = FH_BACKWARD, quantise = FH_QUANTISE };
 enum class Dtype { usual = FH_USUAL, f16 = FH_F16, bf16 = FH_BF16, f32 = FH_F32, e4m3 = FH_E4M3, e5m2 = FH_E5M2 };
 enum class Align { bottom_right = FH_BOTTOM_RIGHT, top_left = FH_TOP_LEFT };
 inline constexpr int64_t all = FH_ALL;  // a window without a bound on that side
@@ -64,6 +64,8 @@ struct Problem {
   Dtype dtype_o = Dtype::usual;   // that of q, or bf16 where that is an 8-bit type
   int64_t scale_rows = 0;         // 8-bit types: 128; 0: all rows of a sequence share a scale
   bool scale_v_columns = false;
+  bool rotate = false;  // of a quantise problem: q and k
+  uint32_t rotate_seed = 0;
 
   bool operator==(const Problem&) const = default;
 };
@@ -82,6 +84,7 @@ inline fh_problem to_c(const Problem& problem) {
   p.accumulate = problem.accumulate;
   p.dtype_kv = static_cast<fh_dtype>(problem.dtype_kv), p.dtype_o = static_cast<fh_dtype>(problem.dtype_o);
   p.scale_rows = problem.scale_rows, p.scale_v_columns = problem.scale_v_columns;
+  p.rotate = problem.rotate, p.rotate_seed = problem.rotate_seed;
   return p;
 }
 
@@ -112,7 +115,9 @@ inline Problem to_cpp(const fh_problem& p) {
           .dtype_kv = static_cast<Dtype>(p.dtype_kv),
           .dtype_o = static_cast<Dtype>(p.dtype_o),
           .scale_rows = p.scale_rows,
-          .scale_v_columns = p.scale_v_columns != 0};
+          .scale_v_columns = p.scale_v_columns != 0,
+          .rotate = p.rotate != 0,
+          .rotate_seed = p.rotate_seed};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
@@ -151,7 +156,8 @@ struct Tensors {
   Tensor grad_o{}, grad_q{}, grad_k{}, grad_v{};  // a backward problem's, as the rest
   const float* grad_lse = nullptr;
   float* grad_sink = nullptr;
-  Tensor scale_q{}, scale_k{}, scale_v{};  // of 8-bit types
+  Tensor scale_q{}, scale_k{}, scale_v{};              // of 8-bit types
+  Tensor quantised_q{}, quantised_k{}, quantised_v{};  // a quantise problem's
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

@@ -26,6 +26,7 @@ class Status(enum.IntEnum):
 class Op(enum.IntEnum):
     FORWARD = 1
     BACKWARD = 2
+    QUANTISE = 3
 
 
 class Dtype(enum.IntEnum):
@@ -73,6 +74,8 @@ class Problem(ctypes.Structure):
     scale_rows: int
     scale_v_columns: int
     reserved2: int
+    rotate: int
+    rotate_seed: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
@@ -104,6 +107,8 @@ class Problem(ctypes.Structure):
         ("scale_rows", ctypes.c_int64),
         ("scale_v_columns", ctypes.c_int32),
         ("reserved2", ctypes.c_int32),
+        ("rotate", ctypes.c_int32),
+        ("rotate_seed", ctypes.c_uint32),
     ]
 
 
@@ -141,6 +146,9 @@ class Tensors(ctypes.Structure):
     scale_q: Tensor
     scale_k: Tensor
     scale_v: Tensor
+    quantised_q: Tensor
+    quantised_k: Tensor
+    quantised_v: Tensor
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -162,6 +170,9 @@ class Tensors(ctypes.Structure):
         ("scale_q", Tensor),
         ("scale_k", Tensor),
         ("scale_v", Tensor),
+        ("quantised_q", Tensor),
+        ("quantised_k", Tensor),
+        ("quantised_v", Tensor),
     ]
 
 

@@ -58,6 +58,17 @@ std::string step_lines(const GradQStep& step) {
   return text("\n  rows       grad_q of {} query rows a CTA, from its sums in the workspace", step.variant.tile_q);
 }
 
+std::string step_lines(const QuantiseStep& step) {
+  const char* what = "";
+  switch (step.scaling) {
+    case Scaling::own: what = "each with a scale of its own"; break;
+    case Scaling::look: what = "looked at for their largest number"; break;
+    case Scaling::shared: what = "with the scale of their sequence and head"; break;
+  }
+  return text("\n  tiles      {} rows x {} columns, {}; {} of them on their way", quantise_rows, step.variant.dim,
+              what, quantise_stages(step.variant));
+}
+
 std::string launch_lines(const Launch& launch) {
   const KernelSpec& kernel = launch.kernel;
   std::string lines =

@@ -26,7 +26,7 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
   auto views = bind(plan.problem(), tensors);  // pointers, strides, what the options demand
   if (!views) return views.failure();
   // o and lse have no rows: all of them are written. Gradients of keys that nobody sees are written too.
-  if (!plan.problem().backward() && plan.problem().rows_q() == 0) return {};
+  if (plan.problem().op == FH_FORWARD && plan.problem().rows_q() == 0) return {};
 
   if (const Plan* gpu = plan.gpu()) return run_on_gpu(*gpu, *views, workspace, workspace_bytes, stream);
   return run_on_cpu(plan, *views);

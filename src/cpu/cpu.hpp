@@ -28,8 +28,9 @@ Result<Plan> plan(const Problem&);
 // their own it takes 16 bytes a sequence besides the scratch. Gradients take more, see backward.cpp.
 Result<void> run(const Plan&, const Views&);
 
-// Its two halves, with lengths and scales that have been checked.
+// Its parts, with lengths and scales that have been checked.
 Result<void> run_forward(const Plan&, const Views&);   // forward.cpp
 Result<void> run_backward(const Plan&, const Views&);  // backward.cpp
+Result<void> run_quantise(const Plan&, const Views&);  // quantise.cpp
 
 }  // namespace froghopper::cpu

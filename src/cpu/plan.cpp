@@ -7,6 +7,7 @@
 #include "src/base/text.hpp"
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/gradient_work.hpp"
+#include "src/cpu/quantise_work.hpp"
 #include "src/cpu/work.hpp"
 
 namespace froghopper::cpu {
@@ -17,7 +18,10 @@ namespace {
 constexpr double worth_a_thread = 1e6;
 
 int64_t threads_for(const Problem& p) {
-  const double work = static_cast<double>(p.rows_q()) * p.heads_q * p.seq_kv * (p.dim_qk + p.dim_v);
+  // To quantise a number takes the time of about 8 multiply-adds.
+  const double work = p.quantises() ? 8.0 * (static_cast<double>(p.rows_q()) * p.heads_q * p.dim_qk +
+                                             static_cast<double>(p.rows_kv()) * p.heads_kv * (p.dim_qk + p.dim_v))
+                                    : static_cast<double>(p.rows_q()) * p.heads_q * p.seq_kv * (p.dim_qk + p.dim_v);
   const int64_t allowed = p.max_sms == 0 ? cores() : std::min(p.max_sms, cores());
   return std::clamp<int64_t>(static_cast<int64_t>(std::min(work / worth_a_thread, 1e6)), 1, allowed);
 }
@@ -35,26 +39,34 @@ int64_t chunk_keys_for(const Problem& p, int64_t threads) {
 }  // namespace
 
 // Whatever Problem::from accepts is computed, so nothing is refused.
-Result<Plan> plan(const Problem& problem) { return plan_with(fastest_kernel(problem.dtype_kv), problem); }
+Result<Plan> plan(const Problem& problem) {
+  return plan_with(fastest_kernel(problem.quantises() ? problem.dtype : problem.dtype_kv), problem);
+}
 
 Plan plan_with(const Kernel& kernel, const Problem& problem) {
   const int64_t threads = threads_for(problem);
   if (problem.backward()) return {problem, &kernel, threads, tile_rows, chunk_keys_for(problem, threads)};
+  if (problem.quantises()) return {problem, &kernel, threads, quantise_rows, quantise_rows};
   return {problem, &kernel, threads, kernel.block_lanes, tile_kv};
 }
 
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
+  if (problem.quantises()) return sizeof(float) * narrow_floats(std::max(dim_qk, dim_v));
   return sizeof(float) * (problem.backward() ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
                                              : scratch_floats(dim_qk, dim_v));
 }
 
-std::string Plan::how() const { return text("cpu {} q{}.kv{} threads {}", kernel->name, tile_q, tile_kv, threads); }
+std::string Plan::how() const {
+  if (problem.quantises()) return text("cpu {} rows{} threads {}", kernel->name, tile_q, threads);
+  return text("cpu {} q{}.kv{} threads {}", kernel->name, tile_q, tile_kv, threads);
+}
 
 std::string Plan::line() const { return text("{} -> {}", problem.line(), how()); }
 
 Result<void> run(const Plan& plan, const Views& views) {
   if (Result<void> lengths = check_lengths(plan.problem, views); !lengths) return lengths;
+  if (plan.problem.quantises()) return run_quantise(plan, views);
   if (Result<void> scales = check_scales(plan.problem, views); !scales) return scales;
   return plan.problem.backward() ? run_backward(plan, views) : run_forward(plan, views);
 }

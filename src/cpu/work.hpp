@@ -54,11 +54,14 @@ static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 1 << 20, "at m
 
 struct KeyChunk;  // gradient_work.hpp
 class RowTiles;
+struct RowsToNarrow;  // quantise_work.hpp
 
-// Both passes, compiled for one kind of vector unit.
+// Both passes and the quantiser, compiled for one kind of vector unit.
 struct Kernel {
   void (*attend)(const Work&);
   void (*differentiate)(const KeyChunk&, RowTiles&);
+  float (*largest)(const RowsToNarrow&);
+  void (*narrow)(const RowsToNarrow&, float scale);
   const char* name;     // "amx", "avx512bf16", "avx512", "avx2", "generic"
   int block_lanes;      // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
   bool bf16_only;       // it computes no other type

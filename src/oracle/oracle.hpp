@@ -28,6 +28,17 @@ struct Gradients {
 };
 Gradients compute_gradients(const Problem&, const Views&);
 
+// A quantise problem. Empty where the tensor is left out.
+struct Quantised {
+  Answers
+      exact;  // quantised_x: the numbers that are stood for, rotated and not divided by a scale, NaN in rows that do
+              // not count; scale_x: the scales
+  Answers
+      summed;  // of every number, the sum of the magnitudes that its rotation adds up, or 0; of a scale, the largest
+               // of them in its block, as a part of the scale's own unit
+};
+Quantised quantised(const Problem&, const Views&);
+
 // Calls work(0) ... work(count - 1), each once, on all cores. The calls must not write to the same place.
 void for_each(int64_t count, const std::function<void(int64_t)>& work);
 

@@ -20,7 +20,7 @@ Result<void> check_limits(const Problem& p) {
   if (p.dtype == Dtype::f32)
     return unsupported(
         "dtype is f32; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".");
-  if (is_8_bit(p.dtype_kv))
+  if (is_8_bit(p.dtype_kv) && !p.quantises())
     return unsupported(
         text("{} is {}; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".",
              is_8_bit(p.dtype) ? "dtype" : "dtype_kv", name_of(p.dtype_kv)));

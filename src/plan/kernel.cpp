@@ -7,24 +7,26 @@
 
 #include "contract/bwd_params.h"
 #include "contract/fwd_params.h"
+#include "contract/quantise_params.h"
 
 namespace froghopper {
 namespace {
 
-constexpr const char *forward = "fwd", *delta = "delta", *backward = "bwd", *grad_q = "gradq";
+constexpr const char *forward = "fwd", *delta = "delta", *backward = "bwd", *grad_q = "gradq", *quantise = "quantise";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
 std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant,
-                      int cluster = 1) {
+                      int cluster = 1, int ctas_per_sm = 1) {
   return text(
       "#include \"{}\"\n"
       "using namespace froghopper;\n"
       "using Kernel = {}<{}>;\n"
-      "extern \"C\" __global__ void {}__launch_bounds__(Kernel::threads, 1)\n"
+      "extern \"C\" __global__ void {}__launch_bounds__(Kernel::threads, {})\n"
       "fh_kernel(const __grid_constant__ {} p) {{ Kernel::run(p); }}\n"
       "extern \"C\" __device__ const int fh_smem_bytes = Kernel::smem_bytes;\n"
       "extern \"C\" __device__ const int fh_params_bytes = sizeof({});\n",
-      header, kernel, variant, cluster > 1 ? text("__cluster_dims__({}) ", cluster) : "", params, params);
+      header, kernel, variant, cluster > 1 ? text("__cluster_dims__({}) ", cluster) : "", ctas_per_sm, params,
+      params);
 }
 
 }  // namespace
@@ -64,6 +66,15 @@ KernelSpec kernel_of(const GradQVariant& v) {
           .params_bytes = sizeof(GradQParams)};
 }
 
+KernelSpec kernel_of(const QuantiseVariant& v) {
+  return {.name = variant_name(quantise, v),
+          .source = source_of("device/quantise/quantise.cuh", "quantise::Quantise", "QuantiseParams",
+                              spelled("QuantiseVariant", v), /*cluster=*/1, quantise_ctas_per_sm(v)),
+          .threads = quantise_threads,
+          .smem_bytes = quantise_smem_bytes(v),
+          .params_bytes = sizeof(QuantiseParams)};
+}
+
 namespace {
 
 template <class Variant>
@@ -83,8 +94,10 @@ Result<KernelSpec> kernel_named(const std::string& name) {
   if (family == delta) return kernel_of_family<DeltaVariant>(delta, name);
   if (family == backward) return kernel_of_family<BwdVariant>(backward, name);
   if (family == grad_q) return kernel_of_family<GradQVariant>(grad_q, name);
-  return Failure{FH_INVALID_PROBLEM, text("'{}' names no kernel; a name begins with its family, {}, {}, {} or {}.",
-                                          name, forward, delta, backward, grad_q)};
+  if (family == quantise) return kernel_of_family<QuantiseVariant>(quantise, name);
+  return Failure{FH_INVALID_PROBLEM,
+                 text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {} or {}.", name, forward,
+                      delta, backward, grad_q, quantise)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

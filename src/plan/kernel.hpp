@@ -10,6 +10,7 @@
 
 #include "contract/bwd_variant.h"
 #include "contract/fwd_variant.h"
+#include "contract/quantise_variant.h"
 #include "src/base/result.hpp"
 #include "src/base/text.hpp"
 
@@ -29,6 +30,7 @@ KernelSpec kernel_of(const FwdVariant&);
 KernelSpec kernel_of(const DeltaVariant&);
 KernelSpec kernel_of(const BwdVariant&);
 KernelSpec kernel_of(const GradQVariant&);
+KernelSpec kernel_of(const QuantiseVariant&);
 
 // ---- Names of variants ----
 
@@ -114,5 +116,6 @@ static_assert(all_fields_visited<FwdVariant>, "visit_fields lacks a field of Fwd
 static_assert(all_fields_visited<DeltaVariant>, "visit_fields lacks a field of DeltaVariant");
 static_assert(all_fields_visited<BwdVariant>, "visit_fields lacks a field of BwdVariant");
 static_assert(all_fields_visited<GradQVariant>, "visit_fields lacks a field of GradQVariant");
+static_assert(all_fields_visited<QuantiseVariant>, "visit_fields lacks a field of QuantiseVariant");
 
 }  // namespace froghopper

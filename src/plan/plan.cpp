@@ -6,6 +6,7 @@
 #include "src/base/text.hpp"
 #include "src/plan/backward.hpp"
 #include "src/plan/forward.hpp"
+#include "src/plan/quantise.hpp"
 
 namespace froghopper {
 namespace {
@@ -21,10 +22,19 @@ std::string words_of(const ForwardStep& step) { return order_words(step.order); 
 std::string words_of(const BackwardStep& step) { return order_words(step.order); }
 std::string words_of(const DeltaStep&) { return {}; }
 std::string words_of(const GradQStep&) { return {}; }
+std::string words_of(const QuantiseStep& step) {
+  switch (step.scaling) {
+    case Scaling::own: return {};
+    case Scaling::look: return " look";
+    case Scaling::shared: return " shared";
+  }
+  return {};
+}
 
 }  // namespace
 
 Result<Plan> make_gpu_plan(const Problem& p, const Device& device, const Hints& hints) {
+  if (p.quantises()) return plan_quantise(p, device, hints);
   return p.backward() ? plan_backward(p, device, hints) : plan_forward(p, device, hints);
 }
 

@@ -10,6 +10,8 @@
 #include "contract/bwd_variant.h"
 #include "contract/fwd_variant.h"
 #include "contract/order.h"
+#include "contract/quantise_params.h"
+#include "contract/quantise_variant.h"
 #include "src/plan/device.hpp"
 #include "src/plan/kernel.hpp"
 #include "src/problem/problem.hpp"
@@ -30,6 +32,7 @@ struct Workspace {
   Slice grad_q;      // its sums in fp32
   Slice grad_sink;   // its parts
   Slice turns;       // whose turn it is to add to grad_q
+  Slice largest;     // quantise: the largest number of each tile, where all rows of a sequence share a scale
   size_t bytes = 0;  // up to the end of the last slice
 
   Slice take(size_t bytes);  // the next slice
@@ -37,7 +40,8 @@ struct Workspace {
 inline constexpr std::array workspace_slices = {
     std::pair{"tickets", &Workspace::tickets},     std::pair{"far", &Workspace::far},
     std::pair{"rows", &Workspace::rows},           std::pair{"grad_q", &Workspace::grad_q},
-    std::pair{"grad_sink", &Workspace::grad_sink}, std::pair{"turns", &Workspace::turns}};
+    std::pair{"grad_sink", &Workspace::grad_sink}, std::pair{"turns", &Workspace::turns},
+    std::pair{"largest", &Workspace::largest}};
 
 // What one launch is for. Each kind has parameters of its own: src/runtime/params.
 struct ForwardStep {
@@ -55,7 +59,11 @@ struct BackwardStep {
 struct GradQStep {
   GradQVariant variant;
 };
-using Step = std::variant<ForwardStep, DeltaStep, BackwardStep, GradQStep>;
+struct QuantiseStep {
+  QuantiseVariant variant;
+  Scaling scaling;
+};
+using Step = std::variant<ForwardStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep>;
 
 struct Launch {
   KernelSpec kernel;

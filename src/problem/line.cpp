@@ -2,8 +2,9 @@
 // problem: a problem as one line of text and back. The line is a test case, a benchmark row, a log entry and a bug
 // report at once, so it is exact: floats have as many digits as it takes to read the same float back.
 //
-//   fwd|bwd DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] [causal|windowL,R]
-//       [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [det] [acc] [smsN]
+//   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
+//       [causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [rotate [seedN]] [det] [acc]
+//       [smsN]
 //
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
 // -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
@@ -33,7 +34,7 @@ struct Operation {
   std::string_view word;
   fh_op op;
 };
-constexpr Operation ops[] = {{"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}};
+constexpr Operation ops[] = {{"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}, {"quantise", FH_QUANTISE}};
 
 // The words with a number, in the order of the line.
 struct Number {
@@ -65,10 +66,14 @@ struct Flag {
   std::string_view key;
   int32_t fh_problem::*field;
 };
-constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},           {"seqused", &fh_problem::seqused},
-                          {"causal", &fh_problem::causal},           {"sink", &fh_problem::sink},
-                          {"det", &fh_problem::deterministic},       {"acc", &fh_problem::accumulate},
-                          {"vcolumns", &fh_problem::scale_v_columns}};
+constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},
+                          {"seqused", &fh_problem::seqused},
+                          {"causal", &fh_problem::causal},
+                          {"sink", &fh_problem::sink},
+                          {"det", &fh_problem::deterministic},
+                          {"acc", &fh_problem::accumulate},
+                          {"vcolumns", &fh_problem::scale_v_columns},
+                          {"rotate", &fh_problem::rotate}};
 
 struct Type {
   std::string_view key;
@@ -77,8 +82,10 @@ struct Type {
 constexpr Type types[] = {{"kv", &fh_problem::dtype_kv}, {"o", &fh_problem::dtype_o}};  // with "=" after it
 
 constexpr std::string_view grammar =
-    "A line is: fwd|bwd DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused] "
-    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [det] [acc] [smsN]";
+    "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
+    "[seqused] "
+    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [rotate [seedN]] [det] [acc] "
+    "[smsN]";
 
 constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
@@ -92,8 +99,8 @@ Result<Problem> Problem::parse(const std::string& line) {
   fh_problem p = fh_problem_init();
   const auto* const op = std::ranges::find(ops, words[0].all, &Operation::word);
   if (op == std::end(ops))
-    return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd or bwd.", words[0].all,
-                      words[0].offset));
+    return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd, bwd or quantise.",
+                      words[0].all, words[0].offset));
   p.op = op->op;
   if (!read_type(words[1].all, p.dtype))
     return wrong(
@@ -130,6 +137,8 @@ std::string Problem::line() const {
   if (sink) line += " sink";
   if (scale_rows != 0) line += text(" scales{}", scale_rows);
   if (scale_v_columns) line += " vcolumns";
+  if (rotate) line += " rotate";
+  if (rotate_seed != 0) line += text(" seed{}", rotate_seed);
   if (deterministic) line += " det";
   if (accumulate) line += " acc";
   if (max_sms != 0) line += text(" sms{}", max_sms);
@@ -176,6 +185,7 @@ std::string read_word(const Word& word, fh_problem& p) {
   for (const Factor& factor : factors)
     if (word.key == factor.key) return read_number(word.value, p.*factor.field);
   if (word.key == "window") return read_window(word.value, p);
+  if (word.key == "seed") return read_number(word.value, p.rotate_seed);
   for (const Type& type : types)
     if (word.key == type.key) {
       if (word.value.starts_with('=') && read_type(word.value.substr(1), p.*type.field)) return {};

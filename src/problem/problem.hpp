@@ -32,6 +32,8 @@ struct Problem {
   Dtype dtype_kv = Dtype::bf16, dtype_o = Dtype::bf16;  // of k and v; of o
   int64_t scale_rows = 0;        // of 8-bit types: rows of a sequence that share a scale; 0: all
   bool scale_v_columns = false;  // v has a scale for each column instead
+  bool rotate = false;           // of a quantise problem: q and k
+  uint32_t rotate_seed = 0;      // 0 where nothing is rotated
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);
@@ -41,6 +43,7 @@ struct Problem {
   fh_problem user_struct() const;  // from(p.user_struct()) == p
 
   bool backward() const { return op == FH_BACKWARD; }
+  bool quantises() const { return op == FH_QUANTISE; }
   Problem forward() const {  // of a backward problem: the one whose o and lse it reads
     Problem p = *this;
     p.op = FH_FORWARD, p.accumulate = false;

@@ -29,14 +29,25 @@ Shape scales_of_v(const Problem& p) {
 }
 Shape one_a_head(const Problem& p) { return {1, 1, p.heads_q, 1, Element::f32}; }
 
-Use always_read(const Problem&) { return Use::read; }
+// Of a quantise problem, each of q, k and v may be left out; see tensors.cpp.
+Use of_input(const Problem& p) { return p.quantises() ? Use::may_read : Use::read; }
+Use where_quantised(const Problem& p) { return p.quantises() ? Use::may_write : Use::absent; }
+Element of_kv(const Problem& p) { return element_of(p.quantises() ? p.dtype : p.dtype_kv); }
+Element of_quantised(const Problem& p) { return element_of(p.dtype_kv); }
+Use of_output(const Problem& p, Use forward) {
+  if (p.quantises()) return Use::absent;
+  return p.backward() ? Use::read : forward;
+}
 Use where_backward(const Problem& p) { return p.backward() ? Use::read : Use::absent; }
 Use of_gradient(const Problem& p) {
   if (!p.backward()) return Use::absent;
   return p.accumulate ? Use::added_to : Use::written;
 }
 Use where_varlen(const Problem& p) { return p.varlen ? Use::read : Use::absent; }
-Use where_8_bit(Dtype t) { return is_8_bit(t) ? Use::read : Use::absent; }
+Use where_8_bit(const Problem& p, Dtype t) {
+  if (p.quantises()) return Use::may_write;
+  return is_8_bit(t) ? Use::read : Use::absent;
+}
 Use where_seqused(const Problem& p) { return p.seqused ? Use::may_read : Use::absent; }
 
 constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 numbers";
@@ -45,19 +56,21 @@ constexpr const char* head_numbers = "one number for each query head";
 constexpr const char* backward = "backward pass";
 constexpr const char* set_backward = "op to FH_BACKWARD";
 constexpr const char* scale_numbers = "what the stored numbers are multiplied by";
+constexpr const char* quantise = "op that quantises";
+constexpr const char* set_quantise = "op to FH_QUANTISE";
 constexpr const char* used_rows = "how many rows of each sequence count, batch numbers";
 
 constexpr std::array table{
     Tensor{"q", "", "", "the queries", &Views::q, &fh_tensors::q,
-           [](const Problem& p) { return rows_of_q(p, p.dim_qk, element_of(p.dtype)); }, always_read},
+           [](const Problem& p) { return rows_of_q(p, p.dim_qk, element_of(p.dtype)); }, of_input},
     Tensor{"k", "", "", "the keys", &Views::k, &fh_tensors::k,
-           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, element_of(p.dtype_kv)); }, always_read},
+           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_kv(p)); }, of_input},
     Tensor{"v", "", "", "the values", &Views::v, &fh_tensors::v,
-           [](const Problem& p) { return rows_of_kv(p, p.dim_v, element_of(p.dtype_kv)); }, always_read},
+           [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_kv(p)); }, of_input},
     Tensor{"o", "", "", "the output", &Views::o, &fh_tensors::o, shape_of_o,
-           [](const Problem& p) { return p.backward() ? Use::read : Use::written; }},
+           [](const Problem& p) { return of_output(p, Use::written); }},
     Tensor{"lse", "", "", row_numbers, &Views::lse, &fh_tensors::lse, shape_of_lse,
-           [](const Problem& p) { return p.backward() ? Use::read : Use::may_write; }},
+           [](const Problem& p) { return of_output(p, Use::may_write); }},
     Tensor{"cu_seqlens_q", "varlen", "varlen", first_rows, &Views::cu_seqlens_q, &fh_tensors::cu_seqlens_q,
            [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
     Tensor{"cu_seqlens_kv", "varlen", "varlen", first_rows, &Views::cu_seqlens_kv, &fh_tensors::cu_seqlens_kv,
@@ -83,12 +96,18 @@ constexpr std::array table{
            [](const Problem& p) { return p.sink ? of_gradient(p) : Use::absent; }},
     Tensor{"scale_q", "8-bit q", "dtype to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_q, &fh_tensors::scale_q,
            [](const Problem& p) { return scales(p, p.seq_q, p.heads_q); },
-           [](const Problem& p) { return where_8_bit(p.dtype); }},
+           [](const Problem& p) { return where_8_bit(p, p.dtype); }},
     Tensor{"scale_k", "8-bit k", "dtype_kv to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_k,
            &fh_tensors::scale_k, [](const Problem& p) { return scales(p, p.seq_kv, p.heads_kv); },
-           [](const Problem& p) { return where_8_bit(p.dtype_kv); }},
+           [](const Problem& p) { return where_8_bit(p, p.dtype_kv); }},
     Tensor{"scale_v", "8-bit v", "dtype_kv to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_v,
-           &fh_tensors::scale_v, scales_of_v, [](const Problem& p) { return where_8_bit(p.dtype_kv); }},
+           &fh_tensors::scale_v, scales_of_v, [](const Problem& p) { return where_8_bit(p, p.dtype_kv); }},
+    Tensor{"quantised_q", quantise, set_quantise, "q in 8 bits", &Views::quantised_q, &fh_tensors::quantised_q,
+           [](const Problem& p) { return rows_of_q(p, p.dim_qk, of_quantised(p)); }, where_quantised},
+    Tensor{"quantised_k", quantise, set_quantise, "k in 8 bits", &Views::quantised_k, &fh_tensors::quantised_k,
+           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_quantised(p)); }, where_quantised},
+    Tensor{"quantised_v", quantise, set_quantise, "v in 8 bits", &Views::quantised_v, &fh_tensors::quantised_v,
+           [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_quantised(p)); }, where_quantised},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

@@ -14,8 +14,9 @@ namespace {
 
 // A rule returns what is wrong with a tensor, or nothing.
 std::string wrong_presence(const Tensor&, Use, const fh_tensor&);
-std::string wrong_view(const Tensor&, const View&);
+std::string wrong_view(const Tensor&, Use, const View&);
 std::string rows_overlap(const char* name, const View&);
+std::string incomplete(const Views&);
 std::string shared_address(const Problem&, const Views&);
 
 // Every version of the struct has q, k, v and o.
@@ -36,13 +37,15 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
     if (!bad.empty()) return wrong(std::move(bad));
     if (use == Use::absent) continue;
     View& view = views.*tensor.view = view_of(tensor, p, given);
-    bad = wrong_view(tensor, view);
-    if (bad.empty() && is_written(use)) bad = rows_overlap(tensor.name, view);
+    bad = wrong_view(tensor, use, view);
+    if (bad.empty() && is_written(use) && view.data) bad = rows_overlap(tensor.name, view);
     if (!bad.empty()) return wrong(std::move(bad));
   }
   if (p.seqused && p.batch > 0 && !views.seqused_q.data && !views.seqused_kv.data)
     return wrong("seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one.");
-  std::string bad = shared_address(p, views);
+  std::string bad = p.quantises() ? incomplete(views) : std::string();
+  if (!bad.empty()) return wrong(std::move(bad));
+  bad = shared_address(p, views);
   if (!bad.empty()) return wrong(std::move(bad));
   return views;
 }
@@ -73,8 +76,8 @@ std::array<Axis, 3> axes_of(const View& view) {
            {"head", view.heads, view.stride_head}}};
 }
 
-std::string wrong_view(const Tensor& tensor, const View& view) {
-  if (view.empty() || (!tensor.field.strided() && !view.data)) return {};
+std::string wrong_view(const Tensor& tensor, Use use, const View& view) {
+  if (view.empty() || (!(tensor.field.strided() && is_demanded(use)) && !view.data)) return {};
   const auto data = [&] { return tensor.field.strided() ? text("{}.data", tensor.name) : std::string(tensor.name); };
   if (!view.data)
     return text("{} is NULL; it has {} x {} x {} x {} elements. Point it to them.", data(), view.batch, view.seq,
@@ -114,6 +117,25 @@ std::string rows_overlap(const char* name, const View& view) {
     span += (axis.extent - 1) * axis.stride;
   }
   return {};
+}
+
+// Of a quantise problem: each of q, k and v with its copy and its scales, or without them; and not none of all.
+std::string incomplete(const Views& v) {
+  const struct {
+    const char* name;
+    const View &from, &to, &scale;
+  } all[] = {{"q", v.q, v.quantised_q, v.scale_q},
+             {"k", v.k, v.quantised_k, v.scale_k},
+             {"v", v.v, v.quantised_v, v.scale_v}};
+  bool any = false;
+  for (const auto& [name, from, to, scale] : all) {
+    any = any || from.data || from.empty();
+    if (from.empty() || (!from.data == !to.data && !from.data == !scale.data)) continue;
+    return text("{0} is {1}, quantised_{0} is {2} and scale_{0} is {3}; they go together. Set all three, or none.",
+                name, from.data ? "set" : "NULL", to.data ? "set" : "NULL", scale.data ? "set" : "NULL");
+  }
+  return any ? ""
+             : "q, k and v are NULL; there is nothing to quantise. Set one of them, with its copy and its scales.";
 }
 
 // Only what can be told from addresses alone: slices of one buffer may lie between each other and yet be apart.

@@ -45,6 +45,7 @@ struct Views {
   View grad_q, grad_k, grad_v;
   View grad_lse, grad_sink;
   View scale_q, scale_k, scale_v;
+  View quantised_q, quantised_k, quantised_v;
 };
 
 // What a problem does with a tensor.

@@ -23,6 +23,7 @@ std::string packing(const fh_problem&);
 std::string window(const fh_problem&);
 std::string factors(const fh_problem&);
 std::string scales(const fh_problem&);
+std::string only_attention(const fh_problem&);
 std::string reach(const fh_problem&);
 Problem filled_in(const fh_problem&);
 
@@ -36,7 +37,8 @@ Result<Problem> Problem::from(const fh_problem& user) {
   if (!whole) return whole.failure();
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
-  for (auto rule : {known_values, types, sizes, heads, dims, packing, window, factors, scales, reach}) {
+  for (auto rule :
+       {known_values, types, sizes, heads, dims, packing, window, factors, scales, only_attention, reach}) {
     std::string wrong = rule(*whole);
     if (!wrong.empty()) return Failure{FH_INVALID_PROBLEM, std::move(wrong)};
   }
@@ -62,8 +64,8 @@ int32_t raw(const Enum& field) {
 
 std::string known_values(const fh_problem& p) {
   const int32_t op = raw(p.op), align = raw(p.align);
-  if (op != FH_FORWARD && op != FH_BACKWARD)
-    return text("op is {}, which names no operation. Use FH_FORWARD or FH_BACKWARD.", op);
+  if (op != FH_FORWARD && op != FH_BACKWARD && op != FH_QUANTISE)
+    return text("op is {}, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE.", op);
   const struct {
     const char* name;
     int32_t value;
@@ -81,9 +83,17 @@ std::string known_values(const fh_problem& p) {
     return text("reserved2 is {}; no option has that place. Start from fh_problem_init().", p.reserved2);
   if (p.accumulate && op != FH_BACKWARD)
     return text(
-        "accumulate is {} and op is FH_FORWARD; only gradients are added to what is there. Set op to "
+        "accumulate is {} and op is {}; only gradients are added to what is there. Set op to "
         "FH_BACKWARD, or accumulate to 0.",
-        p.accumulate);
+        p.accumulate, op == FH_FORWARD ? "FH_FORWARD" : "FH_QUANTISE");
+  if (p.rotate && op != FH_QUANTISE)
+    return text(
+        "rotate is {} and op is {}; q and k are rotated when they are quantised. Set op to FH_QUANTISE, or rotate to "
+        "0.",
+        p.rotate, op == FH_FORWARD ? "FH_FORWARD" : "FH_BACKWARD");
+  if (p.rotate_seed != 0 && !p.rotate)
+    return text("rotate_seed is {} and rotate is 0; nothing is rotated. Set rotate, or rotate_seed to 0.",
+                p.rotate_seed);
   return {};
 }
 
@@ -96,9 +106,22 @@ struct Types {
         o(p.dtype_o == FH_USUAL ? usual_output(q) : static_cast<Dtype>(p.dtype_o)) {}
 };
 
+std::string types_to_quantise(const Types& t) {
+  if (is_8_bit(t.q))
+    return text(
+        "dtype is {}, which has 8 bits already. Set dtype to the type of q, k and v, FH_F16, FH_BF16 or FH_F32.",
+        name_of(t.q));
+  if (!is_8_bit(t.kv))
+    return text("dtype_kv is {}; to quantise is to write 8-bit numbers. Set dtype_kv to FH_E4M3 or FH_E5M2.",
+                name_of(t.kv));
+  if (t.o != t.q) return text("dtype_o is {}; a quantise problem has no o. Set dtype_o to FH_USUAL.", name_of(t.o));
+  return {};
+}
+
 // Which types go together: all alike; or 8-bit k and v, with q alike or of 16 bits, and an o that is not 8-bit.
 std::string types(const fh_problem& p) {
   const Types t(p);
+  if (p.op == FH_QUANTISE) return types_to_quantise(t);
   if (t.kv != t.q && !(is_8_bit(t.kv) && size_of(t.q) == 2))
     return text(
         "dtype_kv is {} and dtype is {}; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
@@ -219,6 +242,33 @@ std::string scales(const fh_problem& p) {
   return {};
 }
 
+// What says how scores are made of q and k, and where they go, says nothing about quantising.
+std::string only_attention(const fh_problem& p) {
+  if (p.op != FH_QUANTISE) return {};
+  const struct {
+    const char* name;
+    bool given;
+    const char* none;
+  } all[] = {{"causal", p.causal != 0, "0"},
+             {"window_left", p.window_left != FH_ALL, "FH_ALL"},
+             {"window_right", p.window_right != FH_ALL, "FH_ALL"},
+             {"scale", p.scale != 0 && p.scale != default_scale(p.dim_qk), "0"},
+             {"softcap", p.softcap != 0, "0"},
+             {"sink", p.sink != 0, "0"}};
+  for (const auto& option : all)
+    if (option.given)
+      return text(
+          "{} is set and op is FH_QUANTISE; it belongs to the attention of what is quantised. Set {} to {} here.",
+          option.name, option.name, option.none);
+  if (p.scale_v_columns)
+    return text(
+        "scale_v_columns is {} and op is FH_QUANTISE; scales are of blocks of rows. Set it to 0, and scale_rows to "
+        "128 "
+        "or 0.",
+        p.scale_v_columns);
+  return {};
+}
+
 bool product_fits(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (int64_t size : sizes)
@@ -264,6 +314,7 @@ Problem filled_in(const fh_problem& p) {
   full.dtype_kv = Types(p).kv, full.dtype_o = Types(p).o;
   full.scale_rows = p.scale_rows;
   full.scale_v_columns = p.scale_v_columns != 0;
+  full.rotate = p.rotate != 0, full.rotate_seed = p.rotate_seed;
   return full;
 }
 
@@ -289,6 +340,7 @@ fh_problem Problem::user_struct() const {
   if (dtype_kv != dtype) p.dtype_kv = static_cast<fh_dtype>(dtype_kv);
   if (dtype_o != usual_output(dtype)) p.dtype_o = static_cast<fh_dtype>(dtype_o);
   p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
+  p.rotate = rotate, p.rotate_seed = rotate_seed;
   return p;
 }
 

@@ -5,6 +5,7 @@
 
 #include "contract/bwd_params.h"
 #include "contract/fwd_params.h"
+#include "contract/quantise_params.h"
 #include "src/plan/plan.hpp"
 #include "src/problem/tensors.hpp"
 #include "src/runtime/driver.hpp"
@@ -12,7 +13,7 @@
 namespace froghopper::runtime {
 
 // One alternative a kind of step, in the order of Step.
-using Params = std::variant<FwdParams, DeltaParams, BwdParams, GradQParams>;
+using Params = std::variant<FwdParams, DeltaParams, BwdParams, GradQParams, QuantiseParams>;
 
 // What all launches of a run share.
 struct Run {
@@ -32,6 +33,7 @@ Result<Params> make_params(const Driver&, const Run&, const ForwardStep&);
 Result<Params> make_params(const Driver&, const Run&, const DeltaStep&);
 Result<Params> make_params(const Driver&, const Run&, const BackwardStep&);
 Result<Params> make_params(const Driver&, const Run&, const GradQStep&);
+Result<Params> make_params(const Driver&, const Run&, const QuantiseStep&);
 
 // Everything but the tensor maps; no driver is needed.
 FwdParams plain_params(const Run&, const ForwardStep&);

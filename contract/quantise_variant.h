@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the compile-time half of the agreement between planner (host) and the kernel that quantises (device). Two
+// variants are equal if and only if they compile to the same machine code.
+#pragma once
+#include "contract/fields.h"
+#include "contract/quantise.h"
+#include "contract/types.h"
+
+namespace froghopper {
+
+struct QuantiseVariant {
+  Dtype from;  // of q, k and v
+  Dtype to;    // of what is written; picks the conversion
+  int dim;     // columns of the tiles: they size a thread's registers and shared memory
+
+  bool operator==(const QuantiseVariant&) const = default;
+};
+
+template <class Variant, class Visit>
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const QuantiseVariant> {
+  visit("", v.from);
+  visit("", v.to);
+  visit("d", v.dim);
+}
+
+constexpr int quantise_threads = quantise_rows / 16 * 32;  // a warp has 16 rows, as mma takes them
+
+// A thread's quarter of two rows is dim / 2 numbers in registers: 3, 2 or 1 CTAs of an SM. Together they have as many
+// tiles on their way from memory that its bandwidth is used while they compute.
+constexpr int quantise_ctas_per_sm(QuantiseVariant v) { return v.dim <= 64 ? 3 : v.dim <= 128 ? 2 : 1; }
+constexpr int quantise_stages(QuantiseVariant v) { return v.dim <= 64 ? 4 : 3; }
+constexpr int quantise_places = 8;  // of tiles that are known
+
+// Bytes of shared memory: tiles on their way, the rotation's matrices, a number a warp, places of tiles.
+constexpr int quantise_tile_bytes(QuantiseVariant v) { return quantise_rows * v.dim * size_of(v.from); }
+constexpr int quantise_matrix_bytes(QuantiseVariant v) { return v.dim / 16 * 32 * 16; }
+constexpr int quantise_place_bytes = quantise_places * 80 + 48;  // and the way to the next one
+constexpr int quantise_smem_bytes(QuantiseVariant v) {
+  return quantise_stages(v) * quantise_tile_bytes(v) + quantise_matrix_bytes(v) +
+         2 * quantise_threads / 32 * static_cast<int>(sizeof(float)) + quantise_place_bytes;
+}
+
+constexpr const char* why_invalid(QuantiseVariant v) {
+  if (v.from != Dtype::f16 && v.from != Dtype::bf16) return "q, k and v are f16 or bf16 here";
+  if (v.to != Dtype::e4m3 && v.to != Dtype::e5m2) return "what is written is e4m3 or e5m2";
+  if (v.dim != 64 && v.dim != 128 && v.dim != 192 && v.dim != 256) return "a tile has 64, 128, 192 or 256 columns";
+  return nullptr;
+}
+
+}  // namespace froghopper

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/ptx: copies from global to shared memory that a thread starts and later waits for (PTX ISA, "cp.async").
+#pragma once
+#include "device/ptx/mbarrier.cuh"
+
+namespace froghopper::ptx {
+
+// 16 bytes, or as many zeros; then nothing is read. Both addresses are 16-byte aligned.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool zeros) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem_addr(to)), "l"(from),
+               "r"(zeros ? 0 : 16)
+               : "memory");
+}
+// What this thread started since the last one is a group.
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Returns when all but the last `Pending` groups of this thread are there, for this thread to see.
+template <int Pending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+}  // namespace froghopper::ptx

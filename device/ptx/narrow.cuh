@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/ptx: numbers of 8 bits (PTX ISA, cvt).
+#pragma once
+#include "device/ptx/mbarrier.cuh"
+
+namespace froghopper::ptx {
+
+struct e4m3;
+struct e5m2;
+
+// Four fp32 values rounded to nearest even and packed, the first one lowest. What is larger than the type's largest
+// number becomes it.
+template <class T>
+__device__ __forceinline__ u32 cvt_pack4(float a, float b, float c, float d);
+template <>
+__device__ __forceinline__ u32 cvt_pack4<e4m3>(float a, float b, float c, float d) {
+  u32 r;
+  asm("{\n.reg .b16 lo, hi;\ncvt.rn.satfinite.e4m3x2.f32 lo, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 hi, %4, %3;\n"
+      "mov.b32 %0, {lo, hi};\n}"
+      : "=r"(r)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return r;
+}
+template <>
+__device__ __forceinline__ u32 cvt_pack4<e5m2>(float a, float b, float c, float d) {
+  u32 r;
+  asm("{\n.reg .b16 lo, hi;\ncvt.rn.satfinite.e5m2x2.f32 lo, %2, %1;\ncvt.rn.satfinite.e5m2x2.f32 hi, %4, %3;\n"
+      "mov.b32 %0, {lo, hi};\n}"
+      : "=r"(r)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return r;
+}
+
+}  // namespace froghopper::ptx

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// q, k and v in 16 bits -> 8 bits and scales. Rows of q and k may be rotated first: contract/quantise.h.
+//
+// Work      a persistent CTA takes every so many-th item; an item is a tile, 128 rows of one head of one tensor
+// Roles     8 warps, 16 rows each. A quad has rows r and r + 8 of them, a thread every fourth 16 bytes of both.
+//           The first thread also finds out where tiles lie
+// Order     the head runs fastest, so that CTAs read neighbouring memory at a time
+// Overlap   the next tiles come by cp.async while this one is computed
+// Barriers  one a tile, between the warps' largest numbers and the tile's. What a thread loads it reads itself. A place
+//           is found after a tile's barrier and read after the next one's, and a slot is written again when all threads
+//           have passed the barrier of the tile after the one that it was for
+// Shared    a ring of tiles, in pieces of 16 bytes a thread; the rotation's matrices; a number a warp, twice, so that
+//           the next tile's is written while this one's is read; places of tiles, and the way to the next one
+// Padding   rows past a sequence's end and columns past a row's are zeros, whatever memory holds there
+#pragma once
+#include "contract/quantise_variant.h"
+#include "device/attn/element.cuh"
+#include "device/ptx/async_copy.cuh"
+#include "device/ptx/narrow.cuh"
+#include "device/quantise/matrices.cuh"
+#include "device/quantise/tiles.cuh"
+
+namespace froghopper::quantise {
+
+template <QuantiseVariant V>
+struct Quantise {
+  static_assert(why_invalid(V) == nullptr);
+  using From = typename attn::Element<V.from>::type;
+  using To = Pick<V.to == Dtype::e4m3, ptx::e4m3, ptx::e5m2>;
+
+  static constexpr int threads = quantise_threads, warps = threads / 32;
+  static constexpr int smem_bytes = quantise_smem_bytes(V);
+  static constexpr int groups = V.dim / group_columns;
+  static constexpr int stages = quantise_stages(V);
+  // Of the tile that is computed: a place is known two barriers before its tile is loaded, stages - 1 tiles ahead.
+  static constexpr int places_ahead = stages + 1;
+  static_assert(places_ahead < quantise_places);
+
+  // What a thread has of a tile: 8 columns of each group, of two rows.
+  using Numbers = float[groups][2][8];
+
+  struct Smem {
+    uint4 ring[stages][groups][2][threads];
+    Matrices<From, V.dim> matrices;
+    float of_warp[2][warps];
+    Tile places[quantise_places];
+    Walk walk;
+  };
+  static_assert(sizeof(Smem) == smem_bytes);
+
+  static __device__ void run(const QuantiseParams& params) {
+    extern __shared__ __align__(16) char smem_memory[];
+    Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
+    // q comes first, and k is rotated as q is.
+    if (params.tensors[0].rotation) smem.matrices.make(params.seed, params.tensors[0].rotation, threads);
+    const auto find_next = [&](int turn) {
+      if (threadIdx.x != 0) return;
+      smem.walk.put(params, smem.places[turn % quantise_places]);
+      smem.walk.next(params);
+    };
+    if (threadIdx.x == 0) {
+      smem.walk.item = blockIdx.x;
+      smem.walk.step = gridDim.x;
+      smem.walk.begin(params);
+    }
+    for (int turn = 0; turn < places_ahead; ++turn) find_next(turn);
+    __syncthreads();
+#pragma unroll
+    for (int turn = 0; turn < stages - 1; ++turn) load(smem.ring[turn], smem.places[turn]);
+    for (int turn = 0, stage = 0; smem.places[turn % quantise_places].from; ++turn) {
+      const int free = stage == 0 ? stages - 1 : stage - 1;  // the one that was read last
+      load(smem.ring[free], smem.places[(turn + stages - 1) % quantise_places]);
+      ptx::cp_async_wait<stages - 1>();
+      quantise(smem, params.scaling, smem.places[turn % quantise_places], smem.ring[stage], smem.of_warp[turn % 2],
+               [&] { find_next(turn + places_ahead); });
+      stage = stage == stages - 1 ? 0 : stage + 1;
+    }
+  }
+
+ private:
+  static __device__ int row_of_thread() { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
+
+  // Starts the copy of this thread's part of a tile. A tile that does not exist is a group too.
+  static __device__ void load(uint4 (&to)[groups][2][threads], const Tile& tile) {
+    if (const char* const first = tile.from) {
+      const int column = threadIdx.x % 4 * 8;
+      const long long to_next_row = tile.from_row;
+      const char* at = first + row_of_thread() * to_next_row + column * 2;
+      const int rows = tile.rows, columns = tile.dim - column;
+#pragma unroll
+      for (int r = 0; r < 2; ++r, at += 8 * to_next_row) {
+        const bool row_exists = row_of_thread() + 8 * r < rows;
+#pragma unroll
+        for (int g = 0; g < groups; ++g)
+          ptx::cp_async_16(&to[g][r][threadIdx.x], at + g * group_columns * 2,
+                           !(row_exists && g * group_columns < columns));
+      }
+    }
+    ptx::cp_async_commit();
+  }
+
+  template <class AfterBarrier>
+  static __device__ void quantise(const Smem& smem, Scaling scaling, const Tile& tile,
+                                  const uint4 (&from)[groups][2][threads], float (&of_warp)[warps],
+                                  AfterBarrier after_barrier) {
+    const int rotation = tile.rotation;
+    Numbers x;
+    if (rotation)
+      rotate(smem, from, rotation, x);
+    else
+      read(from, x);
+    const float mine = scaling == Scaling::shared ? largest_of_sequence(tile) : largest(x);
+    of_warp[threadIdx.x / 32] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(mine)));
+    __syncthreads();
+    after_barrier();
+    float of_tile = of_warp[0];
+#pragma unroll
+    for (int warp = 1; warp < warps; ++warp) of_tile = fmaxf(of_tile, of_warp[warp]);
+
+    if (scaling == Scaling::look) {
+      if (threadIdx.x == 0) tile.largest[static_cast<long long>(tile.tile) * tile.heads] = of_tile;
+      return;
+    }
+    const float norm = tile.norm;
+    const float scale = of_tile > 0.f ? fmaxf(of_tile * norm * (1.f / largest_of(V.to)), smallest_scale) : 1.f;
+    if (threadIdx.x == 0 && tile.scale) *tile.scale = scale;
+    store(tile, x, norm * ptx::rcp_approx(scale));
+  }
+
+  static __device__ void read(const uint4 (&from)[groups][2][threads], Numbers& x) {
+#pragma unroll
+    for (int g = 0; g < groups; ++g)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint4 words = from[g][r][threadIdx.x];
+        const ptx::u32 pairs[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 pair = ptx::cvt_unpack2<From>(pairs[i]);
+          x[g][r][2 * i] = pair.x;
+          x[g][r][2 * i + 1] = pair.y;
+        }
+      }
+  }
+
+  // Not divided by sqrt(block): the scale is, and what numbers are multiplied by.
+  static __device__ void rotate(const Smem& smem, const uint4 (&from)[groups][2][threads], int block, Numbers& x) {
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+      const uint4 top = from[g][0][threadIdx.x], bottom = from[g][1][threadIdx.x];
+      multiply(smem.matrices.fragments[2 * g], {top.x, bottom.x, top.y, bottom.y}, 0, x[g]);
+      multiply(smem.matrices.fragments[2 * g + 1], {top.z, bottom.z, top.w, bottom.w}, 1, x[g]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) butterfly(x[g][r][i], x[g][r][i + 4]);
+    }
+    if (block >= 64) butterflies<1>(x);
+    if (block >= 128) butterflies<2>(x);
+    if (block >= 256) butterflies<4>(x);
+  }
+
+  struct Fragment {
+    ptx::u32 words[4];
+  };
+  static __device__ void multiply(const uint4 (&matrix)[32], const Fragment& a, int step, float (&x)[2][8]) {
+    const uint4 b = matrix[threadIdx.x % 32];
+    float low[4] = {}, high[4] = {};  // the two halves
+    ptx::mma_m16n8k16<From>(low, a.words, b.x, b.y);
+    ptx::mma_m16n8k16<From>(high, a.words, b.z, b.w);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        x[r][4 * step + odd] = low[2 * r + odd];
+        x[r][4 * step + 2 + odd] = high[2 * r + odd];
+      }
+  }
+
+  static __device__ void butterfly(float& a, float& b) {
+    const float sum = a + b, difference = a - b;
+    a = sum;
+    b = difference;
+  }
+
+  // Of groups whose numbers differ in one bit. Groups past the last one are of a tile that is wider than its rows.
+  template <int Bit>
+  static __device__ void butterflies(Numbers& x) {
+#pragma unroll
+    for (int g = 0; g + Bit < groups; ++g) {
+      if (g & Bit) continue;
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) butterfly(x[g][r][i], x[g + Bit][r][i]);
+    }
+  }
+
+  static __device__ float largest(const Numbers& x) {
+    float largest = 0.f;
+#pragma unroll
+    for (int g = 0; g < groups; ++g)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(x[g][r][i]));
+    return largest;
+  }
+
+  static __device__ float largest_of_sequence(const Tile& tile) {
+    float largest = 0.f;
+    for (int i = threadIdx.x; i < tile.tiles; i += threads)
+      largest = fmaxf(largest, tile.largest[static_cast<long long>(i) * tile.heads]);
+    return largest;
+  }
+
+  // Even threads of a quad write the first of two groups, odd ones the second: 16 neighbouring bytes each.
+  static __device__ void store(const Tile& tile, const Numbers& x, float factor) {
+    const bool odd = threadIdx.x % 2 != 0;
+    const int column = threadIdx.x % 4 / 2 * 16 + (odd ? group_columns : 0);
+    const long long to_next_row = tile.to_row;
+    const int rows = tile.rows, columns = tile.dim - column;
+    char* to = tile.to + row_of_thread() * to_next_row + column;
+#pragma unroll
+    for (int r = 0; r < 2; ++r, to += 8 * to_next_row) {
+      const bool row_exists = row_of_thread() + 8 * r < rows;
+#pragma unroll
+      for (int g = 0; g < groups; g += 2) {
+        const uint2 first = eight(x[g][r], factor), second = eight(x[g + 1][r], factor);
+        const uint2 mine = odd ? second : first, given = odd ? first : second;
+        const uint2 got = {__shfl_xor_sync(~0u, given.x, 1), __shfl_xor_sync(~0u, given.y, 1)};
+        if (row_exists && g * group_columns < columns)
+          *reinterpret_cast<uint4*>(to + g * group_columns) =
+              odd ? uint4{got.x, got.y, mine.x, mine.y} : uint4{mine.x, mine.y, got.x, got.y};
+      }
+    }
+  }
+  static __device__ uint2 eight(const float (&x)[8], float factor) {
+    return {ptx::cvt_pack4<To>(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor),
+            ptx::cvt_pack4<To>(x[4] * factor, x[5] * factor, x[6] * factor, x[7] * factor)};
+  }
+};
+
+}  // namespace froghopper::quantise

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: rows of q, k and v -> numbers of 8 bits, with vectors: in floats, rotated where it is asked for, rounded to
+// nearest, ties to even.
+#include "src/cpu/quantise_work.hpp"
+
+#define HWY_IS_DEBUG_BUILD 0
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/cpu/narrow.cpp"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+#include "src/cpu/convert-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+
+// Butterflies of neighbours, sums to the first half and differences to the second: each step transforms the lowest bit
+// of a column's number and makes it the highest, so after as many steps as there are bits all are transformed and in
+// their place. The result is in `x`, or in `other` where the number of steps is odd.
+inline float* hadamard(float* x, float* other, int block) {
+  const Eight d;
+  for (int left = block; left > 1; left /= 2) {
+    for (int i = 0; i < block / 2; i += eight) {
+      hn::Vec<Eight> even, odd;
+      hn::LoadInterleaved2(d, x + 2 * i, even, odd);
+      hn::StoreU(hn::Add(even, odd), d, other + i);
+      hn::StoreU(hn::Sub(even, odd), d, other + block / 2 + i);
+    }
+    std::swap(x, other);
+  }
+  return x;
+}
+
+// Fills the scratch with the tile's rows, rotated; returns their largest magnitude. A NaN has none.
+float largest_of_rows(const RowsToNarrow& tile) {
+  const Eight d;
+  float* const row = tile.scratch + quantise_rows * tile.dim;
+  auto largest = hn::Zero(d);
+  for (int i = 0; i < tile.rows; ++i) {
+    float* const to = tile.scratch + i * tile.dim;
+    const char* const from = static_cast<const char*>(tile.source) + i * tile.stride_from * size_of(tile.from);
+    to_floats(from, tile.from, tile.dim, tile.block > 0 ? row : to);
+    if (tile.block > 0) {
+      for (int c = 0; c < tile.dim; c += eight)
+        hn::StoreU(hn::Mul(hn::LoadU(d, row + c), hn::LoadU(d, tile.factors + c)), d, row + c);
+      for (int c = 0; c < tile.dim; c += tile.block)
+        std::memcpy(to + c, hadamard(row + c, row + tile.dim + c, tile.block), tile.block * sizeof(float));
+    }
+    for (int c = 0; c < tile.dim; c += eight) {
+      const auto size = hn::Abs(hn::LoadU(d, to + c));
+      largest = hn::IfThenElse(hn::Gt(size, largest), size, largest);
+    }
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+// The bits of numbers that have fraction_bits, the exponent of the smallest normal number `least`, and no number above
+// `largest`, which larger ones become. A NaN is 0x7f.
+template <int fraction_bits, int least>
+HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Eight>> narrow(hn::Vec<Eight> x, float largest) {
+  const Eight d;
+  const hn::Rebind<uint32_t, Eight> bits;
+  constexpr int cut = 23 - fraction_bits;  // bits of a float's fraction that go
+  const auto size = hn::Min(hn::Abs(x), hn::Set(d, largest));
+  const auto raw = hn::BitCast(bits, size);
+  const auto half =
+      hn::Add(hn::And(hn::ShiftRight<cut>(raw), hn::Set(bits, 1u)), hn::Set(bits, (1u << (cut - 1)) - 1));
+  const auto normal = hn::Sub(hn::ShiftRight<cut>(hn::Add(raw, half)),
+                              hn::Set(bits, static_cast<uint32_t>(127 + least - 1) << fraction_bits));
+  // Below the smallest normal number the steps are even: those of a float that is as large that its last bit is one.
+  const auto step = hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least - fraction_bits + 23) << 23));
+  const auto small = hn::Sub(hn::BitCast(bits, hn::Add(size, step)), hn::BitCast(bits, step));
+  const auto is_small =
+      hn::RebindMask(bits, hn::Lt(size, hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least) << 23))));
+  const auto is_nan = hn::RebindMask(bits, hn::IsNaN(x));
+  const auto stored = hn::IfThenElse(is_nan, hn::Set(bits, 0x7fu), hn::IfThenElse(is_small, small, normal));
+  return hn::Or(stored, hn::And(hn::ShiftRight<24>(hn::BitCast(bits, x)), hn::Set(bits, 0x80u)));
+}
+
+// Writes the rows that largest_of_rows left in the scratch, divided by the scale.
+void narrow_rows(const RowsToNarrow& tile, float scale) {
+  const Eight d;
+  const hn::Rebind<uint8_t, Eight> stored;
+  const auto divisor = hn::Set(d, scale);
+  for (int i = 0; i < tile.rows; ++i) {
+    uint8_t* const to = static_cast<uint8_t*>(tile.destination) + i * tile.stride_to;
+    for (int c = 0; c < tile.dim; c += eight) {
+      const auto x = hn::Div(hn::LoadU(d, tile.scratch + i * tile.dim + c), divisor);
+      const auto bits = tile.to == Dtype::e5m2 ? narrow<2, -14>(x, 57344.0f) : narrow<3, -6>(x, 448.0f);
+      hn::StoreU(hn::TruncateTo(stored, bits), stored, to + c);
+    }
+  }
+}
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

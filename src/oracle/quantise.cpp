@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// oracle: what a quantise problem stands for, in double: q and k rotated and v, as numbers, not divided by a scale; and
+// the scales. What is stored is each number divided by the scale that was written, rounded: that is the judge's.
+// The rotation is its matrix, contract/quantise.h, one product after the other.
+#include <algorithm>
+#include <limits>
+
+#include "contract/quantise.h"
+#include "src/oracle/rows.hpp"
+
+namespace froghopper::oracle {
+namespace {
+
+constexpr double nothing = std::numeric_limits<double>::quiet_NaN();  // of rows that do not count
+
+struct Row {
+  std::vector<double> numbers, summed;
+};
+
+Row rotated(const std::vector<double>& row, uint32_t seed) {
+  const int dim = static_cast<int>(row.size()), block = rotation_block(dim);
+  Row out{std::vector<double>(dim, 0.0), std::vector<double>(dim, 0.0)};
+  for (int i = 0; i < dim; ++i) {
+    const int first = i / block * block;
+    for (int j = first; j < first + block; ++j) {
+      const bool flips = rotation_flips(seed, j) != hadamard_flips(i - first, j - first);
+      out.numbers[i] += flips ? -row[j] : row[j];
+      out.summed[i] += std::fabs(row[j]);
+    }
+    out.numbers[i] /= std::sqrt(static_cast<double>(block));
+    out.summed[i] /= std::sqrt(static_cast<double>(block));
+  }
+  return out;
+}
+
+struct Part {
+  View Views::*from, Views::*to, Views::*scale;
+  Rows (*rows)(const Problem&, const Views&, int64_t);
+  bool rotates;
+};
+constexpr Part parts[] = {{&Views::q, &Views::quantised_q, &Views::scale_q, rows_q, true},
+                          {&Views::k, &Views::quantised_k, &Views::scale_k, rows_kv, true},
+                          {&Views::v, &Views::quantised_v, &Views::scale_v, rows_kv, false}};
+
+void compute(const Problem& p, const Views& views, const Part& part, Quantised& answers) {
+  const View &from = views.*part.from, &scale = views.*part.scale;
+  const size_t to = index_of(part.to), of_scale = index_of(part.scale);
+  std::vector<double>&numbers = answers.exact[to], &scales = answers.exact[of_scale];
+  std::vector<double>&summed = answers.summed[to], &scales_summed = answers.summed[of_scale];
+  numbers.assign(from.batch * from.seq * from.heads * from.dim, nothing);
+  summed.assign(numbers.size(), 0.0);
+  scales.assign(scale.batch * scale.seq * scale.heads, 0.0);
+  scales_summed.assign(scales.size(), 0.0);
+  const double largest_stored = largest_of(p.dtype_kv);
+  for_each(from.empty() ? 0 : p.batch * from.heads, [&](int64_t pair) {
+    const int64_t sequence = pair / from.heads, head = pair % from.heads;
+    const Rows rows = part.rows(p, views, sequence);
+    const auto place_of_block = [&](int64_t block) { return (sequence * scale.seq + block) * scale.heads + head; };
+    for (int64_t i = 0; i < rows.used; ++i) {
+      Row row{std::vector<double>(from.dim), std::vector<double>(from.dim, 0.0)};
+      for (int64_t c = 0; c < from.dim; ++c)
+        row.numbers[c] = load(from.data, from.at(rows.batch, rows.first + i, head) + c, from.element);
+      if (p.rotate && part.rotates) row = rotated(row.numbers, p.rotate_seed);
+      const int64_t block = place_of_block(p.scale_rows > 0 ? i / p.scale_rows : 0);
+      for (const double number : row.numbers)
+        scales[block] = std::max(scales[block], std::fabs(number) / largest_stored);
+      for (const double sum : row.summed) scales_summed[block] = std::max(scales_summed[block], sum / largest_stored);
+      const int64_t place = ((rows.batch * from.seq + rows.first + i) * from.heads + head) * from.dim;
+      std::ranges::copy(row.numbers, &numbers[place]);
+      std::ranges::copy(row.summed, &summed[place]);
+    }
+    for (int64_t block = 0; block < scale.seq; ++block) {
+      double& its = scales[place_of_block(block)];
+      its = its > 0 ? std::max<double>(its, smallest_scale) : 1;
+    }
+  });
+}
+
+}  // namespace
+
+Quantised quantised(const Problem& p, const Views& views) {
+  Quantised answers{Answers(tensors().size()), Answers(tensors().size())};
+  for (const Part& part : parts)
+    if ((views.*part.to).data) compute(p, views, part, answers);
+  return answers;
+}
+
+}  // namespace froghopper::oracle

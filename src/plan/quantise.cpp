@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: one launch that quantises q, k and v; two where all rows of a sequence share a scale, the first to look for the
+// largest number.
+#include "src/plan/quantise.hpp"
+
+#include <algorithm>
+
+#include "src/base/ceil_div.hpp"
+#include "src/base/text.hpp"
+#include "src/plan/either_pass.hpp"
+
+namespace froghopper {
+namespace {
+
+// Tiles of q, k and v over all sequences and heads. A tensor that a run leaves out has none; the plan knows of none.
+int64_t items_at_most(const Problem& p) {
+  return p.batch *
+         (ceil_div(p.seq_q, quantise_rows) * p.heads_q + 2 * ceil_div(p.seq_kv, quantise_rows) * p.heads_kv);
+}
+
+}  // namespace
+
+Result<Plan> plan_quantise(const Problem& p, const Device& device, const Hints& hints) {
+  if (auto ok = check_limits(p); !ok) return ok.failure();
+  if (const std::string given = hints.line(); !given.empty())
+    return unsupported(
+        text("{} is a hint for attention; to quantise there is one way. Leave it out.", given.substr(1)));
+  Plan plan{.problem = p, .launches = {}, .workspace = {}};
+  const int64_t items = items_at_most(p);
+  if (items > items_max)
+    return unsupported(
+        text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.", items));
+  if (items == 0) return plan;
+
+  const QuantiseVariant v{
+      .from = p.dtype, .to = p.dtype_kv, .dim = static_cast<int>(ceil_div(std::max(p.dim_qk, p.dim_v), 64) * 64)};
+  const int64_t ctas = int64_t{usable_sms(p, device)} * quantise_ctas_per_sm(v);
+  const auto add = [&](Scaling scaling) {
+    plan.launches.push_back({.kernel = kernel_of(v),
+                             .grid = static_cast<int>(std::min(ctas, items)),
+                             .step = QuantiseStep{v, scaling},
+                             .overlaps = false});
+  };
+  if (p.scale_rows == 0) {
+    plan.workspace.largest = plan.workspace.take(static_cast<size_t>(items) * sizeof(float));
+    add(Scaling::look);
+    add(Scaling::shared);
+  } else {
+    add(Scaling::own);
+  }
+  return plan;
+}
+
+}  // namespace froghopper

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/params: the argument of the kernel that quantises.
+#include <cmath>
+
+#include "src/base/ceil_div.hpp"
+#include "src/runtime/params/params.hpp"
+#include "src/runtime/params/parts.hpp"
+
+namespace froghopper::runtime {
+
+namespace {
+
+struct Part {
+  Named from, to;
+  const View& scale;
+  bool of_q, rotates;
+};
+
+QuantiseTensor tensor_of(const Run& run, const QuantiseParams& so_far, const Part& part) {
+  const Problem& problem = run.plan.problem;
+  const View& from = part.from.view;
+  const RaggedParams lengths = lengths_of(problem, run.views);
+  const int64_t rows = part.of_q ? problem.seq_q : problem.seq_kv;
+  QuantiseTensor tensor{};
+  tensor.from = strided(from);
+  tensor.to = strided(part.to.view);
+  tensor.scale = part.scale.as<float>();
+  tensor.scale_batch = part.scale.stride_batch;
+  tensor.scale_tile = part.scale.stride_seq;
+  tensor.scale_head = part.scale.stride_head;
+  tensor.cu = part.of_q ? lengths.cu_q : lengths.cu_kv;
+  tensor.used = part.of_q ? lengths.used_q : lengths.used_kv;
+  tensor.first_item = so_far.items;
+  tensor.largest = run.slice<float>(run.plan.workspace.largest) + so_far.items;
+  tensor.tiles = static_cast<int>(ceil_div(rows, quantise_rows));
+  tensor.heads = static_cast<int>(from.heads);
+  tensor.rows = static_cast<int>(rows);
+  tensor.dim = static_cast<int>(from.dim);
+  tensor.rotation = part.rotates ? rotation_block(tensor.dim) : 0;
+  tensor.norm = part.rotates ? 1 / std::sqrt(static_cast<float>(tensor.rotation)) : 1;
+  return tensor;
+}
+
+}  // namespace
+
+Result<Params> make_params(const Driver&, const Run& run, const QuantiseStep& step) {
+  const Problem& problem = run.plan.problem;
+  const Views& views = run.views;
+  const Part parts[] = {{{"q", views.q}, {"quantised_q", views.quantised_q}, views.scale_q, true, problem.rotate},
+                        {{"k", views.k}, {"quantised_k", views.quantised_k}, views.scale_k, false, problem.rotate},
+                        {{"v", views.v}, {"quantised_v", views.quantised_v}, views.scale_v, false, false}};
+  QuantiseParams params{};
+  params.scaling = step.scaling;
+  params.seed = problem.rotate_seed;
+  for (const Part& part : parts) {
+    if (!part.from.view.data) continue;
+    for (const Named& tensor : {part.from, part.to})
+      if (auto ok = check_layout(tensor); !ok) return ok.failure();
+    QuantiseTensor& tensor = params.tensors[params.count++] = tensor_of(run, params, part);
+    params.items += static_cast<int>(problem.batch * tensor.tiles * tensor.heads);
+  }
+  return Params{params};
+}
+
+}  // namespace froghopper::runtime
