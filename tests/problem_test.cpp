@@ -168,8 +168,6 @@ struct BadProblem {
 const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.size = 0; },
      "fh_problem.size is 0; it must hold sizeof(fh_problem). Start from fh_problem_init()."},
-    {[](fh_problem& p) { set_raw(p.op, 0); },
-     "op is 0, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE."},
     {[](fh_problem& p) { set_raw(p.dtype, 0); },
      "dtype is 0, which names no type. Use FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2."},
     {[](fh_problem& p) { set_raw(p.align, 2); },
@@ -244,8 +242,7 @@ const BadProblem bad_problems[] = {
      "and set scale to 1/sqrt(72); the result does not change."},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_v = 8; },
      "dim_v is 8; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v with zero columns to 16; o has "
-     "16 "
-     "then, the last ones zero."},
+     "16 then, the last ones zero."},
     {[](fh_problem& p) { p.scale_rows = 128; },
      "scale_rows is 128 and k and v are bf16; only 8-bit types have scales. Set it to 0."},
     {[](fh_problem& p) { p.scale_v_columns = 1; },

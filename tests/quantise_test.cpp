@@ -15,6 +15,8 @@
 #include "src/cpu/quantise_work.hpp"
 #include "src/cpu/work.hpp"
 #include "src/oracle/oracle.hpp"
+#include "src/plan/plan.hpp"
+#include "src/runtime/runtime.hpp"
 
 namespace froghopper {
 namespace {
@@ -83,6 +85,8 @@ const struct {
   void (*spoil)(fh_problem&);
   const char* message;
 } bad_problems[] = {
+    {[](fh_problem& p) { std::memset(&p.op, 0, sizeof p.op); },
+     "op is 0, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE."},
     {[](fh_problem& p) { p.rotate = 1; },
      "rotate is 1 and op is FH_FORWARD; q and k are rotated when they are quantised. Set op to FH_QUANTISE, or "
      "rotate to "
@@ -111,6 +115,28 @@ TEST(Problem, ContradictionsAreNamed) {
     ASSERT_FALSE(refused) << message;
     EXPECT_EQ(refused.failure().text, message);
   }
+}
+
+TEST(Plan, OfBf16AndE4m3IsOfPresets) {
+  Problem p = *Problem::parse("quantise bf16 kv=e4m3 b1 hq2 hkv1 sq300 skv300 d16 rotate");
+  for (p.dim_qk = 16; p.dim_qk <= 256; p.dim_qk += 16) {
+    p.dim_v = p.dim_qk;
+    const auto plan = make_gpu_plan(p, known_device("h200"));
+    ASSERT_TRUE(plan) << plan.failure().text;
+    ASSERT_EQ(plan->launches.size(), 2) << "one to look and one to write";
+    for (const Launch& launch : plan->launches) {
+      EXPECT_TRUE(runtime::is_preset(launch.kernel)) << launch.kernel.name;
+      const auto again = kernel_named(launch.kernel.name);
+      ASSERT_TRUE(again) << again.failure().text;
+      EXPECT_EQ(again->source, launch.kernel.source);
+    }
+  }
+  EXPECT_FALSE(make_gpu_plan(*Problem::parse("quantise f32 kv=e4m3 b1 hq1 hkv1 sq1 skv1 d64"), known_device("h200")));
+  Hints tail;
+  tail.tail_percent = 30;
+  const auto hinted = make_gpu_plan(p, known_device("h200"), tail);
+  ASSERT_FALSE(hinted);
+  EXPECT_EQ(hinted.failure().text, "tail=30% is a hint for attention; to quantise there is one way. Leave it out.");
 }
 
 TEST(Rotation, IsOrthogonal) {
