@@ -14,7 +14,8 @@ Copies: none where the columns of q, k, v and gradients lie side by side (the la
 begin at multiples of 16 bytes (other strides are multiples of 8 elements); else the tensor is copied, once in each pass
 that reads it. out is never copied.
 
-With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that has no gradients.
+With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that has no gradients. One call that
+quantises and attends is attention(**quantise(q, k, v)._asdict(), causal=True).
 
 There are no second derivatives, no forward-mode derivatives, no dropout and no masks but causal ones and windows.
 Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not. PyTorch 2.5 or newer.
@@ -29,10 +30,11 @@ from froghopper import _torch_ops as ops
 from froghopper._call import Window, check_align, check_scale, check_window, flag, number, whole_number
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, LOOK
+from froghopper._torch_quantise import Quantised, quantise
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
 
-__all__ = ["attention", "scaled_dot_product_attention"]
+__all__ = ["Quantised", "attention", "quantise", "scaled_dot_product_attention"]
 
 
 @overload

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.torch.quantise on the CPU: what it writes, beside PyTorch's own rounding, and what attention makes of it."""
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from froghopper.torch import attention, quantise
+
+
+def draw(*shape, outliers=0.001):
+    generator = torch.Generator().manual_seed(sum(shape))
+    rare = torch.rand(shape, generator=generator) < outliers
+    return torch.randn(shape, generator=generator) + 10 * torch.randn(shape, generator=generator) * rare
+
+
+def stood_for(x, scale):
+    """The numbers; scale: [batch, blocks, heads, 1]"""
+    return x.float() * scale.repeat_interleave(128, 1)[:, :x.shape[1]]
+
+
+@pytest.mark.parametrize("dtype, largest", [(torch.float8_e4m3fn, 448), (torch.float8_e5m2, 57344)])
+def test_numbers_are_rounded_by_blocks(dtype, largest):
+    q, k, v = draw(2, 200, 4, 64), draw(2, 300, 2, 64), draw(2, 300, 2, 48)
+    found = quantise(q, k, v, dtype=dtype, rotate=False)
+    assert found.scale_k.shape == (2, 3, 2, 1) and found.q.dtype == dtype
+    for x, small, scale in ((q, found.q, found.scale_q), (v, found.v, found.scale_v)):
+        first = x[:, :128].abs().amax((1, 3)) / largest
+        torch.testing.assert_close(scale[:, 0, :, 0], first, rtol=1e-6, atol=0)
+        expected = (x / scale.repeat_interleave(128, 1)[:, :x.shape[1]]).to(dtype)
+        assert torch.equal(small.view(torch.uint8), expected.view(torch.uint8))
+
+
+def test_a_rotation_keeps_scores_and_lowers_the_error():
+    q, k, v = draw(1, 256, 8, 64), draw(1, 2000, 8, 64), draw(1, 2000, 8, 64)
+    exact, scores = attention(q, k, v), torch.einsum("bqhd,bkhd->bhqk", q, k)
+    errors = []
+    for rotate in (False, True):
+        found = quantise(q, k, v, rotate=rotate, rotate_seed=3 if rotate else 0)
+        of_found = torch.einsum("bqhd,bkhd->bhqk", stood_for(found.q, found.scale_q), stood_for(found.k, found.scale_k))
+        assert (of_found - scores).square().mean().sqrt() < 0.06 * scores.square().mean().sqrt()
+        o = attention(**found._asdict(), out_dtype=torch.float32)
+        errors.append((o - exact).square().mean().sqrt().item())
+    assert errors[1] < 0.85 * errors[0]
+
+
+def test_one_call_quantises_and_attends():
+    q, k, v = (x.bfloat16() for x in (draw(2, 150, 4, 64), draw(2, 300, 2, 64), draw(2, 300, 2, 64)))
+    found = attention(**quantise(q, k, v)._asdict(), causal=True)
+    exact = attention(q.float(), k.float(), v.float(), causal=True)
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - exact).square().mean().sqrt() < 0.06 * exact.square().mean().sqrt()
+
+
+def test_packed_sequences_have_blocks_of_their_own():
+    q, k, v = draw(400, 2, 64), draw(400, 2, 64), draw(400, 2, 64)
+    begins = torch.tensor([0, 130, 400], dtype=torch.int32)
+    found = quantise(q, k, v, cu_seqlens_q=begins, cu_seqlens_kv=begins)
+    alone = quantise(q[None, 130:], k[None, 130:], v[None, 130:])
+    assert found.scale_q.shape == (2, 3, 2, 1)
+    assert torch.equal(found.k[130:].view(torch.uint8), alone.k[0].view(torch.uint8))
+    assert torch.equal(found.scale_k[1], alone.scale_k[0])
+    assert found.scale_k[0, 2].tolist() == [[1.0], [1.0]]  # a block without rows
+    o = attention(**found._asdict(), cu_seqlens_q=begins, cu_seqlens_kv=begins, out_dtype=torch.float32)
+    assert torch.equal(o[130:], attention(**alone._asdict(), out_dtype=torch.float32)[0])
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(dtype=torch.bfloat16), "dtype is bfloat16; q, k and v become float8_e4m3fn or float8_e5m2"),
+    (dict(rotate_seed=-1), "rotate_seed is -1; it has 32 bits"),
+    (dict(scale_rows=64), "scale_rows is 64; as many rows share a scale as tiles are made of"),
+])
+def test_what_is_wrong_is_named(change, message):
+    x = draw(1, 10, 2, 64)
+    with pytest.raises((TypeError, ValueError), match=message): quantise(x, x, x, **change)
