@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""q, k and v of PyTorch -> 8-bit copies and scales, as froghopper.torch.attention takes them. Called as it is, not as an
-operator: torch.compile does not look into it, and nothing has gradients."""
+"""q, k and v of PyTorch -> 8-bit copies and scales, as froghopper.torch.attention takes them. Called as it is, not
+as an operator: torch.compile does not look into it, and nothing has gradients."""
 import ctypes
 from typing import Any, NamedTuple
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""froghopper.torch.quantise on the CPU: what it writes, beside PyTorch's own rounding, and what attention makes of it."""
+"""froghopper.torch.quantise on the CPU: what it writes beside PyTorch's own rounding, what attention makes of it."""
 import pytest
 
 torch = pytest.importorskip("torch")
