@@ -2,8 +2,23 @@
 // contract: the run-time half of the agreement between host and forward kernel.
 #pragma once
 #include "contract/parts.h"
+#include "contract/types.h"
 
 namespace froghopper {
+
+// What the numbers of an 8-bit tensor are multiplied by. The next one along each extent is so many floats further.
+struct ScaleNumbers {
+  const float* data;
+  long long batch, head, block;  // block: scale_block rows; 0 where all rows of a sequence share a scale
+};
+
+// 8-bit variants only.
+struct NarrowParams {
+  ScaleNumbers q, k, v;
+  int v_columns;  // nonzero: v.data has one for every column, and none for blocks
+  Dtype dtype_o;
+  float* sums;  // of O, see promotion_tiles: [CTA][Consumer][references, then groups of 4][thread][4]
+};
 
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
@@ -20,6 +35,7 @@ struct FwdParams {
   float scale_log2;     // softmax scale x log2(e); with softcap: softcap x log2(e)
   float cap_scale;      // softcap only: 2 log2(e) x scale / softcap, so that 2^(s cap_scale) = e^(2 s scale / cap)
   RaggedParams ragged;  // ragged variants only
+  NarrowParams narrow;
   Order order;
   QueueParams queue;
 };

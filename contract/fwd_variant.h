@@ -8,7 +8,7 @@
 namespace froghopper {
 
 struct FwdVariant {
-  Dtype dtype;   // of Q, K, V and O; picks the wgmma type
+  Dtype dtype;   // of Q, K and V; picks the wgmma type. O has the same, or where this is an 8-bit type, a wider one
   Dims dims;     // columns of the tiles: they size the register tiles and shared memory
   Tiles tiles;   // rows of the tiles, likewise; q in 64 a consumer warpgroup
   Mask mask;     // picks the loops: a loop without a mask has no compare
@@ -33,13 +33,33 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("softcap", v.softcap);
 }
 
+// Rows of 8-bit Q, K and V that share a scale where not all of a sequence do.
+constexpr int scale_block = 128;
+// wgmma adds up 8-bit products to 14 bits, so after this many kv tiles O is added to a sum in fp32 and begins anew.
+constexpr int promotion_tiles = 16;
+// fp32 numbers of one consumer's sum: for each thread two references, padded to 4, and its part of O.
+constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 + v.dims.v / 2); }
+// Whether a row with so many keys has such a sum. The last tile comes before O begins, the first one needs none.
+constexpr bool fwd_promotes(FwdVariant v, long long keys) {
+  return is_8_bit(v.dtype) && (keys - 1) / v.tiles.kv > promotion_tiles;
+}
+
 constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip; }
 constexpr int fwd_threads(FwdVariant v) { return warpgroup * (1 + fwd_consumers(v)); }  // one warpgroup of producers
 
 // Shared memory in bytes.
-constexpr int fwd_q_bytes(FwdVariant v) { return v.tiles.q * panels(v.dims.qk) * panel_row_bytes; }
+constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
+  return rows * panels(dim, size_of(v.dtype)) * panel_row_bytes;
+}
+constexpr int fwd_q_bytes(FwdVariant v) { return fwd_tile_bytes(v, v.tiles.q, v.dims.qk); }
+// wgmma reads 8-bit V with keys along its rows, as it is not in memory: the rings hold it transposed, and this many
+// tiles wait to be. See device/fwd/narrow_producers.cuh.
+constexpr int fwd_raw_stages = 2;
 constexpr int fwd_ring_bytes(FwdVariant v) {
-  return v.tiles.stages * v.tiles.kv * (panels(v.dims.qk) + panels(v.dims.v)) * panel_row_bytes;
+  const int k = fwd_tile_bytes(v, v.tiles.kv, v.dims.qk), values = fwd_tile_bytes(v, v.tiles.kv, v.dims.v);
+  if (!is_8_bit(v.dtype)) return v.tiles.stages * (k + values);
+  const int scales_and_ring = 1024;  // rounded up as fwd_barrier_bytes
+  return v.tiles.stages * (k + fwd_tile_bytes(v, v.dims.v, v.tiles.kv)) + fwd_raw_stages * values + scales_and_ring;
 }
 constexpr int fwd_barrier_bytes =
     1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
@@ -54,7 +74,9 @@ constexpr int fwd_smem_bytes(FwdVariant v) {
 // One truth, two judges: the planner turns the text into an error, the kernel static_asserts that there is none.
 // Sizes are bounded one by one first, so that no product of them overflows.
 constexpr const char* why_invalid(FwdVariant v) {
-  if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "wgmma takes f16 and bf16 here, not f32";
+  if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
+  if (is_8_bit(v.dtype) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block)
+    return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 256) return "dim_v of the tile must be 64, 96, ... 256";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)

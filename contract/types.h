@@ -69,9 +69,10 @@ constexpr int warpgroup = 128;              // threads that execute one wgmma to
 constexpr int strip = 64;                   // query rows of one warpgroup's wgmma
 constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA
 
-// Tiles in shared memory are made of panels, whose rows are rows of the 128-byte swizzle. 96 columns take two.
-constexpr int panel_columns = 64;
+// Tiles in shared memory are made of panels, whose rows are rows of the 128-byte swizzle. 96 columns of a 2-byte type
+// take two.
 constexpr int panel_row_bytes = 128;
-constexpr int panels(int dim) { return (dim + panel_columns - 1) / panel_columns; }
+constexpr int panel_columns = panel_row_bytes / 2;
+constexpr int panels(int dim, int bytes = 2) { return (dim * bytes + panel_row_bytes - 1) / panel_row_bytes; }
 
 }  // namespace froghopper

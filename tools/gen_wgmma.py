@@ -9,10 +9,14 @@ is MN-major."""
 # N is tile_kv, tile_q, dim_v or dim_qk, or a part of one: contract/fwd_variant.h, bwd_variant.h.
 COLUMNS = [32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256]
 TYPES = ["bf16", "f16"]
-DEPTH = 16  # of one instruction for 2-byte types
+# 8-bit types: N is tile_kv or dim_v. They have no transposed forms; A in registers is weights, which are e4m3.
+COLUMNS_OF_8_BIT = [64, 96, 128, 192, 256]
+TYPES_OF_8_BIT = ["e4m3", "e5m2"]
 
 
 def function(columns, kind, a_in_registers):
+    narrow = kind in TYPES_OF_8_BIT
+    depth = 32 if narrow else 16  # of one instruction: 32 bytes
     count = columns // 2  # fp32 accumulators a thread
     places = iter(range(count, count + 16))
     d = ", ".join(f"%{i}" for i in range(count))
@@ -29,13 +33,17 @@ def function(columns, kind, a_in_registers):
         template += ", int TransposeA = 0"
         flags = f"p, 1, 1, %{next(places)}, {transpose_b}"
         constants += ', "n"(TransposeA)'
+    if narrow: flags, constants, kind_a = "p, 1, 1", None, "e4m3" if a_in_registers else kind
+    else: kind_a = kind
+    more = f", {constants}" if constants else ""
+    check = '  static_assert(TransposeB == 0, "8-bit operands are K-major");\n' if narrow else ""
     arguments = f"Shape<{columns}, {kind}>, float (&d)[{count}], {a_type}, u64 b, int accumulate"
     return f"""template <{template}>
 __device__ __forceinline__ void {name}({arguments}) {{
-  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {accumulate}, 0;\\n"
-    "wgmma.mma_async.sync.aligned.m64n{columns}k{DEPTH}.f32.{kind}.{kind} {{{d}}}, {a}, {b}, {flags};\\n}}"
+{check}  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {accumulate}, 0;\\n"
+    "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind_a}.{kind} {{{d}}}, {a}, {b}, {flags};\\n}}"
     : {d_operands}
-    : {a_operands}, "l"(b), "r"(accumulate), {constants});
+    : {a_operands}, "l"(b), "r"(accumulate){more});
 }}
 """
 
@@ -52,6 +60,10 @@ template <int Columns, class T> struct Shape {};
 """)
 for kind in TYPES:
     for columns in COLUMNS:
+        print(function(columns, kind, False))
+        print(function(columns, kind, True))
+for kind in TYPES_OF_8_BIT:
+    for columns in COLUMNS_OF_8_BIT:
         print(function(columns, kind, False))
         print(function(columns, kind, True))
 print("}  // namespace froghopper::ptx")

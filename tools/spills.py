@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails when a kernel spills inside its inner loop: spills.py NVDISASM FILE_OR_FOLDER...
 
-The inner loops are the innermost ones that contain HGMMA, the tensor core's instruction for a warpgroup. Their main
-path has no load or store of local memory (LDL, STL). The rare path, which computes a tile's scores again, may spill.
+The inner loops are the innermost ones with wgmma, that is HGMMA or QGMMA. Their main path has no load or store of local
+memory (LDL, STL). The rare path, which computes a tile's scores again, may spill.
 It is recognised by two things together: it holds HMMA, the instruction for one warp, and a path through the loop goes
 around it. Instructions that both paths use (LDSM) tell nothing. Kernels whose header says that they spill nothing are
 not looked at.
@@ -32,6 +32,9 @@ class Block:
 
     def has(self, *names):
         return any(op.split(".")[0] in names for op in self.opcodes)
+
+    def multiplies(self):
+        return self.has("HGMMA", "QGMMA")  # of 2-byte types, of 8-bit types
 
 
 def blocks_of(sass):
@@ -92,7 +95,7 @@ def dominators(forward):
 
 
 def inner_loops(blocks):
-    """(header, ends, members) of the innermost loops with HGMMA; an edge to a dominating block closes a loop."""
+    """(header, ends, members) of the innermost loops with wgmma; an edge to a dominating block closes a loop."""
     forward = {i: block.next for i, block in enumerate(blocks)}
     back = {i: [] for i in forward}
     for i, targets in forward.items():
@@ -103,12 +106,12 @@ def inner_loops(blocks):
         for header in dominate & set(forward[i]):
             ends.setdefault(header, []).append(i)
     loops = [(h, e, reach(e, back, set(forward) - {h}) | {h}) for h, e in ends.items()]
-    loops = [loop for loop in loops if any(blocks[m].has("HGMMA") for m in loop[2])]
+    loops = [loop for loop in loops if any(blocks[m].multiplies() for m in loop[2])]
     return [loop for loop in loops if not any(other[2] < loop[2] for other in loops)], forward, back
 
 
 def main_path(blocks, loop, forward, back):
-    """The members of a loop that may not spill: all but the rare path; every HGMMA is on the paths around it."""
+    """The members of a loop that may not spill: all but the rare path; every wgmma is on the paths around it."""
     header, ends, members = loop
 
     def on_ways_around(avoided):
@@ -118,7 +121,7 @@ def main_path(blocks, loop, forward, back):
     rare = {m for m in members if blocks[m].has("HMMA") and on_ways_around({m})}
     main = on_ways_around(rare)
     # Several blocks, each of which can be avoided, but not all at once: then none of them is rare.
-    return main if all(m in main for m in members if blocks[m].has("HGMMA")) else members
+    return main if all(m in main for m in members if blocks[m].multiplies()) else members
 
 
 def spills_in_inner_loops(sass):
@@ -148,7 +151,7 @@ def main():
         loops, found = spills_in_inner_loops(disassemble(nvdisasm, data[HEADER_BYTES:]))
         where = f"{file.parent.name}/{file.stem}"
         if loops == 0:
-            print(f"{where}: no loop with HGMMA was found; is this still how the kernel looks?")
+            print(f"{where}: no loop with wgmma was found; is this still how the kernel looks?")
         for spill in found:
             print(f"{where}: a spill in the inner loop at {spill}")
         bad += loops == 0 or bool(found)

@@ -16,5 +16,13 @@ template <>
 struct Element<Dtype::f16> {
   using type = ptx::f16;
 };
+template <>
+struct Element<Dtype::e4m3> {
+  using type = ptx::e4m3;
+};
+template <>
+struct Element<Dtype::e5m2> {
+  using type = ptx::e5m2;
+};
 
 }  // namespace froghopper::attn

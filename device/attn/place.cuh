@@ -26,14 +26,14 @@ struct Place {
   // The tile, from a row and a column of the sequence on.
   template <class Tile>
   __device__ void load(Tile& tile, const TmaMap& map, ptx::u64* full, int row, int col = 0) const {
-    for (int i = 0; i < Tile::panels; ++i) load_panel(tile, i, map, full, row, col + i * panel_columns);
+    for (int i = 0; i < Tile::panels; ++i) load_panel(tile, i, map, full, row, col + i * Tile::panel_columns);
   }
 
   // Panel i of it alone.
   template <class Tile>
   __device__ void load_panel(Tile& tile, int i, const TmaMap& map, ptx::u64* full, int row, int col) const {
     // The host makes boxes of the contract's panels.
-    static_assert(Tile::panel_columns == panel_columns && Tile::panel_row_bytes == panel_row_bytes);
+    static_assert(Tile::panel_row_bytes == panel_row_bytes);
     if constexpr (Ragged)
       ptx::tma_load_5d(tile.panel(i), &map, full, col, map_rows - length + row, head, first_units + length * unit,
                        map_rows);

@@ -43,6 +43,21 @@ __device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair
   return {quad_max(most.top), quad_max(most.bottom)};
 }
 
+// What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink: one more logit
+// of the row; -inf: none. A row that saw no key has 0, and the sink alone in its denominator.
+struct Finish {
+  float inverse, lse;
+};
+__device__ __forceinline__ Finish finish(float reference, float my_sum, float sink) {
+  const float sum = quad_sum(my_sum);
+  if (sum == 0.f) return {0.f, sink};
+  const float sink_log2 = sink * tile::log2e;
+  const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
+  const float age = ptx::ex2_approx(reference - top);
+  const float all = sum * age + ptx::ex2_approx(sink_log2 - top);
+  return {age * ptx::rcp_approx(all), (top + ptx::lg2_approx(all)) * tile::ln2};
+}
+
 struct OnlineSoftmax {
   // The guard: what a tile may bring to one of a thread's two sums of a row, an eighth of the columns, before the
   // reference moves. A row's largest weight rounds without error only if it is a power of two, so a row that one key
@@ -114,13 +129,8 @@ struct OnlineSoftmax {
     return Fate::moved;
   }
 
-  // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink: one more
-  // logit of the row; -inf: none. A row that saw no key has 0, and the sink alone in its denominator.
-  struct Finish {
-    float inverse, lse;
-  };
-  __device__ Finish finish_top(float sink) const { return finish(ref.top, sum.top, sink); }
-  __device__ Finish finish_bottom(float sink) const { return finish(ref.bottom, sum.bottom, sink); }
+  __device__ Finish finish_top(float sink) const { return finish_row(ref.top, sum.top, sink); }
+  __device__ Finish finish_bottom(float sink) const { return finish_row(ref.bottom, sum.bottom, sink); }
 
  private:
   static __device__ bool is_far(float sum) { return __float_as_int(sum) < 0; }  // -0 too: a thread may have no share
@@ -153,15 +163,8 @@ struct OnlineSoftmax {
     return next != at && next != -tile::inf ? -sum : sum;
   }
 
-  __device__ Finish finish(float ref, float my_sum, float sink) const {
-    const float sum = quad_sum(fabsf(my_sum));
-    if (sum == 0.f) return {0.f, sink};
-    const float sink_log2 = sink * tile::log2e;
-    const float reference = is_far(my_sum) ? scaled(ref) : ref;
-    const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
-    const float age = ptx::ex2_approx(reference - top);
-    const float all = sum * age + ptx::ex2_approx(sink_log2 - top);
-    return {age * ptx::rcp_approx(all), (top + ptx::lg2_approx(all)) * tile::ln2};
+  __device__ Finish finish_row(float ref, float my_sum, float sink) const {
+    return finish(is_far(my_sum) ? scaled(ref) : ref, fabsf(my_sum), sink);
   }
 
   // s becomes the weights; returns the sums of this thread's. Two partial sums a row halve the chain of dependent

@@ -8,13 +8,19 @@
 //           Loader     warps 1 and 2, one thread each; loads K, loads V.
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
 //           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.    232, 232, 160, 112 registers
+//           8-bit variants: device/fwd/narrow_producers.cuh.                  warpgroup 0: 56; 224, 224, 152, 104
+//           NarrowLoader  warp 1, one thread; loads K and V, and the scales of their tiles.
+//           Transposer    warps 2 and 3; V -> V^T, the only form that wgmma reads of 8-bit numbers.
 // Order     kv tiles run from last to first: tiles cut by the upper bound of a mask come first (exact online softmax),
 //           the steady loop carries no mask (guarded softmax), tiles cut by a window's lower bound come last (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. Over the seam between two items it goes on: the last P V of one and the first S
 //           of the next are in flight together, O is stored while that S runs.
-// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and, before its
-//                           epilogue, per Consumer warp
+//           8-bit weights are rounded before it is known that they could be: a branch between the exponentials and
+//           the rounding would cost the overlap of both (device/attn/softmax_e4m3.cuh). Every promotion_tiles O goes to
+//           a sum in fp32 (device/fwd/promotion.cuh).
+// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and Transposer warp and,
+//                           before its epilogue, per Consumer warp
 //           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last few tiles
 //                           are issued; the Dispatcher waits for it before it draws the next ticket, so that no item
 //                           lies here while another CTA idles. Both judge by the published item, and the next arrival
@@ -24,13 +30,22 @@
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
 //                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
 //                           wait for each other.
-// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings;  O goes from registers to global memory
+//           raw_ring        8-bit variants: V as in memory. full: by bytes; empty: one arrival per Transposer warp.
+//                           There v_ring is full by one arrival per Transposer warp, behind its proxy fence. The
+//                           NarrowLoader loads K of a tile before its V, which a Consumer needs a turn later: when it
+//                           waits for room in raw_ring, K of that tile is there, so the Consumers give back V of the
+//                           tiles before, and with it the Transposers their raw ones.
+// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings; O goes from registers to global memory
+//           8-bit variants begin with raw[2] | scales[stages] | raw_ring
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
-#include "device/attn/softmax.cuh"
+#include "device/attn/softmax_e4m3.cuh"
+#include "device/fwd/epilogue.cuh"
+#include "device/fwd/narrow_producers.cuh"
 #include "device/fwd/producers.cuh"
+#include "device/fwd/promotion.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/sweep.cuh"
 #include "device/ptx/registers.cuh"
@@ -44,21 +59,26 @@ struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
 
+  static constexpr bool narrow = is_8_bit(V.dtype);
+  static constexpr int bytes = size_of(V.dtype);
+
   using T = typename attn::Element<V.dtype>::type;
-  using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
-  using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
-  using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;
-  using Scores = tile::Accum<V.tiles.kv>;      // S: 64 query rows x one kv tile, then P in place
-  using Weights = tile::OperandA<V.tiles.kv>;  // P rounded to T
-  using Output = tile::Accum<V.dims.v>;        // O, unnormalised until the epilogue
-  using Softmax = attn::OnlineSoftmax;
+  using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, bytes>;
+  using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk, bytes>;
+  using RawTile = tile::SharedTile<V.tiles.kv, V.dims.v, bytes>;  // V as in memory
+  using VTile = Pick<narrow, tile::SharedTile<V.dims.v, V.tiles.kv, bytes>, RawTile>;
+  using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile, then P in place
+  using Weights = Pick<narrow, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
+  using Output = tile::Accum<V.dims.v>;  // O, unnormalised until the epilogue
+  using Softmax = Pick<narrow, attn::E4m3Softmax, attn::OnlineSoftmax>;
 
   // Registers: a CTA starts with 65536 / threads each, rounded down to 8 (168, 128, 96 at 2, 3, 4 consumers);
   // setmaxnreg shares the same sum out again.
   static constexpr int consumers = fwd_consumers(V);
   static constexpr int threads = fwd_threads(V);
-  static constexpr int producer_registers = consumers <= 2 ? 40 : 32;
-  static constexpr int consumer_registers = consumers <= 2 ? 232 : consumers == 3 ? 160 : 112;
+  // In 8-bit variants a Consumer has 8 less: to transpose, 8 blocks on their way at once, takes 56.
+  static constexpr int producer_registers = narrow ? 56 : consumers <= 2 ? 40 : 32;
+  static constexpr int consumer_registers = (consumers <= 2 ? 232 : consumers == 3 ? 160 : 112) - (narrow ? 8 : 0);
 
   static constexpr int q_stages = fwd_q_stages(V);
   using KvRing = tile::Ring<V.tiles.stages>;
@@ -68,7 +88,16 @@ struct Forward {
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2>;
 
-  struct Smem {
+  using RawRing = tile::Ring<fwd_raw_stages>;
+  using RawStage = tile::Cursor<fwd_raw_stages>;
+  struct NarrowSmem {
+    RawTile raw[fwd_raw_stages];
+    attn::TileScales scales[V.tiles.stages];  // of the tiles in k
+    RawRing raw_ring;
+  };
+  struct Nothing {};
+
+  struct Smem : Pick<narrow, NarrowSmem, Nothing> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
     VTile v[V.tiles.stages];
@@ -90,11 +119,17 @@ struct Forward {
     if (warp < 4) {
       ptx::setmaxnreg_dec<producer_registers>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
-      if (threadIdx.x == 32)
-        Loader<Forward, KTile>{params, smem, params.k, params.ragged.k, &smem.next_wanted}.run(smem.k, smem.k_ring);
-      if (threadIdx.x == 64)
-        Loader<Forward, VTile>{params, smem, params.v, params.ragged.v, nullptr}.run(smem.v, smem.v_ring);
-      if (V.ragged && warp == 3) Sweeper{params, params.order.pairs / params.heads_q}.run();
+      if constexpr (narrow) {
+        if (threadIdx.x == 32) NarrowLoader<Forward>{params, smem}.run();
+        if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
+      } else {
+        if (threadIdx.x == 32)
+          Loader<Forward, KTile>{params, smem, params.k, params.ragged.k, &smem.next_wanted}.run(smem.k, smem.k_ring);
+        if (threadIdx.x == 64)
+          Loader<Forward, VTile>{params, smem, params.v, params.ragged.v, nullptr}.run(smem.v, smem.v_ring);
+      }
+      if (V.ragged && warp == 3)
+        Sweeper{params, params.order.pairs / params.heads_q, size_of(narrow ? params.narrow.dtype_o : V.dtype)}.run();
     } else {
       ptx::setmaxnreg_inc<consumer_registers>();
       Consumer{params, smem, warp / 4 - 1}.run();
@@ -119,11 +154,12 @@ struct Forward {
       Weights p;
       Output o;
       WorkItem item = take_item();
+      float scale = scale_of(item);
       qk(s);
       ptx::wgmma_wait<0>();
 
       while (!item.none()) {
-        Softmax softmax{params.scale_log2};
+        Softmax softmax = begin_softmax(scale);
         int kv_tile = last_tile(item);
         first_turn(item, kv_tile--, softmax, s, p);
         skip(v, smem.v_ring, item);
@@ -134,6 +170,7 @@ struct Forward {
         pv(o, p);  // the last of this item
         const WorkItem finished = give_back_item();
         item = take_item();
+        scale = scale_of(item);
         qk(s);                 // the first of the next
         ptx::wgmma_wait<1>();  // O is ready, S is not
         v.release(smem.v_ring);
@@ -178,7 +215,7 @@ struct Forward {
 
     __device__ void first_turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p) {
       release_k(item, kv_tile);
-      if constexpr (V.softcap) attn::cap(s, params.cap_scale);
+      cap(s, softmax);
       if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > seq_kv(item)) hide(s, item, kv_tile);
       softmax.step(s, headroom(item, kv_tile));
       tile::round_to<T>(p, s);
@@ -198,27 +235,51 @@ struct Forward {
       qk(s);                 // S of this tile
       pv(o, p);              // O += P V of the tile before
       ptx::wgmma_wait<1>();  // S is ready, P V is not
-      if constexpr (V.softcap) attn::cap(s, params.cap_scale);
+      take_scales(softmax);
+      cap(s, softmax);
       attn::RowPair age;
       bool grew = true;
       if constexpr (Cut) {
         release_k(item, kv_tile);
         hide(s, item, kv_tile);
         age = softmax.step(s, headroom(item, kv_tile));
+        finish_pv(p, s);
+      } else if constexpr (narrow) {
+        const auto guess = softmax.guess(s);
+        finish_pv(p, s);
+        grew = !softmax.holds(guess);
+        if (grew) {
+          if (softmax.correct(s, guess, age) == attn::Fate::lost) age = again(softmax, s);
+          tile::round_to<T>(p, s);
+        } else {
+          softmax.keep(guess);
+        }
+        release_k(item, kv_tile);
       } else {
         const attn::Fate fate = softmax.later(s, age);
         grew = fate != attn::Fate::kept;
-        if (fate == attn::Fate::lost) {
-          tile::mma_abt_alone<T>(s, smem.q[q.stage], row_in_tile(), smem.k[k.stage]);
-          if constexpr (V.softcap) attn::cap(s, params.cap_scale);
-          age = softmax.step(s);
-        }
+        if (fate == attn::Fate::lost) age = again(softmax, s);
         release_k(item, kv_tile);  // not before: K may be needed again
+        finish_pv(p, s);
       }
+      if (grew) o.scale_rows(age.top, age.bottom);
+      if constexpr (narrow)
+        if (Promotion<V>::due(kv_tile, item.kv_begin))
+          promotion().promote(kv_tile, last_tile(item) + 1, softmax.ref, o);
+    }
+
+    // A tile whose weights are lost.
+    __device__ __forceinline__ attn::RowPair again(Softmax& softmax, Scores& s) {
+      tile::mma_abt_alone<T>(s, smem.q[q.stage], row_in_tile(), smem.k[k.stage]);
+      take_scales(softmax);
+      cap(s, softmax);
+      return softmax.step(s);
+    }
+
+    __device__ __forceinline__ void finish_pv(Weights& p, const Scores& s) {
       ptx::wgmma_wait<0>();  // O is ready
       v.release(smem.v_ring);
       tile::round_to<T>(p, s);
-      if (grew) o.scale_rows(age.top, age.bottom);
     }
 
     __device__ __forceinline__ void qk(Scores& s) {
@@ -228,7 +289,39 @@ struct Forward {
 
     __device__ __forceinline__ void pv(Output& o, const Weights& p) {
       v.wait(smem.v_ring);
-      tile::mma_ab<T>(o, p, smem.v[v.stage]);
+      if constexpr (narrow)
+        tile::mma_abt<T>(o, p, smem.v[v.stage]);
+      else
+        tile::mma_ab<T>(o, p, smem.v[v.stage]);
+    }
+
+    // What the scores of an item are multiplied by; read early, for it comes from memory.
+    __device__ float scale_of(const WorkItem& item) const {
+      const float scale = narrow && V.softcap ? params.cap_scale : params.scale_log2;
+      if (!narrow || item.none()) return scale;
+      return scale * scale_of_row(params.narrow.q, item.sequence, item.head, first_row(item));
+    }
+
+    __device__ Softmax begin_softmax(float scale) const {
+      if constexpr (narrow)
+        return Softmax(scale, smem.scales[k.stage]);
+      else
+        return Softmax{params.scale_log2};
+    }
+
+    // Of the tile in K's stage.
+    __device__ __forceinline__ void take_scales(Softmax& softmax) const {
+      if constexpr (narrow) softmax.take(smem.scales[k.stage]);
+    }
+
+    __device__ __forceinline__ void cap(Scores& s, Softmax& softmax) const {
+      if constexpr (!V.softcap) return;
+      if constexpr (narrow) {
+        attn::cap(s, softmax.scale);
+        softmax.scale = params.scale_log2;
+      } else {
+        attn::cap(s, params.cap_scale);
+      }
     }
 
     __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
@@ -261,22 +354,11 @@ struct Forward {
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, Output& o) {
       const float sink = params.sink ? params.sink[item.head] : -tile::inf;
       const auto top = softmax.finish_top(sink), bottom = softmax.finish_bottom(sink);
-      o.scale_rows(top.inverse, bottom.inverse);
-
-      const int row = first_row(item) + tile::thread_row();
-      const bool has_top = row < seq_q(item), has_bottom = row + 8 < seq_q(item);
-      const long long batch = V.ragged && params.ragged.cu_q ? 0 : item.sequence;
-      const long long at_row = (V.ragged ? item.rows.q_first : 0) + row;
-      char* at = static_cast<char*>(params.o.data) + batch * params.o.batch + item.head * params.o.head +
-                 at_row * params.o.row;
-      tile::store_rows<T>({at, at + 8 * params.o.row, has_top, has_bottom}, params.dim_v, o);
-      if (params.lse.data && threadIdx.x % 4 == 0) {
-        float* lse = params.lse.data + batch * params.lse.batch + item.head * params.lse.head + at_row;
-        if (has_top) lse[0] = top.lse;
-        if (has_bottom) lse[8] = bottom.lse;
-      }
+      if constexpr (narrow) promotion().finish(item.kv_begin, last_tile(item) + 1, softmax.ref, o);
+      Epilogue<V>{params, item}.run(first_row(item) + tile::thread_row(), seq_q(item), top, bottom, o);
     }
 
+    __device__ Promotion<V> promotion() const { return {params.narrow, number}; }
     __device__ int seq_q(const WorkItem& item) const { return V.ragged ? item.rows.seq_q : params.seq_q; }
     __device__ int seq_kv(const WorkItem& item) const { return V.ragged ? item.rows.seq_kv : params.seq_kv; }
     __device__ Sight<V> sight(const WorkItem& item) const { return Sight<V>(params.mask, seq_q(item), seq_kv(item)); }
@@ -299,10 +381,15 @@ struct Forward {
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
-      smem.item_ring.init(4 * consumers + 2);
+      smem.item_ring.init(4 * consumers + (narrow ? 1 + Transposer<Forward>::warps : 2));
       smem.q_ring.init(4 * consumers);
       smem.k_ring.init(4 * consumers);
-      smem.v_ring.init(4 * consumers);
+      if constexpr (narrow) {
+        smem.raw_ring.init(Transposer<Forward>::warps);
+        smem.v_ring.init(4 * consumers, Transposer<Forward>::warps);
+      } else {
+        smem.v_ring.init(4 * consumers);
+      }
       ptx::mbarrier_init(&smem.next_wanted, 1);
       ptx::fence_mbarrier_init();
     }

@@ -17,6 +17,10 @@ __device__ inline bool draws_late(const FwdParams& params, const WorkItem& item)
   return item.kv_end - item.kv_begin >= params.order.late_tiles;
 }
 
+// The next item is asked for when all but this many K tiles and one are issued. That takes a read from memory and the
+// load of Q; these tiles and what is being loaded into the ring hide it.
+constexpr int loads_ahead = 2;
+
 template <class Kernel>
 struct Dispatcher {
   static constexpr FwdVariant V = Kernel::variant;
@@ -89,9 +93,6 @@ struct Dispatcher {
 template <class Kernel, class Tile>
 struct Loader {
   static constexpr FwdVariant V = Kernel::variant;
-  // The next item is asked for when all but this many K tiles and one are issued. That takes a read from memory and
-  // the load of Q; these tiles and what is being loaded into the ring hide it.
-  static constexpr int lead = 2;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
@@ -110,7 +111,8 @@ struct Loader {
       if (item.none()) break;
       const attn::Place<V.ragged> place(item.head / params.heads_per_kv, item.sequence, params.ragged.cu_kv,
                                         item.rows.kv_first, item.rows.seq_kv, units);
-      const int ask_at = next_wanted && draws_late(params, item) ? min(item.kv_begin + lead, item.kv_end - 1) : -1;
+      const int ask_at =
+          next_wanted && draws_late(params, item) ? min(item.kv_begin + loads_ahead, item.kv_end - 1) : -1;
       for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
         if (kv_tile == ask_at) ptx::mbarrier_arrive(next_wanted);
         ptx::u64* full = at.fill(ring, Tile::bytes);

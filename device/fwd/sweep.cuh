@@ -12,6 +12,7 @@ namespace froghopper::fwd {
 struct Sweeper {
   const FwdParams& params;
   int sequences;
+  int bytes;  // of a number of O
 
   __device__ void run() const {
     attn::each_unused_row(params.ragged.cu_q, params.ragged.used_q, sequences, params.seq_q, params.ragged.total_q,
@@ -22,7 +23,7 @@ struct Sweeper {
   __device__ void sweep(int batch, int row) const {
     const int lane = threadIdx.x % 32;
     char* o = static_cast<char*>(params.o.data) + batch * params.o.batch + row * params.o.row;
-    const int units = params.dim_v / 8;  // of 16 bytes
+    const int units = params.dim_v * bytes / 16;  // of 16 bytes
     for (int i = lane; i < params.heads_q * units; i += 32)
       *reinterpret_cast<uint4*>(o + i / units * params.o.head + i % units * 16) = {0, 0, 0, 0};
     if (!params.lse.data) return;

@@ -25,6 +25,20 @@ __device__ __forceinline__ void stmatrix_x4_trans(u32 addr, const u32 (&a)[4]) {
                : "memory");
 }
 
+// The same without transposing: stored row i is row i of the registers' fragment.
+__device__ __forceinline__ void stmatrix_x4(u32 addr, const u32 (&a)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a[0]), "r"(a[1]),
+               "r"(a[2]), "r"(a[3])
+               : "memory");
+}
+
+// As ldmatrix_x4; stored row i is the i-th column of the registers' fragment.
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&d)[4], u32 addr) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(addr));
+}
+
 // d += a b: 16 x 16 times 16 x 8.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float* d, const u32 (&a)[4], u32 b0, u32 b1);
@@ -42,5 +56,4 @@ __device__ __forceinline__ void mma_m16n8k16<f16>(float* d, const u32 (&a)[4], u
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-
 }  // namespace froghopper::ptx

@@ -13,6 +13,8 @@ using u64 = unsigned long long;
 // The element types of wgmma and cvt, as tags.
 struct bf16;
 struct f16;
+struct e4m3;
+struct e5m2;
 
 __device__ __forceinline__ u32 smem_addr(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 

@@ -5,9 +5,6 @@
 
 namespace froghopper::ptx {
 
-struct e4m3;
-struct e5m2;
-
 // Four fp32 values rounded to nearest even and packed, the first one lowest. What is larger than the type's largest
 // number becomes it.
 template <class T>

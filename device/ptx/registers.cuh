@@ -12,6 +12,10 @@ __device__ __forceinline__ u32 thread_here() {
   return thread;
 }
 
+// Loads and stores stay on their side of it: those of a long unrolled loop, all begun at once, would take as many
+// registers.
+__device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
+
 // Moves registers between warpgroups (PTX ISA, setmaxnreg). All four warps of a warpgroup execute it.
 template <int N>
 __device__ __forceinline__ void setmaxnreg_inc() {

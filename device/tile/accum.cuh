@@ -3,6 +3,7 @@
 #pragma once
 #include "device/ptx/math.cuh"
 #include "device/ptx/matrix.cuh"
+#include "device/ptx/narrow.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/shared_tile.cuh"
 
@@ -49,6 +50,26 @@ template <class T, int Cols>
 __device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>& src) {
 #pragma unroll
   for (int i = 0; i < Cols / 8; ++i) round_group<T>(dst, i, src.x + 4 * i);
+}
+
+// 64 x Cols weights rounded to e4m3, laid out as wgmma register operand A whose columns are not in order: place
+// 16 h + 4 t + 2 b + e holds column 16 h + 8 b + 2 t + e (e, b of 0, 1; t of 0 to 3), so that every thread packs what
+// it has. B's inner dimension must lie in the same order: device/fwd/narrow_producers.cuh.
+template <int Cols>
+struct OperandA8 {
+  u32 x[Cols / 32][4];
+  __device__ OperandA8() {}
+};
+
+template <class, int Cols>
+__device__ __forceinline__ void round_to(OperandA8<Cols>& dst, const Accum<Cols>& src) {
+#pragma unroll
+  for (int i = 0; i < Cols / 32; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {  // top and bottom of columns 0 to 15, of columns 16 to 31
+      const float* x = src.x + 16 * i + j / 2 * 8 + j % 2 * 2;
+      dst.x[i][j] = ptx::cvt_pack4<ptx::e4m3>(x[0], x[1], x[4], x[5]);
+    }
 }
 
 // Writes a 64-row strip transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
@@ -107,6 +128,18 @@ __device__ __forceinline__ void store_rows(const RowPlaces& at, int cols, const 
     const int offset = i * 4 + lane * 16;
     if (at.has_top && exists) *reinterpret_cast<uint4*>(at.top + offset) = {t[0], t[1], t[2], t[3]};
     if (at.has_bottom && exists) *reinterpret_cast<uint4*>(at.bottom + offset) = {b[0], b[1], b[2], b[3]};
+  }
+}
+
+// The same in fp32.
+template <int Cols>
+__device__ __forceinline__ void store_rows_f32(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+#pragma unroll
+  for (int i = 0; i < Cols / 2; i += 4) {
+    const int col = thread_col() + col_of(i);
+    if (col >= cols) break;
+    if (at.has_top) reinterpret_cast<float2*>(at.top)[col / 2] = {src.x[i], src.x[i + 1]};
+    if (at.has_bottom) reinterpret_cast<float2*>(at.bottom)[col / 2] = {src.x[i + 2], src.x[i + 3]};
   }
 }
 

@@ -8,11 +8,12 @@ namespace froghopper::tile {
 
 // d = a[row .. row+64) x b^T. Asynchronous: d is valid after the matching wgmma_wait. Part: of as many parts of the
 // columns that make a; the first one begins d, the others are added.
-template <class T, int Part = 0, int N, int K, int RowsA, int ColsA>
-__device__ __forceinline__ void mma_abt(Accum<N>& d, SharedTile<RowsA, ColsA>& a, int row, SharedTile<N, K>& b) {
+template <class T, int Part = 0, int N, int K, int RowsA, int ColsA, int Bytes>
+__device__ __forceinline__ void mma_abt(Accum<N>& d, SharedTile<RowsA, ColsA, Bytes>& a, int row,
+                                        SharedTile<N, K, Bytes>& b) {
   ptx::wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < K; k += 16)
+  for (int k = 0; k < K; k += 32 / Bytes)
     ptx::wgmma_ss</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.k_major(row, Part * K + k), b.k_major(0, k),
                                     /*accumulate=*/Part != 0 || k != 0);
   ptx::wgmma_commit();
@@ -25,6 +26,16 @@ __device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, Shared
 #pragma unroll
   for (int k = 0; k < K; k += 16)
     ptx::wgmma_rs</*TransposeB=*/1>(ptx::Shape<N, T>{}, d.x, a.x[k / 16], b.mn_major(k), /*accumulate=*/1);
+  ptx::wgmma_commit();
+}
+
+// d += a x b^T; a and b with their inner dimension in OperandA8's order. Asynchronous.
+template <class T, int N, int K>
+__device__ __forceinline__ void mma_abt(Accum<N>& d, const OperandA8<K>& a, SharedTile<N, K, 1>& b) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < K; k += 32)
+    ptx::wgmma_rs</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.x[k / 32], b.k_major(0, k), /*accumulate=*/1);
   ptx::wgmma_commit();
 }
 
@@ -52,24 +63,41 @@ __device__ __forceinline__ void mma_atbt(Accum<N>& d, SharedTile<K, ColsA>& a, i
   ptx::wgmma_commit();
 }
 
+// d += a b: 16 x 32 times 32 x 8 of an 8-bit type, as one product of the lower pairs of bytes and one of the upper.
+// mma has a form for these types, which sm_90 does not: its compiler makes the same of it with more registers.
+template <class T>
+__device__ __forceinline__ void mma_m16n8k32(float* d, const u32 (&a)[4], const u32 (&b)[2]) {
+#pragma unroll
+  for (const bool high : {false, true}) {
+    const u32 wide[4] = {ptx::cvt_f16x2<T>(a[0], high), ptx::cvt_f16x2<T>(a[1], high), ptx::cvt_f16x2<T>(a[2], high),
+                         ptx::cvt_f16x2<T>(a[3], high)};
+    ptx::mma_m16n8k16<ptx::f16>(d, wide, ptx::cvt_f16x2<T>(b[0], high), ptx::cvt_f16x2<T>(b[1], high));
+  }
+}
+
 // mma_abt for the 16 rows of one warp, by that warp alone and at once: for paths that the warpgroup does not take
 // together. The accumulator layout of mma.m16n8 is that of wgmma. It runs where registers are full, so b comes 8 rows
 // at a time. Rows 8 apart are swizzled alike, and `row` is a multiple of 8.
-template <class T, int N, int K, int RowsA>
-__device__ __forceinline__ void mma_abt_alone(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<N, K>& b) {
+template <class T, int N, int K, int RowsA, int Bytes>
+__device__ __forceinline__ void mma_abt_alone(Accum<N>& d, SharedTile<RowsA, K, Bytes>& a, int row,
+                                              SharedTile<N, K, Bytes>& b) {
   d.clear();
 #pragma unroll 1
-  for (int k = 0; k < K; k += 16) {
-    const u32 lane = threadIdx.x % 32, unit = k % 64 / 8;
+  for (int k = 0; k < K; k += 32 / Bytes) {
+    const u32 lane = threadIdx.x % 32, panel = k / b.panel_columns, unit = k % b.panel_columns / (16 / Bytes);
     const u32 row_a = row + threadIdx.x / 32 % 4 * 16 + lane % 16;
     u32 x[4];
-    ptx::ldmatrix_x4(x, a.row(k / 64, row_a) + a.unit(unit + lane / 16, lane % 8));
-    const u32 from = b.row(k / 64, lane % 8) + b.unit(unit + lane / 8 % 2, lane % 8);
+    ptx::ldmatrix_x4(x, a.row(panel, row_a) + a.unit(unit + lane / 16, lane % 8));
+    const u32 from = b.row(panel, lane % 8) + b.unit(unit + lane / 8 % 2, lane % 8);
 #pragma unroll
     for (int n = 0; n < N; n += 8) {
+      if (Bytes == 1 && n % 32 == 0) __syncwarp();  // else loads of all rows begin at once, each into registers
       u32 y[2];
-      ptx::ldmatrix_x2(y, from + n * SharedTile<N, K>::panel_row_bytes);
-      ptx::mma_m16n8k16<T>(&d.x[n / 2], x, y[0], y[1]);
+      ptx::ldmatrix_x2(y, from + n * b.panel_row_bytes);
+      if constexpr (Bytes == 2)
+        ptx::mma_m16n8k16<T>(&d.x[n / 2], x, y[0], y[1]);
+      else
+        mma_m16n8k32<T>(&d.x[n / 2], x, y);
     }
   }
 }

@@ -10,31 +10,33 @@ using ptx::u16;
 using ptx::u32;
 using ptx::u64;
 
-// Rows x Cols of a 2-byte type, stored as panels of [Rows][64] with the 128-byte swizzle: exactly what one TMA box of
-// 64 x Rows writes. With Cols = 96 the second panel is half used.
-template <int Rows, int Cols>
+// Rows x Cols of a type of 2 bytes, or 1, stored as panels of [Rows][128 bytes] with the 128-byte swizzle: exactly what
+// one TMA box writes. With 96 columns of 2 bytes the second panel is half used.
+template <int Rows, int Cols, int Bytes = 2>
 struct alignas(1024) SharedTile {
-  static constexpr int panel_columns = 64, panels = (Cols + panel_columns - 1) / panel_columns;
-  static constexpr int panel_row_bytes = 128, panel_bytes = Rows * panel_row_bytes, bytes = panels * panel_bytes;
+  static constexpr int panel_row_bytes = 128, panel_columns = panel_row_bytes / Bytes;
+  static constexpr int panels = (Cols + panel_columns - 1) / panel_columns;
+  static constexpr int panel_bytes = Rows * panel_row_bytes, bytes = panels * panel_bytes;
 
-  u16 data[Rows * panels * panel_columns];
+  char data[bytes];
 
-  __device__ char* panel(int i) { return reinterpret_cast<char*>(data) + i * panel_bytes; }
+  __device__ char* panel(int i) { return data + i * panel_bytes; }
 
   // Operand whose inner dimension runs along the columns (Q and K in Q K^T), from row `row` and column `k` on.
   __device__ u64 k_major(int row, int k) {
-    return descriptor(k / panel_columns * panel_bytes + row * panel_row_bytes + k % panel_columns * 2,
+    return descriptor(k / panel_columns * panel_bytes + row * panel_row_bytes + k % panel_columns * Bytes,
                       /*leading_bytes=*/16);
   }
   // Operand whose inner dimension runs along the rows (V in P V), from row `k` and column `col` on, which begins a
   // panel, or the second half of one where the operand ends with it.
   __device__ u64 mn_major(int k, int col = 0) {
+    static_assert(Bytes == 2, "wgmma reads 8-bit operands along their rows alone");
     return descriptor(col / panel_columns * panel_bytes + k * panel_row_bytes + col % panel_columns * 2,
                       /*leading_bytes=*/panel_bytes);
   }
 
-  // For ldmatrix: the shared address of a panel's row, and where in it one of its 8 units lies, which are 8 columns,
-  // 16 bytes. The swizzle permutes the units by the row modulo 8.
+  // For ldmatrix: the shared address of a panel's row, and where in it one of its 8 units lies, which are 16 bytes.
+  // The swizzle permutes the units by the row modulo 8.
   __device__ u32 row(int panel_number, u32 row) {
     return ptx::smem_addr(panel(panel_number)) + row * panel_row_bytes;
   }

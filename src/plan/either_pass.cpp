@@ -20,10 +20,11 @@ Result<void> check_limits(const Problem& p) {
   if (p.dtype == Dtype::f32)
     return unsupported(
         "dtype is f32; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".");
-  if (is_8_bit(p.dtype_kv) && !p.quantises())
+  if (p.dtype_kv != p.dtype && !p.quantises())
     return unsupported(
-        text("{} is {}; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".",
-             is_8_bit(p.dtype) ? "dtype" : "dtype_kv", name_of(p.dtype_kv)));
+        text("dtype_kv is {} and dtype is {}; the Hopper kernels take q of the same type as k and v. Quantise q too, "
+             "or use target \"cpu\".",
+             name_of(p.dtype_kv), name_of(p.dtype)));
   for (const auto& [name, value] : {std::pair{"seq_q", p.seq_q},
                                     {"seq_kv", p.seq_kv},
                                     {"total_q", p.total_q},

@@ -26,6 +26,7 @@ inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cu
 
 struct Workspace {
   Slice tickets;  // the counter of Tickets, device/attn/tickets.cuh
+  Slice sums;     // 8-bit types: parts of o of long sequences, device/fwd/promotion.cuh
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
   Slice far;         // whether some row's lse is large
   Slice rows;        // lse and delta
@@ -38,10 +39,10 @@ struct Workspace {
   Slice take(size_t bytes);  // the next slice
 };
 inline constexpr std::array workspace_slices = {
-    std::pair{"tickets", &Workspace::tickets},     std::pair{"far", &Workspace::far},
-    std::pair{"rows", &Workspace::rows},           std::pair{"grad_q", &Workspace::grad_q},
-    std::pair{"grad_sink", &Workspace::grad_sink}, std::pair{"turns", &Workspace::turns},
-    std::pair{"largest", &Workspace::largest}};
+    std::pair{"tickets", &Workspace::tickets}, std::pair{"sums", &Workspace::sums},
+    std::pair{"far", &Workspace::far},         std::pair{"rows", &Workspace::rows},
+    std::pair{"grad_q", &Workspace::grad_q},   std::pair{"grad_sink", &Workspace::grad_sink},
+    std::pair{"turns", &Workspace::turns},     std::pair{"largest", &Workspace::largest}};
 
 // What one launch is for. Each kind has parameters of its own: src/runtime/params.
 struct ForwardStep {

@@ -28,9 +28,9 @@ Result<void> check_stride(const char* tensor, const char* stride, int64_t elemen
   const int64_t bytes = elements * element_bytes;
   if (bytes % alignment != 0)
     return misfit(
-        text("{}.{} is {} elements ({} bytes); TMA reads rows at multiples of 16 bytes. Use a multiple of 8 "
+        text("{}.{} is {} elements ({} bytes); TMA reads rows at multiples of 16 bytes. Use a multiple of {} "
              "elements.",
-             tensor, stride, elements, bytes));
+             tensor, stride, elements, bytes, alignment / element_bytes));
   if (elements >= stride_limit / element_bytes)
     return misfit(
         text("{}.{} is {} elements; TMA takes strides below 2^39 elements. Move the pieces of {} closer "
@@ -45,14 +45,17 @@ int64_t stride_bytes(const View& v, int64_t elements, int64_t extent) {
   return extent <= 1 || v.empty() ? alignment : elements * size_of(v.element);
 }
 
+int columns_of_panel(const View& v) { return panel_row_bytes / size_of(v.element); }
+
 uint64_t at_least_one(int64_t extent) { return static_cast<uint64_t>(std::max<int64_t>(1, extent)); }
 
-void set(MapShape& shape, std::initializer_list<uint64_t> extents, std::initializer_list<int64_t> strides, int rows) {
+void set(MapShape& shape, std::initializer_list<uint64_t> extents, std::initializer_list<int64_t> strides,
+         int columns, int rows) {
   shape.rank = static_cast<uint32_t>(extents.size());
   std::copy(extents.begin(), extents.end(), shape.extents);
   std::copy(strides.begin(), strides.end(), shape.strides);
   std::fill(shape.box, shape.box + shape.rank, 1u);
-  shape.box[0] = panel_columns;
+  shape.box[0] = static_cast<uint32_t>(columns);
   shape.box[1] = static_cast<uint32_t>(rows);
 }
 
@@ -91,7 +94,7 @@ Result<MapShape> fixed_shape(const Named& tensor, int rows, const void* stand_in
   set(shape, {at_least_one(v.dim), at_least_one(v.seq), at_least_one(v.heads), at_least_one(v.batch)},
       {stride_bytes(v, v.stride_seq, v.seq), stride_bytes(v, v.stride_head, v.heads),
        stride_bytes(v, v.stride_batch, v.batch)},
-      rows);
+      columns_of_panel(v), rows);
   return shape;
 }
 
@@ -123,15 +126,14 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   shape.address = v.empty() ? stand_in : v.data;
   shape.units = {.batch = static_cast<int>(step), .row = static_cast<int>(unit)};
   set(shape, {at_least_one(v.dim), map_rows, at_least_one(v.heads), any_extent, any_extent},
-      {row, stride_bytes(v, v.stride_head, v.heads), unit_bytes, wrap_bytes - row}, rows);
+      {row, stride_bytes(v, v.stride_head, v.heads), unit_bytes, wrap_bytes - row}, columns_of_panel(v), rows);
   return shape;
 }
 
 MapShape dense_rows(const float* rows, int64_t count, int floats) {
   MapShape shape;
   shape.address = rows;
-  set(shape, {static_cast<uint64_t>(floats), at_least_one(count)}, {floats * int64_t{sizeof(float)}}, 1);
-  shape.box[0] = static_cast<uint32_t>(floats);
+  set(shape, {static_cast<uint64_t>(floats), at_least_one(count)}, {floats * int64_t{sizeof(float)}}, floats, 1);
   shape.swizzled = false;
   return shape;
 }

@@ -5,6 +5,12 @@
 
 namespace froghopper::runtime {
 
+namespace {
+
+ScaleNumbers scale_numbers(const View& v) { return {v.as<float>(), v.stride_batch, v.stride_head, v.stride_seq}; }
+
+}  // namespace
+
 FwdParams plain_params(const Run& run, const ForwardStep& step) {
   const Problem& problem = run.plan.problem;
   const Views& views = run.views;
@@ -22,6 +28,13 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   params.scale_log2 = scale.scale_log2;
   params.cap_scale = scale.cap_scale;
   params.ragged = lengths_of(problem, views);
+  if (is_8_bit(problem.dtype))
+    params.narrow = {.q = scale_numbers(views.scale_q),
+                     .k = scale_numbers(views.scale_k),
+                     .v = scale_numbers(views.scale_v),
+                     .v_columns = problem.scale_v_columns,
+                     .dtype_o = problem.dtype_o,
+                     .sums = run.slice<float>(run.plan.workspace.sums)};
   params.order = step.order;
   params.queue = {run.slice<unsigned long long>(run.plan.workspace.tickets), run.tag};
   return params;

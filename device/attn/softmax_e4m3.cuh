@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/attn: softmax.cuh for weights that become e4m3, and scores and values that have a scale of their own in every
+// kv tile.
+//
+// e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
+// between 64 and 448: a row starts at 64, and a tile that would pass 448 moves the reference. V's scale goes into the
+// weights: w = 2^(s - reference + lift), where lift is log2 of 64 times this tile's scale of V over the item's unit,
+// that of its first tile. The sum is of unrounded weights, without the lift: rounded small ones would be missing there.
+#pragma once
+#include "device/attn/softmax.cuh"
+
+namespace froghopper::attn {
+
+// What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of V, by its logarithm and its inverse.
+// Made by the Loader, so that the Consumers have no divisions in their loop.
+struct alignas(16) TileScales {
+  float k, lift, unlift, unit;
+
+  static constexpr float first_weight = 64.f, first_lift = 6.f;
+  static __device__ TileScales of(float k, float v, float unit) {
+    const float ratio = unit * ptx::rcp_approx(v);  // of equal ones not exactly 1; lift and unlift agree
+    return {k, first_lift - ptx::lg2_approx(ratio), ratio / first_weight, unit};
+  }
+};
+
+struct E4m3Softmax {
+  static constexpr float first_weight = TileScales::first_weight, first_lift = TileScales::first_lift;
+  static constexpr float largest_weight = 448.f;
+  static constexpr float headroom = OnlineSoftmax::headroom;
+  static constexpr int few_keys = OnlineSoftmax::few_keys;
+  static constexpr float movable = OnlineSoftmax::movable;
+  // A reference beyond this is subtracted after the scores are scaled and rounded: in s scale + (lift - reference) its
+  // own rounding, 2^-12 here, would be another one in every tile.
+  static constexpr float far = 4096.f;
+
+  float scale_q;  // log2(e) x softmax scale x scale of Q
+  float unit;     // of V
+  RowPair ref = {-tile::inf, -tile::inf};
+  RowPair sum = {0.f, 0.f};  // this thread's columns only
+  // Of this tile.
+  float scale, lift, unlift;  // unlift = 2^-lift
+
+  __device__ E4m3Softmax(float scale_q, TileScales first) : scale_q(scale_q), unit(first.unit) { take(first); }
+
+  __device__ __forceinline__ void take(TileScales tile) {
+    scale = scale_q * tile.k;
+    lift = tile.lift;
+    unlift = tile.unlift;
+  }
+
+  // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
+  // accumulated before. Rounding up keeps the weights in range even where a reference is so large that it swallows
+  // the lift.
+  template <int Cols>
+  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}) {
+#pragma unroll
+    for (float& x : s.x) x = __fmul_rn(x, scale);
+    const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
+    const float extra = fmaxf(lift - first_lift, 0.f);
+    const RowPair next = {fmaxf(ref.top, __fadd_ru(most.top, above.top + extra)),
+                          fmaxf(ref.bottom, __fadd_ru(most.bottom, above.bottom + extra))};
+    // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
+    const RowPair at = {next.top == -tile::inf ? 0.f : next.top, next.bottom == -tile::inf ? 0.f : next.bottom};
+    const RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
+    RowPair tile_sum = {0.f, 0.f};
+#pragma unroll
+    for (int i = 0; i < Cols / 2; ++i) {
+      const bool low = i & 2;
+      s.x[i] = ptx::ex2_approx((s.x[i] - (low ? at.bottom : at.top)) + lift);
+      (low ? tile_sum.bottom : tile_sum.top) += s.x[i];
+    }
+    sum = {sum.top * age.top + tile_sum.top * unlift, sum.bottom * age.bottom + tile_sum.bottom * unlift};
+    ref = next;
+    return age;
+  }
+
+  // Guarded, in two steps, so that no branch stands between the weights and their rounding: first the weights by the
+  // old reference; when they are rounded, whether they could be. A sum of four of them at most 448 proves that each
+  // is; four of the largest weight that a row begins with pass, so rows of equal scores do.
+  struct Guess {
+    RowPair sum;
+    float largest;
+  };
+  template <int Cols>
+  __device__ __forceinline__ Guess guess(tile::Accum<Cols>& s) const {
+    const RowPair at = {lift - ref.top, lift - ref.bottom};
+    Guess g{{0.f, 0.f}, 0.f};
+#pragma unroll
+    for (int i = 0; i < Cols / 2; i += 8)
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float four = 0.f;
+#pragma unroll
+        for (int j : {0, 1, 4, 5}) {
+          float& x = s.x[i + 2 * row + j];
+          x = ptx::ex2_approx(x * scale + (row ? at.bottom : at.top));
+          four += x;
+        }
+        g.largest = fmaxf(g.largest, four);
+        (row ? g.sum.bottom : g.sum.top) += four;
+      }
+    return g;
+  }
+  // The whole warp's.
+  __device__ __forceinline__ bool holds(const Guess& g) const {
+    return __all_sync(~0u, g.largest <= largest_weight && is_near());
+  }
+  __device__ __forceinline__ void keep(const Guess& g) {
+    sum = {sum.top + g.sum.top * unlift, sum.bottom + g.sum.bottom * unlift};
+  }
+  // Of a guess that does not hold: moves the references and divides the weights, or finds them lost, as
+  // OnlineSoftmax::later() does.
+  template <int Cols>
+  __device__ Fate correct(tile::Accum<Cols>& s, const Guess& g, RowPair& age) {
+    const RowPair most = quad_most(s, {first_weight, first_weight});
+    const RowPair next = {ref.top + (ptx::lg2_approx(most.top) - first_lift),
+                          ref.bottom + (ptx::lg2_approx(most.bottom) - first_lift)};
+    const bool stays_near = is_near() && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= far;
+    if (!__all_sync(~0u, g.largest <= movable && stays_near)) return Fate::lost;
+    age = {ptx::ex2_approx(ref.top - next.top), ptx::ex2_approx(ref.bottom - next.bottom)};
+    s.scale_rows(age.top, age.bottom);
+    sum = {(sum.top + g.sum.top * unlift) * age.top, (sum.bottom + g.sum.bottom * unlift) * age.bottom};
+    ref = next;
+    return Fate::moved;
+  }
+
+  // As OnlineSoftmax; O is in units of 64 and of V.
+  __device__ Finish finish_top(float sink) const { return lowered(finish(ref.top, sum.top, sink)); }
+  __device__ Finish finish_bottom(float sink) const { return lowered(finish(ref.bottom, sum.bottom, sink)); }
+
+ private:
+  __device__ bool is_near() const { return fmaxf(fabsf(ref.top), fabsf(ref.bottom)) <= far; }
+  __device__ Finish lowered(Finish row) const { return {row.inverse * (unit / first_weight), row.lse}; }
+};
+
+}  // namespace froghopper::attn

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: what moves 8-bit K and V. forward.cuh says how the roles act together. Kernel is Forward of a variant.
+//
+// wgmma reads 8-bit operands along their inner dimension alone, and that of P V are the keys: V^T must lie in shared
+// memory. Keys within a row of V^T are in the order of tile::OperandA8.
+#pragma once
+#include "device/fwd/producers.cuh"
+#include "device/ptx/matrix.cuh"
+
+namespace froghopper::fwd {
+
+// The scale of this row and its block.
+__device__ inline float scale_of_row(const ScaleNumbers& of, int sequence, int head, int row) {
+  return __ldg(of.data + sequence * of.batch + head * of.head + row / scale_block * of.block);
+}
+
+// K with the scales of a tile, and V as it is in memory, by one thread. The order is that of need, K of a tile before
+// its V: a Consumer multiplies K of tile t while it waits for V of t - 1.
+template <class Kernel>
+struct NarrowLoader {
+  static constexpr FwdVariant V = Kernel::variant;
+
+  const FwdParams& params;
+  typename Kernel::Smem& smem;
+  typename Kernel::ItemStage i;
+  typename Kernel::KvStage k;
+  typename Kernel::RawStage raw;
+
+  __device__ void run() {
+    while (true) {
+      i.wait(smem.item_ring);
+      const WorkItem item = smem.items[i.stage];
+      ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
+      i.advance();
+      if (item.none()) break;
+      load(item);
+    }
+    k.fill(smem.k_ring, 0);  // the Consumers' last S multiplies what lies there and is not looked at
+  }
+
+  __device__ void load(const WorkItem& item) {
+    const int head = item.head / params.heads_per_kv;
+    const auto place = [&](const MapUnits& units) {
+      return attn::Place<V.ragged>(head, item.sequence, params.ragged.cu_kv, item.rows.kv_first, item.rows.seq_kv,
+                                   units);
+    };
+    const auto place_k = place(params.ragged.k), place_v = place(params.ragged.v);
+    const int ask_at = draws_late(params, item) ? min(item.kv_begin + loads_ahead, item.kv_end - 1) : -1;
+    const float unit = scale_of_v(item, head, item.kv_end - 1);
+    float k_scale = scale_of_k(item, head, item.kv_end - 1), v_scale = unit;
+    for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+      if (kv_tile == ask_at) ptx::mbarrier_arrive(&smem.next_wanted);
+      k.wait_room(smem.k_ring);
+      smem.scales[k.stage] = attn::TileScales::of(k_scale, v_scale, unit);
+      // A tile ahead: the answer comes while there is no room.
+      k_scale = scale_of_k(item, head, max(kv_tile - 1, item.kv_begin));
+      v_scale = scale_of_v(item, head, max(kv_tile - 1, item.kv_begin));
+      ptx::u64* k_full = k.announce(smem.k_ring, Kernel::KTile::bytes);
+      place_k.load(smem.k[k.stage], params.k, k_full, kv_tile * V.tiles.kv);
+      k.advance();
+      ptx::u64* v_full = raw.fill(smem.raw_ring, Kernel::RawTile::bytes);
+      place_v.load(smem.raw[raw.stage], params.v, v_full, kv_tile * V.tiles.kv);
+      raw.advance();
+    }
+  }
+
+  __device__ float scale_of_k(const WorkItem& item, int head, int kv_tile) const {
+    return scale_of_row(params.narrow.k, item.sequence, head, kv_tile * V.tiles.kv);
+  }
+  __device__ float scale_of_v(const WorkItem& item, int head, int kv_tile) const {
+    return params.narrow.v_columns ? 1.f : scale_of_row(params.narrow.v, item.sequence, head, kv_tile * V.tiles.kv);
+  }
+};
+
+// V -> V^T, by two warps, each half of the keys. 32 keys and 16 columns at a time go through registers: of such a
+// block ldmatrix gives a lane two keys of two columns four times; a byte permutation makes of them four keys of one
+// column; stmatrix writes rows of 16 keys. Both touch every bank once.
+template <class Kernel>
+struct Transposer {
+  static constexpr FwdVariant V = Kernel::variant;
+  static constexpr int warps = 2, keys = V.tiles.kv / warps;  // of one warp
+  // Blocks on their way at once. Loads wait behind what wgmma reads, for hundreds of cycles.
+  static constexpr int together = V.dims.v % 128 == 0 ? 8 : V.dims.v % 64 == 0 ? 4 : 3;
+
+  const FwdParams& params;
+  typename Kernel::Smem& smem;
+  int number;  // of this warp
+  typename Kernel::ItemStage i;
+  typename Kernel::RawStage raw;
+  typename Kernel::KvStage v;
+
+  __device__ void run() {
+    while (true) {
+      i.wait(smem.item_ring);
+      const WorkItem& item = smem.items[i.stage];
+      const int tiles = item.kv_end - item.kv_begin;
+      __syncwarp();
+      i.release(smem.item_ring);
+      if (tiles == 0) return;
+#pragma unroll 1
+      for (int t = 0; t < tiles; ++t) {
+        raw.wait(smem.raw_ring);
+        v.wait_room(smem.v_ring);
+        transpose(smem.raw[raw.stage], smem.v[v.stage]);
+        ptx::fence_proxy_async_shared();
+        __syncwarp();
+        raw.release(smem.raw_ring);
+        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.v_ring.full[v.stage]);
+        v.advance();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void transpose(typename Kernel::RawTile& from, typename Kernel::VTile& to) const {
+    const ptx::u32 lane = ptx::thread_here() % 32, row = lane % 8, matrix = lane / 8;
+    // Lanes of matrix columns 0 to 3 keep the even column of a pair for the first stored matrix, the others the odd
+    // one, so that the 8 stored rows differ modulo 8.
+    const bool high = lane >= 16;
+    const ptx::u32 pick = high ? 0x7531 : 0x6420, pick_other = high ? 0x6420 : 0x7531;
+    const ptx::u32 stored_row = 2 * row + (matrix % 2 ^ (row >= 4));
+#pragma unroll 1
+    for (int key = number * keys; key < (number + 1) * keys; key += 32) {
+      const ptx::u32 to_row = to.row(0, stored_row) + to.unit(key / 16 + matrix / 2, stored_row % 8);
+      const ptx::u32 from_row = from.row(0, key + lane) + from.unit(0, row);
+#pragma unroll
+      for (int col = 0; col < V.dims.v; col += 16 * together) {
+        ptx::u32 x[together][4];
+#pragma unroll
+        for (int i = 0; i < together; ++i) {
+          const int at = col + 16 * i;
+          const ptx::u32 panel = at / from.panel_columns * from.panel_bytes, unit = at % from.panel_columns;
+          ptx::ldmatrix_x4_trans(x[i], (from_row + panel) ^ unit);  // unit() is this for rows that begin at 128 bytes
+        }
+#pragma unroll
+        for (int i = 0; i < together; ++i) {
+          ptx::u32 y[4];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            y[2 * half] = __byte_perm(x[i][2 * half], x[i][2 * half + 1], pick);
+            y[2 * half + 1] = __byte_perm(x[i][2 * half], x[i][2 * half + 1], pick_other);
+          }
+          ptx::stmatrix_x4(to_row + (col + 16 * i) * to.panel_row_bytes, y);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace froghopper::fwd

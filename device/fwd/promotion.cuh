@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: O of 8-bit variants in two levels. wgmma adds 8-bit products to an fp32 accumulator as if both had 14
+// bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. At every kv tile whose number is a
+// multiple of promotion_tiles, O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins
+// at 0 again.
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/softmax.cuh"
+#include "device/ptx/registers.cuh"
+
+namespace froghopper::fwd {
+
+// Of one Consumer, which walks kv tiles [begin, end) from the last to the first. A sum belongs to the references of its
+// time, which lie before it.
+template <FwdVariant V>
+struct Promotion {
+  using Output = tile::Accum<V.dims.v>;
+
+  const NarrowParams& params;
+  int consumer;
+
+  static __device__ bool due(int kv_tile, int begin) { return kv_tile % promotion_tiles == 0 && kv_tile > begin; }
+
+  // At a tile where it is due.
+  __device__ __forceinline__ void promote(int kv_tile, int end, attn::RowPair now, Output& o) const {
+    const bool first = kv_tile + promotion_tiles >= end - 1;
+    float4* sums = place();
+    const attn::RowPair age = since(now, sums);
+    *sums = {now.top, now.bottom};
+#pragma unroll
+    for (int i = 0; i < V.dims.v / 8; ++i) {
+      ptx::keep_order();
+      float4& sum = sums[(i + 1) * warpgroup];
+      float* x = o.x + 4 * i;
+      if (!first) add(x, sum, age);
+      sum = {x[0], x[1], x[2], x[3]};
+    }
+    o.clear();
+  }
+
+  // All tiles are in: O becomes the whole of it.
+  __device__ __forceinline__ void finish(int begin, int end, attn::RowPair now, Output& o) const {
+    if (!due((end - 2) / promotion_tiles * promotion_tiles, begin)) return;
+    const float4* sums = place();
+    const attn::RowPair age = since(now, sums);
+#pragma unroll
+    for (int i = 0; i < V.dims.v / 8; ++i) {
+      ptx::keep_order();
+      add(o.x + 4 * i, sums[(i + 1) * warpgroup], age);
+    }
+  }
+
+ private:
+  // What a sum is multiplied by. Equal references may be infinite: a row that has seen no key yet.
+  static __device__ attn::RowPair since(attn::RowPair now, const float4* then) {
+    const float4 ref = *then;
+    return {ref.x == now.top ? 1.f : ptx::ex2_approx(ref.x - now.top),
+            ref.y == now.bottom ? 1.f : ptx::ex2_approx(ref.y - now.bottom)};
+  }
+  static __device__ __forceinline__ void add(float* x, const float4& sum, attn::RowPair age) {
+    x[0] += sum.x * age.top;
+    x[1] += sum.y * age.top;
+    x[2] += sum.z * age.bottom;
+    x[3] += sum.w * age.bottom;
+  }
+  __device__ float4* place() const {
+    const int at = blockIdx.x * fwd_consumers(V) + consumer;
+    return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
+  }
+};
+
+}  // namespace froghopper::fwd
