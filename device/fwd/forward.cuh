@@ -295,11 +295,12 @@ struct Forward {
         tile::mma_ab<T>(o, p, smem.v[v.stage]);
     }
 
-    // What the scores of an item are multiplied by; read early, for it comes from memory.
+    // 8-bit variants: what the scores of an item are multiplied by; read early, for it comes from memory.
     __device__ float scale_of(const WorkItem& item) const {
-      const float scale = narrow && V.softcap ? params.cap_scale : params.scale_log2;
-      if (!narrow || item.none()) return scale;
-      return scale * scale_of_row(params.narrow.q, item.sequence, item.head, first_row(item));
+      if (!narrow || item.none()) return 0.f;
+      const float scale = V.softcap ? params.cap_scale : params.scale_log2;
+      const int row = min(first_row(item), seq_q(item) - 1);  // a strip may have no rows
+      return scale * scale_of_row(params.narrow.q, item.sequence, item.head, row);
     }
 
     __device__ Softmax begin_softmax(float scale) const {
@@ -309,7 +310,6 @@ struct Forward {
         return Softmax{params.scale_log2};
     }
 
-    // Of the tile in K's stage.
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
       if constexpr (narrow) softmax.take(smem.scales[k.stage]);
     }

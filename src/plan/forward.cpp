@@ -22,6 +22,7 @@ Result<void> check_8_bit(const Problem& p) {
   if (p.dtype != Dtype::e4m3) return refuse(text("dtype is {}", name_of(p.dtype)));
   if (p.varlen || p.seqused) return refuse(p.varlen ? "varlen is set" : "seqused is set");
   if (kernel_mask(p) == Mask::window) return refuse(text("window_left is {}", p.window_left));
+  if (p.seq_kv == 0) return refuse("seq_kv is 0");  // there would be no scale to read
   if (p.softcap > 0) return refuse(text("softcap is {}", p.softcap));
   if (p.sink) return refuse("sink is set");
   if (p.scale_v_columns) return refuse("scale_v_columns is set");
