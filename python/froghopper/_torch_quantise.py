@@ -27,7 +27,6 @@ class Quantised(NamedTuple):
     scale_v: Tensor
 
 
-@torch.no_grad()
 def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.float8_e4m3fn, rotate: bool = True,
              rotate_seed: int = 0, scale_rows: int = SCALE_ROWS, cu_seqlens_q: Tensor | None = None,
              cu_seqlens_kv: Tensor | None = None, max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,
@@ -60,6 +59,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     most_q, most_kv = (LOOK if most is None else most for most in (max_seqlen_q, max_seqlen_kv))
     options = Options(longest(cu_seqlens_q, most_q), longest(cu_seqlens_kv, most_kv), False, _c.ALL, _c.ALL, 0.0, 0.0,
                       False, False, max_sms)
+    q, k, v = q.detach(), k.detach(), v.detach()
     inputs = Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     check(inputs, options)
     index, target = target_of(q)
