@@ -8,6 +8,7 @@
 #include "check/data.hpp"
 #include "check/first_pass.hpp"
 #include "check/layout.hpp"
+#include "contract/quantise.h"
 #include "src/base/storage.hpp"
 
 namespace froghopper::check {
@@ -150,7 +151,7 @@ template <class Value>
 void fill_scaled(const Case& c, const Views& views, const View& x, const View& scales, RowsOf rows_of,
                  uint64_t stream, Value value) {
   if (size_of(x.element) > 1) return fill(c, views, x, rows_of, stream, value);
-  const float largest = x.element == Element::e4m3 ? 448 : 57344;
+  const float largest = largest_of(*dtype_of(x.element));
   const auto scale_of = [&](int64_t sequence, int64_t row, int64_t head, int64_t column) -> float& {
     const int64_t rows = c.problem.scale_rows;
     const int64_t block = rows > 0 && scales.dim == 1 ? row / rows : 0;

@@ -33,8 +33,6 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("softcap", v.softcap);
 }
 
-// Rows of 8-bit Q, K and V that share a scale where not all of a sequence do.
-constexpr int scale_block = 128;
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles O is added to a sum in fp32 and begins anew.
 constexpr int promotion_tiles = 16;
 // fp32 numbers of one consumer's sum: for each thread two references, padded to 4, and its part of O.

@@ -19,8 +19,7 @@
 
 namespace froghopper {
 
-// Rows of a tile, which a scale is of where not all rows of a sequence share one.
-constexpr int quantise_rows = 128;
+constexpr int quantise_rows = scale_block;  // of a tile
 
 // The largest number of an 8-bit type.
 constexpr float largest_of(Dtype to) { return to == Dtype::e5m2 ? 57344.f : 448.f; }

@@ -65,6 +65,10 @@ struct Tiles {
   bool operator==(const Tiles&) const = default;
 };
 
+// Rows of a sequence that share a scale, in 8-bit Q, K and V where not all rows do. Tiles are cut so that one scale is
+// enough for each.
+constexpr int scale_block = 128;
+
 constexpr int warpgroup = 128;              // threads that execute one wgmma together
 constexpr int strip = 64;                   // query rows of one warpgroup's wgmma
 constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA

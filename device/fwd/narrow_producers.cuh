@@ -28,10 +28,7 @@ struct NarrowLoader {
 
   __device__ void run() {
     while (true) {
-      i.wait(smem.item_ring);
-      const WorkItem item = smem.items[i.stage];
-      ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
-      i.advance();
+      const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) break;
       load(item);
     }

@@ -89,6 +89,16 @@ struct Dispatcher {
   }
 };
 
+// The next item, given back at once: one thread, which keeps the copy.
+template <class Kernel>
+__device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& i) {
+  i.wait(smem.item_ring);
+  const WorkItem item = smem.items[i.stage];
+  ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
+  i.advance();
+  return item;
+}
+
 // Of K or of V, one thread.
 template <class Kernel, class Tile>
 struct Loader {
@@ -104,10 +114,7 @@ struct Loader {
 
   __device__ void run(Tile (&stages)[V.tiles.stages], typename Kernel::KvRing& ring) {
     while (true) {
-      i.wait(smem.item_ring);
-      const WorkItem item = smem.items[i.stage];
-      ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
-      i.advance();
+      const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) break;
       const attn::Place<V.ragged> place(item.head / params.heads_per_kv, item.sequence, params.ragged.cu_kv,
                                         item.rows.kv_first, item.rows.seq_kv, units);

@@ -21,22 +21,6 @@ __device__ __forceinline__ u32 cvt_pack2<f16>(float lo, float hi) {
   return r;
 }
 
-// Two of four packed 8-bit values as f16, exactly.
-template <class T>
-__device__ __forceinline__ u32 cvt_f16x2(u32 packed, bool high);
-template <>
-__device__ __forceinline__ u32 cvt_f16x2<e4m3>(u32 packed, bool high) {
-  u32 r;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(static_cast<u16>(high ? packed >> 16 : packed)));
-  return r;
-}
-template <>
-__device__ __forceinline__ u32 cvt_f16x2<e5m2>(u32 packed, bool high) {
-  u32 r;
-  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"(static_cast<u16>(high ? packed >> 16 : packed)));
-  return r;
-}
-
 // The two values again, exactly.
 template <class T>
 __device__ __forceinline__ float2 cvt_unpack2(u32 packed);

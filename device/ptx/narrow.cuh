@@ -28,4 +28,20 @@ __device__ __forceinline__ u32 cvt_pack4<e5m2>(float a, float b, float c, float 
   return r;
 }
 
+// Two of four packed 8-bit values as f16, exactly.
+template <class T>
+__device__ __forceinline__ u32 cvt_f16x2(u32 packed, bool high);
+template <>
+__device__ __forceinline__ u32 cvt_f16x2<e4m3>(u32 packed, bool high) {
+  u32 r;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(static_cast<u16>(high ? packed >> 16 : packed)));
+  return r;
+}
+template <>
+__device__ __forceinline__ u32 cvt_f16x2<e5m2>(u32 packed, bool high) {
+  u32 r;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"(static_cast<u16>(high ? packed >> 16 : packed)));
+  return r;
+}
+
 }  // namespace froghopper::ptx

@@ -26,7 +26,7 @@ template <QuantiseVariant V>
 struct Quantise {
   static_assert(why_invalid(V) == nullptr);
   using From = typename attn::Element<V.from>::type;
-  using To = Pick<V.to == Dtype::e4m3, ptx::e4m3, ptx::e5m2>;
+  using To = typename attn::Element<V.to>::type;
 
   static constexpr int threads = quantise_threads, warps = threads / 32;
   static constexpr int smem_bytes = quantise_smem_bytes(V);

@@ -236,9 +236,9 @@ std::string scales(const fh_problem& p) {
   if (!of_8_bits && p.scale_v_columns)
     return text("scale_v_columns is {} and v is {}; only 8-bit types have scales. Set it to 0.", p.scale_v_columns,
                 name_of(Types(p).kv));
-  if (p.scale_rows != 0 && p.scale_rows != 128)
-    return text("scale_rows is {}; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows.",
-                p.scale_rows);
+  if (p.scale_rows != 0 && p.scale_rows != scale_block)
+    return text("scale_rows is {}; as many rows share a scale as tiles are made of. Use {}, or 0 for all rows.",
+                p.scale_rows, scale_block);
   return {};
 }
 
@@ -263,9 +263,9 @@ std::string only_attention(const fh_problem& p) {
   if (p.scale_v_columns)
     return text(
         "scale_v_columns is {} and op is FH_QUANTISE; scales are of blocks of rows. Set it to 0, and scale_rows to "
-        "128 "
+        "{} "
         "or 0.",
-        p.scale_v_columns);
+        p.scale_v_columns, scale_block);
   return {};
 }
 
