@@ -4,7 +4,7 @@
 // Fixed lengths. Items are handed out by sections of (sequence, head) pairs whose K and V fit a share of L2; in a
 // section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest q
 // tiles of every pair (`tail`) are held back and handed out last, over all pairs together, so that no section ends
-// with few heavy tiles.
+// with few heavy tiles. Or the last pairs make one large section, whose light tiles fill the gaps.
 // Ragged. The sequences with most keys first (rank_of), in each the same sections of heads and the heaviest q tiles
 // first, without a tail.
 #pragma once
@@ -12,12 +12,13 @@
 namespace froghopper {
 
 struct Order {
-  int items;       // pairs x q tiles; ragged: at most so many
-  int pairs;       // (sequence, query head) pairs
-  int q_tiles;     // q tiles of a pair
-  int section;     // pairs handed out together, so that their K and V stay in L2
-  int tail;        // lightest q tiles of every pair, handed out last, over all pairs together
-  int late_tiles;  // items of at least so many kv tiles: the next one is drawn only when this one is nearly loaded
+  int items;        // pairs x q tiles; ragged: at most so many
+  int pairs;        // (sequence, query head) pairs
+  int q_tiles;      // q tiles of a pair
+  int section;      // pairs handed out together, so that their K and V stay in L2
+  int in_sections;  // pairs of such sections; those after them are one more
+  int tail;         // lightest q tiles of every pair, handed out last, over all pairs together
+  int late_tiles;   // items of at least so many kv tiles: the next one is drawn only when this one is nearly loaded
   bool operator==(const Order&) const = default;
 };
 
@@ -30,9 +31,10 @@ constexpr Item item_at(const Order& order, int number, bool heaviest_first) {
   const int heavy = order.q_tiles - order.tail;  // q tiles of a pair that are handed out by sections
   const int by_section = order.pairs * heavy;
   const bool last = number >= by_section;
-  const int first_pair = last ? 0 : number / (order.section * heavy) * order.section;
+  const int by_size = number / (order.section * heavy) * order.section;
+  const int first_pair = last ? 0 : by_size < order.in_sections ? by_size : order.in_sections;
   const int left = order.pairs - first_pair;
-  const int pairs = last ? order.pairs : order.section < left ? order.section : left;
+  const int pairs = first_pair < order.in_sections && !last && order.section < left ? order.section : left;
   const int place = last ? number - by_section : number - first_pair * heavy;
   const int q_tile = place / pairs + (last ? heavy : 0);
   return {first_pair + place % pairs, heaviest_first ? order.q_tiles - 1 - q_tile : q_tile};

@@ -17,7 +17,7 @@ namespace {
 // ---- Order ----
 
 struct Shape {
-  int pairs, q_tiles, section, tail;
+  int pairs, q_tiles, section, tail, in_sections;
 };
 
 std::vector<Shape> shapes() {
@@ -26,14 +26,16 @@ std::vector<Shape> shapes() {
     for (int q_tiles : {1, 2, 3, 8, 33})
       for (int section : {1, 2, 5, 24, pairs})
         for (int tail : {0, 1, q_tiles / 2, q_tiles - 1})
-          if (section <= pairs && tail < q_tiles) all.push_back({pairs, q_tiles, section, tail});
+          if (section <= pairs && tail < q_tiles)
+            for (int in_sections : {pairs, pairs / 2 / section * section})
+              all.push_back({pairs, q_tiles, section, tail, in_sections});
   return all;
 }
 
 TEST(Order, FixedLengthsVisitEveryItemOnce) {
-  for (const auto& [pairs, q_tiles, section, tail] : shapes())
+  for (const auto& [pairs, q_tiles, section, tail, in_sections] : shapes())
     for (bool heaviest_first : {false, true}) {
-      const Order order = {pairs * q_tiles, pairs, q_tiles, section, tail, 0};
+      const Order order = {pairs * q_tiles, pairs, q_tiles, section, in_sections, tail, 0};
       std::vector<int> visits(order.items);
       for (int number = 0; number < order.items; ++number) {
         const Item item = item_at(order, number, heaviest_first);
@@ -41,21 +43,23 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
         ++visits[item.pair * q_tiles + item.q_tile];
       }
       EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), order.items)
-          << pairs << " pairs, " << q_tiles << " q tiles, section " << section << ", tail " << tail;
+          << pairs << " pairs, " << q_tiles << " q tiles, section " << section << ", tail " << tail << ", "
+          << in_sections << " in sections";
     }
 }
 
 // In a section no item is heavier than the one before; the tail comes last, over all pairs.
 TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
-  for (const auto& [pairs, q_tiles, section, tail] : shapes()) {
-    const Order order = {pairs * q_tiles, pairs, q_tiles, section, tail, 0};
+  for (const auto& [pairs, q_tiles, section, tail, in_sections] : shapes()) {
+    const Order order = {pairs * q_tiles, pairs, q_tiles, section, in_sections, tail, 0};
     const int first_of_tail = pairs * (q_tiles - tail);
     Item before = item_at(order, 0, true);
     for (int number = 1; number < order.items; ++number) {
       const Item item = item_at(order, number, true);
       EXPECT_EQ(item.q_tile < tail, number >= first_of_tail) << number;
+      const auto section_of = [&](int pair) { return std::min(pair, in_sections) / section; };
       const bool together =
-          number >= first_of_tail + 1 || (number < first_of_tail && item.pair / section == before.pair / section);
+          number >= first_of_tail + 1 || (number < first_of_tail && section_of(item.pair) == section_of(before.pair));
       if (together) { EXPECT_LE(item.q_tile, before.q_tile) << number; }
       before = item;
     }
@@ -63,7 +67,7 @@ TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
 }
 
 TEST(Order, RaggedSequencesVisitEveryItemOnce) {
-  for (const auto& [heads, q_tiles, section, tail] : shapes()) {
+  for (const auto& [heads, q_tiles, section, tail, in_sections] : shapes()) {
     std::vector<int> visits(heads * q_tiles);
     for (int number = 0; number < heads * q_tiles; ++number) {
       const Item item = item_in_sequence(number, q_tiles, heads, section);

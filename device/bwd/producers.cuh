@@ -110,9 +110,10 @@ struct Dispatcher {
 // does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
 constexpr int lead = 2;
 
-// Walks the q tiles of every item: load(item, head, q_tile) for each, ask() where the next item is wanted. From first
-// to last; where CTAs add in order, from last to first: with a causal mask all kv tiles end at the last rows, so there
-// CTAs that begin together meet every q tile in the order of their keys, one a turn.
+// Walks the turns of every item: load(item, head, q_tile) for each, ask() where the next item is wanted. One query head
+// after the other, its q tiles from first to last. Where CTAs add in order, one q tile after the other, from last to
+// first, for all heads: with a causal mask all kv tiles end at the last rows, so there CTAs that begin together meet
+// every tile of grad_q in the order of their keys, one a turn.
 template <class Kernel, class Load, class Ask>
 __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
   typename Kernel::ItemStage at;
@@ -122,15 +123,22 @@ __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load lo
     ptx::mbarrier_arrive(&smem.item_ring.empty[at.stage]);
     at.advance();
     if (item.none()) return;
+    const int first_head = item.head_kv * heads_per_kv, end_head = first_head + heads_per_kv;
     const int turns = (item.q_end - item.q_begin) * heads_per_kv;
     if (turns == 0) ask();
     int left = turns;
-    for (int head = item.head_kv * heads_per_kv; head < (item.head_kv + 1) * heads_per_kv; ++head)
-      for (int i = item.q_begin; i < item.q_end; ++i) {
-        if (left == min(turns, 1 + lead)) ask();
-        load(item, head, Kernel::variant.ordered ? item.q_begin + item.q_end - 1 - i : i);
-        --left;
-      }
+    const auto turn = [&](int head, int q_tile) {
+      if (left == min(turns, 1 + lead)) ask();
+      load(item, head, q_tile);
+      --left;
+    };
+    if constexpr (Kernel::variant.ordered) {
+      for (int q_tile = item.q_end - 1; q_tile >= item.q_begin; --q_tile)
+        for (int head = first_head; head < end_head; ++head) turn(head, q_tile);
+    } else {
+      for (int head = first_head; head < end_head; ++head)
+        for (int q_tile = item.q_begin; q_tile < item.q_end; ++q_tile) turn(head, q_tile);
+    }
   }
 }
 

@@ -9,20 +9,22 @@
 
 namespace froghopper::bwd {
 
-// The turns of one item for one strip of keys, a span after the other: masked ones, then clear ones.
+// The turns of one item for one strip of keys, a span after the other: masked ones, then clear ones. In rounds: one for
+// every query head, or one in which every q tile has all heads.
+template <bool HeadsInside>
 struct Walk {
   const BwdParams& params;
   const WorkItem& item;
   int number;         // of the strip
   bool far;           // some row of the problem may be far, see Weigh
-  int heads;          // after this one
-  int masked_again;   // turns of this head after the present spans
+  int rounds;         // after this one
+  int masked_again;   // turns of this round after the present spans
   int masked, clear;  // turns of the present spans; the caller counts them down
 
   __device__ Walk(const BwdParams& params, const WorkItem& item, int number)
-      : params(params), item(item), number(number), heads(params.heads_per_kv) {
+      : params(params), item(item), number(number), rounds(HeadsInside ? 1 : params.heads_per_kv) {
     far = same(*params.far == params.queue.tag);
-    next_head();
+    next_round();
   }
 
   // The first turn of an item has only the masked form, whichever span it belongs to.
@@ -32,18 +34,19 @@ struct Walk {
   __device__ bool next() {
     masked = masked_again;
     masked_again = 0;
-    if (masked == 0 && heads > 0) next_head();
+    if (masked == 0 && rounds > 0) next_round();
     return masked + clear > 0;
   }
 
  private:
-  __device__ void next_head() {
-    --heads;
+  __device__ void next_round() {
+    --rounds;
     const Spans<int>& spans = item.spans[number];
-    masked = same(spans.masked), clear = same(spans.clear), masked_again = same(spans.masked_again);
+    masked = turns(spans.masked), clear = turns(spans.clear), masked_again = turns(spans.masked_again);
     if (far || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
   }
-  // Tells the compiler that all lanes have the same value.
+  // The shuffle tells the compiler that all lanes have the same value.
+  __device__ int turns(int tiles) const { return HeadsInside ? same(tiles) * params.heads_per_kv : same(tiles); }
   static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }
 };
 

@@ -21,14 +21,20 @@ std::string drawing_of(const Order& order) {
   return text("drawn late after items of {} kv tiles and more", order.late_tiles);
 }
 
+std::string order_line(const Order& order, const char* head) {
+  std::string line = text("\n  order      {} work items, {}; in sections of {} of {} (sequence, {}) pairs",
+                          order.items, drawing_of(order), order.section, order.pairs, head);
+  if (order.in_sections < order.pairs) line += text(", the last {} as one", order.pairs - order.in_sections);
+  return line;
+}
+
 std::string step_lines(const ForwardStep& step) {
   const FwdVariant& v = step.variant;
   const Order& order = step.order;
   std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} K and V stages, {} Q",
                            v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, fwd_q_stages(v));
   lines += text("\n  warps      1 producer warpgroup, {} consumers of {} query rows", fwd_consumers(v), strip);
-  lines += text("\n  order      {} work items, {}; in sections of {} of {} (sequence, head) pairs", order.items,
-                drawing_of(order), order.section, order.pairs);
+  lines += order_line(order, "head");
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
   return lines;
 }
@@ -48,8 +54,7 @@ std::string step_lines(const BackwardStep& step) {
   if (bwd_ctas(v) > 1)
     lines += text("\n  clusters   {} CTAs, {} keys each; each adds half of the columns of grad_q", bwd_ctas(v),
                   bwd_keys_of_cta(v));
-  lines += text("\n  order      {} work items, {}; in sections of {} of {} (sequence, key head) pairs", order.items,
-                drawing_of(order), order.section, order.pairs);
+  lines += order_line(order, "key head");
   if (v.ordered) lines += "\n  grad_q     its parts are added in the order of the keys: bit-equal from run to run";
   return lines;
 }

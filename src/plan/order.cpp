@@ -60,6 +60,7 @@ Order order_items(const Problem& p, const FwdVariant& v, const Device& device, c
       .pairs = static_cast<int>(pairs),
       .q_tiles = static_cast<int>(q_tiles),
       .section = 1,  // without a mask all tiles weigh the same: one pair after the other, K and V are read once
+      .in_sections = static_cast<int>(pairs),
       .tail = 0,
       .late_tiles = hints.late_tiles.value_or(late_tiles(v, all_items, device.sms))};
   if (v.mask == Mask::none || pairs == 0) return order;

@@ -71,7 +71,7 @@ struct Launch {
   int grid = 0;  // CTAs, at least 1
   Step step;
   bool overlaps = false;     // may start before the launch before it has ended, and waits for it in the kernel
-  std::string line() const;  // "KERNEL grid 132 section 8 tail 16 early smem 160KiB"
+  std::string line() const;  // "KERNEL grid 132 section 8 tail 16 last 12 early smem 160KiB"
 };
 
 // Launches one after the other in one stream; none: there is nothing to compute.
