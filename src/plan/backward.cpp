@@ -80,8 +80,8 @@ int64_t bytes_together(const BwdVariant& v, int64_t seq_kv) {
 }
 
 // With a mask a pair's first kv tile is many times as heavy as its last. A section has about one kv tile for every SM,
-// so the last section alone would end with SMs that wait for its heaviest; so that many kv tiles of every SM come as one
-// section at the end, the heaviest first. More would leave L2. Measured on an H200 with 0 to 6: docs/8-backward.md.
+// so the last section alone would end with SMs that wait for its heaviest; so that many kv tiles of every SM come as
+// one section at the end, the heaviest first. More would leave L2. Measured on an H200 with 0 to 6: docs/8-backward.md.
 int64_t rounds_at_the_end(int64_t seq_kv) { return seq_kv <= 1024 ? 1 : 2; }
 
 Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints) {
