@@ -30,9 +30,11 @@
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"
+#include "src/cpu/block-inl.hpp"
 #include "src/cpu/convert-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 #include "src/cpu/pairs-inl.hpp"
+#include "src/cpu/row-inl.hpp"
 #include "src/cpu/softmax-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,25 +44,6 @@ namespace froghopper::cpu::HWY_NAMESPACE {
 // weights 2^32 times smaller they cannot, since a sequence has fewer than 2^31 keys. What that takes from the smallest
 // floats does not matter next to sums of 2^128.
 inline constexpr int less_when_too_large = 32;
-
-// Lanes are loaded and stored four at a time, and in whole vectors.
-inline constexpr int lane_group = std::max(4, vector_lanes);
-
-// Up to block_lanes lanes, computed side by side.
-template <class Unit>
-struct Block {
-  const Lane* lanes;
-  int count, width;            // lanes, and lanes with the vectors filled up
-  int64_t begin, end;          // keys that some lane sees
-  int64_t all_begin, all_end;  // keys that every lane sees
-  bool fresh;                  // no key yet: o holds nothing
-  Unit* q;                     // [units of dim_qk][width]
-  float* o;                    // [dim_v][width]
-  Statistics known;
-
-  // Lanes that fill up the last vector do what the last real one does, and are not stored.
-  const Lane& lane(int i) const { return lanes[std::min(i, count - 1)]; }
-};
 
 template <class Numbers>
 class Attention {
@@ -85,6 +68,9 @@ class Attention {
   }
 
  private:
+  // One query row without others that read its keys: see row-inl.hpp. All keys of a tile are seen then.
+  bool one_row() const { return in_floats && w_.lane_count == 1; }
+
   template <class T = float>
   T* take(int count) {
     static_assert(sizeof(T) == sizeof(float));
@@ -103,37 +89,26 @@ class Attention {
       b.q = take<Unit>(units_qk_ * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
       b.known = {take(block_lanes), take(block_lanes), take(block_lanes), 0};
-      find_keys(b);
+      b.find_keys();
       pack_q(b);
       begin_ = std::min(begin_, b.begin);
       end_ = std::max(end_, b.end);
     }
   }
 
-  static void find_keys(Block& b) {
-    b.begin = std::numeric_limits<int64_t>::max();
-    b.end = 0;
-    b.all_begin = 0;
-    b.all_end = std::numeric_limits<int64_t>::max();
-    for (int i = 0; i < b.count; ++i) {
-      b.all_begin = std::max(b.all_begin, b.lanes[i].begin);
-      b.all_end = std::min(b.all_end, b.lanes[i].end);
-      if (b.lanes[i].begin >= b.lanes[i].end) continue;
-      b.begin = std::min(b.begin, b.lanes[i].begin);
-      b.end = std::max(b.end, b.lanes[i].end);
+  void pack_q(const Block& b) {
+    if (one_row()) return load_q(b.lanes[0], b.q);
+    auto* const rows = reinterpret_cast<Unit*>(rows_);
+    for (int i = 0; i < b.width; i += 4) {
+      for (int r = 0; r < 4; ++r) load_q(b.lane(i + r), rows + r * dim_max);
+      transpose(rows, dim_max, 4, units_qk_, b.q + i, b.width);
     }
   }
 
-  void pack_q(const Block& b) {
-    auto* const rows = reinterpret_cast<Unit*>(rows_);
-    for (int i = 0; i < b.width; i += 4) {
-      for (int r = 0; r < 4; ++r) {
-        to_units(b.lane(i + r).q, w_.dtype, w_.dim_qk, rows + r * dim_max);
-        if constexpr (in_floats) {
-          if (b.lane(i + r).scale_q != 1) times(b.lane(i + r).scale_q, w_.dim_qk, rows + r * dim_max);
-        }
-      }
-      transpose(rows, dim_max, 4, units_qk_, b.q + i, b.width);
+  void load_q(const Lane& lane, Unit* to) {
+    to_units(lane.q, w_.dtype, w_.dim_qk, to);
+    if constexpr (in_floats) {
+      if (lane.scale_q != 1) times(lane.scale_q, w_.dim_qk, to);
     }
   }
 
@@ -158,17 +133,22 @@ class Attention {
   }
 
   // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
-  // same few lines of the cache, so it always gets a tile of its own.
+  // same few lines of the cache, so it gets a tile of its own, but for one row, which walks along rows.
   void load(int64_t begin, int keys) {
     k_bytes_ = static_cast<const char*>(w_.k) + begin * w_.stride_k * size_of(w_.dtype_kv);
     v_bytes_ = static_cast<const char*>(w_.v) + begin * w_.stride_v * size_of(w_.dtype_kv);
     first_key_ = begin;
     keys_ = keys;
     v_floats_loaded_ = in_floats;
-    if constexpr (in_floats) {
-      load_v_floats();
-    } else {
+    if constexpr (!in_floats) {
       load_v_pairs();
+    } else if (one_row() && w_.dtype_kv == Dtype::f32) {
+      v_ = reinterpret_cast<const float*>(v_bytes_);
+      v_row_ = w_.stride_v;
+    } else {
+      load_v_floats();
+      v_ = v_floats_;
+      v_row_ = w_.dim_v;
     }
     load_k();
   }
@@ -244,6 +224,9 @@ class Attention {
   }
 
   void score(const Block& b, const Unit* k, int keys) {
+    if constexpr (in_floats) {
+      if (one_row()) return score_row(b.q, k, k_row_, keys, w_.dim_qk, s_, b.width);
+    }
     Numbers::product({.a = k,
                       .a_row = static_cast<size_t>(k_row_),
                       .a_step = 1,
@@ -264,6 +247,11 @@ class Attention {
       for (int j = 0; j < keys; j += 2)
         round_across(s_ + j * b.width, j + 1 < keys ? s_ + (j + 1) * b.width : nullptr, b.width,
                      weights_ + j / 2 * b.width);
+    }
+    if constexpr (in_floats) {
+      if (one_row())
+        return output_row(s_, b.width, v_ + first * v_row_, v_row_, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0],
+                          b.o);
     }
     const int begin = first / per_unit;
     const size_t columns = w_.dim_v;
@@ -304,6 +292,7 @@ class Attention {
 
   void finish(Block& b) {
     for (int i = 0; i < b.count; ++i) b.known.age[i] = weight_of_all(b, i);
+    if (one_row()) return store(b.lanes[0], b.o, b.known.age[0], b.known.less > 0);
     for (int i = 0; i < b.count; i += 4) {
       transpose(b.o + i, b.width, w_.dim_v, 4, rows_, dim_max);
       for (int r = 0; r < std::min(4, b.count - i); ++r)
@@ -374,6 +363,8 @@ class Attention {
   int keys_;                        // of the tile
   const Unit* k_;                   // the tile's first row of k
   int64_t k_row_;                   // units to the next
+  const float* v_;                  // of one row: the tile's first row of v
+  int64_t v_row_;                   // floats to the next
   Block block_[lanes_max / block_lanes];
   int blocks_;
   int64_t begin_, end_;  // keys that some lane sees
