@@ -7,6 +7,7 @@
 
 Importing it loads neither NumPy nor another framework nor the shared library; each comes with the first use.
 """
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from froghopper._c import VERSION as __version__
@@ -16,16 +17,17 @@ from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, 
 
 if TYPE_CHECKING:
     from froghopper._numpy import Gradients, attention, attention_backward
+    from froghopper._numpy_quantise import Quantised, quantise
 
 __all__ = ["CompileFailed", "Error", "Gradients", "Internal", "InvalidProblem", "InvalidTensor", "InvalidType",
-           "LaunchFailed", "LibraryNotFound", "NoDevice", "Unsupported", "__version__", "attention",
-           "attention_backward", "explain"]
+           "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Unsupported", "__version__", "attention",
+           "attention_backward", "explain", "quantise"]
 
 
 def __getattr__(name: str) -> Any:
     """The functions on NumPy arrays, when one is asked for first."""
-    if name not in ("Gradients", "attention", "attention_backward"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from froghopper import _numpy
-    globals()[name] = found = getattr(_numpy, name)
+    homes = {"Quantised": "_numpy_quantise", "quantise": "_numpy_quantise"}
+    homes |= dict.fromkeys(("Gradients", "attention", "attention_backward"), "_numpy")
+    if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(importlib.import_module("froghopper." + homes[name]), name)
     return found

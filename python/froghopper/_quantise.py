@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantising, for every framework: the plan of a problem, the shapes of its scales, and its call by addresses."""
+import ctypes
+from typing import Any, NamedTuple
+
+from froghopper import _c
+from froghopper._call import DTYPES_8_BIT, Packed, Plan, Shape, Strides, describe, flag, plan_of, whole_number
+from froghopper._errors import InvalidProblem, InvalidType
+
+
+class Quantiser(NamedTuple):
+    """A plan, and what it writes: [batch, blocks, heads, 1] of scale_q, scale_k and scale_v."""
+    plan: Plan
+    scale_shapes: tuple[Shape, Shape, Shape]
+
+
+def check_packed(begins_q: Any, begins_kv: Any) -> None:
+    if (begins_q is None) != (begins_kv is None):
+        raise InvalidProblem("one of cu_seqlens_q and cu_seqlens_kv is given; sequences are packed on both sides. Give "
+                             "both or none.")
+
+
+def quantiser(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, target: str, *, packed: Packed | None,
+              seqused: bool, scale_rows: int, rotate: bool, rotate_seed: int, max_sms: int) -> Quantiser:
+    """Of q, k and v of these shapes, which hold `stored` and become `dtype`."""
+    if dtype not in DTYPES_8_BIT:
+        raise InvalidType(f"dtype is {dtype}; q, k and v become {' or '.join(DTYPES_8_BIT)}. Give one.")
+    if flag("rotate", rotate) is False: rotate_seed = 0
+    if not 0 <= whole_number("rotate_seed", rotate_seed) < 2**32:
+        raise InvalidProblem(f"rotate_seed is {rotate_seed}; it has 32 bits. Use 0 to 2^32 - 1.")
+    problem = describe(*shapes, stored, packed=packed, seqused=seqused, max_sms=max_sms)
+    problem.op, problem.dtype_kv = _c.Op.QUANTISE, DTYPES_8_BIT[dtype]
+    problem.scale_rows = whole_number("scale_rows", scale_rows)
+    problem.rotate, problem.rotate_seed = rotate, rotate_seed
+    plan = plan_of(problem, target)
+    rows = (problem.seq_q, problem.seq_kv, problem.seq_kv)
+    of_q, of_k, of_v = ((problem.batch, blocks_of(n, scale_rows), shape[-2], 1) for n, shape in zip(rows, shapes))
+    return Quantiser(plan, (of_q, of_k, of_v))
+
+
+def blocks_of(rows: int, scale_rows: int) -> int:
+    return -(-rows // scale_rows) if scale_rows else min(rows, 1)
+
+
+def run(plan: Plan, tensors: dict[str, tuple[int, Strides]], lengths: dict[str, int], workspace: int = 0,
+        stream: int | None = None) -> None:
+    """tensors: the address and the strides of each field of fh_tensors; lengths: addresses, 0 for none."""
+    given = _c.Tensors(size=ctypes.sizeof(_c.Tensors))
+    for name, (at, strides) in tensors.items(): setattr(given, name, _c.Tensor(at, *strides))
+    for name, at in lengths.items(): setattr(given, name, at or None)
+    plan.library.check(plan.library.calls.fh_plan_run(plan.handle, ctypes.byref(given), workspace or None,
+                                                      plan.workspace_bytes, stream))
