@@ -2,6 +2,7 @@
 // contract: the run-time half of the agreement between host and forward kernel.
 #pragma once
 #include "contract/parts.h"
+#include "contract/split.h"
 #include "contract/types.h"
 
 namespace froghopper {
@@ -38,7 +39,25 @@ struct FwdParams {
   NarrowParams narrow;
   Order order;
   QueueParams queue;
+  PackParams pack;    // packed variants only
+  SplitParams split;  // split variants only
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
+
+// Of the kernel that adds up the parts of rows. Its tiles are those of the forward kernel, which say how many parts a
+// row has.
+struct CombineParams {
+  SplitParams split;
+  StridedTensor o;
+  RowNumbers lse;
+  const float* sink;
+  int heads_q, seq_q, seq_kv, dim_v;
+  int sequences;
+  int tile_q, tile_kv;  // query rows of a sequence in a tile; keys in one
+  MaskParams mask;
+  float scale_log2;
+  RaggedParams ragged;
+};
+static_assert(sizeof(CombineParams) <= params_bytes_max);
 
 }  // namespace froghopper

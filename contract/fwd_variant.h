@@ -14,6 +14,8 @@ struct FwdVariant {
   Mask mask;     // picks the loops: a loop without a mask has no compare
   bool ragged;   // sequences have lengths of their own (varlen, seqused), read on the device
   bool softcap;  // scores pass through tanh
+  bool packed;   // a tile has rows of several query heads: contract/split.h
+  bool split;    // a work item may be a part of a tile's keys: contract/split.h
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -31,6 +33,8 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.mask);
   visit("ragged", v.ragged);
   visit("softcap", v.softcap);
+  visit("packed", v.packed);
+  visit("split", v.split);
 }
 
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles O is added to a sum in fp32 and begins anew.
@@ -61,8 +65,18 @@ constexpr int fwd_ring_bytes(FwdVariant v) {
 }
 constexpr int fwd_barrier_bytes =
     1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
+// Packed variants have one consumer and half of an SM's registers. Where they take half of its shared memory too, two
+// CTAs share an SM; and the CTAs that combine parts find room beside one.
+constexpr bool fwd_halves_fit(FwdVariant v, int q_stages) {
+  return v.packed && q_stages * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_of_half;
+}
+constexpr int fwd_ctas_per_sm(FwdVariant v) { return fwd_halves_fit(v, 1) ? 2 : 1; }
+// Of an SM's registers. The compiler wants more than half of them for products of 256 columns; all that a thread can
+// have is enough then.
+constexpr int fwd_register_shares(FwdVariant v) { return v.packed && v.dims.v <= 192 ? 2 : 1; }
 // Q is double-buffered where that fits.
 constexpr int fwd_q_stages(FwdVariant v) {
+  if (fwd_halves_fit(v, 1)) return fwd_halves_fit(v, 2) ? 2 : 1;
   return 2 * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_per_cta ? 2 : 1;
 }
 constexpr int fwd_smem_bytes(FwdVariant v) {
@@ -77,12 +91,41 @@ constexpr const char* why_invalid(FwdVariant v) {
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 256) return "dim_v of the tile must be 64, 96, ... 256";
+  if (is_8_bit(v.dtype) && (v.packed || v.split)) return "8-bit q, k and v are neither packed nor split";
+  if (v.packed && v.tiles.q != strip) return "packed tiles of q have 64 rows";
+  if (v.packed && !v.split) return "there is no kernel with packed tiles that may not be split";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)
     return "tiles of q have 64 rows x (1 to 4 consumers)";
   if (v.tiles.kv % 16 != 0 || v.tiles.kv < 32 || v.tiles.kv > 256)
     return "tiles of k and v have a multiple of 16 rows, 32 to 256";
   if (v.tiles.stages < 2 || v.tiles.stages > 16) return "the K and V rings have 2 to 16 stages";
   if (fwd_smem_bytes(v) > smem_bytes_per_cta) return "the tiles do not fit the shared memory of one CTA";
+  return nullptr;
+}
+
+// The kernel that adds up the parts of rows.
+struct CombineVariant {
+  Dtype dtype;  // of O
+  int dim_v;    // columns of a row, rounded up to 64, 128 or 256: a lane of a warp takes so many / 32 of them
+  int parts;    // that are on their way from memory at once: their columns take registers
+  bool operator==(const CombineVariant&) const = default;
+};
+
+template <class Variant, class Visit>
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const CombineVariant> {
+  visit("", v.dtype);
+  visit("dv", v.dim_v);
+  visit("p", v.parts);
+}
+
+constexpr int combine_threads = 128;  // a warp a row
+constexpr int combine_rows = combine_threads / 32;
+constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
+
+constexpr const char* why_invalid(CombineVariant v) {
+  if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "rows are f16 or bf16 here";
+  if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256) return "a row has 64, 128 or 256 columns";
+  if (v.parts != 4 && v.parts != 16) return "4 or 16 parts are on their way at once";
   return nullptr;
 }
 

@@ -76,13 +76,16 @@ std::vector<Problem> problems_of_every_kind() {
 
 // So that without softcap no user waits for a compiler, or needs one.
 TEST(Plan, OfEveryProblemWithoutSoftcapIsAPreset) {
-  const auto presets = lines_of("presets/fwd.txt");
-  for (const Problem& p : problems_of_every_kind()) {
-    auto plan = make_gpu_plan(p, h200);
-    ASSERT_TRUE(plan) << p.line() << ": " << plan.failure().text;
-    EXPECT_NE(std::find(presets.begin(), presets.end(), plan->launches.at(0).kernel.name), presets.end())
-        << plan->line();
-  }
+  auto presets = lines_of("presets/fwd.txt");
+  for (const std::string& name : lines_of("presets/combine.txt")) presets.push_back(name);
+  for (Problem p : problems_of_every_kind())
+    for (const int64_t seq_q : {700, 1, 5}) {
+      p.seq_q = seq_q;
+      auto plan = make_gpu_plan(p, h200);
+      ASSERT_TRUE(plan) << p.line() << ": " << plan.failure().text;
+      for (const Launch& launch : plan->launches)
+        EXPECT_NE(std::find(presets.begin(), presets.end(), launch.kernel.name), presets.end()) << plan->line();
+    }
 }
 
 TEST(Plan, OfEveryBackwardProblemOfBf16WithoutSoftcapAndDetIsOfPresets) {
@@ -102,8 +105,7 @@ TEST(Plan, CoversTheHeadDims) {
   for (const Problem& p : problems_of_every_kind()) {
     auto plan = make_gpu_plan(p, h200);
     ASSERT_TRUE(plan);
-    ASSERT_EQ(plan->launches.size(), 1u);
-    const Launch& launch = plan->launches[0];
+    const Launch& launch = plan->launches.at(0);
     const FwdVariant& variant = std::get<ForwardStep>(launch.step).variant;
     EXPECT_GE(variant.dims.qk, p.dim_qk);
     EXPECT_GE(variant.dims.v, p.dim_v);
@@ -149,7 +151,9 @@ TEST(Kernel, EachFieldOfAVariantChangesItsName) {
                             .tiles = {128, 96, 2},
                             .mask = Mask::none,
                             .ragged = false,
-                            .softcap = false};
+                            .softcap = false,
+                            .packed = false,
+                            .split = false};
   EXPECT_EQ(kernel_of(plain).name, "fwd.bf16.d192.dv128.q128.kv96.s2");
   std::set<std::string> names{kernel_of(plain).name}, sources{kernel_of(plain).source};
   int fields = 0;
@@ -245,7 +249,9 @@ TEST(Plan, OfTheLargestNumbersHasNoOverflow) {
   ASSERT_TRUE(heavy) << heavy.failure().text;
   const auto vast = Device::parse({"h200", "l2=2147483647MiB"});
   ASSERT_TRUE(vast) << vast.failure().text;
-  const auto plan = make_gpu_plan(*heavy, *vast);
+  Hints plain;
+  ASSERT_TRUE(plain.read("packed=0"));
+  const auto plan = make_gpu_plan(*heavy, *vast, plain);
   ASSERT_TRUE(plan) << plan.failure().text;
   EXPECT_EQ(std::get<ForwardStep>(plan->launches.at(0).step).order.section, 1093) << plan->line();
 }
@@ -282,9 +288,9 @@ TEST(Device, H100IsNotH200) {
 TEST(Hints, AreReadAndPrinted) {
   Hints hints;
   EXPECT_EQ(hints.line(), "");
-  for (const char* const word : {"late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
+  for (const char* const word : {"parts=4", "packed=1", "late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
     EXPECT_TRUE(hints.read(word)) << word;
-  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8");
+  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8 packed=1 parts=4");
   for (const char* const word :
        {"tiles=128", "tiles=128x64s3x", "tiles=0x64s3", "tiles=128x64s262144", "tiles=-128x64s3", "section=0MiB",
         "section=16", "tail=30", "tail=100%", "tail=-1%", "late=", "late=-1", "late=8x", "h200", "64sm", ""}) {

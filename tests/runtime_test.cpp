@@ -284,7 +284,9 @@ FwdVariant small_variant() {
           .tiles = {64, 32, 2},
           .mask = Mask::none,
           .ragged = false,
-          .softcap = false};
+          .softcap = false,
+          .packed = false,
+          .split = false};
 }
 const KernelSpec no_preset = kernel_of(small_variant());
 

@@ -10,17 +10,22 @@
 
 namespace froghopper::attn {
 
+// The two that a thread has of a strip.
+struct Rows {
+  int top, bottom;
+};
+
 template <Mask Kind, int TileKv>
 struct Sight : MaskRule<Kind> {
   // Of one sequence.
   __device__ Sight(const MaskParams& mask, int rows, int keys)
       : MaskRule<Kind>{keys, mask.top_left ? 0 : keys - rows, mask.left, mask.right} {}
 
-  // -inf for every column that a row does not see; by index, whatever the score is. row: this thread's top row.
-  __device__ __forceinline__ void hide(tile::Accum<TileKv>& s, int row, int kv_tile) const {
+  // -inf for every column that a row does not see; by index, whatever the score is.
+  __device__ __forceinline__ void hide(tile::Accum<TileKv>& s, Rows rows, int kv_tile) const {
     const int col = kv_tile * TileKv + tile::thread_col();
-    const int end_top = this->end(row), end_bottom = this->end(row + 8);
-    const int begin_top = this->begin(row), begin_bottom = this->begin(row + 8);
+    const int end_top = this->end(rows.top), end_bottom = this->end(rows.bottom);
+    const int begin_top = this->begin(rows.top), begin_bottom = this->begin(rows.bottom);
 #pragma unroll
     for (int i = 0; i < TileKv / 2; ++i) {
       const int at = col + tile::col_of(i);

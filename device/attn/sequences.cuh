@@ -15,15 +15,24 @@ struct TileOfSequence {
   Lengths rows;
 };
 
+// How many items of one head a sequence has: its tiles.
+template <TilesOf Side, int TileRows>
+struct TilesOfSequence {
+  __device__ int operator()(const Lengths& rows) const {
+    return ((Side == TilesOf::q ? rows.seq_q : rows.seq_kv) + TileRows - 1) / TileRows;
+  }
+};
+
 // Sequences by rank (contract/order.h), in a rank as they come. A warp reads 32 lengths at once and scans on from where
 // it stopped: tickets of one CTA only grow. It goes over all sequences once for every rank that occurs.
 // Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the rank.
-template <TilesOf Side, int TileRows>
+template <TilesOf Side, int TileRows, class Count = TilesOfSequence<Side, TileRows>>
 struct Sequences {
   const RaggedParams& ragged;
   int seq_q, seq_kv;  // of the longest
   int heads, section;
   int sequences;                    // how many there are
+  Count count = {};                 // items of a head
   int rank = 0, next_rank = ranks;  // the one that is handed out; the next one that occurs, as far as this scan knows
   int group = 0;                    // the 32 sequences this warp looks at: [group, group + 32)
   int tiles_before = 0;             // tiles of all that was handed out before them
@@ -68,7 +77,7 @@ struct Sequences {
     int tiles = 0, its_rank = ranks;
     if (sequence < sequences) {
       const Lengths rows = lengths(sequence);
-      tiles = ((Side == TilesOf::q ? rows.seq_q : rows.seq_kv) + TileRows - 1) / TileRows;
+      tiles = count(rows);
       if (tiles > 0) its_rank = Side == TilesOf::q ? rank_of(rows.seq_kv, seq_kv) : rank_of(rows.seq_q, seq_q);
     }
     next_rank = min(next_rank, __reduce_min_sync(~0u, its_rank > rank ? its_rank : ranks));

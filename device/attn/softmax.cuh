@@ -7,6 +7,7 @@
 // move. Then the tile's weights are divided by their largest; only if they left the range of fp32, step() must have the
 // tile's scores again. docs/1-math.md shows that all of them give the same result for every input.
 #pragma once
+#include "contract/split.h"
 #include "device/tile/accum.cuh"
 #include "device/tile/numbers.cuh"
 
@@ -48,14 +49,17 @@ __device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair
 struct Finish {
   float inverse, lse;
 };
-__device__ __forceinline__ Finish finish(float reference, float my_sum, float sink) {
-  const float sum = quad_sum(my_sum);
+__device__ __forceinline__ Finish finish_whole(float reference, float sum, float sink) {
   if (sum == 0.f) return {0.f, sink};
   const float sink_log2 = sink * tile::log2e;
   const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
   const float age = ptx::ex2_approx(reference - top);
   const float all = sum * age + ptx::ex2_approx(sink_log2 - top);
   return {age * ptx::rcp_approx(all), (top + ptx::lg2_approx(all)) * tile::ln2};
+}
+// my_sum: this thread's columns only.
+__device__ __forceinline__ Finish finish(float reference, float my_sum, float sink) {
+  return finish_whole(reference, quad_sum(my_sum), sink);
 }
 
 struct OnlineSoftmax {
@@ -132,7 +136,14 @@ struct OnlineSoftmax {
   __device__ Finish finish_top(float sink) const { return finish_row(ref.top, sum.top, sink); }
   __device__ Finish finish_bottom(float sink) const { return finish_row(ref.bottom, sum.bottom, sink); }
 
+  // What is here of rows whose keys are cut into parts.
+  __device__ PartOfRow part_top() const { return part(ref.top, sum.top); }
+  __device__ PartOfRow part_bottom() const { return part(ref.bottom, sum.bottom); }
+
  private:
+  __device__ static PartOfRow part(float ref, float my_sum) {
+    return {ref, copysignf(quad_sum(fabsf(my_sum)), my_sum)};
+  }
   static __device__ bool is_far(float sum) { return __float_as_int(sum) < 0; }  // -0 too: a thread may have no share
 
   // Rounded by itself: fused into a difference, it would be another number there.

@@ -66,4 +66,70 @@ struct Epilogue {
   }
 };
 
+// Of split variants. A part of a tile leaves O and the softmax as they are in the workspace.
+template <FwdVariant V>
+struct PartEpilogue {
+  using T = typename attn::Element<V.dtype>::type;
+  using Output = tile::Accum<V.dims.v>;
+
+  const FwdParams& params;
+  const WorkItem& item;
+  int first_row, seq_q;  // of the strip; of the sequence
+
+  template <class Softmax>
+  __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
+    const Row top = row(tile::thread_row()), bottom = row(tile::thread_row() + 8);
+    const auto tiles = tiles_of<V>(params, item.q_tile, {0, seq_q, 0, V.ragged ? item.rows.seq_kv : params.seq_kv});
+    const int of_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
+    if (of_part < tiles.end - tiles.begin) {
+      const int part = (item.kv_begin - tiles.begin) / of_part;
+      return keep(part, top, softmax.part_top(), bottom, softmax.part_bottom(), o);
+    }
+    const auto of_top = softmax.finish_top(sink(top)), of_bottom = softmax.finish_bottom(sink(bottom));
+    o.scale_rows(of_top.inverse, of_bottom.inverse);
+    tile::store_rows<T>({place(top), place(bottom), top.exists, bottom.exists}, params.dim_v, o);
+    if (!params.lse.data || threadIdx.x % 4 != 0) return;
+    if (top.exists) *lse(top) = of_top.lse;
+    if (bottom.exists) *lse(bottom) = of_bottom.lse;
+  }
+
+ private:
+  struct Row {
+    int head, row;  // of the sequence
+    bool exists;
+  };
+  __device__ Row row(int in_strip) const {
+    if constexpr (V.packed) {
+      const PackParams& pack = params.pack;
+      const int of_pack = in_strip / pack.rows, row = first_row + in_strip % pack.rows;
+      return {item.head * pack.heads + of_pack, row, of_pack < pack.heads && row < seq_q};
+    }
+    return {item.head, first_row + in_strip, first_row + in_strip < seq_q};
+  }
+
+  __device__ float sink(const Row& of) const { return params.sink && of.exists ? params.sink[of.head] : -tile::inf; }
+  __device__ long long batch() const { return V.ragged && params.ragged.cu_q ? 0 : item.sequence; }
+  __device__ long long at_row(const Row& of) const { return (V.ragged ? item.rows.q_first : 0) + of.row; }
+  __device__ char* place(const Row& of) const {
+    return static_cast<char*>(params.o.data) + batch() * params.o.batch + of.head * params.o.head +
+           at_row(of) * params.o.row;
+  }
+  __device__ float* lse(const Row& of) const {
+    return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);
+  }
+
+  __device__ __forceinline__ void keep(int part, const Row& top, PartOfRow of_top, const Row& bottom,
+                                       PartOfRow of_bottom, const Output& o) const {
+    const long long at_top = number(part, top), at_bottom = number(part, bottom);
+    const auto place = [&](long long at) { return reinterpret_cast<char*>(params.split.o + at * params.dim_v); };
+    tile::store_rows_f32({place(at_top), place(at_bottom), top.exists, bottom.exists}, params.dim_v, o);
+    if (threadIdx.x % 4 != 0) return;
+    if (top.exists) params.split.rows[at_top] = of_top;
+    if (bottom.exists) params.split.rows[at_bottom] = of_bottom;
+  }
+  __device__ long long number(int part, const Row& of) const {
+    return part * params.split.row_heads + (batch() * params.seq_q + at_row(of)) * params.heads_q + of.head;
+  }
+};
+
 }  // namespace froghopper::fwd

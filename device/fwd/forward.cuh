@@ -4,6 +4,8 @@
 // Work      One item is one (sequence, query head, q tile); one Consumer = one 64-row strip of that tile. The grid is
 //           persistent: every CTA takes items until none is left. Their order: contract/order.h. How a CTA gets one:
 //           device/attn/tickets.cuh. A strip skips the last kv tiles of an item where only lower strips see them.
+//           Packed and split variants (contract/split.h): a tile has rows of several heads, device/fwd/rows.cuh; an
+//           item is a part of a tile's keys, and device/fwd/combine.cuh comes after.
 // Roles     Dispatcher warp 0; takes items, publishes them, loads Q.         warpgroup 0: 40, 40, 32, 32 registers
 //           Loader     warps 1 and 2, one thread each; loads K, loads V.
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
@@ -46,8 +48,10 @@
 #include "device/fwd/narrow_producers.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/promotion.cuh"
+#include "device/fwd/rows.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/sweep.cuh"
+#include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
@@ -78,7 +82,13 @@ struct Forward {
   static constexpr int threads = fwd_threads(V);
   // In 8-bit variants a Consumer has 8 less: to transpose, 8 blocks on their way at once, takes 56.
   static constexpr int producer_registers = narrow ? 56 : consumers <= 2 ? 40 : 32;
-  static constexpr int consumer_registers = (consumers <= 2 ? 232 : consumers == 3 ? 160 : 112) - (narrow ? 8 : 0);
+  static constexpr int consumer_registers = V.packed ? 216
+                                                     : (consumers <= 2   ? 232
+                                                        : consumers == 3 ? 160
+                                                                         : 112) -
+                                                           (narrow ? 8 : 0);
+
+  static constexpr bool moves_registers = !V.packed || fwd_register_shares(V) > 1;
 
   static constexpr int q_stages = fwd_q_stages(V);
   using KvRing = tile::Ring<V.tiles.stages>;
@@ -113,11 +123,19 @@ struct Forward {
   static __device__ void run(const FwdParams& params) {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
+    if constexpr (V.packed) clear_rows_of_nobody<threads>(smem.q);
     init_barriers(smem);
+    if constexpr (V.split) {
+      if (threadIdx.x == 0) ptx::prefetch_map(&params.q);
+      if (threadIdx.x == 32) ptx::prefetch_map(&params.k);
+      if (threadIdx.x == 64) ptx::prefetch_map(&params.v);
+      ptx::wait_for_earlier_kernels();
+      ptx::let_next_kernel_start();  // not before: the next one reads lengths at once
+    }
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
-      ptx::setmaxnreg_dec<producer_registers>();
+      if constexpr (moves_registers) ptx::setmaxnreg_dec<producer_registers>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if constexpr (narrow) {
         if (threadIdx.x == 32) NarrowLoader<Forward>{params, smem}.run();
@@ -129,9 +147,11 @@ struct Forward {
           Loader<Forward, VTile>{params, smem, params.v, params.ragged.v, nullptr}.run(smem.v, smem.v_ring);
       }
       if (V.ragged && warp == 3)
-        Sweeper{params, params.order.pairs / params.heads_q, size_of(narrow ? params.narrow.dtype_o : V.dtype)}.run();
+        Sweeper{params, params.order.pairs / heads_of_items<V>(params),
+                size_of(narrow ? params.narrow.dtype_o : V.dtype)}
+            .run();
     } else {
-      ptx::setmaxnreg_inc<consumer_registers>();
+      if constexpr (moves_registers) ptx::setmaxnreg_inc<consumer_registers>();
       Consumer{params, smem, warp / 4 - 1}.run();
     }
   }
@@ -160,7 +180,7 @@ struct Forward {
 
       while (!item.none()) {
         Softmax softmax = begin_softmax(scale);
-        int kv_tile = last_tile(item);
+        int kv_tile = strip_of(item).last_tile();
         first_turn(item, kv_tile--, softmax, s, p);
         skip(v, smem.v_ring, item);
         o.clear();
@@ -182,12 +202,13 @@ struct Forward {
     __device__ __forceinline__ void walk(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
       if constexpr (V.mask != Mask::none) {
-        const int cut_above = max(item.kv_begin, sight(item).lowest_cut_above(first_row(item), V.tiles.kv));
+        const Strip<V> strip = strip_of(item);
+        const int cut_above = max(item.kv_begin, strip.sight().lowest_cut_above(strip.first_row(), V.tiles.kv));
         for (; kv_tile >= cut_above; --kv_tile) turn</*Cut=*/true>(item, kv_tile, softmax, s, p, o);
       }
       int uncut = item.kv_begin;
       if constexpr (V.mask == Mask::window)
-        uncut = max(uncut, sight(item).lowest_uncut_below(first_row(item) + strip - 1, V.tiles.kv));
+        uncut = max(uncut, strip_of(item).sight().lowest_uncut_below(strip_of(item).last_row(), V.tiles.kv));
       for (; kv_tile >= uncut; --kv_tile) turn</*Cut=*/false>(item, kv_tile, softmax, s, p, o);
       if constexpr (V.mask == Mask::window)
         for (; kv_tile >= item.kv_begin; --kv_tile) turn</*Cut=*/true>(item, kv_tile, softmax, s, p, o);
@@ -216,8 +237,9 @@ struct Forward {
     __device__ void first_turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p) {
       release_k(item, kv_tile);
       cap(s, softmax);
-      if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > seq_kv(item)) hide(s, item, kv_tile);
-      softmax.step(s, headroom(item, kv_tile));
+      if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > strip_of(item).seq_kv())
+        strip_of(item).hide(s, kv_tile);
+      softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
       tile::round_to<T>(p, s);
     }
 
@@ -241,8 +263,8 @@ struct Forward {
       bool grew = true;
       if constexpr (Cut) {
         release_k(item, kv_tile);
-        hide(s, item, kv_tile);
-        age = softmax.step(s, headroom(item, kv_tile));
+        strip_of(item).hide(s, kv_tile);
+        age = softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
         finish_pv(p, s);
       } else if constexpr (narrow) {
         const auto guess = softmax.guess(s);
@@ -265,12 +287,12 @@ struct Forward {
       if (grew) o.scale_rows(age.top, age.bottom);
       if constexpr (narrow)
         if (Promotion<V>::due(kv_tile, item.kv_begin))
-          promotion().promote(kv_tile, last_tile(item) + 1, softmax.ref, o);
+          promotion().promote(kv_tile, strip_of(item).last_tile() + 1, softmax.ref, o);
     }
 
     // A tile whose weights are lost.
     __device__ __forceinline__ attn::RowPair again(Softmax& softmax, Scores& s) {
-      tile::mma_abt_alone<T>(s, smem.q[q.stage], row_in_tile(), smem.k[k.stage]);
+      tile::mma_abt_alone<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
       take_scales(softmax);
       cap(s, softmax);
       return softmax.step(s);
@@ -284,7 +306,7 @@ struct Forward {
 
     __device__ __forceinline__ void qk(Scores& s) {
       k.wait(smem.k_ring);
-      tile::mma_abt<T>(s, smem.q[q.stage], row_in_tile(), smem.k[k.stage]);
+      tile::mma_abt<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
     }
 
     __device__ __forceinline__ void pv(Output& o, const Weights& p) {
@@ -299,7 +321,7 @@ struct Forward {
     __device__ float scale_of(const WorkItem& item) const {
       if (!narrow || item.none()) return 0.f;
       const float scale = V.softcap ? params.cap_scale : params.scale_log2;
-      const int row = min(first_row(item), seq_q(item) - 1);  // a strip may have no rows
+      const int row = min(strip_of(item).first_row(), strip_of(item).seq_q() - 1);  // a strip may have no rows
       return scale * scale_of_row(params.narrow.q, item.sequence, item.head, row);
     }
 
@@ -331,50 +353,23 @@ struct Forward {
 
     __device__ void skip(KvStage& at, KvRing& ring, const WorkItem& item) {
 #pragma unroll 1
-      for (int i = last_tile(item) + 1; i < item.kv_end; ++i) {
+      for (int i = strip_of(item).last_tile() + 1; i < item.kv_end; ++i) {
         at.wait(ring);
         at.release(ring);
       }
     }
 
-    __device__ __forceinline__ void hide(Scores& s, const WorkItem& item, int kv_tile) {
-      sight(item).hide(s, first_row(item) + tile::thread_row(), kv_tile);
-    }
-
-    // How far above its maximum a row's reference shall be; rows under a mask may have seen few keys after this tile.
-    __device__ __forceinline__ attn::RowPair headroom(const WorkItem& item, int kv_tile) const {
-      if constexpr (V.mask == Mask::none) return {0.f, 0.f};
-      const int row = first_row(item) + tile::thread_row(), begin = kv_tile * V.tiles.kv;
-      const auto of = [&](int row) {
-        return sight(item).end(row) - begin < Softmax::few_keys ? Softmax::headroom : 0.f;
-      };
-      return {of(row), of(row + 8)};
-    }
-
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, Output& o) {
+      const Strip<V> its = strip_of(item);
+      if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q()}.run(softmax, o);
       const float sink = params.sink ? params.sink[item.head] : -tile::inf;
       const auto top = softmax.finish_top(sink), bottom = softmax.finish_bottom(sink);
-      if constexpr (narrow) promotion().finish(item.kv_begin, last_tile(item) + 1, softmax.ref, o);
-      Epilogue<V>{params, item}.run(first_row(item) + tile::thread_row(), seq_q(item), top, bottom, o);
+      if constexpr (narrow) promotion().finish(item.kv_begin, its.last_tile() + 1, softmax.ref, o);
+      Epilogue<V>{params, item}.run(its.rows().top, its.seq_q(), top, bottom, o);
     }
 
     __device__ Promotion<V> promotion() const { return {params.narrow, number}; }
-    __device__ int seq_q(const WorkItem& item) const { return V.ragged ? item.rows.seq_q : params.seq_q; }
-    __device__ int seq_kv(const WorkItem& item) const { return V.ragged ? item.rows.seq_kv : params.seq_kv; }
-    __device__ Sight<V> sight(const WorkItem& item) const { return Sight<V>(params.mask, seq_q(item), seq_kv(item)); }
-    __device__ int row_in_tile() const { return number * strip; }
-    __device__ int first_row(const WorkItem& item) const { return item.q_tile * V.tiles.q + row_in_tile(); }
-
-    // Where this strip starts: the last kv tile it sees, or the first of the item where it has no rows. It skips
-    // fewer tiles than a ring has stages: it skips K tiles while it still holds one V stage, and a strip that needs
-    // those K tiles gets at most stages - 1 V tiles meanwhile.
-    __device__ int last_tile(const WorkItem& item) const {
-      int seen = item.kv_end - 1;
-      if constexpr (V.mask != Mask::none)
-        seen = min(seen, max(0, sight(item).end(first_row(item) + strip - 1) - 1) / V.tiles.kv);
-      if (first_row(item) >= seq_q(item)) seen = 0;
-      return max(max(seen, item.kv_begin), item.kv_end - V.tiles.stages);
-    }
+    __device__ Strip<V> strip_of(const WorkItem& item) const { return {params, item, number}; }
   };
 
   // ---- Before the roles part ----

@@ -43,6 +43,7 @@ struct Dispatcher {
     const attn::Tickets tickets{params.queue};
     int number = blockIdx.x;
     WorkItem item = schedule.find(number);
+    if constexpr (V.split) item = pass_empty(schedule, tickets, number, item);
     while (!item.none()) {
       if (first_lane()) {
         publish(item);
@@ -50,6 +51,7 @@ struct Dispatcher {
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
+      if constexpr (V.split) item = pass_empty(schedule, tickets, number, item);
     }
     if (first_lane()) {
       publish(item);
@@ -57,6 +59,17 @@ struct Dispatcher {
       // Every item drew one ticket, so this one was the last.
       if (number == schedule.items() + int(gridDim.x) - 1) tickets.forget();
     }
+  }
+
+  // Parts without keys are drawn, and nobody hears of them.
+  template <class Schedule>
+  __device__ WorkItem pass_empty(Schedule& schedule, const attn::Tickets& tickets, int& number, WorkItem item) {
+    while (item.empty()) {
+      if (first_lane()) number = gridDim.x + tickets.read(tickets.draw());
+      number = __shfl_sync(~0u, number, 0);
+      item = schedule.find(number);
+    }
+    return item;
   }
 
   __device__ bool first_lane() const { return threadIdx.x == 0; }
@@ -81,10 +94,13 @@ struct Dispatcher {
   }
 
   __device__ void load_q(const WorkItem& item) {
-    ptx::u64* full = q.fill(smem.q_ring, QTile::bytes);
-    const attn::Place<V.ragged> place(item.head, item.sequence, params.ragged.cu_q, item.rows.q_first,
-                                      item.rows.seq_q, params.ragged.q);
-    place.load(smem.q[q.stage], params.q, full, item.q_tile * V.tiles.q);
+    const PackParams& pack = params.pack;
+    const int bytes = V.packed ? QTile::panels * QTile::panel_row_bytes * pack.rows * pack.heads : QTile::bytes;
+    ptx::u64* full = q.fill(smem.q_ring, bytes);
+    const int head = V.packed ? item.head * pack.heads : item.head;
+    const attn::Place<V.ragged> place(head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q,
+                                      params.ragged.q);
+    place.load(smem.q[q.stage], params.q, full, item.q_tile * rows_of_tile<V>(params));
     q.advance();
   }
 };
@@ -116,7 +132,7 @@ struct Loader {
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) break;
-      const attn::Place<V.ragged> place(item.head / params.heads_per_kv, item.sequence, params.ragged.cu_kv,
+      const attn::Place<V.ragged> place(kv_head<V>(params, item), item.sequence, params.ragged.cu_kv,
                                         item.rows.kv_first, item.rows.seq_kv, units);
       const int ask_at =
           next_wanted && draws_late(params, item) ? min(item.kv_begin + loads_ahead, item.kv_end - 1) : -1;

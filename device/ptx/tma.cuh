@@ -29,4 +29,9 @@ __device__ __forceinline__ void tma_load_5d(void* dst, const void* map, u64* bar
       : "memory");
 }
 
+// A map that will be used soon.
+__device__ __forceinline__ void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 }  // namespace froghopper::ptx

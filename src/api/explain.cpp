@@ -36,7 +36,17 @@ std::string step_lines(const ForwardStep& step) {
   lines += text("\n  warps      1 producer warpgroup, {} consumers of {} query rows", fwd_consumers(v), strip);
   lines += order_line(order, "head");
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
+  if (v.packed)
+    lines += text("\n  packed     {} query heads share a tile, {} rows of each", step.pack.heads, step.pack.rows);
+  if (step.parts.most > 1)
+    lines += text("\n  split      the keys of a tile into parts of {}, {} of the longest sequence",
+                  step.parts.tiles * v.tiles.kv, step.parts.most);
   return lines;
+}
+
+std::string step_lines(const CombineStep& step) {
+  return text("\n  rows       o and lse of {} rows a CTA, from up to {} parts in the workspace", combine_rows,
+              step.parts.most);
 }
 
 std::string step_lines(const DeltaStep& step) {

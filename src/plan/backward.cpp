@@ -46,6 +46,14 @@ Result<void> check_hints(const Hints& hints) {
     return unsupported(
         text("late={} is a hint for forward problems; a backward one draws every work item late. Leave late out.",
              *hints.late_tiles));
+  const std::string cut = hints.packed  ? text("packed={}", *hints.packed)
+                          : hints.parts ? text("parts={}", *hints.parts)
+                                        : "";
+  if (!cut.empty())
+    return unsupported(
+        text("{} is a hint for forward problems; a backward one neither packs heads nor cuts keys. "
+             "Leave {} out.",
+             cut, cut.substr(0, cut.find('='))));
   return {};
 }
 

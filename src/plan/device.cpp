@@ -44,6 +44,8 @@ bool read_word(const std::string& word, Device& device) {
 // Tiles beyond these are refused by every kernel's why_invalid; here no product of them may overflow.
 constexpr int tile_most = 1 << 10;
 
+constexpr int parts_most = 1 << 10;
+
 std::optional<Tiles> parse_tiles(const std::string& text) {
   Tiles tiles{};
   int end = 0;
@@ -90,6 +92,8 @@ bool Hints::read(const std::string& word) {
   if (number_between(word, "section=", "MiB", value)) return section_mib = value, within(value, 1 << 20) && value > 0;
   if (number_between(word, "tail=", "%", value)) return tail_percent = value, within(value, 99);
   if (number_after(word, "late=", value)) return late_tiles = value, value >= 0;
+  if (number_after(word, "packed=", value)) return packed = value, within(value, 1);
+  if (number_after(word, "parts=", value)) return parts = value, within(value, parts_most) && value > 0;
   return false;
 }
 
@@ -99,6 +103,8 @@ std::string Hints::line() const {
   if (section_mib) line += text(" section={}MiB", *section_mib);
   if (tail_percent) line += text(" tail={}%", *tail_percent);
   if (late_tiles) line += text(" late={}", *late_tiles);
+  if (packed) line += text(" packed={}", *packed);
+  if (parts) line += text(" parts={}", *parts);
   return line;
 }
 

@@ -33,6 +33,8 @@ struct Hints {
   std::optional<int> section_mib;      // section=16MiB: K and V of a section
   std::optional<int> tail_percent;     // tail=30%: q tiles of a pair that are handed out last
   std::optional<int> late_tiles;       // late=8: Order::late_tiles
+  std::optional<int> packed;           // packed=1: query heads share tiles; packed=0: they do not
+  std::optional<int> parts;            // parts=4: into which the keys of the longest sequence are cut; 1: none
   bool read(const std::string& word);  // false: the word is no hint
   std::string line() const;            // " tiles=128x176s2 tail=30%"
 };

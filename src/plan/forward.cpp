@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "contract/parts.h"
+#include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper {
@@ -29,17 +30,37 @@ Result<void> check_8_bit(const Problem& p) {
   return {};
 }
 
-Result<FwdVariant> choose_variant(const Problem& p, int sms, const Hints& hints) {
-  const auto dims = choose_dims(p);
-  if (!dims) return dims.failure();
-  const FwdVariant variant = {.dtype = p.dtype,
-                              .dims = *dims,
-                              .tiles = hints.tiles.value_or(tuned_tiles(p, *dims, sms)),
-                              .mask = kernel_mask(p),
-                              .ragged = p.varlen || p.seqused,
-                              .softcap = p.softcap > 0};
-  if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
-  return variant;
+Result<void> check_hints(const Problem& p, const Hints& hints) {
+  if (!is_8_bit(p.dtype)) return {};
+  const auto refuse = [](const char* word, int value) {
+    return unsupported(
+        text("{0}={1} is a hint for 16-bit types; of 8-bit types tiles are neither packed nor split. Leave {0} out.",
+             word, value));
+  };
+  if (hints.packed.value_or(0) > 0) return refuse("packed", *hints.packed);
+  if (hints.parts.value_or(1) > 1) return refuse("parts", *hints.parts);
+  return {};
+}
+
+Parts parts(const Cut& cut) { return {cut.part_tiles, cut.parts}; }
+
+// What the parts of all rows take; each is read by the second kernel.
+void take_parts(Plan& plan, const Cut& cut) {
+  const Problem& p = plan.problem;
+  const auto row_heads = static_cast<size_t>((p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q * cut.parts);
+  plan.workspace.part_o = plan.workspace.take(row_heads * static_cast<size_t>(p.dim_v) * sizeof(float));
+  plan.workspace.part_rows = plan.workspace.take(row_heads * sizeof(PartOfRow));
+}
+
+void add_combine(Plan& plan, const Cut& cut) {
+  const Problem& p = plan.problem;
+  const FwdVariant& v = cut.variant;
+  const CombineVariant combine{v.dtype, v.dims.v <= 64 ? 64 : v.dims.v <= 128 ? 128 : 256, cut.parts <= 4 ? 4 : 16};
+  const int64_t row_heads = (p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q;
+  plan.launches.push_back({.kernel = kernel_of(combine),
+                           .grid = static_cast<int>(ceil_div(row_heads, combine_rows)),
+                           .step = CombineStep{combine, v.packed ? cut.pack.rows : v.tiles.q, v.tiles.kv, parts(cut)},
+                           .overlaps = true});
 }
 
 }  // namespace
@@ -47,12 +68,18 @@ Result<FwdVariant> choose_variant(const Problem& p, int sms, const Hints& hints)
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
   if (auto ok = check_8_bit(p); !ok) return ok.failure();
+  if (auto ok = check_hints(p, hints); !ok) return ok.failure();
   const int sms = usable_sms(p, device);
-  const auto variant = choose_variant(p, sms, hints);
-  if (!variant) return variant.failure();
+  const auto dims = choose_dims(p);
+  if (!dims) return dims.failure();
+  const auto cut = choose_cut(p, *dims, device, hints);
+  if (!cut) return cut.failure();
+  const FwdVariant* const variant = &cut->variant;
+  if (auto ok = check_tiles(p, variant->tiles, why_invalid(*variant)); !ok) return ok.failure();
 
-  const int64_t items = items_at_most(p, variant->tiles.q);
-  if (items > items_max)
+  const int64_t items = items_at_most(p, *variant, cut->pack) * cut->parts;
+  const int64_t row_heads = (p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q;
+  if (items > items_max || (cut->parts > 1 && row_heads > items_max))
     return unsupported(
         text("batch x heads_q x seq_q make {} tiles of {} rows; one launch takes 2^31 - 1. Split the batch.", items,
              variant->tiles.q));
@@ -61,14 +88,18 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   // Ragged: also where no sequence has a query, its rows of o and lse are cleared.
   const bool something = variant->ragged ? p.rows_q() > 0 : items > 0;
   if (!something) return plan;
-  const int grid = variant->ragged ? sms : static_cast<int>(std::min<int64_t>(sms, items));
+  const int ctas = sms * fwd_ctas_per_sm(*variant);
+  const int grid = variant->ragged ? ctas : static_cast<int>(std::min<int64_t>(ctas, items));
   plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter);
   if (fwd_promotes(*variant, p.seq_kv))
     plan.workspace.sums =
         plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
+  if (cut->parts > 1) take_parts(plan, *cut);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
-                           .step = ForwardStep{*variant, order_items(p, *variant, device, hints)}});
+                           .step = ForwardStep{*variant, order_items(p, *cut, device, hints), cut->pack, parts(*cut)},
+                           .overlaps = variant->split});
+  if (cut->parts > 1) add_combine(plan, *cut);
   return plan;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: the steps of planning a forward problem, each in a file of its own: the launch (forward.cpp), the tiles
-// (tiles.cpp), the order of work items (order.cpp).
+// (tiles.cpp), which heads share them and how their keys are cut (cut.cpp), the order of work items (order.cpp).
 #pragma once
 #include "src/plan/either_pass.hpp"
 
@@ -9,10 +9,22 @@ namespace froghopper {
 Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
 
 Tiles tuned_tiles(const Problem&, Dims, int sms);
+Tiles few_rows_tiles(Dims);  // where there are few work items
+
+// The kernel, how heads share its tiles, and into how many parts their keys are cut. Tiles may still be none that a
+// kernel has.
+struct Cut {
+  FwdVariant variant;
+  PackParams pack;
+  int part_tiles;  // kv tiles of a part; no_bound: not split
+  int parts;       // of the longest sequence
+};
+Result<Cut> choose_cut(const Problem&, Dims, const Device&, const Hints&);
 
 // q tiles over all sequences and query heads; for packed sequences the most there can be.
 int64_t items_at_most(const Problem& p, int tile_q);
+int64_t items_at_most(const Problem& p, const FwdVariant&, PackParams);  // of all heads that share a tile one
 
-Order order_items(const Problem& p, const FwdVariant& variant, const Device& device, const Hints&);
+Order order_items(const Problem& p, const Cut&, const Device& device, const Hints&);
 
 }  // namespace froghopper

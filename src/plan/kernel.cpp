@@ -12,7 +12,8 @@
 namespace froghopper {
 namespace {
 
-constexpr const char *forward = "fwd", *delta = "delta", *backward = "bwd", *grad_q = "gradq", *quantise = "quantise";
+constexpr const char *forward = "fwd", *combine = "combine", *delta = "delta", *backward = "bwd", *grad_q = "gradq",
+                     *quantise = "quantise";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
 std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant,
@@ -33,10 +34,20 @@ std::string source_of(const char* header, const char* kernel, const char* params
 
 KernelSpec kernel_of(const FwdVariant& v) {
   return {.name = variant_name(forward, v),
-          .source = source_of("device/fwd/forward.cuh", "fwd::Forward", "FwdParams", spelled("FwdVariant", v)),
+          .source = source_of("device/fwd/forward.cuh", "fwd::Forward", "FwdParams", spelled("FwdVariant", v),
+                              /*cluster=*/1, fwd_register_shares(v)),
           .threads = fwd_threads(v),
           .smem_bytes = fwd_smem_bytes(v),
           .params_bytes = sizeof(FwdParams)};
+}
+
+KernelSpec kernel_of(const CombineVariant& v) {
+  return {
+      .name = variant_name(combine, v),
+      .source = source_of("device/fwd/combine.cuh", "fwd::Combine", "CombineParams", spelled("CombineVariant", v)),
+      .threads = combine_threads,
+      .smem_bytes = combine_smem_bytes,
+      .params_bytes = sizeof(CombineParams)};
 }
 
 KernelSpec kernel_of(const DeltaVariant& v) {
@@ -91,13 +102,14 @@ Result<KernelSpec> kernel_of_family(const char* family, const std::string& name)
 Result<KernelSpec> kernel_named(const std::string& name) {
   const std::string family = name.substr(0, name.find('.'));
   if (family == forward) return kernel_of_family<FwdVariant>(forward, name);
+  if (family == combine) return kernel_of_family<CombineVariant>(combine, name);
   if (family == delta) return kernel_of_family<DeltaVariant>(delta, name);
   if (family == backward) return kernel_of_family<BwdVariant>(backward, name);
   if (family == grad_q) return kernel_of_family<GradQVariant>(grad_q, name);
   if (family == quantise) return kernel_of_family<QuantiseVariant>(quantise, name);
   return Failure{FH_INVALID_PROBLEM,
-                 text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {} or {}.", name, forward,
-                      delta, backward, grad_q, quantise)};
+                 text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {} or {}.", name, forward,
+                      combine, delta, backward, grad_q, quantise)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

@@ -27,6 +27,7 @@ struct KernelSpec {
 Result<KernelSpec> kernel_named(const std::string& name);
 
 KernelSpec kernel_of(const FwdVariant&);
+KernelSpec kernel_of(const CombineVariant&);
 KernelSpec kernel_of(const DeltaVariant&);
 KernelSpec kernel_of(const BwdVariant&);
 KernelSpec kernel_of(const GradQVariant&);
@@ -113,6 +114,7 @@ constexpr int fields_visited() {
 template <class Variant>
 constexpr bool all_fields_visited = fields_visited<Variant>() == numbers_in<Variant>();
 static_assert(all_fields_visited<FwdVariant>, "visit_fields lacks a field of FwdVariant");
+static_assert(all_fields_visited<CombineVariant>, "visit_fields lacks a field of CombineVariant");
 static_assert(all_fields_visited<DeltaVariant>, "visit_fields lacks a field of DeltaVariant");
 static_assert(all_fields_visited<BwdVariant>, "visit_fields lacks a field of BwdVariant");
 static_assert(all_fields_visited<GradQVariant>, "visit_fields lacks a field of GradQVariant");

@@ -52,7 +52,31 @@ int64_t items_at_most(const Problem& p, int tile_q) {
   return tiles * p.heads_q;
 }
 
-Order order_items(const Problem& p, const FwdVariant& v, const Device& device, const Hints& hints) {
+int64_t items_at_most(const Problem& p, const FwdVariant& v, PackParams pack) {
+  return items_at_most(p, v.packed ? pack.rows : v.tiles.q) / pack.heads;
+}
+
+namespace {
+
+// Few items, or memory alone to wait for: all pairs together.
+Order order_of_parts(const Problem& p, const Cut& cut, const Hints& hints) {
+  const int64_t heads = p.heads_q / cut.pack.heads, pairs = p.batch * heads;
+  const int64_t rows = cut.variant.packed ? cut.pack.rows : cut.variant.tiles.q;
+  const int64_t together = cut.variant.mask == Mask::none ? 1 : cut.variant.ragged ? heads : pairs;
+  return {.items = static_cast<int>(items_at_most(p, cut.variant, cut.pack) * cut.parts),
+          .pairs = static_cast<int>(pairs),
+          .q_tiles = static_cast<int>(ceil_div(p.seq_q, rows) * cut.parts),
+          .section = static_cast<int>(std::max<int64_t>(1, together)),
+          .in_sections = static_cast<int>(pairs),
+          .tail = 0,
+          .late_tiles = hints.late_tiles.value_or(0)};
+}
+
+}  // namespace
+
+Order order_items(const Problem& p, const Cut& cut, const Device& device, const Hints& hints) {
+  const FwdVariant& v = cut.variant;
+  if (v.packed || v.split) return order_of_parts(p, cut, hints);
   const int64_t q_tiles = ceil_div(p.seq_q, v.tiles.q), pairs = p.batch * p.heads_q;
   const int64_t all_items = items_at_most(p, v.tiles.q);
   Order order{

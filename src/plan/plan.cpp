@@ -19,7 +19,13 @@ std::string order_words(const Order& order) {
   if (order.late_tiles == no_bound<int>) return words + " early";
   return order.late_tiles > 0 ? words + text(" late {}", order.late_tiles) : words;
 }
-std::string words_of(const ForwardStep& step) { return order_words(step.order); }
+std::string words_of(const ForwardStep& step) {
+  std::string words = order_words(step.order);
+  if (step.variant.packed) words += text(" pack {}x{}", step.pack.heads, step.pack.rows);
+  if (step.parts.most > 1) words += text(" parts {} of {}", step.parts.most, step.parts.tiles);
+  return words;
+}
+std::string words_of(const CombineStep&) { return {}; }
 std::string words_of(const BackwardStep& step) { return order_words(step.order); }
 std::string words_of(const DeltaStep&) { return {}; }
 std::string words_of(const GradQStep&) { return {}; }

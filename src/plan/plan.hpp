@@ -12,6 +12,7 @@
 #include "contract/order.h"
 #include "contract/quantise_params.h"
 #include "contract/quantise_variant.h"
+#include "contract/split.h"
 #include "src/plan/device.hpp"
 #include "src/plan/kernel.hpp"
 #include "src/problem/problem.hpp"
@@ -27,6 +28,8 @@ inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cu
 struct Workspace {
   Slice tickets;  // the counter of Tickets, device/attn/tickets.cuh
   Slice sums;     // 8-bit types: parts of o of long sequences, device/fwd/promotion.cuh
+  // Split forward only: contract/split.h.
+  Slice part_o, part_rows;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
   Slice far;         // whether some row's lse is large
   Slice rows;        // lse and delta
@@ -40,14 +43,26 @@ struct Workspace {
 };
 inline constexpr std::array workspace_slices = {
     std::pair{"tickets", &Workspace::tickets}, std::pair{"sums", &Workspace::sums},
+    std::pair{"part_o", &Workspace::part_o},   std::pair{"part_rows", &Workspace::part_rows},
     std::pair{"far", &Workspace::far},         std::pair{"rows", &Workspace::rows},
     std::pair{"grad_q", &Workspace::grad_q},   std::pair{"grad_sink", &Workspace::grad_sink},
     std::pair{"turns", &Workspace::turns},     std::pair{"largest", &Workspace::largest}};
 
 // What one launch is for. Each kind has parameters of its own: src/runtime/params.
+struct Parts {
+  int tiles = 0;  // kv tiles of a part; no_bound: of any number
+  int most = 1;   // parts of the longest sequence
+};
 struct ForwardStep {
   FwdVariant variant;
   Order order;
+  PackParams pack;  // packed variants only
+  Parts parts;
+};
+struct CombineStep {
+  CombineVariant variant;
+  int tile_q, tile_kv;  // of the forward kernel: query rows of a sequence, keys
+  Parts parts;
 };
 struct DeltaStep {
   DeltaVariant variant;
@@ -64,13 +79,13 @@ struct QuantiseStep {
   QuantiseVariant variant;
   Scaling scaling;
 };
-using Step = std::variant<ForwardStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep>;
+using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep>;
 
 struct Launch {
   KernelSpec kernel;
   int grid = 0;  // CTAs, at least 1
   Step step;
-  bool overlaps = false;     // may start before the launch before it has ended, and waits for it in the kernel
+  bool overlaps = false;     // may start before the kernel before it in the stream has ended, and waits for it itself
   std::string line() const;  // "KERNEL grid 132 section 8 tail 16 last 12 early smem 160KiB"
 };
 

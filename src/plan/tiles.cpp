@@ -51,6 +51,13 @@ Tiles narrow_tiles(const Problem& p, Dims dims) {
 
 }  // namespace
 
+Tiles few_rows_tiles(Dims dims) {
+  if (dims.qk == 64) return {128, 128, 4};
+  if (dims.qk <= 128) return {128, 128, 2};
+  if (dims.qk == 192) return dims.v == 128 ? Tiles{128, 96, 2} : Tiles{128, 80, 2};
+  return {128, 64, 2};
+}
+
 std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
   for (const Dims& dims : kernel_dims)
     if (dim_qk <= dims.qk && dim_v <= dims.v) return dims;
@@ -67,23 +74,22 @@ Tiles tuned_tiles(const Problem& p, Dims dims, int sms) {
   const int64_t keys = keys_seen(p);
   // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
   if (dims.qk == 64)
-    return mask == Mask::window ? Tiles{192, 64, 5} : of_two(p, sms, {256, 64, 4}, {128, 128, 4}, 1.2);
+    return mask == Mask::window ? Tiles{192, 64, 5} : of_two(p, sms, {256, 64, 4}, few_rows_tiles(dims), 1.2);
   if (dims.qk == 96) {
-    constexpr Tiles rows_128{128, 128, 2};
+    const Tiles rows_128 = few_rows_tiles(dims);
     if (keys < 2048) return rows_128;
     return of_two(p, sms, mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3}, rows_128, 1.08);
   }
   if (dims.qk == 128) {
-    constexpr Tiles rows_192{192, 64, 4}, rows_128{128, 128, 2};
+    const Tiles rows_192{192, 64, 4}, rows_128 = few_rows_tiles(dims);
     // Of few causal keys much is masked away in tiles of 128; a window of few keys has its ends in few tiles of 128.
     if (mask == Mask::none && keys < 2048) return rows_128;
     if (mask == Mask::causal && keys < 2048 && keys > 512) return rows_128;
     if (mask == Mask::window && keys <= 512) return rows_128;
     return of_two(p, sms, rows_192, rows_128, 1.08);
   }
-  if (dims.qk == 192 && dims.v == 128) return keys < 2048 ? Tiles{128, 64, 3} : Tiles{128, 96, 2};
-  if (dims.qk == 192) return {128, 80, 2};
-  return {128, 64, 2};
+  if (dims.qk == 192 && dims.v == 128) return keys < 2048 ? Tiles{128, 64, 3} : few_rows_tiles(dims);
+  return few_rows_tiles(dims);
 }
 
 }  // namespace froghopper

@@ -145,7 +145,8 @@ Result<void> encode(const Driver& driver, const Named& tensor, const MapShape& s
   const CUresult result = driver.cuTensorMapEncodeTiled(
       &encoded, data_type(tensor.view.element), shape.rank, const_cast<void*>(shape.address), shape.extents,
       shape.strides, shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      shape.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      shape.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+      shape.ahead ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     const View& v = tensor.view;

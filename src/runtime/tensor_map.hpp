@@ -20,6 +20,7 @@ struct MapShape {
   uint32_t box[5] = {};
   MapUnits units{};      // ragged only
   bool swizzled = true;  // into panels, as wgmma reads them
+  bool ahead = true;     // L2 reads 256 bytes for each 128 that are asked for
 };
 
 // A tensor by the name the user knows it by.

@@ -97,7 +97,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const BackwardS
               {{"v", views.v}, bwd_keys_of_cta(v), &params.v, &params.ragged.v},
               {{"grad_o", views.grad_o}, v.tiles.q, &params.grad_o, &params.grad_o_units}};
   for (const auto& [tensor, rows, map, units] : maps) {
-    const auto encoded = set_map(driver, v.ragged, tensor, rows, stand_in, *map);
+    const auto encoded = set_map(driver, v.ragged, tensor, {.rows = rows}, stand_in, *map);
     if (!encoded) return encoded.failure();
     *units = *encoded;
   }

@@ -9,6 +9,16 @@ namespace {
 
 ScaleNumbers scale_numbers(const View& v) { return {v.as<float>(), v.stride_batch, v.stride_head, v.stride_seq}; }
 
+SplitParams split_of(const Run& run, const Parts& parts) {
+  const Problem& problem = run.plan.problem;
+  const int64_t rows = problem.varlen ? problem.total_q : problem.batch * problem.seq_q;
+  return {.o = run.slice<float>(run.plan.workspace.part_o),
+          .rows = run.slice<PartOfRow>(run.plan.workspace.part_rows),
+          .row_heads = rows * problem.heads_q,
+          .tiles = parts.tiles,
+          .most = parts.most};
+}
+
 }  // namespace
 
 FwdParams plain_params(const Run& run, const ForwardStep& step) {
@@ -37,6 +47,8 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                      .sums = run.slice<float>(run.plan.workspace.sums)};
   params.order = step.order;
   params.queue = {run.slice<unsigned long long>(run.plan.workspace.tickets), run.tag};
+  params.pack = step.pack;
+  if (step.variant.split) params.split = split_of(run, step.parts);
   return params;
 }
 
@@ -47,15 +59,41 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   FwdParams params = plain_params(run, step);
   if (auto ok = check_layout({"o", views.o}); !ok) return ok.failure();
   const void* const stand_in = views.q.data;  // q is never empty in a launch
-  const auto q = set_map(driver, ragged, {"q", views.q}, tiles.q, stand_in, params.q);
+  // Of packed tiles K and V are read once, and at the memory's speed: there L2 must not read ahead of the copy engine,
+  // which costs 6 % on an H200.
+  const bool packed = step.variant.packed;
+  const Boxes boxes_q = packed ? Boxes{step.pack.rows, step.pack.heads} : Boxes{tiles.q};
+  const Boxes boxes_kv = {.rows = tiles.kv, .ahead = !packed};
+  const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
-  const auto k = set_map(driver, ragged, {"k", views.k}, tiles.kv, stand_in, params.k);
+  const auto k = set_map(driver, ragged, {"k", views.k}, boxes_kv, stand_in, params.k);
   if (!k) return k.failure();
-  const auto v = set_map(driver, ragged, {"v", views.v}, tiles.kv, stand_in, params.v);
+  const auto v = set_map(driver, ragged, {"v", views.v}, boxes_kv, stand_in, params.v);
   if (!v) return v.failure();
   params.ragged.q = *q;
   params.ragged.k = *k;
   params.ragged.v = *v;
+  return Params{params};
+}
+
+Result<Params> make_params(const Driver&, const Run& run, const CombineStep& step) {
+  const Problem& problem = run.plan.problem;
+  const Views& views = run.views;
+  CombineParams params{};
+  params.split = split_of(run, step.parts);
+  params.o = strided(views.o);
+  params.lse = row_numbers(views.lse);
+  params.sink = views.sink.as<float>();
+  params.heads_q = static_cast<int>(problem.heads_q);
+  params.seq_q = static_cast<int>(problem.seq_q);
+  params.seq_kv = static_cast<int>(problem.seq_kv);
+  params.dim_v = static_cast<int>(problem.dim_v);
+  params.sequences = static_cast<int>(problem.batch);
+  params.tile_q = step.tile_q;
+  params.tile_kv = step.tile_kv;
+  params.mask = mask_of(problem);
+  params.scale_log2 = scale_of(problem).scale_log2;
+  params.ragged = lengths_of(problem, views);
   return Params{params};
 }
 

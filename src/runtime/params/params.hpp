@@ -13,7 +13,7 @@
 namespace froghopper::runtime {
 
 // One alternative a kind of step, in the order of Step.
-using Params = std::variant<FwdParams, DeltaParams, BwdParams, GradQParams, QuantiseParams>;
+using Params = std::variant<FwdParams, CombineParams, DeltaParams, BwdParams, GradQParams, QuantiseParams>;
 
 // What all launches of a run share.
 struct Run {
@@ -30,6 +30,7 @@ struct Run {
 
 // All messages about layout that TMA demands come from here.
 Result<Params> make_params(const Driver&, const Run&, const ForwardStep&);
+Result<Params> make_params(const Driver&, const Run&, const CombineStep&);
 Result<Params> make_params(const Driver&, const Run&, const DeltaStep&);
 Result<Params> make_params(const Driver&, const Run&, const BackwardStep&);
 Result<Params> make_params(const Driver&, const Run&, const GradQStep&);

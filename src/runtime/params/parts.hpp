@@ -24,7 +24,12 @@ RaggedParams lengths_of(const Problem&, const Views&);  // without the units of 
 StridedTensor strided(const View&);
 RowNumbers row_numbers(const View&);
 
-// Encodes the map of a tensor whose boxes have so many rows. stand_in: the address of empty tensors, never read.
-Result<MapUnits> set_map(const Driver&, bool ragged, const Named&, int rows, const void* stand_in, TmaMap&);
+// Of a map: the rows of a box and how many heads they are of; ahead: MapShape's.
+struct Boxes {
+  int rows, heads = 1;
+  bool ahead = true;
+};
+// Encodes the map of a tensor. stand_in: the address of empty tensors, never read.
+Result<MapUnits> set_map(const Driver&, bool ragged, const Named&, Boxes, const void* stand_in, TmaMap&);
 
 }  // namespace froghopper::runtime

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: how rows of several query heads share a tile, and how the keys of a tile are cut into parts.
+//
+// Packed. Where there are few query rows, a tile has rows of several query heads that share a key head, so that K and V
+// are read once for all of them: row r is row r % rows of head r / rows, as a box of the copy engine lays them down.
+// Rows beyond heads x rows are nobody's: their q is zero and they are never stored.
+//
+// Split. Where there are few tiles, each one's kv tiles are cut into parts, and a part is a work item. What a part
+// makes of a row, its sums as they are and the reference they count from, goes to the workspace, and the kernel
+// `combine` adds the parts up in the order of the keys: the same bits, whoever was first. How many parts a tile has
+// follows from its own keys, so tiles with one part go straight to O and lse.
+#pragma once
+#include "contract/mask.h"
+
+namespace froghopper {
+
+struct PackParams {
+  int heads;  // query heads in a tile
+  int rows;   // query rows of each in a tile: 64 / heads, rounded down
+};
+
+// Softmax of a row over some keys, before the division.
+struct PartOfRow {
+  float reference;  // as attn::OnlineSoftmax::ref
+  float sum;        // of weights; negative: the row is far
+};
+
+struct SplitParams {
+  float* o;             // [part][row][head][dim_v]: weights x V
+  PartOfRow* rows;      // [part][row][head]
+  long long row_heads;  // rows x heads: from one part to the next
+  int tiles;            // kv tiles of a part
+  int most;             // parts of the longest sequence
+};
+
+// kv tiles of a part, of a tile that sees these: as planned, or more where a sequence is longer than its plan knew, as
+// the workspace has room for `most` parts.
+template <class Int>
+constexpr Int tiles_of_part(Range<Int> tiles, Int planned, Int most) {
+  const Int even = (tiles.end - tiles.begin - 1) / most + 1;  // there is one tile at least
+  return planned > even ? planned : even;
+}
+template <class Int>
+constexpr Int parts_of(Range<Int> tiles, Int planned, Int most) {
+  return (tiles.end - tiles.begin - 1) / tiles_of_part(tiles, planned, most) + 1;
+}
+// Part number `part` of them; begin >= end: there is no such part.
+template <class Int>
+constexpr Range<Int> part_of(Range<Int> tiles, Int part, Int planned, Int most) {
+  const Int size = tiles_of_part(tiles, planned, most), begin = tiles.begin + part * size;
+  return {begin, tiles.end - begin < size ? tiles.end : begin + size};
+}
+
+}  // namespace froghopper

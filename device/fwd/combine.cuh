@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// After a split forward kernel: rows whose keys were cut into parts -> O and lse.
+//
+// Work      one warp = one query row of one head. Rows of a tile with one part are there already, and rows of no
+//           sequence are the Sweeper's: both are left alone.
+// Order     parts are added up in the order of their keys, so the bits do not depend on which came first
+// Shared    nothing
+// Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
+//           found out before the wait
+// Exactness as OnlineSoftmax::step: references are subtracted from each other, not logarithms of sums, and far ones
+//           before they are scaled
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/element.cuh"
+#include "device/attn/lengths.cuh"
+#include "device/attn/softmax.cuh"
+#include "device/ptx/launch.cuh"
+
+namespace froghopper::fwd {
+
+template <CombineVariant V>
+struct Combine {
+  static_assert(why_invalid(V) == nullptr);
+  using T = typename attn::Element<V.dtype>::type;
+
+  static constexpr int threads = combine_threads;
+  static constexpr int smem_bytes = combine_smem_bytes;
+  static constexpr int columns = V.dim_v / 32;  // of a lane
+
+  // A row of one head.
+  struct Place {
+    int batch, row, head;  // of o and lse
+    int parts;             // 0: there is no such row
+  };
+
+  static __device__ void run(const CombineParams& params) {
+    const unsigned number = blockIdx.x * combine_rows + threadIdx.x / 32;  // there are below 2^31
+    ptx::let_next_kernel_start();
+    const Place place = number < params.split.row_heads ? find(params, number) : Place{};
+    ptx::wait_for_earlier_kernels();
+    if (place.parts > 1) add_up(params, number, place);
+  }
+
+  static __device__ Place find(const CombineParams& params, unsigned number) {
+    const int at = number / static_cast<unsigned>(params.heads_q);
+    const int head = number - static_cast<unsigned>(at) * params.heads_q;
+    const int* cu = params.ragged.cu_q;
+    const int sequence = cu ? sequence_of(cu, params.sequences, at) : at / params.seq_q;
+    if (sequence < 0) return {};
+    const attn::Lengths its = attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, sequence);
+    const int row = cu ? at - its.q_first : at % params.seq_q;
+    if (row >= its.seq_q) return {};
+    const int first = row / params.tile_q * params.tile_q, last = min(first + params.tile_q, its.seq_q) - 1;
+    const MaskRule<Mask::window> rule{its.seq_kv, params.mask.top_left ? 0 : its.seq_kv - its.seq_q, params.mask.left,
+                                      params.mask.right};
+    return {cu ? 0 : sequence, cu ? at : row, head,
+            parts_of(rule.tiles(first, last, params.tile_kv), params.split.tiles, params.split.most)};
+  }
+
+  // The last sequence that begins at or before this row; -1: none.
+  static __device__ int sequence_of(const int* cu, int sequences, int row) {
+    int before = 0, after = sequences;  // sequences [0, before) begin at or before it, those from `after` on do not
+    while (before < after) {
+      const int middle = (before + after) / 2;
+      if (cu[middle] <= row)
+        before = middle + 1;
+      else
+        after = middle;
+    }
+    return before - 1;
+  }
+
+  // What the references of a row's parts are measured against.
+  struct Largest {
+    float scaled, far;  // far: the largest reference of a far part, unscaled; -inf: there is none
+  };
+
+  static __device__ void add_up(const CombineParams& params, unsigned number, const Place& place) {
+    const int lane = threadIdx.x % 32;
+    const SplitParams& split = params.split;
+    const PartOfRow* const rows = split.rows + number;
+    float x[V.parts][columns];
+    load_parts(params, x, number, 0, place.parts, lane);  // before it is known what they weigh
+    const Largest largest = largest_of(params, rows, place.parts, lane);
+    float my_weight = 0.f, my_sum = 0.f;  // of part lane of each 32
+    float sum = 0.f, o[columns] = {};
+    for (int first = 0; first < place.parts; first += V.parts) {
+      if (first > 0) load_parts(params, x, number, first, place.parts, lane);
+      if (first % 32 == 0) {
+        const PartOfRow part = first + lane < place.parts ? rows[(first + lane) * split.row_heads] : none;
+        my_weight = weight(params, part, largest);
+        my_sum = my_weight * fabsf(part.sum);
+      }
+#pragma unroll
+      for (int j = 0; j < V.parts; ++j) {
+        const float w = __shfl_sync(~0u, my_weight, first % 32 + j), s = __shfl_sync(~0u, my_sum, first % 32 + j);
+        if (w == 0.f) continue;
+        sum += s;
+#pragma unroll
+        for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
+      }
+    }
+    const float sink = params.sink ? params.sink[place.head] : -tile::inf;
+    const attn::Finish finish = attn::finish_whole(largest.scaled, sum, sink);
+#pragma unroll
+    for (float& x : o) x *= finish.inverse;
+    store(params, place, lane, o);
+    if (params.lse.data && lane == 0)
+      params.lse.data[place.batch * params.lse.batch + place.head * params.lse.head + place.row] = finish.lse;
+  }
+
+  static constexpr PartOfRow none = {-tile::inf, 0.f};
+  static __device__ bool is_far(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
+  static __device__ float scaled(const CombineParams& params, const PartOfRow& part) {
+    return is_far(part) ? __fmul_rn(part.reference, params.scale_log2) : part.reference;
+  }
+
+  static __device__ Largest largest_of(const CombineParams& params, const PartOfRow* rows, int parts, int lane) {
+    Largest most = {-tile::inf, -tile::inf};
+    for (int i = lane; i < parts; i += 32) {
+      const PartOfRow part = rows[i * params.split.row_heads];
+      most.scaled = fmaxf(most.scaled, scaled(params, part));
+      if (is_far(part)) most.far = fmaxf(most.far, part.reference);
+    }
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) {
+      most.scaled = fmaxf(most.scaled, __shfl_xor_sync(~0u, most.scaled, apart));
+      most.far = fmaxf(most.far, __shfl_xor_sync(~0u, most.far, apart));
+    }
+    return most;
+  }
+
+  // 0 for parts in which the row sees no key: what their O holds does not matter.
+  static __device__ float weight(const CombineParams& params, const PartOfRow& part, const Largest& largest) {
+    if (part.reference == -tile::inf) return 0.f;
+    const bool from_far = is_far(part) && __fmul_rn(largest.far, params.scale_log2) == largest.scaled;
+    const float below =
+        from_far ? __fmul_rn(part.reference - largest.far, params.scale_log2) : scaled(params, part) - largest.scaled;
+    return ptx::ex2_approx(below);
+  }
+
+  // Parts from `first` on, as far as there are any.
+  static __device__ void load_parts(const CombineParams& params, float (&x)[V.parts][columns], long long number,
+                                    int first, int parts, int lane) {
+#pragma unroll
+    for (int j = 0; j < V.parts; ++j)
+      if (first + j < parts)
+        load(x[j], params.split.o + (number + (first + j) * params.split.row_heads) * params.dim_v, lane,
+             params.dim_v);
+  }
+  static __device__ void load(float (&x)[columns], const float* row, int lane, int dim) {
+    if (lane * columns >= dim) return;
+    row += lane * columns;
+    if constexpr (columns == 2) {
+      const float2 a = *reinterpret_cast<const float2*>(row);
+      x[0] = a.x, x[1] = a.y;
+    } else {
+#pragma unroll
+      for (int c = 0; c < columns; c += 4) {
+        const float4 a = *reinterpret_cast<const float4*>(row + c);
+        x[c] = a.x, x[c + 1] = a.y, x[c + 2] = a.z, x[c + 3] = a.w;
+      }
+    }
+  }
+
+  static __device__ void store(const CombineParams& params, const Place& place, int lane, const float (&x)[columns]) {
+    if (lane * columns >= params.dim_v) return;
+    char* row = static_cast<char*>(params.o.data) + place.batch * params.o.batch + place.head * params.o.head +
+                place.row * params.o.row;
+    ptx::u32* const to = reinterpret_cast<ptx::u32*>(row) + lane * columns / 2;
+    if constexpr (columns == 2) {
+      *to = ptx::cvt_pack2<T>(x[0], x[1]);
+    } else if constexpr (columns == 4) {
+      *reinterpret_cast<uint2*>(to) = {ptx::cvt_pack2<T>(x[0], x[1]), ptx::cvt_pack2<T>(x[2], x[3])};
+    } else {
+      *reinterpret_cast<uint4*>(to) = {ptx::cvt_pack2<T>(x[0], x[1]), ptx::cvt_pack2<T>(x[2], x[3]),
+                                       ptx::cvt_pack2<T>(x[4], x[5]), ptx::cvt_pack2<T>(x[6], x[7])};
+    }
+  }
+};
+
+}  // namespace froghopper::fwd

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: which query rows of which heads a tile and a Consumer's strip of it have, and what they see.
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/softmax.cuh"
+#include "device/fwd/schedule.cuh"
+
+namespace froghopper::fwd {
+
+// Of an item's strip `number`. Rows are those of a sequence.
+template <FwdVariant V>
+struct Strip {
+  const FwdParams& params;
+  const WorkItem& item;
+  int number;
+
+  __device__ int seq_q() const { return V.ragged ? item.rows.seq_q : params.seq_q; }
+  __device__ int seq_kv() const { return V.ragged ? item.rows.seq_kv : params.seq_kv; }
+  __device__ Sight<V> sight() const { return Sight<V>(params.mask, seq_q(), seq_kv()); }
+
+  __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * strip; }
+  __device__ int last_row() const { return first_row() + (V.packed ? params.pack.rows : strip) - 1; }
+  // Of this thread; packed ones are of two heads, maybe.
+  __device__ attn::Rows rows() const {
+    const int row = tile::thread_row();
+    if constexpr (V.packed)
+      return {first_row() + row % params.pack.rows, first_row() + (row + 8) % params.pack.rows};
+    else
+      return {first_row() + row, first_row() + row + 8};
+  }
+
+  __device__ __forceinline__ void hide(tile::Accum<V.tiles.kv>& s, int kv_tile) const {
+    sight().hide(s, rows(), kv_tile);
+  }
+
+  // How far above its maximum a row's reference shall be; rows under a mask may have seen few keys after this tile.
+  template <class Softmax>
+  __device__ __forceinline__ attn::RowPair headroom(int kv_tile) const {
+    if constexpr (V.mask == Mask::none) return {0.f, 0.f};
+    const int begin = kv_tile * V.tiles.kv;
+    const auto of = [&](int row) { return sight().end(row) - begin < Softmax::few_keys ? Softmax::headroom : 0.f; };
+    return {of(rows().top), of(rows().bottom)};
+  }
+
+  // Where this strip starts: the last kv tile it sees, or the first of the item where it has no rows. It skips
+  // fewer tiles than a ring has stages: it skips K tiles while it still holds one V stage, and a strip that needs
+  // those K tiles gets at most stages - 1 V tiles meanwhile.
+  __device__ int last_tile() const {
+    if constexpr (V.packed) return item.kv_end - 1;  // there is no other strip
+    int seen = item.kv_end - 1;
+    if constexpr (V.mask != Mask::none) seen = min(seen, max(0, sight().end(last_row()) - 1) / V.tiles.kv);
+    if (first_row() >= seq_q()) seen = 0;
+    return max(max(seen, item.kv_begin), item.kv_end - V.tiles.stages);
+  }
+};
+
+// Rows of packed tiles that are nobody's: what lies there is multiplied.
+template <int Threads, class Tile, int Stages>
+__device__ void clear_rows_of_nobody(Tile (&q)[Stages]) {
+  uint4* const all = reinterpret_cast<uint4*>(q);
+  for (int i = threadIdx.x; i < Stages * Tile::bytes / 16; i += Threads) all[i] = {0, 0, 0, 0};
+  ptx::fence_proxy_async_shared();
+}
+
+}  // namespace froghopper::fwd

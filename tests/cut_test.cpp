@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims about packed tiles and split keys, without a GPU: parts of a tile's keys are each of its kv tiles once and in
+// order; the second kernel counts as many parts as the first one hands out; what the planner packs and cuts, and what
+// hints make of it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "contract/split.h"
+#include "src/base/text.hpp"
+#include "src/plan/plan.hpp"
+
+namespace froghopper {
+namespace {
+
+TEST(Parts, AreEachKvTileOnceAndInOrder) {
+  for (const int begin : {0, 3})
+    for (const int count : {1, 2, 7, 9, 64})
+      for (const auto& [size, most] : {std::pair{1, 64}, {2, 32}, {5, 13}, {64, 1}, {100, 1}, {2, 4}, {1, 3}}) {
+        const Range<int> tiles{begin, begin + count};
+        const int parts = parts_of(tiles, size, most);
+        EXPECT_LE(parts, most) << "the workspace has no room for more";
+        int at = begin;
+        for (int part = 0; part < parts; ++part) {
+          const auto its = part_of(tiles, part, size, most);
+          EXPECT_EQ(its.begin, at);
+          EXPECT_TRUE(its.end > its.begin && its.end - its.begin <= tiles_of_part(tiles, size, most));
+          at = its.end;
+        }
+        EXPECT_EQ(at, begin + count);
+        const auto after = part_of(tiles, parts, size, most);
+        EXPECT_GE(after.begin, after.end) << "a part too many has keys";
+      }
+}
+
+// combine.cuh takes the rule of a window for every mask; the forward kernel that of its own.
+TEST(Parts, OfARowAreThoseOfItsTileWhateverTheKernelsMask) {
+  constexpr int all = no_bound<int>;
+  for (const int rows : {1, 5, 64, 300})
+    for (const int keys : {0, 1, 127, 128, 1000})
+      for (const int diagonal : {0, keys - rows})
+        for (const int size : {1, 3}) {
+          const MaskRule<Mask::none> none{keys, diagonal, all, all};
+          const MaskRule<Mask::causal> causal{keys, diagonal, all, 0};
+          const MaskRule<Mask::window> as_none{keys, diagonal, all, all}, as_causal{keys, diagonal, all, 0};
+          for (int first = 0; first < rows; first += 16) {
+            const int last = std::min(first + 16, rows) - 1;
+            EXPECT_EQ(parts_of(none.tiles(first, last, 128), size, 100),
+                      parts_of(as_none.tiles(first, last, 128), size, 100));
+            EXPECT_EQ(parts_of(causal.tiles(first, last, 128), size, 100),
+                      parts_of(as_causal.tiles(first, last, 128), size, 100));
+          }
+        }
+}
+
+Result<Plan> plan_of(const std::string& line, const std::string& hint_words = "") {
+  const auto problem = Problem::parse(line);
+  EXPECT_TRUE(problem) << line << ": " << problem.failure().text;
+  Hints hints;
+  for (const std::string& word : split(hint_words, ' ')) EXPECT_TRUE(hints.read(word)) << word;
+  return make_gpu_plan(*problem, known_device("h200"), hints);
+}
+
+const ForwardStep& forward_of(const Plan& plan) { return std::get<ForwardStep>(plan.launches.at(0).step); }
+
+TEST(Packed, TilesHoldEveryRowOfEveryHeadOnce) {
+  for (const int heads_kv : {1, 3})
+    for (const int group : {1, 2, 3, 4, 5, 8, 16, 64, 71, 128})
+      for (const int rows : {1, 2, 5, 16, 33}) {
+        const auto plan = plan_of(text("fwd bf16 b2 hq{} hkv{} sq{} skv4000 d128", group * heads_kv, heads_kv, rows));
+        ASSERT_TRUE(plan) << plan.failure().text;
+        const ForwardStep& step = forward_of(*plan);
+        if (!step.variant.packed) continue;
+        const PackParams pack = step.pack;
+        EXPECT_LE(pack.heads * pack.rows, strip) << plan->line();
+        EXPECT_EQ(group % pack.heads, 0) << "a tile's heads share a key head: " << plan->line();
+        const int tiles = step.order.q_tiles / step.parts.most;
+        EXPECT_GE(tiles * pack.rows, rows) << plan->line();
+        EXPECT_LT((tiles - 1) * pack.rows, rows) << plan->line();
+        EXPECT_EQ(step.order.pairs, 2 * heads_kv * group / pack.heads) << plan->line();
+        EXPECT_EQ(step.order.items, step.order.pairs * step.order.q_tiles) << plan->line();
+      }
+}
+
+TEST(Packed, IsForFewRowsAlone) {
+  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128")).variant.packed);
+  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv32 sq1 skv4000 d64")).variant.packed);
+  EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128")).variant.packed);
+  EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128", "packed=0")).variant.packed);
+  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128", "packed=1")).variant.packed);
+}
+
+TEST(Split, IsInTheWorkspaceAndInASecondLaunch) {
+  const auto plan = plan_of("fwd bf16 b1 hq32 hkv8 sq1 skv8192 d128", "parts=4");
+  ASSERT_TRUE(plan) << plan.failure().text;
+  ASSERT_EQ(plan->launches.size(), 2u) << plan->line();
+  const ForwardStep& step = forward_of(*plan);
+  EXPECT_TRUE(step.variant.split);
+  EXPECT_EQ(step.parts.most, 4);
+  EXPECT_EQ(step.parts.tiles, 8192 / step.variant.tiles.kv / 4);
+  EXPECT_EQ(plan->workspace.part_o.bytes, 4u * 32 * 128 * sizeof(float));
+  EXPECT_EQ(plan->workspace.part_rows.bytes, 4u * 32 * sizeof(PartOfRow));
+  EXPECT_TRUE(plan->launches[1].overlaps);
+  const auto whole = plan_of("fwd bf16 b1 hq32 hkv8 sq1 skv8192 d128", "parts=1");
+  EXPECT_EQ(whole->launches.size(), 1u) << whole->line();
+  EXPECT_EQ(whole->workspace.bytes, 8u);
+}
+
+TEST(Split, FillsTheSmsWhereTilesAreFewAndLeavesTheRestAlone) {
+  for (const char* const few : {"fwd bf16 b1 hq32 hkv8 sq1 skv8192 d128", "fwd bf16 b1 hq1 hkv1 sq8192 skv8192 d128",
+                                "fwd bf16 b1 hq1 hkv1 sq1 skv100000 d64"}) {
+    const auto plan = plan_of(few);
+    ASSERT_TRUE(plan) << plan.failure().text;
+    EXPECT_TRUE(forward_of(*plan).variant.split) << plan->line();
+    EXPECT_GE(plan->launches[0].grid, 64) << plan->line();
+    EXPECT_LE(plan->workspace.bytes, size_t{1} << 28) << plan->line();
+  }
+  for (const char* const many :
+       {"fwd bf16 b8 hq16 hkv16 sq2048 skv2048 d128", "fwd bf16 b1 hq16 hkv16 sq16384 skv16384 d64 causal",
+        "fwd bf16 b4 hq16 hkv16 sq4096 skv4096 d256", "fwd f16 b32 hq16 hkv16 sq512 skv512 d128 causal"}) {
+    const auto plan = plan_of(many);
+    EXPECT_FALSE(forward_of(*plan).variant.split) << plan->line();
+    EXPECT_FALSE(forward_of(*plan).variant.packed) << plan->line();
+  }
+}
+
+// However long a sequence may be, and however many there may be.
+TEST(Split, HasABoundedWorkspace) {
+  for (const char* const line :
+       {"fwd bf16 b1 hq128 hkv128 sq1 skv500000000 d256 seqused",
+        "fwd bf16 b4096 hq64 hkv8 sq1 skv1000000 d128 seqused", "fwd bf16 b1 hq1 hkv1 sq60000 skv400000000 d128"}) {
+    const auto plan = plan_of(line);
+    ASSERT_TRUE(plan) << plan.failure().text;
+    EXPECT_LE(plan->workspace.bytes, (size_t{1} << 28) + 4096) << plan->line();
+  }
+}
+
+TEST(Hints, ThatCutAreRefusedWhereNothingWouldHeedThem) {
+  const auto refused = [](const char* line, const char* words) {
+    const auto plan = plan_of(line, words);
+    EXPECT_FALSE(plan) << words;
+    return plan ? "" : plan.failure().text;
+  };
+  EXPECT_NE(refused("bwd bf16 b1 hq4 hkv4 sq64 skv64 d64", "parts=2").find("parts=2 is a hint for forward"),
+            std::string::npos);
+  EXPECT_NE(refused("bwd bf16 b1 hq4 hkv4 sq64 skv64 d64", "packed=1").find("Leave packed out"), std::string::npos);
+  EXPECT_NE(refused("fwd e4m3 b1 hq4 hkv4 sq64 skv640 d64 o=bf16", "parts=2").find("parts=2"), std::string::npos);
+  EXPECT_NE(refused("fwd bf16 b1 hq4 hkv4 sq64 skv640 d64", "packed=1 tiles=128x64s3").find("64 rows"),
+            std::string::npos);
+  for (const char* const word : {"parts=0", "parts=-1", "parts=5000", "parts=x", "packed=2", "packed"}) {
+    Hints none;
+    EXPECT_FALSE(none.read(word)) << word;
+  }
+}
+
+}  // namespace
+}  // namespace froghopper
