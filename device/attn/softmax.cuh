@@ -133,8 +133,11 @@ struct OnlineSoftmax {
     return Fate::moved;
   }
 
-  __device__ Finish finish_top(float sink) const { return finish_row(ref.top, sum.top, sink); }
-  __device__ Finish finish_bottom(float sink) const { return finish_row(ref.bottom, sum.bottom, sink); }
+  // unit: 8-bit types have one.
+  __device__ Finish finish_top(float sink, float /*unit*/) const { return finish_row(ref.top, sum.top, sink); }
+  __device__ Finish finish_bottom(float sink, float /*unit*/) const {
+    return finish_row(ref.bottom, sum.bottom, sink);
+  }
 
   // What is here of rows whose keys are cut into parts.
   __device__ PartOfRow part_top() const { return part(ref.top, sum.top); }
@@ -202,7 +205,7 @@ struct OnlineSoftmax {
 template <int Cols>
 __device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale) {
 #pragma unroll
-  for (float& x : s.x) x = 1.f - 2.f * ptx::rcp_approx(ptx::ex2_approx(x * cap_scale) + 1.f);
+  for (int i = 0; i < Cols / 2; ++i) s.x[i] = 1.f - 2.f * ptx::rcp_approx(ptx::ex2_approx(s.x[i] * cap_scale) + 1.f);
 }
 
 }  // namespace froghopper::attn

@@ -14,12 +14,12 @@ namespace froghopper::attn {
 // What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of V, by its logarithm and its inverse.
 // Made by the Loader, so that the Consumers have no divisions in their loop.
 struct alignas(16) TileScales {
-  float k, lift, unlift, unit;
+  float k, lift, unlift;
 
   static constexpr float first_weight = 64.f, first_lift = 6.f;
   static __device__ TileScales of(float k, float v, float unit) {
     const float ratio = unit * ptx::rcp_approx(v);  // of equal ones not exactly 1; lift and unlift agree
-    return {k, first_lift - ptx::lg2_approx(ratio), ratio / first_weight, unit};
+    return {k, first_lift - ptx::lg2_approx(ratio), ratio / first_weight};
   }
 };
 
@@ -34,16 +34,15 @@ struct E4m3Softmax {
   static constexpr float far = 4096.f;
 
   float scale_q;  // log2(e) x softmax scale x scale of Q
-  float unit;     // of V
   RowPair ref = {-tile::inf, -tile::inf};
   RowPair sum = {0.f, 0.f};  // this thread's columns only
   // Of this tile.
   float scale, lift, unlift;  // unlift = 2^-lift
 
-  __device__ E4m3Softmax(float scale_q, TileScales first) : scale_q(scale_q), unit(first.unit) { take(first); }
+  __device__ E4m3Softmax(float scale_q, TileScales first) : scale_q(scale_q) { take(first); }
 
   __device__ __forceinline__ void take(TileScales tile) {
-    scale = scale_q * tile.k;
+    scale = __shfl_sync(~0u, scale_q * tile.k, 0);  // into a uniform register, which an FFMA reads beside two others
     lift = tile.lift;
     unlift = tile.unlift;
   }
@@ -85,20 +84,21 @@ struct E4m3Softmax {
   __device__ __forceinline__ Guess guess(tile::Accum<Cols>& s) const {
     const RowPair at = {lift - ref.top, lift - ref.bottom};
     Guess g{{0.f, 0.f}, 0.f};
+    int largest = 0;  // as integers positive floats have the same order, and the largest of three is one instruction
 #pragma unroll
-    for (int i = 0; i < Cols / 2; i += 8)
+    for (int i = 0; i < Cols / 2; i += 8) {
+      float four[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        float four = 0.f;
+        float* x = s.x + i + 2 * row;
 #pragma unroll
-        for (int j : {0, 1, 4, 5}) {
-          float& x = s.x[i + 2 * row + j];
-          x = ptx::ex2_approx(x * scale + (row ? at.bottom : at.top));
-          four += x;
-        }
-        g.largest = fmaxf(g.largest, four);
-        (row ? g.sum.bottom : g.sum.top) += four;
+        for (int j : {0, 1, 4, 5}) x[j] = ptx::ex2_approx(x[j] * scale + (row ? at.bottom : at.top));
+        four[row] = (x[0] + x[1]) + (x[4] + x[5]);
+        (row ? g.sum.bottom : g.sum.top) += four[row];
       }
+      largest = max(max(__float_as_int(four[0]), __float_as_int(four[1])), largest);
+    }
+    g.largest = __int_as_float(largest);
     return g;
   }
   // The whole warp's.
@@ -125,12 +125,23 @@ struct E4m3Softmax {
   }
 
   // As OnlineSoftmax; O is in units of 64 and of V.
-  __device__ Finish finish_top(float sink) const { return lowered(finish(ref.top, sum.top, sink)); }
-  __device__ Finish finish_bottom(float sink) const { return lowered(finish(ref.bottom, sum.bottom, sink)); }
+  __device__ Finish finish_top(float sink, float unit) const { return lowered(finish(ref.top, sum.top, sink), unit); }
+  __device__ Finish finish_bottom(float sink, float unit) const {
+    return lowered(finish(ref.bottom, sum.bottom, sink), unit);
+  }
+
+  // To memory and back, by a warp that needs the registers.
+  __device__ void put_aside(volatile float (&aside)[4]) const {
+    aside[0] = sum.top, aside[1] = sum.bottom, aside[2] = ref.top, aside[3] = ref.bottom;
+  }
+  __device__ void take_back(const volatile float (&aside)[4]) {
+    sum = {aside[0], aside[1]};
+    ref = {aside[2], aside[3]};
+  }
 
  private:
   __device__ bool is_near() const { return fmaxf(fabsf(ref.top), fabsf(ref.bottom)) <= far; }
-  __device__ Finish lowered(Finish row) const { return {row.inverse * (unit / first_weight), row.lse}; }
+  static __device__ Finish lowered(Finish row, float unit) { return {row.inverse * (unit / first_weight), row.lse}; }
 };
 
 }  // namespace froghopper::attn

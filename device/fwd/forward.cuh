@@ -10,7 +10,7 @@
 //           Loader     warps 1 and 2, one thread each; loads K, loads V.
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
 //           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.    232, 232, 160, 112 registers
-//           8-bit variants: device/fwd/narrow_producers.cuh.                  warpgroup 0: 56; 224, 224, 152, 104
+//           8-bit variants: device/fwd/narrow_producers.cuh.       warpgroup 0: 56; 224, 224, 152, 104, or 24; 240
 //           NarrowLoader  warp 1, one thread; loads K and V, and the scales of their tiles.
 //           Transposer    warps 2 and 3; V -> V^T, the only form that wgmma reads of 8-bit numbers.
 // Order     kv tiles run from last to first: tiles cut by the upper bound of a mask come first (exact online softmax),
@@ -18,9 +18,8 @@
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. Over the seam between two items it goes on: the last P V of one and the first S
 //           of the next are in flight together, O is stored while that S runs.
-//           8-bit weights are rounded before it is known that they could be: a branch between the exponentials and
-//           the rounding would cost the overlap of both (device/attn/softmax_e4m3.cuh). Every promotion_tiles O goes to
-//           a sum in fp32 (device/fwd/promotion.cuh).
+//           8-bit weights are rounded before it is known that they could be (device/attn/softmax_e4m3.cuh). Every
+//           promotion_tiles O goes to a sum in fp32 (device/fwd/promotion.cuh).
 // Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and Transposer warp and,
 //                           before its epilogue, per Consumer warp
 //           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last few tiles
@@ -80,14 +79,11 @@ struct Forward {
   // setmaxnreg shares the same sum out again.
   static constexpr int consumers = fwd_consumers(V);
   static constexpr int threads = fwd_threads(V);
-  // In 8-bit variants a Consumer has 8 less: to transpose, 8 blocks on their way at once, takes 56.
-  static constexpr int producer_registers = narrow ? 56 : consumers <= 2 ? 40 : 32;
-  static constexpr int consumer_registers = V.packed ? 216
-                                                     : (consumers <= 2   ? 232
-                                                        : consumers == 3 ? 160
-                                                                         : 112) -
-                                                           (narrow ? 8 : 0);
-
+  // 8-bit variants take 56 to transpose, 8 blocks on their way at once; 24 where S, P and O of a Consumer take 208.
+  static constexpr bool crowded = narrow && V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 > 200;
+  static constexpr int producer_registers = crowded ? 24 : narrow ? 56 : consumers <= 2 ? 40 : 32;
+  static constexpr int usual_registers = V.packed ? 216 : consumers <= 2 ? 232 : consumers == 3 ? 160 : 112;
+  static constexpr int consumer_registers = crowded ? 240 : usual_registers - (narrow ? 8 : 0);
   static constexpr bool moves_registers = !V.packed || fwd_register_shares(V) > 1;
 
   static constexpr int q_stages = fwd_q_stages(V);
@@ -191,10 +187,11 @@ struct Forward {
         const WorkItem finished = give_back_item();
         item = take_item();
         scale = scale_of(item);
+        const float unit = narrow ? unit_of<V>(params, finished) : 1.f;
         qk(s);                 // the first of the next
         ptx::wgmma_wait<1>();  // O is ready, S is not
         v.release(smem.v_ring);
-        epilogue(finished, softmax, o);
+        epilogue(finished, softmax, unit, o);
         ptx::wgmma_wait<0>();  // S is ready
       }
     }
@@ -254,10 +251,9 @@ struct Forward {
     template <bool Cut>
     __device__ __forceinline__ void turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
-      qk(s);                 // S of this tile
+      qk(s, &softmax);       // S of this tile
       pv(o, p);              // O += P V of the tile before
       ptx::wgmma_wait<1>();  // S is ready, P V is not
-      take_scales(softmax);
       cap(s, softmax);
       attn::RowPair age;
       bool grew = true;
@@ -268,8 +264,8 @@ struct Forward {
         finish_pv(p, s);
       } else if constexpr (narrow) {
         const auto guess = softmax.guess(s);
-        finish_pv(p, s);
         grew = !softmax.holds(guess);
+        finish_pv(p, s);
         if (grew) {
           if (softmax.correct(s, guess, age) == attn::Fate::lost) age = again(softmax, s);
           tile::round_to<T>(p, s);
@@ -290,9 +286,13 @@ struct Forward {
           promotion().promote(kv_tile, strip_of(item).last_tile() + 1, softmax.ref, o);
     }
 
-    // A tile whose weights are lost.
+    // A tile whose weights are lost. Where registers are full, something is spilled for the product: here, by hand, and
+    // not in the loop around it.
     __device__ __forceinline__ attn::RowPair again(Softmax& softmax, Scores& s) {
+      volatile float aside[4];
+      if constexpr (crowded) softmax.put_aside(aside);
       tile::mma_abt_alone<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
+      if constexpr (crowded) softmax.take_back(aside);
       take_scales(softmax);
       cap(s, softmax);
       return softmax.step(s);
@@ -304,8 +304,10 @@ struct Forward {
       tile::round_to<T>(p, s);
     }
 
-    __device__ __forceinline__ void qk(Scores& s) {
+    // Scales first: a load behind products waits until they have read their operands.
+    __device__ __forceinline__ void qk(Scores& s, Softmax* softmax = nullptr) {
       k.wait(smem.k_ring);
+      if (softmax != nullptr) take_scales(*softmax);
       tile::mma_abt<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
     }
 
@@ -317,19 +319,17 @@ struct Forward {
         tile::mma_ab<T>(o, p, smem.v[v.stage]);
     }
 
-    // 8-bit variants: what the scores of an item are multiplied by; read early, for it comes from memory.
+    // 8-bit variants: what the scores of an item are multiplied by, read early, for it comes from memory.
     __device__ float scale_of(const WorkItem& item) const {
       if (!narrow || item.none()) return 0.f;
       const float scale = V.softcap ? params.cap_scale : params.scale_log2;
       const int row = min(strip_of(item).first_row(), strip_of(item).seq_q() - 1);  // a strip may have no rows
-      return scale * scale_of_row(params.narrow.q, item.sequence, item.head, row);
+      return scale * scale_of_queries(params, item, row);
     }
 
     __device__ Softmax begin_softmax(float scale) const {
-      if constexpr (narrow)
-        return Softmax(scale, smem.scales[k.stage]);
-      else
-        return Softmax{params.scale_log2};
+      if constexpr (narrow) return Softmax(scale, smem.scales[k.stage]);
+      if constexpr (!narrow) return Softmax{params.scale_log2};
     }
 
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
@@ -359,11 +359,11 @@ struct Forward {
       }
     }
 
-    __device__ void epilogue(const WorkItem& item, const Softmax& softmax, Output& o) {
+    __device__ void epilogue(const WorkItem& item, const Softmax& softmax, float unit, Output& o) {
       const Strip<V> its = strip_of(item);
       if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q()}.run(softmax, o);
       const float sink = params.sink ? params.sink[item.head] : -tile::inf;
-      const auto top = softmax.finish_top(sink), bottom = softmax.finish_bottom(sink);
+      const auto top = softmax.finish_top(sink, unit), bottom = softmax.finish_bottom(sink, unit);
       if constexpr (narrow) promotion().finish(item.kv_begin, its.last_tile() + 1, softmax.ref, o);
       Epilogue<V>{params, item}.run(its.rows().top, its.seq_q(), top, bottom, o);
     }
@@ -379,12 +379,8 @@ struct Forward {
       smem.item_ring.init(4 * consumers + (narrow ? 1 + Transposer<Forward>::warps : 2));
       smem.q_ring.init(4 * consumers);
       smem.k_ring.init(4 * consumers);
-      if constexpr (narrow) {
-        smem.raw_ring.init(Transposer<Forward>::warps);
-        smem.v_ring.init(4 * consumers, Transposer<Forward>::warps);
-      } else {
-        smem.v_ring.init(4 * consumers);
-      }
+      smem.v_ring.init(4 * consumers, narrow ? Transposer<Forward>::warps : 1);
+      if constexpr (narrow) smem.raw_ring.init(Transposer<Forward>::warps);
       ptx::mbarrier_init(&smem.next_wanted, 1);
       ptx::fence_mbarrier_init();
     }

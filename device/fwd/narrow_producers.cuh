@@ -14,6 +14,27 @@ __device__ inline float scale_of_row(const ScaleNumbers& of, int sequence, int h
   return __ldg(of.data + sequence * of.batch + head * of.head + row / scale_block * of.block);
 }
 
+__device__ inline float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
+  return scale_of_row(params.narrow.q, item.sequence, item.head, row);
+}
+// That of a kv tile's keys, or of its values. A sequence without keys has no scale that may be read; its one tile is
+// all hidden. Scales of V's columns come to O at its end.
+template <FwdVariant V>
+__device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, int kv_tile) {
+  if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return 1.f;
+  return scale_of_row(params.narrow.k, item.sequence, item.head / params.heads_per_kv, kv_tile * V.tiles.kv);
+}
+template <FwdVariant V>
+__device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
+  if (params.narrow.v_columns || (V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return 1.f;
+  return scale_of_row(params.narrow.v, item.sequence, item.head / params.heads_per_kv, kv_tile * V.tiles.kv);
+}
+// O is in units of V's scale where an item begins.
+template <FwdVariant V>
+__device__ float unit_of(const FwdParams& params, const WorkItem& item) {
+  return scale_of_values<V>(params, item, item.kv_end - 1);
+}
+
 // K with the scales of a tile, and V as it is in memory, by one thread. The order is that of need, K of a tile before
 // its V: a Consumer multiplies K of tile t while it waits for V of t - 1.
 template <class Kernel>
@@ -43,15 +64,15 @@ struct NarrowLoader {
     };
     const auto place_k = place(params.ragged.k), place_v = place(params.ragged.v);
     const int ask_at = draws_late(params, item) ? min(item.kv_begin + loads_ahead, item.kv_end - 1) : -1;
-    const float unit = scale_of_v(item, head, item.kv_end - 1);
-    float k_scale = scale_of_k(item, head, item.kv_end - 1), v_scale = unit;
+    const float unit = unit_of<V>(params, item);
+    float k_scale = scale_of_keys<V>(params, item, item.kv_end - 1), v_scale = unit;
     for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
       if (kv_tile == ask_at) ptx::mbarrier_arrive(&smem.next_wanted);
       k.wait_room(smem.k_ring);
       smem.scales[k.stage] = attn::TileScales::of(k_scale, v_scale, unit);
       // A tile ahead: the answer comes while there is no room.
-      k_scale = scale_of_k(item, head, max(kv_tile - 1, item.kv_begin));
-      v_scale = scale_of_v(item, head, max(kv_tile - 1, item.kv_begin));
+      k_scale = scale_of_keys<V>(params, item, max(kv_tile - 1, item.kv_begin));
+      v_scale = scale_of_values<V>(params, item, max(kv_tile - 1, item.kv_begin));
       ptx::u64* k_full = k.announce(smem.k_ring, Kernel::KTile::bytes);
       place_k.load(smem.k[k.stage], params.k, k_full, kv_tile * V.tiles.kv);
       k.advance();
@@ -59,13 +80,6 @@ struct NarrowLoader {
       place_v.load(smem.raw[raw.stage], params.v, v_full, kv_tile * V.tiles.kv);
       raw.advance();
     }
-  }
-
-  __device__ float scale_of_k(const WorkItem& item, int head, int kv_tile) const {
-    return scale_of_row(params.narrow.k, item.sequence, head, kv_tile * V.tiles.kv);
-  }
-  __device__ float scale_of_v(const WorkItem& item, int head, int kv_tile) const {
-    return params.narrow.v_columns ? 1.f : scale_of_row(params.narrow.v, item.sequence, head, kv_tile * V.tiles.kv);
   }
 };
 
@@ -77,7 +91,7 @@ struct Transposer {
   static constexpr FwdVariant V = Kernel::variant;
   static constexpr int warps = 2, keys = V.tiles.kv / warps;  // of one warp
   // Blocks on their way at once. Loads wait behind what wgmma reads, for hundreds of cycles.
-  static constexpr int together = V.dims.v % 128 == 0 ? 8 : V.dims.v % 64 == 0 ? 4 : 3;
+  static constexpr int together = Kernel::crowded ? 4 : V.dims.v % 128 == 0 ? 8 : V.dims.v % 64 == 0 ? 4 : 3;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;

@@ -16,38 +16,39 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<V.dims.v>;
+  static constexpr int groups = V.dims.v / 8;  // of 4 numbers of a thread's O
 
   const NarrowParams& params;
   int consumer;
 
   static __device__ bool due(int kv_tile, int begin) { return kv_tile % promotion_tiles == 0 && kv_tile > begin; }
 
-  // At a tile where it is due.
+  // At a tile where it is due. S is free: it is P by now.
   __device__ __forceinline__ void promote(int kv_tile, int end, attn::RowPair now, Output& o) const {
     const bool first = kv_tile + promotion_tiles >= end - 1;
     float4* sums = place();
     const attn::RowPair age = since(now, sums);
-    *sums = {now.top, now.bottom};
 #pragma unroll
-    for (int i = 0; i < V.dims.v / 8; ++i) {
+    for (int i = 0; i < groups; i += 8) {
       ptx::keep_order();
-      float4& sum = sums[(i + 1) * warpgroup];
-      float* x = o.x + 4 * i;
-      if (!first) add(x, sum, age);
-      sum = {x[0], x[1], x[2], x[3]};
+      if (!first) add<8>(o, i, sums, age);
+#pragma unroll
+      for (int j = 4 * i; j < 4 * (i + 8) && j < 4 * groups; j += 4)
+        sums[(j / 4 + 1) * warpgroup] = {o.x[j], o.x[j + 1], o.x[j + 2], o.x[j + 3]};
     }
+    *sums = {now.top, now.bottom};
     o.clear();
   }
 
-  // All tiles are in: O becomes the whole of it.
+  // All tiles are in: O becomes the whole of it. The next S is on its way into its registers.
   __device__ __forceinline__ void finish(int begin, int end, attn::RowPair now, Output& o) const {
     if (!due((end - 2) / promotion_tiles * promotion_tiles, begin)) return;
     const float4* sums = place();
     const attn::RowPair age = since(now, sums);
 #pragma unroll
-    for (int i = 0; i < V.dims.v / 8; ++i) {
+    for (int i = 0; i < groups; i += 4) {
       ptx::keep_order();
-      add(o.x + 4 * i, sums[(i + 1) * warpgroup], age);
+      add<4>(o, i, sums, age);
     }
   }
 
@@ -58,11 +59,22 @@ struct Promotion {
     return {ref.x == now.top ? 1.f : ptx::ex2_approx(ref.x - now.top),
             ref.y == now.bottom ? 1.f : ptx::ex2_approx(ref.y - now.bottom)};
   }
-  static __device__ __forceinline__ void add(float* x, const float4& sum, attn::RowPair age) {
-    x[0] += sum.x * age.top;
-    x[1] += sum.y * age.top;
-    x[2] += sum.z * age.bottom;
-    x[3] += sum.w * age.bottom;
+  // So many groups at once, from group `at` on: each wait for L2 is hundreds of cycles.
+  template <int Together>
+  static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, attn::RowPair age) {
+    float4 sum[Together];
+#pragma unroll
+    for (int i = 0; i < Together; ++i)
+      if (at + i < groups) sum[i] = sums[(at + i + 1) * warpgroup];
+#pragma unroll
+    for (int i = 0; i < Together; ++i) {
+      if (at + i >= groups) break;
+      float* x = o.x + 4 * (at + i);
+      x[0] += sum[i].x * age.top;
+      x[1] += sum[i].y * age.top;
+      x[2] += sum[i].z * age.bottom;
+      x[3] += sum[i].w * age.bottom;
+    }
   }
   __device__ float4* place() const {
     const int at = blockIdx.x * fwd_consumers(V) + consumer;
