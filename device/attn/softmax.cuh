@@ -134,8 +134,8 @@ struct OnlineSoftmax {
   }
 
   // unit: 8-bit types have one.
-  __device__ Finish finish_top(float sink, float /*unit*/) const { return finish_row(ref.top, sum.top, sink); }
-  __device__ Finish finish_bottom(float sink, float /*unit*/) const {
+  __device__ Finish finish_top(float sink, float /*unit*/ = 1.f) const { return finish_row(ref.top, sum.top, sink); }
+  __device__ Finish finish_bottom(float sink, float /*unit*/ = 1.f) const {
     return finish_row(ref.bottom, sum.bottom, sink);
   }
 
