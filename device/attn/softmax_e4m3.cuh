@@ -48,16 +48,15 @@ struct E4m3Softmax {
   }
 
   // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
-  // accumulated before. Rounding up keeps the weights in range even where a reference is so large that it swallows
-  // the lift.
+  // accumulated before.
   template <int Cols>
   __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}) {
 #pragma unroll
     for (float& x : s.x) x = __fmul_rn(x, scale);
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
     const float extra = fmaxf(lift - first_lift, 0.f);
-    const RowPair next = {fmaxf(ref.top, __fadd_ru(most.top, above.top + extra)),
-                          fmaxf(ref.bottom, __fadd_ru(most.bottom, above.bottom + extra))};
+    const RowPair next = {fmaxf(ref.top, raised(most.top, above.top + extra)),
+                          fmaxf(ref.bottom, raised(most.bottom, above.bottom + extra))};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
     const RowPair at = {next.top == -tile::inf ? 0.f : next.top, next.bottom == -tile::inf ? 0.f : next.bottom};
     const RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
@@ -140,6 +139,12 @@ struct E4m3Softmax {
   }
 
  private:
+  // A reference `above` a score. A large one swallows what is added, or takes more of it. Too low by 5/2 it still keeps
+  // weights in range, 64 x 2^(5/2) < 448; too high, from 2^27 on, they would vanish.
+  static __device__ float raised(float most, float above) {
+    const float nearest = most + above;
+    return above - (nearest - most) <= 2.5f ? nearest : __fadd_ru(most, above);
+  }
   __device__ bool is_near() const { return fmaxf(fabsf(ref.top), fabsf(ref.bottom)) <= far; }
   static __device__ Finish lowered(Finish row, float unit) { return {row.inverse * (unit / first_weight), row.lse}; }
 };
