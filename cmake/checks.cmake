@@ -22,7 +22,7 @@ add_check(python ${FROGHOPPER_PYTHON} tests/python_test.py pytest $<TARGET_FILE:
 add_check(python_types ${FROGHOPPER_PYTHON} tests/python_test.py mypy)
 set_tests_properties(checks.python checks.python_types PROPERTIES SKIP_RETURN_CODE 77)  # without pytest, mypy
 set_tests_properties(checks.python PROPERTIES TIMEOUT 600)  # with all frameworks three minutes on two cores
-add_check(package ${FROGHOPPER_PYTHON} tests/package_test.py)
+add_check(package ${FROGHOPPER_PYTHON} tests/package_test.py $<TARGET_FILE:froghopper>)
 add_check(readme ${FROGHOPPER_PYTHON} tests/readme_test.py ${PROJECT_BINARY_DIR})
 
 # The examples, as a user builds them.

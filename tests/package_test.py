@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What pyproject.toml says, and with a wheel, what is in it: the package and its library, nothing else.
 
-usage: python3 tests/package_test.py [froghopper-VERSION-py3-none-PLATFORM.whl]
+usage: python3 tests/package_test.py [libfroghopper.so] [froghopper-VERSION-py3-none-PLATFORM.whl]
 """
 import pathlib
 import re
@@ -13,6 +13,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WHEEL = pathlib.Path(sys.argv.pop()) if sys.argv[-1].endswith(".whl") else None
+LIBRARY = pathlib.Path(sys.argv.pop()) if sys.argv[-1].endswith(".so") else None
 MOST = 60e6  # bytes of a wheel
 OLDEST_GLIBC = "manylinux_2_27_x86_64"
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
@@ -44,6 +45,24 @@ class Pyproject(unittest.TestCase):
         pins, frameworks = pins_of("requirements"), pins_of("requirements-frameworks")
         self.assertEqual(set(frameworks) - set(pins), {"torch", "transformers", "jax"})
         for name in set(frameworks) & set(pins): self.assertEqual(frameworks[name], pins[name], name)
+
+
+@unittest.skipIf(LIBRARY is None, "no library was named")
+class Library(unittest.TestCase):
+    """The library as it is built here, long before a wheel is."""
+
+    def test_no_function_is_newer_than_the_oldest_glibc(self):
+        """What is newer gets its oldest version from cmake/old_glibc.cmake or is written in tools/old_glibc.c."""
+        oldest = tuple(map(int, re.findall(r"\d+", OLDEST_GLIBC)[:2]))
+        provided = re.findall(r"\w+", "".join(re.findall(
+            r"set\(old_glibc_(?:dl|pthread)([^)]*)\)", (ROOT / "cmake/old_glibc.cmake").read_text())))
+        provided += re.findall(r"\b(\w+)(?: = 0;|\([^;{]*\) \{)", (ROOT / "tools/old_glibc.c").read_text())
+        symbols = subprocess.run(["readelf", "--dyn-syms", "--wide", LIBRARY], check=True, capture_output=True,
+                                 text=True).stdout
+        asked = re.findall(r"UND (\w+)@GLIBC_(\d+)\.(\d+)", symbols)
+        self.assertGreater(len(asked), 20)
+        newer = {name for name, *version in asked if tuple(map(int, version)) > oldest}
+        self.assertEqual(newer - set(provided), set())
 
 
 @unittest.skipIf(WHEEL is None, "no wheel was named")

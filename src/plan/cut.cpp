@@ -110,7 +110,8 @@ double time_us(const Work& work, int64_t parts) {
     const double one = static_cast<double>(of_part) * work.tile_us + item_us;
     busiest = std::max(mean, one) + 0.2 * one;
   }
-  return std::hypot(work.least_us, busiest) + extra;  // neither hides in the other where they are as long
+  // Neither hides in the other where they are as long. (std::hypot would ask for glibc 2.35.)
+  return std::sqrt(work.least_us * work.least_us + busiest * busiest) + extra;
 }
 
 // The number of parts with the least time; 1 where parts bring little.
