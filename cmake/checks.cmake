@@ -15,6 +15,7 @@ if(TARGET froghopper_program)
   add_check(current ${FROGHOPPER_PYTHON} tools/check_current.py ${PROJECT_BINARY_DIR}/froghopper)
 endif()
 add_check(results ${FROGHOPPER_PYTHON} bench/report.py --check)
+add_check(times ${FROGHOPPER_PYTHON} bench/fit_times.py --lib $<TARGET_FILE:froghopper> --check)
 add_check(bindings ${FROGHOPPER_PYTHON} tests/bindings_test.py $<TARGET_FILE:froghopper>)
 add_check(compare ${FROGHOPPER_PYTHON} tests/compare_test.py $<TARGET_FILE:froghopper>)
 set_tests_properties(checks.compare PROPERTIES SKIP_RETURN_CODE 77)  # where PyTorch is not installed

@@ -13,7 +13,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WHEEL = pathlib.Path(sys.argv.pop()) if sys.argv[-1].endswith(".whl") else None
-LIBRARY = pathlib.Path(sys.argv.pop()) if sys.argv[-1].endswith(".so") else None
+LIBRARY = pathlib.Path(sys.argv.pop()) if ".so" in sys.argv[-1] else None
 MOST = 60e6  # bytes of a wheel
 OLDEST_GLIBC = "manylinux_2_27_x86_64"
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}

@@ -3,6 +3,7 @@
 #include "contract/mask.h"
 #include "src/api/run.hpp"
 #include "src/base/text.hpp"
+#include "src/plan/time.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper {
@@ -95,6 +96,20 @@ std::string launch_lines(const Launch& launch) {
   return lines + text("\n  grid       {} CTAs of {} threads", launch.grid, kernel.threads);
 }
 
+std::string time_line(const Plan& plan, const Device& device) {
+  const auto e = estimate(plan, device);
+  if (!e) return plan.launches.empty() ? "" : "\n  time       not known: nothing like it is in bench/results";
+  std::string line = text("\n  time       {:.{}f} us by the model", e->us, e->us < 100 ? 1 : 0);
+  if (e->average.passes > 0)
+    line += text(
+        "; the busiest SM has {:.0f} turns of {:.3f} us in {:.0f} passes of {:.2f} us, on average {:.1f} in {:.1f}",
+        e->busiest.turns, e->rate.turn_us, e->busiest.passes, e->rate.pass_us, e->average.turns, e->average.passes);
+  line += text("\n  bound by   {}; of the device's most:", name_of(e->bound));
+  if (e->tensor_core > 0)
+    line += text(" tensor cores {:.0f} %, exponentials {:.0f} %,", 100 * e->tensor_core, 100 * e->exponentials);
+  return line + text(" memory {:.0f} %", 100 * e->memory);
+}
+
 std::string gpu_lines(const Device& device, const std::string& where, const Hints& hints, const Plan& plan) {
   std::string lines = text("\non a GPU     {}{} ({})", device.line(), hints.line(), where);
   for (const Launch& launch : plan.launches) lines += launch_lines(launch);
@@ -102,7 +117,7 @@ std::string gpu_lines(const Device& device, const std::string& where, const Hint
   lines += text("\n  workspace  {} bytes", plan.workspace.bytes);
   for (const auto& [name, slice] : workspace_slices)
     if ((plan.workspace.*slice).bytes > 0) lines += text(", {} {}", name, (plan.workspace.*slice).bytes);
-  return lines;
+  return lines + time_line(plan, device);
 }
 
 // The GPU of the plan, or the one it would be for.

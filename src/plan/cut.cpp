@@ -2,13 +2,13 @@
 // plan: whether query heads share tiles, and into how many parts the keys of a tile are cut (contract/split.h).
 // docs/4-planning.md, "Few query rows, few tiles".
 #include <algorithm>
-#include <array>
-#include <cmath>
+#include <functional>
 
-#include "contract/mask.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/forward.hpp"
+#include "src/plan/time.hpp"
+#include "src/problem/mask.hpp"
 
 namespace froghopper {
 namespace {
@@ -51,41 +51,28 @@ Mask packed_mask(const Problem& p) {
 
 // ---- Split ----
 
-// Of an H200, in microseconds, by its clock; measured with the kernels of bench/suites/decode.txt and few_items.txt.
-constexpr double item_us = 1.0;           // an item's beginning and end
-constexpr double launch_us = 2.2;         // the second kernel
-constexpr double rows_us = 1.2e-3;        // and each row of a head in it
-constexpr double combine_part_us = 0.05;  // and each part
-constexpr double flops_us = 5.2e6;        // of an SM, in tiles of 128 rows
-constexpr double strip_us = 1.0;          // a packed tile of 128 keys and 128 columns, one consumer
 constexpr double workspace_most = 256 << 20;
 
 constexpr double hinted_most = 0x1p40;
 
 // What the time of a launch follows from.
 struct Work {
-  int64_t tiles;               // q tiles of all heads
-  int64_t longest;             // kv tiles of the longest one
-  double all;                  // kv tiles of all
-  bool equal;                  // all are as long
-  double tile_us;              // of a kv tile, by one SM
-  double least_us;             // of memory alone
-  double combine_us, part_us;  // of the second kernel, and for each part
+  int64_t tiles;                              // q tiles of all heads
+  int64_t longest;                            // kv tiles of the longest one
+  double all;                                 // kv tiles of all
+  bool equal;                                 // all are as long
+  Rate rate;                                  // of one SM; a turn is a kv tile, a pass an item
+  double least_us;                            // of memory alone
+  std::function<double(int64_t)> combine_us;  // of the second kernel, of so many parts
   int sms;
 };
-
-int64_t bound(int64_t keys) {
-  constexpr int64_t far = int64_t{1} << 40;  // rows are fewer
-  return keys == all_keys ? far : std::min(keys, far);
-}
 
 double kv_tiles_of_all(const Problem& p, int64_t q_tiles, int64_t rows_of_tile, int tile_kv, int64_t heads) {
   const int64_t keys = p.seq_kv;
   if (p.varlen) return 1.0 * heads * q_tiles * (1.0 * p.total_kv / tile_kv + 0.5 * static_cast<double>(p.batch));
   if (!p.masked())
     return 1.0 * p.batch * heads * q_tiles * static_cast<double>(ceil_div(std::max<int64_t>(keys, 1), tile_kv));
-  const MaskRule<Mask::window, int64_t> rule{keys, p.align == FH_TOP_LEFT ? 0 : keys - p.seq_q, bound(p.window_left),
-                                             bound(p.window_right)};
+  const auto rule = mask_rule(p, p.seq_q, keys);
   const int64_t step = std::max<int64_t>(1, q_tiles / 64);  // of many tiles a sample is enough
   double sum = 0, count = 0;
   for (int64_t tile = 0; tile < q_tiles; tile += step, ++count) {
@@ -98,20 +85,19 @@ double kv_tiles_of_all(const Problem& p, int64_t q_tiles, int64_t rows_of_tile, 
 
 double time_us(const Work& work, int64_t parts) {
   const int64_t of_part = ceil_div(work.longest, parts);
-  const double extra = parts > 1 ? work.combine_us + static_cast<double>(parts) * work.part_us : 0;
+  const double extra = parts > 1 ? work.combine_us(parts) : 0;
+  const double one = static_cast<double>(of_part) * work.rate.turn_us + work.rate.pass_us;
   double busiest = 0;  // tiles and items of the busiest SM
   if (work.equal) {
     const double rounds = static_cast<double>(ceil_div(work.tiles * ceil_div(work.longest, of_part), work.sms));
-    busiest = rounds * (static_cast<double>(of_part) * work.tile_us + item_us);
+    busiest = rounds * one;
   } else {
     // Unequal ones are drawn one by one, the heaviest first; what is left over at the end is a part of a part.
     const double items = static_cast<double>(work.tiles) + work.all / static_cast<double>(of_part);
-    const double mean = (work.all * work.tile_us + items * item_us) / work.sms;
-    const double one = static_cast<double>(of_part) * work.tile_us + item_us;
+    const double mean = (work.all * work.rate.turn_us + items * work.rate.pass_us) / work.sms;
     busiest = std::max(mean, one) + 0.2 * one;
   }
-  // Neither hides in the other where they are as long. (std::hypot would ask for glibc 2.35.)
-  return std::sqrt(work.least_us * work.least_us + busiest * busiest) + extra;
+  return beside(busiest, work.least_us) + extra;
 }
 
 // The number of parts with the least time; 1 where parts bring little.
@@ -126,33 +112,34 @@ int64_t best_parts(const Work& work, double without_us, int64_t most) {
   return best;
 }
 
-// In doubles: of the largest problems they pass 2^63.
-double part_rows(const Problem& p) {
-  return (p.varlen ? static_cast<double>(p.total_q) : 1.0 * p.batch * p.seq_q) * p.heads_q;
-}
-double part_bytes(const Problem& p) { return part_rows(p) * (p.dim_v * sizeof(float) + sizeof(PartOfRow)); }
-
-Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Device& device, double speed) {
+Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Device& device) {
   const int64_t rows = v.packed ? pack.rows : v.tiles.q, heads = p.heads_q / pack.heads;
   const int64_t q_tiles = ceil_div(p.seq_q, rows), keys = std::max<int64_t>(p.seq_kv, 1);
   Work work{};
   work.tiles = items_at_most(p, v, pack);
   work.longest = ceil_div(keys, v.tiles.kv);
   work.all = kv_tiles_of_all(p, q_tiles, rows, v.tiles.kv, heads);
-  work.equal = !p.masked() && !v.ragged;
+  work.equal = v.mask == Mask::none && !v.ragged;
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
-  const double bytes_us = device.memory_gbps * 0.93e3;
-  const double dims = static_cast<double>(v.dims.qk + v.dims.v), area = static_cast<double>(v.tiles.kv) * dims;
-  if (v.packed) {
-    work.tile_us = strip_us * area / (128 * 256);
-    work.least_us = work.all * v.tiles.kv * static_cast<double>(p.dim_qk + p.dim_v) * size_of(p.dtype) / bytes_us /
-                    static_cast<double>(q_tiles);
-  } else {
-    work.tile_us = 2 * v.tiles.q * area / (flops_us * speed);
-  }
-  work.combine_us = launch_us + rows_us * part_rows(p);
-  work.part_us = combine_part_us + 2.0 * part_bytes(p) / bytes_us;
+  work.rate = rate_of(v, device);
+  if (v.packed)
+    work.least_us = read_us(work.all * v.tiles.kv * static_cast<double>(p.dim_qk + p.dim_v) * size_of(p.dtype) /
+                                static_cast<double>(q_tiles),
+                            device);
+  work.combine_us = [&p, device](int64_t parts) { return combine_us(p, parts, device); };
   return work;
+}
+
+// Where items are unequal the sum above is rough: the best number of parts near that one, handed out item by item.
+int64_t best_beside(const Problem& p, const FwdVariant& v, int64_t near, int64_t most, double without_us,
+                    const Device& device) {
+  int64_t best = 1;
+  double best_us = without_us * 0.95;
+  for (int64_t parts = std::max<int64_t>(2, near - 2); parts <= std::min(near + 2, most); ++parts) {
+    const double us = kernel_us(p, v, parts, device) + combine_us(p, parts, device);
+    if (us < best_us) best = parts, best_us = us;
+  }
+  return best;
 }
 
 // Where lengths are on the device, one long sequence may be alone: no part is longer than this.
@@ -170,13 +157,12 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
                   .packed = false,
                   .split = false};
   PackParams pack = {1, 0};
-  const int sms = usable_sms(p, device);
   const bool may_pack = !is_8_bit(p.dtype) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
   if (may_pack) pack = pack_of(p);
   v.packed = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
   if (!v.packed) pack = {1, 0};
   if (v.packed) v.mask = packed_mask(p);
-  v.tiles = hints.tiles.value_or(v.packed ? packed_tiles(dims) : tuned_tiles(p, dims, sms));
+  v.tiles = hints.tiles.value_or(v.packed ? packed_tiles(dims) : tuned_tiles(p, dims, device));
   if (v.packed && v.tiles.q != strip) pack = pack_of(p);  // refused below, by its tiles
 
   const double bytes = part_bytes(p);
@@ -188,14 +174,15 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
       return unsupported(text("parts={} would take {:.0f} bytes of workspace; it can have 2^40. Leave parts out.",
                               parts, bytes * static_cast<double>(parts)));
   } else if (v.packed) {
-    const Work work = work_of(p, v, pack, device, 1.0);
+    const Work work = work_of(p, v, pack, device);
     parts = best_parts(work, time_us(work, 1), bounded);
     if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, keys_of_ragged_part)));
   } else if (!v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window && !p.seqused) {
     FwdVariant few = v;
     few.tiles = few_rows_tiles(dims);
-    const double without = time_us(work_of(p, v, pack, device, v.tiles.q > few.tiles.q ? 1.08 : 1.0), 1);
-    parts = best_parts(work_of(p, few, pack, device, 1.0), without, bounded);
+    const double without = kernel_us(p, v, 1, device);
+    parts = best_parts(work_of(p, few, pack, device), without, bounded);
+    if (parts > 1 && v.mask != Mask::none) parts = best_beside(p, few, parts, bounded, without, device);
     if (parts > 1) v.tiles = few.tiles;
   }
   Cut cut{v, pack, 0, 1};

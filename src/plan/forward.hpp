@@ -8,7 +8,7 @@ namespace froghopper {
 
 Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
 
-Tiles tuned_tiles(const Problem&, Dims, int sms);
+Tiles tuned_tiles(const Problem&, Dims, const Device&);
 Tiles few_rows_tiles(Dims);  // where there are few work items
 
 // The kernel, how heads share its tiles, and into how many parts their keys are cut. Tiles may still be none that a

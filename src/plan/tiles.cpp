@@ -5,6 +5,7 @@
 
 #include "src/base/ceil_div.hpp"
 #include "src/plan/forward.hpp"
+#include "src/plan/time.hpp"
 
 namespace froghopper {
 namespace {
@@ -19,25 +20,27 @@ int64_t keys_seen(const Problem& p) {
   return std::min(p.seq_kv, std::min(p.window_left, p.seq_kv) + 1 + std::min(p.window_right, p.seq_kv));
 }
 
-// How long a launch takes with tiles of so many query rows, in rows x kv tiles of the busiest SM. Without a mask items
-// are equal and SMs take them in rounds. With one they are unequal, half as heavy on average, and drawn one by one; the
-// heaviest is the least that a launch takes.
-double rounds_of_rows(const Problem& p, int tile_q, int sms) {
-  const int64_t items = items_at_most(p, tile_q);
-  const double rounds =
-      p.masked() ? std::max(1.0, 0.5 * static_cast<double>(items) / sms) : static_cast<double>(ceil_div(items, sms));
-  return rounds * tile_q;
-}
-
-// Where there is work for every SM, tiles of more rows read K and V less often and are faster than those of 128; where
-// there is little, they leave SMs idle that 128 would use. `worth`: how much faster, measured at 16k tokens on an H200
-// (docs/4-planning.md). Beyond some rounds of items the idle SMs of the last one no longer count.
+// Where there is work for every SM for several rounds, `many_work`: the faster ones at 16k tokens on an H200
+// (docs/4-planning.md). Where there is less, tiles of 128 rows may use SMs that larger ones leave idle, or larger ones
+// waste less of the last round; the model of time (src/plan/time.hpp) says which.
 constexpr int rounds_that_count = 6;
 
-Tiles of_two(const Problem& p, int sms, Tiles many_rows, Tiles few_rows, double worth) {
-  if (items_at_most(p, many_rows.q) > int64_t{rounds_that_count} * sms) return many_rows;
-  const double many = rounds_of_rows(p, many_rows.q, sms), few = rounds_of_rows(p, few_rows.q, sms);
-  return worth * few < many ? few_rows : many_rows;
+Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles many_rows, Tiles many_work) {
+  const Tiles few_rows = few_rows_tiles(dims);
+  if (items_at_most(p, many_rows.q) > int64_t{rounds_that_count} * usable_sms(p, device)) return many_work;
+  const auto us = [&](Tiles tiles) {
+    return kernel_us(p,
+                     {.dtype = p.dtype,
+                      .dims = dims,
+                      .tiles = tiles,
+                      .mask = kernel_mask(p),
+                      .ragged = p.varlen || p.seqused,
+                      .softcap = p.softcap > 0,
+                      .packed = false,
+                      .split = false},
+                     1, device);
+  };
+  return us(few_rows) < us(many_rows) ? few_rows : many_rows;
 }
 
 // 8-bit types: P takes half as many registers, and O is still as large. 128 keys beside 256 columns take all 240 that
@@ -70,28 +73,30 @@ std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
 // about 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md. Of those
 // that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which kernel". Few keys want
 // small tiles, whose remainders waste less; many want 192 query rows, which read K and V less often.
-Tiles tuned_tiles(const Problem& p, Dims dims, int sms) {
+Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
   if (is_8_bit(p.dtype)) return narrow_tiles(p, dims);
   const Mask mask = kernel_mask(p);
   const int64_t keys = keys_seen(p);
-  // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
-  if (dims.qk == 64)
-    return mask == Mask::window ? Tiles{192, 64, 5} : of_two(p, sms, {256, 64, 4}, few_rows_tiles(dims), 1.2);
+  const Tiles rows_128 = few_rows_tiles(dims);
+  if (dims.qk == 64) {
+    // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
+    const Tiles rows_256{256, 64, 4};
+    return mask == Mask::window ? Tiles{192, 64, 5} : of_two(p, dims, device, rows_256, rows_256);
+  }
   if (dims.qk == 96) {
-    const Tiles rows_128 = few_rows_tiles(dims);
-    if (keys < 2048) return rows_128;
-    return of_two(p, sms, mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3}, rows_128, 1.08);
+    const Tiles rows_192 = mask == Mask::none ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
+    return of_two(p, dims, device, rows_192, keys < 2048 ? rows_128 : rows_192);
   }
   if (dims.qk == 128) {
-    const Tiles rows_192{192, 64, 4}, rows_128 = few_rows_tiles(dims);
-    // Of few causal keys much is masked away in tiles of 128; a window of few keys has its ends in few tiles of 128.
-    if (mask == Mask::none && keys < 2048) return rows_128;
-    if (mask == Mask::causal && keys < 2048 && keys > 512) return rows_128;
+    // A window of few keys has its ends in few tiles of 128.
     if (mask == Mask::window && keys <= 512) return rows_128;
-    return of_two(p, sms, rows_192, rows_128, 1.08);
+    // Of few causal keys much is masked away in tiles of 128.
+    const bool few_keys = keys < 2048 && (mask == Mask::none || (mask == Mask::causal && keys > 512));
+    const Tiles rows_192{192, 64, 4};
+    return of_two(p, dims, device, rows_192, few_keys ? rows_128 : rows_192);
   }
-  if (dims.qk == 192 && dims.v == 128) return keys < 2048 ? Tiles{128, 64, 3} : few_rows_tiles(dims);
-  return few_rows_tiles(dims);
+  if (dims.qk == 192 && dims.v == 128 && keys < 2048) return {128, 64, 3};
+  return rows_128;
 }
 
 }  // namespace froghopper

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "contract/mask.h"
-
 namespace froghopper {
 namespace {
 
@@ -14,11 +12,15 @@ int64_t bound(int64_t keys) { return keys == all_keys ? no_bound<int64_t> : std:
 }  // namespace
 
 // Rows and keys stay below 2^53 (Problem::from, reach), so no sum with a bound of 2^62 overflows.
+MaskRule<Mask::window, int64_t> mask_rule(const Problem& problem, int64_t rows_q, int64_t rows_kv) {
+  return {.keys = rows_kv,
+          .diagonal = problem.align == FH_BOTTOM_RIGHT ? rows_kv - rows_q : 0,
+          .left = bound(problem.window_left),
+          .right = bound(problem.window_right)};
+}
+
 Visible visible_keys(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t row) {
-  const MaskRule<Mask::window, int64_t> rule{.keys = rows_kv,
-                                             .diagonal = problem.align == FH_BOTTOM_RIGHT ? rows_kv - rows_q : 0,
-                                             .left = bound(problem.window_left),
-                                             .right = bound(problem.window_right)};
+  const auto rule = mask_rule(problem, rows_q, rows_kv);
   return {std::min(rule.begin(row), rows_kv), std::max<int64_t>(rule.end(row), 0)};
 }
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: which keys a query row sees.
 #pragma once
+#include "contract/mask.h"
 #include "src/problem/problem.hpp"
 
 namespace froghopper {
 
-// Mask rule of one sequence with rows_q queries and rows_kv keys: query row i sees the keys of [begin, end). The rule
-// itself is contract/mask.h, which the kernels use in 32 bits.
+// Of one sequence with rows_q queries and rows_kv keys. The kernels use the same rule in 32 bits.
+MaskRule<Mask::window, int64_t> mask_rule(const Problem&, int64_t rows_q, int64_t rows_kv);
+
+// Query row i of it sees the keys of [begin, end).
 struct Visible {
   int64_t begin, end;  // begin >= end: none
 };

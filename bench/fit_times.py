@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""bench/results -> src/plan/rates.hpp: how long kernels take for a turn and a pass, which the planner's model of time
+multiplies by what the busiest SM has to do (src/plan/time.cpp, docs/4-planning.md).
+
+  bench/fit_times.py --lib build/libfroghopper.so           writes the table; build, and again until nothing changes
+  bench/fit_times.py --lib build/libfroghopper.so --check   writes nothing; fails if fewer than 90 % of the measured
+                                                            times are within 10 % of the model's
+  ... --list                                                prints both for every time
+
+Counted are times of plans that this planner still makes, the newest of each. Of each kernel on each card the two
+numbers are those with the least sum of squared relative errors; neither is negative.
+"""
+import argparse
+import collections
+import ctypes
+import pathlib
+import re
+import statistics
+import sys
+
+import records
+from froghopper_ctypes import Froghopper
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TABLE = ROOT / "src/plan/rates.hpp"
+CARDS = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200"}
+WITHIN, SHARE = 0.10, 0.90
+# A pass of a kernel that was measured at one length alone: near this, in microseconds.
+USUAL_PASS, WEIGHT_OF_USUAL = 1.5, 0.003
+
+
+class Time:
+    """One measured time, and what the model says of its plan."""
+
+    def __init__(self, record, library):
+        self.card, self.us = CARDS[record["gpu"]], 1e3 * record["ms"]
+        line = record["problem"] + (" det" if record["impl"].endswith(records.DETERMINISTIC) else "")
+        self.line = line
+        problem = library.problem(line)
+        self.current = same_work(library.plan(problem, self.card).name(), record["plan"])
+        said = library.calls.fh_explain(ctypes.byref(problem), self.card.encode()).decode()
+        self.kernel = re.search(r"\b(?:fwd|bwd)\.\S+\.d\d+\S*", said)[0]
+        model = re.search(r"time +([\d.]+) us by the model; the busiest \w+ has (\d+) turns of ([\d.]+) us in (\d+) "
+                          r"passes of ([\d.]+) us", said)
+        self.model_us, self.turns, turn_us, self.passes, pass_us = map(float, model.groups())
+        self.rest_us = self.model_us - self.turns * turn_us - self.passes * pass_us
+
+    def error(self): return self.model_us / self.us - 1
+
+
+def same_work(plan, other):
+    """Whether two plans have the same kernels and order of work; when the next item is drawn may differ."""
+    def work(line): return re.sub(r" (early|late \d+|ws \d+)\b", "", line)
+    return work(plan) == work(other)
+
+
+def measured(library):
+    """The newest of our times of each problem on each card, as far as its plan is still made."""
+    newest = {}
+    results = ROOT / "bench/results"
+    for r in records.read(sorted(results.glob("*.jsonl")) + sorted((results / "few_items").glob("*.jsonl"))):
+        ours = r["impl"].removesuffix(records.DETERMINISTIC) == records.OURS
+        if not ours or r["gpu"] not in CARDS or r["pass"] not in ("fwd", "bwd"): continue
+        if r["plan"].startswith(records.HOST) or records.is_packed(r["problem"]): continue
+        key = r["gpu"], r["problem"], r["impl"], r["plan"]
+        if key not in newest or newest[key]["date"] < r["date"]: newest[key] = r
+    times = [Time(r, library) for r in newest.values()]
+    return [t for t in times if t.current], sum(not t.current for t in times)
+
+
+def fit(times):
+    """(turn_us, pass_us) of one kernel on one card: two unknowns, weighted least squares, by their normal equations."""
+    rows = [(t.turns / t.us, t.passes / t.us, (t.us - t.rest_us) / t.us) for t in times]
+    rows.append((0.0, WEIGHT_OF_USUAL, WEIGHT_OF_USUAL * USUAL_PASS))
+    aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    ay, by = (sum(r[i] * r[2] for r in rows) for i in (0, 1))
+    determinant = aa * bb - ab * ab
+    turn, one_pass = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
+    return (turn, one_pass) if one_pass > 0 else (ay / aa, 0.0)
+
+
+def row(card, kernel, turn_us, pass_us):
+    """A line of the table; the numbers are in the kernel's name."""
+    def number(word): return int(re.search(rf"\.{word}(\d+)", kernel)[1])
+    dim_qk = number("d")
+    dim_v = number("dv") if ".dv" in kernel else dim_qk
+    def flag(is_so): return "true" if is_so else "false"
+    return (f'    {{"{card}", {{{flag(kernel.startswith("bwd"))}, {flag(".det" in kernel)}, {{{dim_qk}, {dim_v}}}, '
+            f'{number("q")}, {number("kv")}, {flag(".causal" in kernel)}}}, {turn_us:.3f}, {pass_us:.2f}}},')
+
+
+def write(times):
+    by_kernel = collections.defaultdict(list)
+    for t in times: by_kernel[t.card, re.sub(r"\.b?f16", "", t.kernel)].append(t)
+    rows = [row(*key, *fit(of_kernel)) for key, of_kernel in sorted(by_kernel.items())]
+    before = TABLE.read_text()
+    first, last = re.search(r".*measured_rates\[\] = \{\n.*?\n", before, re.DOTALL).end(), before.index("};\n\n}  //")
+    TABLE.write_text(before[:first] + "\n".join(rows) + "\n" + before[last:])
+    done = "same as before" if TABLE.read_text() == before else "build, and again"
+    print(f"fit_times.py: {len(rows)} kernels from {len(times)} times; {done}")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--lib", type=pathlib.Path, required=True, help="libfroghopper.so")
+    p.add_argument("--check", action="store_true")
+    p.add_argument("--list", action="store_true")
+    a = p.parse_args()
+    times, others = measured(Froghopper(a.lib))
+    for t in sorted(times, key=lambda t: (t.card, t.kernel, t.us)) if a.list else ():
+        print(f"{t.card}  {t.us:9.1f} us  {100 * t.error():+5.1f} %  {t.line}")
+    near = sum(abs(t.error()) <= WITHIN for t in times)
+    print(f"fit_times.py: {near} of {len(times)} times within {100 * WITHIN:.0f} % of the model, median error "
+          f"{100 * statistics.median(abs(t.error()) for t in times):.1f} %; {others} of plans that are no longer made")
+    if a.check: return 0 if near >= SHARE * len(times) else 1
+    write(times)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: how long a plan takes, by a model with two numbers a kernel, fitted to bench/results. docs/4-planning.md, "How
+// long it takes".
+#pragma once
+#include <optional>
+
+#include "src/plan/plan.hpp"
+
+namespace froghopper {
+
+// What CTAs do in the launch that takes longest: turns, each a tile of queries with a tile of keys, and passes over
+// them, each of which begins and ends with something that is no turn.
+struct Load {
+  double turns = 0, passes = 0;
+};
+
+// What one of them takes an SM that has to do with nothing else.
+struct Rate {
+  double turn_us = 0, pass_us = 0;
+};
+
+enum class Bound { tensor_core, exponentials, memory, few_items };
+
+struct Estimate {
+  double us = 0;
+  Rate rate;
+  Load busiest, average;  // of an SM; of gradients above 128 columns: of a cluster of two
+  double busy = 0;        // average time of an SM at work, over that of the busiest
+  // Shares of what the device could do in this time at its highest clock.
+  double tensor_core = 0, exponentials = 0, memory = 0;
+  Bound bound = Bound::memory;
+};
+
+// Nothing where no kernel like these was ever measured. Sequences with lengths of their own are taken as equally long.
+std::optional<Estimate> estimate(const Plan&, const Device&);
+
+const char* name_of(Bound);  // "the tensor cores"
+
+// ---- What planning asks ----
+
+// Rate{} where nothing like it was measured.
+Rate rate_of(const FwdVariant&, const Device&);
+Rate rate_of(const BwdVariant&, const Device&);
+
+// The forward kernel alone, not packed, the keys of a tile in up to so many parts (1 where ragged). Equal items take
+// whole rounds; few unequal ones are handed out one by one; many, and those of sequences with lengths of their own, are
+// taken to keep all SMs as busy.
+double kernel_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
+
+double read_us(double bytes, const Device&);                      // by a kernel that does nothing else
+double combine_us(const Problem&, int64_t parts, const Device&);  // the launch that adds up parts of rows
+double part_bytes(const Problem&);                                // that one part of all rows takes
+double beside(double one_us, double other_us);                    // two that hide each other in part
+
+}  // namespace froghopper

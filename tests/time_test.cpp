@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims about the model of time, without a GPU. That it is near what was measured is bench/fit_times.py --check's.
+#include "src/plan/time.hpp"
+
+#include <gtest/gtest.h>
+
+#include "src/plan/forward.hpp"
+
+namespace froghopper {
+namespace {
+
+const Device h200 = known_device("h200"), h100 = known_device("h100");
+
+std::optional<Estimate> estimated(const std::string& line, const Device& device = h200,
+                                  const std::string& hint = "") {
+  const auto problem = Problem::parse(line);
+  EXPECT_TRUE(problem) << problem.failure().text;
+  Hints hints;
+  EXPECT_TRUE(hint.empty() || hints.read(hint)) << hint;
+  const auto plan = make_gpu_plan(*problem, device, hints);
+  EXPECT_TRUE(plan) << plan.failure().text;
+  return estimate(*plan, device);
+}
+
+// 132 SMs: 132 equal items are one round, 133 are two.
+TEST(Time, CountsRoundsOfEqualItems) {
+  const std::string tiles = "tiles=128x128s2";
+  const auto one = estimated("fwd bf16 b1 hq132 hkv132 sq128 skv8192 d128", h200, tiles);
+  const auto two = estimated("fwd bf16 b1 hq133 hkv133 sq128 skv8192 d128", h200, tiles);
+  ASSERT_TRUE(one && two);
+  EXPECT_EQ(one->busiest.turns, 64);
+  EXPECT_EQ(one->busiest.passes, 1);
+  EXPECT_EQ(one->busy, 1);
+  EXPECT_EQ(two->busiest.turns, 128);
+  EXPECT_NEAR(two->average.turns, 64.0 * 133 / 132, 1e-9);
+  EXPECT_NEAR(two->busy, 133.0 / 264, 1e-9);
+}
+
+// What all SMs do together is each pair of a query tile and a key tile once, in whatever order and number of launches.
+TEST(Time, CountsEachTurnOnce) {
+  const auto causal = estimated("fwd bf16 b3 hq5 hkv5 sq1024 skv1024 d128 causal", h200, "tiles=128x128s2");
+  ASSERT_TRUE(causal);
+  EXPECT_NEAR(causal->average.turns * 132, 15 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8), 1e-9);
+  EXPECT_NEAR(causal->average.passes * 132, 15 * 8, 1e-9);
+  const auto backward = estimated("bwd bf16 b3 hq10 hkv5 sq1024 skv1024 d128 causal");  // 64 rows a turn, 128 keys
+  ASSERT_TRUE(backward);
+  EXPECT_NEAR(backward->average.turns * 132, 30 * (2 + 4 + 6 + 8 + 10 + 12 + 14 + 16), 1e-9);
+  const auto packed = estimated("fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128", h200, "parts=7");
+  ASSERT_TRUE(packed);
+  EXPECT_NEAR(packed->average.turns * 132, 4 * 8 * 64, 1e-9);
+}
+
+// Too many items to hand out one by one: the same time for an item as a little fewer have.
+TEST(Time, OfManyItemsIsTheirMean) {
+  const auto per_item = [](int64_t batch) {
+    const auto e = estimated(text("fwd bf16 b{} hq16 hkv16 sq1024 skv1024 d128 causal", batch));
+    EXPECT_TRUE(e);
+    return e->us / static_cast<double>(batch);
+  };
+  EXPECT_NEAR(per_item(4096) / per_item(256), 1, 0.02);
+}
+
+TEST(Time, NamesWhatBounds) {
+  const auto bound = [](const std::string& line) { return estimated(line)->bound; };
+  EXPECT_EQ(bound("fwd bf16 b1 hq16 hkv16 sq16384 skv16384 d128"), Bound::tensor_core);
+  EXPECT_EQ(bound("fwd bf16 b64 hq32 hkv8 sq1 skv8192 d128"), Bound::memory);
+  EXPECT_EQ(bound("fwd bf16 b1 hq8 hkv8 sq1024 skv1024 d256"), Bound::few_items);
+  EXPECT_EQ(bound("quantise bf16 kv=e4m3 b4 hq16 hkv16 sq4096 skv4096 d128 rotate"), Bound::memory);
+  EXPECT_EQ(bound("fwd bf16 b1 hq1 hkv1 sq64 skv64 d64"), Bound::few_items);
+}
+
+TEST(Time, IsNotKnownOfWhatWasNeverMeasured) {
+  EXPECT_FALSE(estimated("fwd e4m3 b1 hq16 hkv16 sq4096 skv4096 d128"));
+  EXPECT_FALSE(estimated("bwd bf16 b1 hq16 hkv16 sq4096 skv4096 d128 softcap30"));
+  EXPECT_FALSE(estimated("fwd bf16 b0 hq16 hkv16 sq4096 skv4096 d128")) << "nothing is launched";
+}
+
+// A card of one's own: half of the clock takes twice the time where the tensor cores bound it, half of the memory where
+// that does.
+TEST(Time, FollowsClockAndMemory) {
+  const auto device = [](int clock, int memory) {
+    const auto parsed =
+        Device::parse({"mine", "132sm", "l2=60MiB", text("clock={}MHz", clock), text("memory={}GB/s", memory)});
+    EXPECT_TRUE(parsed);
+    return *parsed;
+  };
+  const auto ratio = [&](const std::string& line, const Device& slow) {
+    return estimated(line, slow)->us / estimated(line, device(1980, 4800))->us;
+  };
+  EXPECT_NEAR(ratio("fwd bf16 b1 hq16 hkv16 sq16384 skv16384 d128", device(990, 4800)), 2, 0.01);
+  EXPECT_NEAR(ratio("quantise bf16 kv=e4m3 b4 hq16 hkv16 sq8192 skv8192 d128", device(1980, 2400)), 2, 0.02);
+}
+
+// The planner's own use: no number of parts near the chosen one is better by the model, and 8 heads of 512 queries on
+// 16k keys make one round of 128 parts.
+TEST(Time, ChoosesPartsOfUnequalItems) {
+  const std::string line = "fwd bf16 b1 hq8 hkv8 sq512 skv16384 d128 causal";
+  const auto chosen = estimated(line);
+  ASSERT_TRUE(chosen);
+  EXPECT_EQ(chosen->busiest.passes, 1);
+  for (const int parts : {2, 3, 5, 6})
+    EXPECT_GT(estimated(line, h200, text("parts={}", parts))->us, chosen->us) << parts << " parts";
+}
+
+// 64 pairs of 300 rows: two tiles of 192 each are one round, three of 128 are two.
+TEST(Time, ChoosesTilesByRounds) {
+  const auto tiles = [](const std::string& line, const Device& device) {
+    const auto problem = Problem::parse(line);
+    const auto plan = make_gpu_plan(*problem, device);
+    return std::get<ForwardStep>(plan->launches.at(0).step).variant.tiles.q;
+  };
+  for (const Device& device : {h200, h100}) {
+    EXPECT_EQ(tiles("fwd bf16 b2 hq32 hkv8 sq300 skv300 d128", device), 192);
+    EXPECT_EQ(tiles("fwd bf16 b1 hq16 hkv16 sq2048 skv2048 d128", device), 128);
+  }
+}
+
+}  // namespace
+}  // namespace froghopper
