@@ -15,6 +15,8 @@
 #include "cli/work.hpp"
 #include "src/api/run.hpp"
 #include "src/base/text.hpp"
+#include "src/plan/time.hpp"
+#include "src/runtime/runtime.hpp"
 
 namespace froghopper::cli {
 
@@ -55,6 +57,7 @@ constexpr const char* examples =
     "bench/compare.py measures against other libraries, in turns.";
 
 int measure(const check::Case&, const Options&, bool& header_wanted);
+std::string roof_of(const fh_plan&, const Target&, double ms);
 Result<check::PlanHandle> plan_first_pass(const Problem&, const fh_plan*);
 Result<void> run_first_pass(Stand&, const Problem&, const fh_plan* first);
 int print_host_cost(Stand&, const check::Case&, const fh_plan*, const Options&);
@@ -112,13 +115,23 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
   const std::string line = fh_plan_line(plan->get()) + read_target(options.target().c_str())->hints.line();
   if (header_wanted)
-    std::printf("%11s %6s %9s %8s %5s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "problem -> plan");
+    std::printf("%11s %6s %9s %8s %5s %15s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "roof, model",
+                "problem -> plan");
   header_wanted = false;
-  std::printf("%11.4f %5.1f%% %9.3f %8.1f %5s  %s\n", timing->ms, timing->spread, flop_count / timing->ms / 1e9,
-              bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(), line.c_str());
+  std::printf("%11.4f %5.1f%% %9.3f %8.1f %5s %15s  %s\n", timing->ms, timing->spread, flop_count / timing->ms / 1e9,
+              bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(),
+              roof_of(**plan, *read_target(options.target().c_str()), timing->ms).c_str(), line.c_str());
   if (!append(options, **stand, c, line, *timing, flop_count, new_turn_group()))
     return complain(exit_run_failed, text("writing to {} failed.", options.json));
   return exit_ok;
+}
+
+// "-" where there is no model of the time.
+std::string roof_of(const fh_plan& plan, const Target& target, double ms) {
+  if (!plan.gpu()) return "-";
+  const auto device = runtime::device(target.ordinal);
+  const auto model = device ? estimate(*plan.gpu(), *device) : std::nullopt;
+  return model ? share_of_roof(*model, 1e3 * ms) : "-";
 }
 
 // The plan that gives a backward problem its o and lse, where the other plan runs; null for a forward problem.
@@ -190,9 +203,11 @@ void bench_command(CLI::App& program, int& exit_code) {
   command->description(
       "Runs each problem in rounds and prints the median time of a call, the median deviation from it, FLOP and "
       "bytes\n"
-      "a second, and the clock of the SMs. FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and "
-      "2.5\n"
-      "times that backward; causal counts half. Without an argument: one problem, full, causal and backward.");
+      "a second, the clock of the SMs, and on a GPU the share of what it is used for most, at its highest clock\n"
+      "(tensor cores, exponentials or memory), with the time over the one that explain predicts.\n"
+      "FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that backward; causal counts "
+      "half.\n"
+      "Without an argument: one problem, full, causal and backward.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|SUITE");
   add_backend_option(*command, options->backend);

@@ -69,6 +69,14 @@ TEST(Time, NamesWhatBounds) {
   EXPECT_EQ(bound("fwd bf16 b1 hq1 hkv1 sq64 skv64 d64"), Bound::few_items);
 }
 
+TEST(Time, SaysHowNearTheRoofAMeasurementIs) {
+  Estimate e;
+  e.us = 100, e.tensor_core = 0.5, e.exponentials = 0.25, e.memory = 0.1;
+  EXPECT_EQ(share_of_roof(e, 125), "40% tensor 1.25");
+  e.memory = 0.9;
+  EXPECT_EQ(share_of_roof(e, 90), "100% memory 0.90");
+}
+
 TEST(Time, IsNotKnownOfWhatWasNeverMeasured) {
   EXPECT_FALSE(estimated("fwd e4m3 b1 hq16 hkv16 sq4096 skv4096 d128"));
   EXPECT_FALSE(estimated("bwd bf16 b1 hq16 hkv16 sq4096 skv4096 d128 softcap30"));

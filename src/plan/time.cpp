@@ -4,6 +4,7 @@
 #include "src/plan/time.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 
@@ -355,6 +356,13 @@ double combine_us(const Problem& p, int64_t parts, const Device& device) {
 double beside(double one_us, double other_us) {
   const double one = one_us * one_us, other = other_us * other_us;
   return std::sqrt(std::sqrt(one * one + other * other));
+}
+
+std::string share_of_roof(const Estimate& e, double us) {
+  const std::array shares = {std::pair{e.tensor_core, "tensor"}, std::pair{e.exponentials, "exp2"},
+                             std::pair{e.memory, "memory"}};
+  const auto& [share, name] = *std::ranges::max_element(shares);
+  return text("{:.0f}% {} {:.2f}", 100 * share * e.us / us, name, us / e.us);
 }
 
 const char* name_of(Bound bound) {

@@ -36,6 +36,9 @@ std::optional<Estimate> estimate(const Plan&, const Device&);
 
 const char* name_of(Bound);  // "the tensor cores"
 
+// What the device was used for in this many microseconds, and how they compare with the model: "71% tensor 1.02".
+std::string share_of_roof(const Estimate&, double us);
+
 // ---- What planning asks ----
 
 // Rate{} where nothing like it was measured.
