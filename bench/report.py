@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/results/*.jsonl -> the tables of README.md and docs/results.md, and the pictures docs/results_*.png.
+"""bench/results/*.jsonl -> the tables of README.md, docs/results.md and docs/performance.md, and the pictures of docs.
 
   bench/report.py                everything (the pictures need matplotlib: .venv/bin/python bench/report.py)
   bench/report.py --no-plots     tables only
-  bench/report.py --check        writes nothing; fails if README.md or docs/results.md is not what this would write
+  bench/report.py --check        writes nothing; fails if one of the three is not what this would write
 
 What is read, what is divided by what, and which turn group is shown: bench/records.py. The pictures: bench/plots.py.
 """
@@ -14,6 +14,7 @@ import re
 import statistics
 import sys
 
+import roof
 import side_tables
 from records import (DETERMINISTIC, HOST, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read,
                      short_title, unit_of, worth_drawing)
@@ -49,6 +50,9 @@ def write(a, records):
     packed = machines_of(records, "bwd", packed=True)
     wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors)),
               results: long_report(passes, host, errors, few, packed, grads)}
+    if (performance := a.root / roof.FILE).exists():
+        of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
+        wanted[performance] = between_markers(performance.read_text(), roof.section(of_roof, markdown))
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if a.check:
         if stale: print(f"report.py: {', '.join(stale)} not up to date; run bench/report.py", file=sys.stderr)
@@ -60,6 +64,7 @@ def write(a, records):
             for machine, tables in passes[kind].items():
                 path = a.root / "docs" / picture_name(machine, kind)
                 if drawn := plots.draw(f"{PASSES[kind]}, {machine}", tables, path): print(drawn)
+        if performance.exists() and (drawn := roof.draw(of_roof, a.root / "docs/roofline.png")): print(drawn)
     return 0
 
 

@@ -17,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench")
 import other_process
 import records
 import report
+import roof
 import side_tables
 import work
 
@@ -306,6 +307,23 @@ class SideTables(unittest.TestCase):
                                            record(512, "froghopper", 2.0, "b", gpu="Another")])
         self.assertEqual(rows[1][0], f"`{LINE.format(32, 512, 512)}`")
         self.assertEqual(rows[1][1:], ["100 (1.50)", "50"])
+
+
+class Roof(unittest.TestCase):
+    def test_shares_are_of_the_highest_clock_and_of_the_measured_one(self):
+        self.assertAlmostEqual(roof.tensor_roof(1980), 1070.5, 1)
+        half = {"tflops": roof.tensor_roof(1980) / 2, "sm_clock_mhz": 1320}
+        self.assertEqual(roof.share_field(half), "50, 75")
+        self.assertEqual(roof.share_field({**half, "sm_clock_mhz": None}), "50")
+        self.assertEqual(roof.share_field(None), "")
+
+    def test_only_known_cards_have_a_roof(self):
+        lines = [record(seq, "froghopper", 1, f"g{seq}", gpu=gpu) for seq in (512, 1024, 2048)
+                 for gpu in ("Some GPU", "NVIDIA H200")]
+        text = roof.section({"forward": records.machines_of(lines)}, report.markdown)
+        self.assertIn("**NVIDIA H200**, forward", text)
+        self.assertNotIn("Some GPU", text)
+        self.assertIn("| bf16, 16 heads of 128, causal | 9, 12 | 9, 12 | 9, 12 |", text)
 
 
 if __name__ == "__main__":
