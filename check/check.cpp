@@ -39,7 +39,7 @@ Result<Outcome> check_case(const Case& c, Backend backend, unsigned seed) {
   const Before before(p, *in);
   std::optional<Reference> reference;  // made once something has run: what is refused costs no oracle
   const auto look = [&] {
-    if (!reference) reference = make_reference(c, before.views(*in, *views));
+    if (!reference) reference = make_reference(c, before.views(*in, *views), backend);
     judge(p, *reference, *views, *in, before, out);
     return out.why;
   };

@@ -2,11 +2,12 @@
 // check: the measures and their bounds.
 //
 // The yardstick is e, the error of plain loops that round inputs, weights and results to the storage type and sum in
-// fp32. A backend rounds at the same places, but other numbers there (its weights are relative to another maximum,
-// its sums have another order), so its errors are another draw of the same size: it may be off by 2 e. Where a case
-// has only a few numbers, the draw of the plain loops can happen to be small, down to 0; then a bound by 2 e alone
-// would fail a right result. So every bound has a second term, made of u, the largest relative error of one rounding
-// to the storage type (2^-11 fp16, 2^-8 bf16, 2^-24 fp32; 2^-4 where weights are e4m3), and of u32 = 2^-24:
+// fp32; beside 8-bit q, what Hopper is measured by sums as its tensor cores do (check/tensor_core.cpp). A backend
+// rounds at the same places, but other numbers there (its weights are relative to another maximum, its sums have
+// another order), so its errors are another draw of the same size: it may be off by 2 e. Where a case has only a few
+// numbers, the draw of the plain loops can happen to be small, down to 0; then a bound by 2 e alone would fail a right
+// result. So every bound has a second term, made of u, the largest relative error of one rounding to the storage type
+// (2^-11 fp16, 2^-8 bf16, 2^-24 fp32; 2^-4 where weights are e4m3), and of u32 = 2^-24:
 //
 //   largest error   2 e + u max|exact|     one rounding of the largest result
 //   row error       2 e + u                the same, relative to the row

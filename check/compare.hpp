@@ -27,7 +27,8 @@ std::vector<RowId> rows_of(const Shape&);  // all of them
 
 // Of every tensor that the problem writes.
 using Reference = std::vector<Expected>;
-Reference make_reference(const Case&, const Views&);
+// The backend decides which plain loops are its yardstick: see tensor_core.hpp.
+Reference make_reference(const Case&, const Views&, Backend = Backend::cpu);
 
 // Whether a reference can be made and says anything; the Failure says why not.
 Result<void> can_be_judged(const Case&, const Views&);

@@ -8,6 +8,7 @@
 #include "check/data.hpp"
 #include "check/groups.hpp"
 #include "check/quantised.hpp"
+#include "check/tensor_core.hpp"
 #include "src/base/text.hpp"
 #include "src/oracle/oracle.hpp"
 #include "src/problem/mask.hpp"
@@ -25,9 +26,11 @@ std::vector<RowId> rows_of(const Shape& shape) {
 
 namespace {
 
+using Loops = oracle::Answers (*)(const Problem&, const Views&);
+
 // The oracle's answers are dense and in the order of rows, as the reference is.
-Reference all_rows(const Problem& p, const Views& views) {
-  oracle::Answers exact = oracle::compute(p, views), same_precision = oracle::compute_same_precision(p, views);
+Reference all_rows(const Problem& p, const Views& views, Loops plain_loops) {
+  oracle::Answers exact = oracle::compute(p, views), same_precision = plain_loops(p, views);
   Reference r = written_tensors(p);
   for (Expected& expected : r) {
     const size_t i = index_of(expected.tensor->view);
@@ -162,19 +165,20 @@ struct RowAnswers {
 };
 
 // The oracle shares a problem's heads among the cores; a row is one head, so here the rows are shared.
-std::vector<RowAnswers> answers_of(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
+std::vector<RowAnswers> answers_of(const Problem& p, const Views& views, const std::vector<RowId>& rows,
+                                   Loops plain_loops) {
   std::vector<RowAnswers> answers(rows.size());
   oracle::for_each(static_cast<int64_t>(rows.size()), [&](int64_t i) {
     const RowProblem one = problem_of_row(p, views, rows[i]);
-    answers[i] = {oracle::compute(one.problem, one.views), oracle::compute_same_precision(one.problem, one.views)};
+    answers[i] = {oracle::compute(one.problem, one.views), plain_loops(one.problem, one.views)};
   });
   return answers;
 }
 
-Reference some_rows(const Problem& p, const Views& views) {
+Reference some_rows(const Problem& p, const Views& views, Loops plain_loops) {
   Reference r = written_tensors(p);
   const std::vector<RowId> rows = choose_rows(p);
-  const std::vector<RowAnswers> answers = answers_of(p, views, rows);
+  const std::vector<RowAnswers> answers = answers_of(p, views, rows, plain_loops);
   for (Expected& expected : r) {
     const size_t tensor = index_of(expected.tensor->view);
     expected.rows = rows;
@@ -225,11 +229,12 @@ Result<void> can_be_judged(const Case& c, const Views& views) {
   return {};
 }
 
-Reference make_reference(const Case& c, const Views& views) {
+Reference make_reference(const Case& c, const Views& views, Backend backend) {
   const Problem& p = c.problem;
   if (p.quantises()) return quantised_rows(p, views);
   if (p.backward()) return c.sample_rows ? gradients_of_groups(p, views) : all_gradients(p, views);
-  return c.sample_rows ? some_rows(p, views) : all_rows(p, views);
+  const Loops plain_loops = backend == Backend::hopper ? as_tensor_cores_add : oracle::compute_same_precision;
+  return c.sample_rows ? some_rows(p, views, plain_loops) : all_rows(p, views, plain_loops);
 }
 
 }  // namespace froghopper::check

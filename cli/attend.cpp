@@ -81,7 +81,7 @@ Result<std::vector<double>> compute(const fh_plan* plan, const Options& options,
 // A few seconds of one core; beyond that only some rows are compared. Gradients have five products instead of two.
 constexpr double most_products = 4e9;
 
-Result<check::Outcome> compare_with_oracle(const Activations& a, const Views& views) {
+Result<check::Outcome> compare_with_oracle(const Activations& a, const Views& views, check::Backend backend) {
   const Problem& p = a.problem;
   check::Case c;
   c.problem = p;
@@ -91,7 +91,7 @@ Result<check::Outcome> compare_with_oracle(const Activations& a, const Views& vi
   if (auto can = check::can_be_judged(c, views); !can) return can.failure();
   const char* const some = p.backward() ? "the rows of some heads" : "256 rows";
   std::fprintf(stderr, "comparing %s with fp64\n", c.sample_rows ? some : "every row");
-  const check::Reference reference = check::make_reference(c, views);
+  const check::Reference reference = check::make_reference(c, views, backend);
   check::Outcome out;
   check::Found found;
   out.why = check::take_rows(reference, views, found);
@@ -129,7 +129,8 @@ int attend(const Options& options, Activations& a) {
   if (!options.check) return exit_ok;
   const auto views = bind(a.problem, a.inputs->tensors);
   if (!views) return complain(views.failure());
-  const auto out = compare_with_oracle(a, *views);
+  const check::Backend backend = fh_plan_on_gpu(plan->get()) ? check::Backend::hopper : check::Backend::cpu;
+  const auto out = compare_with_oracle(a, *views, backend);
   if (!out) return complain(out.failure());
   print_error(*out);
   return out->passed ? exit_ok : exit_check_failed;

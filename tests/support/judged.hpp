@@ -9,6 +9,7 @@
 #include <string>
 
 #include "check/compare.hpp"
+#include "check/tensor_core.hpp"
 #include "src/base/storage.hpp"
 #include "src/oracle/oracle.hpp"
 #include "tests/support/case_of.hpp"
@@ -18,20 +19,23 @@ namespace froghopper::test {
 // A case with the oracle's plain loops as its result, to be spoilt.
 class Judged : public testing::Test {
  protected:
-  void start(const std::string& line) {
+  void start(const std::string& line, check::Backend backend = check::Backend::cpu) {
     c_ = case_of(line);
+    backend_ = backend;
     in_ = check::make_inputs(c_, 1);
     const auto views = bind(c_.problem, in_->tensors);
     ASSERT_TRUE(views);
     views_ = *views;
     before_.emplace(c_.problem, *in_);
-    reference_ = check::make_reference(c_, before_->views(*in_, views_));
+    reference_ = check::make_reference(c_, before_->views(*in_, views_), backend_);
     write(c_.problem, views_);
   }
 
   // Makes what plain loops compute of this problem and these tensors the result.
   void write(const Problem& p, const Views& inputs) {
-    const oracle::Answers answers = oracle::compute_same_precision(p, before_->views(*in_, inputs));
+    const auto plain_loops =
+        backend_ == check::Backend::hopper ? check::as_tensor_cores_add : oracle::compute_same_precision;
+    const oracle::Answers answers = plain_loops(p, before_->views(*in_, inputs));
     for (size_t i = 0; i < answers.size(); ++i) {
       if (!is_written(tensors()[i].use(c_.problem))) continue;
       const View& view = views_.*tensors()[i].view;
@@ -60,6 +64,7 @@ class Judged : public testing::Test {
   }
 
   check::Case c_;
+  check::Backend backend_ = check::Backend::cpu;
   std::unique_ptr<check::Inputs> in_;
   Views views_;
   std::optional<check::Before> before_;

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// check: attention by plain loops that add 8-bit products as a Hopper tensor core does.
+//
+// One wgmma of 8-bit types adds 32 products to each sum. What it does was found out by others with chosen inputs
+// (DeepSeek-V3 technical report, 3.5.2; SageAttention2; Khattak and Mikaitis, Accurate Models of NVIDIA Tensor Cores;
+// Microsoft's MMA-Sim has it as a program), and our own kernel on an H200 agrees (tests/tensor_core_test.cpp):
+//
+//   1. The 32 products and the sum so far are aligned to the largest exponent among them. A product has the sum of its
+//      factors' exponents, which is its own or one less; a number that is not normal has that of the smallest one that
+//      is.
+//   2. Of each, 13 bits after that exponent are kept and the rest is cut off, towards 0.
+//   3. They are added exactly, and of the result 13 bits after its own exponent are kept, again towards 0.
+//
+// So a sum is known to 2^-13 of its largest part, not to 2^-24, and products that are small beside it vanish. How the
+// kernel lives with that is in these loops too: k and v are multiplied without their scales, weights bring v's along,
+// and O is put aside in fp32 every promotion_tiles tiles of keys.
+#include "check/tensor_core.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "contract/fwd_variant.h"
+#include "src/oracle/rows.hpp"
+
+namespace froghopper::check {
+namespace {
+
+constexpr int64_t products_at_once = 32;
+constexpr float kept = 0x1p13f;
+constexpr int64_t tile = scale_block;  // keys
+
+float power_of(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7f800000u); }
+float cut_off(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & ~0x3ffu); }  // 13 of 23 bits
+
+// The rows of one head of one sequence that count, as they are stored, or their columns.
+Stored stored(const View& view, const oracle::Sequence& s, int64_t first, int64_t rows, int64_t head,
+              bool transposed) {
+  std::array<Stored::Number, 256> all;
+  for (size_t bits = 0; bits < all.size(); ++bits) {
+    const auto byte = static_cast<uint8_t>(bits);
+    all[bits] =
+        Stored::number_of(view.element == Element::e5m2 ? e5m2_to_float(byte) : e4m3_to_float(byte), view.element);
+  }
+  Stored m(transposed ? view.dim : rows, transposed ? rows : view.dim);
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto* const row = view.as<const uint8_t>() + view.at(s.batch, first + i, head);
+    for (int64_t c = 0; c < view.dim; ++c) m.set(transposed ? c * rows + i : i * view.dim + c, all[row[c]]);
+  }
+  return m;
+}
+
+// What one query head of one sequence reads.
+struct Head {
+  int64_t index;
+  Stored q, k_columns, v;
+  Scales scale_q, scale_k, scale_v;
+
+  Head(const Problem& p, const Views& views, const oracle::Sequence& s, int64_t head)
+      : Head(p, views, s, head, head / (p.heads_q / p.heads_kv)) {}
+
+ private:
+  Head(const Problem& p, const Views& views, const oracle::Sequence& s, int64_t head, int64_t head_kv)
+      : index(head),
+        q(stored(views.q, s, s.first_q, s.rows_q, head, /*transposed=*/false)),
+        k_columns(stored(views.k, s, s.first_kv, s.rows_kv, head_kv, /*transposed=*/true)),
+        v(stored(views.v, s, s.first_kv, s.rows_kv, head_kv, /*transposed=*/false)),
+        scale_q(p, views.scale_q, s.index, head),
+        scale_k(p, views.scale_k, s.index, head_kv),
+        scale_v(p, views.scale_v, s.index, head_kv) {}
+};
+
+std::vector<float> scores_of(const Problem& p, const Head& head, int64_t i, const Visible& keys) {
+  std::vector<float> all(keys.end - keys.begin, 0.0f);
+  for (int64_t c = 0; c < p.dim_qk; c += products_at_once)
+    add_products(head.q, i * p.dim_qk + c, head.k_columns, c, std::min(products_at_once, p.dim_qk - c), keys.begin,
+                 all);
+  const float scale = p.scale * head.scale_q.at(i, 0);
+  for (size_t j = 0; j < all.size(); ++j) {
+    all[j] *= scale * head.scale_k.at(keys.begin + static_cast<int64_t>(j), 0);
+    if (p.softcap != 0) all[j] = p.softcap * std::tanh(all[j] / p.softcap);
+  }
+  return all;
+}
+
+// Sums of weights times v, in units of v's scale where that belongs to a column. Kernels walk the keys from the last
+// tile to the first, and put O aside before the tile whose number is a multiple of promotion_tiles.
+std::vector<float> outputs_of(const Problem& p, const Head& head, const Stored& weights, int64_t first) {
+  std::vector<float> all(p.dim_v, 0.0f), sums(p.dim_v, 0.0f);
+  const auto keys = static_cast<int64_t>(weights.numbers.size());
+  for (int64_t at = (keys - 1) / tile; at >= 0; --at) {
+    const int64_t end = std::min(keys, (at + 1) * tile);
+    for (int64_t j = at * tile; j < end; j += products_at_once)
+      add_products(weights, j, head.v, first + j, std::min(products_at_once, end - j), 0, sums);
+    if (at != 0 && (at == 1 || (at - 1) % promotion_tiles != 0)) continue;
+    for (int64_t c = 0; c < p.dim_v; ++c) all[c] += std::exchange(sums[c], 0.0f);
+  }
+  return all;
+}
+
+void attend_row(const Problem& p, const Views& views, const Head& head, int64_t i, const Visible& keys, double* o,
+                double* lse) {
+  const float sink = p.sink ? views.sink.as<float>()[head.index] : 0;
+  const std::vector<float> scores = scores_of(p, head, i, keys);
+  if (scores.empty()) {  // no output; the sink alone is in the denominator
+    if (p.sink) *lse = sink;
+    return;
+  }
+
+  float largest = *std::ranges::max_element(scores), largest_scale = 0;
+  if (p.sink) largest = std::max(largest, sink);
+  // A scale of a column is the same for all keys and is taken at the end; others belong to the weights.
+  const auto scale_of = [&](int64_t j) { return head.scale_v.by_column() ? 1.0f : head.scale_v.at(j, 0); };
+  for (int64_t j = keys.begin; j < keys.end; ++j) largest_scale = std::max(largest_scale, scale_of(j));
+
+  // The largest weight is 256: the larger the numbers, the fewer of the small ones vanish, and e4m3 ends at 448. The
+  // sum is of unrounded ones.
+  constexpr float largest_weight = 256;
+  float denominator = p.sink ? std::exp(sink - largest) : 0;
+  Stored weights(1, keys.end - keys.begin);
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    const float weight = std::exp(scores[j - keys.begin] - largest);
+    denominator += weight;
+    const float lifted = largest_weight * weight * (scale_of(j) / largest_scale);
+    weights.set(j - keys.begin, Stored::number_of(rounded(lifted, Dtype::e4m3), Element::e4m3));
+  }
+  const std::vector<float> sums = outputs_of(p, head, weights, keys.begin);
+  for (int64_t c = 0; c < p.dim_v; ++c) {
+    const float unit = head.scale_v.by_column() ? head.scale_v.at(0, c) : largest_scale;
+    o[c] = rounded(sums[c] / denominator * (unit / largest_weight), p.dtype_o);
+  }
+  *lse = largest + std::log(denominator);
+}
+
+}  // namespace
+
+Stored::Number Stored::number_of(float number, Element type) {
+  const float least = type == Element::e5m2 ? 0x1p-14f : 0x1p-6f;
+  return {number, number == 0 ? 0 : std::max(power_of(number), least)};
+}
+
+void add_products(const Stored& x, int64_t at, const Stored& rows, int64_t first, int64_t count, int64_t begin,
+                  std::vector<float>& sums) {
+  const size_t lanes = sums.size();
+  std::vector<float> largest(lanes);
+  std::vector<int32_t> total(lanes);
+  for (size_t i = 0; i < lanes; ++i) largest[i] = power_of(sums[i]);
+  for (int64_t j = 0; j < count; ++j) {
+    const float power = x.powers[at + j];
+    const float* const row = &rows.powers[(first + j) * rows.columns + begin];
+    for (size_t i = 0; i < lanes; ++i) largest[i] = std::max(largest[i], power * row[i]);
+  }
+  // From here on in units of the last bit that is kept. All 0: any unit will do.
+  for (float& power : largest) power = kept / std::max(power, std::numeric_limits<float>::min());
+  for (size_t i = 0; i < lanes; ++i) total[i] = static_cast<int32_t>(sums[i] * largest[i]);
+  for (int64_t j = 0; j < count; ++j) {
+    const float number = x.numbers[at + j];
+    const float* const row = &rows.numbers[(first + j) * rows.columns + begin];
+    for (size_t i = 0; i < lanes; ++i) total[i] += static_cast<int32_t>(number * row[i] * largest[i]);
+  }
+  for (size_t i = 0; i < lanes; ++i) sums[i] = cut_off(static_cast<float>(total[i]) / largest[i]);
+}
+
+oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views) {
+  if (p.backward() || !is_8_bit(p.dtype)) return oracle::compute_same_precision(p, views);
+  oracle::Answers answers(tensors().size());
+  std::vector<double>&o = answers[index_of(&Views::o)], &lse = answers[index_of(&Views::lse)];
+  o.assign(p.rows_q() * p.heads_q * p.dim_v, 0.0);
+  lse.assign(p.rows_q() * p.heads_q, -std::numeric_limits<double>::infinity());
+  if (lse.empty()) return answers;  // there may be any number of sequences without rows
+  const oracle::Dense dense(p);
+  oracle::for_each(p.batch * p.heads_q, [&](int64_t pair) {
+    const oracle::Sequence s(p, views, pair / p.heads_q);
+    const Head head(p, views, s, pair % p.heads_q);
+    for (int64_t i = 0; i < s.rows_q; ++i)
+      attend_row(p, views, head, i, oracle::keys_of(p, s, i), &o[dense.q(s, i, head.index, p.dim_v)],
+                 &lse[dense.q(s, i, head.index, 1)]);
+  });
+  return answers;
+}
+
+}  // namespace froghopper::check
