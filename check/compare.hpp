@@ -18,9 +18,9 @@ struct Expected {
   const Tensor* tensor;
   std::vector<RowId> rows = {};
   std::vector<double> exact = {}, same_precision = {};
-  std::vector<double> rounded = {}, summed = {};  // of gradients: see oracle::Gradients
-  double largest_lse = 0;                         // of gradients: the largest |lse| that they were made of
-  std::vector<size_t> scale_of_row = {};          // of quantised_x: which row of scale_x; see quantised.cpp
+  std::vector<double> rounded = {}, summed = {};            // of gradients: see oracle::Gradients
+  double largest_lse = 0;                                   // of gradients: the largest |lse| that they were made of
+  std::vector<size_t> scale_of_row = {}, mean_of_row = {};  // of quantised_x: which row of scale_x, of mean_x
 };
 
 std::vector<RowId> rows_of(const Shape&);  // all of them

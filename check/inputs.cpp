@@ -173,7 +173,7 @@ void fill_scaled(const Case& c, const Views& views, const View& x, const View& s
              });
 }
 
-// Gives every entry of a tensor that is added to a number, whether its row counts or not.
+// Gives every entry of a tensor a number, whether its row counts or not: of those that are added to, and of means.
 void fill_all(const View& x, uint64_t stream) {
   uint64_t i = 0;
   if (x.empty()) return;
@@ -243,6 +243,8 @@ constexpr Content contents[] = {
     {&Views::grad_k, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.grad_k, stream); }},
     {&Views::grad_v, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.grad_v, stream); }},
     {&Views::grad_sink, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.grad_sink, stream); }},
+    {&Views::mean_k, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.mean_k, stream); }},
+    {&Views::mean_v, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.mean_v, stream); }},
 };
 
 // Eight streams a seed; the next eight tensors have theirs far away, so that the inputs of a seed stay what they were.

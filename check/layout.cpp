@@ -36,8 +36,10 @@ Layout with_gaps(const View& x, int64_t gap, int64_t offset) {
 
 std::span<const char* const> all_layouts() { return names; }
 
-bool is_scale(View Views::*tensor) {
-  return tensor == &Views::scale_q || tensor == &Views::scale_k || tensor == &Views::scale_v;
+// Of which each sequence has its own, also where sequences are packed.
+bool is_of_sequences(View Views::*tensor) {
+  return tensor == &Views::scale_q || tensor == &Views::scale_k || tensor == &Views::scale_v ||
+         tensor == &Views::mean_k || tensor == &Views::mean_v;
 }
 
 bool is_layout(const std::string& name) { return std::ranges::find(names, name) != std::end(names); }
@@ -57,8 +59,8 @@ Layout lay_out(const std::string& name, View Views::*tensor, const View& x, bool
     if (x.heads <= 1) l.stride_head = absurd_stride;
     if (x.seq <= 1) l.stride_seq = 2;
   }
-  if (name == "far" && !is_scale(tensor)) (x.batch > 1 ? l.stride_batch : l.stride_head) = far_stride;
-  if (packed && !is_scale(tensor)) l.stride_batch = absurd_stride;  // the interface says that it is ignored
+  if (name == "far" && !is_of_sequences(tensor)) (x.batch > 1 ? l.stride_batch : l.stride_head) = far_stride;
+  if (packed && !is_of_sequences(tensor)) l.stride_batch = absurd_stride;  // the interface says that it is ignored
   return l;
 }
 

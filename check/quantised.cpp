@@ -10,6 +10,9 @@
 // u32 of S. The other four are for factors and the division. What is stored is a number that rounding to nearest even
 // makes of some number between (y - d)/c and (y + d)/c: but for ties that close it is one number. The scale is known to
 // as much of its block's largest y.
+//
+// Where k and v are smoothed, y has no mean: that which was written, whatever it is. It must be the mean of the rows to
+// as much as above, with S the mean of their magnitudes; and S of y includes it, since it is rotated too.
 #include "check/quantised.hpp"
 
 #include <algorithm>
@@ -25,12 +28,12 @@ namespace froghopper::check {
 namespace {
 
 struct Part {
-  View Views::*to, Views::*scale;
+  View Views::*to, Views::*scale, Views::*mean;
   Rows (*rows)(const Problem&, const Views&, int64_t);
 };
-constexpr Part parts[] = {{&Views::quantised_q, &Views::scale_q, rows_q},
-                          {&Views::quantised_k, &Views::scale_k, rows_kv},
-                          {&Views::quantised_v, &Views::scale_v, rows_kv}};
+constexpr Part parts[] = {{&Views::quantised_q, &Views::scale_q, nullptr, rows_q},
+                          {&Views::quantised_k, &Views::scale_k, &Views::mean_k, rows_kv},
+                          {&Views::quantised_v, &Views::scale_v, &Views::mean_v, rows_kv}};
 
 // Which row of the scales goes with each row of the numbers; 0 where the row does not count.
 std::vector<size_t> scales_of_rows(const Problem& p, const Views& views, const Part& part) {
@@ -45,6 +48,15 @@ std::vector<size_t> scales_of_rows(const Problem& p, const Views& views, const P
             static_cast<size_t>((b * scale.seq + block) * scale.heads + head);
       }
   }
+  return places;
+}
+
+// The same for means, of which each sequence and head has one.
+std::vector<size_t> means_of_rows(const Problem& p, const Views& views, const Part& part) {
+  const View& scale = views.*part.scale;
+  std::vector<size_t> places = scales_of_rows(p, views, part);
+  const auto heads = static_cast<size_t>(scale.heads), of_sequence = static_cast<size_t>(scale.seq) * heads;
+  for (size_t& place : places) place = place / of_sequence * heads + place % heads;
   return places;
 }
 
@@ -70,13 +82,32 @@ std::string judge_scales(const Problem& p, const Expected& expected, const std::
   return why;
 }
 
+std::string judge_means(const Problem& p, const Expected& expected, const std::vector<double>& found, Measures& m) {
+  std::string why;
+  const size_t dim = expected.rows.empty() ? 1 : expected.exact.size() / expected.rows.size();
+  for (size_t i = 0; i < expected.exact.size(); ++i) {
+    const double off = std::fabs(found[i] - expected.exact[i]);
+    const double allowed = rounding(p, expected.exact[i], expected.summed[i]);
+    m.error = std::max(m.error, off), m.allowed = std::max(m.allowed, allowed);
+    if (!(off <= allowed) && why.empty())
+      why = text("{} column {}: {} is {}, exact {}", place_of(expected, i / dim), i % dim, m.tensor, found[i],
+                 expected.exact[i]);
+  }
+  return why;
+}
+
+// By how much the mean that was written is above the exact one, of each sequence, head and column; empty: none.
+using Above = std::vector<double>;
+
 std::string judge_numbers(const Problem& p, const Expected& expected, const std::vector<double>& found,
-                          const std::vector<double>& scales, Measures& m) {
+                          const std::vector<double>& scales, const Above& above, Measures& m) {
   std::string why;
   const size_t dim = expected.rows.empty() ? 1 : expected.exact.size() / expected.rows.size();
   double all_error = 0, all_norm = 0, along = 0, counted = 0;
   for (size_t i = 0; i < expected.exact.size(); ++i) {
-    const double exact = expected.exact[i], scale = scales[expected.scale_of_row[i / dim]];
+    const double scale = scales[expected.scale_of_row[i / dim]];
+    const double exact =
+        expected.exact[i] - (above.empty() ? 0 : above[expected.mean_of_row[i / dim] * dim + i % dim]);
     if (std::isnan(exact)) continue;
     const auto stored = [&](double y) { return rounded(static_cast<float>(y / scale), p.dtype_kv); };
     const double margin = rounding(p, exact, expected.summed[i]);
@@ -101,7 +132,9 @@ Reference quantised_rows(const Problem& p, const Views& views) {
   Reference r;
   for (const Part& part : parts) {
     if (!(views.*part.to).data && !(views.*part.to).empty()) continue;  // left out
-    for (View Views::*const view : {part.scale, part.to}) {
+    const bool smooth = p.smooth && part.mean && (views.*part.mean).data;
+    for (View Views::*const view : {smooth ? part.mean : nullptr, part.scale, part.to}) {
+      if (view == nullptr) continue;
       const size_t i = index_of(view);
       Expected& expected = r.emplace_back(Expected{.tensor = &tensors()[i]});
       expected.rows = rows_of(expected.tensor->shape(p));
@@ -109,17 +142,30 @@ Reference quantised_rows(const Problem& p, const Views& views) {
       expected.summed = std::move(answers.summed[i]);
     }
     r.back().scale_of_row = scales_of_rows(p, views, part);
+    if (smooth) r.back().mean_of_row = means_of_rows(p, views, part);
   }
   return r;
 }
 
+// The mean of a tensor comes before its scales, and these before its numbers.
 void compare_quantised(const Problem& p, const Reference& reference, const Found& found, Outcome& out) {
+  Above above;
   for (size_t i = 0; i < reference.size(); ++i) {
     const Expected& expected = reference[i];
     Measures& m = out.measures.emplace_back();
     m.tensor = expected.tensor->name;
-    const std::string why = expected.scale_of_row.empty() ? judge_scales(p, expected, found[i], m)
-                                                          : judge_numbers(p, expected, found[i], found[i - 1], m);
+    const View Views::*const tensor = expected.tensor->view;
+    std::string why;
+    if (tensor == &Views::mean_k || tensor == &Views::mean_v) {
+      above = found[i];
+      for (size_t j = 0; j < above.size(); ++j) above[j] -= expected.exact[j];
+      why = judge_means(p, expected, found[i], m);
+    } else if (expected.scale_of_row.empty()) {
+      why = judge_scales(p, expected, found[i], m);
+    } else {
+      why = judge_numbers(p, expected, found[i], found[i - 1], above, m);
+      above.clear();
+    }
     if (out.why.empty()) out.why = why;
   }
   out.passed = out.why.empty();

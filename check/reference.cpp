@@ -156,6 +156,10 @@ RowProblem problem_of_row(const Problem& p, const Views& views, const RowId& id)
   r.views.scale_q = scales_of_rows(p, views.scale_q, seen.sequence, seen.row, 1, id.head, r.scale_q);
   r.views.scale_k = scales_of_rows(p, views.scale_k, seen.sequence, seen.begin, seen.count, head_kv, r.scale_k);
   r.views.scale_v = scales_of_rows(p, views.scale_v, seen.sequence, seen.begin, seen.count, head_kv, r.scale_v);
+  if (p.smooth) {
+    r.views.mean_k = one_head(views.mean_k, seen.sequence, 0, head_kv, 1);
+    r.views.mean_v = one_head(views.mean_v, seen.sequence, 0, head_kv, 1);
+  }
   one.scale_rows = 1;
   return r;
 }

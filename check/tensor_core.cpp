@@ -165,7 +165,8 @@ void add_products(const Stored& x, int64_t at, const Stored& rows, int64_t first
 }
 
 oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views) {
-  if (p.backward() || !is_8_bit(p.dtype)) return oracle::compute_same_precision(p, views);
+  // No kernel adds means yet.
+  if (p.backward() || !is_8_bit(p.dtype) || p.smooth) return oracle::compute_same_precision(p, views);
   oracle::Answers answers(tensors().size());
   std::vector<double>&o = answers[index_of(&Views::o)], &lse = answers[index_of(&Views::lse)];
   o.assign(p.rows_q() * p.heads_q * p.dim_v, 0.0);

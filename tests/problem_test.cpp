@@ -290,8 +290,8 @@ struct BadLine {
 constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
-    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [rotate [seedN]] [det] [acc] "
-    "[smsN].";
+    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [smooth] [rotate [seedN]] [det] "
+    "[acc] [smsN].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
@@ -371,7 +371,7 @@ TEST(problem, a_struct_from_a_newer_header_may_not_ask_for_more) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(
       refused.failure().text,
-      "fh_problem has a field at byte 192 that this version of froghopper does not know; it must be zero. Leave "
+      "fh_problem has a field at byte 200 that this version of froghopper does not know; it must be zero. Leave "
       "it zero or use the library of your header.");
 }
 

@@ -17,63 +17,21 @@
 #include "src/oracle/oracle.hpp"
 #include "src/plan/plan.hpp"
 #include "src/runtime/runtime.hpp"
+#include "tests/support/quantised.hpp"
 
 namespace froghopper {
 namespace {
 
-// Dense inputs in fp32 and what is written of them.
-struct Quantised {
-  explicit Quantised(const std::string& line) : p(*Problem::parse(line)) {
-    fill(q, p.seq_q * p.heads_q * p.dim_qk, 1), fill(k, p.seq_kv * p.heads_kv * p.dim_qk, 2);
-    fill(v, p.seq_kv * p.heads_kv * p.dim_v, 3);
-    tensors.q = dense(q, p.heads_q, p.dim_qk), tensors.k = dense(k, p.heads_kv, p.dim_qk);
-    tensors.v = dense(v, p.heads_kv, p.dim_v);
-    q8.resize(q.size()), k8.resize(k.size()), v8.resize(v.size());
-    tensors.quantised_q = dense(q8, p.heads_q, p.dim_qk), tensors.quantised_k = dense(k8, p.heads_kv, p.dim_qk);
-    tensors.quantised_v = dense(v8, p.heads_kv, p.dim_v);
-    scale_q.resize(p.scale_blocks(p.seq_q) * p.heads_q), scale_k.resize(p.scale_blocks(p.seq_kv) * p.heads_kv);
-    scale_v.resize(scale_k.size());
-    tensors.scale_q = dense(scale_q, p.heads_q, 1), tensors.scale_k = dense(scale_k, p.heads_kv, 1);
-    tensors.scale_v = dense(scale_v, p.heads_kv, 1);
-  }
-  Quantised(const Quantised&) = delete;
-
-  fh_status run() const {
-    const fh_problem user = p.user_struct();
-    return fh_attention(&user, "cpu", &tensors, nullptr, 0, nullptr);
-  }
-  template <class T>
-  static fh_tensor dense(std::vector<T>& data, int64_t heads, int64_t dim) {
-    return {data.data(), 0, heads * dim, dim};
-  }
-  // Some entries ten times larger than the others: the paper's N(0, 1) + N(0, 100) Bernoulli(0.001).
-  static void fill(std::vector<float>& numbers, int64_t count, uint64_t seed) {
-    uint64_t state = seed * 0x9e3779b97f4a7c15u;
-    const auto uniform = [&] {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      return static_cast<double>((state >> 11) + 1) * 0x1p-53;
-    };
-    const auto normal = [&] {
-      const double radius = std::sqrt(-2 * std::log(uniform()));
-      return radius * std::cos(2 * 3.14159265358979 * uniform());
-    };
-    for (int64_t i = 0; i < count; ++i) {
-      const double usual = normal(), large = 10 * normal();
-      numbers.push_back(static_cast<float>(uniform() < 0.001 ? usual + large : usual));
-    }
-  }
-
-  Problem p;
-  fh_tensors tensors = fh_tensors_init();
-  std::vector<float> q, k, v, scale_q, scale_k, scale_v;
-  std::vector<uint8_t> q8, k8, v8;
-};
+using test::Quantised;
 
 TEST(Problem, HasWordsOfItsOwn) {
   for (const char* line :
        {"quantise bf16 kv=e4m3 b2 hq16 hkv4 sq4096 skv4096 d128 scales128 rotate",
         "quantise f32 kv=e5m2 b2 hq16 hkv4 sq40 skv50 d128 dv64 varlen tq70 tkv80 seqused rotate seed7",
-        "quantise f16 kv=e4m3 b1 hq1 hkv1 sq1 skv0 d16 det sms3"}) {
+        "quantise f16 kv=e4m3 b1 hq1 hkv1 sq1 skv0 d16 det sms3",
+        "quantise bf16 kv=e4m3 b2 hq16 hkv4 sq40 skv40 d128 scales128 smooth rotate",
+        "fwd e4m3 b2 hq16 hkv4 sq40 skv40 d128 sink scales128 smooth",
+        "fwd bf16 kv=e5m2 b2 hq16 hkv4 sq40 skv40 d128 vcolumns smooth det"}) {
     const auto p = Problem::parse(line);
     ASSERT_TRUE(p) << p.failure().text;
     EXPECT_EQ(p->line(), line);
@@ -104,6 +62,13 @@ const struct {
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_v_columns = 1; },
      "scale_v_columns is 1 and op is FH_QUANTISE; scales are of blocks of rows. Set it to 0, and scale_rows to 128 "
      "or 0."},
+    {[](fh_problem& p) { p.smooth = 1; },
+     "smooth is 1 and k and v are bf16; means are taken out before numbers get 8 bits. Set it to 0."},
+    {[](fh_problem& p) { p.dtype = FH_E4M3, p.smooth = 1, p.softcap = 20; },
+     "smooth is 1 and softcap is 20; what the scores of all keys have in common is lost in a softmax, but not in a "
+     "tanh. Set one of them to 0."},
+    {[](fh_problem& p) { p.reserved3 = 1; },
+     "reserved3 is 1; no option has that place. Start from fh_problem_init()."},
 };
 
 TEST(Problem, ContradictionsAreNamed) {
@@ -209,7 +174,7 @@ TEST(Quantise, RoundsToNearestEvenOnEveryVectorUnit) {
       std::vector<float> scratch(cpu::narrow_floats(count));
       std::vector<uint8_t> found(count);
       const cpu::RowsToNarrow rows{Dtype::f32, to, count, 1,       numbers.data(), found.data(),
-                                   0,          0,  0,     nullptr, scratch.data()};
+                                   0,          0,  0,     nullptr, scratch.data(), nullptr};
       EXPECT_EQ(kernel->largest(rows), std::numeric_limits<float>::infinity());
       kernel->narrow(rows, 1);
       for (int i = 0; i < count; ++i) {

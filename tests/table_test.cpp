@@ -44,7 +44,9 @@ TEST(table, says_shape_and_use_of_every_tensor) {
                                  {"scale_v", "3 1 2 1 fp32", Use::absent, Use::absent},
                                  {"quantised_q", "1 250 8 64 fp16", Use::absent, Use::absent},
                                  {"quantised_k", "1 500 2 64 fp16", Use::absent, Use::absent},
-                                 {"quantised_v", "1 500 2 128 fp16", Use::absent, Use::absent}};
+                                 {"quantised_v", "1 500 2 128 fp16", Use::absent, Use::absent},
+                                 {"mean_k", "3 1 2 64 fp32", Use::absent, Use::absent},
+                                 {"mean_v", "3 1 2 128 fp32", Use::absent, Use::absent}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];

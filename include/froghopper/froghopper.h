@@ -32,8 +32,8 @@
  *       else is written; what is written shares no memory with what is read.
  *   (9) A quantise problem (FH_QUANTISE) reads q, k and v and writes quantised_q, quantised_k and quantised_v, in 8
  *       bits, with scale_q, scale_k and scale_v, as a forward problem of that type takes them. Each of the three may be
- *       left out, with its copy and its scales. Rows of no sequence are not written; every scale that the shapes name
- *       is: 1 for blocks without rows. Entries are finite.
+ *       left out, with its copy, its scales and its mean. Rows of no sequence are not written; every scale and mean
+ *       that the shapes name is: 1 for blocks without rows, 0 for sequences without. Entries are finite.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
@@ -130,6 +130,11 @@ typedef struct fh_problem {
   int32_t rotate; /* nonzero: q and k are multiplied by an orthogonal matrix first, a Hadamard matrix with random
                            signs, so that q k^T stays as it is and outliers are spread over their row */
   uint32_t rotate_seed; /* of the signs; q and k of one attention need the same */
+
+  /* 8-bit k and v. */
+  int32_t smooth;    /* nonzero: a quantise problem takes the mean of all rows of a sequence out of k and v and writes
+                        it to mean_k and mean_v; a forward problem reads these and adds them */
+  int32_t reserved3; /* 0 */
 } fh_problem;
 
 /* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
@@ -161,6 +166,8 @@ static inline fh_problem fh_problem_init(void) {
                   0,
                   FH_USUAL,
                   FH_USUAL,
+                  0,
+                  0,
                   0,
                   0,
                   0,
@@ -208,6 +215,12 @@ typedef struct fh_tensors {
 
   /* Quantise only, else NULL: shapes of q, k and v, in dtype_kv. Written. */
   fh_tensor quantised_q, quantised_k, quantised_v;
+
+  /* smooth only, else NULL: f32, finite, what every row of a sequence's k and v has beside its stored numbers times
+   * their scales; of rotated k, rotated. Read, by a quantise problem written, 0 for sequences without rows. batch and
+   * stride_batch as of scales. */
+  fh_tensor mean_k; /* [batch, 1, heads_kv, dim_qk] */
+  fh_tensor mean_v; /* [batch, 1, heads_kv, dim_v] */
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
@@ -229,6 +242,8 @@ static inline fh_tensors fh_tensors_init(void) {
                   none,
                   NULL,
                   NULL,
+                  none,
+                  none,
                   none,
                   none,
                   none,

@@ -17,16 +17,16 @@ from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, 
 
 if TYPE_CHECKING:
     from froghopper._numpy import Gradients, attention, attention_backward
-    from froghopper._numpy_quantise import Quantised, quantise
+    from froghopper._numpy_quantise import Quantised, Smoothed, quantise
 
 __all__ = ["CompileFailed", "Error", "Gradients", "Internal", "InvalidProblem", "InvalidTensor", "InvalidType",
-           "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Unsupported", "__version__", "attention",
-           "attention_backward", "explain", "quantise"]
+           "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Smoothed", "Unsupported", "__version__",
+           "attention", "attention_backward", "explain", "quantise"]
 
 
 def __getattr__(name: str) -> Any:
     """The functions on NumPy arrays, when one is asked for first."""
-    homes = {"Quantised": "_numpy_quantise", "quantise": "_numpy_quantise"}
+    homes = {"Quantised": "_numpy_quantise", "Smoothed": "_numpy_quantise", "quantise": "_numpy_quantise"}
     homes |= dict.fromkeys(("Gradients", "attention", "attention_backward"), "_numpy")
     if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = getattr(importlib.import_module("froghopper." + homes[name]), name)

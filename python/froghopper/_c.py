@@ -76,6 +76,8 @@ class Problem(ctypes.Structure):
     reserved2: int
     rotate: int
     rotate_seed: int
+    smooth: int
+    reserved3: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
@@ -109,6 +111,8 @@ class Problem(ctypes.Structure):
         ("reserved2", ctypes.c_int32),
         ("rotate", ctypes.c_int32),
         ("rotate_seed", ctypes.c_uint32),
+        ("smooth", ctypes.c_int32),
+        ("reserved3", ctypes.c_int32),
     ]
 
 
@@ -149,6 +153,8 @@ class Tensors(ctypes.Structure):
     quantised_q: Tensor
     quantised_k: Tensor
     quantised_v: Tensor
+    mean_k: Tensor
+    mean_v: Tensor
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -173,6 +179,8 @@ class Tensors(ctypes.Structure):
         ("quantised_q", Tensor),
         ("quantised_k", Tensor),
         ("quantised_v", Tensor),
+        ("mean_k", Tensor),
+        ("mean_v", Tensor),
     ]
 
 

@@ -33,12 +33,13 @@ KEPT = 1024  # plans and calls; a table that is full is emptied, so that new len
 
 
 class Types(NamedTuple):
-    """Of 8-bit k and v, beside q alike or of 16 bits: names of the types of k and v and of o, and what shares a
-    scale."""
+    """Of 8-bit k and v, beside q alike or of 16 bits: names of the types of k and v and of o, what shares a scale, and
+    whether means are added to them."""
     kv: str
     o: str
     scale_rows: int
     scale_v_columns: bool
+    smooth: bool = False
 
 
 class Packed(NamedTuple):
@@ -72,7 +73,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     known, of_8_bits = DTYPES | DTYPES_8_BIT, {}
     if types is not None:
         of_8_bits = dict(dtype_kv=known[types.kv], dtype_o=known[types.o], scale_rows=types.scale_rows,
-                         scale_v_columns=types.scale_v_columns)
+                         scale_v_columns=types.scale_v_columns, smooth=types.smooth)
     return _c.Problem(
         size=ctypes.sizeof(_c.Problem), op=_c.Op.BACKWARD if backward else _c.Op.FORWARD, dtype=known[dtype],
         batch=batch, heads_q=q[-2], heads_kv=k[-2], seq_q=seq_q, seq_kv=seq_kv, dim_qk=q[-1], dim_v=positive_dim(v[-1]),
@@ -109,6 +110,7 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
     found, by_block, by_column = tuple(shape), (batch, blocks, heads, 1), (batch, 1, heads, dim_v)
     if found == (): return Scale((0, 0, 0), False, False)
     if found == (batch, heads): return Scale((strides[0], 0, strides[1]), False, False)
+    if found == (batch, 1, heads, 1): return Scale((strides[0], 0, strides[2]), False, False)
     if found == by_block: return Scale((strides[0], strides[1], strides[2]), blocks > 1, False)
     if dim_v and found == by_column:
         if strides[3] != 1: raise InvalidTensor(f"{name} has the strides {list(strides)} (elements); that of the last "
@@ -117,6 +119,25 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
     raise InvalidTensor(f"{name} has the shape {list(shape)}; it is [] for one scale, [batch, heads] {[batch, heads]}, "
                         f"[batch, blocks of {SCALE_ROWS} rows, heads, 1] {list(by_block)}" +
                         (f", or [batch, 1, heads, dim] {list(by_column)}" if dim_v else "") + ". Reshape it.")
+
+
+def check_means(mean_k: Any, mean_v: Any) -> bool:
+    """Whether means are added to k and v: both or none."""
+    if (mean_k is None) != (mean_v is None):
+        given, other = ("v", "k") if mean_k is None else ("k", "v")
+        raise InvalidProblem(f"mean_{given} is given and mean_{other} is not; smooth k and v go together. Give both.")
+    return mean_k is not None
+
+
+def mean_of(name: str, shape: Shape, strides: Sequence[int], batch: int, heads: int, dim: int) -> Strides:
+    """Strides of sequence, block and head of mean_k or mean_v; () is that of none. strides: in elements."""
+    if tuple(shape) == (): return 0, 0, 0
+    if tuple(shape) != (batch, 1, heads, dim):
+        raise InvalidTensor(f"{name} has the shape {list(shape)}; it is [batch, 1, heads, dim] "
+                            f"{[batch, 1, heads, dim]}, as quantise gives it. Reshape it.")
+    if strides[3] != 1: raise InvalidTensor(f"{name} has the strides {list(strides)} (elements); that of the last "
+                                            "dimension must be 1. Make it contiguous first.")
+    return strides[0], strides[1], strides[2]
 
 
 def check_scale_is_there(name: str, scale: Any, of: str, dtype: str) -> None:
@@ -218,10 +239,11 @@ class Call:
     WHOLE = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6 + "Pqqq" * 4 + "PP")
 
     SCALED = struct.Struct(WHOLE.format + "Pqqq" * 3)
+    SMOOTH = struct.Struct(SCALED.format + "Pqqq" * 5)
 
     def __init__(self, plan: Plan, strides: Sequence[Strides]):
         """strides: of q, k, v, o, for a backward problem of grad_o, grad_q, grad_k, grad_v, and where k and v are 8-bit
-        of scale_q, scale_k, scale_v."""
+        of scale_q, scale_k, scale_v, mean_k, mean_v."""
         self.plan, self.strides = plan, tuple(strides)
         self.workspace_bytes = plan.workspace_bytes
         self._run, self._handle = plan.library.calls.fh_plan_run, plan.handle
@@ -237,12 +259,14 @@ class Call:
 
     def forward_8_bit(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int,
                       seqused_q: int, seqused_kv: int, sink: int, scale_q: int, scale_k: int, scale_v: int,
-                      workspace: int | None = None, stream: int | None = None) -> None:
-        of_q, of_k, of_v, of_o, of_scale_q, of_scale_k, of_scale_v = self.strides
+                      mean_k: int, mean_v: int, workspace: int | None = None, stream: int | None = None) -> None:
+        of_q, of_k, of_v, of_o, of_scale_q, of_scale_k, of_scale_v, of_mean_k, of_mean_v = self.strides
         none = (0, 0, 0, 0)
-        tensors = self.SCALED.pack(self.SCALED.size, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q,
-                                   cu_seqlens_kv, seqused_q, seqused_kv, sink, *none * 4, 0, 0, scale_q, *of_scale_q,
-                                   scale_k, *of_scale_k, scale_v, *of_scale_v)
+        fields = (q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink,
+                  *none * 4, 0, 0, scale_q, *of_scale_q, scale_k, *of_scale_k, scale_v, *of_scale_v)
+        if mean_k or mean_v:
+            tensors = self.SMOOTH.pack(self.SMOOTH.size, *fields, *none * 3, mean_k, *of_mean_k, mean_v, *of_mean_v)
+        else: tensors = self.SCALED.pack(self.SCALED.size, *fields)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Packed, Shape, Strides, Types, Window, cached,
-                              check_rank, check_scale_is_there, describe, element_strides, output_of, plan_of, scale_of)
+                              check_means, check_rank, check_scale_is_there, describe, element_strides, mean_of,
+                              output_of, plan_of, scale_of)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 
 Array = NDArray[Any]
@@ -36,7 +37,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_lse: Literal[False] = ..., out: Array | None = ..., align: str = ..., max_sms: int = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
-              out_dtype: DTypeLike | None = ...) -> Array: ...
+              out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...) -> Array: ...
 
 
 @overload
@@ -46,7 +47,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_lse: Literal[True], out: Array | None = ..., align: str = ..., max_sms: int = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
-              out_dtype: DTypeLike | None = ...) -> tuple[Array, Array]: ...
+              out_dtype: DTypeLike | None = ..., mean_k: Array | None = ...,
+              mean_v: Array | None = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -56,7 +58,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               out: Array | None = None, align: str = "bottom_right", max_sms: int = 0,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, scale_q: ArrayLike | None = None,
               scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None, dtype: str | None = None,
-              out_dtype: DTypeLike | None = None) -> Array | tuple[Array, Array]:
+              out_dtype: DTypeLike | None = None, mean_k: Array | None = None,
+              mean_v: Array | None = None) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -77,6 +80,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     dtype          "float8_e4m3fn" or "float8_e5m2": what q, k and v hold where they are uint8, for want of ml_dtypes
     out_dtype      beside 8-bit k and v: the type of o, float16, bfloat16 (the usual one beside 8-bit q) or float32;
                    "bfloat16" without ml_dtypes gives its bits as uint16
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
+                   numbers times their scales; both or none
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row that sees no key has o = 0 and
@@ -84,10 +89,12 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     that do not fit, NotImplementedError; `out` is unwritten then. docs/1-math.md has the mathematics and the bounds.
     """
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-    if dtype is not None or out_dtype is not None or scale_k is not None or is_8_bit(q) or is_8_bit(k):
+    smooth = check_means(mean_k, mean_v)
+    if dtype is not None or out_dtype is not None or scale_k is not None or smooth or is_8_bit(q) or is_8_bit(k):
         found: Array | tuple[Array, Array] = attention_8_bit(
-            q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v}, dtype, out_dtype, lengths, sink, out,
-            return_lse, max_seqlen_q, max_seqlen_kv, causal=causal, window=window_key(window), softcap=softcap,
+            q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v},
+            {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, return_lse,
+            max_seqlen_q, max_seqlen_kv, causal=causal, window=window_key(window), softcap=softcap,
             scale=scale, align=align, max_sms=max_sms)
         return found
     for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
@@ -114,9 +121,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     return o if lse is None else (o, lse)
 
 
-def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], dtype: str | None, out_dtype: Any,
-                    lengths: "HeldLengths", sink: Array | None, out: Array | None, return_lse: bool,
-                    max_seqlen_q: int | None, max_seqlen_kv: int | None, **options: Any) -> Any:
+def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means: dict[str, Array | None],
+                    dtype: str | None, out_dtype: Any, lengths: "HeldLengths", sink: Array | None, out: Array | None,
+                    return_lse: bool, max_seqlen_q: int | None, max_seqlen_kv: int | None, **options: Any) -> Any:
     """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
     names = {}
     for name, array in {"q": q, "k": k, "v": v}.items():
@@ -125,7 +132,8 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], dtype:
     wanted = out_dtype if out_dtype is None or out_dtype == "bfloat16" else np.dtype(out_dtype).name
     of_o = output_of(names["q"], names["k"], names["v"], wanted, list(DTYPES))
     if names["k"] not in DTYPES_8_BIT:
-        raise InvalidType(f"k is {names['k']}; scales, dtype and out_dtype go with 8-bit k and v. Leave them out.")
+        raise InvalidType(f"k is {names['k']}; scales, means, dtype and out_dtype go with 8-bit k and v. Leave them "
+                          "out.")
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
     for name, array in (("q", q), ("k", k), ("v", v)): check_rank(name, array.shape, packed is not None)
     batch, rows_q, rows_kv = packed or (q.shape[0], q.shape[1], k.shape[1])
@@ -135,8 +143,14 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], dtype:
         check_scale_is_there(name, given, name[-1], names[name[-1]])
         held.append(None if given is None else scale_array(name, given))
         lie.append(scale_of(name, *layout_of(held[-1]), batch, rows, array.shape[-2], dim))
+    of_means = []
+    for (name, mean), array in zip(means.items(), (k, v)):
+        if mean is not None: held.append(scale_array(name, mean))
+        else: held.append(None)
+        of_means.append(mean_of(name, *layout_of(held[-1]), batch, array.shape[-2], array.shape[-1]))
     sink = dense("sink", sink, q.shape[-2:-1])
-    types = Types(names["k"], of_o, SCALE_ROWS if any(x.blocked for x in lie) else 0, lie[2].columns)
+    types = Types(names["k"], of_o, SCALE_ROWS if any(x.blocked for x in lie) else 0, lie[2].columns,
+                  smooth=means["mean_k"] is not None)
     problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
                        sink=sink is not None, types=types, **options)
     shape = result_shape(q, v)
@@ -145,7 +159,7 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], dtype:
     if o.dtype != array_type(of_o): raise InvalidType(f"out is {o.dtype}; o is {of_o} here. Give that.")
     check_writeable("out", o)
     strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("out", o))]
-    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie)])
+    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means])
     lse = np.empty(lse_shape(q), np.float32) if return_lse else None
     call.forward_8_bit(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
                        address(sink), *map(address, held))

@@ -21,10 +21,23 @@ class Quantised(NamedTuple):
     scale_v: Array
 
 
+class Smoothed(NamedTuple):
+    """Quantised, and what every row of a sequence's k and v has besides: [batch, 1, heads_kv, dim] float32."""
+    q: Array
+    k: Array
+    v: Array
+    scale_q: Array
+    scale_k: Array
+    scale_v: Array
+    mean_k: Array
+    mean_v: Array
+
+
 def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rotate: bool = True, rotate_seed: int = 0,
              scale_rows: int = SCALE_ROWS, cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
              seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, max_sms: int = 0,
-             max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None) -> Quantised:
+             max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,
+             smooth: bool = False) -> Quantised | Smoothed:
     """8-bit copies and scales for froghopper.attention, of NumPy arrays.
 
         o = froghopper.attention(**froghopper.quantise(q, k, v)._asdict(), causal=True)
@@ -36,6 +49,8 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
                    spread over their row: docs/11-quantise.md
     rotate_seed    of that matrix's signs, 0 to 2^32 - 1; q and k that meet need the same
     scale_rows     rows of a sequence that share a scale: 128, or 0 for all of them
+    smooth         the mean of all rows of a sequence is taken out of k and v first, and given as mean_k and mean_v,
+                   which attention adds again: for models whose k and v have one
     others         as attention has them
 
     Rows of no sequence, and rows that do not count, hold anything. Raises TypeError, ValueError and NotImplementedError
@@ -50,16 +65,17 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
     for name, array in zip("qkv", arrays): check_rank(name, array.shape, packed is not None)
     check_shapes(q.shape, k.shape, v.shape)
-    plan, shapes = quantiser((q.shape, k.shape, v.shape), q.dtype.name, dtype, "cpu", packed=packed,
+    plan, shapes, mean_shapes = quantiser((q.shape, k.shape, v.shape), q.dtype.name, dtype, "cpu", packed=packed,
                              seqused=lengths.used, scale_rows=scale_rows, rotate=rotate, rotate_seed=rotate_seed,
-                             max_sms=max_sms)
+                             smooth=smooth, max_sms=max_sms)
     small = [np.empty(array.shape, array_type(dtype)) for array in arrays]
-    scales = [np.empty(shape, np.float32) for shape in shapes]
+    scales, means = ([np.empty(shape, np.float32) for shape in each] for each in (shapes, mean_shapes))
     tensors = {name: (address(array), strides_of(name, array)) for name, array in zip("qkv", arrays)}
     tensors |= {f"quantised_{name}": (address(array), dense_strides(array.shape)) for name, array in zip("qkv", small)}
     tensors |= {f"scale_{name}": (address(array), layout_of(array)[1][:3]) for name, array in zip("qkv", scales)}
+    tensors |= {f"mean_{name}": (address(array), layout_of(array)[1][:3]) for name, array in zip("kv", means)}
     run(plan, tensors, dict(zip(lengths._fields, lengths.addresses())))
-    return Quantised(*small, *scales)
+    return Smoothed(*small, *scales, *means) if smooth else Quantised(*small, *scales)
 
 
 def array_type(name: str) -> Any:

@@ -9,9 +9,11 @@ from froghopper._errors import InvalidProblem, InvalidType
 
 
 class Quantiser(NamedTuple):
-    """A plan, and what it writes: [batch, blocks, heads, 1] of scale_q, scale_k and scale_v."""
+    """A plan, and what it writes: [batch, blocks, heads, 1] of scale_q, scale_k and scale_v; with smooth [batch, 1,
+    heads_kv, dim] of mean_k and mean_v."""
     plan: Plan
     scale_shapes: tuple[Shape, Shape, Shape]
+    mean_shapes: tuple[Shape, ...]
 
 
 def check_packed(begins_q: Any, begins_kv: Any) -> None:
@@ -21,7 +23,7 @@ def check_packed(begins_q: Any, begins_kv: Any) -> None:
 
 
 def quantiser(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, target: str, *, packed: Packed | None,
-              seqused: bool, scale_rows: int, rotate: bool, rotate_seed: int, max_sms: int) -> Quantiser:
+              seqused: bool, scale_rows: int, rotate: bool, rotate_seed: int, smooth: bool, max_sms: int) -> Quantiser:
     """Of q, k and v of these shapes, which hold `stored` and become `dtype`."""
     if dtype not in DTYPES_8_BIT:
         raise InvalidType(f"dtype is {dtype}; q, k and v become {' or '.join(DTYPES_8_BIT)}. Give one.")
@@ -31,11 +33,12 @@ def quantiser(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, targe
     problem = describe(*shapes, stored, packed=packed, seqused=seqused, max_sms=max_sms)
     problem.op, problem.dtype_kv = _c.Op.QUANTISE, DTYPES_8_BIT[dtype]
     problem.scale_rows = whole_number("scale_rows", scale_rows)
-    problem.rotate, problem.rotate_seed = rotate, rotate_seed
+    problem.rotate, problem.rotate_seed, problem.smooth = rotate, rotate_seed, flag("smooth", smooth)
     plan = plan_of(problem, target)
     rows = (problem.seq_q, problem.seq_kv, problem.seq_kv)
     of_q, of_k, of_v = ((problem.batch, blocks_of(n, scale_rows), shape[-2], 1) for n, shape in zip(rows, shapes))
-    return Quantiser(plan, (of_q, of_k, of_v))
+    means = tuple((problem.batch, 1, shape[-2], shape[-1]) for shape in shapes[1:]) if smooth else ()
+    return Quantiser(plan, (of_q, of_k, of_v), means)
 
 
 def blocks_of(rows: int, scale_rows: int) -> int:

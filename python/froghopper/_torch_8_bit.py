@@ -8,8 +8,8 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from froghopper._call import (SCALE_ROWS, Call, Scale, Types, cached, check_scale_is_there, element_strides, output_of,
-                              plan_of, scale_of)
+from froghopper._call import (SCALE_ROWS, Call, Scale, Strides, Types, cached, check_means, check_scale_is_there,
+                              element_strides, mean_of, output_of, plan_of, scale_of)
 from froghopper._errors import InvalidType
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, Ready, address, check, check_place, check_shape,
                                      dense_copy, dense_strides, kind, longest, must_copy, name_of, problem_of,
@@ -21,16 +21,17 @@ _ready: dict[Hashable, Ready] = {}
 
 def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, cu_seqlens_q: Tensor | None,
             cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None, scale_q: Tensor | None,
-            scale_k: Tensor | None, scale_v: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool,
-            window_left: int, window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool,
-            max_sms: int, out_dtype: torch.dtype | None, with_lse: bool) -> tuple[Tensor, Tensor | None]:
+            scale_k: Tensor | None, scale_v: Tensor | None, mean_k: Tensor | None, mean_v: Tensor | None,
+            max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int, window_right: int, softcap: float,
+            scale: float, top_left: bool, deterministic: bool, max_sms: int, out_dtype: torch.dtype | None,
+            with_lse: bool) -> tuple[Tensor, Tensor | None]:
     """(o, lse) of 8-bit k and v, lse None unless with_lse."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms)
     inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-    scales = (scale_q, scale_k, scale_v)
+    scales = (scale_q, scale_k, scale_v, mean_k, mean_v)
     key = (*map(kind, inputs), *map(kind, scales), kind(out), options, out_dtype)
     ready = _ready.get(key)
     if ready is None:
@@ -40,7 +41,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     if ready.gpu >= 0 and any(x.data_ptr() % BYTES for x in read):
         q, k, v = (dense_copy(x) if x.data_ptr() % BYTES else x for x in read)
         return forward(out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, scale_q, scale_k,
-                       scale_v, *options, out_dtype, with_lse)
+                       scale_v, mean_k, mean_v, *options, out_dtype, with_lse)
     o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
     lse = q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None
     stream = stream_of(ready.gpu) if ready.gpu >= 0 else None
@@ -48,7 +49,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     ready.call.forward_8_bit(
         read[0].data_ptr(), read[1].data_ptr(), read[2].data_ptr(), o.data_ptr(), address(lse), address(cu_seqlens_q),
         address(cu_seqlens_kv), address(seqused_q), address(seqused_kv), address(sink), address(scale_q),
-        address(scale_k), address(scale_v), address(workspace), stream)
+        address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace), stream)
     return o, lse
 
 
@@ -67,13 +68,13 @@ def ready_of(inputs: Inputs, scales: tuple[Tensor | None, ...], out: Tensor | No
     copied = tuple(must_copy(x, index >= 0) for x in inputs[:3])
     of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
-    return Ready(Call(plan, [*strides, of_o, *(x.strides for x in lie)]), o_shape, lse_shape,
+    return Ready(Call(plan, [*strides, of_o, *lie]), o_shape, lse_shape,
                  copied if any(copied) else (), index, plan.workspace_bytes, o_dtype)
 
 
 def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Options,
-                 out_dtype: torch.dtype | None) -> tuple[torch.dtype, Types, list[Scale]]:
-    """The checks of everything that is read; the type of o, what goes into the problem, how scales lie."""
+                 out_dtype: torch.dtype | None) -> tuple[torch.dtype, Types, list[Strides]]:
+    """The checks of everything that is read; the type of o, what goes into the problem, how scales and means lie."""
     q, k, v = inputs[:3]
     names = [name_of(x.dtype) for x in (q, k, v)]
     of_o = output_of(names[0], names[1], names[2], None if out_dtype is None else name_of(out_dtype),
@@ -83,7 +84,7 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
     batch = q.shape[0] if begins is None else begins.shape[0] - 1
     rows_q = q.shape[1] if begins is None else options.max_seqlen_q
     rows_kv = k.shape[1] if begins is None else options.max_seqlen_kv
-    lie = []
+    lie: list[Scale] = []
     for name, scale, x, rows, dim in zip(("scale_q", "scale_k", "scale_v"), scales, (q, k, v),
                                          (rows_q, rows_kv, rows_kv), (0, 0, v.shape[-1])):
         check_scale_is_there(name, scale, name[-1], name_of(x.dtype))
@@ -93,5 +94,14 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
                 raise InvalidType(f"{name} is {name_of(scale.dtype)}; it is float32. Convert it.")
         lie.append(scale_of(name, () if scale is None else scale.shape, () if scale is None else scale.stride(), batch,
                             rows, x.shape[-2], dim))
+    means = []
+    for name, mean, x in zip(("mean_k", "mean_v"), scales[3:], (k, v)):
+        if mean is not None:
+            check_place(name, mean, q)
+            if mean.dtype != torch.float32:
+                raise InvalidType(f"{name} is {name_of(mean.dtype)}; it is float32. Convert it.")
+        means.append(mean_of(name, () if mean is None else mean.shape, () if mean is None else mean.stride(), batch,
+                             x.shape[-2], x.shape[-1]))
     scale_rows = SCALE_ROWS if any(x.blocked for x in lie) else 0
-    return BY_NAME[of_o], Types(names[1], of_o, scale_rows, lie[2].columns), lie
+    return (BY_NAME[of_o], Types(names[1], of_o, scale_rows, lie[2].columns, check_means(*scales[3:])),
+            [*(x.strides for x in lie), *means])

@@ -31,7 +31,8 @@ Library: Any = torch.library.Library  # has no types
 _library = Library("froghopper", "DEF")
 _library.define(f"forward({INPUTS.format('')}, {OPTIONS}, bool with_lse, bool with_grad) -> (Tensor, Tensor)")
 _library.define(f"forward_out(Tensor(a!) out, {INPUTS.format('')}, {OPTIONS}, bool with_lse) -> Tensor")
-_library.define(f"forward_8_bit({INPUTS.format('')}, Tensor? scale_q, Tensor? scale_k, Tensor? scale_v, {OPTIONS}, "
+_library.define(f"forward_8_bit({INPUTS.format('')}, Tensor? scale_q, Tensor? scale_k, Tensor? scale_v, "
+                f"Tensor? mean_k, Tensor? mean_v, {OPTIONS}, "
                 "ScalarType? out_dtype, bool with_lse) -> (Tensor, Tensor)")
 _library.define(f"backward(Tensor grad_o, Tensor? grad_lse, {INPUTS.format('Tensor o, Tensor lse, ')}, {OPTIONS}) -> "
                 "(Tensor, Tensor, Tensor, Tensor)")

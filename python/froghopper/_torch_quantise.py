@@ -24,10 +24,23 @@ class Quantised(NamedTuple):
     scale_v: Tensor
 
 
+class Smoothed(NamedTuple):
+    """Quantised, and what every row of a sequence's k and v has besides: [batch, 1, heads_kv, dim] float32."""
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale_q: Tensor
+    scale_k: Tensor
+    scale_v: Tensor
+    mean_k: Tensor
+    mean_v: Tensor
+
+
 def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.float8_e4m3fn, rotate: bool = True,
              rotate_seed: int = 0, scale_rows: int = SCALE_ROWS, cu_seqlens_q: Tensor | None = None,
              cu_seqlens_kv: Tensor | None = None, max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,
-             seqused_q: Tensor | None = None, seqused_kv: Tensor | None = None, max_sms: int = 0) -> Quantised:
+             seqused_q: Tensor | None = None, seqused_kv: Tensor | None = None, max_sms: int = 0,
+             smooth: bool = False) -> Quantised | Smoothed:
     """8-bit copies and scales for froghopper.torch.attention.
 
         o = attention(**quantise(q, k, v)._asdict(), causal=True)
@@ -38,6 +51,8 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
                    spread over their row: docs/11-quantise.md
     rotate_seed    of that matrix's signs, 0 to 2^32 - 1; q and k that meet need the same
     scale_rows     rows of a sequence that share a scale: 128, or 0 for all of them
+    smooth         the mean of all rows of a sequence is taken out of k and v first, and given as mean_k and mean_v,
+                   which attention adds again: for models whose k and v have one. On the CPU alone
     others         as attention has them
 
     Rows of no sequence, and rows that do not count, are left as they come from the allocator. Without gradients. Raises
@@ -57,18 +72,21 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     packed = None
     if cu_seqlens_q is not None:
         packed = Packed(cu_seqlens_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
-    plan, shapes = quantiser((q.shape, k.shape, v.shape), name_of(q.dtype), name_of(dtype), target, packed=packed,
-                             seqused=seqused_q is not None or seqused_kv is not None, scale_rows=scale_rows,
-                             rotate=rotate, rotate_seed=rotate_seed, max_sms=max_sms)
+    plan, shapes, mean_shapes = quantiser(
+        (q.shape, k.shape, v.shape), name_of(q.dtype), name_of(dtype), target, packed=packed,
+        seqused=seqused_q is not None or seqused_kv is not None, scale_rows=scale_rows, rotate=rotate,
+        rotate_seed=rotate_seed, smooth=smooth, max_sms=max_sms)
     read = [dense_copy(x) if must_copy(x, index >= 0) or index >= 0 and x.data_ptr() % BYTES else x for x in (q, k, v)]
     small = [torch.empty(x.shape, dtype=dtype, device=x.device) for x in read]
-    scales = [torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes]
+    scales, means = ([torch.empty(shape, dtype=torch.float32, device=q.device) for shape in each]
+                     for each in (shapes, mean_shapes))
     tensors = {name: (x.data_ptr(), strides_of(x)) for name, x in zip("qkv", read)}
     tensors |= {f"quantised_{name}": (x.data_ptr(), dense_strides(x.shape)) for name, x in zip("qkv", small)}
-    tensors |= {f"scale_{name}": (x.data_ptr(), (x.stride(0), x.stride(1), x.stride(2)))
-                for name, x in zip("qkv", scales)}
+    tensors |= {name: (x.data_ptr(), (x.stride(0), x.stride(1), x.stride(2)))
+                for name, x in zip(("scale_q", "scale_k", "scale_v", "mean_k", "mean_v"), scales + means)}
     stream = stream_of(index) if index >= 0 else None
     workspace = workspace_of(q, plan.workspace_bytes, stream) if plan.workspace_bytes else None
     run(plan, tensors, dict(cu_seqlens_q=address(cu_seqlens_q), cu_seqlens_kv=address(cu_seqlens_kv),
                             seqused_q=address(seqused_q), seqused_kv=address(seqused_kv)), address(workspace), stream)
-    return Quantised(small[0], small[1], small[2], scales[0], scales[1], scales[2])
+    found = Quantised(small[0], small[1], small[2], scales[0], scales[1], scales[2])
+    return Smoothed(*found, means[0], means[1]) if smooth else found

@@ -30,11 +30,11 @@ from froghopper import _torch_ops as ops
 from froghopper._call import Window, check_align, check_scale, check_window, flag, number, whole_number
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, LOOK
-from froghopper._torch_quantise import Quantised, quantise
+from froghopper._torch_quantise import Quantised, Smoothed, quantise
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
 
-__all__ = ["Quantised", "attention", "quantise", "scaled_dot_product_attention"]
+__all__ = ["Quantised", "Smoothed", "attention", "quantise", "scaled_dot_product_attention"]
 
 
 @overload
@@ -44,7 +44,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
-              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ...) -> Tensor: ...
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ...) -> Tensor: ...
 
 
 @overload
@@ -54,7 +55,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
-              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ...) -> tuple[Tensor, Tensor]: ...
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
@@ -63,8 +65,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
               seqused_kv: Tensor | None = None, align: str = "bottom_right", return_lse: bool = False,
               deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Tensor | None = None,
-              scale_k: Tensor | None = None, scale_v: Tensor | None = None,
-              out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
+              scale_k: Tensor | None = None, scale_v: Tensor | None = None, out_dtype: torch.dtype | None = None,
+              mean_k: Tensor | None = None, mean_v: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -87,6 +89,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    their numbers are multiplied by, float32: [] for one; [batch, heads]; [batch, blocks, heads, 1] for
                    blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim]. No gradients
     out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
+                   numbers times their scales; both or none; on the CPU alone
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too. A row that sees no
@@ -117,9 +121,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         raise InvalidProblem("max_seqlen_q or max_seqlen_kv is given without cu_seqlens; only packed sequences have a "
                              "longest one. Leave them out.")
     of_8_bits = k.dtype in FLOAT8 or q.dtype in FLOAT8
-    if not of_8_bits and not (scale_q is scale_k is scale_v is None and out_dtype is None):
-        raise InvalidType(f"k is {k.dtype}; scale_q, scale_k, scale_v and out_dtype go with 8-bit k and v. Leave them "
-                          "out.")
+    if not of_8_bits and not (scale_q is scale_k is scale_v is mean_k is mean_v is None and out_dtype is None):
+        raise InvalidType(f"k is {k.dtype}; scales, means and out_dtype go with 8-bit k and v. Leave them out.")
     if (device := q.device.type) in DEVICES:
         if not of_8_bits and torch.is_autocast_enabled(device): q, k, v = autocast(q, k, v)
     elif device != "meta":
@@ -135,11 +138,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
             raise Unsupported(f"q, k, v, sink or out requires a gradient and k is {k.dtype}; gradients are computed of "
                               "float16, bfloat16 and float32. Convert q, k and v, or call under torch.no_grad().")
-        for name, x in (("scale_q", scale_q), ("scale_k", scale_k), ("scale_v", scale_v), ("out", out)):
+        for name, x in (("scale_q", scale_q), ("scale_k", scale_k), ("scale_v", scale_v), ("mean_k", mean_k),
+                        ("mean_v", mean_v), ("out", out)):
             if x is not None: check_tensor(name, x)
         rest: Any = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, scale_q, scale_k, scale_v,
-                     bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic,
-                     max_sms, out_dtype, return_lse)
+                     mean_k, mean_v, bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left",
+                     deterministic, max_sms, out_dtype, return_lse)
         found: Any = ops.forward_8_bit_op(*rest) if out is None else scaled.forward(out, *rest)
         if out is not None: torch.autograd.graph.increment_version(out)
         return (found[0], found[1]) if return_lse else found[0]

@@ -146,8 +146,8 @@ def test_torch_compiles():
     compiled = torch.compile(lambda *x: attention(*x, **given), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(*qkv), attention(*qkv, **given))
     torch.library.opcheck(torch.ops.froghopper.forward_8_bit.default, (
-        *qkv, None, None, None, None, None, *given.values(), -1, -1, True, -1, -1, 0.0, 0.0, False, False, 0, None,
-        True), test_utils="test_faketensor")  # test_schema would multiply these numbers, which PyTorch does not
+        *qkv, None, None, None, None, None, *given.values(), None, None, -1, -1, True, -1, -1, 0.0, 0.0, False,
+        False, 0, None, True), test_utils="test_faketensor")  # test_schema would multiply these, which PyTorch does not
 
 
 def test_torch_refuses():
@@ -157,7 +157,7 @@ def test_torch_refuses():
     given = in_torch(scales("one")[0])
     for error, arrays, arguments, words in (
             (TypeError, (q, k, v), {}, "scale_q is None and q is float8_e4m3fn"),
-            (TypeError, (q.float(), k.float(), v.float()), given, "k is torch.float32; scale_q"),
+            (TypeError, (q.float(), k.float(), v.float()), given, "k is torch.float32; scales, means"),
             (TypeError, (q.half(), k, v), given, "scale_q is given and q is float16"),
             (TypeError, (q, k, v), given | dict(scale_k=given["scale_k"].double()), "scale_k is float64"),
             (ValueError, (q, k, v), given | dict(scale_v=torch.ones(2, 3, 2, 2)), "scale_v has the shape"),

@@ -38,6 +38,19 @@ def test_one_call_quantises_and_attends_also_without_ml_dtypes(monkeypatch):
     assert np.square(o - exact).mean() < 0.06**2 * np.square(exact).mean()
 
 
+def test_smoothing_takes_means_out_and_attention_adds_them():
+    q, k, v = draw(2, 150, 4, 64), draw(2, 300, 2, 64) + 8 * draw(64), draw(2, 300, 2, 64) + 4
+    exact, words = froghopper.attention(q, k, v), dict(dtype="float8_e4m3fn", out_dtype=np.float32)
+    errors = [np.square(froghopper.attention(**froghopper.quantise(q, k, v, smooth=smooth)._asdict(), **words) -
+                        exact).mean() for smooth in (False, True)]
+    assert errors[1] < 0.25 * errors[0]
+    found = froghopper.quantise(q, k, v, smooth=True)
+    assert isinstance(found, froghopper.Smoothed)
+    np.testing.assert_allclose(found.mean_v[:, 0], v.mean(1), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="mean_v is given and mean_k is not"):
+        froghopper.attention(**found._replace(mean_k=None)._asdict(), **words)
+
+
 def test_packed_sequences_have_blocks_of_their_own():
     q, k, v = draw(400, 2, 64), draw(400, 2, 64), draw(400, 2, 64)
     found = froghopper.quantise(q, k, v, cu_seqlens_q=[0, 130, 400], cu_seqlens_kv=[0, 130, 400])

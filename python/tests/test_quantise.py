@@ -43,6 +43,15 @@ def test_a_rotation_keeps_scores_and_lowers_the_error():
     assert errors[1] < 0.85 * errors[0]
 
 
+def test_all_rows_of_a_sequence_may_share_a_scale():
+    q, k, v = draw(2, 150, 4, 64), draw(2, 300, 2, 64), draw(2, 300, 2, 64)
+    found = quantise(q, k, v, scale_rows=0)
+    assert found.scale_k.shape == (2, 1, 2, 1)
+    whole = (x.float() * scale for x, scale in zip(found[:3], found[3:]))
+    torch.testing.assert_close(attention(**found._asdict(), out_dtype=torch.float32), attention(*whole), rtol=1e-5,
+                               atol=1e-5)
+
+
 def test_one_call_quantises_and_attends():
     q, k, v = (x.bfloat16() for x in (draw(2, 150, 4, 64), draw(2, 300, 2, 64), draw(2, 300, 2, 64)))
     found = attention(**quantise(q, k, v)._asdict(), causal=True)
@@ -72,3 +81,35 @@ def test_packed_sequences_have_blocks_of_their_own():
 def test_what_is_wrong_is_named(change, message):
     x = draw(1, 10, 2, 64)
     with pytest.raises((TypeError, ValueError), match=message): quantise(x, x, x, **change)
+
+
+def test_smoothing_takes_means_out_and_attention_adds_them():
+    q, k, v = draw(2, 150, 4, 64), draw(2, 300, 2, 64) + 8 * draw(64), draw(2, 300, 2, 48) + 4
+    exact = attention(q, k, v, causal=True)
+    errors = []
+    for smooth in (False, True):
+        found = quantise(q, k, v, smooth=smooth)
+        o, lse = attention(**found._asdict(), causal=True, return_lse=True, out_dtype=torch.float32)
+        errors.append((o - exact).square().mean().sqrt().item())
+    assert found.mean_k.shape == (2, 1, 2, 64) and found.mean_v.shape == (2, 1, 2, 48)
+    torch.testing.assert_close(found.mean_v[:, 0], v.mean(1), rtol=1e-5, atol=1e-5)
+    assert errors[1] < 0.5 * errors[0]
+    whole = (stood_for(found.q, found.scale_q), stood_for(found.k, found.scale_k) + found.mean_k,
+             stood_for(found.v, found.scale_v) + found.mean_v)
+    torch.testing.assert_close((o, lse), attention(*whole, causal=True, return_lse=True), rtol=1e-5, atol=1e-5)
+    sink = torch.tensor([1.0, 2.0, 3.0, 60.0])  # the last one takes all the weight there is
+    o = attention(**found._asdict(), sink=sink, out_dtype=torch.float32)
+    expected = attention(q, k, v, sink=sink)
+    assert o[..., 3, :].abs().max() < 1e-3 * 4
+    assert (o - expected).square().mean().sqrt() < 0.06 * expected.square().mean().sqrt()
+
+
+def test_means_that_do_not_fit_are_refused():
+    q, k, v = draw(1, 20, 2, 64), draw(1, 30, 2, 64), draw(1, 30, 2, 64)
+    given = quantise(q, k, v, smooth=True)._asdict()
+    with pytest.raises(ValueError, match="mean_k is given and mean_v is not"): attention(**given | {"mean_v": None})
+    with pytest.raises(ValueError, match=r"mean_k has the shape \[2, 64\]; it is \[batch, 1, heads, dim\]"):
+        attention(**given | {"mean_k": given["mean_k"][0, 0]})
+    with pytest.raises(ValueError, match="smooth is 1 and softcap is 20"): attention(**given, softcap=20.0)
+    with pytest.raises(TypeError, match="scales, means and out_dtype go with 8-bit"):
+        attention(q, k, v, mean_k=given["mean_k"], mean_v=given["mean_v"])

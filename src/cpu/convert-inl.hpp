@@ -119,6 +119,11 @@ inline void times(const float* scales, int count, float* row) {  // each number 
   for (int i = 0; i < count; i += eight)
     hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::LoadU(d, scales + i)), d, row + i);
 }
+inline void plus(const float* numbers, int count, float* row) {
+  const Eight d;
+  for (int i = 0; i < count; i += eight)
+    hn::StoreU(hn::Add(hn::LoadU(d, row + i), hn::LoadU(d, numbers + i)), d, row + i);
+}
 
 // count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.
 inline bool all_finite(const float* x, int count) {

@@ -127,12 +127,18 @@ class Pieces {
                     .stride_v = views_.v.stride_seq,
                     .scales_k = {p_, keys ? views_.scale_k : View{}, s.index, piece.head_kv},
                     .scales_v = {p_, keys ? views_.scale_v : View{}, s.index, piece.head_kv},
+                    .mean_k = mean_of(views_.mean_k, s, piece.head_kv),
+                    .mean_v = mean_of(views_.mean_v, s, piece.head_kv),
                     .lanes = lanes,
                     .lane_count = static_cast<int>(piece.count),
                     .scratch = scratch});
   }
 
  private:
+  static const float* mean_of(const View& means, const Sequence& s, int64_t head) {
+    return means.data && s.used_kv > 0 ? means.as<float>() + means.at(s.index, 0, head) : nullptr;
+  }
+
   Lane lane(const Sequence& s, int64_t head_kv, int64_t index) const {
     const int64_t i = index / cut_.group(), head = head_kv * cut_.group() + index % cut_.group();
     const int64_t row = s.first_q + i;

@@ -163,7 +163,7 @@ class Attention {
     }
     for (int j = 0; j < keys_; ++j) {
       to_units(k_bytes_ + j * w_.stride_k * size_of(w_.dtype_kv), w_.dtype_kv, w_.dim_qk, k_tile_ + j * units_qk_);
-      if constexpr (in_floats) scale_row(w_.scales_k, j, w_.dim_qk, k_tile_ + j * units_qk_);
+      if constexpr (in_floats) scale_row(w_.scales_k, w_.mean_k, j, w_.dim_qk, k_tile_ + j * units_qk_);
     }
     k_ = k_tile_;
     k_row_ = units_qk_;
@@ -172,12 +172,12 @@ class Attention {
   void load_v_floats() {
     for (int j = 0; j < keys_; ++j) {
       to_floats(v_row(j), w_.dtype_kv, w_.dim_v, v_floats_ + j * w_.dim_v);
-      scale_row(w_.scales_v, j, w_.dim_v, v_floats_ + j * w_.dim_v);
+      scale_row(w_.scales_v, w_.mean_v, j, w_.dim_v, v_floats_ + j * w_.dim_v);
     }
   }
 
   // Of k or v, key j of the tile.
-  void scale_row(const Scales& scales, int j, int dim, float* row) const {
+  void scale_row(const Scales& scales, const float* mean, int j, int dim, float* row) const {
     if (!scales) return;
     const float* const scale = scales.of_row(first_key_ + j);
     if (scales.by_column()) {
@@ -185,6 +185,7 @@ class Attention {
     } else {
       times(*scale, dim, row);
     }
+    if (mean) plus(mean, dim, row);
   }
 
   // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][tile_kv / 2]. A last key without a partner gets zeros.

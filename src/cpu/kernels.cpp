@@ -29,15 +29,16 @@ void differentiate_in_tiles(const KeyChunk&, RowTiles&);
 void differentiate_in_emulated_tiles(const KeyChunk&, RowTiles&);
 
 // narrow.cpp
+void add_rows(const RowsToNarrow&, double* sums);
 float largest_of_rows(const RowsToNarrow&);
 void narrow_rows(const RowsToNarrow&, float scale);
 
 constexpr Kernel in_floats(const char* name, bool (*runs_here)()) {
-  return {attend_in_floats, differentiate_in_floats, largest_of_rows, narrow_rows, name,
+  return {attend_in_floats, differentiate_in_floats, add_rows, largest_of_rows, narrow_rows, name,
           block_lanes,      /*bf16_only=*/false,     runs_here};
 }
 constexpr Kernel in_pairs(const char* name, bool (*runs_here)()) {
-  return {attend_in_pairs, differentiate_in_pairs, largest_of_rows, narrow_rows, name,
+  return {attend_in_pairs, differentiate_in_pairs, add_rows, largest_of_rows, narrow_rows, name,
           block_lanes,     /*bf16_only=*/true,     runs_here};
 }
 
@@ -72,8 +73,8 @@ bool has_avx2() {
 // Constant, so that threads may still compute while the process ends.
 constexpr Kernel fastest_first[] = {
 #if HWY_TARGETS & HWY_AVX3
-    {N_AVX3::attend_in_tiles, N_AVX3::differentiate_in_tiles, N_AVX3::largest_of_rows, N_AVX3::narrow_rows, "amx",
-     N_AVX3::block_lanes, /*bf16_only=*/true, has_tiles},
+    {N_AVX3::attend_in_tiles, N_AVX3::differentiate_in_tiles, N_AVX3::add_rows, N_AVX3::largest_of_rows,
+     N_AVX3::narrow_rows, "amx", N_AVX3::block_lanes, /*bf16_only=*/true, has_tiles},
     N_AVX3::in_pairs("avx512bf16", has_fast_pairs),
     N_AVX3::in_floats("avx512", has_avx512),
 #endif
@@ -85,8 +86,8 @@ constexpr Kernel fastest_first[] = {
 
 constexpr Kernel for_tests[] = {
 #if HWY_TARGETS & HWY_AVX3
-    {N_AVX3::attend_in_emulated_tiles, N_AVX3::differentiate_in_emulated_tiles, N_AVX3::largest_of_rows,
-     N_AVX3::narrow_rows, "emulated amx", N_AVX3::block_lanes,
+    {N_AVX3::attend_in_emulated_tiles, N_AVX3::differentiate_in_emulated_tiles, N_AVX3::add_rows,
+     N_AVX3::largest_of_rows, N_AVX3::narrow_rows, "emulated amx", N_AVX3::block_lanes,
      /*bf16_only=*/true, has_avx512},
 #endif
 #if HWY_TARGETS & HWY_AVX2

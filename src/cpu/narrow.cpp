@@ -32,7 +32,16 @@ inline float* hadamard(float* x, float* other, int block) {
   return x;
 }
 
-// Fills the scratch with the tile's rows, rotated; returns their largest magnitude. A NaN has none.
+// Adds the tile's rows to a sum for each column, which is exact enough to be the mean's own rounding away from it.
+void add_rows(const RowsToNarrow& tile, double* sums) {
+  for (int i = 0; i < tile.rows; ++i) {
+    to_floats(static_cast<const char*>(tile.source) + i * tile.stride_from * size_of(tile.from), tile.from, tile.dim,
+              tile.scratch);
+    for (int c = 0; c < tile.dim; ++c) sums[c] += static_cast<double>(tile.scratch[c]);
+  }
+}
+
+// Fills the scratch with the tile's rows without their mean, rotated; returns their largest magnitude. A NaN has none.
 float largest_of_rows(const RowsToNarrow& tile) {
   const Eight d;
   float* const row = tile.scratch + quantise_rows * tile.dim;
@@ -40,7 +49,10 @@ float largest_of_rows(const RowsToNarrow& tile) {
   for (int i = 0; i < tile.rows; ++i) {
     float* const to = tile.scratch + i * tile.dim;
     const char* const from = static_cast<const char*>(tile.source) + i * tile.stride_from * size_of(tile.from);
-    to_floats(from, tile.from, tile.dim, tile.block > 0 ? row : to);
+    float* const as_read = tile.block > 0 ? row : to;
+    to_floats(from, tile.from, tile.dim, as_read);
+    for (int c = 0; tile.mean && c < tile.dim; c += eight)
+      hn::StoreU(hn::Sub(hn::LoadU(d, as_read + c), hn::LoadU(d, tile.mean + c)), d, as_read + c);
     if (tile.block > 0) {
       for (int c = 0; c < tile.dim; c += eight)
         hn::StoreU(hn::Mul(hn::LoadU(d, row + c), hn::LoadU(d, tile.factors + c)), d, row + c);

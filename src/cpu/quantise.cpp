@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: q, k and v -> numbers of 8 bits and their scales. Tiles of 128 rows of one head of one tensor are handed to
-// threads. Where all rows of a sequence share a scale, all tiles are looked at first.
+// threads. Where all rows of a sequence share a scale, all tiles are looked at first; before that, where k and v are
+// smoothed, each mean is one thread's.
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -19,30 +20,60 @@
 namespace froghopper::cpu {
 namespace {
 
+constexpr int64_t quantised_dim = 256;  // at most
+
 // One of q, k and v.
 struct Part {
   const View *from, *to, *scale;
+  const View* mean;  // null: none is taken out
   bool of_q;
-  int block;      // of the rotation; 0: none
-  int64_t tiles;  // of the longest sequence, at least one
-  int64_t first;  // number of its first tile
+  int block;           // of the rotation; 0: none
+  int64_t tiles;       // of the longest sequence, at least one
+  int64_t first;       // number of its first tile
+  int64_t first_mean;  // number of its first mean
 };
 
 class Parts {
  public:
   Parts(const Plan& plan, const Views& views) : p_(plan.problem), kernel_(*plan.kernel), views_(views) {
     const int dim = static_cast<int>(p_.dim_qk), block = p_.rotate ? rotation_block(dim) : 0;
-    add(views.q, views.quantised_q, views.scale_q, /*of_q=*/true, block);
-    add(views.k, views.quantised_k, views.scale_k, /*of_q=*/false, block);
-    add(views.v, views.quantised_v, views.scale_v, /*of_q=*/false, /*block=*/0);
+    add(views.q, views.quantised_q, views.scale_q, /*mean=*/nullptr, /*of_q=*/true, block);
+    add(views.k, views.quantised_k, views.scale_k, &views.mean_k, /*of_q=*/false, block);
+    add(views.v, views.quantised_v, views.scale_v, &views.mean_v, /*of_q=*/false, /*block=*/0);
     for (int column = 0; p_.rotate && column < dim; ++column)
       factors_.push_back((rotation_flips(p_.rotate_seed, column) ? -1.0f : 1.0f) /
                          std::sqrt(static_cast<float>(block)));
     if (p_.scale_rows == 0) largest_.resize(tiles_);
+    means_.resize(mean_count_ * quantised_dim);
   }
 
   int64_t tiles() const { return tiles_; }
   bool looks_first() const { return !largest_.empty(); }
+  int64_t means() const { return mean_count_; }
+
+  void take_mean(int64_t number, float* scratch) {
+    const Part* part = &parts_.back();
+    while (!part->mean || number < part->first_mean) --part;
+    const int64_t heads = part->from->heads, dim = part->from->dim;
+    const int64_t sequence = (number - part->first_mean) / heads, head = (number - part->first_mean) % heads;
+    double sums[quantised_dim] = {};
+    int64_t rows = 0;
+    for (int64_t i = 0; i < part->tiles; ++i) {
+      const Tile tile = tile_at(part->first + (sequence * part->tiles + i) * heads + head);
+      if (tile.rows > 0) kernel_.add(rows_of(tile, scratch), sums);
+      rows += tile.rows;
+    }
+    float* const mean = &means_[number * quantised_dim];
+    for (int64_t c = 0; c < dim; ++c)
+      mean[c] = rows > 0 ? static_cast<float>(sums[c] / static_cast<double>(rows)) : 0;
+  }
+  // Of k or v without rows.
+  void write_empty_means() const {
+    for (const auto& [from, mean] : {std::pair{&views_.k, &views_.mean_k}, {&views_.v, &views_.mean_v}})
+      for (int64_t b = 0; mean->data && from->empty() && b < mean->batch; ++b)
+        for (int64_t head = 0; head < mean->heads; ++head)
+          std::fill_n(mean->as<float>() + mean->at(b, 0, head), mean->dim, 0.0f);
+  }
 
   void look(int64_t number, float* scratch) {
     const Tile tile = tile_at(number);
@@ -51,6 +82,7 @@ class Parts {
   void write(int64_t number, float* scratch) const {
     const Tile tile = tile_at(number);
     const RowsToNarrow rows = rows_of(tile, scratch);
+    if (rows.mean && tile.number == 0) write_mean(tile, rows);
     float largest = tile.rows > 0 ? kernel_.largest(rows) : 0;
     if (looks_first()) {
       largest = 0;
@@ -71,11 +103,13 @@ class Parts {
     int rows;                        // that count
   };
 
-  void add(const View& from, const View& to, const View& scale, bool of_q, int block) {
+  void add(const View& from, const View& to, const View& scale, const View* mean, bool of_q, int block) {
     if (from.empty() || !from.data) return;
+    if (!p_.smooth) mean = nullptr;
     const int64_t tiles = ceil_div(of_q ? p_.seq_q : p_.seq_kv, quantise_rows);
-    parts_.push_back({&from, &to, &scale, of_q, block, tiles, tiles_});
+    parts_.push_back({&from, &to, &scale, mean, of_q, block, tiles, tiles_, mean_count_});
     tiles_ += p_.batch * tiles * from.heads;
+    if (mean) mean_count_ += p_.batch * from.heads;
   }
 
   // Heads of a tile's rows come one after the other, as they lie in memory.
@@ -92,6 +126,15 @@ class Parts {
     return tile;
   }
 
+  // As the copies have it: of rotated rows, rotated.
+  void write_mean(const Tile& tile, RowsToNarrow row) const {
+    row.from = Dtype::f32, row.rows = 1;
+    row.source = row.mean, row.mean = nullptr;
+    kernel_.largest(row);
+    const View& mean = *tile.part->mean;
+    std::copy_n(row.scratch, row.dim, mean.as<float>() + mean.at(tile.sequence, 0, tile.head));
+  }
+
   RowsToNarrow rows_of(const Tile& tile, float* scratch) const {
     const Part& part = *tile.part;
     return {.from = p_.dtype,
@@ -104,16 +147,20 @@ class Parts {
             .stride_to = part.to->stride_seq,
             .block = part.block,
             .factors = factors_.data(),
-            .scratch = scratch};
+            .scratch = scratch,
+            .mean = part.mean
+                        ? &means_[(part.first_mean + tile.sequence * part.from->heads + tile.head) * quantised_dim]
+                        : nullptr};
   }
 
   const Problem& p_;
   const Kernel& kernel_;
   const Views& views_;
   std::vector<Part> parts_;
-  int64_t tiles_ = 0;
+  int64_t tiles_ = 0, mean_count_ = 0;
   std::vector<float> factors_;
   std::vector<float> largest_;  // of each tile, where sequences share a scale
+  std::vector<float> means_;    // as they are taken out, before the rotation
 };
 
 }  // namespace
@@ -123,11 +170,14 @@ Result<void> run_quantise(const Plan& plan, const Views& views) {
     Parts parts(plan, views);
     const Scratch scratch(std::min(plan.threads, parts.tiles()), plan.scratch_bytes() / sizeof(float));
     if (scratch.threads() > 0 || parts.tiles() == 0) {
+      for_each(parts.means(), scratch.threads(),
+               [&](int64_t mean, int64_t thread) { parts.take_mean(mean, scratch.of(thread)); });
       if (parts.looks_first())
         for_each(parts.tiles(), scratch.threads(),
                  [&](int64_t tile, int64_t thread) { parts.look(tile, scratch.of(thread)); });
       for_each(parts.tiles(), scratch.threads(),
                [&](int64_t tile, int64_t thread) { parts.write(tile, scratch.of(thread)); });
+      parts.write_empty_means();
       return {};
     }
   } catch (const std::bad_alloc&) {}  // nothing has been written: for_each says when it may be thrown

@@ -18,6 +18,7 @@ struct RowsToNarrow {
   int block;                       // of the rotation, contract/quantise.h; 0: rows are not rotated
   const float* factors;            // of each column: its sign / sqrt(block)
   float* scratch;                  // narrow_floats of them, 64-byte aligned
+  const float* mean;               // of each column, taken out before the rotation; null: none
 };
 
 // The rows as floats, rotated; one row on its way, twice.

@@ -28,9 +28,10 @@ struct Work {
   Dtype dtype, dtype_kv, dtype_o;  // of q; of k and v; of o
   int dim_qk, dim_v;
   float scale, softcap;
-  const void *k, *v;           // row 0 of the sequence, of the head that the lanes read
-  int64_t stride_k, stride_v;  // elements from row to row
-  Scales scales_k, scales_v;   // of the sequence and head; false where k and v are not 8-bit
+  const void *k, *v;             // row 0 of the sequence, of the head that the lanes read
+  int64_t stride_k, stride_v;    // elements from row to row
+  Scales scales_k, scales_v;     // of the sequence and head; false where k and v are not 8-bit
+  const float *mean_k, *mean_v;  // what is added to their rows; null: nothing
   const Lane* lanes;
   int lane_count;  // 1 to lanes_max
   float* scratch;  // scratch_floats of them, 64-byte aligned
@@ -60,6 +61,7 @@ struct RowsToNarrow;  // quantise_work.hpp
 struct Kernel {
   void (*attend)(const Work&);
   void (*differentiate)(const KeyChunk&, RowTiles&);
+  void (*add)(const RowsToNarrow&, double* sums);
   float (*largest)(const RowsToNarrow&);
   void (*narrow)(const RowsToNarrow&, float scale);
   const char* name;     // "amx", "avx512bf16", "avx512", "avx2", "generic"

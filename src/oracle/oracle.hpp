@@ -31,11 +31,12 @@ Gradients compute_gradients(const Problem&, const Views&);
 // A quantise problem. Empty where the tensor is left out.
 struct Quantised {
   Answers
-      exact;  // quantised_x: the numbers that are stood for, rotated and not divided by a scale, NaN in rows that do
-              // not count; scale_x: the scales
+      exact;  // quantised_x: the numbers that are stood for, rotated, less the exact mean and not divided by a scale,
+              // NaN in rows that do not count; scale_x: the scales; mean_x: the means
   Answers
-      summed;  // of every number, the sum of the magnitudes that its rotation adds up, or 0; of a scale, the largest
-               // of them in its block, as a part of the scale's own unit
+      summed;  // of every number, the sum of the magnitudes that its rotation adds up, or 0; of a mean, the mean of
+               // the magnitudes that it is made of; of a scale, the largest of these in its block, as a part of the
+               // scale's own unit
 };
 Quantised quantised(const Problem&, const Views&);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// oracle: what a quantise problem stands for, in double: q and k rotated and v, as numbers, not divided by a scale; and
-// the scales. What is stored is each number divided by the scale that was written, rounded: that is the judge's.
-// The rotation is its matrix, contract/quantise.h, one product after the other.
+// oracle: what a quantise problem stands for, in double: q and k rotated and v, without their means where they are
+// smoothed, as numbers, not divided by a scale; the means; and the scales. What is stored is each number divided by the
+// scale that was written, rounded: that is the judge's. The rotation is its matrix, contract/quantise.h, one product
+// after the other.
 #include <algorithm>
 #include <limits>
 
@@ -34,13 +35,33 @@ Row rotated(const std::vector<double>& row, uint32_t seed) {
 }
 
 struct Part {
-  View Views::*from, Views::*to, Views::*scale;
+  View Views::*from, Views::*to, Views::*scale, Views::*mean;
   Rows (*rows)(const Problem&, const Views&, int64_t);
   bool rotates;
 };
-constexpr Part parts[] = {{&Views::q, &Views::quantised_q, &Views::scale_q, rows_q, true},
-                          {&Views::k, &Views::quantised_k, &Views::scale_k, rows_kv, true},
-                          {&Views::v, &Views::quantised_v, &Views::scale_v, rows_kv, false}};
+constexpr Part parts[] = {{&Views::q, &Views::quantised_q, &Views::scale_q, nullptr, rows_q, true},
+                          {&Views::k, &Views::quantised_k, &Views::scale_k, &Views::mean_k, rows_kv, true},
+                          {&Views::v, &Views::quantised_v, &Views::scale_v, &Views::mean_v, rows_kv, false}};
+
+Row row_of(const Problem& p, const View& from, bool rotates, int64_t begin) {
+  Row row{std::vector<double>(from.dim), std::vector<double>(from.dim, 0.0)};
+  for (int64_t c = 0; c < from.dim; ++c) row.numbers[c] = load(from.data, begin + c, from.element);
+  return rotates ? rotated(row.numbers, p.rotate_seed) : row;
+}
+
+// Of these rows, each number and the magnitudes it is made of, its own where nothing is rotated.
+Row mean_of(const Problem& p, const View& from, bool rotates, const Rows& rows, int64_t head) {
+  Row mean{std::vector<double>(from.dim, 0.0), std::vector<double>(from.dim, 0.0)};
+  const auto count = static_cast<double>(rows.used);
+  for (int64_t i = 0; i < rows.used; ++i) {
+    const Row row = row_of(p, from, rotates, from.at(rows.batch, rows.first + i, head));
+    for (int64_t c = 0; c < from.dim; ++c) {
+      mean.numbers[c] += row.numbers[c] / count;
+      mean.summed[c] += (rotates ? row.summed[c] : std::fabs(row.numbers[c])) / count;
+    }
+  }
+  return mean;
+}
 
 void compute(const Problem& p, const Views& views, const Part& part, Quantised& answers) {
   const View &from = views.*part.from, &scale = views.*part.scale;
@@ -51,20 +72,33 @@ void compute(const Problem& p, const Views& views, const Part& part, Quantised& 
   summed.assign(numbers.size(), 0.0);
   scales.assign(scale.batch * scale.seq * scale.heads, 0.0);
   scales_summed.assign(scales.size(), 0.0);
+  const bool smooth = p.smooth && part.mean;
+  const size_t of_mean = smooth ? index_of(part.mean) : 0;
+  for (std::vector<double>* const means : {&answers.exact[of_mean], &answers.summed[of_mean]})
+    if (smooth) means->assign(p.batch * p.heads_kv * from.dim, 0.0);
   const double largest_stored = largest_of(p.dtype_kv);
   for_each(from.empty() ? 0 : p.batch * from.heads, [&](int64_t pair) {
     const int64_t sequence = pair / from.heads, head = pair % from.heads;
     const Rows rows = part.rows(p, views, sequence);
+    const bool rotates = p.rotate && part.rotates;
+    const Row mean = smooth ? mean_of(p, from, rotates, rows, head) : Row();
+    if (smooth) {
+      std::ranges::copy(mean.numbers, &answers.exact[of_mean][pair * from.dim]);
+      std::ranges::copy(mean.summed, &answers.summed[of_mean][pair * from.dim]);
+    }
     const auto place_of_block = [&](int64_t block) { return (sequence * scale.seq + block) * scale.heads + head; };
     for (int64_t i = 0; i < rows.used; ++i) {
-      Row row{std::vector<double>(from.dim), std::vector<double>(from.dim, 0.0)};
-      for (int64_t c = 0; c < from.dim; ++c)
-        row.numbers[c] = load(from.data, from.at(rows.batch, rows.first + i, head) + c, from.element);
-      if (p.rotate && part.rotates) row = rotated(row.numbers, p.rotate_seed);
+      Row row = row_of(p, from, rotates, from.at(rows.batch, rows.first + i, head));
+      for (int64_t c = 0; smooth && c < from.dim; ++c) {
+        row.numbers[c] -= mean.numbers[c];
+        if (rotates) row.summed[c] += mean.summed[c];
+      }
       const int64_t block = place_of_block(p.scale_rows > 0 ? i / p.scale_rows : 0);
       for (const double number : row.numbers)
         scales[block] = std::max(scales[block], std::fabs(number) / largest_stored);
-      for (const double sum : row.summed) scales_summed[block] = std::max(scales_summed[block], sum / largest_stored);
+      for (int64_t c = 0; c < from.dim; ++c)
+        scales_summed[block] =
+            std::max(scales_summed[block], (row.summed[c] + (smooth ? mean.summed[c] : 0)) / largest_stored);
       const int64_t place = ((rows.batch * from.seq + rows.first + i) * from.heads + head) * from.dim;
       std::ranges::copy(row.numbers, &numbers[place]);
       std::ranges::copy(row.summed, &summed[place]);
@@ -81,7 +115,7 @@ void compute(const Problem& p, const Views& views, const Part& part, Quantised& 
 Quantised quantised(const Problem& p, const Views& views) {
   Quantised answers{Answers(tensors().size()), Answers(tensors().size())};
   for (const Part& part : parts)
-    if ((views.*part.to).data) compute(p, views, part, answers);
+    if ((views.*part.to).data || (part.mean && (views.*part.mean).data)) compute(p, views, part, answers);
   return answers;
 }
 

@@ -38,8 +38,8 @@ struct Dense {
   }
 };
 
-// The rows of one head of one sequence that count, as numbers: 8-bit ones times their scale. What lies after them is
-// never read.
+// The rows of one head of one sequence that count, as numbers: 8-bit ones times their scale, with the mean that was
+// taken out of them. What lies after them is never read.
 template <class Real>
 struct Matrix {
   int64_t columns;
@@ -48,14 +48,20 @@ struct Matrix {
 };
 
 template <class Real>
-Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head, const Scales& scales) {
+Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head, const Scales& scales,
+                  const float* mean = nullptr) {
   Matrix<Real> m{view.dim, std::vector<Real>(rows * view.dim)};
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t begin = view.at(batch, first + i, head);
     for (int64_t c = 0; c < view.dim; ++c)
-      m.numbers[i * view.dim + c] = static_cast<Real>(load(view.data, begin + c, view.element)) * scales.at(i, c);
+      m.numbers[i * view.dim + c] =
+          static_cast<Real>(load(view.data, begin + c, view.element)) * scales.at(i, c) + (mean ? mean[c] : 0);
   }
   return m;
+}
+
+inline const float* mean_of(const View& means, const Sequence& s, int64_t head) {
+  return means.data ? means.as<float>() + means.at(s.index, 0, head) : nullptr;
 }
 
 template <class Real>
@@ -78,8 +84,10 @@ struct Head {
       : index(head),
         index_kv(head / (p.heads_q / p.heads_kv)),
         q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head, {p, views.scale_q, s.index, head})),
-        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_k, s.index, index_kv})),
-        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_v, s.index, index_kv})),
+        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_k, s.index, index_kv},
+                     mean_of(views.mean_k, s, index_kv))),
+        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_v, s.index, index_kv},
+                     mean_of(views.mean_v, s, index_kv))),
         k_columns(transposed(k)),
         v_columns(transposed(v)) {}
 };

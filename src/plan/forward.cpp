@@ -30,6 +30,13 @@ Result<void> check_8_bit(const Problem& p) {
   return {};
 }
 
+Result<void> check_smooth(const Problem& p) {
+  if (!p.smooth) return {};
+  return unsupported(
+      "smooth is set; the Hopper kernels add no means to k and v yet. Quantise without smooth, or use target "
+      "\"cpu\".");
+}
+
 Result<void> check_hints(const Problem& p, const Hints& hints) {
   if (!is_8_bit(p.dtype)) return {};
   const auto refuse = [](const char* word, int value) {
@@ -68,6 +75,7 @@ void add_combine(Plan& plan, const Cut& cut) {
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
   if (auto ok = check_8_bit(p); !ok) return ok.failure();
+  if (auto ok = check_smooth(p); !ok) return ok.failure();
   if (auto ok = check_hints(p, hints); !ok) return ok.failure();
   const int sms = usable_sms(p, device);
   const auto dims = choose_dims(p);

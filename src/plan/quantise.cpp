@@ -25,6 +25,9 @@ Result<Plan> plan_quantise(const Problem& p, const Device& device, const Hints& 
   if (const std::string given = hints.line(); !given.empty())
     return unsupported(
         text("{} is a hint for attention; to quantise there is one way. Leave it out.", given.substr(1)));
+  if (p.smooth)
+    return unsupported(
+        "smooth is set; the Hopper kernel takes no mean out of k and v yet. Set smooth to 0, or use target \"cpu\".");
   Plan plan{.problem = p, .launches = {}, .workspace = {}};
   const int64_t items = items_at_most(p);
   if (items > items_max)

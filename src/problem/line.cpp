@@ -3,8 +3,8 @@
 // report at once, so it is exact: floats have as many digits as it takes to read the same float back.
 //
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
-//       [causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [rotate [seedN]] [det] [acc]
-//       [smsN]
+//       [causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [smooth] [rotate [seedN]] [det]
+//       [acc] [smsN]
 //
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
 // -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
@@ -73,6 +73,7 @@ constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},
                           {"det", &fh_problem::deterministic},
                           {"acc", &fh_problem::accumulate},
                           {"vcolumns", &fh_problem::scale_v_columns},
+                          {"smooth", &fh_problem::smooth},
                           {"rotate", &fh_problem::rotate}};
 
 struct Type {
@@ -84,8 +85,8 @@ constexpr Type types[] = {{"kv", &fh_problem::dtype_kv}, {"o", &fh_problem::dtyp
 constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
-    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [rotate [seedN]] [det] [acc] "
-    "[smsN]";
+    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [smooth] [rotate [seedN]] [det] "
+    "[acc] [smsN]";
 
 constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
@@ -137,6 +138,7 @@ std::string Problem::line() const {
   if (sink) line += " sink";
   if (scale_rows != 0) line += text(" scales{}", scale_rows);
   if (scale_v_columns) line += " vcolumns";
+  if (smooth) line += " smooth";
   if (rotate) line += " rotate";
   if (rotate_seed != 0) line += text(" seed{}", rotate_seed);
   if (deterministic) line += " det";

@@ -34,6 +34,7 @@ struct Problem {
   bool scale_v_columns = false;  // v has a scale for each column instead
   bool rotate = false;           // of a quantise problem: q and k
   uint32_t rotate_seed = 0;      // 0 where nothing is rotated
+  bool smooth = false;           // 8-bit k and v lack the mean of their rows, which are tensors of their own
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);

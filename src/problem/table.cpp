@@ -27,6 +27,8 @@ Shape scales_of_v(const Problem& p) {
   if (p.scale_v_columns) return {p.batch, p.seq_kv > 0 ? 1 : 0, p.heads_kv, p.dim_v, Element::f32};
   return scales(p, p.seq_kv, p.heads_kv);
 }
+// A row for each sequence and key head, also of packed ones.
+Shape means(const Problem& p, int64_t dim) { return {p.batch, 1, p.heads_kv, dim, Element::f32}; }
 Shape one_a_head(const Problem& p) { return {1, 1, p.heads_q, 1, Element::f32}; }
 
 // Of a quantise problem, each of q, k and v may be left out; see tensors.cpp.
@@ -48,6 +50,10 @@ Use where_8_bit(const Problem& p, Dtype t) {
   if (p.quantises()) return Use::may_write;
   return is_8_bit(t) ? Use::read : Use::absent;
 }
+Use where_smooth(const Problem& p) {
+  if (!p.smooth) return Use::absent;
+  return p.quantises() ? Use::may_write : Use::read;
+}
 Use where_seqused(const Problem& p) { return p.seqused ? Use::may_read : Use::absent; }
 
 constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 numbers";
@@ -56,6 +62,7 @@ constexpr const char* head_numbers = "one number for each query head";
 constexpr const char* backward = "backward pass";
 constexpr const char* set_backward = "op to FH_BACKWARD";
 constexpr const char* scale_numbers = "what the stored numbers are multiplied by";
+constexpr const char* mean_numbers = "what every row of a sequence has beside its stored numbers";
 constexpr const char* quantise = "op that quantises";
 constexpr const char* set_quantise = "op to FH_QUANTISE";
 constexpr const char* used_rows = "how many rows of each sequence count, batch numbers";
@@ -108,6 +115,10 @@ constexpr std::array table{
            [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_quantised(p)); }, where_quantised},
     Tensor{"quantised_v", quantise, set_quantise, "v in 8 bits", &Views::quantised_v, &fh_tensors::quantised_v,
            [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_quantised(p)); }, where_quantised},
+    Tensor{"mean_k", "smooth", "smooth", mean_numbers, &Views::mean_k, &fh_tensors::mean_k,
+           [](const Problem& p) { return means(p, p.dim_qk); }, where_smooth},
+    Tensor{"mean_v", "smooth", "smooth", mean_numbers, &Views::mean_v, &fh_tensors::mean_v,
+           [](const Problem& p) { return means(p, p.dim_v); }, where_smooth},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

@@ -16,7 +16,7 @@ namespace {
 std::string wrong_presence(const Tensor&, Use, const fh_tensor&);
 std::string wrong_view(const Tensor&, Use, const View&);
 std::string rows_overlap(const char* name, const View&);
-std::string incomplete(const Views&);
+std::string incomplete(const Views&, bool smooth);
 std::string shared_address(const Problem&, const Views&);
 
 // Every version of the struct has q, k, v and o.
@@ -43,7 +43,7 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
   }
   if (p.seqused && p.batch > 0 && !views.seqused_q.data && !views.seqused_kv.data)
     return wrong("seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one.");
-  std::string bad = p.quantises() ? incomplete(views) : std::string();
+  std::string bad = p.quantises() ? incomplete(views, p.smooth) : std::string();
   if (!bad.empty()) return wrong(std::move(bad));
   bad = shared_address(p, views);
   if (!bad.empty()) return wrong(std::move(bad));
@@ -119,8 +119,9 @@ std::string rows_overlap(const char* name, const View& view) {
   return {};
 }
 
-// Of a quantise problem: each of q, k and v with its copy and its scales, or without them; and not none of all.
-std::string incomplete(const Views& v) {
+// Of a quantise problem: each of q, k and v with its copy, its scales and its mean, or without them; and not none of
+// all.
+std::string incomplete(const Views& v, bool smooth) {
   const struct {
     const char* name;
     const View &from, &to, &scale;
@@ -133,6 +134,15 @@ std::string incomplete(const Views& v) {
     if (from.empty() || (!from.data == !to.data && !from.data == !scale.data)) continue;
     return text("{0} is {1}, quantised_{0} is {2} and scale_{0} is {3}; they go together. Set all three, or none.",
                 name, from.data ? "set" : "NULL", to.data ? "set" : "NULL", scale.data ? "set" : "NULL");
+  }
+  const struct {
+    const char* name;
+    const View &from, &mean;
+  } smoothed[] = {{"k", v.k, v.mean_k}, {"v", v.v, v.mean_v}};
+  for (const auto& [name, from, mean] : smoothed) {
+    if (!smooth || from.empty() || !from.data == !mean.data) continue;
+    return text("{0} is {1} and mean_{0} is {2}; with smooth they go together. Set both, or none.", name,
+                from.data ? "set" : "NULL", mean.data ? "set" : "NULL");
   }
   return any ? ""
              : "q, k and v are NULL; there is nothing to quantise. Set one of them, with its copy and its scales.";

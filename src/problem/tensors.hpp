@@ -46,6 +46,7 @@ struct Views {
   View grad_lse, grad_sink;
   View scale_q, scale_k, scale_v;
   View quantised_q, quantised_k, quantised_v;
+  View mean_k, mean_v;
 };
 
 // What a problem does with a tensor.

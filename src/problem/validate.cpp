@@ -81,6 +81,8 @@ std::string known_values(const fh_problem& p) {
     return text("reserved is {}; no option has that place. Start from fh_problem_init().", p.reserved);
   if (p.reserved2 != 0)
     return text("reserved2 is {}; no option has that place. Start from fh_problem_init().", p.reserved2);
+  if (p.reserved3 != 0)
+    return text("reserved3 is {}; no option has that place. Start from fh_problem_init().", p.reserved3);
   if (p.accumulate && op != FH_BACKWARD)
     return text(
         "accumulate is {} and op is {}; only gradients are added to what is there. Set op to "
@@ -236,6 +238,14 @@ std::string scales(const fh_problem& p) {
   if (!of_8_bits && p.scale_v_columns)
     return text("scale_v_columns is {} and v is {}; only 8-bit types have scales. Set it to 0.", p.scale_v_columns,
                 name_of(Types(p).kv));
+  if (p.smooth && !of_8_bits)
+    return text("smooth is {} and k and v are {}; means are taken out before numbers get 8 bits. Set it to 0.",
+                p.smooth, name_of(Types(p).kv));
+  if (p.smooth && p.softcap != 0)
+    return text(
+        "smooth is {} and softcap is {}; what the scores of all keys have in common is lost in a softmax, but not in "
+        "a tanh. Set one of them to 0.",
+        p.smooth, p.softcap);
   if (p.scale_rows != 0 && p.scale_rows != scale_block)
     return text("scale_rows is {}; as many rows share a scale as tiles are made of. Use {}, or 0 for all rows.",
                 p.scale_rows, scale_block);
@@ -315,6 +325,7 @@ Problem filled_in(const fh_problem& p) {
   full.scale_rows = p.scale_rows;
   full.scale_v_columns = p.scale_v_columns != 0;
   full.rotate = p.rotate != 0, full.rotate_seed = p.rotate_seed;
+  full.smooth = p.smooth != 0;
   return full;
 }
 
@@ -341,6 +352,7 @@ fh_problem Problem::user_struct() const {
   if (dtype_o != usual_output(dtype)) p.dtype_o = static_cast<fh_dtype>(dtype_o);
   p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
   p.rotate = rotate, p.rotate_seed = rotate_seed;
+  p.smooth = smooth;
   return p;
 }
 
