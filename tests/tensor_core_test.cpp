@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "check/data.hpp"
@@ -190,6 +191,35 @@ TEST_F(Judge8Bit, finds_a_scale_that_was_forgotten) {
       view.stride_seq = static_cast<int64_t>(of_block), view.stride_head = all.dim;
       write(c_.problem, spoilt);
     });
+  }
+}
+
+// R11: the reference is too small by 2^4 and weights are scaled by 2^8, so the largest of a row become 448.
+TEST_F(Judge8Bit, finds_weights_that_became_the_largest_number) {
+  for (const float too_large : {1.0f, 16.0f}) {
+    start("fwd e4m3 o=f32 b1 hq1 hkv1 sq40 skv130 d64", Backend::hopper);
+    const Scales scale_q(c_.problem, views_.scale_q, 0, 0), scale_k(c_.problem, views_.scale_k, 0, 0);
+    const Scales scale_v(c_.problem, views_.scale_v, 0, 0);
+    const auto number = [&](const View& x, const Scales& scale, int64_t row, int64_t column) {
+      return load(x.data, x.at(0, row, 0) + column, x.element) * scale.at(row, column);
+    };
+    for (int64_t i = 0; i < 40; ++i) {
+      std::vector<float> weights(130, 0.0f);
+      for (int64_t j = 0; j < 130; ++j)
+        for (int64_t c = 0; c < 64; ++c)
+          weights[j] += number(views_.q, scale_q, i, c) * number(views_.k, scale_k, j, c) * c_.problem.scale;
+      const float largest = *std::ranges::max_element(weights);
+      float sum = 0;
+      for (float& weight : weights) sum += weight = std::exp(weight - largest);
+      for (int64_t c = 0; c < 64; ++c) {
+        float o = 0;
+        for (int64_t j = 0; j < 130; ++j)
+          o += rounded(256 * too_large * weights[j], Dtype::e4m3) * number(views_.v, scale_v, j, c);
+        set(views_.o.at(0, i, 0) + c, o / (256 * too_large * sum));
+      }
+      lse()[i] = largest + std::log(sum);
+    }
+    EXPECT_EQ(verdict().empty(), too_large == 1) << too_large;
   }
 }
 
