@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
 #include <set>
 
 #include "src/base/text.hpp"
@@ -207,28 +206,6 @@ TEST(Plan, OrderIsOneThatVisitsEveryItemOnce) {
       EXPECT_EQ(order.items, order.pairs * order.q_tiles) << plan->line();
       EXPECT_TRUE(order.tail >= 0 && order.tail < order.q_tiles) << plan->line();
       EXPECT_TRUE(order.section >= 1 && order.section <= order.pairs) << plan->line();
-    }
-}
-
-// With a causal mask a kv tile costs as many turns as q tiles see it. CTAs that take the items of a plan in its order,
-// each as soon as it is free, end within a tenth of the best there is.
-TEST(Plan, OfCausalGradientsKeepsAllSmsBusyToTheEnd) {
-  for (const char* heads : {"hq16 hkv16 d128", "hq64 hkv8 d128", "hq32 hkv32 d64", "hq8 hkv8 d256"})
-    for (int seq : {1024, 2048, 4096, 8192, 16384}) {
-      const auto problem = Problem::parse(text("bwd bf16 b{} sq{} skv{} {} causal", 16384 / seq, seq, seq, heads));
-      ASSERT_TRUE(problem) << problem.failure().text;
-      const auto plan = make_gpu_plan(*problem, h200);
-      ASSERT_TRUE(plan) << plan.failure().text;
-      const auto& [variant, order] = std::get<BackwardStep>(plan->launches.at(1).step);
-      std::vector<int> free_at(h200.sms / bwd_ctas(variant));  // a heap, the first CTA to be free on top
-      int work = 0;
-      for (int number = 0; number < order.items; ++number) {
-        const int turns = order.q_tiles - item_at(order, number, /*heaviest_first=*/false).q_tile;
-        std::ranges::pop_heap(free_at, std::greater());
-        free_at.back() += turns, work += turns;
-        std::ranges::push_heap(free_at, std::greater());
-      }
-      EXPECT_LT(std::ranges::max(free_at) * std::ssize(free_at), 1.1 * work) << plan->line();
     }
 }
 

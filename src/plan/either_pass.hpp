@@ -30,5 +30,7 @@ int usable_sms(const Problem&, const Device&);
 
 // How many sections so many pairs make, each with an item for every SM at least.
 int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t items, int sms);
+// Pairs of a section of heads of one ragged sequence: so many or fewer, so that the last section is no small remainder.
+int64_t without_small_remainder(int64_t pairs, int64_t section);
 
 }  // namespace froghopper

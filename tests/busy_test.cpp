@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long SMs idle at the end of a launch: CTAs take the work items of a plan in its order, each when it is free. An
+// item costs as many turns as it has pairs of a q tile and a kv tile, and one more for its beginning and end.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "contract/mask.h"
+#include "src/base/text.hpp"
+#include "src/plan/plan.hpp"
+
+namespace froghopper {
+namespace {
+
+const Device h200 = known_device("h200");
+
+using Lengths = std::vector<int>;  // rows and keys of the sequences
+
+// The launch with the items, forward or backward, as far as it matters here.
+struct Work {
+  Order order;
+  Tiles tiles;
+  bool backward, causal, ragged;
+  int ctas, heads, heads_inside;  // that take items; of items; query heads that an item has one after the other
+
+  explicit Work(const Plan& plan) {
+    const Problem& p = plan.problem;
+    const auto take = [&](const auto& step, int most_ctas, int64_t item_heads) {
+      order = step.order, tiles = step.variant.tiles, ragged = step.variant.ragged;
+      causal = step.variant.mask != Mask::none;
+      ctas = most_ctas, heads = static_cast<int>(item_heads);
+    };
+    backward = p.op == FH_BACKWARD;
+    heads_inside = backward ? static_cast<int>(p.heads_q / p.heads_kv) : 1;
+    if (backward) {
+      const auto& step = std::get<BackwardStep>(plan.launches.at(1).step);
+      take(step, h200.sms / bwd_ctas(step.variant), p.heads_kv);
+    } else {
+      take(std::get<ForwardStep>(plan.launches.at(0).step), h200.sms, p.heads_q);
+    }
+  }
+
+  int tiles_of(int length) const { return (length - 1) / (backward ? tiles.kv : tiles.q) + 1; }
+
+  int turns(int length, int tile) const {
+    const auto count = [&]<Mask Kind>(MaskRule<Kind> rule) {
+      const int size = backward ? tiles.kv : tiles.q, first = tile * size, last = std::min(first + size, length) - 1;
+      const Range<int> seen =
+          backward ? rule.q_tiles(first, last, length, tiles.q) : rule.tiles(first, last, tiles.kv);
+      return 1 + (seen.end - seen.begin) * heads_inside;
+    };
+    if (causal) return count(MaskRule<Mask::causal>{length, 0, no_bound<int>, 0});
+    return count(MaskRule<Mask::none>{length, 0, no_bound<int>, no_bound<int>});
+  }
+
+  // Of all items, in the order in which they are taken. Ragged sequences as device/attn/sequences.cuh hands them out.
+  std::vector<int> in_order(const Lengths& lengths) const {
+    std::vector<int> all;
+    if (!ragged) {
+      for (int number = 0; number < order.items; ++number)
+        all.push_back(turns(lengths.at(0), item_at(order, number, !backward && causal).q_tile));
+      return all;
+    }
+    const int longest = std::ranges::max(lengths);
+    for (int rank = 0; rank < ranks; ++rank)
+      for (int length : lengths)
+        for (int number = 0; rank_of(length, longest) == rank && number < tiles_of(length) * heads; ++number) {
+          const int tile = item_in_sequence(number, tiles_of(length), heads, order.section).q_tile;
+          all.push_back(turns(length, backward ? tiles_of(length) - 1 - tile : tile));
+        }
+    return all;
+  }
+};
+
+// How much longer the launch takes than it must: each CTA its share, and no item is cut.
+double late(const std::vector<int>& items, int ctas) {
+  std::vector<int> free_at(ctas);  // a heap, the first CTA to be free on top
+  for (int turns : items) {
+    std::ranges::pop_heap(free_at, std::greater());
+    free_at.back() += turns;
+    std::ranges::push_heap(free_at, std::greater());
+  }
+  const double share = std::accumulate(items.begin(), items.end(), 0.0) / ctas;
+  return std::ranges::max(free_at) / std::max<double>(share, std::ranges::max(items)) - 1;
+}
+
+double late(const std::string& line, const Lengths& lengths) {
+  const auto problem = Problem::parse(line);
+  EXPECT_TRUE(problem) << problem.failure().text;
+  const auto plan = make_gpu_plan(*problem, h200);
+  EXPECT_TRUE(plan) << plan.failure().text;
+  const Work work(*plan);
+  return late(work.in_order(lengths), work.ctas);
+}
+
+const char* const heads_of_models[] = {"hq16 hkv16 d128", "hq64 hkv8 d128", "hq32 hkv32 d64", "hq8 hkv8 d256"};
+
+TEST(SmsAreBusyToTheEnd, OfCausalGradients) {
+  for (const char* heads : heads_of_models)
+    for (int seq : {1024, 2048, 4096, 8192, 16384}) {
+      const std::string line = text("bwd bf16 b{} sq{} skv{} {} causal", 16384 / seq, seq, seq, heads);
+      EXPECT_LT(late(line, {seq}), 0.035) << line;
+    }
+}
+
+std::string packed(const char* op, const Lengths& lengths, const char* heads, const char* mask) {
+  const int longest = std::ranges::max(lengths), total = std::accumulate(lengths.begin(), lengths.end(), 0);
+  return text("{0} bf16 b{1} sq{2} skv{2} {3} varlen tq{4} tkv{4}{5}", op, lengths.size(), longest, heads, total,
+              mask);
+}
+
+// One long sequence, alone or among short ones: its heads come in sections, and the last section is not one head alone.
+TEST(SmsAreBusyToTheEnd, OfLongPackedSequences) {
+  Lengths one_long(65, 128);
+  one_long[32] = 8192;
+  for (const Lengths& lengths : {Lengths(4, 4096), Lengths(2, 8192), Lengths(1, 16384), one_long})
+    for (const char* op : {"fwd", "bwd"})
+      for (const char* heads : heads_of_models) {
+        const std::string line = packed(op, lengths, heads, " causal");
+        EXPECT_LT(late(line, lengths), 0.03) << line;
+        if (op[0] == 'b') { EXPECT_LT(late(line + " det", lengths), 0.03) << line; }
+      }
+}
+
+}  // namespace
+}  // namespace froghopper
