@@ -14,12 +14,13 @@ constexpr Dtype all_dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32};
 TEST(Cpu, EveryHeadDim) {
   for (Dtype dtype : all_dtypes) {
     for (int64_t dim = 8; dim <= 256; dim += 8) expect_right(problem(dtype, 2, 1, 37, 150, dim));
+    for (int64_t dim : {264, 320, 384, 504, 512}) expect_right(problem(dtype, 2, 1, 37, 150, dim));
   }
 }
 
 TEST(Cpu, HeadDimOfVIsItsOwn) {
   for (Dtype dtype : all_dtypes) {
-    for (auto [dim_qk, dim_v] : {std::pair{192, 128}, {8, 256}, {256, 8}, {72, 40}}) {
+    for (auto [dim_qk, dim_v] : {std::pair{192, 128}, {8, 256}, {256, 8}, {72, 40}, {512, 64}, {64, 512}}) {
       Problem p = problem(dtype, 1, 1, 70, 200, dim_qk);
       p.dim_v = dim_v;
       expect_right(p);

@@ -48,6 +48,20 @@ TEST(Plan, IsWhatTheGoldenFileSays) {
 
 const Device h200 = known_device("h200");
 
+TEST(Plan, OfHeadDimsAbove256IsRefused) {
+  for (const char* pass : {"fwd", "bwd"})
+    for (const char* dims : {"d264", "d512", "d64 dv512", "d512 dv64"}) {
+      const auto problem = Problem::parse(text("{} bf16 b1 hq1 hkv1 sq64 skv64 {}", pass, dims));
+      ASSERT_TRUE(problem) << problem.failure().text;
+      const auto plan = make_gpu_plan(*problem, h200);
+      ASSERT_FALSE(plan) << plan->line();
+      EXPECT_EQ(plan.failure().status, FH_UNSUPPORTED);
+      EXPECT_NE(plan.failure().text.find("the Hopper kernels take up to 256 of each. Use target \"cpu\"."),
+                std::string::npos)
+          << plan.failure().text;
+    }
+}
+
 std::vector<Problem> problems_of_every_kind() {
   std::vector<Problem> all;
   for (Dtype dtype : {Dtype::bf16, Dtype::f16})

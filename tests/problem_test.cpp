@@ -123,8 +123,8 @@ Problem random_problem(std::mt19937_64& random) {
     p.dtype_o = static_cast<fh_dtype>(up_to(3)), p.scale_rows = 128 * up_to(1), p.scale_v_columns = coin();
   p.heads_kv = 1 + up_to(15), p.heads_q = p.heads_kv * (1 + up_to(7));
   p.batch = size(), p.seq_q = size(), p.seq_kv = size();
-  const int64_t step = of_8_bits ? 16 : 8;
-  p.dim_qk = step * (1 + up_to(256 / step - 1)), p.dim_v = coin() ? 0 : step * (1 + up_to(256 / step - 1));
+  const int64_t step = of_8_bits ? 16 : 8, most = of_8_bits ? 256 : 512;
+  p.dim_qk = step * (1 + up_to(most / step - 1)), p.dim_v = coin() ? 0 : step * (1 + up_to(most / step - 1));
   if (coin()) p.varlen = 1, p.total_q = up_to(int64_t{1} << 40), p.total_kv = size();
   if (coin() && !of_8_bits) p.op = FH_BACKWARD, p.accumulate = coin();
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
@@ -184,18 +184,18 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.heads_kv = 3; },
      "heads_kv is 3 and heads_q is 8; heads_kv must divide heads_q. Use 1, 2, 4 or 8."},
     {[](fh_problem& p) { p.dim_qk = 0; },
-     "dim_qk is 0; head dims are multiples of 8 from 8 to 256. Set dim_qk within."},
+     "dim_qk is 0; head dims are multiples of 8 from 8 to 512. Set dim_qk within."},
     {[](fh_problem& p) { p.dim_qk = 81; },
-     "dim_qk is 81; head dims are multiples of 8 from 8 to 256. Pad q and k with zero columns to 88 and set scale to "
+     "dim_qk is 81; head dims are multiples of 8 from 8 to 512. Pad q and k with zero columns to 88 and set scale to "
      "1/sqrt(81); the result does not change."},
     {[](fh_problem& p) { p.dim_v = -8; },
-     "dim_v is -8; head dims are multiples of 8 from 8 to 256. Use 0 for the same as dim_qk."},
-    {[](fh_problem& p) { p.dim_v = 512; },
-     "dim_v is 512; head dims are multiples of 8 from 8 to 256. Compute o in slices of v's columns, each with the "
+     "dim_v is -8; head dims are multiples of 8 from 8 to 512. Use 0 for the same as dim_qk."},
+    {[](fh_problem& p) { p.dim_v = 520; },
+     "dim_v is 520; head dims are multiples of 8 from 8 to 512. Compute o in slices of v's columns, each with the "
      "same "
      "q and k."},
     {[](fh_problem& p) { p.dim_v = 60; },
-     "dim_v is 60; head dims are multiples of 8 from 8 to 256. Pad v with zero columns to 64; o has 64 then, the "
+     "dim_v is 60; head dims are multiples of 8 from 8 to 512. Pad v with zero columns to 64; o has 64 then, the "
      "last "
      "ones zero."},
     {[](fh_problem& p) { p.total_q = 10; },

@@ -170,7 +170,7 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
 
 def positive_dim(dim: int) -> int:
     """0 columns would mean "as many as q" to the library."""
-    if dim < 1: raise InvalidProblem("v has 0 columns; head dims are multiples of 8 from 8 to 256. Give it columns.")
+    if dim < 1: raise InvalidProblem("v has 0 columns; head dims are multiples of 8 from 8 to 512. Give it columns.")
     return dim
 
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "contract/types.h"
+#include "src/cpu/work.hpp"
 
 namespace froghopper::cpu {
 
@@ -67,9 +68,10 @@ constexpr int row_floats(int dim) { return ((dim + 15) / 16 | 1) * 16; }
 // block, a second time.
 constexpr size_t gradient_floats(int dim_qk, int dim_v, int chunk_keys) {
   const size_t keys = chunk_keys, rows_qk = row_floats(dim_qk), rows_v = row_floats(dim_v);
-  return keys * (rows_qk + 2 * (dim_qk + dim_v)) + tile_rows * (rows_qk + rows_v) + 2 * tile_rows * 64 + 4 * 256 +
+  return keys * (rows_qk + 2 * (dim_qk + dim_v)) + tile_rows * (rows_qk + rows_v) + 2 * tile_rows * 64 + 4 * dim_max +
          tile_rows / 2 * (64 + 3 * 64);
 }
-static_assert(gradient_floats(256, 256, chunk_keys_max / 2) * sizeof(float) <= 5 << 18, "at most 1.25 MiB a thread");
+static_assert(gradient_floats(256, 256, chunk_keys_max / 2) * sizeof(float) <= 5 << 18,
+              "at most 1.25 MiB a thread up to 256 columns");
 
 }  // namespace froghopper::cpu

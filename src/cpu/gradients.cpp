@@ -73,7 +73,7 @@ class Gradients {
   }
 
   void take_memory() {
-    four_ = take(4 * 256);
+    four_ = take(4 * dim_max);
     q_ = take<Unit>(tile_rows * q_row_);
     grad_o_ = take<Unit>(tile_rows * grad_o_row_);
     s_ = take(tile_rows * block_lanes);
@@ -110,11 +110,11 @@ class Gradients {
     for (int block = 0; block < c_.keys; block += block_lanes) {
       const int width = width_of(block);
       for (int lane = 0; lane < width; lane += 4) {
-        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * 256, c_.v, c_.stride_v, c_.dim_v);
-        transpose(four, 256, 4, units_v_, v_ + block * units_v_ + lane, width);
-        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * 256, c_.k, c_.stride_k, c_.dim_qk);
-        transpose(four, 256, 4, units_qk_, k_ + block * units_qk_ + lane, width);
-        for (int r = 0; r < 4; r += per_unit) keep_k_rows(four + r * 256, block + lane + r);
+        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, c_.v, c_.stride_v, c_.dim_v);
+        transpose(four, dim_max, 4, units_v_, v_ + block * units_v_ + lane, width);
+        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, c_.k, c_.stride_k, c_.dim_qk);
+        transpose(four, dim_max, 4, units_qk_, k_ + block * units_qk_ + lane, width);
+        for (int r = 0; r < 4; r += per_unit) keep_k_rows(four + r * dim_max, block + lane + r);
       }
     }
     for (int j = c_.seen_begin; k_finite_ && j < c_.seen_end; ++j)
@@ -126,7 +126,7 @@ class Gradients {
     if constexpr (in_floats) {
       std::copy_n(rows, c_.dim_qk, to);
     } else {
-      across(rows, rows + 256, c_.dim_qk, to);
+      across(rows, rows + dim_max, c_.dim_qk, to);
     }
     std::fill(to + c_.dim_qk, to + qk_row_, Unit{});
   }
@@ -152,9 +152,9 @@ class Gradients {
   }
 
   void store_keys(const float* from, int width, int dim, int first, int count, void* to, int64_t stride) const {
-    transpose(from, width, dim, 4, four_, 256);
+    transpose(from, width, dim, 4, four_, dim_max);
     for (int r = 0; r < count; ++r)
-      store_row(four_ + r * 256, dim, stored(), c_.accumulate, row_at(to, stored(), stride, first + r));
+      store_row(four_ + r * dim_max, dim, stored(), c_.accumulate, row_at(to, stored(), stride, first + r));
   }
 
   Dtype stored() const { return c_.accumulate ? Dtype::f32 : c_.dtype; }
@@ -218,9 +218,9 @@ class Gradients {
   void lay_across(const Pair* rows, int row, int dim, Pair* to, int to_row) const {
     auto* const four = reinterpret_cast<Pair*>(four_);
     for (int i = 0; i < tile_rows / 2; ++i) {
-      Pair* const pair_row = Numbers::tiles ? four + i % 4 * 256 : to + i * to_row;
+      Pair* const pair_row = Numbers::tiles ? four + i % 4 * dim_max : to + i * to_row;
       across(rows + 2 * i * row, rows + (2 * i + 1) * row, dim, pair_row);
-      if (Numbers::tiles && i % 4 == 3) transpose(four, 256, 4, dim, to + i - 3, tile_rows / 2);
+      if (Numbers::tiles && i % 4 == 3) transpose(four, dim_max, 4, dim, to + i - 3, tile_rows / 2);
     }
   }
 

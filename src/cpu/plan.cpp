@@ -30,7 +30,8 @@ int64_t threads_for(const Problem& p) {
 // heads of 128, 256 keys are 8 % faster than 128, because each tile of rows is loaded for more of them. Fewer where
 // there would not be chunks for all threads.
 int64_t chunk_keys_for(const Problem& p, int64_t threads) {
-  int64_t keys = p.dim_qk + p.dim_v <= 256 ? chunk_keys_max : chunk_keys_max / 2;
+  const int64_t columns = p.dim_qk + p.dim_v;
+  int64_t keys = columns <= 256 ? chunk_keys_max : columns <= 512 ? chunk_keys_max / 2 : chunk_keys_max / 4;
   const auto chunks = [&] { return static_cast<double>(p.batch) * p.heads_kv * ceil_div(p.seq_kv, keys); };
   while (keys > 64 && chunks() < 2 * static_cast<double>(threads)) keys /= 2;
   return keys;

