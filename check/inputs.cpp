@@ -10,6 +10,7 @@
 #include "check/layout.hpp"
 #include "contract/quantise.h"
 #include "src/base/storage.hpp"
+#include "src/problem/mask.hpp"
 
 namespace froghopper::check {
 
@@ -173,15 +174,38 @@ void fill_scaled(const Case& c, const Views& views, const View& x, const View& s
              });
 }
 
-// Gives every entry of a tensor a number, whether its row counts or not: of those that are added to, and of means.
-void fill_all(const View& x, uint64_t stream) {
+// Gives every entry of a tensor a number, whether its row counts or not: of those that are added to, and of means. o is
+// an average of values, so what it holds is smaller than one.
+void fill_all(const View& x, uint64_t stream, float size = 1) {
   uint64_t i = 0;
   if (x.empty()) return;
   for (int64_t b = 0; b < x.batch; ++b)
     for (int64_t row = 0; row < x.seq; ++row)
       for (int64_t head = 0; head < x.heads; ++head)
         for (int64_t column = 0; column < x.dim; ++column)
-          store(x.data, x.at(b, row, head) + column, x.element, random_normal(stream, i++));
+          store(x.data, x.at(b, row, head) + column, x.element, size * random_normal(stream, i++));
+}
+
+// What earlier calls left in o and lse: as much weight as that of these keys, some more, some less, and in every fifth
+// row none. There o is not read where the row sees a key, so it stays NaN.
+void put_held_lse(const Case& c, const Views& views, uint64_t stream) {
+  const Problem& p = c.problem;
+  if (!p.merges() || views.lse.empty()) return;
+  fill_all(views.lse, stream);
+  const auto usual = static_cast<float>(std::log(1.0 + static_cast<double>(p.seq_kv)));
+  auto* const lse = views.lse.as<float>();
+  for (int64_t i = 0; i < p.rows_q() * p.heads_q; ++i)
+    lse[i] = random_bits(stream, static_cast<uint64_t>(i)) % 5 == 4 ? -INFINITY : usual + 3 * lse[i];
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Rows q = rows_q(p, views, b), kv = rows_kv(p, views, b);
+    for (int64_t i = 0; i < q.used; ++i) {
+      const Visible keys = visible_keys(p, q.used, kv.used, i);
+      for (int64_t head = 0; keys.begin < keys.end && head < p.heads_q; ++head)
+        if (std::isinf(lse[views.lse.at(q.batch, q.first + i, head)]))
+          std::memset(views.o.address(q.batch, q.first + i, head), 0xff,
+                      sizeof(float) * static_cast<size_t>(p.dim_v));
+    }
+  }
 }
 
 // What the tensors that are read hold, each from a stream of numbers of its own. The lengths come first: they say which
@@ -245,6 +269,11 @@ constexpr Content contents[] = {
     {&Views::grad_sink, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.grad_sink, stream); }},
     {&Views::mean_k, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.mean_k, stream); }},
     {&Views::mean_v, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.mean_v, stream); }},
+    {&Views::o,
+     [](const Case& c, const Views& v, uint64_t stream) {
+       if (c.problem.merges()) fill_all(v.o, stream, 0.1f);  // of a backward problem: put_first_pass
+     }},
+    {&Views::lse, put_held_lse},
 };
 
 // Eight streams a seed; the next eight tensors have theirs far away, so that the inputs of a seed stay what they were.

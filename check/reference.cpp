@@ -152,6 +152,10 @@ RowProblem problem_of_row(const Problem& p, const Views& views, const RowId& id)
   r.views.k = one_head(views.k, seen.batch_kv, seen.first, head_kv, seen.count);
   r.views.v = one_head(views.v, seen.batch_kv, seen.first, head_kv, seen.count);
   if (one.sink) r.views.sink = one_head(views.sink, 0, 0, id.head, 1);
+  if (one.merges()) {
+    r.views.o = one_head(views.o, id.batch, id.row, id.head, 1);
+    r.views.lse = one_head(views.lse, id.batch, id.row, id.head, 1);
+  }
   if (!is_8_bit(p.dtype_kv) || !seen.counts) return r;
   r.views.scale_q = scales_of_rows(p, views.scale_q, seen.sequence, seen.row, 1, id.head, r.scale_q);
   r.views.scale_k = scales_of_rows(p, views.scale_k, seen.sequence, seen.begin, seen.count, head_kv, r.scale_k);

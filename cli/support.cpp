@@ -72,7 +72,7 @@ Problem plain(fh_op op, const Column& column, int64_t dim_qk, int64_t dim_v) {
 struct Feature {
   const char* name;
   void (*ask)(Problem&);
-  bool backward_only = false, of_8_bits_only = false;
+  bool backward_only = false, of_8_bits_only = false, forward_only = false;
 };
 constexpr Feature features[] = {
     {"no mask", [](Problem&) {}},
@@ -95,6 +95,8 @@ constexpr Feature features[] = {
     {"no queries", [](Problem& p) { p.seq_q = 0; }},
     {"no keys", [](Problem& p) { p.seq_kv = 0; }},
     {"gradients added to what is there", [](Problem& p) { p.accumulate = true; }, true},
+    {"o and lse merged with what is there", [](Problem& p) { p.accumulate = true, p.dtype_o = Dtype::f32; }, false,
+     false, true},
     {"a scale for each 128 rows", [](Problem& p) { p.scale_rows = 128; }, false, true},
     {"without the means of k and v (smooth)", [](Problem& p) { p.smooth = true; }, false, true},
     {"a scale for each column of v", [](Problem& p) { p.scale_v_columns = true; }, false, true},
@@ -164,7 +166,8 @@ std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits) {
   }
   std::string table = titles + " |\n" + rule + "\n";
   for (const Feature& f : features) {
-    if ((f.backward_only && op != FH_BACKWARD) || (f.of_8_bits_only && !of_8_bits)) continue;
+    if ((f.backward_only && op != FH_BACKWARD) || (f.forward_only && op != FH_FORWARD)) continue;
+    if (f.of_8_bits_only && !of_8_bits) continue;
     table += text("| {} |", f.name);
     for (const Column* column : shown) table += text(" {} |", answer(*column, op, f.ask));
     table += "\n";

@@ -46,7 +46,8 @@ inline double bytes_moved(const Problem& p) {
   const double columns = double(p.dim_qk + p.dim_v), element = size_of(p.dtype);
   const double rows_q = double(p.rows_q()) * double(p.heads_q), rows_kv = double(p.rows_kv()) * double(p.heads_kv);
   if (p.quantises()) return (element + size_of(p.dtype_kv)) * (double(p.dim_qk) * rows_q + columns * rows_kv);
-  const double row_q = element * double(p.dim_qk) + size_of(p.dtype_o) * double(p.dim_v) + sizeof(float);
+  const double of_o = size_of(p.dtype_o) * double(p.dim_v) + sizeof(float);
+  const double row_q = element * double(p.dim_qk) + of_o * (p.merges() ? 2 : 1);
   const double forward = row_q * rows_q + size_of(p.dtype_kv) * columns * rows_kv;
   if (p.op != FH_BACKWARD) return forward;
   const double written = double(p.dim_qk) * rows_q + columns * rows_kv;

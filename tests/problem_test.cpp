@@ -126,8 +126,10 @@ Problem random_problem(std::mt19937_64& random) {
   const int64_t step = of_8_bits ? 16 : 8, most = of_8_bits ? 256 : 512;
   p.dim_qk = step * (1 + up_to(most / step - 1)), p.dim_v = coin() ? 0 : step * (1 + up_to(most / step - 1));
   if (coin()) p.varlen = 1, p.total_q = up_to(int64_t{1} << 40), p.total_kv = size();
-  if (coin() && !of_8_bits) p.op = FH_BACKWARD, p.accumulate = coin();
+  if (coin() && !of_8_bits) p.op = FH_BACKWARD;
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
+  p.accumulate = coin() && (p.op == FH_BACKWARD || !p.sink);
+  if (p.accumulate && p.op == FH_FORWARD) p.dtype_o = coin() ? FH_F32 : FH_USUAL;
   if (coin()) p.align = FH_TOP_LEFT;
   if (coin()) p.window_left = coin() ? size() : huge;
   if (coin() && !p.causal) p.window_right = size();
@@ -209,9 +211,9 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.causal = 1, p.window_right = 4; },
      "causal is set and window_right is 4; a causal query sees no key after it. Set window_right to 0, or causal to "
      "0."},
-    {[](fh_problem& p) { p.accumulate = 2; },
-     "accumulate is 2 and op is FH_FORWARD; only gradients are added to what is there. Set op to FH_BACKWARD, or "
-     "accumulate to 0."},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.accumulate = 2; },
+     "accumulate is 2 and op is FH_QUANTISE; gradients are added to what is there, and o and lse merged with it. Set "
+     "op to FH_FORWARD or FH_BACKWARD, or accumulate to 0."},
     {[](fh_problem& p) { p.reserved = 1; }, "reserved is 1; no option has that place. Start from fh_problem_init()."},
     {[](fh_problem& p) { p.reserved2 = 1; },
      "reserved2 is 1; no option has that place. Start from fh_problem_init()."},
@@ -296,9 +298,6 @@ constexpr char grammar[] =
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
     {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd, bwd or quantise."},
-    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 acc",
-     "accumulate is 1 and op is FH_FORWARD; only gradients are added to what is there. Set op to FH_BACKWARD, or "
-     "accumulate to 0."},
     {"fwd fp8 b1", "\"fp8\" at offset 4: the second word is the type. Use f16, bf16, f32, e4m3 or e5m2."},
     {"fwd bf16 kv=fp8 b1",
      "\"kv=fp8\" at offset 9: a type is expected: kv=DTYPE, with f16, bf16, f32, e4m3 or e5m2."},

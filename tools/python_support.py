@@ -50,7 +50,7 @@ ROWS = [
     ("used lengths", ("seqused_kv", "seqused_k"), "seqused"),
     ("the log-sum-exp", ("return_lse", "lse", "return_attn_probs"), ""),
     ("deterministic", ("deterministic",), "det"),
-    ("sum onto what is there", ("accumulate",), "acc"),
+    ("added to or merged with what is there", ("accumulate",), "acc"),
     ("results into arrays of yours", ("out",), ""),
     ("fewer SMs", ("max_sms", "sm_margin"), "sms8"),
     ("8-bit k and v", ("scale_k",), "kv=e4m3"),
@@ -79,7 +79,6 @@ def computed(library, target, dtypes, words):
     done = []
     if words == "kv=e4m3": dtypes = [dtype for dtype in dtypes if dtype != "f32"]
     for op, name in (("fwd", "forward"), ("bwd", "backward")):
-        if op == "fwd" and words == "acc": continue
         try:
             for dtype in dtypes: Plan(library.problem(line_of(op, dtype, words)), target, library)
             done.append(name)

@@ -24,6 +24,9 @@
  *   (6) Every row of o and lse that the shapes name is written, also rows of no sequence. A query row that sees no key
  *       gets o = 0 and lse = -inf; where its head has a sink, lse is the sink, since the denominator holds it. Rows of
  *       no sequence get o = 0 and lse = -inf. Nothing else is written. o and lse share no memory with what is read.
+ *       With accumulate o and lse are the attention over the keys of earlier calls, and become that over these keys
+ *       too; rows that see no key and rows of no sequence stay as they are. Begin with o = 0 and lse = -inf, or the
+ *       head's sink. Where lse is -inf and the row sees a key, o is not read.
  *   (7) Memory that no visible key or query occupies (padding, rows past a sequence's end) may hold anything, NaN too,
  *       also in o, lse, grad_o and grad_lse where they are read.
  *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse that a forward problem gave for the
@@ -115,14 +118,15 @@ typedef struct fh_problem {
   int64_t max_sms;       /* SMs (GPU) or threads (CPU) it may occupy; 0 means all */
 
   int32_t
-      accumulate;   /* nonzero: backward only. Gradients are added to what grad_q, grad_k, grad_v and grad_sink hold;
-                         grad_q, grad_k and grad_v are f32 then */
+      accumulate; /* nonzero: gradients are added to what grad_q, grad_k, grad_v and grad_sink hold; grad_q, grad_k and
+                         grad_v are f32 then. Forward: o and lse are merged with what they hold, see (6); o is f32
+                         then. No sink there: it would be in the denominator once a call */
   int32_t reserved; /* 0 */
 
   /* 8-bit types. A number that is stored stands for itself times its scale: tensors.scale_q, scale_k, scale_v. */
   fh_dtype dtype_kv;  /* of k and v; FH_USUAL: dtype. With q in f16 or bf16, k and v may be 8-bit */
   fh_dtype dtype_o;   /* of o; FH_USUAL: dtype, or bf16 where that is an 8-bit type. f16, bf16 or f32 where k and v
-                              are 8-bit, else dtype */
+                              are 8-bit, else dtype. Forward with accumulate: f32 */
   int64_t scale_rows; /* rows of a sequence that share a scale, counted from its first row: 128; 0: all of them */
   int32_t scale_v_columns; /* nonzero: v has a scale for each column instead, over all rows of a sequence */
   int32_t reserved2;       /* 0 */
@@ -189,9 +193,11 @@ typedef struct fh_tensors {
   fh_tensor q;                 /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
   fh_tensor k;                 /* [batch, seq_kv, heads_kv, dim_qk]; varlen [total_kv, ...]. Read. */
   fh_tensor v;                 /* [batch, seq_kv, heads_kv, dim_v]; varlen [total_kv, ...]. Read. */
-  fh_tensor o;                 /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read. */
+  fh_tensor o;                 /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read;
+                                  forward with accumulate: merged. */
   float* lse;                  /* natural log of the softmax denominator, sink included: [batch, heads_q, seq_q],
-                                  varlen [heads_q, total_q], dense. Written, may be NULL; backward: read. */
+                                  varlen [heads_q, total_q], dense. Written, may be NULL; backward: read;
+                                  forward with accumulate: merged. */
   const int32_t* cu_seqlens_q; /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU
                                   checks them; a GPU plan cannot, so there they must be right. */
   const int32_t* cu_seqlens_kv;

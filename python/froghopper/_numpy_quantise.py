@@ -6,8 +6,8 @@ import numpy as np
 
 from froghopper._call import DTYPES, SCALE_ROWS, check_rank, check_shapes
 from froghopper._errors import InvalidType
-from froghopper._numpy import (Array, Lengths, address, check_array, dense_strides, layout_of, packed_of, read_lengths,
-                               strides_of)
+from froghopper._numpy_arrays import (Array, Lengths, address, check_array, dense_strides, layout_of, packed_of,
+                                      read_lengths, strides_of)
 from froghopper._quantise import check_packed, quantiser, run
 
 

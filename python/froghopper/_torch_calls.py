@@ -66,20 +66,21 @@ class Ready(NamedTuple):
 def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, cu_seqlens_q: Tensor | None,
             cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None, max_seqlen_q: int,
             max_seqlen_kv: int, causal: bool, window_left: int, window_right: int, softcap: float, scale: float,
-            top_left: bool, deterministic: bool, max_sms: int, with_lse: bool,
-            with_grad: bool = False) -> tuple[Tensor, Tensor | None]:
-    """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients."""
+            top_left: bool, deterministic: bool, max_sms: int, with_lse: bool, with_grad: bool = False,
+            held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
+    with what they hold."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms)
     key = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
            v.device, kind(sink), kind(cu_seqlens_q), kind(cu_seqlens_kv), kind(seqused_q), kind(seqused_kv), kind(out),
-           options, with_grad)
+           options, with_grad, kind(held_lse))
     ready = _forward.get(key)
     if ready is None:
         inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-        ready = cached(_forward, key, lambda: ready_forward(inputs, out, Options(*options), with_grad))
+        ready = cached(_forward, key, lambda: ready_forward(inputs, out, Options(*options), with_grad, held_lse))
     index, copied = ready.gpu, ready.copied
     if copied:
         if copied[0]: q = dense_copy(q)
@@ -87,9 +88,10 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
         if copied[2]: v = dense_copy(v)
     at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
     if index >= 0 and (at_q | at_k | at_v) % BYTES: return forward_aligned(
-        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, *options, with_lse, with_grad)
+        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, *options, with_lse, with_grad, held_lse)
     o = q.new_empty(ready.o_shape) if out is None else out
-    lse = q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None
+    lse = held_lse if held_lse is not None else (
+        q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
     stream = stream_of(index) if index >= 0 else None
     workspace = workspace_of(q, ready.workspace_bytes, stream) if ready.workspace_bytes else None
     ready.call.forward(
@@ -177,12 +179,14 @@ def longest(begins: Tensor | None, given: int) -> int:
     return max((after - before for before, after in zip(ends, ends[1:])), default=0) if begins.ndim == 1 else 0
 
 
-def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_grad: bool) -> Ready:
+def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_grad: bool,
+                  held_lse: Tensor | None) -> Ready:
     check(inputs, options)
     q, k, v = inputs[:3]
     o_shape, lse_shape = shapes_of(q.shape, v.shape)
-    if out is not None: check_like("out", out, q, o_shape)
-    problem = problem_of(inputs, options, backward=False)
+    if out is not None and held_lse is not None: check_held(out, held_lse, q, o_shape, lse_shape)
+    elif out is not None: check_like("out", out, q, o_shape)
+    problem = problem_of(inputs, options, backward=False, merges=held_lse is not None)
     index, target = target_of(q)
     if with_grad: plan_of(problem_of(inputs, options, backward=True), target)
     copied = tuple(must_copy(x, index >= 0) for x in inputs[:3])
@@ -243,7 +247,8 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
                                  f"each. Give it {batch}.")
 
 
-def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | None = None) -> Any:
+def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | None = None,
+               merges: bool = False) -> Any:
     q, k, v, sink, begins_q, _, used_q, used_kv = inputs
     packed = None
     if begins_q is not None: packed = Packed(begins_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
@@ -251,7 +256,7 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
                     window=(options.window_left, options.window_right), softcap=options.softcap,
                     scale=options.scale or None, align="top_left" if options.top_left else "bottom_right",
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
-                    deterministic=backward and options.deterministic, max_sms=options.max_sms)
+                    deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges)
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:
@@ -278,6 +283,14 @@ def check_side(name: str, x: Tensor, q: Tensor, dtype: torch.dtype, shape: Shape
     check_shape(name, x, shape)
     if name == "sink" and not x.is_contiguous():
         raise InvalidTensor("sink is not contiguous; it is dense. Use sink.contiguous().")
+
+
+def check_held(o: Tensor, lse: Tensor, q: Tensor, o_shape: Shape, lse_shape: Shape) -> None:
+    """What is merged with."""
+    check_side("accumulate[0]", o, q, torch.float32, o_shape)
+    check_side("accumulate[1]", lse, q, torch.float32, lse_shape)
+    if not lse.is_contiguous():
+        raise InvalidTensor("accumulate[1] is not contiguous; lse is dense. Give a contiguous tensor.")
 
 
 def check_shape(name: str, x: Tensor, shape: Shape) -> None:

@@ -5,6 +5,7 @@ fake tensors), for autograd and under vmap.
     froghopper::forward        o and lse
     froghopper::forward_out    the same into a tensor that is there; without gradients
     froghopper::forward_8_bit  o and lse of 8-bit k and v; without gradients
+    froghopper::merge          o and lse of earlier calls become those over these keys too; without gradients
     froghopper::backward       gradients of q, k, v and sink; without gradients of its own
 
 They are made with torch.library.Library, whose calls cost the host less than those of torch.library.custom_op. All
@@ -34,11 +35,14 @@ _library.define(f"forward_out(Tensor(a!) out, {INPUTS.format('')}, {OPTIONS}, bo
 _library.define(f"forward_8_bit({INPUTS.format('')}, Tensor? scale_q, Tensor? scale_k, Tensor? scale_v, "
                 f"Tensor? mean_k, Tensor? mean_v, {OPTIONS}, "
                 "ScalarType? out_dtype, bool with_lse) -> (Tensor, Tensor)")
+_library.define(f"merge(Tensor(a!) o, Tensor(b!) lse, {INPUTS.format('')}, Tensor? scale_q, Tensor? scale_k, "
+                f"Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, {OPTIONS}) -> ()")
 _library.define(f"backward(Tensor grad_o, Tensor? grad_lse, {INPUTS.format('Tensor o, Tensor lse, ')}, {OPTIONS}) -> "
                 "(Tensor, Tensor, Tensor, Tensor)")
 forward_op = torch.ops.froghopper.forward.default
 forward_out_op = torch.ops.froghopper.forward_out.default
 forward_8_bit_op = torch.ops.froghopper.forward_8_bit.default
+merge_op = torch.ops.froghopper.merge.default
 backward_op = torch.ops.froghopper.backward.default
 
 # Without these two of PyTorch's own an eager call is some microseconds slower, or not to be had under torch.func.
@@ -66,6 +70,16 @@ def forward_out(out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Ten
 def forward_8_bit(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     o, lse = scaled.forward(None, q, *rest)
     return o, no_lse(q) if lse is None else lse
+
+
+def merge(o: Tensor, lse: Tensor, *rest: Any) -> None:
+    """Of k and v that are not 8-bit, and of those that are."""
+    inputs, scales, options = rest[:FIRST_OPTION], rest[FIRST_OPTION:-OPTION_COUNT], rest[-OPTION_COUNT:]
+    plain: Any = calls.forward
+    of_8_bits: Any = scaled.forward
+    if any(x is not None for x in scales): of_8_bits(o, *inputs, *scales, *options, torch.float32, True, lse)
+    else: plain(o, *inputs, *options, True, False, lse)
+    for x in (o, lse): torch.autograd.graph.increment_version(x)
 
 
 def no_lse(q: Tensor) -> Tensor: return q.new_empty((0,), dtype=torch.float32)
@@ -246,10 +260,12 @@ for _device in ("CPU", "CUDA"):
     _library.impl("forward", forward, _device)
     _library.impl("forward_out", forward_out, _device)
     _library.impl("forward_8_bit", forward_8_bit, _device)
+    _library.impl("merge", merge, _device)
     _library.impl("backward", calls.backward, _device)
 torch.library.register_fake("froghopper::forward", fake_forward, lib=_library)
 torch.library.register_fake("froghopper::forward_out", fake_forward_out, lib=_library)
 torch.library.register_fake("froghopper::forward_8_bit", fake_forward_8_bit, lib=_library)
+torch.library.register_fake("froghopper::merge", lambda *arguments: None, lib=_library)
 torch.library.register_fake("froghopper::backward", fake_backward, lib=_library)
 torch.library.register_autograd("froghopper::forward", gradients, setup_context=keep, lib=_library)
 torch.library.register_autograd("froghopper::backward", second, lib=_library)

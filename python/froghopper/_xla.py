@@ -77,6 +77,11 @@ class Kind(NamedTuple):
     def backward(self) -> bool: return "grad_o" in self.names
 
     @property
+    def merges(self) -> bool:
+        """The results are what o and lse, which are given, become."""
+        return "o" in self.names and not self.backward
+
+    @property
     def packed(self) -> bool: return "cu_seqlens_q" in self.names
 
     def problem(self, arrays: Sequence[Any]) -> _c.Problem:
@@ -88,7 +93,7 @@ class Kind(NamedTuple):
         packed = Packed(of["cu_seqlens_q"].shape[0] - 1, q[0] if longest_q is None else longest_q,
                         k[0] if longest_kv is None else longest_kv) if self.packed else None
         return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, sink="sink" in of,
-                        seqused="seqused_q" in of or "seqused_kv" in of, **options)
+                        seqused="seqused_q" in of or "seqused_kv" in of, accumulate=self.merges, **options)
 
     def result_types(self, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and type of each result."""
@@ -96,7 +101,7 @@ class Kind(NamedTuple):
         q, v = of["q"], of["v"]
         shapes = {"o": (*q.shape[:-1], v.shape[-1]),
                   "lse": (q.shape[1], q.shape[0]) if self.packed else (q.shape[0], q.shape[2], q.shape[1])}
-        return [(shapes[name], q.dtype if name == "o" else jnp.dtype("float32")) if name in shapes
+        return [(shapes[name], q.dtype if name == "o" and not self.merges else jnp.dtype("float32")) if name in shapes
                 else (of[name.removeprefix("grad_")].shape, of[name.removeprefix("grad_")].dtype)
                 for name in self.results]
 
@@ -112,6 +117,9 @@ def again(kind: Kind) -> Function:
     function = jax.custom_jvp(lambda *arrays: batched(kind)(*arrays))
 
     def refuse(primals: Any, tangents: Any) -> Any:
+        if kind.merges:
+            raise Unsupported("accumulate is given and a derivative is asked for; what is merged has none. Merge "
+                              "(o, lse) of attention(..., return_lse=True) yourself.")
         raise Unsupported("a derivative of the gradients of froghopper.jax.attention is asked for; it has first "
                           "derivatives alone, in reverse mode. Use plain jax.numpy for the inner function.")
     function.defjvp(refuse)
@@ -307,9 +315,13 @@ def lowered_for(platform: str) -> Callable[..., Any]:
             types.append(jax.ShapeDtypeStruct((bytes_needed + ALIGNMENT_SPARE,), jnp.uint8))
             results += ("workspace",)
 
+        # The library merges in place, so the results lie where o and lse are given.
+        shared = {kind.names.index(name): at for at, name in enumerate(kind.results)} if kind.merges else None
+
         def call(*arrays: jax.Array) -> list[jax.Array]:
-            found = jax.ffi.ffi_call(TARGET, types)(*arrays, problem=library().line(problem),
-                                                    operands=" ".join(kind.names), results=" ".join(results))
+            function = jax.ffi.ffi_call(TARGET, types, input_output_aliases=shared)
+            found = function(*arrays, problem=library().line(problem), operands=" ".join(kind.names),
+                             results=" ".join(results))
             return list(found)[:len(kind.results)]
         return mlir.lower_fun(call, multiple_results=True)(context, *operands)
     return rule

@@ -23,14 +23,15 @@ import jax
 import numpy as np
 
 from froghopper._call import Window, cached, check_window, number, whole_number
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
 __all__ = ["attention"]
 
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
-ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink")
+ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse")  # the last two: of accumulate
+FLOATS = ("sink", "o", "lse")
 
 
 @overload
@@ -38,7 +39,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
               cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
-              deterministic: bool = ..., align: str = ...) -> Array: ...
+              deterministic: bool = ..., align: str = ...,
+              accumulate: tuple[Array, Array] | None = ...) -> Array: ...
 
 
 @overload
@@ -46,15 +48,16 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
               cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[True],
-              deterministic: bool = ..., align: str = ...) -> tuple[Array, Array]: ...
+              deterministic: bool = ..., align: str = ...,
+              accumulate: tuple[Array, Array] | None = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
               softcap: float = 0.0, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
-              return_lse: bool = False, deterministic: bool = False,
-              align: str = "bottom_right") -> Array | tuple[Array, Array]:
+              return_lse: bool = False, deterministic: bool = False, align: str = "bottom_right",
+              accumulate: tuple[Array, Array] | None = None) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -71,6 +74,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    better
     seqused_*      [batch] int32, how many rows of a sequence count
     deterministic  gradients are bit-equal from run to run; the forward pass always is
+    accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned is that over these
+                   keys too, as in ring attention. Begin with o = 0 and lse = -inf, or the sink. Rows that see no key
+                   stay as they are. On CPUs alone, without sink and derivatives
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row
@@ -79,11 +85,20 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     the library's sentence. docs/1-math.md has the mathematics and the bounds.
     """
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
-             "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink}
+             "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink, **held_pair(accumulate)}
     arrays = {name: checked(name, array, q) for name, array in given.items() if array is not None}
     options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv)
     key = (*options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
-    return run(cached(_fit, key, lambda: fitting(options, arrays)), bool(return_lse), varying_alike(arrays))
+    merges, return_lse = "o" in arrays, bool(return_lse)
+    found = run(cached(_fit, key, lambda: fitting(options, arrays)), return_lse or merges, varying_alike(arrays))
+    return found[0] if merges and not return_lse else found
+
+
+def held_pair(given: Any) -> Given:
+    """o and lse of accumulate."""
+    if given is None: return {}
+    if isinstance(given, (tuple, list)) and len(given) == 2: return {"o": given[0], "lse": given[1]}
+    raise InvalidType(f"accumulate is a {type(given).__name__}; it is (o, lse) of earlier calls. Give two arrays.")
 
 
 _fit: dict[Hashable, Options] = {}  # what was checked already, so that a call that is not traced costs less
@@ -137,6 +152,9 @@ def differentiable(options: Options, return_lse: bool, arrays: Given) -> Any:
 def forward(options: Options, return_lse: bool, arrays: Given) -> Any:
     """What differentiable returns, and what its gradients are computed from."""
     arrays = in_order(arrays)
+    if "o" in arrays:
+        raise Unsupported("accumulate is given and a gradient is asked for; what is merged has none. Merge (o, lse) of "
+                          "attention(..., return_lse=True) yourself.")
     o, lse = compute(kind_of(options, arrays), tuple(arrays.values()))
     return (o, lse) if return_lse else o, (arrays, o, lse)
 
@@ -164,9 +182,9 @@ def checked(name: str, array: Any, q: Any) -> Array:
         if array.dtype.kind in "iu" and array.ndim == 1: return jax.numpy.asarray(array, jax.numpy.int32)
         raise InvalidType(f"{name} is {array.dtype.name} with the shape {list(array.shape)}; it is a list of whole "
                           "numbers. Give int32.")
-    wanted = "float32" if name == "sink" else getattr(q, "dtype", array.dtype).name
+    wanted = "float32" if name in FLOATS else getattr(q, "dtype", array.dtype).name
     if array.dtype.name == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
-    why = "it is float32" if name == "sink" else f"q is {wanted}, and they have the same type"
+    why = "it is float32" if name in FLOATS else f"q is {wanted}, and they have the same type"
     raise InvalidType(f"{name} is {array.dtype.name}; {why}. Convert it with astype.")
 
 
@@ -190,10 +208,12 @@ def check_lengths(arrays: Given, max_seqlen_q: int | None, max_seqlen_kv: int | 
 
 
 def check_sizes(arrays: Given) -> None:
-    """Of seqused and sink; the shapes of q, k and v are right."""
+    """Of seqused, sink and accumulate; the shapes of q, k and v are right."""
     q = arrays["q"]
     batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
-    for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],))):
+    rows = (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[2], q.shape[1])
+    for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],)),
+                        ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows)):
         if name in arrays and arrays[name].shape != shape:
             raise InvalidTensor(f"{name} has the shape {list(arrays[name].shape)}; it must be {list(shape)}. "
                                 "Reshape it.")

@@ -45,7 +45,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ...) -> Tensor: ...
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, Tensor] | None = ...) -> Tensor: ...
 
 
 @overload
@@ -56,7 +56,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
+              mean_v: Tensor | None = ...,
+              accumulate: tuple[Tensor, Tensor] | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
@@ -66,7 +67,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               seqused_kv: Tensor | None = None, align: str = "bottom_right", return_lse: bool = False,
               deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Tensor | None = None,
               scale_k: Tensor | None = None, scale_v: Tensor | None = None, out_dtype: torch.dtype | None = None,
-              mean_k: Tensor | None = None, mean_v: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+              mean_k: Tensor | None = None, mean_v: Tensor | None = None,
+              accumulate: tuple[Tensor, Tensor] | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -91,6 +93,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
     mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
                    numbers times their scales; both or none; on the CPU alone
+    accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
+                   too, as in ring attention, and is what is returned. Begin with o = 0 and lse = -inf, or the sink.
+                   Rows that see no key stay as they are. On the CPU alone, without sink, out and gradients
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too. A row that sees no
@@ -134,6 +139,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
 
     with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
         sink is not None and sink.requires_grad))
+    if accumulate is not None:
+        tensors = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, scale_q, scale_k, scale_v,
+                   mean_k, mean_v)
+        merge(accumulate, out, out_dtype, with_grad, *tensors, bound_q, bound_kv, causal, left, right, softcap, scale,
+              align == "top_left", deterministic, max_sms)
+        return (accumulate[0], accumulate[1]) if return_lse else accumulate[0]
     if of_8_bits:
         if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
             raise Unsupported(f"q, k, v, sink or out requires a gradient and k is {k.dtype}; gradients are computed of "
@@ -162,6 +173,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, bound_q, bound_kv, causal, left, right,
         softcap, scale, align == "top_left", deterministic, max_sms, return_lse)
     return (out, lse) if return_lse else out
+
+
+def merge(held: tuple[Tensor, Tensor], out: Tensor | None, out_dtype: torch.dtype | None, with_grad: bool,
+          *arguments: Any) -> None:
+    """attention's accumulate; arguments: those of the operator after o and lse."""
+    if not isinstance(held, (tuple, list)) or len(held) != 2:
+        raise InvalidType(f"accumulate is a {type(held).__name__}; it is (o, lse) of earlier calls. Give two tensors.")
+    for at, x in enumerate(held): check_tensor(f"accumulate[{at}]", x)
+    if out is not None or out_dtype not in (None, torch.float32):
+        raise InvalidProblem(f"accumulate is given and {'out' if out is not None else 'out_dtype'} too; results are "
+                             "merged with what accumulate holds, in float32. Leave it out.")
+    if with_grad or (torch.is_grad_enabled() and (held[0].requires_grad or held[1].requires_grad)):
+        raise Unsupported("accumulate is given and a tensor requires a gradient; what is merged has none. Merge "
+                          "(o, lse) of attention(..., return_lse=True) yourself, or call under torch.no_grad().")
+    for x in arguments[8:13]:
+        if x is not None: check_tensor("scale", x)
+    ops.merge_op(*held, *arguments)
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,

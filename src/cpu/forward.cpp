@@ -121,6 +121,7 @@ class Pieces {
                     .dim_v = static_cast<int>(p_.dim_v),
                     .scale = p_.scale,
                     .softcap = p_.softcap,
+                    .merges = p_.merges(),
                     .k = keys ? views_.k.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
                     .v = keys ? views_.v.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
                     .stride_k = views_.k.stride_seq,
@@ -149,7 +150,12 @@ class Pieces {
             .begin = visible.begin,
             .end = visible.end,
             .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
-            .sink = p_.sink && i < s.used_q ? views_.sink.as<float>()[head] : no_sink};
+            .sink = i < s.used_q ? logit_beside(s, row, head) : no_sink};
+  }
+
+  float logit_beside(const Sequence& s, int64_t row, int64_t head) const {
+    if (p_.merges()) return views_.lse.as<float>()[views_.lse.at(s.batch, row, head)];
+    return p_.sink ? views_.sink.as<float>()[head] : no_sink;
   }
 
   const Problem& p_;

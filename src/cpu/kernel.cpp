@@ -8,7 +8,7 @@
 //       score    s = k q
 //       softmax  weights = e^(s - largest so far), see softmax-inl.hpp
 //       output   o = o aged + weights v
-//   finish   o divided by the sum of weights, rounded, back in rows; lse
+//   finish   o divided by the sum of weights, rounded, back in rows, merged with what was there if so asked; lse
 //   again    with smaller weights, for what became too large for a float before it was divided
 //
 // Sums and the softmax are in fp32. So are products, also of f16 and bf16, but for kernels that multiply pairs of bf16
@@ -32,6 +32,7 @@
 #include "hwy/highway.h"
 #include "src/cpu/block-inl.hpp"
 #include "src/cpu/convert-inl.hpp"
+#include "src/cpu/finish-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 #include "src/cpu/pairs-inl.hpp"
 #include "src/cpu/row-inl.hpp"
@@ -53,18 +54,19 @@ class Attention {
   static constexpr bool in_floats = per_unit == 1;
 
  public:
-  explicit Attention(const Work& work) : w_(work), units_qk_(work.dim_qk / per_unit), free_(work.scratch) {}
+  explicit Attention(const Work& work)
+      : w_(work), units_qk_(work.dim_qk / per_unit), free_(work.scratch), finish_(work) {}
 
   void run() {
-    rows_ = take(4 * dim_max);
+    finish_.rows = rows_ = take(4 * dim_max);
     pack();
     k_tile_ = take<Unit>(tile_kv * units_qk_);
     v_tile_ = take<Unit>(tile_kv / per_unit * w_.dim_v);
-    s_ = take(tile_kv * block_lanes);
+    finish_.spare = s_ = take(tile_kv * block_lanes);  // scores are not needed any more then
     weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv / per_unit * block_lanes);
     v_floats_ = in_floats ? reinterpret_cast<float*>(v_tile_) : take(tile_kv * w_.dim_v);
     walk(0);
-    if (too_large_) walk(less_when_too_large);
+    if (finish_.too_large) walk(less_when_too_large);
   }
 
  private:
@@ -129,7 +131,7 @@ class Attention {
         if (first < last) turn(block_[b], begin, first, static_cast<int>(last - first));
       }
     }
-    for (int b = 0; b < blocks_; ++b) finish(block_[b]);
+    for (int b = 0; b < blocks_; ++b) finish_.block(block_[b], one_row());
   }
 
   // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
@@ -291,66 +293,6 @@ class Attention {
     }
   }
 
-  void finish(Block& b) {
-    for (int i = 0; i < b.count; ++i) b.known.age[i] = weight_of_all(b, i);
-    if (one_row()) return store(b.lanes[0], b.o, b.known.age[0], b.known.less > 0);
-    for (int i = 0; i < b.count; i += 4) {
-      transpose(b.o + i, b.width, w_.dim_v, 4, rows_, dim_max);
-      for (int r = 0; r < std::min(4, b.count - i); ++r)
-        store(b.lanes[i + r], rows_ + r * dim_max, b.known.age[i + r], b.known.less > 0);
-    }
-  }
-
-  // One over the lane's denominator, the sink included; writes lse.
-  static float weight_of_all(const Block& b, int i) {
-    const Lane& lane = b.lanes[i];
-    const bool again = b.known.less > 0;
-    if (lane.begin >= lane.end) {
-      if (lane.lse) *lane.lse = lane.sink;  // which alone is in the denominator
-      return 0;
-    }
-    double largest = b.known.largest[i], sum = std::ldexp(b.known.sum[i], b.known.less), shrunk = 1;
-    if (lane.sink != minus_infinity) {
-      const double larger = std::max<double>(largest, lane.sink);
-      shrunk = std::exp(largest - larger);
-      sum = sum * shrunk + std::exp(lane.sink - larger);
-      largest = larger;
-    }
-    if (lane.lse && !again) *lane.lse = static_cast<float>(largest + std::log(sum));
-    return static_cast<float>(std::ldexp(shrunk / sum, b.known.less));
-  }
-
-  // again: only what was not finite the first time.
-  void store(const Lane& lane, float* row, float factor, bool again) {
-    const Eight d;
-    const bool blind = lane.begin >= lane.end;  // then its row was never written
-    for (int c = 0; c < w_.dim_v; c += eight) {
-      hn::StoreU(blind ? hn::Zero(d) : hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
-    }
-    if (again) {
-      keep_what_was_finite(lane.o, row);
-    } else if (!all_finite(row, w_.dim_v) && std::isfinite(factor)) {
-      too_large_ = true;  // or v is not finite itself: then going again changes nothing
-    }
-    from_floats(row, w_.dtype_o, w_.dim_v, lane.o);
-  }
-
-  void keep_what_was_finite(const void* o, float* row) {
-    const Eight d;
-    float* const before = s_;  // scores are not needed any more
-    to_floats(o, w_.dtype_o, w_.dim_v, before);
-    for (int c = 0; c < w_.dim_v; c += eight) {
-      const auto was = hn::LoadU(d, before + c), is = hn::LoadU(d, row + c);
-      const auto better = hn::AndNot(finite(was), finite(is));
-      hn::StoreU(hn::IfThenElse(better, is, was), d, row + c);
-    }
-  }
-
-  static HWY_INLINE hn::Mask<Eight> finite(hn::Vec<Eight> x) {
-    const Eight d;
-    return hn::Eq(hn::Mul(x, hn::Zero(d)), hn::Zero(d));
-  }
-
   const Work& w_;
   const int units_qk_;  // of a row
   float* free_;         // scratch not yet taken
@@ -369,7 +311,7 @@ class Attention {
   Block block_[lanes_max / block_lanes];
   int blocks_;
   int64_t begin_, end_;  // keys that some lane sees
-  bool too_large_ = false;
+  Finish<Unit> finish_;
 };
 
 void attend_in_floats(const Work& work) { Attention<InFloats>(work).run(); }

@@ -7,6 +7,7 @@
 //   lse    = log(sum over j of exp(s[j]), plus exp(sink[h]) where there is a sink)
 //   weight = exp(s[j] - lse)
 //   o      = sum over j of weight[j] v[j]
+// Merged with what o and lse hold, that lse is one more logit, and that o its value.
 #include "src/oracle/oracle.hpp"
 
 #include <algorithm>
@@ -33,18 +34,20 @@ float rounded_weight(float weight, const Problem& p) {
 template <class Real, bool rounds>
 void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible& visible,
                 const std::vector<Real>& scores, double* o, double* lse) {
-  const float sink = p.sink ? views.sink.as<float>()[head.index] : 0;
+  constexpr Real none = -std::numeric_limits<Real>::infinity();
+  const Real other = p.merges() ? static_cast<Real>(*lse) : p.sink ? views.sink.as<float>()[head.index] : none;
   if (scores.empty()) {  // no output; the sink alone is in the denominator
-    if (p.sink) *lse = sink;
+    if (p.sink) *lse = other;
     return;
   }
 
-  Real largest = *std::max_element(scores.begin(), scores.end());
-  if (p.sink) largest = std::max(largest, static_cast<Real>(sink));
+  const Real largest = std::max(*std::max_element(scores.begin(), scores.end()), other);
 
   // Sums of o are divided by the denominator at the end; e^largest is taken out of both, so that nothing overflows.
-  Real denominator = p.sink ? std::exp(static_cast<Real>(sink) - largest) : Real(0);
+  Real denominator = std::exp(other - largest);
   std::vector<Real> sums(p.dim_v, Real(0));
+  if (p.merges() && other != none)
+    for (int64_t c = 0; c < p.dim_v; ++c) sums[c] = denominator * static_cast<Real>(o[c]);
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     Real weight = std::exp(scores[j - visible.begin] - largest);
     denominator += weight;
@@ -67,6 +70,17 @@ struct Output {
   std::vector<double> o, lse;
 };
 
+void read_held(const Views& views, Output& result) {
+  const View &o = views.o, &lse = views.lse;
+  int64_t i = 0;
+  for (int64_t b = 0; b < o.batch; ++b)
+    for (int64_t row = 0; row < o.seq; ++row)
+      for (int64_t head = 0; head < o.heads; ++head, ++i) {
+        for (int64_t c = 0; c < o.dim; ++c) result.o[i * o.dim + c] = o.as<float>()[o.at(b, row, head) + c];
+        result.lse[i] = lse.as<float>()[lse.at(b, row, head)];
+      }
+}
+
 template <class Real, bool rounds>
 Output attend(const Problem& p, const Views& views) {
   Output result;
@@ -74,6 +88,7 @@ Output attend(const Problem& p, const Views& views) {
   result.lse.assign(p.rows_q() * p.heads_q, -std::numeric_limits<double>::infinity());
   if (result.lse.empty()) return result;  // there may be any number of sequences without rows
   const Dense dense(p);
+  if (p.merges()) read_held(views, result);
   for_each(p.batch * p.heads_q, [&](int64_t pair) {
     const Sequence s(p, views, pair / p.heads_q);
     const Head<Real> head(p, views, s, pair % p.heads_q);

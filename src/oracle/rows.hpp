@@ -128,7 +128,8 @@ std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, co
   return all;
 }
 
-// One query row of one head; its o and lse hold those of a row that sees nothing. Real is the type of all sums.
+// One query row of one head; its o and lse hold those of a row that sees nothing, or what they are merged with.
+// Real is the type of all sums.
 // rounds: weights, before they meet v, and results are rounded to the storage type; weights beside 8-bit q to e4m3.
 // scores: of the keys that it sees.
 template <class Real, bool rounds>

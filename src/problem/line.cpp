@@ -123,7 +123,7 @@ Result<Problem> Problem::parse(const std::string& line) {
 std::string Problem::line() const {
   std::string line = text("{} {}", std::ranges::find(ops, op, &Operation::op)->word, name_of(dtype));
   if (dtype_kv != dtype) line += text(" kv={}", name_of(dtype_kv));
-  if (dtype_o != usual_output(dtype)) line += text(" o={}", name_of(dtype_o));
+  if (dtype_o != usual_output(dtype, merges())) line += text(" o={}", name_of(dtype_o));
   line += text(" b{} hq{} hkv{} sq{} skv{} d{}", batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk);
   if (dim_v != dim_qk) line += text(" dv{}", dim_v);
   if (varlen) line += text(" varlen tq{} tkv{}", total_q, total_kv);

@@ -28,7 +28,7 @@ struct Problem {
   bool sink = false;
   bool deterministic = false;
   int64_t max_sms = 0;
-  bool accumulate = false;                              // of a backward problem alone
+  bool accumulate = false;                              // gradients are added to what is there; forward: merges()
   Dtype dtype_kv = Dtype::bf16, dtype_o = Dtype::bf16;  // of k and v; of o
   int64_t scale_rows = 0;        // of 8-bit types: rows of a sequence that share a scale; 0: all
   bool scale_v_columns = false;  // v has a scale for each column instead
@@ -45,6 +45,8 @@ struct Problem {
 
   bool backward() const { return op == FH_BACKWARD; }
   bool quantises() const { return op == FH_QUANTISE; }
+  // The output is that over the keys of earlier calls too, which o and lse hold.
+  bool merges() const { return op == FH_FORWARD && accumulate; }
   Problem forward() const {  // of a backward problem: the one whose o and lse it reads
     Problem p = *this;
     p.op = FH_FORWARD, p.accumulate = false;
@@ -70,6 +72,9 @@ Result<fh_problem> whole_problem(const fh_problem&);  // in this library's size,
 
 float default_scale(int64_t dim_qk);  // 1/sqrt(dim_qk), rounded once
 // of o where the description does not say
-constexpr Dtype usual_output(Dtype of_q) { return is_8_bit(of_q) ? Dtype::bf16 : of_q; }
+constexpr Dtype usual_output(Dtype of_q, bool merges = false) {
+  if (merges) return Dtype::f32;
+  return is_8_bit(of_q) ? Dtype::bf16 : of_q;
+}
 
 }  // namespace froghopper

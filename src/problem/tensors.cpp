@@ -13,7 +13,7 @@ namespace froghopper {
 namespace {
 
 // A rule returns what is wrong with a tensor, or nothing.
-std::string wrong_presence(const Tensor&, Use, const fh_tensor&);
+std::string wrong_presence(const Problem&, const Tensor&, Use, const fh_tensor&);
 std::string wrong_view(const Tensor&, Use, const View&);
 std::string rows_overlap(const char* name, const View&);
 std::string incomplete(const Views&, bool smooth);
@@ -33,7 +33,7 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
   for (const Tensor& tensor : tensors()) {
     const Use use = tensor.use(p);
     const fh_tensor given = tensor.field.get(*whole);
-    std::string bad = wrong_presence(tensor, use, given);
+    std::string bad = wrong_presence(p, tensor, use, given);
     if (!bad.empty()) return wrong(std::move(bad));
     if (use == Use::absent) continue;
     View& view = views.*tensor.view = view_of(tensor, p, given);
@@ -54,14 +54,18 @@ namespace {
 
 // Options demand tensors, and a tensor without its option would be ignored in silence: both are refused. The strided
 // ones must have memory where they have elements, see wrong_view.
-std::string wrong_presence(const Tensor& tensor, Use use, const fh_tensor& given) {
+std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, const fh_tensor& given) {
   if (use == Use::absent && given.data)
     return text(
         "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",
         tensor.name, tensor.option, tensor.how);
   if (is_demanded(use) && !tensor.field.strided() && !given.data)
     return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name,
-                *tensor.option ? tensor.option : "backward pass", tensor.holds);  // lse is the one without an option
+                // lse is the one without an option
+                *tensor.option ? tensor.option
+                : p.backward() ? "backward pass"
+                               : "accumulate",
+                tensor.holds);
   return {};
 }
 

@@ -56,7 +56,7 @@ enum class Use : unsigned char {
   may_read,   // the user may leave it out
   written,    // it must be there
   may_write,  // the user may leave it out
-  added_to,   // it must be there, with numbers: what it holds is read, and the sum written
+  added_to,   // it must be there, with numbers: what it holds is read, and the sum, or what it is merged to, written
 };
 constexpr bool is_written(Use use) { return use == Use::written || use == Use::may_write || use == Use::added_to; }
 constexpr bool is_demanded(Use use) { return use == Use::read || use == Use::written || use == Use::added_to; }

@@ -23,6 +23,7 @@ std::string packing(const fh_problem&);
 std::string window(const fh_problem&);
 std::string factors(const fh_problem&);
 std::string scales(const fh_problem&);
+std::string merging(const fh_problem&);
 std::string only_attention(const fh_problem&);
 std::string reach(const fh_problem&);
 Problem filled_in(const fh_problem&);
@@ -38,7 +39,7 @@ Result<Problem> Problem::from(const fh_problem& user) {
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
   for (auto rule :
-       {known_values, types, sizes, heads, dims, packing, window, factors, scales, only_attention, reach}) {
+       {known_values, types, sizes, heads, dims, packing, window, factors, scales, merging, only_attention, reach}) {
     std::string wrong = rule(*whole);
     if (!wrong.empty()) return Failure{FH_INVALID_PROBLEM, std::move(wrong)};
   }
@@ -83,11 +84,11 @@ std::string known_values(const fh_problem& p) {
     return text("reserved2 is {}; no option has that place. Start from fh_problem_init().", p.reserved2);
   if (p.reserved3 != 0)
     return text("reserved3 is {}; no option has that place. Start from fh_problem_init().", p.reserved3);
-  if (p.accumulate && op != FH_BACKWARD)
+  if (p.accumulate && op == FH_QUANTISE)
     return text(
-        "accumulate is {} and op is {}; only gradients are added to what is there. Set op to "
-        "FH_BACKWARD, or accumulate to 0.",
-        p.accumulate, op == FH_FORWARD ? "FH_FORWARD" : "FH_QUANTISE");
+        "accumulate is {} and op is FH_QUANTISE; gradients are added to what is there, and o and lse merged with it. "
+        "Set op to FH_FORWARD or FH_BACKWARD, or accumulate to 0.",
+        p.accumulate);
   if (p.rotate && op != FH_QUANTISE)
     return text(
         "rotate is {} and op is {}; q and k are rotated when they are quantised. Set op to FH_QUANTISE, or rotate to "
@@ -99,13 +100,15 @@ std::string known_values(const fh_problem& p) {
   return {};
 }
 
+bool merges(const fh_problem& p) { return p.op == FH_FORWARD && p.accumulate; }
+
 // Of q, of k and v, and of o, defaults filled in. The numbers of the user's enum are those of Dtype, see below.
 struct Types {
   Dtype q, kv, o;
   explicit Types(const fh_problem& p)
       : q(static_cast<Dtype>(p.dtype)),
         kv(p.dtype_kv == FH_USUAL ? q : static_cast<Dtype>(p.dtype_kv)),
-        o(p.dtype_o == FH_USUAL ? usual_output(q) : static_cast<Dtype>(p.dtype_o)) {}
+        o(p.dtype_o == FH_USUAL ? usual_output(q, merges(p)) : static_cast<Dtype>(p.dtype_o)) {}
 };
 
 std::string types_to_quantise(const Types& t) {
@@ -129,10 +132,13 @@ std::string types(const fh_problem& p) {
         "dtype_kv is {} and dtype is {}; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
         "dtype_kv to FH_USUAL, or convert.",
         name_of(t.kv), name_of(t.q));
+  if (merges(p) && t.o != Dtype::f32)
+    return text("dtype_o is {} and accumulate is {}; o is merged with what it holds in f32. Set dtype_o to FH_USUAL.",
+                name_of(t.o), p.accumulate);
   if (is_8_bit(t.o))
     return text("dtype_o is {}; o has no scale. Use FH_F16, FH_BF16 or FH_F32, and quantise o afterwards.",
                 name_of(t.o));
-  if (t.o != t.q && !is_8_bit(t.kv))
+  if (t.o != t.q && !is_8_bit(t.kv) && !merges(p))
     return text(
         "dtype_o is {} and dtype is {}; o is of another type only where k and v are 8-bit. Set dtype_o to "
         "FH_USUAL.",
@@ -252,6 +258,15 @@ std::string scales(const fh_problem& p) {
   return {};
 }
 
+std::string merging(const fh_problem& p) {
+  if (!merges(p) || !p.sink) return {};
+  return text(
+      "accumulate is {} and sink is set; each call would put it into the denominator again. Set sink to 0, and lse "
+      "to "
+      "the sinks and o to 0 before the first call.",
+      p.accumulate);
+}
+
 // What says how scores are made of q and k, and where they go, says nothing about quantising.
 std::string only_attention(const fh_problem& p) {
   if (p.op != FH_QUANTISE) return {};
@@ -350,7 +365,7 @@ fh_problem Problem::user_struct() const {
   p.sink = sink, p.deterministic = deterministic, p.max_sms = max_sms;
   p.accumulate = accumulate;
   if (dtype_kv != dtype) p.dtype_kv = static_cast<fh_dtype>(dtype_kv);
-  if (dtype_o != usual_output(dtype)) p.dtype_o = static_cast<fh_dtype>(dtype_o);
+  if (dtype_o != usual_output(dtype, merges())) p.dtype_o = static_cast<fh_dtype>(dtype_o);
   p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
   p.rotate = rotate, p.rotate_seed = rotate_seed;
   p.smooth = smooth;

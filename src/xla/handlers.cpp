@@ -97,6 +97,9 @@ XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
     case Role::sink: return XLA_FFI_DataType_F32;
     case Role::ends:
     case Role::used: return XLA_FFI_DataType_S32;
+    case Role::o:
+      if (p.op == FH_FORWARD && p.accumulate) return XLA_FFI_DataType_F32;
+      [[fallthrough]];
     default:
       return p.dtype == FH_F16    ? XLA_FFI_DataType_F16
              : p.dtype == FH_BF16 ? XLA_FFI_DataType_BF16
@@ -158,7 +161,7 @@ Wrong read_problem(const XLA_FFI_CallFrame& frame, Call& call) {
   const auto line = attribute(frame, "problem");
   if (!line) return missing("problem");
   if (Wrong wrong = library_says(fh_problem_parse(std::string(*line).c_str(), &call.problem))) return wrong;
-  if (call.problem.accumulate)
+  if (call.problem.accumulate && call.problem.op != FH_FORWARD)
     return invalid(joined({"problem is '", *line, "'; a result of XLA is new memory that holds nothing to add to. ",
                            "Leave out acc."}));
   return {};
@@ -234,7 +237,10 @@ Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   if (!call.somewhere) call.somewhere = first_address(frame.rets.size, frame.rets.rets);
   if (!call.somewhere) return {};  // no array has elements
   if (Wrong wrong = set_fields("operands", frame, frame.args.size, frame.args.args, call)) return wrong;
+  const void *const o = call.tensors.o.data, *const lse = call.tensors.lse;
   if (Wrong wrong = set_fields("results", frame, frame.rets.size, frame.rets.rets, call)) return wrong;
+  if (call.problem.accumulate && (o != call.tensors.o.data || lse != call.tensors.lse))
+    return invalid("o and lse are merged where they lie, and the results lie elsewhere. Alias them to the operands.");
   return library_says(
       fh_attention(&call.problem, target, &call.tensors, call.workspace, call.workspace_bytes, stream));
 }
