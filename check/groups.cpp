@@ -55,6 +55,7 @@ GroupProblem problem_of(const Problem& p, const Views& views, const Group& group
     part.views.*x = part_of(views.*x, kv.batch, kv.first, kv.used, group.head_kv, 1);
   for (View Views::*const x : {&Views::sink, &Views::grad_sink})
     part.views.*x = part_of(views.*x, 0, 0, 1, group.head_kv * heads, heads);
+  part.views.alibi_slopes = part_of(views.alibi_slopes, group.sequence, 0, 1, group.head_kv * heads, heads);
   return part;
 }
 

@@ -274,6 +274,10 @@ constexpr Content contents[] = {
        if (c.problem.merges()) fill_all(v.o, stream, 0.1f);  // of a backward problem: put_first_pass
      }},
     {&Views::lse, put_held_lse},
+    {&Views::alibi_slopes,
+     [](const Case&, const Views& v, uint64_t stream) {
+       fill_all(v.alibi_slopes, stream, 0.2f);  // some are below 0: far keys weigh more
+     }},
 };
 
 // Eight streams a seed; the next eight tensors have theirs far away, so that the inputs of a seed stay what they were.

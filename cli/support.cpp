@@ -89,6 +89,7 @@ constexpr Feature features[] = {
      [](Problem& p) { p.varlen = p.seqused = true, p.total_q = p.total_kv = 2000, p.window_right = 0; }},
     {"softcap", [](Problem& p) { p.softcap = 20; }},
     {"sink", [](Problem& p) { p.sink = true; }},
+    {"ALiBi slopes", [](Problem& p) { p.alibi = true; }},
     {"scale of your own", [](Problem& p) { p.scale = 0.5f; }},
     {"deterministic", [](Problem& p) { p.deterministic = true; }},
     {"max_sms", [](Problem& p) { p.max_sms = 2; }},  // gradients of more than 128 columns take two

@@ -238,6 +238,8 @@ TEST(Oracle, GradientsAreCentralDifferences) {
   expect_gradients(HandMade(p, packed_lengths()));
   p.softcap = 1.5f;
   expect_gradients(HandMade(p, packed_lengths()));
+  p.alibi = true;
+  expect_gradients(HandMade(p, packed_lengths()));
 }
 
 // Without grad_lse the gradient is that of sum(o grad_o) alone.

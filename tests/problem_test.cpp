@@ -54,7 +54,7 @@ TEST(problem, causal_is_a_window_that_ends_beside_the_query) {
 TEST(problem, a_line_has_every_option_in_its_order) {
   const std::string all =
       "bwd f16 b3 hq8 hkv4 sq100 skv200 d128 dv64 varlen tq250 tkv500 seqused window64,-1 topleft scale0.25 "
-      "softcap30 sink det acc sms64";
+      "softcap30 sink alibi det acc sms64";
   const auto p = Problem::parse(all);
   ASSERT_TRUE(p) << p.failure().text;
   EXPECT_EQ(p->line(), all);
@@ -128,6 +128,7 @@ Problem random_problem(std::mt19937_64& random) {
   if (coin()) p.varlen = 1, p.total_q = up_to(int64_t{1} << 40), p.total_kv = size();
   if (coin() && !of_8_bits) p.op = FH_BACKWARD;
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
+  p.alibi = coin();
   p.accumulate = coin() && (p.op == FH_BACKWARD || !p.sink);
   if (p.accumulate && p.op == FH_FORWARD) p.dtype_o = coin() ? FH_F32 : FH_USUAL;
   if (coin()) p.align = FH_TOP_LEFT;
@@ -214,7 +215,6 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.accumulate = 2; },
      "accumulate is 2 and op is FH_QUANTISE; gradients are added to what is there, and o and lse merged with it. Set "
      "op to FH_FORWARD or FH_BACKWARD, or accumulate to 0."},
-    {[](fh_problem& p) { p.reserved = 1; }, "reserved is 1; no option has that place. Start from fh_problem_init()."},
     {[](fh_problem& p) { p.reserved2 = 1; },
      "reserved2 is 1; no option has that place. Start from fh_problem_init()."},
     {[](fh_problem& p) { set_raw(p.dtype_kv, 6); },
@@ -292,8 +292,8 @@ struct BadLine {
 constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
-    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [smooth] [rotate [seedN]] [det] "
-    "[acc] [smsN].";
+    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] [rotate [seedN]] "
+    "[det] [acc] [smsN].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},

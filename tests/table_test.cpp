@@ -21,7 +21,7 @@ struct Row {
 };
 
 TEST(table, says_shape_and_use_of_every_tensor) {
-  const std::string everything = "b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500 seqused sink";
+  const std::string everything = "b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500 seqused sink alibi";
   const Problem fwd = problem_of("fwd f16 " + everything), bwd = problem_of("bwd f16 " + everything);
   const Row with_everything[] = {{"q", "1 250 8 64 fp16", Use::read, Use::read},
                                  {"k", "1 500 2 64 fp16", Use::read, Use::read},
@@ -46,7 +46,8 @@ TEST(table, says_shape_and_use_of_every_tensor) {
                                  {"quantised_k", "1 500 2 64 fp16", Use::absent, Use::absent},
                                  {"quantised_v", "1 500 2 128 fp16", Use::absent, Use::absent},
                                  {"mean_k", "3 1 2 64 fp32", Use::absent, Use::absent},
-                                 {"mean_v", "3 1 2 128 fp32", Use::absent, Use::absent}};
+                                 {"mean_v", "3 1 2 128 fp32", Use::absent, Use::absent},
+                                 {"alibi_slopes", "3 1 8 1 fp32", Use::read, Use::read}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];

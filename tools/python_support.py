@@ -44,6 +44,7 @@ ROWS = [
     ("sliding window", ("window", "window_size"), "window100,50"),
     ("softcap", ("softcap",), "softcap20"),
     ("scale of your own", ("scale", "softmax_scale"), "scale0.5"),
+    ("ALiBi", ("alibi_slopes",), "alibi"),
     ("sink", ("sink", "sinks", "learnable_sink"), "sink"),
     ("grouped query heads", (), "hkv2"),
     ("packed sequences", ("cu_seqlens_q",), PACKED),

@@ -106,7 +106,7 @@ typedef struct fh_problem {
   int32_t varlen;            /* nonzero: sequences lie end to end in [1, total, heads, dim]; cu_seqlens say where */
   int32_t seqused;           /* nonzero: seqused_q or seqused_kv give how many rows of a sequence count */
   int32_t causal;            /* nonzero: the same as window_right = 0 */
-  fh_align align;            /* of causal and window */
+  fh_align align;            /* of causal, window and alibi */
   int64_t window_left;       /* keys a query sees before the one it is level with; FH_ALL: no bound */
   int64_t window_right;      /* keys a query sees after it; FH_ALL: no bound */
   float scale;               /* of q k^T; 0 means 1/sqrt(dim_qk) */
@@ -121,7 +121,8 @@ typedef struct fh_problem {
       accumulate; /* nonzero: gradients are added to what grad_q, grad_k, grad_v and grad_sink hold; grad_q, grad_k and
                          grad_v are f32 then. Forward: o and lse are merged with what they hold, see (6); o is f32
                          then. No sink there: it would be in the denominator once a call */
-  int32_t reserved; /* 0 */
+  int32_t alibi;  /* nonzero: the score of query i and key j gets -slope |i + d - j| on top, after scale and softcap;
+                         tensors.alibi_slopes has a slope for each query head, d is seq_kv - seq_q or by align 0 */
 
   /* 8-bit types. A number that is stored stands for itself times its scale: tensors.scale_q, scale_k, scale_v. */
   fh_dtype dtype_kv;  /* of k and v; FH_USUAL: dtype. With q in f16 or bf16, k and v may be 8-bit */
@@ -228,6 +229,10 @@ typedef struct fh_tensors {
    * stride_batch as of scales. */
   fh_tensor mean_k; /* [batch, 1, heads_kv, dim_qk] */
   fh_tensor mean_v; /* [batch, 1, heads_kv, dim_v] */
+
+  /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], with strides as scales have them: a stride_batch of 0 says that
+   * all sequences have the same. Read; the slopes have no gradients. */
+  fh_tensor alibi_slopes;
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
@@ -249,6 +254,7 @@ static inline fh_tensors fh_tensors_init(void) {
                   none,
                   NULL,
                   NULL,
+                  none,
                   none,
                   none,
                   none,

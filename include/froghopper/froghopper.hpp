@@ -67,6 +67,7 @@ struct Problem {
   bool rotate = false;  // of a quantise problem: q and k
   uint32_t rotate_seed = 0;
   bool smooth = false;  // of 8-bit k and v
+  bool alibi = false;
 
   bool operator==(const Problem&) const = default;
 };
@@ -86,7 +87,7 @@ inline fh_problem to_c(const Problem& problem) {
   p.dtype_kv = static_cast<fh_dtype>(problem.dtype_kv), p.dtype_o = static_cast<fh_dtype>(problem.dtype_o);
   p.scale_rows = problem.scale_rows, p.scale_v_columns = problem.scale_v_columns;
   p.rotate = problem.rotate, p.rotate_seed = problem.rotate_seed;
-  p.smooth = problem.smooth;
+  p.smooth = problem.smooth, p.alibi = problem.alibi;
   return p;
 }
 
@@ -120,7 +121,8 @@ inline Problem to_cpp(const fh_problem& p) {
           .scale_v_columns = p.scale_v_columns != 0,
           .rotate = p.rotate != 0,
           .rotate_seed = p.rotate_seed,
-          .smooth = p.smooth != 0};
+          .smooth = p.smooth != 0,
+          .alibi = p.alibi != 0};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
@@ -162,6 +164,7 @@ struct Tensors {
   Tensor scale_q{}, scale_k{}, scale_v{};              // of 8-bit types
   Tensor quantised_q{}, quantised_k{}, quantised_v{};  // a quantise problem's
   Tensor mean_k{}, mean_v{};                           // with smooth
+  Tensor alibi_slopes{};
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

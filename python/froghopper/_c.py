@@ -68,7 +68,7 @@ class Problem(ctypes.Structure):
     deterministic: int
     max_sms: int
     accumulate: int
-    reserved: int
+    alibi: int
     dtype_kv: int
     dtype_o: int
     scale_rows: int
@@ -103,7 +103,7 @@ class Problem(ctypes.Structure):
         ("deterministic", ctypes.c_int32),
         ("max_sms", ctypes.c_int64),
         ("accumulate", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("alibi", ctypes.c_int32),
         ("dtype_kv", ctypes.c_int),
         ("dtype_o", ctypes.c_int),
         ("scale_rows", ctypes.c_int64),
@@ -155,6 +155,7 @@ class Tensors(ctypes.Structure):
     quantised_v: Tensor
     mean_k: Tensor
     mean_v: Tensor
+    alibi_slopes: Tensor
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -181,6 +182,7 @@ class Tensors(ctypes.Structure):
         ("quantised_v", Tensor),
         ("mean_k", Tensor),
         ("mean_v", Tensor),
+        ("alibi_slopes", Tensor),
     ]
 
 

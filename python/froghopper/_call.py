@@ -52,7 +52,7 @@ class Packed(NamedTuple):
 def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False, causal: bool = False,
              window: Window | None = None, softcap: float = 0.0, scale: float | None = None,
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
-             deterministic: bool = False, accumulate: bool = False, max_sms: int = 0,
+             deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
              types: Types | None = None) -> _c.Problem:
     """Shapes of q, k and v, the name of their type, options -> the problem.
 
@@ -81,7 +81,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         seqused=flag("seqused", seqused), causal=flag("causal", causal), align=ALIGNS[align], window_left=left,
         window_right=right, scale=scale or 0.0, softcap=number("softcap", softcap), sink=flag("sink", sink),
         deterministic=flag("deterministic", deterministic), accumulate=flag("accumulate", accumulate),
-        max_sms=whole_number("max_sms", max_sms), **of_8_bits)
+        max_sms=whole_number("max_sms", max_sms), alibi=alibi, **of_8_bits)
 
 
 def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str]) -> str:
@@ -138,6 +138,15 @@ def mean_of(name: str, shape: Shape, strides: Sequence[int], batch: int, heads: 
     if strides[3] != 1: raise InvalidTensor(f"{name} has the strides {list(strides)} (elements); that of the last "
                                             "dimension must be 1. Make it contiguous first.")
     return strides[0], strides[1], strides[2]
+
+
+def slope_strides(shape: Shape, strides: Sequence[int], batch: int, heads: int) -> Strides:
+    """Of alibi_slopes; strides: in elements."""
+    found = tuple(shape)
+    if found == (heads,): return 0, 0, strides[0]
+    if found == (batch, heads): return strides[0], 0, strides[1]
+    raise InvalidTensor(f"alibi_slopes has the shape {list(shape)}; it is [heads] {[heads]} or [batch, heads] "
+                        f"{[batch, heads]}, a slope for each query head. Reshape it.")
 
 
 def check_scale_is_there(name: str, scale: Any, of: str, dtype: str) -> None:
@@ -238,45 +247,54 @@ class Call:
     FORWARD = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6)  # fh_tensors up to sink; later fields are "as before"
     WHOLE = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6 + "Pqqq" * 4 + "PP")
 
-    SCALED = struct.Struct(WHOLE.format + "Pqqq" * 3)
-    SMOOTH = struct.Struct(SCALED.format + "Pqqq" * 5)
+    REST = struct.Struct("@" + "Pqqq" * 9)  # scales, what quantising writes, means, alibi_slopes
 
-    def __init__(self, plan: Plan, strides: Sequence[Strides]):
+    def __init__(self, plan: Plan, strides: Sequence[Strides], slopes: Strides = (0, 0, 0)):
         """strides: of q, k, v, o, for a backward problem of grad_o, grad_q, grad_k, grad_v, and where k and v are 8-bit
-        of scale_q, scale_k, scale_v, mean_k, mean_v."""
-        self.plan, self.strides = plan, tuple(strides)
+        of scale_q, scale_k, scale_v, mean_k, mean_v. slopes: of alibi_slopes."""
+        self.plan, self.strides, self.slopes = plan, tuple(strides), slopes
         self.workspace_bytes = plan.workspace_bytes
         self._run, self._handle = plan.library.calls.fh_plan_run, plan.handle
 
     def forward(self, q: int, k: int, v: int, o: int, lse: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
                 seqused_q: int = 0, seqused_kv: int = 0, sink: int = 0, workspace: int | None = None,
-                stream: int | None = None) -> None:
+                stream: int | None = None, alibi_slopes: int = 0) -> None:
+        if alibi_slopes: return self.forward_with_all(
+            q, k, v, o, lse, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink, 0, 0, 0, 0, 0, workspace, stream,
+            alibi_slopes)
         of_q, of_k, of_v, of_o = self.strides
         tensors = PACK_FORWARD(FORWARD_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
                                seqused_q, seqused_kv, sink)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 
-    def forward_8_bit(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int,
-                      seqused_q: int, seqused_kv: int, sink: int, scale_q: int, scale_k: int, scale_v: int,
-                      mean_k: int, mean_v: int, workspace: int | None = None, stream: int | None = None) -> None:
-        of_q, of_k, of_v, of_o, of_scale_q, of_scale_k, of_scale_v, of_mean_k, of_mean_v = self.strides
-        none = (0, 0, 0, 0)
-        fields = (q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink,
-                  *none * 4, 0, 0, scale_q, *of_scale_q, scale_k, *of_scale_k, scale_v, *of_scale_v)
-        if mean_k or mean_v:
-            tensors = self.SMOOTH.pack(self.SMOOTH.size, *fields, *none * 3, mean_k, *of_mean_k, mean_v, *of_mean_v)
-        else: tensors = self.SCALED.pack(self.SCALED.size, *fields)
+    def forward_with_all(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int,
+                         seqused_q: int, seqused_kv: int, sink: int, scale_q: int, scale_k: int, scale_v: int,
+                         mean_k: int, mean_v: int, workspace: int | None = None, stream: int | None = None,
+                         alibi_slopes: int = 0) -> None:
+        """What a forward problem may have beside q, k, v and o, in 8 bits or not."""
+        of_q, of_k, of_v, of_o, *of_8_bits = self.strides
+        tensors = PACK_WHOLE(ALL_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
+                             seqused_q, seqused_kv, sink, *NONE * 4, 0, 0)
+        tensors += self.rest((scale_q, scale_k, scale_v, mean_k, mean_v), of_8_bits, alibi_slopes)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 
+    def rest(self, of_8_bits: Sequence[int], strides: Sequence[Strides], alibi_slopes: int) -> bytes:
+        """The fields of fh_tensors behind those that every problem may have; of_8_bits: scales and means."""
+        pairs = list(zip(of_8_bits, strides or [(0, 0, 0)] * 5))
+        scales, means = ([x for at, lies in part for x in (at, *lies)] for part in (pairs[:3], pairs[3:]))
+        return self.REST.pack(*scales, *NONE * 3, *means, alibi_slopes, *self.slopes)
+
     def backward(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int, seqused_q: int,
                  seqused_kv: int, sink: int, grad_o: int, grad_q: int, grad_k: int, grad_v: int, grad_lse: int = 0,
-                 grad_sink: int = 0, workspace: int | None = None, stream: int | None = None) -> None:
+                 grad_sink: int = 0, workspace: int | None = None, stream: int | None = None,
+                 alibi_slopes: int = 0) -> None:
         of_q, of_k, of_v, of_o, of_grad_o, of_grad_q, of_grad_k, of_grad_v = self.strides
-        tensors = PACK_WHOLE(WHOLE_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
-                             seqused_q, seqused_kv, sink, grad_o, *of_grad_o, grad_q, *of_grad_q, grad_k, *of_grad_k,
-                             grad_v, *of_grad_v, grad_lse, grad_sink)
+        tensors = PACK_WHOLE(ALL_BYTES if alibi_slopes else WHOLE_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse,
+                             cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink, grad_o, *of_grad_o, grad_q,
+                             *of_grad_q, grad_k, *of_grad_k, grad_v, *of_grad_v, grad_lse, grad_sink)
+        if alibi_slopes: tensors += self.rest((0, 0, 0, 0, 0), (), alibi_slopes)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 
@@ -284,6 +302,7 @@ class Call:
 # As names of the module they cost a call less than as attributes of a class.
 PACK_FORWARD, FORWARD_BYTES = Call.FORWARD.pack, Call.FORWARD.size
 PACK_WHOLE, WHOLE_BYTES = Call.WHOLE.pack, Call.WHOLE.size
+ALL_BYTES, NONE = WHOLE_BYTES + Call.REST.size, (0, 0, 0, 0)
 
 _plans: dict[Hashable, Plan] = {}
 

@@ -16,8 +16,9 @@ from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, Win
                               check_scale_is_there, describe, mean_of, output_of, plan_of, scale_of)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_arrays import (Array, HeldLengths, Lengths, address, check_array, check_shape, check_writeable,
-                                      dense, dense_strides, held_pair, key_of, layout_of, lse_for, lse_shape, packed_of,
-                                      read_lengths, result_shape, strides_of, window_key)
+                                      dense, dense_strides, held_arrays, held_pair, key_of, layout_of, lse_for,
+                                      lse_shape, packed_of,
+                                      read_lengths, result_shape, slope_array, slopes_of, strides_of, window_key)
 
 _calls: dict[Hashable, Call] = {}
 
@@ -38,7 +39,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
               out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, Array] | None = ...) -> Array: ...
+              accumulate: tuple[Array, Array] | None = ..., alibi_slopes: ArrayLike | None = ...) -> Array: ...
 
 
 @overload
@@ -49,7 +50,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
               out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, Array] | None = ...) -> tuple[Array, Array]: ...
+              accumulate: tuple[Array, Array] | None = ...,
+              alibi_slopes: ArrayLike | None = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -60,7 +62,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, scale_q: ArrayLike | None = None,
               scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None, dtype: str | None = None,
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
-              accumulate: tuple[Array, Array] | None = None) -> Array | tuple[Array, Array]:
+              accumulate: tuple[Array, Array] | None = None,
+              alibi_slopes: ArrayLike | None = None) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -86,6 +89,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
                    too, as in ring attention, and is what is returned. Begin with o = 0 and lse = -inf, or the sink.
                    Rows that see no key stay as they are. Without sink and out
+    alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
+                   top, or -slope |i - j| with align="top_left", after scale and softcap
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row that sees no key has o = 0 and
@@ -100,7 +105,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
             q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v},
             {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse,
             max_seqlen_q, max_seqlen_kv, causal=causal, window=window_key(window), softcap=softcap,
-            scale=scale, align=align, max_sms=max_sms)
+            scale=scale, align=align, max_sms=max_sms, alibi_slopes=alibi_slopes)
         return found
     for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
         if value is not None: check_scale_is_there(name, value, name[-1], q.dtype.name)
@@ -110,28 +115,31 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     name_of_o, given = ("out", out) if held is None else ("accumulate[0]", held[0])
     if held is not None: arrays[name_of_o] = held[0]
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
-    sink = dense("sink", sink, q.shape[-2:-1])
+    sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
     options = dict(causal=causal, window=window_key(window), softcap=softcap, scale=scale, align=align, packed=packed,
-                   seqused=lengths.used, sink=sink is not None, max_sms=max_sms, accumulate=held is not None)
+                   seqused=lengths.used, sink=sink is not None, max_sms=max_sms, accumulate=held is not None,
+                   alibi=slopes is not None)
 
     def make() -> Call:
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)
         if given is not None: check_shape(name_of_o, given, result_shape(q, v))
         of_o = strides_of(name_of_o, given) if given is not None else dense_strides(result_shape(q, v))
-        return Call(plan_of(problem, "cpu"), [*(strides_of(name, arrays[name]) for name in "qkv"), of_o])
-    call = cached(_calls, key_of(arrays.values(), options), make)
+        return Call(plan_of(problem, "cpu"), [*(strides_of(name, arrays[name]) for name in "qkv"), of_o],
+                    slopes_of(slopes, problem))
+    call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes)], options), make)
 
     if given is not None: check_writeable(name_of_o, given)
     o = np.empty(result_shape(q, v), q.dtype) if given is None else given
     lse = lse_for(q, held, return_lse)
-    call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink))
+    call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
+                 alibi_slopes=address(slopes))
     return (o, lse) if return_lse and lse is not None else o
 
 
 def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means: dict[str, Array | None],
                     dtype: str | None, out_dtype: Any, lengths: HeldLengths, sink: Array | None, out: Array | None,
                     held: tuple[Array, Array] | None, return_lse: bool, max_seqlen_q: int | None,
-                    max_seqlen_kv: int | None, **options: Any) -> Any:
+                    max_seqlen_kv: int | None, alibi_slopes: Any = None, **options: Any) -> Any:
     """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
     names = {}
     for name, array in {"q": q, "k": k, "v": v}.items():
@@ -156,21 +164,23 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     for (name, mean), array in zip(means.items(), (k, v)):
         scaled.append(None if mean is None else scale_array(name, mean))
         of_means.append(mean_of(name, *layout_of(scaled[-1]), batch, array.shape[-2], array.shape[-1]))
-    sink = dense("sink", sink, q.shape[-2:-1])
+    sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
     types = Types(names["k"], of_o, SCALE_ROWS if any(x.blocked for x in lie) else 0, lie[2].columns,
                   smooth=means["mean_k"] is not None)
     problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
-                       sink=sink is not None, types=types, accumulate=held is not None, **options)
+                       sink=sink is not None, types=types, accumulate=held is not None,
+                       alibi=slopes is not None, **options)
     shape = result_shape(q, v)
     o = np.empty(shape, array_type(of_o)) if out is None else out
     check_shape("out", o, shape)
     if o.dtype != array_type(of_o): raise InvalidType(f"out is {o.dtype}; o is {of_o} here. Give that.")
     check_writeable("out", o)
     strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("out", o))]
-    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means])
+    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem))
     lse = lse_for(q, held, return_lse)
-    call.forward_8_bit(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
-                       address(sink), *map(address, scaled))
+    call.forward_with_all(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
+                          address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]),
+                          address(scaled[3]), address(scaled[4]), alibi_slopes=address(slopes))
     return (o, lse) if return_lse else o
 
 
@@ -207,7 +217,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
                        seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None,
                        deterministic: bool = False, out: Gradients | Sequence[Array | None] | None = None,
                        accumulate: bool = False, align: str = "bottom_right", max_sms: int = 0,
-                       max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None) -> Gradients:
+                       max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,
+                       alibi_slopes: ArrayLike | None = None) -> Gradients:
     """The gradients of q, k, v and sink, of NumPy arrays.
 
     o, lse         what attention(..., return_lse=True) gave for the same arguments
@@ -217,17 +228,18 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     out            arrays for the gradients of q, k, v (and sink), in that order; shapes of q, k, v, type of q
     accumulate     add to what is in out, whose arrays are float32 then
 
-    The other arguments are those of attention. Returns Gradients(q, k, v, sink), sink None where there is none; raises
+    The other arguments are those of attention; alibi_slopes have no gradient. Returns Gradients(q, k, v, sink), sink
+    None where there is none; raises
     as attention does, and out is unwritten then. docs/8-backward.md has the formulas.
     """
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     arrays = {"q": q, "k": k, "v": v, "o": o, "grad_o": grad_o}
     for name, array in arrays.items(): check_array(name, array, q)
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
-    sink = dense("sink", sink, q.shape[-2:-1])
+    sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
     options = dict(causal=causal, window=window_key(window), softcap=softcap, scale=scale, align=align, packed=packed,
                    seqused=lengths.used, sink=sink is not None, max_sms=max_sms, deterministic=deterministic,
-                   accumulate=accumulate, backward=True)
+                   accumulate=accumulate, alibi=slopes is not None, backward=True)
     describe(q.shape, k.shape, v.shape, q.dtype.name, **options)  # shapes make sense from here on
     for name in ("o", "grad_o"): check_shape(name, arrays[name], result_shape(q, v))
     if lse is None: raise InvalidType("lse is None; gradients need it. Use attention(..., return_lse=True).")
@@ -238,12 +250,13 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
 
     def make() -> Call:
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)
-        return Call(plan_of(problem, "cpu"), [strides_of(name, array) for name, array in arrays.items()])
-    call = cached(_calls, key_of(arrays.values(), options), make)
+        return Call(plan_of(problem, "cpu"), [strides_of(name, array) for name, array in arrays.items()],
+                    slopes_of(slopes, problem))
+    call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes)], options), make)
 
     call.backward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
                   address(grad_o), address(grads.q), address(grads.k), address(grads.v), address(grad_lse),
-                  address(grads.sink))
+                  address(grads.sink), alibi_slopes=address(slopes))
     return grads
 
 

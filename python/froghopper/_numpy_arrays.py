@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from froghopper._call import Packed, Shape, Strides, element_strides
+from froghopper._call import Packed, Shape, Strides, element_strides, slope_strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 
 Array = NDArray[Any]
@@ -134,6 +134,23 @@ def key_of(arrays: Any, options: dict[str, Any]) -> Hashable:
 
 def address(array: Array | None) -> int:
     return 0 if array is None else int(array.__array_interface__["data"][0])
+
+
+def slope_array(given: Any) -> Array | None:
+    if given is None: return None
+    array = np.asarray(given)
+    if array.dtype.kind not in "fiu":
+        raise InvalidType(f"alibi_slopes is {array.dtype}; it is float32. Convert it.")
+    return array.astype(np.float32, copy=False)
+
+
+def slopes_of(slopes: Array | None, problem: Any) -> Strides:
+    if slopes is None: return 0, 0, 0
+    strides = [stride // slopes.itemsize for stride in slopes.strides]
+    return slope_strides(slopes.shape, strides, problem.batch, problem.heads_q)
+
+
+def held_arrays(*arrays: Array | None) -> list[Array]: return [x for x in arrays if x is not None]
 
 
 def layout_of(array: Array | None) -> tuple[Shape, Strides]:

@@ -13,24 +13,25 @@ from froghopper._call import (SCALE_ROWS, Call, Scale, Strides, Types, cached, c
 from froghopper._errors import InvalidType
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, Ready, address, check, check_held, check_place,
                                      check_shape, dense_copy, dense_strides, kind, longest, must_copy, name_of,
-                                     problem_of, shapes_of, stream_of, strides_of, target_of, workspace_of)
+                                     problem_of, shapes_of, slopes_of, stream_of, strides_of, target_of, workspace_of)
 
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 _ready: dict[Hashable, Ready] = {}
 
 
 def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, cu_seqlens_q: Tensor | None,
-            cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None, scale_q: Tensor | None,
-            scale_k: Tensor | None, scale_v: Tensor | None, mean_k: Tensor | None, mean_v: Tensor | None,
-            max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int, window_right: int, softcap: float,
-            scale: float, top_left: bool, deterministic: bool, max_sms: int, out_dtype: torch.dtype | None,
-            with_lse: bool, held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+            cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None,
+            alibi_slopes: Tensor | None, scale_q: Tensor | None, scale_k: Tensor | None, scale_v: Tensor | None,
+            mean_k: Tensor | None, mean_v: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool,
+            window_left: int, window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool,
+            max_sms: int, out_dtype: torch.dtype | None, with_lse: bool,
+            held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse) of 8-bit k and v, lse None unless with_lse. held_lse: out and it are merged with what they hold."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms)
-    inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+    inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     scales = (scale_q, scale_k, scale_v, mean_k, mean_v)
     key = (*map(kind, inputs), *map(kind, scales), kind(out), options, out_dtype, kind(held_lse))
     ready = _ready.get(key)
@@ -40,17 +41,18 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     if ready.copied: read = [dense_copy(x) if copy else x for x, copy in zip(read, ready.copied)]
     if ready.gpu >= 0 and any(x.data_ptr() % BYTES for x in read):
         q, k, v = (dense_copy(x) if x.data_ptr() % BYTES else x for x in read)
-        return forward(out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, scale_q, scale_k,
-                       scale_v, mean_k, mean_v, *options, out_dtype, with_lse, held_lse)
+        return forward(out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q,
+                       scale_k, scale_v, mean_k, mean_v, *options, out_dtype, with_lse, held_lse)
     o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
     stream = stream_of(ready.gpu) if ready.gpu >= 0 else None
     workspace = workspace_of(q, ready.workspace_bytes, stream) if ready.workspace_bytes else None
-    ready.call.forward_8_bit(
+    ready.call.forward_with_all(
         read[0].data_ptr(), read[1].data_ptr(), read[2].data_ptr(), o.data_ptr(), address(lse), address(cu_seqlens_q),
         address(cu_seqlens_kv), address(seqused_q), address(seqused_kv), address(sink), address(scale_q),
-        address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace), stream)
+        address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace), stream,
+        address(alibi_slopes))
     return o, lse
 
 
@@ -70,7 +72,7 @@ def ready_of(inputs: Inputs, scales: tuple[Tensor | None, ...], out: Tensor | No
     copied = tuple(must_copy(x, index >= 0) for x in inputs[:3])
     of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
-    return Ready(Call(plan, [*strides, of_o, *lie]), o_shape, lse_shape,
+    return Ready(Call(plan, [*strides, of_o, *lie], slopes_of(inputs)), o_shape, lse_shape,
                  copied if any(copied) else (), index, plan.workspace_bytes, o_dtype)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check_rank, check_shapes, describe,
-                              element_strides, plan_of)
+                              element_strides, plan_of, slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 
 LOOK = -1  # as max_seqlen: find the longest sequence. On the CPU alone
@@ -35,6 +35,7 @@ class Inputs(NamedTuple):
     cu_seqlens_kv: Tensor | None
     seqused_q: Tensor | None
     seqused_kv: Tensor | None
+    alibi_slopes: Tensor | None
 
 
 class Options(NamedTuple):
@@ -64,9 +65,10 @@ class Ready(NamedTuple):
 
 
 def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, cu_seqlens_q: Tensor | None,
-            cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None, max_seqlen_q: int,
-            max_seqlen_kv: int, causal: bool, window_left: int, window_right: int, softcap: float, scale: float,
-            top_left: bool, deterministic: bool, max_sms: int, with_lse: bool, with_grad: bool = False,
+            cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None,
+            alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int,
+            window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool, max_sms: int,
+            with_lse: bool, with_grad: bool = False,
             held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
     with what they hold."""
@@ -75,11 +77,11 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms)
     key = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
-           v.device, kind(sink), kind(cu_seqlens_q), kind(cu_seqlens_kv), kind(seqused_q), kind(seqused_kv), kind(out),
-           options, with_grad, kind(held_lse))
+           v.device, kind(sink), kind(cu_seqlens_q), kind(cu_seqlens_kv), kind(seqused_q), kind(seqused_kv),
+           kind(alibi_slopes), kind(out), options, with_grad, kind(held_lse))
     ready = _forward.get(key)
     if ready is None:
-        inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+        inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
         ready = cached(_forward, key, lambda: ready_forward(inputs, out, Options(*options), with_grad, held_lse))
     index, copied = ready.gpu, ready.copied
     if copied:
@@ -88,7 +90,8 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
         if copied[2]: v = dense_copy(v)
     at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
     if index >= 0 and (at_q | at_k | at_v) % BYTES: return forward_aligned(
-        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, *options, with_lse, with_grad, held_lse)
+        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, *options, with_lse,
+        with_grad, held_lse)
     o = q.new_empty(ready.o_shape) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
@@ -96,7 +99,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     workspace = workspace_of(q, ready.workspace_bytes, stream) if ready.workspace_bytes else None
     ready.call.forward(
         at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
-        address(seqused_q), address(seqused_kv), address(sink), address(workspace), stream)
+        address(seqused_q), address(seqused_kv), address(sink), address(workspace), stream, address(alibi_slopes))
     return o, lse
 
 
@@ -108,15 +111,15 @@ def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: 
 
 def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
              sink: Tensor | None, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None,
-             seqused_kv: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int,
-             window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool,
-             max_sms: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+             seqused_kv: Tensor | None, alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int,
+             causal: bool, window_left: int, window_right: int, softcap: float, scale: float, top_left: bool,
+             deterministic: bool, max_sms: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and sink, the last [0] where there is no sink."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms)
-    inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+    inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     key = (*map(kind, inputs), kind(o), kind(grad_o), kind(lse), kind(grad_lse), options)
     ready = _backward.get(key)
     if ready is None:
@@ -128,7 +131,7 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
     if index >= 0 and (at_q | at_k | at_v | at_o | at_grad_o) % BYTES:
         q, k, v, o, grad_o = (dense_copy(x) if x.data_ptr() % BYTES else x for x in read)
         return backward(grad_o, grad_lse, q, k, v, o, lse, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv,
-                        *options)
+                        alibi_slopes, *options)
     grads = [q.new_empty(x.shape) for x in (q, k, v)]
     grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
     lse = lse.contiguous()
@@ -138,7 +141,7 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
         at_q, at_k, at_v, at_o, lse.data_ptr(), address(cu_seqlens_q), address(cu_seqlens_kv), address(seqused_q),
         address(seqused_kv), address(sink), at_grad_o, grads[0].data_ptr(), grads[1].data_ptr(), grads[2].data_ptr(),
         address(grad_lse), address(grad_sink) if sink is not None else 0, address(workspace),
-        stream_of(index) if index >= 0 else None)
+        stream_of(index) if index >= 0 else None, address(alibi_slopes))
     return grads[0], grads[1], grads[2], grad_sink
 
 
@@ -193,8 +196,8 @@ def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_gra
     plan = plan_of(problem, target)
     of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
-    return Ready(Call(plan, [*strides, of_o]), o_shape, lse_shape, copied if any(copied) else (), index,
-                 plan.workspace_bytes)
+    return Ready(Call(plan, [*strides, of_o], slopes_of(inputs)), o_shape, lse_shape, copied if any(copied) else (),
+                 index, plan.workspace_bytes)
 
 
 def ready_backward(inputs: Inputs, o: Tensor, lse: Tensor, grad_o: Tensor, grad_lse: Tensor | None,
@@ -210,13 +213,13 @@ def ready_backward(inputs: Inputs, o: Tensor, lse: Tensor, grad_o: Tensor, grad_
     read = (q, k, v, o, grad_o)
     copied = tuple(must_copy(x, index >= 0) for x in read)
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip(read, copied)]
-    call = Call(plan, [*strides, *(dense_strides(x.shape) for x in (q, k, v))])
+    call = Call(plan, [*strides, *(dense_strides(x.shape) for x in (q, k, v))], slopes_of(inputs))
     return Ready(call, o_shape, lse_shape, copied if any(copied) else (), index, plan.workspace_bytes)
 
 
 def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
     """Types, devices, shapes and lengths of everything that is read; for tensors without memory too."""
-    q, k, v, sink, begins_q, begins_kv, used_q, used_kv = inputs
+    q, k, v, sink, begins_q, begins_kv, used_q, used_kv, slopes = inputs
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_place(name, x, q)
         if x.dtype != q.dtype and not of_8_bits:
@@ -245,18 +248,32 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
         if maybe.shape[0] != batch:
             raise InvalidProblem(f"{name} has {maybe.shape[0]} numbers and there are {batch} sequences; it has one for "
                                  f"each. Give it {batch}.")
+    if slopes is not None:
+        check_place("alibi_slopes", slopes, q)
+        if slopes.dtype != torch.float32:
+            raise InvalidType(f"alibi_slopes is {name_of(slopes.dtype)}; it is float32. Convert it.")
+        slope_strides(slopes.shape, slopes.stride(), batch, q.shape[-2])
+
+
+def slopes_of(inputs: Inputs) -> Strides:
+    """Strides of the slopes; check has seen them."""
+    slopes, begins = inputs.alibi_slopes, inputs.cu_seqlens_q
+    if slopes is None: return 0, 0, 0
+    batch = inputs.q.shape[0] if begins is None else begins.shape[0] - 1
+    return slope_strides(slopes.shape, slopes.stride(), batch, inputs.q.shape[-2])
 
 
 def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | None = None,
                merges: bool = False) -> Any:
-    q, k, v, sink, begins_q, _, used_q, used_kv = inputs
+    q, k, v, sink, begins_q, _, used_q, used_kv, slopes = inputs
     packed = None
     if begins_q is not None: packed = Packed(begins_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
     return describe(q.shape, k.shape, v.shape, name_of(q.dtype), types=types, backward=backward, causal=options.causal,
                     window=(options.window_left, options.window_right), softcap=options.softcap,
                     scale=options.scale or None, align="top_left" if options.top_left else "bottom_right",
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
-                    deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges)
+                    deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges,
+                    alibi=slopes is not None)
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:

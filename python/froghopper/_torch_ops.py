@@ -23,7 +23,7 @@ from froghopper import _torch_calls as calls
 from froghopper._errors import Unsupported
 
 INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
-          "Tensor? seqused_q, Tensor? seqused_kv")
+          "Tensor? seqused_q, Tensor? seqused_kv, Tensor? alibi_slopes")
 OPTIONS = ("SymInt max_seqlen_q, SymInt max_seqlen_kv, bool causal, SymInt window_left, SymInt window_right, "
            "float softcap, float scale, bool top_left, bool deterministic, SymInt max_sms")
 FIRST_OPTION, OPTION_COUNT = len(calls.Inputs._fields), len(calls.Options._fields)
@@ -140,7 +140,7 @@ def four_gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> 
     arguments = (grad_o, grad_lse, q, k, v, o, lse, sink, *lengths, *ctx.options)
     if transforms_active(): grads = TransformedBackward.apply(*arguments)
     elif torch.is_grad_enabled() or torch.compiler.is_compiling(): grads = backward_op(*arguments)
-    elif unseen(*arguments[:12]): grads = calls.backward(*arguments)
+    elif unseen(*arguments[:13]): grads = calls.backward(*arguments)
     else:
         with below_autograd(): grads = backward_op(*arguments)
     return *grads[:3], None if sink is None else grads[3]
@@ -158,7 +158,7 @@ class Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, rest: tuple[Any, ...]) -> Any:
         output: Any
-        if unseen(q, k, v, sink, *rest[:4]): output = calls.forward(None, q, k, v, sink, *rest)
+        if unseen(q, k, v, sink, *rest[:5]): output = calls.forward(None, q, k, v, sink, *rest)
         else:
             with below_autograd(): output = forward_op(q, k, v, sink, *rest)
         keep(ctx, (q, k, v, sink, *rest), output)
@@ -202,7 +202,7 @@ def eager_forward(with_grad: bool, q: Tensor, k: Tensor, v: Tensor, sink: Tensor
     if transforms_active():
         return Transformed.apply(q, k, v, sink, rest) if with_grad else forward_op(q, k, v, sink, *rest)
     if with_grad: return Eager.apply(q, k, v, sink, rest)
-    if unseen(q, k, v, sink, *rest[:4]): return calls.forward(None, q, k, v, sink, *rest)
+    if unseen(q, k, v, sink, *rest[:5]): return calls.forward(None, q, k, v, sink, *rest)
     with below_autograd(): return forward_op(q, k, v, sink, *rest)
 
 
@@ -238,7 +238,10 @@ def fold(info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...], dense:
         if not isinstance(x, Tensor): continue
         if name.startswith("cu_seqlens") or (name == "sink" and in_dims[at] is not None):
             raise Unsupported(f"{name} is given under vmap, which maps over dense q, k and v alone. Call without vmap.")
-        if name == "sink": continue
+        if name == "alibi_slopes" and (in_dims[at] is not None or x.ndim > 1):
+            raise Unsupported("alibi_slopes is mapped by vmap or has a row for each sequence; under vmap all share "
+                              "[heads]. Call without vmap.")
+        if name in ("sink", "alibi_slopes"): continue
         moved = x.unsqueeze(0).expand(info.batch_size, *x.shape) if in_dims[at] is None else x.movedim(in_dims[at], 0)
         folded[at], batch = moved.flatten(0, 1), moved.shape[1]
     return folded, batch

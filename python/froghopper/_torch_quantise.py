@@ -65,7 +65,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     options = Options(longest(cu_seqlens_q, most_q), longest(cu_seqlens_kv, most_kv), False, _c.ALL, _c.ALL, 0.0, 0.0,
                       False, False, max_sms)
     q, k, v = q.detach(), k.detach(), v.detach()
-    check(Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv), options)
+    check(Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, None), options)
     index, target = target_of(q)
     if q.device.type not in ("cpu", "cuda"):
         raise InvalidTensor(f"q is on {q.device}; tensors have memory on the CPU or on a GPU. Move them.")

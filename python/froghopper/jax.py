@@ -30,8 +30,8 @@ __all__ = ["attention"]
 
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
-ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse")  # the last two: of accumulate
-FLOATS = ("sink", "o", "lse")
+ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes")  # o, lse: of accumulate
+FLOATS = ("sink", "o", "lse", "alibi_slopes")
 
 
 @overload
@@ -40,7 +40,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
               deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, Array] | None = ...) -> Array: ...
+              accumulate: tuple[Array, Array] | None = ..., alibi_slopes: Array | None = ...) -> Array: ...
 
 
 @overload
@@ -49,7 +49,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[True],
               deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, Array] | None = ...) -> tuple[Array, Array]: ...
+              accumulate: tuple[Array, Array] | None = ...,
+              alibi_slopes: Array | None = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -57,7 +58,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
               return_lse: bool = False, deterministic: bool = False, align: str = "bottom_right",
-              accumulate: tuple[Array, Array] | None = None) -> Array | tuple[Array, Array]:
+              accumulate: tuple[Array, Array] | None = None,
+              alibi_slopes: Array | None = None) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -77,6 +79,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned is that over these
                    keys too, as in ring attention. Begin with o = 0 and lse = -inf, or the sink. Rows that see no key
                    stay as they are. On CPUs alone, without sink and derivatives
+    alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
+                   top, or -slope |i - j| with align="top_left", after scale and softcap. On CPUs alone; what is
+                   differentiated takes them for constants
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row
@@ -85,13 +90,25 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     the library's sentence. docs/1-math.md has the mathematics and the bounds.
     """
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
-             "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink, **held_pair(accumulate)}
+             "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink, **held_pair(accumulate),
+             "alibi_slopes": alibi_slopes}
     arrays = {name: checked(name, array, q) for name, array in given.items() if array is not None}
+    if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
     options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv)
     key = (*options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     merges, return_lse = "o" in arrays, bool(return_lse)
     found = run(cached(_fit, key, lambda: fitting(options, arrays)), return_lse or merges, varying_alike(arrays))
     return found[0] if merges and not return_lse else found
+
+
+def slopes_of(arrays: Given) -> Array:
+    """A row for each sequence."""
+    slopes, q = jax.lax.stop_gradient(arrays["alibi_slopes"]), arrays["q"]
+    batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
+    if slopes.ndim == 1: slopes = jax.numpy.broadcast_to(slopes, (batch, *slopes.shape))
+    if slopes.shape == (batch, q.shape[-2]): return slopes
+    raise InvalidTensor(f"alibi_slopes has the shape {list(arrays['alibi_slopes'].shape)}; it is [heads_q] or [batch, "
+                        f"heads_q], here {[batch, q.shape[-2]]}. Reshape it.")
 
 
 def held_pair(given: Any) -> Given:
@@ -164,7 +181,7 @@ def backward(options: Options, return_lse: bool, kept: tuple[Given, Array, Array
     """The gradient of each array; that of lengths is none."""
     arrays, o, lse = in_order(kept[0]), *kept[1:]
     grads = dict(zip(("grad_o", "grad_lse"), grads if return_lse else (grads,)))
-    results = tuple("grad_" + name for name in arrays if name not in LENGTHS)
+    results = tuple("grad_" + name for name in arrays if name not in (*LENGTHS, "alibi_slopes"))
     given = {**arrays, "o": o, "lse": lse, **grads}
     found = dict(zip(results, compute(kind_of(options, given, results), tuple(given.values()))))
     return {name: found.get("grad_" + name) for name in arrays},

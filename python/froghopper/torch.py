@@ -45,7 +45,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, Tensor] | None = ...) -> Tensor: ...
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, Tensor] | None = ...,
+              alibi_slopes: Tensor | None = ...) -> Tensor: ...
 
 
 @overload
@@ -56,8 +57,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ...,
-              accumulate: tuple[Tensor, Tensor] | None = ...) -> tuple[Tensor, Tensor]: ...
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, Tensor] | None = ...,
+              alibi_slopes: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
@@ -68,7 +69,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Tensor | None = None,
               scale_k: Tensor | None = None, scale_v: Tensor | None = None, out_dtype: torch.dtype | None = None,
               mean_k: Tensor | None = None, mean_v: Tensor | None = None,
-              accumulate: tuple[Tensor, Tensor] | None = None) -> Tensor | tuple[Tensor, Tensor]:
+              accumulate: tuple[Tensor, Tensor] | None = None,
+              alibi_slopes: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -96,6 +98,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
                    too, as in ring attention, and is what is returned. Begin with o = 0 and lse = -inf, or the sink.
                    Rows that see no key stay as they are. On the CPU alone, without sink, out and gradients
+    alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
+                   top, or -slope |i - j| with align="top_left", after scale and softcap. On the CPU alone; they have no
+                   gradient
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too. A row that sees no
@@ -118,6 +123,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     if sink is not None: check_tensor("sink", sink)
     if seqused_q is not None: check_tensor("seqused_q", seqused_q)
     if seqused_kv is not None: check_tensor("seqused_kv", seqused_kv)
+    if alibi_slopes is not None: check_slopes(alibi_slopes)
     bound_q = bound_kv = LOOK
     if cu_seqlens_q is not None or cu_seqlens_kv is not None:
         check_packed(cu_seqlens_q, cu_seqlens_kv)
@@ -140,8 +146,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
         sink is not None and sink.requires_grad))
     if accumulate is not None:
-        tensors = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, scale_q, scale_k, scale_v,
-                   mean_k, mean_v)
+        tensors = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q,
+                   scale_k, scale_v, mean_k, mean_v)
         merge(accumulate, out, out_dtype, with_grad, *tensors, bound_q, bound_kv, causal, left, right, softcap, scale,
               align == "top_left", deterministic, max_sms)
         return (accumulate[0], accumulate[1]) if return_lse else accumulate[0]
@@ -152,16 +158,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         for name, x in (("scale_q", scale_q), ("scale_k", scale_k), ("scale_v", scale_v), ("mean_k", mean_k),
                         ("mean_v", mean_v), ("out", out)):
             if x is not None: check_tensor(name, x)
-        rest: Any = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, scale_q, scale_k, scale_v,
-                     mean_k, mean_v, bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left",
+        rest: Any = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q, scale_k,
+                     scale_v, mean_k, mean_v, bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left",
                      deterministic, max_sms, out_dtype, return_lse)
         found: Any = ops.forward_8_bit_op(*rest) if out is None else scaled.forward(out, *rest)
         if out is not None: torch.autograd.graph.increment_version(out)
         return (found[0], found[1]) if return_lse else found[0]
     if out is None:
         arguments = (
-            q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, bound_q, bound_kv, causal, left, right,
-            softcap, scale, align == "top_left", deterministic, max_sms, return_lse or with_grad, with_grad)
+            q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
+            left, right, softcap, scale, align == "top_left", deterministic, max_sms, return_lse or with_grad,
+            with_grad)
         compiling = torch.compiler.is_compiling()
         o, lse = ops.forward_op(*arguments) if compiling else ops.eager_forward(with_grad, *arguments)
         return (o, lse) if return_lse else o
@@ -170,8 +177,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
                           "out, or call under torch.no_grad().")
     lse = ops.forward_out_op(
-        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, bound_q, bound_kv, causal, left, right,
-        softcap, scale, align == "top_left", deterministic, max_sms, return_lse)
+        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
+        left, right, softcap, scale, align == "top_left", deterministic, max_sms, return_lse)
     return (out, lse) if return_lse else out
 
 
@@ -187,7 +194,7 @@ def merge(held: tuple[Tensor, Tensor], out: Tensor | None, out_dtype: torch.dtyp
     if with_grad or (torch.is_grad_enabled() and (held[0].requires_grad or held[1].requires_grad)):
         raise Unsupported("accumulate is given and a tensor requires a gradient; what is merged has none. Merge "
                           "(o, lse) of attention(..., return_lse=True) yourself, or call under torch.no_grad().")
-    for x in arguments[8:13]:
+    for x in arguments[9:14]:
         if x is not None: check_tensor("scale", x)
     ops.merge_op(*held, *arguments)
 
@@ -286,6 +293,12 @@ def check_tensor(name: str, x: Any) -> None:
     if not isinstance(x, Tensor):
         raise InvalidType(f"{name} is a {type(x).__name__}; this function computes on tensors of PyTorch. Use "
                           "torch.as_tensor.")
+
+
+def check_slopes(slopes: Any) -> None:
+    check_tensor("alibi_slopes", slopes)
+    if slopes.requires_grad and torch.is_grad_enabled():
+        raise Unsupported("alibi_slopes requires a gradient; it has none here. Use alibi_slopes.detach().")
 
 
 def check_packed(begins_q: Any, begins_kv: Any) -> None:

@@ -35,6 +35,13 @@ class Options:
     softcap: float = 0.0
     scale: float = None
     sink: np.ndarray = None
+    alibi_slopes: np.ndarray = None  # [heads]
+
+
+def distance(rows, keys, options):
+    """[rows, keys], from the key that a row is level with."""
+    level = np.arange(rows)[:, None] + (keys - rows if options.align == "bottom_right" else 0)
+    return level - np.arange(keys)[None, :]
 
 
 def visible(rows, keys, options):
@@ -55,6 +62,7 @@ def weights_of(q, k, head, options):
     if options.softcap:
         bent = np.tanh(s / options.softcap)
         s, slope = options.softcap * bent, 1 - bent ** 2
+    if options.alibi_slopes is not None: s = s - float(options.alibi_slopes[head]) * np.abs(distance(*s.shape, options))
     seen = visible(*s.shape, options)
     largest = np.abs(s[seen]).max(initial=0)
     s = np.where(seen, s, -np.inf)

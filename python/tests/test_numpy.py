@@ -69,6 +69,7 @@ class Case:
 
 
 SINK = np.linspace(-2, 3, 4).astype(np.float32)
+SLOPES = np.array([0.5, 0.125, 0, -0.03], np.float32)
 CASES = {
     "full": Case([33] * 2, [70] * 2),
     "one_head_each": Case([17], [17], heads=(3, 3), dims=(8, 8)),
@@ -95,7 +96,11 @@ CASES = {
     "one_thread": Case([33], [40], options=dict(max_sms=1)),
     "everything": Case([30, 50], [60, 50], packed=True, used_q=[30, 40], used_kv=[60, 33],
                        options=dict(causal=True, window=(20, None), softcap=4.0, scale=0.4, sink=SINK)),
+    "alibi": Case([33] * 2, [40] * 2, options=dict(alibi_slopes=SLOPES, causal=True)),
+    "alibi_packed": Case([5, 40, 17], [9, 40, 3], packed=True, options=dict(
+        alibi_slopes=SLOPES, softcap=2.0, align="top_left", sink=SINK)),
 }
+ON_GPUS = [name for name, given in CASES.items() if "alibi_slopes" not in given.options]
 
 
 @pytest.fixture(params=CASES)

@@ -33,8 +33,9 @@ def qkv(*shape, grad=False, dtype=torch.float32, kv=None, device="cpu"):
 
 def given(case, device="cpu"):
     """The keywords of a case of test_numpy.py, with tensors."""
-    made = {name: torch.tensor(np.asarray(value, np.float32 if name == "sink" else np.int32), device=device)
-            if name.startswith(("cu_", "seqused", "sink")) else value for name, value in case.given().items()}
+    floats = ("sink", "alibi_slopes")
+    made = {name: torch.tensor(np.asarray(value, np.float32 if name in floats else np.int32), device=device)
+            if name.startswith(("cu_", "seqused", "sink", "alibi")) else value for name, value in case.given().items()}
     if case.packed and device != "cpu": made |= dict(max_seqlen_q=max(case.rows), max_seqlen_kv=max(case.keys))
     return made
 
@@ -70,12 +71,14 @@ def samples():
     packed = qkv(9, 4, 16, kv=(12, 2, 16), grad=True)
     sink = drawn(4, grad=True)
     lengths = [torch.tensor(x, dtype=torch.int32) for x in ([0, 4, 9], [0, 7, 12], [4, 3], [7, 1])]
-    none = [None] * 4
+    none = [None] * 5
     yield "dense", [q, k, v, None, *none, -1, -1, False, -1, -1, 0.0, 0.0, False, False, 0]
     yield "causal", [q, k, v, sink, *none, -1, -1, True, 4, -1, 2.0, 0.3, True, True, 1]
-    yield "packed", [*packed, sink, *lengths[:2], None, None, 5, 7, True, -1, -1, 0.0, 0.0, False, False, 0]
-    yield "looked", [*packed, None, *lengths[:2], None, lengths[3], -1, -1, True, -1, -1, 0.0, 0.0, False, False, 0]
-    yield "used", [q, k, v, None, None, None, lengths[2], lengths[3], -1, -1, False, 3, 3, 0.0, 0.0, False, False, 0]
+    yield "packed", [*packed, sink, *lengths[:2], None, None, None, 5, 7, True, -1, -1, 0.0, 0.0, False, False, 0]
+    yield "looked", [*packed, None, *lengths[:2], None, lengths[3], None, -1, -1, True, -1, -1, 0.0, 0.0, False, False,
+                     0]
+    yield "alibi", [q, k, v, None, *none[1:], drawn(4), -1, -1, True, -1, -1, 0.0, 0.0, False, False, 0]
+    yield "used", [q, k, v, None, None, None, *lengths[2:], None, -1, -1, False, 3, 3, 0.0, 0.0, False, False, 0]
 
 
 def step(function, tensors, **options):

@@ -223,6 +223,10 @@ class TilesOfChunk final : public RowTiles {
     t_.o = views.o.address(s_.batch, row, head()), t_.stride_o = views.o.stride_seq;
     t_.grad_o = views.grad_o.address(s_.batch, row, head()), t_.stride_grad_o = views.grad_o.stride_seq;
     t_.grad_q = views.grad_q.address(s_.batch, row, head()), t_.stride_grad_q = views.grad_q.stride_seq;
+    const View& slopes = views.alibi_slopes;  // for rows of no sequence, which see nothing, there are none
+    const bool sloped = sh_.p.alibi && s_.index < sh_.p.batch;
+    t_.slope = sloped ? slopes.as<float>()[slopes.at(s_.index, 0, head())] : 0;
+    t_.level = first + sh_.p.diagonal(s_.used_q, s_.used_kv) - first_key();
     t_.fresh = tile_ >= before_.end;
     t_.last = tile_ < after_.begin;
     // Rows of sequences of which none sees a key pass through one chunk and need no place of their own.

@@ -49,6 +49,13 @@ struct Block {
       end = std::max(end, lanes[i].end);
     }
   }
+
+  // What alibi needs for the keys from `first` on.
+  const LaneSlopes& slopes(int64_t first, LaneSlopes& to) const {
+    for (int i = 0; i < width; ++i)
+      to.slope[i] = lane(i).slope, to.level[i] = static_cast<float>(lane(i).level - first);
+    return to;
+  }
 };
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

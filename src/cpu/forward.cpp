@@ -121,6 +121,7 @@ class Pieces {
                     .dim_v = static_cast<int>(p_.dim_v),
                     .scale = p_.scale,
                     .softcap = p_.softcap,
+                    .alibi = p_.alibi,
                     .merges = p_.merges(),
                     .k = keys ? views_.k.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
                     .v = keys ? views_.v.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
@@ -150,8 +151,13 @@ class Pieces {
             .begin = visible.begin,
             .end = visible.end,
             .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
+            .slope = p_.alibi ? views_.alibi_slopes.as<float>()[views_.alibi_slopes.at(slopes_of(s), 0, head)] : 0,
+            .level = i + p_.diagonal(s.used_q, s.used_kv),
             .sink = i < s.used_q ? logit_beside(s, row, head) : no_sink};
   }
+
+  // Rows of no sequence see nothing; any slope will do.
+  int64_t slopes_of(const Sequence& s) const { return s.index < p_.batch ? s.index : 0; }
 
   float logit_beside(const Sequence& s, int64_t row, int64_t head) const {
     if (p_.merges()) return views_.lse.as<float>()[views_.lse.at(s.batch, row, head)];

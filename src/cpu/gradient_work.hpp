@@ -24,6 +24,8 @@ struct RowTile {
   const void *q, *o, *grad_o;  // of its first row; o and grad_o alone where a row sees a key
   int64_t stride_q, stride_o, stride_grad_o, stride_grad_q;  // elements from row to row
   void* grad_q;
+  float slope;       // of alibi, else 0
+  int64_t level;     // the key that alibi counts from for the first row, counted from the chunk's first
   bool fresh, last;  // no chunk has had this tile yet; none will have it after this one
   float* sum;        // [rows][row_floats(dim_qk)]: grad_q so far
   float* delta;      // [rows]

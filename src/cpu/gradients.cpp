@@ -242,7 +242,9 @@ class Gradients {
            .softcap = c_.softcap,
            .lse = t.lse + first,
            .delta = t.delta + first,
-           .sight = cut ? sight : nullptr});
+           .sight = cut ? sight : nullptr,
+           .slope = t.slope,
+           .level = t.level + first - block});
     if (cut && !(k_finite_ && rows_finite(t))) return add_guarded(t, block, first, last, sight);
     add_for_keys(rounded(s_, rows, width, weights_across_), first, rows, grad_o_, grad_o_across_, v_row_,
                  grad_v_ + block * c_.dim_v, c_.dim_v, width);

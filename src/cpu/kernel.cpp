@@ -213,7 +213,9 @@ class Attention {
     LaneSight some;
     const LaneSight* sight = nullptr;
     if (first < b.all_begin || first + keys > b.all_end) sight = &look(b, first, keys, some);
-    softmax(s_, keys, b.width, w_.scale, w_.softcap, sight, b.known);
+    LaneSlopes lanes;
+    const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
+    softmax(s_, keys, b.width, w_.scale, w_.softcap, sight, slopes, b.known);
     output(b, static_cast<int>(first - tile), keys, sight);
     b.fresh = false;
   }

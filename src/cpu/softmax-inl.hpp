@@ -3,6 +3,7 @@
 // e^(score - largest); when a tile brings a larger score, what was summed before shrinks by the lane's age.
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #if defined(FROGHOPPER_CPU_SOFTMAX_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FROGHOPPER_CPU_SOFTMAX_INL
@@ -78,6 +79,30 @@ inline void cap(float* s, int count, float scale, float softcap) {
   }
 }
 
+// Of alibi: what each lane's distances to keys are multiplied by, and from which key, counted from the tile's first,
+// they are counted. Whole numbers below 2^24 are exact as floats; above, a distance is as exact as any float.
+struct LaneSlopes {
+  HWY_ALIGN float slope[block_lanes], level[block_lanes];
+};
+
+// score - slope |level - key|, score being rounded: the backward pass finds the same.
+HWY_INLINE Vector with_alibi(Vector score, Vector slope, Vector level, Vector key) {
+  return hn::NegMulAdd(slope, hn::Abs(hn::Sub(level, key)), score);
+}
+
+// s [keys][width], q.k over scale on entry: scores on exit.
+inline void add_alibi(float* s, int keys, int width, float scale, const LaneSlopes& lanes) {
+  const Floats d;
+  for (int j = 0; j < keys; ++j, s += width) {
+    for (int lane = 0; lane < width; lane += vector_lanes) {
+      const Vector score = hn::Mul(hn::Load(d, s + lane), hn::Set(d, scale));
+      hn::Store(with_alibi(score, hn::Load(d, lanes.slope + lane), hn::Load(d, lanes.level + lane),
+                           hn::Set(d, static_cast<float>(j))),
+                d, s + lane);
+    }
+  }
+}
+
 // What the lanes of a block know about the keys so far.
 struct Statistics {
   float* largest;  // score; -inf before the first key
@@ -140,12 +165,14 @@ inline Weigh weigh_with(int vectors) {
   return vectors == 2 ? weigh_vectors<2> : weigh_vectors<1>;
 }
 
-// s [keys][width], q.k on entry: weights on exit. sight: null where every lane sees all of the keys.
+// s [keys][width], q.k on entry: weights on exit. sight: null where every lane sees all of the keys; slopes: null
+// without alibi.
 inline void softmax(float* s, int keys, int width, float scale, float softcap, const LaneSight* sight,
-                    const Statistics& known) {
-  if (softcap != 0) cap(s, keys * width, scale, softcap);
+                    const LaneSlopes* slopes, const Statistics& known) {
+  if (softcap != 0) cap(s, keys * width, std::exchange(scale, 1.0f), softcap);
+  if (slopes) add_alibi(s, keys, width, std::exchange(scale, 1.0f), *slopes);
   if (sight) hide(s, keys, width, *sight);
-  weigh_with(width / vector_lanes)(s, keys, softcap != 0 ? 1 : scale, known);
+  weigh_with(width / vector_lanes)(s, keys, scale, known);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -27,13 +27,15 @@ struct Weights {
   float scale, softcap;
   const float *lse, *delta;  // by row
   const RowSight* sight;     // by row; null: every row sees all of the keys
+  float slope;               // of alibi, else 0
+  int64_t level;             // of the first row, counted from the block's first key
 };
 
 // A weight is at most 1, and in exact arithmetic score - lse at most 0. Where scores are large, lse may be below the
 // largest score by a rounding, which may be hundreds: the smaller of the two, and then the difference, gives 1. It also
 // keeps the product with the scale, which is rounded as in the forward pass, and the difference apart: fused, they
 // would not meet the forward's numbers. A score that is NaN stays one.
-template <bool capped>
+template <bool capped, bool sloped>
 HWY_NOINLINE void weigh_rows(const Weights& w) {
   const Floats d;
   const Vector scale = hn::Set(d, w.scale), in = hn::Set(d, capped ? 1.0f : w.scale);
@@ -41,13 +43,17 @@ HWY_NOINLINE void weigh_rows(const Weights& w) {
   float *s = w.s, *grad_s = w.grad_s;
   for (int i = 0; i < w.rows; ++i, s += w.width, grad_s += w.width) {
     const Vector lse = hn::Set(d, w.lse[i]), delta = hn::Set(d, w.delta[i]);
+    const Vector level = hn::Set(d, sloped ? static_cast<float>(w.level + i) : 0.0f);
     for (int lane = 0; lane < w.width; lane += vector_lanes) {
-      const Vector score = hn::Mul(hn::Load(d, s + lane), in);
+      const Vector plain = hn::Mul(hn::Load(d, s + lane), in);
+      Vector score = plain;
+      if constexpr (sloped)
+        score = with_alibi(plain, hn::Set(d, w.slope), level, hn::Iota(d, static_cast<float>(lane)));
       const Vector least = hn::IfThenElse(hn::Lt(lse, score), lse, score);
       const Vector weight = exponential(hn::Sub(least, lse));
       Vector gradient = hn::Mul(weight, hn::Sub(hn::Load(d, grad_s + lane), delta));
       if constexpr (capped) {  // the slope of tanh
-        const Vector height = hn::Mul(score, per_cap);
+        const Vector height = hn::Mul(plain, per_cap);
         gradient = hn::Mul(gradient, hn::NegMulAdd(height, height, hn::Set(d, 1.0f)));
       }
       hn::Store(weight, d, s + lane);
@@ -72,9 +78,9 @@ inline void hide(const Weights& w, int row) {
 inline void weigh(const Weights& w) {
   if (w.softcap != 0) {
     cap(w.s, w.rows * w.width, w.scale, w.softcap);
-    weigh_rows<true>(w);
+    w.slope != 0 ? weigh_rows<true, true>(w) : weigh_rows<true, false>(w);
   } else {
-    weigh_rows<false>(w);
+    w.slope != 0 ? weigh_rows<false, true>(w) : weigh_rows<false, false>(w);
   }
   for (int i = 0; w.sight && i < w.rows; ++i)
     if (w.sight[i].begin > 0 || w.sight[i].end < w.width) hide(w, i);

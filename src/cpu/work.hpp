@@ -21,6 +21,8 @@ struct Lane {
   float* lse;          // null: not wanted
   int64_t begin, end;  // keys that it sees; begin >= end: none
   float scale_q;       // of 8-bit q, else 1
+  float slope;         // of alibi, else 0
+  int64_t level;       // the key that alibi counts from
   float sink;          // the logit of its head, natural units; -inf: none, or a row of no sequence. Work::merges: lse
                        // so far
 };
@@ -29,6 +31,7 @@ struct Work {
   Dtype dtype, dtype_kv, dtype_o;  // of q; of k and v; of o
   int dim_qk, dim_v;
   float scale, softcap;
+  bool alibi;
   bool merges;                   // o and lse hold those over other keys: lse is a sink, and o its value. o is floats
   const void *k, *v;             // row 0 of the sequence, of the head that the lanes read
   int64_t stride_k, stride_v;    // elements from row to row

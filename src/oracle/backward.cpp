@@ -5,7 +5,8 @@
 //   weight[j]   = exp(s[j] - lse)
 //   delta       = g . o - grad_lse
 //   grad_v[j]  += weight[j] g
-//   ds[j]       = weight[j] (g . v[j] - delta), with softcap also times the slope of tanh, 1 - (s[j] / softcap)^2
+//   ds[j]       = weight[j] (g . v[j] - delta), with softcap also times the slope of tanh, 1 - (s[j] / softcap)^2,
+//                 s without what alibi puts on top
 //   grad_q     += scale ds[j] k[j],   grad_k[j] += scale ds[j] q
 //   grad_sink  -= exp(sink - lse) delta: the sink takes its share of the denominator and has no value
 #include <algorithm>
@@ -126,11 +127,12 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
 
   const Dense dense(p);
   float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
-  const std::vector<float> all_s = scores(p, head, i, visible), dp = dots(given.grad_o, head.v_columns, visible);
+  const std::vector<float> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
+  const std::vector<float> dp = dots(given.grad_o, head.v_columns, visible);
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     const float s_j = all_s[j - visible.begin], grad_weight = dp[j - visible.begin];
     const float weight = std::exp(s_j - lse);
-    const float ds = rounded(weight * (grad_weight - delta) * slope_of(p, s_j), p.dtype);
+    const float ds = rounded(weight * (grad_weight - delta) * slope_of(p, plain[j - visible.begin]), p.dtype);
     const float factor = rounded(weight, p.dtype);
     float* const grad_k = sums.k.data() + dense.kv(s, j, head.index_kv, p.dim_qk);
     float* const grad_v = sums.v.data() + dense.kv(s, j, head.index_kv, p.dim_v);
@@ -183,7 +185,7 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
   const double* const g = given.grad_o.data();
   std::vector<double> o(p.dim_v, 0.0);
   double lse = -std::numeric_limits<double>::infinity();
-  const std::vector<double> all_s = scores(p, head, i, visible);
+  const std::vector<double> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
   attend_row<double, /*rounds=*/false>(p, views, head, visible, all_s, o.data(), &lse);
   const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
   const double delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
@@ -201,7 +203,8 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
   std::vector<double> weighted_k(p.dim_qk, 0.0);  // what an error of delta, which all keys share, is multiplied by
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     const double *const q = head.q.row(i), *const k = head.k.row(j);
-    const double s_j = all_s[j - visible.begin], weight = std::exp(s_j - lse), sloped = weight * slope_of(p, s_j);
+    const double weight = std::exp(all_s[j - visible.begin] - lse);
+    const double sloped = weight * slope_of(p, plain[j - visible.begin]);
     const double ds = sloped * (dp[j - visible.begin] - delta);
     const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
     const double weight_to_round = std::max({weight, least.operand, least.weight});

@@ -3,7 +3,7 @@
 // file, so it has no tiles, no vectors and no online softmax: a reader can check it line by line.
 //
 // The gradients are in backward.cpp. For every query row i of every head h, over the keys j that the row may see:
-//   s[j]   = scale q.k[j], or softcap tanh(scale q.k[j] / softcap)
+//   s[j]   = scale q.k[j], or softcap tanh(scale q.k[j] / softcap); with alibi also - slope |i + diagonal - j|
 //   lse    = log(sum over j of exp(s[j]), plus exp(sink[h]) where there is a sink)
 //   weight = exp(s[j] - lse)
 //   o      = sum over j of weight[j] v[j]

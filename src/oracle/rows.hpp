@@ -2,6 +2,7 @@
 // oracle: what the loops of both passes share: where rows lie, their numbers, a score, and a query row's own output.
 #pragma once
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "src/base/storage.hpp"
@@ -79,6 +80,8 @@ struct Head {
   int64_t index, index_kv;  // of the query head, of the key head that it reads
   Matrix<Real> q, k, v;
   Matrix<Real> k_columns, v_columns;  // transposed
+  Real slope;                         // of alibi; 0: none
+  int64_t diagonal;                   // the key that row 0 is level with
 
   Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
       : index(head),
@@ -89,7 +92,9 @@ struct Head {
         v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_v, s.index, index_kv},
                      mean_of(views.mean_v, s, index_kv))),
         k_columns(transposed(k)),
-        v_columns(transposed(v)) {}
+        v_columns(transposed(v)),
+        slope(p.alibi ? views.alibi_slopes.as<float>()[views.alibi_slopes.at(s.index, 0, head)] : 0),
+        diagonal(p.diagonal(s.rows_q, s.rows_kv)) {}
 };
 
 // The keys that a row sees; none: from 0 to 0.
@@ -117,8 +122,9 @@ std::vector<Real> dots(const std::vector<Real>& x, const Matrix<Real>& columns, 
   return sums_of(x, columns, rows, [](Real a, Real b) { return a * b; });
 }
 
+// Without what alibi puts on top, which softcap does not bend.
 template <class Real>
-std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, const Visible& keys) {
+std::vector<Real> plain_scores(const Problem& p, const Head<Real>& head, int64_t i, const Visible& keys) {
   std::vector<Real> all = dots(std::vector<Real>(head.q.row(i), head.q.row(i) + p.dim_qk), head.k_columns, keys);
   const Real cap = p.softcap;
   for (Real& s : all) {
@@ -126,6 +132,18 @@ std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, co
     if (cap != 0) s = cap * std::tanh(s / cap);
   }
   return all;
+}
+
+template <class Real>
+std::vector<Real> with_alibi(const Head<Real>& head, int64_t i, const Visible& keys, std::vector<Real> scores) {
+  for (int64_t j = keys.begin; head.slope != 0 && j < keys.end; ++j)
+    scores[j - keys.begin] -= head.slope * static_cast<Real>(std::abs(i + head.diagonal - j));
+  return scores;
+}
+
+template <class Real>
+std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, const Visible& keys) {
+  return with_alibi(head, i, keys, plain_scores(p, head, i, keys));
 }
 
 // One query row of one head; its o and lse hold those of a row that sees nothing, or what they are merged with.

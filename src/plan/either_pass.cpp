@@ -12,6 +12,15 @@ namespace {
 // Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound<int>, 2^30.
 constexpr int64_t seq_max = int64_t{1} << 29;
 
+// What the CPU alone composes.
+std::string only_on_cpu(const Problem& p) {
+  if (p.merges())
+    return "accumulate is set; of forward problems the Hopper kernels write o and lse anew. Set accumulate to 0 and "
+           "merge (o, lse) yourself, or use target \"cpu\".";
+  if (p.alibi) return "alibi is set; the Hopper kernels put nothing on top of scores. Use target \"cpu\".";
+  return {};
+}
+
 }  // namespace
 
 Failure unsupported(std::string why) { return {FH_UNSUPPORTED, std::move(why)}; }
@@ -36,6 +45,7 @@ Result<void> check_limits(const Problem& p) {
           text("{} is {}; the Hopper kernels count to 2^29 - 1 in each direction. Split the problem, or use "
                "target \"cpu\".",
                name, value));
+  if (std::string why = only_on_cpu(p); !why.empty()) return unsupported(std::move(why));
   return {};
 }
 

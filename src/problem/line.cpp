@@ -3,8 +3,8 @@
 // report at once, so it is exact: floats have as many digits as it takes to read the same float back.
 //
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
-//       [causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [smooth] [rotate [seedN]] [det]
-//       [acc] [smsN]
+//       [causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] [rotate [seedN]]
+//       [det] [acc] [smsN]
 //
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
 // -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
@@ -66,15 +66,11 @@ struct Flag {
   std::string_view key;
   int32_t fh_problem::*field;
 };
-constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},
-                          {"seqused", &fh_problem::seqused},
-                          {"causal", &fh_problem::causal},
-                          {"sink", &fh_problem::sink},
-                          {"det", &fh_problem::deterministic},
-                          {"acc", &fh_problem::accumulate},
-                          {"vcolumns", &fh_problem::scale_v_columns},
-                          {"smooth", &fh_problem::smooth},
-                          {"rotate", &fh_problem::rotate}};
+constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},  {"seqused", &fh_problem::seqused},
+                          {"causal", &fh_problem::causal},  {"sink", &fh_problem::sink},
+                          {"alibi", &fh_problem::alibi},    {"det", &fh_problem::deterministic},
+                          {"acc", &fh_problem::accumulate}, {"vcolumns", &fh_problem::scale_v_columns},
+                          {"smooth", &fh_problem::smooth},  {"rotate", &fh_problem::rotate}};
 
 struct Type {
   std::string_view key;
@@ -85,8 +81,8 @@ constexpr Type types[] = {{"kv", &fh_problem::dtype_kv}, {"o", &fh_problem::dtyp
 constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
-    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [scalesN] [vcolumns] [smooth] [rotate [seedN]] [det] "
-    "[acc] [smsN]";
+    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] [rotate [seedN]] "
+    "[det] [acc] [smsN]";
 
 constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
@@ -136,6 +132,7 @@ std::string Problem::line() const {
   if (scale != default_scale(dim_qk)) line += text(" scale{}", scale);
   if (softcap != 0) line += text(" softcap{}", softcap);
   if (sink) line += " sink";
+  if (alibi) line += " alibi";
   if (scale_rows != 0) line += text(" scales{}", scale_rows);
   if (scale_v_columns) line += " vcolumns";
   if (smooth) line += " smooth";

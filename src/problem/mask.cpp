@@ -14,7 +14,7 @@ int64_t bound(int64_t keys) { return keys == all_keys ? no_bound<int64_t> : std:
 // Rows and keys stay below 2^53 (Problem::from, reach), so no sum with a bound of 2^62 overflows.
 MaskRule<Mask::window, int64_t> mask_rule(const Problem& problem, int64_t rows_q, int64_t rows_kv) {
   return {.keys = rows_kv,
-          .diagonal = problem.align == FH_BOTTOM_RIGHT ? rows_kv - rows_q : 0,
+          .diagonal = problem.diagonal(rows_q, rows_kv),
           .left = bound(problem.window_left),
           .right = bound(problem.window_right)};
 }

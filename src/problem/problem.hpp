@@ -21,7 +21,7 @@ struct Problem {
   bool varlen = false;
   int64_t total_q = 0, total_kv = 0;  // varlen: rows of the packed tensors; else 0
   bool seqused = false;
-  fh_align align = FH_BOTTOM_RIGHT;  // FH_BOTTOM_RIGHT where there is no mask, so that equal problems are equal
+  fh_align align = FH_BOTTOM_RIGHT;  // FH_BOTTOM_RIGHT where nothing is aligned, so that equal problems are equal
   int64_t window_left = all_keys, window_right = all_keys;  // causal: all_keys, 0
   float scale = 0;                                          // never 0 here: the default is filled in
   float softcap = 0;
@@ -35,6 +35,7 @@ struct Problem {
   bool rotate = false;           // of a quantise problem: q and k
   uint32_t rotate_seed = 0;      // 0 where nothing is rotated
   bool smooth = false;           // 8-bit k and v lack the mean of their rows, which are tensors of their own
+  bool alibi = false;
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);
@@ -54,6 +55,9 @@ struct Problem {
   }
   bool causal() const { return window_left == all_keys && window_right == 0; }
   bool masked() const { return window_left != all_keys || window_right != all_keys; }
+  bool aligned() const { return masked() || alibi; }
+  // The key that query row 0 is level with, of a sequence with so many rows.
+  int64_t diagonal(int64_t rows_q, int64_t rows_kv) const { return align == FH_TOP_LEFT ? 0 : rows_kv - rows_q; }
   int64_t rows_q() const { return batches() * extent_q(); }  // rows of q and o over all sequences
   int64_t rows_kv() const { return batches() * extent_kv(); }
 

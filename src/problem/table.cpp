@@ -119,6 +119,11 @@ constexpr std::array table{
            [](const Problem& p) { return means(p, p.dim_qk); }, where_smooth},
     Tensor{"mean_v", "smooth", "smooth", mean_numbers, &Views::mean_v, &fh_tensors::mean_v,
            [](const Problem& p) { return means(p, p.dim_v); }, where_smooth},
+    Tensor{"alibi_slopes", "alibi", "alibi", head_numbers, &Views::alibi_slopes, &fh_tensors::alibi_slopes,
+           [](const Problem& p) {
+             return Shape{p.batch, 1, p.heads_q, 1, Element::f32};
+           },
+           [](const Problem& p) { return p.alibi ? Use::read : Use::absent; }},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

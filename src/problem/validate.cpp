@@ -78,8 +78,6 @@ std::string known_values(const fh_problem& p) {
                   type.value, type.may_be_usual ? "FH_USUAL, " : "");
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
-  if (p.reserved != 0)
-    return text("reserved is {}; no option has that place. Start from fh_problem_init().", p.reserved);
   if (p.reserved2 != 0)
     return text("reserved2 is {}; no option has that place. Start from fh_problem_init().", p.reserved2);
   if (p.reserved3 != 0)
@@ -279,7 +277,8 @@ std::string only_attention(const fh_problem& p) {
              {"window_right", p.window_right != FH_ALL, "FH_ALL"},
              {"scale", p.scale != 0 && p.scale != default_scale(p.dim_qk), "0"},
              {"softcap", p.softcap != 0, "0"},
-             {"sink", p.sink != 0, "0"}};
+             {"sink", p.sink != 0, "0"},
+             {"alibi", p.alibi != 0, "0"}};
   for (const auto& option : all)
     if (option.given)
       return text(
@@ -330,7 +329,8 @@ Problem filled_in(const fh_problem& p) {
   full.seqused = p.seqused != 0;
   full.window_left = p.window_left;
   full.window_right = p.causal ? 0 : p.window_right;
-  full.align = full.masked() ? p.align : FH_BOTTOM_RIGHT;
+  full.alibi = p.alibi != 0;
+  full.align = full.aligned() ? p.align : FH_BOTTOM_RIGHT;
   full.scale = p.scale == 0 ? default_scale(p.dim_qk) : p.scale;
   full.softcap = p.softcap == 0 ? 0 : p.softcap;  // -0 is 0
   full.sink = p.sink != 0;
@@ -368,7 +368,7 @@ fh_problem Problem::user_struct() const {
   if (dtype_o != usual_output(dtype, merges())) p.dtype_o = static_cast<fh_dtype>(dtype_o);
   p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
   p.rotate = rotate, p.rotate_seed = rotate_seed;
-  p.smooth = smooth;
+  p.smooth = smooth, p.alibi = alibi;
   return p;
 }
 

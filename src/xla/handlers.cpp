@@ -71,7 +71,7 @@ struct Shape {
 };
 
 // What an array is for decides its shape.
-enum class Role { q, k, v, o, lse, ends, used, sink };
+enum class Role { q, k, v, o, slopes, lse, ends, used, sink };
 
 Shape shape_of(Role role, const fh_problem& p) {
   const int64_t dim_v = p.dim_v ? p.dim_v : p.dim_qk;
@@ -83,6 +83,7 @@ Shape shape_of(Role role, const fh_problem& p) {
     case Role::k: return rows(p.seq_kv, p.total_kv, p.heads_kv, p.dim_qk);
     case Role::v: return rows(p.seq_kv, p.total_kv, p.heads_kv, dim_v);
     case Role::o: return rows(p.seq_q, p.total_q, p.heads_q, dim_v);
+    case Role::slopes: return {2, {p.batch, p.heads_q}};
     case Role::lse: return p.varlen ? Shape{2, {p.heads_q, p.total_q}} : Shape{3, {p.batch, p.heads_q, p.seq_q}};
     case Role::ends: return {1, {p.batch + 1}};
     case Role::used: return {1, {p.batch}};
@@ -93,6 +94,7 @@ Shape shape_of(Role role, const fh_problem& p) {
 
 XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
   switch (role) {
+    case Role::slopes:
     case Role::lse:
     case Role::sink: return XLA_FFI_DataType_F32;
     case Role::ends:
@@ -107,7 +109,7 @@ XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
   }
 }
 
-bool has_strides(Role role) { return role <= Role::o; }
+bool has_strides(Role role) { return role <= Role::slopes; }
 
 struct Field {
   std::string_view name;
@@ -132,6 +134,7 @@ constexpr Field fields[] = {
     {"grad_v", Role::v, offsetof(fh_tensors, grad_v)},
     {"grad_lse", Role::lse, offsetof(fh_tensors, grad_lse)},
     {"grad_sink", Role::sink, offsetof(fh_tensors, grad_sink)},
+    {"alibi_slopes", Role::slopes, offsetof(fh_tensors, alibi_slopes)},
 };
 
 // What one call computes, gathered from its frame.
@@ -200,6 +203,11 @@ Wrong set_field(std::string_view name, const XLA_FFI_Buffer& buffer, Call& call)
     return {};
   }
   const int64_t* const last = buffer.dims + buffer.rank;
+  if (field->role == Role::slopes) {
+    const fh_tensor slopes{data, last[-1], 0, 1};
+    std::memcpy(place, &slopes, sizeof slopes);
+    return {};
+  }
   const fh_tensor tensor{data, call.problem.varlen ? 0 : last[-1] * last[-2] * last[-3], last[-1] * last[-2],
                          last[-1]};
   std::memcpy(place, &tensor, sizeof tensor);

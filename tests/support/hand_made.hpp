@@ -50,6 +50,10 @@ class HandMade {
     fill_scales(views.scale_q, rows_q, random);
     fill_scales(views.scale_k, rows_kv, random);
     fill_scales(views.scale_v, rows_kv, random);
+    if (p.alibi)
+      for (int64_t b = 0; b < views.alibi_slopes.batch; ++b)
+        for (int64_t head = 0; head < p.heads_q; ++head)
+          views.alibi_slopes.as<float>()[views.alibi_slopes.at(b, 0, head)] = 0.2f * normal(random);
     if (!p.backward()) return;
     fill(views.grad_o, draw, rows_q);
     fill(views.grad_lse, draw, rows_q);
