@@ -147,6 +147,7 @@ RowProblem problem_of_row(const Problem& p, const Views& views, const RowId& id)
   one.total_q = one.total_kv = 0;
   one.align = FH_BOTTOM_RIGHT;
   one.window_left = one.window_right = all_keys;
+  one.attention_chunk = 0;
   one.sink = p.sink && seen.counts;
   r.views.q = one_head(views.q, id.batch, id.row, id.head, 1);
   r.views.k = one_head(views.k, seen.batch_kv, seen.first, head_kv, seen.count);

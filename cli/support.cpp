@@ -81,6 +81,8 @@ constexpr Feature features[] = {
     {"sliding window, both sides", [](Problem& p) { p.window_left = 100, p.window_right = 50; }},
     {"window to the left, causal", [](Problem& p) { p.window_left = 100, p.window_right = 0; }},
     {"window to the right alone", [](Problem& p) { p.window_right = 50; }},
+    {"attention chunk", [](Problem& p) { p.attention_chunk = 300; }},
+    {"attention chunk, causal", [](Problem& p) { p.attention_chunk = 300, p.window_right = 0; }},
     {"grouped query heads (GQA)", [](Problem& p) { p.heads_kv = 2; }},
     {"one key head (MQA)", [](Problem& p) { p.heads_kv = 1; }},
     {"packed sequences (varlen)", [](Problem& p) { p.varlen = true, p.total_q = p.total_kv = 2000; }},

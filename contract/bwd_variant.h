@@ -112,6 +112,7 @@ constexpr int bwd_smem_bytes(BwdVariant v) {
 
 constexpr const char* why_invalid(BwdVariant v) {
   if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "wgmma takes f16 and bf16 here, not f32";
+  if (v.mask == Mask::chunk) return "kernels mask causally and by windows";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > v.dims.qk)
     return "dim_v of the tile must be 64, 96, ... up to its dim_qk";

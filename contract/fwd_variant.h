@@ -87,6 +87,7 @@ constexpr int fwd_smem_bytes(FwdVariant v) {
 // Sizes are bounded one by one first, so that no product of them overflows.
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
+  if (v.mask == Mask::chunk) return "kernels mask causally and by windows";
   if (is_8_bit(v.dtype) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block)
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";

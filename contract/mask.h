@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: the mask rule. Query row r is level with key r + diagonal. It sees the keys of [begin(r), end(r)); both
-// bounds grow by one a row. The kernels use it with int and their own kind of mask, the host with int64_t and
-// Mask::window, which holds all kinds.
+// bounds grow by one a row, or by a chunk where the next one begins. The kernels use it with int and their own kind of
+// mask, the host with int64_t and Mask::window, which holds the kinds before it, or Mask::chunk.
 #pragma once
 #include "contract/types.h"
 
@@ -27,27 +27,40 @@ struct MaskRule {
   Int keys;         // of the sequence
   Int diagonal;     // 0, or keys - rows for a mask aligned to the bottom-right corner
   Int left, right;  // keys seen before and after the one that is level; no_bound: all
+  Int chunk = 0;    // Mask::chunk: keys of a chunk, from key 0 on; at most no_bound
 
   constexpr Int begin(Int row) const {
-    if constexpr (Kind != Mask::window) return 0;
-    const Int first = row + diagonal - left;
+    if constexpr (!bounded_below(Kind)) return 0;
+    Int first = row + diagonal - left;
+    if constexpr (Kind == Mask::chunk) first = larger(first, chunk_of(row + diagonal));
     return first > 0 ? first : 0;
   }
   constexpr Int end(Int row) const {
     if constexpr (Kind == Mask::none) return keys;
-    const Int last = row + diagonal + right + 1;
+    Int last = row + diagonal + right + 1;
+    if constexpr (Kind == Mask::chunk) last = smaller(last, chunk_of(row + diagonal) + chunk);
     return last < keys ? last : keys;
   }
+
+  // The first key of the chunk of this one, which may lie before key 0: rows that are level with such keys see none.
+  constexpr Int chunk_of(Int key) const {
+    const Int rest = key % chunk;
+    return key - (rest < 0 ? rest + chunk : rest);
+  }
+  static constexpr Int larger(Int a, Int b) { return a > b ? a : b; }
+  static constexpr Int smaller(Int a, Int b) { return a < b ? a : b; }
 
   // The other way round: a key is seen by rows [first_row, end_row), as far as there are rows.
   constexpr Int first_row(Int key) const {
     if constexpr (Kind == Mask::none) return 0;
-    const Int first = key - diagonal - right;
+    Int first = key - diagonal - right;
+    if constexpr (Kind == Mask::chunk) first = larger(first, chunk_of(key) - diagonal);
     return first > 0 ? first : 0;
   }
   constexpr Int end_row(Int key) const {
-    if constexpr (Kind != Mask::window) return no_bound<Int>;
-    const Int last = key - diagonal + left + 1;
+    if constexpr (!bounded_below(Kind)) return no_bound<Int>;
+    Int last = key - diagonal + left + 1;
+    if constexpr (Kind == Mask::chunk) last = smaller(last, chunk_of(key) + chunk - diagonal);
     return last > 0 ? last : 0;
   }
   // The q tiles in which a row of a sequence with so many rows sees any key of [first, last]; empty: begin == end.

@@ -40,15 +40,19 @@ constexpr const char* name_of(Dtype t) {
 //   none     all keys of the sequence
 //   causal   none after an upper bound that grows by one a row
 //   window   none outside a lower and an upper bound that grow by one a row
-enum class Mask : unsigned char { none, causal, window };
+//   chunk    of a window, none outside of the chunk of so many keys that the row is level with
+enum class Mask : unsigned char { none, causal, window, chunk };
 
-constexpr Mask masks[] = {Mask::none, Mask::causal, Mask::window};
+constexpr Mask masks[] = {Mask::none, Mask::causal, Mask::window, Mask::chunk};
+
+constexpr bool bounded_below(Mask m) { return m == Mask::window || m == Mask::chunk; }
 
 constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not name it
   switch (m) {
     case Mask::none: return "";
     case Mask::causal: return "causal";
     case Mask::window: return "window";
+    case Mask::chunk: return "chunk";
   }
   return "";
 }

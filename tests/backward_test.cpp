@@ -50,8 +50,8 @@ TEST_P(Backward, on_hopper) { test::expect_right_on_hopper(case_); }
 INSTANTIATE_TEST_SUITE_P(Cases, Backward, testing::ValuesIn(test::case_lines(/*backward=*/true)),
                          [](const auto& info) { return info.param.name; });
 
-// What a GPU refuses is refused for its type, not skipped unseen.
-TEST(BackwardCases, are_planned_for_a_hopper_gpu_but_for_fp32) {
+// What a GPU refuses is refused for its type, or for what the CPU alone composes; it is not skipped unseen.
+TEST(BackwardCases, are_planned_for_a_hopper_gpu_but_for_what_it_refuses) {
   for (const Line& line : test::case_lines(/*backward=*/true)) {
     const auto parsed = parse_case(line.text);
     ASSERT_TRUE(parsed) << line.text << "\n" << parsed.failure().text;
@@ -61,6 +61,9 @@ TEST(BackwardCases, are_planned_for_a_hopper_gpu_but_for_fp32) {
     if (p.dtype == Dtype::f32) {
       ASSERT_FALSE(plan) << line.name;
       EXPECT_TRUE(plan.failure().text.starts_with("dtype is f32;")) << plan.failure().text;
+    } else if (p.alibi || p.attention_chunk > 0) {
+      ASSERT_FALSE(plan) << line.name;
+      EXPECT_EQ(parsed->only, "cpu") << line.name;
     } else {
       EXPECT_TRUE(plan) << line.name << ": " << plan.failure().text;
     }

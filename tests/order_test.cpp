@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <ostream>
 #include <vector>
@@ -97,18 +98,20 @@ TEST(Order, EveryLengthHasOneRankAndLongerOnesComeFirst) {
 constexpr int unbounded = -1;  // as users say it
 
 struct Case {
-  int rows, keys, diagonal, left, right;
+  int rows, keys, diagonal, left, right, chunk = 0;
 
+  int chunk_of(int key) const { return static_cast<int>(std::floor(static_cast<double>(key) / chunk)); }
   bool sees(int row, int key) const {
     const bool after_left = left == unbounded || key >= row + diagonal - left;
     const bool before_right = right == unbounded || key <= row + diagonal + right;
-    return key >= 0 && key < keys && after_left && before_right;
+    const bool in_chunk = chunk == 0 || chunk_of(key) == chunk_of(row + diagonal);
+    return key >= 0 && key < keys && after_left && before_right && in_chunk;
   }
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.rows << " rows, " << c.keys << " keys, diagonal " << c.diagonal << ", window " << c.left << ", "
-             << c.right;
+             << c.right << ", chunks of " << c.chunk;
 }
 
 std::vector<Case> cases() {
@@ -117,19 +120,28 @@ std::vector<Case> cases() {
     for (int keys : {0, 1, 7, 16, 33, 64})
       for (int diagonal : {0, keys - rows})
         for (int left : {unbounded, 0, 3, 20, 100})
-          for (int right : {unbounded, 0, 5, 50}) all.push_back({rows, keys, diagonal, left, right});
+          for (int right : {unbounded, 0, 5, 50})
+            for (int chunk : {0, 1, 7, 16, 40}) all.push_back({rows, keys, diagonal, left, right, chunk});
   return all;
 }
 
 template <Mask Kind, class Int>
 MaskRule<Kind, Int> rule_of(const Case& c) {
   return {c.keys, c.diagonal, c.left == unbounded ? no_bound<Int> : c.left,
-          c.right == unbounded ? no_bound<Int> : c.right};
+          c.right == unbounded ? no_bound<Int> : c.right, c.chunk};
+}
+
+// visit(the host's rule)
+template <class Visit>
+void on_host(const Case& c, Visit&& visit) {
+  if (c.chunk > 0) return visit(rule_of<Mask::chunk, std::int64_t>(c));
+  visit(rule_of<Mask::window, std::int64_t>(c));
 }
 
 // visit(the rule of every kind of kernel that can compute this case)
 template <class Visit>
 void for_each_kind(const Case& c, Visit&& visit) {
+  if (c.chunk > 0) return visit(rule_of<Mask::chunk, int>(c));
   if (c.left == unbounded && c.right == unbounded) visit(rule_of<Mask::none, int>(c));
   if (c.left == unbounded) visit(rule_of<Mask::causal, int>(c));
   visit(rule_of<Mask::window, int>(c));
@@ -137,21 +149,24 @@ void for_each_kind(const Case& c, Visit&& visit) {
 
 TEST(MaskRule, IsItsDefinitionOnTheHost) {
   for (const Case& c : cases()) {
-    const auto rule = rule_of<Mask::window, std::int64_t>(c);
-    for (int row = 0; row < c.rows; ++row)
-      for (int key = 0; key < c.keys + 5; ++key)
-        EXPECT_EQ(rule.begin(row) <= key && key < rule.end(row), c.sees(row, key)) << c << ": " << row << ", " << key;
+    on_host(c, [&](const auto& rule) {
+      for (int row = 0; row < c.rows; ++row)
+        for (int key = 0; key < c.keys + 5; ++key)
+          EXPECT_EQ(rule.begin(row) <= key && key < rule.end(row), c.sees(row, key))
+              << c << ": " << row << ", " << key;
+    });
   }
 }
 
 TEST(MaskRule, OfEveryKernelIsTheHosts) {
   for (const Case& c : cases()) {
-    const auto host = rule_of<Mask::window, std::int64_t>(c);
-    for_each_kind(c, [&](const auto& rule) {
-      for (int row = 0; row < c.rows; ++row) {
-        EXPECT_EQ(rule.begin(row), host.begin(row)) << c << ": row " << row;
-        EXPECT_EQ(rule.end(row), host.end(row)) << c << ": row " << row;
-      }
+    on_host(c, [&](const auto& host) {
+      for_each_kind(c, [&](const auto& rule) {
+        for (int row = 0; row < c.rows; ++row) {
+          EXPECT_EQ(rule.begin(row), host.begin(row)) << c << ": row " << row;
+          EXPECT_EQ(rule.end(row), host.end(row)) << c << ": row " << row;
+        }
+      });
     });
   }
 }
@@ -160,14 +175,18 @@ TEST(MaskRule, OfEveryKernelIsTheHosts) {
 TEST(MaskRule, FitsAnIntAtTheLargestSizes) {
   constexpr int most = (1 << 29) - 1;
   for (const Case& c : {Case{most, most, 0, unbounded, 0}, Case{most, 1, 1 - most, unbounded, unbounded},
-                        Case{1, most, most - 1, unbounded, unbounded}, Case{most, most, 0, most, most}}) {
-    const auto host = rule_of<Mask::window, std::int64_t>(c);
-    const auto rule = rule_of<Mask::window, int>(c);
-    for (int row : {0, c.rows / 2, c.rows - 1}) {
-      EXPECT_EQ(rule.begin(row), host.begin(row)) << c << ": row " << row;
-      EXPECT_EQ(rule.end(row), host.end(row)) << c << ": row " << row;
-    }
-  }
+                        Case{1, most, most - 1, unbounded, unbounded}, Case{most, most, 0, most, most},
+                        Case{most, most, 0, unbounded, 0, no_bound<int>}, Case{most, 1, 1 - most, most, most, most},
+                        Case{1, most, most - 1, unbounded, unbounded, 4096}})
+    on_host(c, [&](const auto& host) {
+      const auto same = [&](const auto& rule) {
+        for (int row : {0, c.rows / 2, c.rows - 1}) {
+          EXPECT_EQ(rule.begin(row), host.begin(row)) << c << ": row " << row;
+          EXPECT_EQ(rule.end(row), host.end(row)) << c << ": row " << row;
+        }
+      };
+      c.chunk > 0 ? same(rule_of<Mask::chunk, int>(c)) : same(rule_of<Mask::window, int>(c));
+    });
 }
 
 // first and last row of a q tile, kv tile's rows

@@ -53,7 +53,8 @@ TEST(problem, causal_is_a_window_that_ends_beside_the_query) {
 
 TEST(problem, a_line_has_every_option_in_its_order) {
   const std::string all =
-      "bwd f16 b3 hq8 hkv4 sq100 skv200 d128 dv64 varlen tq250 tkv500 seqused window64,-1 topleft scale0.25 "
+      "bwd f16 b3 hq8 hkv4 sq100 skv200 d128 dv64 varlen tq250 tkv500 seqused window64,-1 chunk=512 topleft "
+      "scale0.25 "
       "softcap30 sink alibi det acc sms64";
   const auto p = Problem::parse(all);
   ASSERT_TRUE(p) << p.failure().text;
@@ -128,7 +129,7 @@ Problem random_problem(std::mt19937_64& random) {
   if (coin()) p.varlen = 1, p.total_q = up_to(int64_t{1} << 40), p.total_kv = size();
   if (coin() && !of_8_bits) p.op = FH_BACKWARD;
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
-  p.alibi = coin();
+  p.alibi = coin(), p.attention_chunk = coin() ? 0 : size(), p.max_sms = coin() ? 0 : size();
   p.accumulate = coin() && (p.op == FH_BACKWARD || !p.sink);
   if (p.accumulate && p.op == FH_FORWARD) p.dtype_o = coin() ? FH_F32 : FH_USUAL;
   if (coin()) p.align = FH_TOP_LEFT;
@@ -136,7 +137,6 @@ Problem random_problem(std::mt19937_64& random) {
   if (coin() && !p.causal) p.window_right = size();
   if (coin()) p.scale = random_positive_float(random);
   if (coin()) p.softcap = random_positive_float(random);
-  if (coin()) p.max_sms = size();
   auto problem = Problem::from(p);
   EXPECT_TRUE(problem) << problem.failure().text;
   return *problem;
@@ -207,6 +207,7 @@ const BadProblem bad_problems[] = {
      "total_kv is 11 without varlen; only packed sequences have a total. Set varlen or leave it 0."},
     {[](fh_problem& p) { p.window_left = -2; },
      "window_left is -2; it counts keys. Use FH_ALL (-1) for all of them."},
+    {[](fh_problem& p) { p.attention_chunk = -1; }, "attention_chunk is -1; it counts keys. Use 0 for none."},
     {[](fh_problem& p) { p.window_right = -7; },
      "window_right is -7; it counts keys. Use FH_ALL (-1) for all of them."},
     {[](fh_problem& p) { p.causal = 1, p.window_right = 4; },
@@ -291,9 +292,9 @@ struct BadLine {
 
 constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
-    "[seqused] "
-    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] [rotate [seedN]] "
-    "[det] [acc] [smsN].";
+    "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
+    "[smooth] "
+    "[rotate [seedN]] [det] [acc] [smsN].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
@@ -370,7 +371,7 @@ TEST(problem, a_struct_from_a_newer_header_may_not_ask_for_more) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(
       refused.failure().text,
-      "fh_problem has a field at byte 200 that this version of froghopper does not know; it must be zero. Leave "
+      "fh_problem has a field at byte 208 that this version of froghopper does not know; it must be zero. Leave "
       "it zero or use the library of your header.");
 }
 

@@ -42,6 +42,7 @@ ROWS = [
     ("causal", ("causal",), "causal"),
     ("causal, top left", ("align", "is_causal"), "causal topleft"),
     ("sliding window", ("window", "window_size"), "window100,50"),
+    ("attention chunk", ("attention_chunk",), "chunk=300"),
     ("softcap", ("softcap",), "softcap20"),
     ("scale of your own", ("scale", "softmax_scale"), "scale0.5"),
     ("ALiBi", ("alibi_slopes",), "alibi"),

@@ -106,7 +106,7 @@ typedef struct fh_problem {
   int32_t varlen;            /* nonzero: sequences lie end to end in [1, total, heads, dim]; cu_seqlens say where */
   int32_t seqused;           /* nonzero: seqused_q or seqused_kv give how many rows of a sequence count */
   int32_t causal;            /* nonzero: the same as window_right = 0 */
-  fh_align align;            /* of causal, window and alibi */
+  fh_align align;            /* of causal, window, attention_chunk and alibi */
   int64_t window_left;       /* keys a query sees before the one it is level with; FH_ALL: no bound */
   int64_t window_right;      /* keys a query sees after it; FH_ALL: no bound */
   float scale;               /* of q k^T; 0 means 1/sqrt(dim_qk) */
@@ -141,6 +141,10 @@ typedef struct fh_problem {
   int32_t smooth;    /* nonzero: a quantise problem takes the mean of all rows of a sequence out of k and v and writes
                         it to mean_k and mean_v; a forward problem reads these and adds them */
   int32_t reserved3; /* 0 */
+
+  int64_t
+      attention_chunk; /* keys lie in chunks of so many, from key 0 on; a query sees those of the chunk alone that it
+                              is level with, by align, and of these what causal and window leave. 0: none */
 } fh_problem;
 
 /* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
@@ -172,6 +176,7 @@ static inline fh_problem fh_problem_init(void) {
                   0,
                   FH_USUAL,
                   FH_USUAL,
+                  0,
                   0,
                   0,
                   0,

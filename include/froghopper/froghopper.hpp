@@ -68,6 +68,7 @@ struct Problem {
   uint32_t rotate_seed = 0;
   bool smooth = false;  // of 8-bit k and v
   bool alibi = false;
+  int64_t attention_chunk = 0;  // 0: none
 
   bool operator==(const Problem&) const = default;
 };
@@ -87,7 +88,7 @@ inline fh_problem to_c(const Problem& problem) {
   p.dtype_kv = static_cast<fh_dtype>(problem.dtype_kv), p.dtype_o = static_cast<fh_dtype>(problem.dtype_o);
   p.scale_rows = problem.scale_rows, p.scale_v_columns = problem.scale_v_columns;
   p.rotate = problem.rotate, p.rotate_seed = problem.rotate_seed;
-  p.smooth = problem.smooth, p.alibi = problem.alibi;
+  p.smooth = problem.smooth, p.alibi = problem.alibi, p.attention_chunk = problem.attention_chunk;
   return p;
 }
 
@@ -122,7 +123,8 @@ inline Problem to_cpp(const fh_problem& p) {
           .rotate = p.rotate != 0,
           .rotate_seed = p.rotate_seed,
           .smooth = p.smooth != 0,
-          .alibi = p.alibi != 0};
+          .alibi = p.alibi != 0,
+          .attention_chunk = p.attention_chunk};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default

@@ -78,6 +78,7 @@ class Problem(ctypes.Structure):
     rotate_seed: int
     smooth: int
     reserved3: int
+    attention_chunk: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
@@ -113,6 +114,7 @@ class Problem(ctypes.Structure):
         ("rotate_seed", ctypes.c_uint32),
         ("smooth", ctypes.c_int32),
         ("reserved3", ctypes.c_int32),
+        ("attention_chunk", ctypes.c_int64),
     ]
 
 

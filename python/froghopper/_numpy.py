@@ -39,7 +39,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
               out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, Array] | None = ..., alibi_slopes: ArrayLike | None = ...) -> Array: ...
+              accumulate: tuple[Array, Array] | None = ..., alibi_slopes: ArrayLike | None = ...,
+              attention_chunk: int = ...) -> Array: ...
 
 
 @overload
@@ -51,7 +52,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
               out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
               accumulate: tuple[Array, Array] | None = ...,
-              alibi_slopes: ArrayLike | None = ...) -> tuple[Array, Array]: ...
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -63,7 +64,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None, dtype: str | None = None,
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
               accumulate: tuple[Array, Array] | None = None,
-              alibi_slopes: ArrayLike | None = None) -> Array | tuple[Array, Array]:
+              alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -91,6 +92,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    Rows that see no key stay as they are. Without sink and out
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap
+    attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
+                   and of it what causal and window leave; 0 for none
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row that sees no key has o = 0 and
@@ -105,7 +108,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
             q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v},
             {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse,
             max_seqlen_q, max_seqlen_kv, causal=causal, window=window_key(window), softcap=softcap,
-            scale=scale, align=align, max_sms=max_sms, alibi_slopes=alibi_slopes)
+            scale=scale, align=align, max_sms=max_sms, alibi_slopes=alibi_slopes,
+            attention_chunk=attention_chunk)
         return found
     for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
         if value is not None: check_scale_is_there(name, value, name[-1], q.dtype.name)
@@ -118,7 +122,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
     options = dict(causal=causal, window=window_key(window), softcap=softcap, scale=scale, align=align, packed=packed,
                    seqused=lengths.used, sink=sink is not None, max_sms=max_sms, accumulate=held is not None,
-                   alibi=slopes is not None)
+                   alibi=slopes is not None, attention_chunk=attention_chunk)
 
     def make() -> Call:
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)
@@ -218,7 +222,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
                        deterministic: bool = False, out: Gradients | Sequence[Array | None] | None = None,
                        accumulate: bool = False, align: str = "bottom_right", max_sms: int = 0,
                        max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,
-                       alibi_slopes: ArrayLike | None = None) -> Gradients:
+                       alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0) -> Gradients:
     """The gradients of q, k, v and sink, of NumPy arrays.
 
     o, lse         what attention(..., return_lse=True) gave for the same arguments
@@ -239,7 +243,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
     options = dict(causal=causal, window=window_key(window), softcap=softcap, scale=scale, align=align, packed=packed,
                    seqused=lengths.used, sink=sink is not None, max_sms=max_sms, deterministic=deterministic,
-                   accumulate=accumulate, alibi=slopes is not None, backward=True)
+                   accumulate=accumulate, alibi=slopes is not None, attention_chunk=attention_chunk,
+                   backward=True)
     describe(q.shape, k.shape, v.shape, q.dtype.name, **options)  # shapes make sense from here on
     for name in ("o", "grad_o"): check_shape(name, arrays[name], result_shape(q, v))
     if lse is None: raise InvalidType("lse is None; gradients need it. Use attention(..., return_lse=True).")

@@ -66,6 +66,7 @@ class Options(NamedTuple):
     deterministic: bool = False
     max_seqlen_q: int | None = None
     max_seqlen_kv: int | None = None
+    attention_chunk: int = 0
 
 
 class Kind(NamedTuple):

@@ -10,7 +10,7 @@ on the CPU, also in float32. q, k and v are copied where froghopper.torch says s
 as there.
 
 What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv,
-attention_chunk, page_table, rotary embedding in flash_attn_with_kvcache, on Hopper head dims above 256, and fp8 in
+page_table, rotary embedding in flash_attn_with_kvcache, on Hopper head dims above 256, and fp8 in
 flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or cu_seqlens_q.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
@@ -44,7 +44,6 @@ __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func",
 ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
 REFUSED = {
     "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 256 in all.",
-    "attention_chunk": "chunks are not masked here. Use window_size, or pack every chunk as a sequence of its own.",
     "page_table": "pages are not read here. Gather them into a cache [batch, seq, heads, dim].",
     "rotary_cos": ROTARY, "rotary_sin": ROTARY, "rotary_seqlens": ROTARY,
 }
@@ -63,6 +62,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     causal         the last query sees the last key, every query before it one key less
     window_size    (left, right): query i sees keys i + seq_k - seq_q - left to i + seq_k - seq_q + right; negative for
                    no bound
+    attention_chunk  query i sees keys of the chunk of so many alone in which key i + seq_k - seq_q lies; 0 for none. On
+                   the CPU alone, with gradients, which FlashAttention-3 does not have of it
     softcap        scores become softcap tanh(score / softcap); 0 for none
     deterministic  gradients are bit-equal from run to run; the result always is
     *_descale      fp8: [batch, heads_k] float32, what q, k and v are multiplied by; None for 1
@@ -70,8 +71,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     Returns out [batch, seq_q, heads, dim of v]; with return_attn_probs (out, lse [batch, heads, seq_q]). Rows that see
     no key are 0 and their lse is -inf. Raises TypeError, ValueError, NotImplementedError as the module says.
     """
-    refuse(qv=qv, attention_chunk=attention_chunk)
-    options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin)
+    refuse(qv=qv)
+    options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
     found: Result = attention(columns(q), columns(k), columns(v), **options)
@@ -96,8 +97,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     Returns out [total_q, heads, dim of v]; with return_attn_probs (out, lse [heads, total_q]). The other arguments are
     those of flash_attn_func.
     """
-    refuse(qv=qv, attention_chunk=attention_chunk)
-    options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin)
+    refuse(qv=qv)
+    options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
     found: Result = attention(columns(q), columns(k), columns(v), cu_seqlens_q=cu_seqlens_q,
@@ -164,8 +165,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty):
     the last two are partial results of splits there, and here there are none.
     """
-    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table,
-           attention_chunk=attention_chunk)
+    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table)
     scales = scales_of(q, k_cache, q_descale, k_descale, v_descale)
     if scales and not (cache_batch_idx is cache_leftpad is cu_seqlens_q is None):
         raise Unsupported(f"q is {q.dtype} and cache_batch_idx, cache_leftpad or cu_seqlens_q is given; scales are not "
@@ -177,7 +177,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     used = lengths_of_cache(cache_seqlens, batch, k_cache)
     if cache_batch_idx is not None: check_distinct(cache_batch_idx)
-    options = options_of(q, softmax_scale, causal, window_size, softcap, sm_margin) | scales
+    options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin) | scales
     with torch.no_grad():
         if k is not None or v is not None:
             if k is None or v is None or cache_seqlens is None:
@@ -237,7 +237,7 @@ def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int
 def refuse(**arguments: Any) -> None:
     """NotImplementedError for what is given and cannot be computed."""
     for name, value in arguments.items():
-        if value is None or (name == "attention_chunk" and value == 0): continue
+        if value is None: continue
         shown = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise Unsupported(f"{name} is {shown}; {REFUSED[name]}")
 
@@ -261,15 +261,15 @@ def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | None, k_descale: Tensor 
     return made
 
 
-def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float,
-               sm_margin: int) -> dict[str, Any]:
+def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: tuple[int, int],
+               attention_chunk: int, softcap: float, sm_margin: int) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
     if len(window_size) != 2:
         raise InvalidType(f"window_size is {window_size!r}; it is (left, right), negative for no bound. Give "
                           "two numbers.")
     left, right = (None if bound is None or bound < 0 else bound for bound in window_size)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right), softcap=max(softcap, 0.0),
-                max_sms=sms_without(q, sm_margin))
+                attention_chunk=attention_chunk, max_sms=sms_without(q, sm_margin))
 
 
 def sms_without(q: Tensor, sm_margin: int) -> int:

@@ -40,7 +40,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
               deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, Array] | None = ..., alibi_slopes: Array | None = ...) -> Array: ...
+              accumulate: tuple[Array, Array] | None = ..., alibi_slopes: Array | None = ...,
+              attention_chunk: int = ...) -> Array: ...
 
 
 @overload
@@ -50,7 +51,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[True],
               deterministic: bool = ..., align: str = ...,
               accumulate: tuple[Array, Array] | None = ...,
-              alibi_slopes: Array | None = ...) -> tuple[Array, Array]: ...
+              alibi_slopes: Array | None = ...,
+              attention_chunk: int = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -59,7 +61,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
               return_lse: bool = False, deterministic: bool = False, align: str = "bottom_right",
               accumulate: tuple[Array, Array] | None = None,
-              alibi_slopes: Array | None = None) -> Array | tuple[Array, Array]:
+              alibi_slopes: Array | None = None, attention_chunk: int = 0) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -82,6 +84,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap. On CPUs alone; what is
                    differentiated takes them for constants
+    attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
+                   and of it what causal and window leave; 0 for none. On CPUs alone
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row
@@ -94,7 +98,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
              "alibi_slopes": alibi_slopes}
     arrays = {name: checked(name, array, q) for name, array in given.items() if array is not None}
     if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
-    options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv)
+    options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv,
+                      attention_chunk)
     key = (*options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     merges, return_lse = "o" in arrays, bool(return_lse)
     found = run(cached(_fit, key, lambda: fitting(options, arrays)), return_lse or merges, varying_alike(arrays))
@@ -144,7 +149,8 @@ def hashable(options: Options) -> Options:
     return options._replace(
         causal=bool(options.causal), window=None if window is None else check_window(window),
         softcap=number("softcap", options.softcap), scale=None if scale is None else number("scale", scale),
-        deterministic=bool(options.deterministic))
+        deterministic=bool(options.deterministic),
+        attention_chunk=whole_number("attention_chunk", options.attention_chunk))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -36,6 +36,7 @@ class Options:
     scale: float = None
     sink: np.ndarray = None
     alibi_slopes: np.ndarray = None  # [heads]
+    attention_chunk: int = 0
 
 
 def distance(rows, keys, options):
@@ -52,6 +53,7 @@ def visible(rows, keys, options):
     key, seen = np.arange(keys)[None, :], np.ones((rows, keys), bool)
     if left is not None: seen &= key >= level - left
     if right is not None: seen &= key <= level + right
+    if options.attention_chunk: seen &= key // options.attention_chunk == level // options.attention_chunk
     return seen
 
 

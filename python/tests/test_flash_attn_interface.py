@@ -298,13 +298,28 @@ def test_signature(name):
     assert name in fa.__all__
 
 
+def test_attention_chunk():
+    """Of FlashAttention-3: row i sees keys of the chunk in which key i + seq_k - seq_q lies."""
+    q, k, v = (some(2, rows, heads, 64).float() for rows, heads in ((9, 4), (21, 2), (21, 2)))
+    level = torch.arange(9)[:, None] + 12
+    seen = (torch.arange(21) // 5 == level // 5) & (torch.arange(21) <= level)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (q, k, v)), attn_mask=seen, enable_gqa=True).transpose(1, 2)
+    words = dict(causal=True, attention_chunk=5)
+    torch.testing.assert_close(fa.flash_attn_func(q, k, v, **words), wanted)
+    torch.testing.assert_close(fa.flash_attn_with_kvcache(q, k, v, **words), wanted)
+    ends_q, ends_k = (torch.tensor([0, n, 2 * n], dtype=torch.int32) for n in (9, 21))
+    found = fa.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), ends_q, ends_k, 9, 21, **words)
+    torch.testing.assert_close(found, wanted.flatten(0, 1))
+
+
 ONE = torch.ones(1)
 REFUSED = {
     "qv": (NotImplementedError, dict(qv=ONE), "second query"),
     "q_descale": (ValueError, dict(q_descale=ONE), "q_descale is given.*fp8"),
     "k_descale": (ValueError, dict(k_descale=ONE), "k_descale is given.*fp8"),
     "v_descale": (ValueError, dict(v_descale=ONE), "v_descale is given.*fp8"),
-    "attention_chunk": (NotImplementedError, dict(attention_chunk=64), "attention_chunk is 64.*window_size"),
+    "attention_chunk": (ValueError, dict(attention_chunk=-1), "attention_chunk is -1; it counts keys"),
     "window_size": (TypeError, dict(window_size=(1, 2, 3)), r"window_size is \(1, 2, 3\)"),
     "nothing_for_hints": (None, dict(sm_margin=8, num_splits=7, pack_gqa=True), ""),
 }

@@ -100,7 +100,13 @@ CASES = {
     "alibi_packed": Case([5, 40, 17], [9, 40, 3], packed=True, options=dict(
         alibi_slopes=SLOPES, softcap=2.0, align="top_left", sink=SINK)),
 }
-ON_GPUS = [name for name, given in CASES.items() if "alibi_slopes" not in given.options]
+CASES |= {
+    "chunk": Case([33] * 2, [40] * 2, options=dict(attention_chunk=7)),
+    "chunk_causal": Case([70], [70], options=dict(attention_chunk=16, causal=True)),
+    "chunk_blind_rows": Case([70], [30], options=dict(attention_chunk=9, window=(5, 3))),
+    "chunk_packed": Case([5, 40, 17], [9, 40, 3], packed=True, options=dict(attention_chunk=4, align="top_left")),
+}
+ON_GPUS = [name for name, given in CASES.items() if not {"alibi_slopes", "attention_chunk"} & set(given.options)]
 
 
 @pytest.fixture(params=CASES)

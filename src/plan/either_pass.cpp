@@ -17,6 +17,11 @@ std::string only_on_cpu(const Problem& p) {
   if (p.merges())
     return "accumulate is set; of forward problems the Hopper kernels write o and lse anew. Set accumulate to 0 and "
            "merge (o, lse) yourself, or use target \"cpu\".";
+  if (p.attention_chunk > 0)
+    return text(
+        "attention_chunk is {}; the Hopper kernels mask causally and by windows. Pack each chunk as a sequence "
+        "of its own, or use target \"cpu\".",
+        p.attention_chunk);
   if (p.alibi) return "alibi is set; the Hopper kernels put nothing on top of scores. Use target \"cpu\".";
   return {};
 }
@@ -63,6 +68,7 @@ Result<void> check_tiles(const Problem& p, Tiles tiles, const char* why_invalid)
 }
 
 Mask kernel_mask(const Problem& p) {
+  if (p.attention_chunk > 0) return Mask::chunk;
   if (p.window_left != all_keys) return Mask::window;
   return p.window_right != all_keys ? Mask::causal : Mask::none;
 }

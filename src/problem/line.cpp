@@ -3,8 +3,8 @@
 // report at once, so it is exact: floats have as many digits as it takes to read the same float back.
 //
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
-//       [causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] [rotate [seedN]]
-//       [det] [acc] [smsN]
+//       [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth]
+//       [rotate [seedN]] [det] [acc] [smsN]
 //
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
 // -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
@@ -81,8 +81,8 @@ constexpr Type types[] = {{"kv", &fh_problem::dtype_kv}, {"o", &fh_problem::dtyp
 constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
-    "[causal|windowL,R] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] [rotate [seedN]] "
-    "[det] [acc] [smsN]";
+    "[causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] "
+    "[rotate [seedN]] [det] [acc] [smsN]";
 
 constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
@@ -126,8 +126,9 @@ std::string Problem::line() const {
   if (seqused) line += " seqused";
   if (causal())
     line += " causal";
-  else if (masked())
+  else if (windowed())
     line += text(" window{},{}", window_left, window_right);
+  if (attention_chunk > 0) line += text(" chunk={}", attention_chunk);
   if (align == FH_TOP_LEFT) line += " topleft";
   if (scale != default_scale(dim_qk)) line += text(" scale{}", scale);
   if (softcap != 0) line += text(" softcap{}", softcap);
@@ -177,6 +178,11 @@ std::string read_window(std::string_view value, fh_problem& p) {
   return {};
 }
 
+std::string read_chunk(std::string_view value, fh_problem& p) {
+  if (value.starts_with('=') && read_number(value.substr(1), p.attention_chunk).empty()) return {};
+  return "a number of keys is expected: chunk=N.";
+}
+
 // Puts one word into the struct; returns what is wrong with it.
 std::string read_word(const Word& word, fh_problem& p) {
   for (const Number& number : numbers)
@@ -184,6 +190,7 @@ std::string read_word(const Word& word, fh_problem& p) {
   for (const Factor& factor : factors)
     if (word.key == factor.key) return read_number(word.value, p.*factor.field);
   if (word.key == "window") return read_window(word.value, p);
+  if (word.key == "chunk") return read_chunk(word.value, p);
   if (word.key == "seed") return read_number(word.value, p.rotate_seed);
   for (const Type& type : types)
     if (word.key == type.key) {

@@ -20,8 +20,13 @@ MaskRule<Mask::window, int64_t> mask_rule(const Problem& problem, int64_t rows_q
 }
 
 Visible visible_keys(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t row) {
+  const auto seen = [&](const auto& rule) -> Visible {
+    return {std::min(rule.begin(row), rows_kv), std::max<int64_t>(rule.end(row), 0)};
+  };
   const auto rule = mask_rule(problem, rows_q, rows_kv);
-  return {std::min(rule.begin(row), rows_kv), std::max<int64_t>(rule.end(row), 0)};
+  if (problem.attention_chunk == 0) return seen(rule);
+  return seen(MaskRule<Mask::chunk, int64_t>{rule.keys, rule.diagonal, rule.left, rule.right,
+                                             bound(problem.attention_chunk)});
 }
 
 }  // namespace froghopper

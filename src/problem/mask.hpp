@@ -6,7 +6,7 @@
 
 namespace froghopper {
 
-// Of one sequence with rows_q queries and rows_kv keys. The kernels use the same rule in 32 bits.
+// Of one sequence with rows_q queries and rows_kv keys, without chunks. The kernels use the same rule in 32 bits.
 MaskRule<Mask::window, int64_t> mask_rule(const Problem&, int64_t rows_q, int64_t rows_kv);
 
 // Query row i of it sees the keys of [begin, end).

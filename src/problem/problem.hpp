@@ -36,6 +36,7 @@ struct Problem {
   uint32_t rotate_seed = 0;      // 0 where nothing is rotated
   bool smooth = false;           // 8-bit k and v lack the mean of their rows, which are tensors of their own
   bool alibi = false;
+  int64_t attention_chunk = 0;  // 0: none
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);
@@ -54,7 +55,8 @@ struct Problem {
     return p;
   }
   bool causal() const { return window_left == all_keys && window_right == 0; }
-  bool masked() const { return window_left != all_keys || window_right != all_keys; }
+  bool windowed() const { return window_left != all_keys || window_right != all_keys; }
+  bool masked() const { return windowed() || attention_chunk > 0; }
   bool aligned() const { return masked() || alibi; }
   // The key that query row 0 is level with, of a sequence with so many rows.
   int64_t diagonal(int64_t rows_q, int64_t rows_kv) const { return align == FH_TOP_LEFT ? 0 : rows_kv - rows_q; }

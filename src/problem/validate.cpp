@@ -218,6 +218,7 @@ std::string window(const fh_problem& p) {
     return text("window_left is {}; it counts keys. Use FH_ALL (-1) for all of them.", p.window_left);
   if (p.window_right < FH_ALL)
     return text("window_right is {}; it counts keys. Use FH_ALL (-1) for all of them.", p.window_right);
+  if (p.attention_chunk < 0) return text("attention_chunk is {}; it counts keys. Use 0 for none.", p.attention_chunk);
   if (p.causal && p.window_right > 0)
     return text(
         "causal is set and window_right is {}; a causal query sees no key after it. Set window_right to 0, or "
@@ -278,7 +279,8 @@ std::string only_attention(const fh_problem& p) {
              {"scale", p.scale != 0 && p.scale != default_scale(p.dim_qk), "0"},
              {"softcap", p.softcap != 0, "0"},
              {"sink", p.sink != 0, "0"},
-             {"alibi", p.alibi != 0, "0"}};
+             {"alibi", p.alibi != 0, "0"},
+             {"attention_chunk", p.attention_chunk != 0, "0"}};
   for (const auto& option : all)
     if (option.given)
       return text(
@@ -329,7 +331,7 @@ Problem filled_in(const fh_problem& p) {
   full.seqused = p.seqused != 0;
   full.window_left = p.window_left;
   full.window_right = p.causal ? 0 : p.window_right;
-  full.alibi = p.alibi != 0;
+  full.alibi = p.alibi != 0, full.attention_chunk = p.attention_chunk;
   full.align = full.aligned() ? p.align : FH_BOTTOM_RIGHT;
   full.scale = p.scale == 0 ? default_scale(p.dim_qk) : p.scale;
   full.softcap = p.softcap == 0 ? 0 : p.softcap;  // -0 is 0
@@ -368,7 +370,7 @@ fh_problem Problem::user_struct() const {
   if (dtype_o != usual_output(dtype, merges())) p.dtype_o = static_cast<fh_dtype>(dtype_o);
   p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
   p.rotate = rotate, p.rotate_seed = rotate_seed;
-  p.smooth = smooth, p.alibi = alibi;
+  p.smooth = smooth, p.alibi = alibi, p.attention_chunk = attention_chunk;
   return p;
 }
 
