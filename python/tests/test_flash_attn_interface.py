@@ -380,5 +380,5 @@ def test_refused_types():
         fa.flash_attn_combine(torch.zeros(2, 1, 8, 2, 64), torch.zeros(2, 1, 2, 8))
     with pytest.raises(ValueError, match="out has the shape"):
         fa.flash_attn_combine(torch.zeros(2, 1, 8, 2, 64), torch.zeros(2, 1, 8, 2), out=torch.zeros(3))
-    with pytest.raises((NotImplementedError, ValueError), match="512"):
-        fa.flash_attn_func(q, q, some(1, 8, 2, 512))
+    with pytest.raises((NotImplementedError, ValueError), match="520"):
+        fa.flash_attn_func(q, q, some(1, 8, 2, 520))
