@@ -26,10 +26,8 @@ std::vector<RowId> rows_of(const Shape& shape) {
 
 namespace {
 
-using Loops = oracle::Answers (*)(const Problem&, const Views&);
-
 // The oracle's answers are dense and in the order of rows, as the reference is.
-Reference all_rows(const Problem& p, const Views& views, Loops plain_loops) {
+Reference all_rows(const Problem& p, const Views& views, PlainLoops plain_loops) {
   oracle::Answers exact = oracle::compute(p, views), same_precision = plain_loops(p, views);
   Reference r = written_tensors(p);
   for (Expected& expected : r) {
@@ -175,7 +173,7 @@ struct RowAnswers {
 
 // The oracle shares a problem's heads among the cores; a row is one head, so here the rows are shared.
 std::vector<RowAnswers> answers_of(const Problem& p, const Views& views, const std::vector<RowId>& rows,
-                                   Loops plain_loops) {
+                                   PlainLoops plain_loops) {
   std::vector<RowAnswers> answers(rows.size());
   oracle::for_each(static_cast<int64_t>(rows.size()), [&](int64_t i) {
     const RowProblem one = problem_of_row(p, views, rows[i]);
@@ -184,7 +182,7 @@ std::vector<RowAnswers> answers_of(const Problem& p, const Views& views, const s
   return answers;
 }
 
-Reference some_rows(const Problem& p, const Views& views, Loops plain_loops) {
+Reference some_rows(const Problem& p, const Views& views, PlainLoops plain_loops) {
   Reference r = written_tensors(p);
   const std::vector<RowId> rows = choose_rows(p);
   const std::vector<RowAnswers> answers = answers_of(p, views, rows, plain_loops);
@@ -245,7 +243,7 @@ Reference make_reference(const Case& c, const Views& views, Backend backend) {
   const Problem& p = c.problem;
   if (p.quantises()) return quantised_rows(p, views);
   if (p.backward()) return c.sample_rows ? gradients_of_groups(p, views) : all_gradients(p, views);
-  const Loops plain_loops = backend == Backend::hopper ? as_tensor_cores_add : oracle::compute_same_precision;
+  const PlainLoops plain_loops = plain_loops_for(backend);
   return c.sample_rows ? some_rows(p, views, plain_loops) : all_rows(p, views, plain_loops);
 }
 

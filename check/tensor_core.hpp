@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "check/check.hpp"
 #include "src/oracle/oracle.hpp"
 
 namespace froghopper::check {
@@ -32,5 +33,11 @@ void add_products(const Stored& x, int64_t at, const Stored& rows, int64_t first
 // What a GPU is measured by: oracle::compute_same_precision(), and of a forward problem with 8-bit q loops whose
 // products are added as above.
 oracle::Answers as_tensor_cores_add(const Problem&, const Views&);
+
+// The yardstick of a backend.
+using PlainLoops = oracle::Answers (*)(const Problem&, const Views&);
+constexpr PlainLoops plain_loops_for(Backend backend) {
+  return backend == Backend::hopper ? as_tensor_cores_add : oracle::compute_same_precision;
+}
 
 }  // namespace froghopper::check

@@ -113,14 +113,15 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   if (!timing) return complain(timing.failure());
   const double flop_count = flops(c.problem, *views);
   const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
-  const std::string line = fh_plan_line(plan->get()) + read_target(options.target().c_str())->hints.line();
+  const auto target = read_target(options.target().c_str());  // run() has seen that it can be read
+  const std::string line = fh_plan_line(plan->get()) + target->hints.line();
   if (header_wanted)
     std::printf("%11s %6s %9s %8s %5s %15s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "roof, model",
                 "problem -> plan");
   header_wanted = false;
   std::printf("%11.4f %5.1f%% %9.3f %8.1f %5s %15s  %s\n", timing->ms, timing->spread, flop_count / timing->ms / 1e9,
-              bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(),
-              roof_of(**plan, *read_target(options.target().c_str()), timing->ms).c_str(), line.c_str());
+              bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(), roof_of(**plan, *target, timing->ms).c_str(),
+              line.c_str());
   if (!append(options, **stand, c, line, *timing, flop_count, new_turn_group()))
     return complain(exit_run_failed, text("writing to {} failed.", options.json));
   return exit_ok;

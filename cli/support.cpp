@@ -182,8 +182,7 @@ std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits) {
 
 std::string support_table() {
   return "Head dims are all multiples of 8 from 8 to 256, on the CPU to 512; of 8-bit types of 16, to 256; unless a "
-         "cell "
-         "says otherwise.\n\n"
+         "cell says otherwise.\n\n"
          "## Forward\n\n" +
          table_of(FH_FORWARD, columns, false) + "\n## Forward, 8-bit types\n\n" +
          table_of(FH_FORWARD, columns_8_bit, true) + "\n## Backward\n\n" + table_of(FH_BACKWARD, columns, false);

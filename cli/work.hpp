@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: what a problem is counted as. Every figure of the command line and of the tables uses these two functions;
-// bench/work.py has the same rules for the scripts.
+// cli: what a problem is counted as. Every figure of the command line and of the tables uses this function and that of
+// src/problem/bytes.hpp; bench/work.py has the same rules for the scripts.
 //
 // FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that of a backward problem, as
 // everybody's tables count its five products. On the causal diagonal a pair counts half, so a square causal problem
-// counts exactly half of the full one, as usual; a window counts the pairs it shows. Bytes are those of q, k, v, o and
-// lse, each moved once: rows of the tensors, used or not; not scales, which are few. A backward problem moves grad_o,
-// grad_q, grad_k and grad_v too, and with accumulate the last three both ways. To quantise has no FLOPs; its bytes are
-// those of q, k and v, read and written.
+// counts exactly half of the full one, as usual; a window counts the pairs it shows. To quantise has no FLOPs.
 #pragma once
+#include "src/problem/bytes.hpp"
 #include "src/problem/mask.hpp"
 #include "src/problem/tensors.hpp"
 
@@ -21,7 +19,7 @@ inline double visible_pairs(const Problem& p, int64_t rows_q, int64_t rows_kv) {
   for (int64_t row = 0; row < rows_q; ++row) {
     const Visible seen = visible_keys(p, rows_q, rows_kv, row);
     if (seen.end <= seen.begin) continue;
-    const int64_t level = row + (p.align == FH_BOTTOM_RIGHT ? rows_kv - rows_q : 0);
+    const int64_t level = row + p.diagonal(rows_q, rows_kv);
     const bool ends_on_diagonal = p.causal() && seen.end == level + 1;
     pairs += double(seen.end - seen.begin) - (ends_on_diagonal ? 0.5 : 0.0);
   }
@@ -40,18 +38,6 @@ inline double flops(const Problem& p, const Views& lengths) {
     pairs = double(p.batch) * visible_pairs(p, p.seq_q, p.seq_kv);
   }
   return 2.0 * double(p.dim_qk + p.dim_v) * double(p.heads_q) * pairs * (p.op == FH_BACKWARD ? 2.5 : 1.0);
-}
-
-inline double bytes_moved(const Problem& p) {
-  const double columns = double(p.dim_qk + p.dim_v), element = size_of(p.dtype);
-  const double rows_q = double(p.rows_q()) * double(p.heads_q), rows_kv = double(p.rows_kv()) * double(p.heads_kv);
-  if (p.quantises()) return (element + size_of(p.dtype_kv)) * (double(p.dim_qk) * rows_q + columns * rows_kv);
-  const double of_o = size_of(p.dtype_o) * double(p.dim_v) + sizeof(float);
-  const double row_q = element * double(p.dim_qk) + of_o * (p.merges() ? 2 : 1);
-  const double forward = row_q * rows_q + size_of(p.dtype_kv) * columns * rows_kv;
-  if (p.op != FH_BACKWARD) return forward;
-  const double written = double(p.dim_qk) * rows_q + columns * rows_kv;
-  return forward + element * double(p.dim_v) * rows_q + written * (p.accumulate ? 2 * sizeof(float) : element);
 }
 
 }  // namespace froghopper::cli

@@ -224,20 +224,7 @@ TEST(Quantise, EachTensorMayBeLeftOut) {
 
 TEST(Quantise, TheJudgeSeesAStepAScaleAndARowTooMany) {
   const std::string line = "quantise bf16 kv=e4m3 b1 hq1 hkv1 sq100 skv50 d64 seqused scales128 rotate : used_q=90";
-  const auto c = check::parse_case(line);
-  ASSERT_TRUE(c) << c.failure().text;
-  const auto why = [&](auto spoil) {
-    const auto in = check::make_inputs(*c, 1);
-    const auto views = bind(c->problem, in->tensors);
-    EXPECT_TRUE(views) << views.failure().text;
-    const check::Before before(c->problem, *in);
-    const fh_problem user = c->problem.user_struct();
-    EXPECT_EQ(fh_attention(&user, "cpu", &in->tensors, nullptr, 0, nullptr), FH_OK) << fh_last_error();
-    spoil(*views);
-    check::Outcome out;
-    check::judge(c->problem, check::make_reference(*c, *views), *views, *in, before, out);
-    return out.why;
-  };
+  const auto why = [&](const std::function<void(const Views&)>& spoil) { return test::why_spoiled(line, spoil); };
   EXPECT_EQ(why([](const Views&) {}), "");
   EXPECT_NE(why([](const Views& v) { ++v.quantised_k.as<uint8_t>()[7]; }).find("quantised_k is"), std::string::npos);
   EXPECT_NE(why([](const Views& v) { v.scale_q.as<float>()[0] *= 1.001f; }).find("scale_q is"), std::string::npos);

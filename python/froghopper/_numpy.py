@@ -17,8 +17,8 @@ from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, Win
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_arrays import (Array, HeldLengths, Lengths, address, check_array, check_shape, check_writeable,
                                       dense, dense_strides, held_arrays, held_pair, key_of, layout_of, lse_for,
-                                      lse_shape, packed_of,
-                                      read_lengths, result_shape, slope_array, slopes_of, strides_of, window_key)
+                                      lse_shape, packed_of, read_lengths, result_shape, slope_array, slopes_of,
+                                      strides_of, window_key)
 
 _calls: dict[Hashable, Call] = {}
 
@@ -233,8 +233,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     accumulate     add to what is in out, whose arrays are float32 then
 
     The other arguments are those of attention; alibi_slopes have no gradient. Returns Gradients(q, k, v, sink), sink
-    None where there is none; raises
-    as attention does, and out is unwritten then. docs/8-backward.md has the formulas.
+    None where there is none; raises as attention does, and out is unwritten then. docs/8-backward.md has the formulas.
     """
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     arrays = {"q": q, "k": k, "v": v, "o": o, "grad_o": grad_o}

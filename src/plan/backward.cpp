@@ -147,7 +147,7 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   if (p.rows_q() == 0 && p.rows_kv() == 0 && !p.sink) return plan;
 
   take_workspace(plan, v, tiles);
-  const int dim_v = v.dims.v <= 64 ? 64 : v.dims.v <= 128 ? 128 : 256;
+  const int dim_v = columns_of_rows(v.dims.v);
   const DeltaVariant delta{v.dtype, dim_v, v.ragged};
   const GradQVariant grad_q{v.dtype, v.dims.qk, v.tiles.q, v.ragged};
   const auto add = [&](const auto& kernel, int64_t grid, Step step) {

@@ -148,14 +148,7 @@ constexpr int64_t keys_of_ragged_part = 4096;
 }  // namespace
 
 Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const Hints& hints) {
-  FwdVariant v = {.dtype = p.dtype,
-                  .dims = dims,
-                  .tiles = {},
-                  .mask = kernel_mask(p),
-                  .ragged = p.varlen || p.seqused,
-                  .softcap = p.softcap > 0,
-                  .packed = false,
-                  .split = false};
+  FwdVariant v = plain_variant(p, dims, {});
   PackParams pack = {1, 0};
   const bool may_pack = !is_8_bit(p.dtype) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
   if (may_pack) pack = pack_of(p);

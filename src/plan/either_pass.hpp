@@ -23,6 +23,9 @@ Result<Dims> choose_dims(const Problem&);  // or that there are none
 // Nothing, or that the tiles cannot be used; why_invalid: of the variant that has them.
 Result<void> check_tiles(const Problem&, Tiles, const char* why_invalid);
 
+// Of the kernels that take rows, not tiles: a lane has a power of two of their columns.
+constexpr int columns_of_rows(int dim_v) { return dim_v <= 64 ? 64 : dim_v <= 128 ? 128 : 256; }
+
 // The mask as far as it changes the machine code.
 Mask kernel_mask(const Problem&);
 

@@ -54,7 +54,7 @@ Parts parts(const Cut& cut) { return {cut.part_tiles, cut.parts}; }
 // What the parts of all rows take; each is read by the second kernel.
 void take_parts(Plan& plan, const Cut& cut) {
   const Problem& p = plan.problem;
-  const auto row_heads = static_cast<size_t>((p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q * cut.parts);
+  const auto row_heads = static_cast<size_t>(p.rows_q() * p.heads_q * cut.parts);
   plan.workspace.part_o = plan.workspace.take(row_heads * static_cast<size_t>(p.dim_v) * sizeof(float));
   plan.workspace.part_rows = plan.workspace.take(row_heads * sizeof(PartOfRow));
 }
@@ -62,8 +62,8 @@ void take_parts(Plan& plan, const Cut& cut) {
 void add_combine(Plan& plan, const Cut& cut) {
   const Problem& p = plan.problem;
   const FwdVariant& v = cut.variant;
-  const CombineVariant combine{v.dtype, v.dims.v <= 64 ? 64 : v.dims.v <= 128 ? 128 : 256, cut.parts <= 4 ? 4 : 16};
-  const int64_t row_heads = (p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q;
+  const CombineVariant combine{v.dtype, columns_of_rows(v.dims.v), cut.parts <= 4 ? 4 : 16};
+  const int64_t row_heads = p.rows_q() * p.heads_q;
   plan.launches.push_back({.kernel = kernel_of(combine),
                            .grid = static_cast<int>(ceil_div(row_heads, combine_rows)),
                            .step = CombineStep{combine, v.packed ? cut.pack.rows : v.tiles.q, v.tiles.kv, parts(cut)},
@@ -86,7 +86,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   if (auto ok = check_tiles(p, variant->tiles, why_invalid(*variant)); !ok) return ok.failure();
 
   const int64_t items = items_at_most(p, *variant, cut->pack) * cut->parts;
-  const int64_t row_heads = (p.varlen ? p.total_q : p.batch * p.seq_q) * p.heads_q;
+  const int64_t row_heads = p.rows_q() * p.heads_q;
   if (items > items_max || (cut->parts > 1 && row_heads > items_max))
     return unsupported(
         text("batch x heads_q x seq_q make {} tiles of {} rows; one launch takes 2^31 - 1. Split the batch.", items,

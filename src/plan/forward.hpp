@@ -8,6 +8,9 @@ namespace froghopper {
 
 Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
 
+// The kernel with such tiles, neither packed nor split.
+FwdVariant plain_variant(const Problem&, Dims, Tiles);
+
 Tiles tuned_tiles(const Problem&, Dims, const Device&);
 Tiles few_rows_tiles(Dims);  // where there are few work items
 

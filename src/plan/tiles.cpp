@@ -28,18 +28,7 @@ constexpr int rounds_that_count = 6;
 Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles many_rows, Tiles many_work) {
   const Tiles few_rows = few_rows_tiles(dims);
   if (items_at_most(p, many_rows.q) > int64_t{rounds_that_count} * usable_sms(p, device)) return many_work;
-  const auto us = [&](Tiles tiles) {
-    return kernel_us(p,
-                     {.dtype = p.dtype,
-                      .dims = dims,
-                      .tiles = tiles,
-                      .mask = kernel_mask(p),
-                      .ragged = p.varlen || p.seqused,
-                      .softcap = p.softcap > 0,
-                      .packed = false,
-                      .split = false},
-                     1, device);
-  };
+  const auto us = [&](Tiles tiles) { return kernel_us(p, plain_variant(p, dims, tiles), 1, device); };
   return us(few_rows) < us(many_rows) ? few_rows : many_rows;
 }
 
@@ -55,6 +44,17 @@ Tiles narrow_tiles(const Problem& p, Dims dims) {
 }
 
 }  // namespace
+
+FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
+  return {.dtype = p.dtype,
+          .dims = dims,
+          .tiles = tiles,
+          .mask = kernel_mask(p),
+          .ragged = p.varlen || p.seqused,
+          .softcap = p.softcap > 0,
+          .packed = false,
+          .split = false};
+}
 
 Tiles few_rows_tiles(Dims dims) {
   if (dims.qk == 64) return {128, 128, 4};

@@ -14,6 +14,7 @@
 #include "src/plan/backward.hpp"
 #include "src/plan/forward.hpp"
 #include "src/plan/rates.hpp"
+#include "src/problem/bytes.hpp"
 #include "src/problem/mask.hpp"
 
 namespace froghopper {
@@ -187,12 +188,6 @@ Shares shares_of(const Main& m) {
 
 double row_heads_q(const Problem& p) { return 1.0 * p.rows_q() * p.heads_q; }
 
-// Of the forward: each tensor once.
-double bytes_of(const Problem& p) {
-  const double q = 1.0 * p.dim_qk * size_of(p.dtype) + 1.0 * p.dim_v * size_of(p.dtype_o) + sizeof(float);
-  return row_heads_q(p) * q + 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype_kv);
-}
-
 // o and grad_o, lse and delta; and zeros where grad_q is summed.
 double bytes_of_delta(const Problem& p) {
   return row_heads_q(p) * (2.0 * p.dim_v * size_of(p.dtype) + 4.0 * sizeof(float) + 1.0 * p.dim_qk * sizeof(float));
@@ -235,12 +230,12 @@ void add_main(Sum& sum, const Problem& p, const Step& step, int grid, const Devi
 }
 
 void add(Sum& sum, const Problem& p, const ForwardStep& step, int grid, const Device& device) {
-  sum.bytes += bytes_of(p);
+  sum.bytes += bytes_moved(p);
   // Packed tiles of several rows of tiles read keys again, from L2 at best.
-  add_main(sum, p, step, grid, device, read_us(bytes_of(p), device));
+  add_main(sum, p, step, grid, device, read_us(bytes_moved(p), device));
 }
 void add(Sum& sum, const Problem& p, const BackwardStep& step, int grid, const Device& device) {
-  sum.bytes += 2 * bytes_of(p), sum.between_us += next_launch_us;
+  sum.bytes += 2 * bytes_moved(p.forward()), sum.between_us += next_launch_us;
   add_main(sum, p, step, grid, device, 0);
 }
 void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device& device) {

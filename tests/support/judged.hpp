@@ -33,9 +33,7 @@ class Judged : public testing::Test {
 
   // Makes what plain loops compute of this problem and these tensors the result.
   void write(const Problem& p, const Views& inputs) {
-    const auto plain_loops =
-        backend_ == check::Backend::hopper ? check::as_tensor_cores_add : oracle::compute_same_precision;
-    const oracle::Answers answers = plain_loops(p, before_->views(*in_, inputs));
+    const oracle::Answers answers = check::plain_loops_for(backend_)(p, before_->views(*in_, inputs));
     for (size_t i = 0; i < answers.size(); ++i) {
       if (!is_written(tensors()[i].use(c_.problem))) continue;
       const View& view = views_.*tensors()[i].view;

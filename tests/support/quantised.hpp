@@ -3,10 +3,13 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "check/compare.hpp"
 #include "src/problem/problem.hpp"
+#include "tests/support/case_of.hpp"
 
 namespace froghopper::test {
 
@@ -57,5 +60,20 @@ struct Quantised {
   std::vector<float> q, k, v, scale_q, scale_k, scale_v;
   std::vector<uint8_t> q8, k8, v8;
 };
+
+// What the judge says of a case that the CPU has computed and `spoil` has changed; "": nothing.
+inline std::string why_spoiled(const std::string& line, const std::function<void(const Views&)>& spoil) {
+  const check::Case c = case_of(line);
+  const auto in = check::make_inputs(c, 1);
+  const auto views = bind(c.problem, in->tensors);
+  EXPECT_TRUE(views) << views.failure().text;
+  const check::Before before(c.problem, *in);
+  const fh_problem user = c.problem.user_struct();
+  EXPECT_EQ(fh_attention(&user, "cpu", &in->tensors, nullptr, 0, nullptr), FH_OK) << fh_last_error();
+  spoil(*views);
+  check::Outcome out;
+  check::judge(c.problem, check::make_reference(c, *views), *views, *in, before, out);
+  return out.why;
+}
 
 }  // namespace froghopper::test
