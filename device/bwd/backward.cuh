@@ -31,7 +31,8 @@
 //                           when its item is over, per Consumer warp
 //           next_wanted     one arrival an item, by Q's Loader near its end; the Dispatcher waits for it before it
 //                           draws the next ticket. As in device/fwd/forward.cuh.
-//           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. One stage.
+//           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
+//                           the other one's K and V are loaded while this item is computed.
 //           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q
 //           do_ring         full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
 //           ds_ring         full: one arrival per Consumer warp, behind its fence: its rows of dS are in place;
@@ -42,7 +43,7 @@
 //           The last five advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
 //           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
 //           anything but loads and dS of t - 3.
-// Shared    k | v | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go from
+// Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go from
 //           registers to global memory
 #pragma once
 #include "device/attn/element.cuh"
@@ -81,16 +82,17 @@ struct Backward {
 
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2>;
-  using KvRing = tile::Ring<1>;
-  using KvStage = tile::Cursor<1>;
+  static constexpr int kv_stages = bwd_kv_stages(V);
+  using KvRing = tile::Ring<kv_stages>;
+  using KvStage = tile::Cursor<kv_stages>;
   using QRing = tile::Ring<V.tiles.stages>;
   using QStage = tile::Cursor<V.tiles.stages>;
   using DoStage = QStage;
   using DsRing = tile::Ring<bwd_ds_stages>;
 
   struct Smem {
-    KTile k;
-    VTile v;
+    KTile k[kv_stages];
+    VTile v[kv_stages];
     QTile q[V.tiles.stages];
     DoTile grad_o[V.tiles.stages];
     DsTile ds[bwd_ds_stages];
@@ -170,6 +172,9 @@ struct Backward {
       }
     }
 
+    __device__ KTile& k() const { return smem.k[kv_stage()]; }
+    __device__ VTile& v() const { return smem.v[kv_stage()]; }
+    __device__ int kv_stage() const { return kv_stages == 1 ? 0 : ptx::computed_here(KvRing::stage(items)); }
     __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
     __device__ int first_key() const { return Backward::first_key(item()) + number * strip; }
 
@@ -192,10 +197,10 @@ struct Backward {
 
       q.wait(smem.q_ring);
       const LseValues lse(smem.rows[stage].lse());
-      tile::mma_abt<T>(s, smem.k, number * strip, smem.q[stage]);  // S^T
+      tile::mma_abt<T>(s, k(), number * strip, smem.q[stage]);  // S^T
       q.wait(smem.do_ring);
-      tile::mma_abt<T>(dp, smem.v, number * strip, smem.grad_o[stage]);  // dP^T
-      ptx::wgmma_wait<1>();                                              // S is ready, dP is not
+      tile::mma_abt<T>(dp, v(), number * strip, smem.grad_o[stage]);  // dP^T
+      ptx::wgmma_wait<1>();                                           // S is ready, dP is not
       if constexpr (Masked)
         Weigh<V, true>{params, far, hidden(smem.turns[stage])}.template run<T>(s, p, lse);
       else
@@ -245,9 +250,9 @@ struct Backward {
       DsTile& ds = smem.ds[smem.ds_ring.stage(of)];
       smem.ds_ring.wait(of);
       if constexpr (transposed)
-        tile::mma_atbt<T>(dq, smem.k, number * panel_columns, ds, 0);
+        tile::mma_atbt<T>(dq, k(), number * panel_columns, ds, 0);
       else
-        tile::mma_ab<T>(dq, ds, number * strip, smem.k, 0);
+        tile::mma_ab<T>(dq, ds, number * strip, k(), 0);
     }
 
     // Of the turn before.

@@ -62,8 +62,8 @@ struct WideConsumer {
       ptx::mbarrier_arrive_at(&smem.ds_ring.empty[stage], Kernel::peer());
     typename Kernel::Ds& ds = smem.ds[stage];
     const int col = first_column<Its>();
-    tile::mma_ab<T>(dq, ds.mine, 0, smem.k, col);
-    tile::mma_ab<T, /*More=*/true>(dq, ds.peers, 0, smem.peer_k, number * panel_columns + col % panel_columns);
+    tile::mma_ab<T>(dq, ds.mine, 0, smem.k[0], col);
+    tile::mma_ab<T, /*More=*/true>(dq, ds.peers, 0, smem.peer_k[0], number * panel_columns + col % panel_columns);
   }
 
   // The same after the last turn, and added.
@@ -139,7 +139,7 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
 
     q.wait(smem.q_ring);
     const EarlyRowValues<V.tiles.q> lse(smem.rows[stage].lse());
-    tile::mma_abt<T>(s, smem.k, 0, smem.q[stage]);  // S^T
+    tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
     ptx::wgmma_wait<0>();
     if constexpr (Masked)
       Weigh<V, true>{params, far, hidden(smem.turns[stage])}.template run<T>(s, p, lse);
@@ -259,8 +259,8 @@ struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
   }
 
   __device__ __forceinline__ void multiply_dp(Scores& dp) {
-    tile::mma_abt<T>(dp, smem.v, 0, this->part_of_do(0));
-    if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v, 0, this->part_of_do(1));
+    tile::mma_abt<T>(dp, smem.v[0], 0, this->part_of_do(0));
+    if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v[0], 0, this->part_of_do(1));
   }
 
   // Afterwards all of this consumer's warps have them, and it may store dS where they lay.

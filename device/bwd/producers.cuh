@@ -99,9 +99,9 @@ struct Dispatcher {
     const int row = Kernel::first_key(item);
     const auto k = place(params.ragged.k);
     ptx::u64* full = kv.fill(smem.k_ring, Kernel::k_bytes);
-    k.load(smem.k, params.k, full, row);
-    if constexpr (Kernel::ctas == 2) Kernel::load_peer_k(smem, k, params.k, full, item);
-    place(params.ragged.v).load(smem.v, params.v, kv.fill(smem.v_ring, Kernel::VTile::bytes), row);
+    k.load(smem.k[kv.stage], params.k, full, row);
+    if constexpr (Kernel::ctas == 2) Kernel::load_peer_k(smem.peer_k[kv.stage], k, params.k, full, item);
+    place(params.ragged.v).load(smem.v[kv.stage], params.v, kv.fill(smem.v_ring, Kernel::VTile::bytes), row);
     kv.advance();
   }
 };

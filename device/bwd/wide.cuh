@@ -94,9 +94,9 @@ struct Wide {
   };
 
   struct Smem {
-    KTile k;
-    PeerKTile peer_k;
-    VTile v;
+    KTile k[1];  // as many as Backward may have
+    PeerKTile peer_k[1];
+    VTile v[1];
     QTile q[V.tiles.stages];
     DoTile grad_o[bwd_do_stages(V)];
     Ds ds[bwd_ds_stages];
@@ -155,11 +155,11 @@ struct Wide {
     return item.kv_tile * V.tiles.kv + static_cast<int>(cta) * keys;
   }
   template <class Place>
-  static __device__ void load_peer_k(Smem& smem, const Place& place, const TmaMap& map, ptx::u64* full,
+  static __device__ void load_peer_k(PeerKTile& to, const Place& place, const TmaMap& map, ptx::u64* full,
                                      const WorkItem& item) {
     const int row = first_key(item, peer());
-    place.load_panel(smem.peer_k, 0, map, full, row, first_column<share_of_grad_v>());
-    place.load_panel(smem.peer_k, 1, map, full, row, first_column<share_of_grad_k>() / panel_columns * panel_columns);
+    place.load_panel(to, 0, map, full, row, first_column<share_of_grad_v>());
+    place.load_panel(to, 1, map, full, row, first_column<share_of_grad_k>() / panel_columns * panel_columns);
   }
 
   // ---- Before the roles part ----

@@ -16,6 +16,13 @@ __device__ __forceinline__ u32 thread_here() {
 // registers.
 __device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
 
+// A copy of x that the compiler knows nothing about: what follows from it is computed here, not kept in registers from
+// outside of a loop.
+__device__ __forceinline__ int computed_here(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Moves registers between warpgroups (PTX ISA, setmaxnreg). All four warps of a warpgroup execute it.
 template <int N>
 __device__ __forceinline__ void setmaxnreg_inc() {
