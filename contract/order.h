@@ -6,7 +6,8 @@
 // tiles of every pair (`tail`) are held back and handed out last, over all pairs together, so that no section ends
 // with few heavy tiles. Or the last pairs make one large section, whose light tiles fill the gaps.
 // Ragged. The sequences with most keys first (rank_of), in each the same sections of heads and the heaviest q tiles
-// first, without a tail.
+// first, without a tail. The last sequences of every rank, where they are short, are handed out together, the heaviest
+// tiles of all of them first.
 #pragma once
 
 namespace froghopper {
@@ -16,7 +17,7 @@ struct Order {
   int pairs;        // (sequence, query head) pairs
   int q_tiles;      // q tiles of a pair
   int section;      // pairs handed out together, so that their K and V stay in L2
-  int in_sections;  // pairs of such sections; those after them are one more
+  int in_sections;  // pairs of such sections; those after them are one more; ragged: whole sequences
   int tail;         // lightest q tiles of every pair, handed out last, over all pairs together
   int late_tiles;   // items of at least so many kv tiles: the next one is drawn only when this one is nearly loaded
   bool operator==(const Order&) const = default;
@@ -48,12 +49,37 @@ constexpr Item item_in_sequence(int number, int q_tiles, int heads, int section)
   return {first_head + place % together, q_tiles - 1 - place / together};
 }
 
+// An item of ragged sequences that are handed out together. Level: how many tiles its sequence has from the lightest
+// one up to the item's. Place: its number among the items of its level, in which every sequence that has so many tiles
+// has one for each head.
+struct Level {
+  int level, place;
+};
+
+// Of item `number` of [0, tiles of all x heads). most: tiles of the longest. above(level): tiles of a higher one, of
+// all sequences; a function, for a warp has a sequence in each lane.
+template <class Above>
+constexpr Level level_at(int number, int heads, int most, Above above) {
+  int lowest = 1, highest = most;  // that it may be
+  while (lowest < highest) {
+    const int middle = (lowest + highest) / 2;
+    if (above(middle) * heads <= number)
+      highest = middle;
+    else
+      lowest = middle + 1;
+  }
+  return {lowest, number - above(lowest) * heads};
+}
+constexpr int sequences_together = 32;  // at most: a warp's
+
 // Ragged sequences are handed out by rank: those with more than half of the keys of the longest, then those with more
-// than a quarter, then the rest. A long one that came last would keep one CTA busy while the others idle.
-constexpr int ranks = 3;
+// than a quarter, then those with more than a sixteenth, then the rest. A long one that came last would keep one CTA
+// busy while the others idle.
+constexpr int ranks = 4;
 constexpr int rank_of(int keys, int keys_of_longest) {
   if (keys > keys_of_longest / 2) return 0;
-  return keys > keys_of_longest / 4 ? 1 : 2;
+  if (keys > keys_of_longest / 4) return 1;
+  return keys > keys_of_longest / 16 ? 2 : 3;
 }
 
 }  // namespace froghopper

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <span>
 
 #include "contract/mask.h"
+#include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/plan.hpp"
 
@@ -42,7 +44,7 @@ struct Work {
     }
   }
 
-  int tiles_of(int length) const { return (length - 1) / (backward ? tiles.kv : tiles.q) + 1; }
+  int tiles_of(int length) const { return ceil_div(length, backward ? tiles.kv : tiles.q); }
 
   int turns(int length, int tile) const {
     const auto count = [&]<Mask Kind>(MaskRule<Kind> rule) {
@@ -55,6 +57,26 @@ struct Work {
     return count(MaskRule<Mask::none>{length, 0, no_bound<int>, no_bound<int>});
   }
 
+  int turns_of(int length, int light_tiles) const {
+    return turns(length, backward ? tiles_of(length) - 1 - light_tiles : light_tiles);
+  }
+
+  void add_together(std::span<const int> lengths, std::vector<int>& all) const {
+    const auto above = [&](int level) {
+      int sum = 0;
+      for (int length : lengths) sum += std::max(0, tiles_of(length) - level);
+      return sum;
+    };
+    const int items = above(0) * heads, most = items == 0 ? 0 : tiles_of(std::ranges::max(lengths));
+    for (int number = 0; number < items; ++number) {
+      const auto [level, place] = level_at(number, heads, most, above);
+      std::vector<int> high;
+      for (int length : lengths)
+        if (tiles_of(length) >= level) high.push_back(length);
+      all.push_back(turns_of(high.at(place / heads), level - 1));
+    }
+  }
+
   // Of all items, in the order in which they are taken. Ragged sequences as device/attn/sequences.cuh hands them out.
   std::vector<int> in_order(const Lengths& lengths) const {
     std::vector<int> all;
@@ -63,13 +85,15 @@ struct Work {
         all.push_back(turns(lengths.at(0), item_at(order, number, !backward && causal).q_tile));
       return all;
     }
-    const int longest = std::ranges::max(lengths);
-    for (int rank = 0; rank < ranks; ++rank)
-      for (int length : lengths)
-        for (int number = 0; rank_of(length, longest) == rank && number < tiles_of(length) * heads; ++number) {
-          const int tile = item_in_sequence(number, tiles_of(length), heads, order.section).q_tile;
-          all.push_back(turns(length, backward ? tiles_of(length) - 1 - tile : tile));
-        }
+    for (int rank = 0; rank < ranks; ++rank) {
+      Lengths its;
+      for (int length : lengths) its.push_back(rank_of(length, std::ranges::max(lengths)) == rank ? length : 0);
+      const int in_sections = order.in_sections / heads;
+      for (int length : std::span(its).first(in_sections))
+        for (int number = 0; number < tiles_of(length) * heads; ++number)
+          all.push_back(turns_of(length, item_in_sequence(number, tiles_of(length), heads, order.section).q_tile));
+      add_together(std::span(its).subspan(in_sections), all);
+    }
     return all;
   }
 };
@@ -111,16 +135,41 @@ std::string packed(const char* op, const Lengths& lengths, const char* heads, co
               mask);
 }
 
-// One long sequence, alone or among short ones: its heads come in sections, and the last section is not one head alone.
-TEST(SmsAreBusyToTheEnd, OfLongPackedSequences) {
-  Lengths one_long(65, 128);
-  one_long[32] = 8192;
-  for (const Lengths& lengths : {Lengths(4, 4096), Lengths(2, 8192), Lengths(1, 16384), one_long})
+Lengths one_long_of(int count, int length, int longest) {
+  Lengths all(count, length);
+  all[count / 2] = longest;
+  return all;
+}
+// Sequence i of 30 has 4096 / i rows; from the longest to the shortest, or the other way round.
+Lengths zipf(bool rising) {
+  Lengths all;
+  for (int i = 1; i <= 30; ++i) all.push_back(4096 / i);
+  if (rising) std::ranges::reverse(all);
+  return all;
+}
+Lengths many() {
+  Lengths all;
+  for (uint32_t seed = 1; all.size() < 256; seed = seed * 1664525 + 1013904223)
+    all.push_back(64 + static_cast<int>((seed >> 16) % 193));
+  return all;
+}
+
+// SMs that take equal items in rounds end 3.1 % late where the last of 16 rounds is half full, and 5.5 % of 11.
+TEST(SmsAreBusyToTheEnd, OfPackedSequences) {
+  for (const Lengths& lengths : {Lengths(32, 512), Lengths(48, 341), Lengths(40, 400), Lengths(16, 1024),
+                                 Lengths(8, 2048), Lengths(4, 4096), Lengths(2, 8192), Lengths(1, 16384), zipf(false),
+                                 zipf(true), one_long_of(65, 128, 8192), one_long_of(65, 256, 16384), many()})
     for (const char* op : {"fwd", "bwd"})
       for (const char* heads : heads_of_models) {
         const std::string line = packed(op, lengths, heads, " causal");
-        EXPECT_LT(late(line, lengths), 0.03) << line;
-        if (op[0] == 'b') { EXPECT_LT(late(line + " det", lengths), 0.03) << line; }
+        EXPECT_LT(late(line, lengths), 0.041) << line;
+        if (op[0] == 'b') { EXPECT_LT(late(line + " det", lengths), 0.041) << line; }
+      }
+  for (const Lengths& lengths : {zipf(false), zipf(true), many()})
+    for (const char* op : {"fwd", "bwd"})
+      for (const char* heads : heads_of_models) {
+        const std::string line = packed(op, lengths, heads, "");
+        EXPECT_LT(late(line, lengths), 0.02) << line;
       }
 }
 

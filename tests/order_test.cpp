@@ -91,6 +91,33 @@ TEST(Order, EveryLengthHasOneRankAndLongerOnesComeFirst) {
   EXPECT_EQ(rank_of(500, 1000), 1);
   EXPECT_EQ(rank_of(251, 1000), 1);
   EXPECT_EQ(rank_of(250, 1000), 2);
+  EXPECT_EQ(rank_of(63, 1000), 2);
+  EXPECT_EQ(rank_of(62, 1000), 3);
+}
+
+// Of no item are there more tiles of its sequence still to come than of the one before it; so of one sequence and head
+// tiles come in turn, which the order of adds to grad_q relies on.
+TEST(Order, SequencesTogetherVisitEveryItemOnceTheHeaviestFirst) {
+  for (const std::vector<int>& tiles : std::vector<std::vector<int>>{
+           {1}, {7}, {0, 3, 0}, {1, 2, 3, 4}, {4, 4, 4}, {33, 1, 8, 0, 8, 2}, std::vector<int>(32, 5)})
+    for (int heads : {1, 2, 3, 8}) {
+      const auto above = [&](int level) {
+        int all = 0;
+        for (int its : tiles) all += std::max(0, its - level);
+        return all;
+      };
+      const int most = std::ranges::max(tiles);
+      std::vector<int> of_level(most + 1);
+      int last_level = most;
+      for (int number = 0; number < above(0) * heads; ++number) {
+        const auto [level, place] = level_at(number, heads, most, above);
+        ASSERT_TRUE(level >= 1 && level <= last_level) << number;
+        EXPECT_EQ(place, of_level[level]++) << number;
+        last_level = level;
+      }
+      for (int level = 1; level <= most; ++level)
+        EXPECT_EQ(of_level[level], heads * std::ranges::count_if(tiles, [&](int its) { return its >= level; }));
+    }
 }
 
 // ---- Mask rule ----

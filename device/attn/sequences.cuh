@@ -25,13 +25,14 @@ struct TilesOfSequence {
 
 // Sequences by rank (contract/order.h), in a rank as they come. A warp reads 32 lengths at once and scans on from where
 // it stopped: tickets of one CTA only grow. It goes over all sequences once for every rank that occurs.
+// The last sequences, of one group of 32, are handed out together.
 // Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the rank.
 template <TilesOf Side, int TileRows, class Count = TilesOfSequence<Side, TileRows>>
 struct Sequences {
   const RaggedParams& ragged;
   int seq_q, seq_kv;  // of the longest
   int heads, section;
-  int sequences;                    // how many there are
+  int sequences, in_sections;       // how many there are; those after so many come together
   Count count = {};                 // items of a head
   int rank = 0, next_rank = ranks;  // the one that is handed out; the next one that occurs, as far as this scan knows
   int group = 0;                    // the 32 sequences this warp looks at: [group, group + 32)
@@ -53,10 +54,14 @@ struct Sequences {
         if (number < (tiles_before + up_to_last) * heads) {
           const unsigned holders = __ballot_sync(~0u, number < (tiles_before + up_to_mine) * heads);
           const int holder = __ffs(holders) - 1;
-          const int before = tiles_before + __shfl_sync(~0u, up_to_mine - tiles, holder);
-          const int its_tiles = __shfl_sync(~0u, tiles, holder);
-          found = {group + holder, item_in_sequence(number - before * heads, its_tiles, heads, section),
-                   lengths(group + holder)};
+          const int together = max(0, in_sections - group), first = min(holder, together);
+          const int before = tiles_before + __shfl_sync(~0u, up_to_mine - tiles, first);
+          const int place = number - before * heads;
+          if (holder >= together)
+            found = of_those_together(place, lane >= together ? tiles : 0);
+          else
+            found = {group + holder, item_in_sequence(place, __shfl_sync(~0u, tiles, holder), heads, section),
+                     lengths(group + holder)};
           return true;
         }
         tiles_before += up_to_last;
@@ -71,6 +76,16 @@ struct Sequences {
     rank = new_rank;
     next_rank = ranks;
     group = 0;
+  }
+  // tiles: of this lane's sequence, if it is one of them.
+  __device__ TileOfSequence of_those_together(int number, int tiles) const {
+    const Level its = level_at(number, heads, __reduce_max_sync(~0u, tiles),
+                               [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
+    const bool high = tiles >= its.level;
+    const unsigned all_high = __ballot_sync(~0u, high), lower_lanes = (1u << threadIdx.x % 32) - 1;
+    const bool holds = high && __popc(all_high & lower_lanes) == its.place / heads;
+    const int sequence = group + __ffs(__ballot_sync(~0u, holds)) - 1;
+    return {sequence, {its.place % heads, its.level - 1}, lengths(sequence)};
   }
   // Tiles of a sequence; 0 if it has another rank.
   __device__ int tiles_of_rank(int sequence) {

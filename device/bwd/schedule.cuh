@@ -107,8 +107,14 @@ struct RaggedSchedule {
   attn::Sequences<attn::TilesOf::kv, V.tiles.kv> sequences;
 
   __device__ RaggedSchedule(const BwdParams& params)
-      : params(params), sequences{params.ragged,   params.seq_q,         params.seq_kv,
-                                  params.heads_kv, params.order.section, params.sequences} {}
+      : params(params),
+        sequences{params.ragged,
+                  params.seq_q,
+                  params.seq_kv,
+                  params.heads_kv,
+                  params.order.section,
+                  params.sequences,
+                  params.order.in_sections / params.heads_kv} {}
 
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;

@@ -97,9 +97,14 @@ struct RaggedSchedule {
   attn::Sequences<attn::TilesOf::q, V.tiles.q, Pick<plain, Plain, UnitsOfSequence<V>>> sequences;
 
   __device__ RaggedSchedule(const FwdParams& params)
-      : params(params), sequences{params.ragged,        params.seq_q,
-                                  params.seq_kv,        heads_of_items<V>(params),
-                                  params.order.section, params.order.pairs / heads_of_items<V>(params)} {
+      : params(params),
+        sequences{params.ragged,
+                  params.seq_q,
+                  params.seq_kv,
+                  heads_of_items<V>(params),
+                  params.order.section,
+                  params.order.pairs / heads_of_items<V>(params),
+                  params.order.in_sections / heads_of_items<V>(params)} {
     if constexpr (!plain) sequences.count = {rows_of_tile<V>(params), params.split.tiles, params.split.most};
   }
 

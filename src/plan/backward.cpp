@@ -103,8 +103,12 @@ Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device
   if (bytes > 0 && pairs > 0) {
     const int ctas = device.sms / bwd_ctas(v);
     section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, ctas));
-    if (v.ragged) section = without_small_remainder(pairs, section);
-    if (v.mask != Mask::none && !v.ragged) {
+    if (v.ragged) {
+      section = without_small_remainder(pairs, section);
+      const RaggedTiles tiles = {v.tiles.kv, p.total_kv, p.seq_kv, p.heads_kv};
+      if (v.mask != Mask::none)
+        in_sections -= sequences_at_the_end(p, tiles, rounds_at_the_end(p.seq_kv), ctas) * p.heads_kv;
+    } else if (v.mask != Mask::none) {
       const int64_t at_the_end = ceil_div(rounds_at_the_end(p.seq_kv) * ctas, kv_tiles);
       in_sections = std::max<int64_t>(pairs - at_the_end, 0) / section * section;
       if (in_sections == 0) section = in_sections = pairs;

@@ -35,5 +35,12 @@ int usable_sms(const Problem&, const Device&);
 int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t items, int sms);
 // Pairs of a section of heads of one ragged sequence: so many or fewer, so that the last section is no small remainder.
 int64_t without_small_remainder(int64_t pairs, int64_t section);
+// Of ragged sequences with a mask: how many come together at the end. rows: of a tile; total_rows: of packed tensors;
+// longest: rows of other ones; rounds: about so many items of every SM shall come together.
+struct RaggedTiles {
+  int rows;
+  int64_t total_rows, longest, heads;
+};
+int64_t sequences_at_the_end(const Problem& p, const RaggedTiles& tiles, int64_t rounds, int sms);
 
 }  // namespace froghopper

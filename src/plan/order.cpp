@@ -56,6 +56,18 @@ int64_t without_small_remainder(int64_t pairs, int64_t section) {
   return section;
 }
 
+// One short sequence after the other would end with a heavy tile that begins when nothing else is left. The planner
+// knows their mean length alone. A sequence that has so many items by itself is in sections of heads, which end well.
+// Those that come together are in one warp of the kernel, which reads 32 lengths at once.
+int64_t sequences_at_the_end(const Problem& p, const RaggedTiles& tiles, int64_t rounds, int sms) {
+  if (p.batch == 0) return 0;
+  const int64_t length = p.varlen ? std::min(tiles.total_rows / p.batch, tiles.longest) : tiles.longest;
+  const int64_t items = tiles.heads * std::max<int64_t>(1, length / tiles.rows);
+  const int64_t wanted = ceil_div(rounds * sms, items);
+  const int64_t of_last_warp = (p.batch - 1) % sequences_together + 1;
+  return wanted > 1 ? std::min(wanted, of_last_warp) : 0;
+}
+
 int64_t items_at_most(const Problem& p, int tile_q) {
   const int64_t tiles = p.varlen ? p.total_q / tile_q + p.batch : p.batch * ceil_div(p.seq_q, tile_q);
   return tiles * p.heads_q;
@@ -106,6 +118,11 @@ Order order_items(const Problem& p, const Cut& cut, const Device& device, const 
   order.section = static_cast<int>(v.ragged ? without_small_remainder(together, section) : section);
   const int percent = hints.tail_percent.value_or(tail_percent(q_tiles));
   if (!v.ragged) order.tail = static_cast<int>(q_tiles * percent / 100);
+  if (v.ragged) {
+    constexpr int64_t rounds = 2;  // the heaviest item is a quarter of a CTA's share where sequences are so short
+    const RaggedTiles tiles = {v.tiles.q, p.total_q, p.seq_q, p.heads_q};
+    order.in_sections -= static_cast<int>(sequences_at_the_end(p, tiles, rounds, device.sms) * p.heads_q);
+  }
   return order;
 }
 
