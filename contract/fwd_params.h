@@ -2,6 +2,7 @@
 // contract: the run-time half of the agreement between host and forward kernel.
 #pragma once
 #include "contract/parts.h"
+#include "contract/softcap.h"
 #include "contract/split.h"
 #include "contract/types.h"
 
@@ -41,6 +42,7 @@ struct FwdParams {
   QueueParams queue;
   PackParams pack;    // packed variants only
   SplitParams split;  // split variants only
+  SoftcapParams softcap;
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 

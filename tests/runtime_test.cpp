@@ -247,6 +247,9 @@ TEST(fwd_params, turn_the_softcap_into_powers_of_two) {
     const double tanh = 1 - 2 / (std::exp2(s * params.cap_scale) + 1);
     EXPECT_NEAR(params.scale_log2 * tanh, 30 * std::tanh(0.25 * s / 30) * std::log2(std::exp(1.0)), 1e-4) << s;
   }
+  for (const float s : {-74.f, 1.f, 74.f})
+    EXPECT_NEAR(tanh_of(s, params.softcap), std::tanh(0.25 * s / 30), 1e-6) << s;
+  EXPECT_NEAR(params.softcap.bound, 75, 1e-5);
 }
 
 TEST(params, have_another_tag_for_every_run) {

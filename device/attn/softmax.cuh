@@ -7,6 +7,7 @@
 // move. Then the tile's weights are divided by their largest; only if they left the range of fp32, step() must have the
 // tile's scores again. docs/1-math.md shows that all of them give the same result for every input.
 #pragma once
+#include "contract/softcap.h"
 #include "contract/split.h"
 #include "device/tile/accum.cuh"
 #include "device/tile/numbers.cuh"
@@ -205,7 +206,21 @@ struct OnlineSoftmax {
 template <int Cols>
 __device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale) {
 #pragma unroll
-  for (int i = 0; i < Cols / 2; ++i) s.x[i] = 1.f - 2.f * ptx::rcp_approx(ptx::ex2_approx(s.x[i] * cap_scale) + 1.f);
+  for (int i = 0; i < Cols / 2; ++i) {
+    const float half = ptx::rcp_approx(ptx::ex2_approx(s.x[i] * cap_scale) + 1.f);
+    s.x[i] = __fmaf_rn(-2.f, half, 1.f);  // said so, as 1 - 2 half it would be two additions
+  }
+}
+
+// The same, by a polynomial where all scores of the warp are small enough: contract/softcap.h.
+template <int Cols>
+__device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale, const SoftcapParams& its) {
+  float most = 0.f;
+#pragma unroll
+  for (int i = 0; i < Cols / 2; ++i) most = fmaxf(most, fabsf(s.x[i]));
+  if (!__all_sync(~0u, most <= its.bound)) return cap(s, cap_scale);
+#pragma unroll
+  for (int i = 0; i < Cols / 2; ++i) s.x[i] = tanh_of(s.x[i], its);
 }
 
 }  // namespace froghopper::attn

@@ -341,8 +341,10 @@ struct Forward {
       if constexpr (narrow) {
         attn::cap(s, softmax.scale);
         softmax.scale = params.scale_log2;
+      } else if constexpr (V.dims.v > 192) {
+        attn::cap(s, params.cap_scale);  // products take so long that the exponential unit keeps up
       } else {
-        attn::cap(s, params.cap_scale);
+        attn::cap(s, params.cap_scale, params.softcap);
       }
     }
 

@@ -37,6 +37,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   const ScaleParams scale = scale_of(problem);
   params.scale_log2 = scale.scale_log2;
   params.cap_scale = scale.cap_scale;
+  params.softcap = scale.softcap;
   params.ragged = lengths_of(problem, views);
   if (is_8_bit(problem.dtype))
     params.narrow = {.q = scale_numbers(views.scale_q),

@@ -35,7 +35,7 @@ MaskParams mask_of(const Problem& problem) {
 ScaleParams scale_of(const Problem& problem) {
   const double log2e = std::numbers::log2e, scale = problem.scale, cap = problem.softcap;
   return {static_cast<float>((cap > 0 ? cap : scale) * log2e),
-          cap > 0 ? static_cast<float>(2 * log2e * scale / cap) : 0};
+          cap > 0 ? static_cast<float>(2 * log2e * scale / cap) : 0, softcap_params(cap > 0 ? scale / cap : 0)};
 }
 
 RaggedParams lengths_of(const Problem& problem, const Views& views) {

@@ -2,6 +2,7 @@
 // runtime/params: what the arguments of several kinds of kernels are made of.
 #pragma once
 #include "contract/parts.h"
+#include "contract/softcap.h"
 #include "src/problem/tensors.hpp"
 #include "src/runtime/tensor_map.hpp"
 
@@ -16,6 +17,7 @@ MaskParams mask_of(const Problem&);
 // s' = scale s, or cap tanh(scale s / cap) with tanh(x) = 1 - 2 / (e^(2x) + 1); both enter 2^x instead of e^x.
 struct ScaleParams {
   float scale_log2, cap_scale;
+  SoftcapParams softcap;
 };
 ScaleParams scale_of(const Problem&);
 
