@@ -49,6 +49,23 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
     }
 }
 
+// And of one pair the tiles come in turn, which CTAs that add in order rely on.
+TEST(Order, HalvesVisitEveryItemOnceAndThoseOfAPairInTurn) {
+  for (int pairs : {1, 2, 3, 4, 7, 24, 100})
+    for (int q_tiles : {1, 2, 3, 8, 33})
+      for (int section : {1, 2, 3, 5, 24, pairs}) {
+        const Order order = {pairs * q_tiles, pairs, q_tiles, std::min(section, pairs), -1, 0, 0};
+        std::vector<int> next(pairs);
+        for (int number = 0; number < order.items; ++number) {
+          const Item item = item_in_halves(order, number);
+          ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
+          ASSERT_EQ(item.q_tile, next[item.pair]++)
+              << number << " of " << pairs << " pairs, " << q_tiles << " tiles, section " << order.section;
+        }
+        EXPECT_EQ(std::ranges::count(next, q_tiles), pairs);
+      }
+}
+
 // In a section no item is heavier than the one before; the tail comes last, over all pairs.
 TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
   for (const auto& [pairs, q_tiles, section, tail, in_sections] : shapes()) {

@@ -15,7 +15,10 @@ namespace {
 std::string order_words(const Order& order) {
   std::string words;
   if (order.section < order.pairs || order.tail > 0) words = text(" section {} tail {}", order.section, order.tail);
-  if (order.in_sections < order.pairs) words += text(" last {}", order.pairs - order.in_sections);
+  if (order.in_sections < 0)
+    words += " halves";
+  else if (order.in_sections < order.pairs)
+    words += text(" last {}", order.pairs - order.in_sections);
   if (order.late_tiles == no_bound<int>) return words + " early";
   return order.late_tiles > 0 ? words + text(" late {}", order.late_tiles) : words;
 }
