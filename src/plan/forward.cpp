@@ -11,25 +11,6 @@
 namespace froghopper {
 namespace {
 
-// What the kernels of 8-bit types compute. Their code has the rest too, but nobody has run it.
-Result<void> check_8_bit(const Problem& p) {
-  if (!is_8_bit(p.dtype)) return {};
-  const auto refuse = [](const std::string& what) {
-    return unsupported(text(
-        "{}; of 8-bit types the Hopper kernels take e4m3 of one length, full or causal, with scales of rows. Use "
-        "target \"cpu\".",
-        what));
-  };
-  if (p.dtype != Dtype::e4m3) return refuse(text("dtype is {}", name_of(p.dtype)));
-  if (p.varlen || p.seqused) return refuse(p.varlen ? "varlen is set" : "seqused is set");
-  if (kernel_mask(p) == Mask::window) return refuse(text("window_left is {}", p.window_left));
-  if (p.seq_kv == 0) return refuse("seq_kv is 0");  // there would be no scale to read
-  if (p.softcap > 0) return refuse(text("softcap is {}", p.softcap));
-  if (p.sink) return refuse("sink is set");
-  if (p.scale_v_columns) return refuse("scale_v_columns is set");
-  return {};
-}
-
 Result<void> check_smooth(const Problem& p) {
   if (!p.smooth) return {};
   return unsupported(
@@ -74,7 +55,6 @@ void add_combine(Plan& plan, const Cut& cut) {
 
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
-  if (auto ok = check_8_bit(p); !ok) return ok.failure();
   if (auto ok = check_smooth(p); !ok) return ok.failure();
   if (auto ok = check_hints(p, hints); !ok) return ok.failure();
   const int sms = usable_sms(p, device);
