@@ -4,22 +4,22 @@
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 64 and 448: a row starts at 64, and a tile that would pass 448 moves the reference. V's scale goes into the
-// weights: w = 2^(s - reference + lift), where lift is log2 of 64 times this tile's scale of V over the item's unit,
-// that of its first tile. The sum is of unrounded weights, without the lift: rounded small ones would be missing there.
+// weights: w = 2^(s - reference + lift), where lift is log2 of 64 times this tile's scale of V over O's unit. That is at
+// first the scale of the item's first tile. The sum is of unrounded weights, without the lift: rounded small ones would
+// be missing there.
 #pragma once
 #include "device/attn/softmax.cuh"
 
 namespace froghopper::attn {
 
-// What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of V, by its logarithm and its inverse.
-// Made by the Loader, so that the Consumers have no divisions in their loop.
-struct alignas(16) TileScales {
-  float k, lift, unlift;
+// What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of V, by its logarithm. Made by the Loader,
+// so that the Consumers have no divisions in their loop.
+struct alignas(8) TileScales {
+  float k, lift;
 
   static constexpr float first_weight = 64.f, first_lift = 6.f;
   static __device__ TileScales of(float k, float v, float unit) {
-    const float ratio = unit * ptx::rcp_approx(v);  // of equal ones not exactly 1; lift and unlift agree
-    return {k, first_lift - ptx::lg2_approx(ratio), ratio / first_weight};
+    return {k, first_lift + ptx::lg2_approx(v * ptx::rcp_approx(unit))};
   }
 };
 
@@ -38,13 +38,16 @@ struct E4m3Softmax {
   RowPair sum = {0.f, 0.f};  // this thread's columns only
   // Of this tile.
   float scale, lift, unlift;  // unlift = 2^-lift
+  // By how many powers of two O's unit has grown since, for tiles of larger values. Not in the reference: a large one
+  // swallows what is added to it.
+  float grown = 0.f;
 
   __device__ E4m3Softmax(float scale_q, TileScales first) : scale_q(scale_q) { take(first); }
 
   __device__ __forceinline__ void take(TileScales tile) {
     scale = __shfl_sync(~0u, scale_q * tile.k, 0);  // into a uniform register, which an FFMA reads beside two others
-    lift = tile.lift;
-    unlift = tile.unlift;
+    lift = tile.lift - grown;
+    unlift = ptx::ex2_approx(-lift);
   }
 
   // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
@@ -54,9 +57,9 @@ struct E4m3Softmax {
 #pragma unroll
     for (float& x : s.x) x = __fmul_rn(x, scale);
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
-    const float extra = fmaxf(lift - first_lift, 0.f);
-    const RowPair next = {fmaxf(ref.top, raised(most.top, above.top + extra)),
-                          fmaxf(ref.bottom, raised(most.bottom, above.bottom + extra))};
+    const float growth = grow();
+    // A large maximum swallows what is above it: then the row's next larger score moves the reference.
+    const RowPair next = {fmaxf(ref.top, most.top + above.top), fmaxf(ref.bottom, most.bottom + above.bottom)};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
     const RowPair at = {next.top == -tile::inf ? 0.f : next.top, next.bottom == -tile::inf ? 0.f : next.bottom};
     const RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
@@ -69,7 +72,7 @@ struct E4m3Softmax {
     }
     sum = {sum.top * age.top + tile_sum.top * unlift, sum.bottom * age.bottom + tile_sum.bottom * unlift};
     ref = next;
-    return age;
+    return {age.top * growth, age.bottom * growth};
   }
 
   // Guarded, in two steps, so that no branch stands between the weights and their rounding: first the weights by the
@@ -123,7 +126,7 @@ struct E4m3Softmax {
     return Fate::moved;
   }
 
-  // As OnlineSoftmax; O is in units of 64 and of V.
+  // As OnlineSoftmax; O is in units of 64 and of V. unit: the first.
   __device__ Finish finish_top(float sink, float unit) const { return lowered(finish(ref.top, sum.top, sink), unit); }
   __device__ Finish finish_bottom(float sink, float unit) const {
     return lowered(finish(ref.bottom, sum.bottom, sink), unit);
@@ -139,14 +142,18 @@ struct E4m3Softmax {
   }
 
  private:
-  // A reference `above` a score. A large one swallows what is added, or takes more of it. Too low by 5/2 it still keeps
-  // weights in range, 64 x 2^(5/2) < 448; too high, from 2^27 on, they would vanish.
-  static __device__ float raised(float most, float above) {
-    const float nearest = most + above;
-    return above - (nearest - most) <= 2.5f ? nearest : __fadd_ru(most, above);
+  // Lets a tile's weights begin at first_weight at most; returns what O is to be multiplied by.
+  __device__ float grow() {
+    const float by = ceilf(fmaxf(lift - first_lift, 0.f));
+    grown += by;
+    lift -= by;
+    unlift = ptx::ex2_approx(-lift);
+    return ptx::ex2_approx(-by);
   }
   __device__ bool is_near() const { return fmaxf(fabsf(ref.top), fabsf(ref.bottom)) <= far; }
-  static __device__ Finish lowered(Finish row, float unit) { return {row.inverse * (unit / first_weight), row.lse}; }
+  __device__ Finish lowered(Finish row, float unit) const {
+    return {row.inverse * (unit * ptx::ex2_approx(grown) / first_weight), row.lse};
+  }
 };
 
 }  // namespace froghopper::attn

@@ -51,6 +51,7 @@ struct Epilogue {
   __device__ __forceinline__ void scale_columns(Output& o) const {
     const ScaleNumbers& of = params.narrow.v;
     if (!params.narrow.v_columns) return;
+    if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // nobody's may be read; O is 0
     const float* scales = of.data + item.sequence * of.batch + item.head / params.heads_per_kv * of.head;
 #pragma unroll
     for (int i = 0; i < V.dims.v / 2; i += 4) {

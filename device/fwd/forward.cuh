@@ -283,7 +283,7 @@ struct Forward {
       if (grew) o.scale_rows(age.top, age.bottom);
       if constexpr (narrow)
         if (Promotion<V>::due(kv_tile, item.kv_begin))
-          promotion().promote(kv_tile, strip_of(item).last_tile() + 1, softmax.ref, o);
+          promotion().promote(kv_tile, strip_of(item).last_tile() + 1, softmax, o);
     }
 
     // A tile whose weights are lost. Where registers are full, something is spilled for the product: here, by hand, and
@@ -349,6 +349,7 @@ struct Forward {
     }
 
     __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
+      if constexpr (narrow) __syncwarp();  // every lane has read the scales
       k.release(smem.k_ring);
       if (kv_tile == item.kv_begin) q.give_back(smem.q_ring);  // that was the last S of this item
     }
@@ -366,7 +367,7 @@ struct Forward {
       if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q()}.run(softmax, o);
       const float sink = params.sink ? params.sink[item.head] : -tile::inf;
       const auto top = softmax.finish_top(sink, unit), bottom = softmax.finish_bottom(sink, unit);
-      if constexpr (narrow) promotion().finish(item.kv_begin, its.last_tile() + 1, softmax.ref, o);
+      if constexpr (narrow) promotion().finish(item.kv_begin, its.last_tile() + 1, softmax, o);
       Epilogue<V>{params, item}.run(its.rows().top, its.seq_q(), top, bottom, o);
     }
 

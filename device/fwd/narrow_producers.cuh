@@ -17,17 +17,22 @@ __device__ inline float scale_of_row(const ScaleNumbers& of, int sequence, int h
 __device__ inline float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
   return scale_of_row(params.narrow.q, item.sequence, item.head, row);
 }
-// That of a kv tile's keys, or of its values. A sequence without keys has no scale that may be read; its one tile is
-// all hidden. Scales of V's columns come to O at its end.
+// That of a kv tile's keys, or of its values. The tile of rows that see no key lies after the last one: the scale there is
+// nobody's, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's columns come
+// to O at its end.
+template <FwdVariant V>
+__device__ float scale_of_tile(const FwdParams& params, const ScaleNumbers& of, const WorkItem& item, int kv_tile) {
+  const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
+  if (keys == 0) return 1.f;
+  return scale_of_row(of, item.sequence, item.head / params.heads_per_kv, min(kv_tile * V.tiles.kv, keys - 1));
+}
 template <FwdVariant V>
 __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, int kv_tile) {
-  if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return 1.f;
-  return scale_of_row(params.narrow.k, item.sequence, item.head / params.heads_per_kv, kv_tile * V.tiles.kv);
+  return scale_of_tile<V>(params, params.narrow.k, item, kv_tile);
 }
 template <FwdVariant V>
 __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
-  if (params.narrow.v_columns || (V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return 1.f;
-  return scale_of_row(params.narrow.v, item.sequence, item.head / params.heads_per_kv, kv_tile * V.tiles.kv);
+  return params.narrow.v_columns ? 1.f : scale_of_tile<V>(params, params.narrow.v, item, kv_tile);
 }
 // O is in units of V's scale where an item begins.
 template <FwdVariant V>

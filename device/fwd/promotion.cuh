@@ -6,13 +6,13 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "device/attn/softmax.cuh"
+#include "device/attn/softmax_e4m3.cuh"
 #include "device/ptx/registers.cuh"
 
 namespace froghopper::fwd {
 
-// Of one Consumer, which walks kv tiles [begin, end) from the last to the first. A sum belongs to the references of its
-// time, which lie before it.
+// Of one Consumer, which walks kv tiles [begin, end) from the last to the first. A sum belongs to the references and the
+// unit of its time, which lie before it.
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<V.dims.v>;
@@ -24,7 +24,7 @@ struct Promotion {
   static __device__ bool due(int kv_tile, int begin) { return kv_tile % promotion_tiles == 0 && kv_tile > begin; }
 
   // At a tile where it is due. S is free: it is P by now.
-  __device__ __forceinline__ void promote(int kv_tile, int end, attn::RowPair now, Output& o) const {
+  __device__ __forceinline__ void promote(int kv_tile, int end, const attn::E4m3Softmax& now, Output& o) const {
     const bool first = kv_tile + promotion_tiles >= end - 1;
     float4* sums = place();
     const attn::RowPair age = since(now, sums);
@@ -36,12 +36,12 @@ struct Promotion {
       for (int j = 4 * i; j < 4 * (i + 8) && j < 4 * groups; j += 4)
         sums[(j / 4 + 1) * warpgroup] = {o.x[j], o.x[j + 1], o.x[j + 2], o.x[j + 3]};
     }
-    *sums = {now.top, now.bottom};
+    *sums = {now.ref.top, now.ref.bottom, now.grown};
     o.clear();
   }
 
   // All tiles are in: O becomes the whole of it. The next S is on its way into its registers.
-  __device__ __forceinline__ void finish(int begin, int end, attn::RowPair now, Output& o) const {
+  __device__ __forceinline__ void finish(int begin, int end, const attn::E4m3Softmax& now, Output& o) const {
     if (!due((end - 2) / promotion_tiles * promotion_tiles, begin)) return;
     const float4* sums = place();
     const attn::RowPair age = since(now, sums);
@@ -54,10 +54,13 @@ struct Promotion {
 
  private:
   // What a sum is multiplied by. Equal references may be infinite: a row that has seen no key yet.
-  static __device__ attn::RowPair since(attn::RowPair now, const float4* then) {
-    const float4 ref = *then;
-    return {ref.x == now.top ? 1.f : ptx::ex2_approx(ref.x - now.top),
-            ref.y == now.bottom ? 1.f : ptx::ex2_approx(ref.y - now.bottom)};
+  static __device__ attn::RowPair since(const attn::E4m3Softmax& now, const float4* then) {
+    const float4 old = *then;
+    const float growth = ptx::ex2_approx(old.z - now.grown);
+    const auto of_row = [&](float ref, float now_ref) {
+      return ref == now_ref ? growth : ptx::ex2_approx(ref - now_ref) * growth;
+    };
+    return {of_row(old.x, now.ref.top), of_row(old.y, now.ref.bottom)};
   }
   // So many groups at once, from group `at` on: each wait for L2 is hundreds of cycles.
   template <int Together>

@@ -33,14 +33,15 @@ Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles many_rows,
 }
 
 // 8-bit types: P takes half as many registers, and O is still as large. 128 keys beside 256 columns take all 240 that
-// a thread can have; where a mask or softcap takes more, there are 64. Measured on an H200 at 4k keys: 128x64 with 128
-// columns 0.73 of these, 192x64 0.90, with 256 columns 0.83; 256x64 with 64 columns 0.96.
+// a thread can have; a window or a softcap would spill in its inner loop, so there are 64. Measured on an H200 at 4k keys:
+// 128x64 with 128 columns 0.73 of these, 192x64 0.90, with 256 columns 0.83 (causal 0.87); 256x64 with 64 columns 0.96.
 Tiles narrow_tiles(const Problem& p, Dims dims) {
-  const bool plain = kernel_mask(p) == Mask::none;
-  if (dims.qk == 64) return plain ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
+  const Mask mask = kernel_mask(p);
+  if (dims.qk == 64) return mask == Mask::none ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
   if (dims.qk <= 128) return {128, 128, 3};
   if (dims.qk == 192) return {128, 128, 2};
-  return plain && p.softcap == 0 ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
+  const bool fits = mask != Mask::window && p.softcap == 0;
+  return fits ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
 
 }  // namespace
