@@ -155,8 +155,8 @@ TEST(SmsAreBusyToTheEnd, OfCausalGradients) {
     }
 }
 
-// One and a half turns for the news: with that, sections alone lose on paper about what an H200 loses. Up to 1k the plan
-// keeps them, for there they lose less than halves on the GPU.
+// One and a half turns for the news: with that, sections alone lose on paper about what an H200 loses. Up to 1k the
+// plan keeps them, for there they lose less than halves on the GPU.
 TEST(SmsAreBusyToTheEnd, OfCausalGradientsInOrder) {
   for (const char* heads : heads_of_models)
     for (int seq : {2048, 4096, 8192, 16384}) {

@@ -4,16 +4,16 @@
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 64 and 448: a row starts at 64, and a tile that would pass 448 moves the reference. V's scale goes into the
-// weights: w = 2^(s - reference + lift), where lift is log2 of 64 times this tile's scale of V over O's unit. That is at
-// first the scale of the item's first tile. The sum is of unrounded weights, without the lift: rounded small ones would
-// be missing there.
+// weights: w = 2^(s - reference + lift), where lift is log2 of 64 times this tile's scale of V over O's unit. That is
+// the scale of the item's first tile, at first. The sum is of unrounded weights, without the lift: rounded small ones
+// would be missing there.
 #pragma once
 #include "device/attn/softmax.cuh"
 
 namespace froghopper::attn {
 
-// What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of V, by its logarithm. Made by the Loader,
-// so that the Consumers have no divisions in their loop.
+// What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of V, by its logarithm. Made by the
+// Loader, so that the Consumers have no divisions in their loop.
 struct alignas(8) TileScales {
   float k, lift;
 

@@ -43,8 +43,8 @@
 //           The last five advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
 //           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
 //           anything but loads and dS of t - 3.
-// Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go from
-//           registers to global memory
+// Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go
+//           from registers to global memory
 #pragma once
 #include "device/attn/element.cuh"
 #include "device/bwd/dq_sum.cuh"

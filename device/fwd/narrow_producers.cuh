@@ -17,9 +17,9 @@ __device__ inline float scale_of_row(const ScaleNumbers& of, int sequence, int h
 __device__ inline float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
   return scale_of_row(params.narrow.q, item.sequence, item.head, row);
 }
-// That of a kv tile's keys, or of its values. The tile of rows that see no key lies after the last one: the scale there is
-// nobody's, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's columns come
-// to O at its end.
+// That of a kv tile's keys, or of its values. The tile of rows that see no key lies after the last one: the scale there
+// is nobody's, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's columns
+// come to O at its end.
 template <FwdVariant V>
 __device__ float scale_of_tile(const FwdParams& params, const ScaleNumbers& of, const WorkItem& item, int kv_tile) {
   const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;

@@ -11,8 +11,8 @@
 
 namespace froghopper::fwd {
 
-// Of one Consumer, which walks kv tiles [begin, end) from the last to the first. A sum belongs to the references and the
-// unit of its time, which lie before it.
+// Of one Consumer, which walks kv tiles [begin, end) from the last to the first. A sum belongs to the references and
+// the unit of its time, which lie before it.
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<V.dims.v>;

@@ -33,8 +33,9 @@ Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles many_rows,
 }
 
 // 8-bit types: P takes half as many registers, and O is still as large. 128 keys beside 256 columns take all 240 that
-// a thread can have; a window or a softcap would spill in its inner loop, so there are 64. Measured on an H200 at 4k keys:
-// 128x64 with 128 columns 0.73 of these, 192x64 0.90, with 256 columns 0.83 (causal 0.87); 256x64 with 64 columns 0.96.
+// a thread can have; a window or a softcap would spill in its inner loop, so there are 64. Measured on an H200 at 4k
+// keys: 128x64 with 128 columns 0.73 of these, 192x64 0.90, with 256 columns 0.83 (causal 0.87); 256x64 with 64 columns
+// 0.96.
 Tiles narrow_tiles(const Problem& p, Dims dims) {
   const Mask mask = kernel_mask(p);
   if (dims.qk == 64) return mask == Mask::none ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
