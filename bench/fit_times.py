@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "src/plan/rates.hpp"
 CARDS = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200"}
 WITHIN, SHARE = 0.10, 0.90
+FITTED_LISTS = ("few_items", "windows", "real")  # beside the tables; decoding waits for memory
 # A pass of a kernel that was measured at one length alone: near this, in microseconds.
 USUAL_PASS, WEIGHT_OF_USUAL = 1.5, 0.003
 
@@ -59,7 +60,8 @@ def measured(library):
     """The newest of our times of each problem on each card, as far as its plan is still made."""
     newest = {}
     results = ROOT / "bench/results"
-    for r in records.read(sorted(results.glob("*.jsonl")) + sorted((results / "few_items").glob("*.jsonl"))):
+    lists = [path for name in FITTED_LISTS for path in sorted((results / name).glob("*.jsonl"))]
+    for r in records.read(sorted(results.glob("*.jsonl")) + lists):
         ours = r["impl"].removesuffix(records.DETERMINISTIC) == records.OURS
         if not ours or r["gpu"] not in CARDS or r["pass"] not in ("fwd", "bwd"): continue
         if r["plan"].startswith(records.HOST) or records.is_packed(r["problem"]): continue

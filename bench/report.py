@@ -45,11 +45,11 @@ def write(a, records):
     readme, results = a.root / "README.md", a.root / "docs/results.md"
     host = newest_host_costs(records)
     errors = side_tables.read_errors(sorted((a.root / "bench/results/errors").glob("*.jsonl")))
-    few = read(sorted((a.root / "bench/results/few_items").glob("*.jsonl")))
+    lists = {name: read(sorted((a.root / "bench/results" / name).glob("*.jsonl"))) for name in side_tables.LISTS}
     grads = side_tables.read_errors(sorted((a.root / "bench/results/grad_errors").glob("*.jsonl")))
     packed = machines_of(records, "bwd", packed=True)
-    wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors)),
-              results: long_report(passes, host, errors, few, packed, grads)}
+    wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors, lists)),
+              results: long_report(passes, host, errors, lists, packed, grads)}
     if (performance := a.root / roof.FILE).exists():
         of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
         wanted[performance] = between_markers(performance.read_text(), roof.section(of_roof, markdown))
@@ -70,13 +70,14 @@ def write(a, records):
 
 # From cells to text.
 
-def short_report(passes, host, errors=()):
+def short_report(passes, host, errors=(), lists=None):
     """For the README: one table a machine and pass, a row for every kind of problem, speed and ratio in one field."""
     parts = []
     for kind in DRAWN:
         for machine, tables in passes[kind].items():
             parts += short_tables(machine, kind, tables)
             if kind == "bwd": parts += said_of_backward(tables, passes[LAYER].get(machine, {}))
+    parts += [said for name, records in (lists or {}).items() if (said := said_of_list(name, records))]
     if errors:
         parts.append(side_tables.errors_heading(errors) + ":")
         parts.append(markdown(side_tables.error_rows(errors, [side_tables.PAPER])))
@@ -116,13 +117,19 @@ def said_of_backward(tables, layers):
     return [". ".join(said) + "."] if said else []
 
 
+def said_of_list(name, records):
+    spans = {machine: span_of(ratios) for machine, ratios in side_tables.ratios_of(records).items()}
+    said = ", ".join(f"{machine} {span}" for machine, span in spans.items() if span)
+    return f"{side_tables.LISTS[name][0]} (docs/results.md), ratio to the best rival: {said}." if said else ""
+
+
 def span_of(ratios):
     """"0.91 to 1.20, median 1.05"; "" where there is none."""
     known = sorted(x for x in ratios if x)
     return f"{known[0]:.2f} to {known[-1]:.2f} (median {statistics.median(known):.2f})" if known else ""
 
 
-def long_report(passes, host, errors=(), few=(), packed=None, grads=()):
+def long_report(passes, host, errors=(), lists=None, packed=None, grads=()):
     parts = ["# Results", "Written by bench/report.py from the lines of bench/results; do not edit. How times are "
              "taken: bench/compare.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
              "bench/work.py. A ratio stands only between measurements that ran in turns (one turn group)."]
@@ -140,8 +147,10 @@ def long_report(passes, host, errors=(), few=(), packed=None, grads=()):
                   f"{side_tables.ABSENT}: that implementation computes no packed backward, or not this one. "
                   "FlashAttention-3's is not in the library that is timed.",
                   markdown(side_tables.packed_rows(tables))]
-    if few: parts += ["## Little work", "TFLOP/s, in brackets the ratio to the best rival, timed in turns.",
-                      markdown(side_tables.few_items_rows(few))]
+    for name, records in (lists or {}).items():
+        heading, unit = side_tables.LISTS[name]
+        if records: parts += [f"## {heading}", f"{unit}, in brackets the ratio to the best rival, timed in turns.",
+                              markdown(side_tables.list_rows(records, unit))]
     if errors: parts += ["## Errors", side_tables.errors_heading(errors) + ".",
                          "`outliers` are the inputs of the FlashAttention-3 paper's table: N(0, 1) + N(0, 100) "
                          "Bernoulli(0.001); the others make rows more and more peaked. Made by bench/errors.py.",

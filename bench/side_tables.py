@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables beside those of speed by length: errors of o (bench/results/errors, from bench/errors.py), errors of gradients
-(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), packed sequences, and problems with little
-work (bench/results/few_items, from bench/compare.py with bench/suites/few_items.txt)."""
+(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), packed sequences, and lists of problems that
+share no table (bench/results/NAME of LISTS, from bench/compare.py with bench/suites)."""
 import json
 import re
 
@@ -9,6 +9,10 @@ from records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
 
 ABSENT = "-"
 PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
+# Folder of bench/results: heading, what its problems are bound by.
+LISTS = {"few_items": ("Little work", "TFLOP/s"), "decode": ("Decoding and short queries", "GB/s"),
+         "windows": ("Windows", "TFLOP/s"), "real": ("Shapes of models", "TFLOP/s")}
+FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}
 
 
 def read_errors(paths):
@@ -50,22 +54,28 @@ def errors_heading(errors):
             "FlashAttention-3's on the same inputs, after it the error of standard attention in the same type")
 
 
-def few_items_rows(records):
+def list_rows(records, unit):
     """A row a problem; in each field our speed on a machine, and in brackets its ratio to the best rival."""
     machines = machines_of(records)
     cells = {machine: {c.problem: c for cells in tables.values() for c in cells}
              for machine, tables in machines.items()}
     problems = dict.fromkeys(r["problem"] for r in records if machine_of(r) in cells)
-    rows = [["problem"] + [f"{machine}, {unit_of(tables)[0]}" for machine, tables in machines.items()]]
+    rows = [["problem"] + [f"{machine}, {unit}" for machine in machines]]
     for problem in problems:
-        rows.append([f"`{problem}`"] + [few_field(of.get(problem)) for of in cells.values()])
+        rows.append([f"`{problem}`"] + [list_field(of.get(problem), FIGURES[unit]) for of in cells.values()])
     return rows
 
 
-def few_field(cell):
+def list_field(cell, figure):
     if not cell: return ""
     ratio = cell.ratio(cell.rivals())
-    return f"{cell.best['froghopper']['tflops']:.0f}" + (f" ({ratio:.2f})" if ratio else "")
+    return f"{cell.best[OURS][figure]:.0f}" + (f" ({ratio:.2f})" if ratio else "")
+
+
+def ratios_of(records):
+    """{machine: ratios to the best rival of all problems that had one}."""
+    return {machine: [c.ratio(c.rivals()) for cells in tables.values() for c in cells]
+            for machine, tables in machines_of(records).items()}
 
 
 GRAD_ERRORS = ("Of grad_q, grad_k and grad_v against fp64, in thousandths: the norm of the difference over that of the "

@@ -304,10 +304,19 @@ class SideTables(unittest.TestCase):
         self.assertEqual(newest["rmse"], 4e-5)
 
     def test_little_work_has_a_row_a_problem_and_a_column_a_machine(self):
-        rows = side_tables.few_items_rows([record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.5, "a"),
-                                           record(512, "froghopper", 2.0, "b", gpu="Another")])
+        lines = [record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.5, "a"),
+                 record(512, "froghopper", 2.0, "b", gpu="Another")]
+        rows = side_tables.list_rows(lines, "TFLOP/s")
         self.assertEqual(rows[1][0], f"`{LINE.format(32, 512, 512)}`")
         self.assertEqual(rows[1][1:], ["100 (1.50)", "50"])
+        self.assertEqual(side_tables.list_rows(lines, "GB/s")[0][2], "Another, GB/s")
+
+    def test_a_list_is_summed_up_for_the_readme(self):
+        lines = [record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.5, "a"),
+                 record(1024, "froghopper", 2.0, "b"), record(1024, "cudnn", 2.0, "b")]
+        text = report.short_report({"fwd": {}, "bwd": {}, report.LAYER: {}}, [], lists={"decode": lines, "real": []})
+        self.assertEqual(text, "Decoding and short queries (docs/results.md), ratio to the best rival: "
+                         "Some GPU 1.00 to 1.50 (median 1.25).")
 
 
 class Roof(unittest.TestCase):
