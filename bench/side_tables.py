@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables beside those of speed by length: errors of o (bench/results/errors, from bench/errors.py), errors of gradients
-(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), packed sequences, and lists of problems that
-share no table (bench/results/NAME of LISTS, from bench/compare.py with bench/suites)."""
+(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), packed sequences, and lists of problems
+that share no table (bench/results/NAME of LISTS, from bench/compare.py with bench/suites)."""
 import json
 import re
 
