@@ -103,6 +103,11 @@ class Style(unittest.TestCase):
             with self.subTest(words):
                 self.assertIn(words, " ".join(style("src/plan/a.cpp", source)))
 
+    def test_all_lanes_vote(self):
+        for line, wrong in (("bool a = b && __ballot_sync(~0u, b) == 1;", 1), ("bool a = b || __any_sync(~0u, c);", 1),
+                            ("return __all_sync(~0u, a && b) && c;", 0)):
+            self.assertEqual(len(style("device/attn/a.cuh", LICENCE + line + "\n")), wrong, line)
+
     def test_a_kernels_banner_has_its_cast(self):
         def kernel(sections):
             banner = "".join(f"// {section} something\n" for section in sections)

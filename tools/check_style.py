@@ -22,6 +22,8 @@ FOREIGN = ("LICENSE", "data/", "tests/broken/", "bench/results/")
 UNFINISHED = re.compile("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")))
 OWN_MACHINE = re.compile(r"(?<![\w.$}])/(work|home|opt|Users)/\w")
 CODE_IN_COMMENT = re.compile(r"^\s*// ?[\w.>*&:<\[\]-]+\s*(=[^=]|\(.*\)).*;\s*$")
+# Behind && or || some lanes do not call it, and the others wait for them.
+NOT_BY_ALL_LANES = re.compile(r"(&&|\|\|)[^;]*_sync\(")
 # What a kernel file's banner says, in sections of these names; a kernel whose threads all do the same has no roles.
 WITH_ROLES, OF_LIKE_THREADS = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared"), ("Work", "Shared")
 CASTS = {re.compile(r"device/fwd/forward\w*\.cuh"): WITH_ROLES,
@@ -51,6 +53,8 @@ def line_problems(path, lines):
             yield number, f"a path of one machine: {found[0]}..."
         if path.suffix in FORMATTED and CODE_IN_COMMENT.match(line):
             yield number, "code in a comment"
+        if path.suffix == ".cuh" and NOT_BY_ALL_LANES.search(line):
+            yield number, "a function of the whole warp behind && or ||: call it before"
 
 
 def banner_of(path, head):
