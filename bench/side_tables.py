@@ -9,7 +9,7 @@ from records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
 
 ABSENT = "-"
 PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
-# Folder of bench/results: heading, what its problems are bound by.
+# Folder of bench/results: heading, and the unit in which its problems are shown.
 LISTS = {"few_items": ("Little work", "TFLOP/s"), "decode": ("Decoding and short queries", "GB/s"),
          "windows": ("Windows", "TFLOP/s"), "real": ("Shapes of models", "TFLOP/s")}
 FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}

@@ -103,7 +103,8 @@ constexpr int bwd_ds_bytes(BwdVariant v) { return bwd_ctas(v) * bwd_tile_bytes(v
 constexpr int bwd_barrier_bytes = 512;  // work items and barriers, rounded up
 // 2: K and V of the next item are loaded while this one is computed. Which of two places to read costs uniform
 // instructions before each product. On an H200 it brought hd64 1 to 3 % under a causal mask; without a mask it brought
-// 5 % at 512 keys and took 4 at 2k, and hd128 and (192, 128) lost 2 to 5 %. With det hd64 lost 4 to 8 % up to 2k.
+// 5 % at 512 keys and took 4 at 2k, and hd128 and (192, 128) lost 2 to 5 %. With det hd64 was 6 and 3 % slower at 512
+// and 1k than in the tables before.
 constexpr int bwd_kv_stages(BwdVariant v) { return v.dims.qk <= 64 && v.mask != Mask::none && !v.ordered ? 2 : 1; }
 constexpr int bwd_smem_bytes(BwdVariant v) {
   const int keys = bwd_keys_of_cta(v);

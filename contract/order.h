@@ -72,6 +72,13 @@ constexpr Item item_in_halves(const Order& order, int number) {
   return {phase * order.section + place - lights, row};
 }
 
+constexpr bool in_halves(const Order& order) { return order.in_sections < 0; }
+
+// Where CTAs add to grad_q in the order of their kv tiles.
+constexpr Item item_in_order(const Order& order, int number) {
+  return in_halves(order) ? item_in_halves(order, number) : item_at(order, number, /*heaviest_first=*/false);
+}
+
 // Item `number` of [0, q_tiles x heads) of one ragged sequence; its pair is the head.
 constexpr Item item_in_sequence(int number, int q_tiles, int heads, int section) {
   const int first_head = number / (section * q_tiles) * section;

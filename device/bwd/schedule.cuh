@@ -94,9 +94,8 @@ struct FixedSchedule {
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
-    const Item item = V.ordered && params.order.in_sections < 0
-                          ? item_in_halves(params.order, number)
-                          : item_at(params.order, number, /*heaviest_first=*/false);
+    const Item item =
+        V.ordered ? item_in_order(params.order, number) : item_at(params.order, number, /*heaviest_first=*/false);
     return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.q_tile,
                        {0, params.seq_q, 0, params.seq_kv});
   }

@@ -94,7 +94,7 @@ struct Wide {
   };
 
   struct Smem {
-    KTile k[1];  // as many as Backward may have
+    KTile k[1];  // arrays, for the Dispatcher loads into stages
     PeerKTile peer_k[1];
     VTile v[1];
     QTile q[V.tiles.stages];

@@ -25,7 +25,7 @@ std::string drawing_of(const Order& order) {
 std::string order_line(const Order& order, const char* head) {
   std::string line = text("\n  order      {} work items, {}; in sections of {} of {} (sequence, {}) pairs",
                           order.items, drawing_of(order), order.section, order.pairs, head);
-  if (order.in_sections < 0)
+  if (in_halves(order))
     line += ", the light half of each beside the heavy half of the next";
   else if (order.in_sections < order.pairs)
     line += text(", the last {} as one", order.pairs - order.in_sections);

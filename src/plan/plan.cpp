@@ -15,7 +15,7 @@ namespace {
 std::string order_words(const Order& order) {
   std::string words;
   if (order.section < order.pairs || order.tail > 0) words = text(" section {} tail {}", order.section, order.tail);
-  if (order.in_sections < 0)
+  if (in_halves(order))
     words += " halves";
   else if (order.in_sections < order.pairs)
     words += text(" last {}", order.pairs - order.in_sections);

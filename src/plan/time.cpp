@@ -98,7 +98,7 @@ void each_tile(const Order& order, int heads, bool ragged, bool heaviest_first,
                const std::function<void(int)>& call) {
   if (!ragged) {
     for (int number = 0; number < order.items; ++number)
-      call((order.in_sections < 0 ? item_in_halves(order, number) : item_at(order, number, heaviest_first)).q_tile);
+      call((heaviest_first ? item_at(order, number, true) : item_in_order(order, number)).q_tile);
     return;
   }
   for (int sequence = 0; sequence < order.pairs / std::max(heads, 1); ++sequence)
