@@ -179,7 +179,7 @@ struct Backward {
     __device__ int first_key() const { return Backward::first_key(item()) + number * strip; }
 
     __device__ __forceinline__ void walk(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
-      Walk<V.ordered> walk(params, item(), number);
+      Walk walk(params, item(), number);
       turn</*Masked=*/true, /*First=*/true>(walk.far, s, dp, dk, dv);
       walk.count_first();
       do {

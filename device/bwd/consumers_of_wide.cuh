@@ -121,7 +121,7 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
   }
 
   __device__ __forceinline__ void walk(GradVPart (&dv)[parts]) {
-    Walk<V.ordered> walk(params, this->item(), ptx::cta_in_cluster());
+    Walk walk(params, this->item(), ptx::cta_in_cluster());
     turn</*Masked=*/true, /*First=*/true>(walk.far, dv);
     walk.count_first();
     do {
@@ -213,7 +213,7 @@ struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
   }
 
   __device__ __forceinline__ void walk(GradK& dk) {
-    Walk<V.ordered> walk(params, this->item(), ptx::cta_in_cluster());
+    Walk walk(params, this->item(), ptx::cta_in_cluster());
     turn</*First=*/true>(dk);
     walk.count_first();
     do {

@@ -110,10 +110,7 @@ struct Dispatcher {
 // does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
 constexpr int lead = 2;
 
-// Walks the turns of every item: load(item, head, q_tile) for each, ask() where the next item is wanted. One query head
-// after the other, its q tiles from first to last. Where CTAs add in order, one q tile after the other, from last to
-// first, for all heads: with a causal mask all kv tiles end at the last rows, so there CTAs that begin together meet
-// every tile of grad_q in the order of their keys, one a turn.
+// Walks the turns of every item, on its way: load(item, head, q_tile) for each, ask() where the next item is wanted.
 template <class Kernel, class Load, class Ask>
 __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
   typename Kernel::ItemStage at;
@@ -132,12 +129,15 @@ __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load lo
       load(item, head, q_tile);
       --left;
     };
-    if constexpr (Kernel::variant.ordered) {
-      for (int q_tile = item.q_end - 1; q_tile >= item.q_begin; --q_tile)
-        for (int head = first_head; head < end_head; ++head) turn(head, q_tile);
-    } else {
+    const int tiles = item.q_end - item.q_begin;
+    if (!Kernel::variant.ordered && item.way == Way::by_heads) {
       for (int head = first_head; head < end_head; ++head)
-        for (int q_tile = item.q_begin; q_tile < item.q_end; ++q_tile) turn(head, q_tile);
+        for (int i = 0; i < tiles; ++i) turn(head, item.q_begin + i);
+    } else {
+      const bool last_first = Kernel::variant.ordered || item.way == Way::last_first;
+      for (int i = 0; i < tiles; ++i)
+        for (int head = first_head; head < end_head; ++head)
+          turn(head, last_first ? item.q_end - 1 - i : item.q_begin + i);
     }
   }
 }

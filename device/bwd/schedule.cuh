@@ -9,14 +9,22 @@
 
 namespace froghopper::bwd {
 
+// How the turns of an item come. Where query heads share keys and a causal mask gives kv tiles of a pair turns of many
+// numbers, those that end early would run ahead through the heads: Q, grad_o and grad_q of all heads of many pairs were
+// in use at once, and each came from memory again and again. One q tile after the other, for all heads, CTAs of one pair
+// meet at the same rows: from the last to the first those that begin together, from the first to the last those that
+// begin one after the other, as the CTAs of the pair before end (docs/8-backward.md).
+enum class Way { by_heads, last_first, first_last };
+
 // One kv tile of a key head, and the q tiles [q_begin, q_end) of every query head that reads it. No q tile sees the
 // keys: q_begin == q_end.
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
   int q_begin, q_end;
   int first_tile;       // of the sequence, in the workspace
-  Spans<int> spans[2];  // of its strips
-  attn::Lengths rows;   // of the sequence
+  Spans<int> spans[2];  // of its strips, in the order of its way
+  Way way;
+  attn::Lengths rows;  // of the sequence
 
   __device__ bool none() const { return kv_tile < 0; }
 };
@@ -64,6 +72,15 @@ struct Sight : MaskRule<V.mask> {
   __device__ int first(int key) const { return key < this->keys ? this->first_row(key) : no_bound<int>; }
 };
 
+// Where CTAs add to grad_q in order, all items end at the same rows: with a causal mask CTAs that begin together meet
+// every tile of grad_q in the order of their keys then, one a turn.
+template <BwdVariant V>
+__device__ Way way_of(const BwdParams& params, int pair) {
+  if (V.ordered) return Way::last_first;
+  if (params.same_way == 0) return Way::by_heads;
+  return pair / params.same_way % 2 == 0 ? Way::last_first : Way::first_last;
+}
+
 template <BwdVariant V>
 __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv, int kv_tile,
                              const attn::Lengths& rows) {
@@ -72,12 +89,13 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const Range<int> tiles = sight.q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
   const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(rows.q_first, sequence, V.tiles.q)
                                                         : sequence * params.place.q_tiles;
+  const Way way = way_of<V>(params, sequence * params.heads_kv + head_kv);
   const auto spans = [&](int number) -> Spans<int> {
     const auto its = sight.spans(first_key + number * strip, strip, tiles, rows.seq_q, V.tiles.q);
-    if constexpr (V.ordered) return {its.masked_again, its.clear, its.masked};  // from the last q tile to the first
+    if (way == Way::last_first) return {its.masked_again, its.clear, its.masked};
     return its;
   };
-  return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, rows};
+  return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, way, rows};
 }
 
 // Where CTAs add to grad_q in order, it is the order of the keys: how many kv tiles add to a q tile before this one.

@@ -11,18 +11,19 @@ namespace froghopper::bwd {
 
 // The turns of one item for one strip of keys, a span after the other: masked ones, then clear ones. In rounds: one for
 // every query head, or one in which every q tile has all heads.
-template <bool HeadsInside>
 struct Walk {
   const BwdParams& params;
   const WorkItem& item;
   int number;         // of the strip
   bool far;           // some row of the problem may be far, see Weigh
+  int heads;          // turns of every q tile
   int rounds;         // after this one
   int masked_again;   // turns of this round after the present spans
   int masked, clear;  // turns of the present spans; the caller counts them down
 
   __device__ Walk(const BwdParams& params, const WorkItem& item, int number)
-      : params(params), item(item), number(number), rounds(HeadsInside ? 1 : params.heads_per_kv) {
+      : params(params), item(item), number(number), heads(1), rounds(1) {
+    (item.way == Way::by_heads ? rounds : heads) = params.heads_per_kv;
     far = same(*params.far == params.queue.tag);
     next_round();
   }
@@ -46,7 +47,7 @@ struct Walk {
     if (far || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
   }
   // The shuffle tells the compiler that all lanes have the same value.
-  __device__ int turns(int tiles) const { return HeadsInside ? same(tiles) * params.heads_per_kv : same(tiles); }
+  __device__ int turns(int tiles) const { return same(tiles * heads); }
   static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }
 };
 

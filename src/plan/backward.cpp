@@ -80,6 +80,24 @@ bool in_halves(const Problem& p, const BwdVariant& v) {
   return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less <= 2 && p.seq_kv >= 2048;
 }
 
+// How the turns of items come where query heads share keys and kv tiles are unequal (Way, device/bwd/schedule.cuh).
+// Short pairs come one by one, and all items go from the last q tile to the first: the CTAs of a pair begin nearly
+// together. Where one or two pairs have about one kv tile for every CTA, those of a section begin one after the other,
+// as those before end, and end together: every other section goes the other way. docs/8-backward.md says how often Q,
+// grad_o and grad_q come from memory then, on paper.
+struct Walk {
+  int64_t same_way = 0;  // BwdParams::same_way
+  int64_t section = 0;
+};
+Walk walk_of(const Problem& p, const BwdVariant& v, int ctas) {
+  if (v.ordered || v.mask != Mask::causal || p.heads_q == p.heads_kv) return {};
+  const double in_flight = double(ctas) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
+  const auto section = static_cast<int64_t>(std::lround(in_flight));
+  const bool fits = section > 0 && std::abs(in_flight - section) <= 0.15;
+  if (v.ragged || section > 2 || !fits) return {no_bound<int>, 1};
+  return {section, section};
+}
+
 // How many bytes of pairs go through their kv tiles side by side; 0: one pair.
 //
 // Without a mask one by one, so that all SMs read the same Q and grad_o. With one, kv tiles are unequal: as many pairs
@@ -101,17 +119,19 @@ int64_t bytes_together(const Problem& p, const BwdVariant& v) {
 // one section at the end, the heaviest first. More would leave L2. Measured on an H200 with 0 to 6: docs/8-backward.md.
 int64_t rounds_at_the_end(int64_t seq_kv) { return seq_kv <= 1024 ? 1 : 2; }
 
-Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints) {
+BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints) {
   const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), all_items = items_at_most(p, v);
   // Ragged: sequences come one after the other.
   const int64_t pairs = v.ragged ? p.heads_kv : p.batch * p.heads_kv;
   const int64_t items = v.ragged ? p.heads_kv * kv_tiles : all_items;
   const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(p, v);
   const int64_t all_pairs = p.batch * p.heads_kv;
+  const int ctas = device.sms / bwd_ctas(v);
+  const Walk walk = hints.section_mib ? Walk{} : walk_of(p, v, ctas);
   int64_t section = 1, in_sections = all_pairs;
   if (bytes > 0 && pairs > 0) {
-    const int ctas = device.sms / bwd_ctas(v);
     section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, ctas));
+    if (walk.section > 0) section = walk.section;
     if (v.ragged) {
       section = without_small_remainder(pairs, section);
       const RaggedTiles tiles = {v.tiles.kv, p.total_kv, p.seq_kv, p.heads_kv};
@@ -120,18 +140,20 @@ Order order_kv_tiles(const Problem& p, const BwdVariant& v, const Device& device
     } else if (in_halves(p, v)) {
       in_sections = -1;
     } else if (v.mask != Mask::none) {
-      const int64_t at_the_end = ceil_div(rounds_at_the_end(p.seq_kv) * ctas, kv_tiles);
+      const int64_t at_the_end =
+          walk.section > 0 ? ctas / kv_tiles : ceil_div(rounds_at_the_end(p.seq_kv) * ctas, kv_tiles);
       in_sections = std::max<int64_t>(pairs - at_the_end, 0) / section * section;
       if (in_sections == 0) section = in_sections = pairs;
     }
   }
-  return {.items = static_cast<int>(all_items),
-          .pairs = static_cast<int>(all_pairs),
-          .q_tiles = static_cast<int>(kv_tiles),
-          .section = static_cast<int>(section),
-          .in_sections = static_cast<int>(in_sections),
-          .tail = 0,
-          .late_tiles = 0};
+  const Order order = {.items = static_cast<int>(all_items),
+                       .pairs = static_cast<int>(all_pairs),
+                       .q_tiles = static_cast<int>(kv_tiles),
+                       .section = static_cast<int>(section),
+                       .in_sections = static_cast<int>(in_sections),
+                       .tail = 0,
+                       .late_tiles = 0};
+  return {v, order, static_cast<int>(walk.same_way)};
 }
 
 void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {
@@ -174,7 +196,7 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   if (tiles > 0) add(delta, tiles, DeltaStep{delta, v.tiles.q, v.dims.qk});
   const int sms = usable_sms(p, device) / bwd_ctas(v) * bwd_ctas(v);  // whole clusters
   const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items * bwd_ctas(v));
-  if (grid > 0 && p.rows_kv() > 0) add(v, grid, BackwardStep{v, order_kv_tiles(p, v, device, hints)});
+  if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints));
   // Sequences of lengths of their own have rows of no sequence, which are cleared.
   const int64_t ctas = std::max<int64_t>(tiles + (p.sink ? p.heads_q : 0), v.ragged ? sms : 0);
   if (ctas > 0) add(grad_q, ctas, GradQStep{grad_q});

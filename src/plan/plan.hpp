@@ -71,6 +71,7 @@ struct DeltaStep {
 struct BackwardStep {
   BwdVariant variant;
   Order order;
+  int same_way = 0;  // BwdParams::same_way
 };
 struct GradQStep {
   GradQVariant variant;

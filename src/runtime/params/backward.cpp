@@ -70,6 +70,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.sequences = static_cast<int>(problem.batch);
   params.seq_q = static_cast<int>(problem.seq_q);
   params.seq_kv = static_cast<int>(problem.seq_kv);
+  params.same_way = step.same_way;
   params.mask = mask_of(problem);
   params.scale = problem.scale;
   const ScaleParams scale = scale_of(problem);
