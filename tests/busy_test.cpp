@@ -150,7 +150,8 @@ TEST(SmsAreBusyToTheEnd, OfCausalGradients) {
   for (const char* heads : heads_of_models)
     for (int seq : {1024, 2048, 4096, 8192, 16384}) {
       const std::string line = text("bwd bf16 b{} sq{} skv{} {} causal", 16384 / seq, seq, seq, heads);
-      EXPECT_LT(late(line, {seq}), 0.035) << line;
+      // Groups of heads come pair by pair, which keeps their rows in L2 (reuse_test), and end later by that.
+      EXPECT_LT(late(line, {seq}), line.find("hkv8 d128") != std::string::npos ? 0.052 : 0.035) << line;
     }
 }
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// How often rows of Q, grad_o and grad_q's sums come from memory in a causal backward pass: CTAs take the work items of a
+// plan in its order, each when it is free, and walk their turns on their way (device/bwd/schedule.cuh). What was used
+// last is in L2, of which 26 MiB are counted, about half of an H100's.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <list>
+#include <queue>
+#include <unordered_map>
+
+#include "src/base/ceil_div.hpp"
+#include "src/base/text.hpp"
+#include "src/plan/plan.hpp"
+
+namespace froghopper {
+namespace {
+
+constexpr size_t l2_bytes = size_t{26} << 20;
+
+class LeastRecentlyUsed {
+ public:
+  explicit LeastRecentlyUsed(size_t capacity) : capacity_(capacity) {}
+  void use(int64_t key) {
+    if (const auto found = places_.find(key); found != places_.end()) {
+      keys_.erase(found->second);
+    } else {
+      ++loads;
+      if (keys_.size() == capacity_) {
+        places_.erase(keys_.back());
+        keys_.pop_back();
+      }
+    }
+    keys_.push_front(key);
+    places_[key] = keys_.begin();
+  }
+  int64_t loads = 0;
+
+ private:
+  size_t capacity_;
+  std::list<int64_t> keys_;
+  std::unordered_map<int64_t, std::list<int64_t>::iterator> places_;
+};
+
+// Loads of a q tile of a head, on average. A turn takes one unit of time.
+double loads_of(const std::string& line) {
+  const auto problem = Problem::parse(line);
+  EXPECT_TRUE(problem) << problem.failure().text;
+  const auto plan = make_gpu_plan(*problem, known_device("h100"));
+  EXPECT_TRUE(plan) << plan.failure().text;
+  const auto& step = std::get<BackwardStep>(plan->launches.at(1).step);
+  const Problem& p = *problem;
+  const BwdVariant& v = step.variant;
+  const int heads = static_cast<int>(p.heads_q / p.heads_kv), tile_q = v.tiles.q;
+  const int q_tiles = static_cast<int>(ceil_div(p.seq_q, tile_q));
+  const int64_t tile_bytes = tile_q * ((p.dim_qk + p.dim_v) * 2 + p.dim_qk * 4);
+  LeastRecentlyUsed l2(l2_bytes / tile_bytes);
+
+  struct Cta {
+    double now;
+    Item item;
+    int turn;
+    bool operator>(const Cta& other) const { return now > other.now; }
+  };
+  std::priority_queue<Cta, std::vector<Cta>, std::greater<>> ctas;
+  int next = 0;
+  const auto draw = [&](double now) {
+    if (next < step.order.items) ctas.push({now, item_at(step.order, next++, /*heaviest_first=*/false), 0});
+  };
+  const int count = plan->launches.at(1).grid / bwd_ctas(v);
+  for (int i = 0; i < count; ++i) draw(i * 1e-4);
+  while (!ctas.empty()) {
+    Cta cta = ctas.top();
+    ctas.pop();
+    const int first = cta.item.q_tile * v.tiles.kv / tile_q, tiles = q_tiles - first;  // its q_tile is a kv tile
+    const bool by_heads = step.same_way == 0;
+    const int head = by_heads ? cta.turn / tiles : cta.turn % heads,
+              place = by_heads ? cta.turn % tiles : cta.turn / heads;
+    const bool last_first = !by_heads && cta.item.pair / step.same_way % 2 == 0;
+    const int q_tile = last_first ? q_tiles - 1 - place : first + place;
+    l2.use((int64_t{cta.item.pair} * heads + head) * q_tiles + q_tile);
+    cta.now += 1;
+    if (++cta.turn < tiles * heads)
+      ctas.push(cta);
+    else
+      draw(cta.now + 0.8);
+  }
+  return static_cast<double>(l2.loads) / (p.batch * p.heads_q * q_tiles);
+}
+
+TEST(RowsStayInL2, WhereEveryQueryHeadHasItsKeys) {
+  for (int seq : {512, 1024, 2048, 4096, 8192, 16384})
+    EXPECT_LT(loads_of(text("bwd bf16 b{} hq16 hkv16 sq{} skv{} d128 causal", 16384 / seq, seq, seq)), 1.4) << seq;
+}
+
+TEST(RowsStayInL2, WhereQueryHeadsShareKeys) {
+  for (const char* heads : {"hq64 hkv8 d128", "hq32 hkv8 d128", "hq32 hkv4 d64"})
+    for (int seq : {512, 1024, 2048, 4096, 8192, 16384})
+      EXPECT_LT(loads_of(text("bwd bf16 b{} {} sq{} skv{} causal", 16384 / seq, heads, seq, seq)), 3) << heads << seq;
+}
+
+}  // namespace
+}  // namespace froghopper
