@@ -43,6 +43,8 @@ struct FwdParams {
   PackParams pack;    // packed variants only
   SplitParams split;  // split variants only
   SoftcapParams softcap;
+  int chunk;            // variants that mask by chunks only
+  ScaleNumbers slopes;  // alibi variants only; in natural units, no blocks
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 

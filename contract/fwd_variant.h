@@ -16,6 +16,8 @@ struct FwdVariant {
   bool softcap;  // scores pass through tanh
   bool packed;   // a tile has rows of several query heads: contract/split.h
   bool split;    // a work item may be a part of a tile's keys: contract/split.h
+  bool alibi;    // scores fall with the distance of the keys: device/fwd/scores.cuh
+  bool merges;   // O and lse become those over the keys of earlier calls too, which they hold; O is f32
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -35,6 +37,8 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("softcap", v.softcap);
   visit("packed", v.packed);
   visit("split", v.split);
+  visit("alibi", v.alibi);
+  visit("acc", v.merges);
 }
 
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles O is added to a sum in fp32 and begins anew.
@@ -87,12 +91,14 @@ constexpr int fwd_smem_bytes(FwdVariant v) {
 // Sizes are bounded one by one first, so that no product of them overflows.
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
-  if (v.mask == Mask::chunk) return "kernels mask causally and by windows";
   if (is_8_bit(v.dtype) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block)
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 256) return "dim_v of the tile must be 64, 96, ... 256";
   if (is_8_bit(v.dtype) && (v.packed || v.split)) return "8-bit q, k and v are neither packed nor split";
+  if ((v.mask == Mask::chunk || v.alibi || v.merges) && (v.packed || v.split))
+    return "tiles with chunks, alibi or acc are neither packed nor split";
+  if (v.alibi && is_8_bit(v.dtype)) return "there is no alibi on top of scores of 8-bit q and k";
   if (v.packed && v.tiles.q != strip) return "packed tiles of q have 64 rows";
   if (v.packed && !v.split) return "there is no kernel with packed tiles that may not be split";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)

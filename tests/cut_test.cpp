@@ -136,6 +136,22 @@ TEST(Split, HasABoundedWorkspace) {
   }
 }
 
+// Tiles of chunks are plain; where one chunk has all keys that causal rows see, there are none.
+TEST(Packed, AndSplitTilesHaveNoChunks) {
+  const auto variant = [](const std::string& words) {
+    const auto plan = plan_of("fwd bf16 b2 hq8 hkv2 " + words);
+    EXPECT_TRUE(plan) << plan.failure().text;
+    return forward_of(*plan).variant;
+  };
+  EXPECT_EQ(variant("sq1 skv3000 d128 causal chunk=3000"), variant("sq1 skv3000 d128 causal"));
+  for (const char* const words :
+       {"sq1 skv3000 d128 causal chunk=2999", "sq1 skv3000 d128 chunk=3000",
+        "sq4000 skv3000 d128 causal chunk=3000 topleft", "sq1 skv100 d128 varlen tq9 tkv300 causal chunk=200"}) {
+    EXPECT_EQ(variant(words).mask, Mask::chunk) << words;
+    EXPECT_FALSE(variant(words).packed || variant(words).split) << words;
+  }
+}
+
 TEST(Hints, ThatCutAreRefusedWhereNothingWouldHeedThem) {
   const auto refused = [](const char* line, const char* words) {
     const auto plan = plan_of(line, words);
@@ -146,6 +162,10 @@ TEST(Hints, ThatCutAreRefusedWhereNothingWouldHeedThem) {
             std::string::npos);
   EXPECT_NE(refused("bwd bf16 b1 hq4 hkv4 sq64 skv64 d64", "packed=1").find("Leave packed out"), std::string::npos);
   EXPECT_NE(refused("fwd e4m3 b1 hq4 hkv4 sq64 skv640 d64 o=bf16", "parts=2").find("parts=2"), std::string::npos);
+  for (const char* const word : {"acc", "alibi", "causal chunk=100"})
+    EXPECT_NE(refused(("fwd bf16 b1 hq4 hkv4 sq64 skv640 d64 " + std::string(word)).c_str(), "packed=1")
+                  .find("packed=1 is a hint for problems without accumulate, attention_chunk and alibi"),
+              std::string::npos);
   EXPECT_NE(refused("fwd bf16 b1 hq4 hkv4 sq64 skv640 d64", "packed=1 tiles=128x64s3").find("64 rows"),
             std::string::npos);
   for (const char* const word : {"parts=0", "parts=-1", "parts=5000", "parts=x", "packed=2", "packed"}) {

@@ -289,7 +289,9 @@ FwdVariant small_variant() {
           .ragged = false,
           .softcap = false,
           .packed = false,
-          .split = false};
+          .split = false,
+          .alibi = false,
+          .merges = false};
 }
 const KernelSpec no_preset = kernel_of(small_variant());
 

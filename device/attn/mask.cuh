@@ -17,9 +17,9 @@ struct Rows {
 
 template <Mask Kind, int TileKv>
 struct Sight : MaskRule<Kind> {
-  // Of one sequence.
-  __device__ Sight(const MaskParams& mask, int rows, int keys)
-      : MaskRule<Kind>{keys, mask.top_left ? 0 : keys - rows, mask.left, mask.right} {}
+  // Of one sequence; chunk: of that kind of mask.
+  __device__ Sight(const MaskParams& mask, int rows, int keys, int chunk)
+      : MaskRule<Kind>{keys, mask.top_left ? 0 : keys - rows, mask.left, mask.right, chunk} {}
 
   // -inf for every column that a row does not see; by index, whatever the score is.
   __device__ __forceinline__ void hide(tile::Accum<TileKv>& s, Rows rows, int kv_tile) const {
@@ -30,7 +30,7 @@ struct Sight : MaskRule<Kind> {
     for (int i = 0; i < TileKv / 2; ++i) {
       const int at = col + tile::col_of(i);
       const bool hidden_above = at >= ((i & 2) ? end_bottom : end_top);
-      const bool hidden_below = Kind == Mask::window && at < ((i & 2) ? begin_bottom : begin_top);
+      const bool hidden_below = bounded_below(Kind) && at < ((i & 2) ? begin_bottom : begin_top);
       if (hidden_above || hidden_below) s.x[i] = -tile::inf;
     }
   }

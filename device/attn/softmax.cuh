@@ -46,17 +46,18 @@ __device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair
 }
 
 // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink: one more logit
-// of the row; -inf: none. A row that saw no key has 0, and the sink alone in its denominator.
+// of the row; -inf: none; share: its weight. A row that saw no key has 0, and the sink alone in its denominator.
 struct Finish {
-  float inverse, lse;
+  float inverse, lse, share;
 };
 __device__ __forceinline__ Finish finish_whole(float reference, float sum, float sink) {
-  if (sum == 0.f) return {0.f, sink};
+  if (sum == 0.f) return {0.f, sink, 1.f};
   const float sink_log2 = sink * tile::log2e;
   const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
   const float age = ptx::ex2_approx(reference - top);
-  const float all = sum * age + ptx::ex2_approx(sink_log2 - top);
-  return {age * ptx::rcp_approx(all), (top + ptx::lg2_approx(all)) * tile::ln2};
+  const float of_sink = ptx::ex2_approx(sink_log2 - top);
+  const float all = sum * age + of_sink, one = ptx::rcp_approx(all);
+  return {age * one, (top + ptx::lg2_approx(all)) * tile::ln2, of_sink * one};
 }
 // my_sum: this thread's columns only.
 __device__ __forceinline__ Finish finish(float reference, float my_sum, float sink) {

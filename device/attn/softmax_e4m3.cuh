@@ -152,7 +152,7 @@ struct E4m3Softmax {
   }
   __device__ bool is_near() const { return fmaxf(fabsf(ref.top), fabsf(ref.bottom)) <= far; }
   __device__ Finish lowered(Finish row, float unit) const {
-    return {row.inverse * (unit * ptx::ex2_approx(grown) / first_weight), row.lse};
+    return {row.inverse * (unit * ptx::ex2_approx(grown) / first_weight), row.lse, row.share};
   }
 };
 

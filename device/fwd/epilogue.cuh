@@ -17,26 +17,52 @@ struct Epilogue {
 
   const FwdParams& params;
   const WorkItem& item;
+  int row, rows;  // of the sequence: this thread's top one; how many there are
 
-  // row: of the sequence, this thread's top one; rows: how many the sequence has.
-  __device__ __forceinline__ void run(int row, int rows, attn::Finish top, attn::Finish bottom, Output& o) const {
+  // One more logit of each row: the head's sink; or what lse holds, for O so far is the value of one more key.
+  __device__ __forceinline__ attn::RowPair sinks() const {
+    if constexpr (V.merges) {
+      const float* lse = lse_at(batch_at(), row_at());
+      return {row < rows ? lse[0] : -tile::inf, row + 8 < rows ? lse[8] : -tile::inf};
+    }
+    const float sink = params.sink ? params.sink[item.head] : -tile::inf;
+    return {sink, sink};
+  }
+
+  __device__ __forceinline__ void run(attn::Finish top, attn::Finish bottom, Output& o) const {
     o.scale_rows(top.inverse, bottom.inverse);
     if constexpr (narrow) scale_columns(o);
 
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
-    const long long batch = V.ragged && params.ragged.cu_q ? 0 : item.sequence;
-    const long long at_row = (V.ragged ? item.rows.q_first : 0) + row;
+    const long long batch = batch_at(), at_row = row_at();
     char* at = static_cast<char*>(params.o.data) + batch * params.o.batch + item.head * params.o.head +
                at_row * params.o.row;
-    store({at, at + 8 * params.o.row, has_top, has_bottom}, o);
+    const tile::RowPlaces places = {at, at + 8 * params.o.row, has_top, has_bottom};
+    if constexpr (V.merges)
+      merge(places, top, bottom, o);
+    else
+      store(places, o);
     if (params.lse.data && threadIdx.x % 4 == 0) {
-      float* lse = params.lse.data + batch * params.lse.batch + item.head * params.lse.head + at_row;
+      float* lse = lse_at(batch, at_row);
       if (has_top) lse[0] = top.lse;
       if (has_bottom) lse[8] = bottom.lse;
     }
   }
 
  private:
+  __device__ long long batch_at() const { return V.ragged && params.ragged.cu_q ? 0 : item.sequence; }
+  __device__ long long row_at() const { return (V.ragged ? item.rows.q_first : 0) + row; }
+  __device__ float* lse_at(long long batch, long long at_row) const {
+    return params.lse.data + batch * params.lse.batch + item.head * params.lse.head + at_row;
+  }
+
+  // A row that these keys add nothing to is left alone: what is multiplied by 0 might not be finite.
+  __device__ __forceinline__ void merge(tile::RowPlaces at, attn::Finish top, attn::Finish bottom, Output& o) const {
+    at.has_top &= top.inverse != 0.f;
+    at.has_bottom &= bottom.inverse != 0.f;
+    tile::merge_rows_f32(at, params.dim_v, top.share, bottom.share, o);
+  }
+
   __device__ __forceinline__ void store(const tile::RowPlaces& at, const Output& o) const {
     if constexpr (narrow) {
       if (params.narrow.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);

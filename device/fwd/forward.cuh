@@ -49,6 +49,7 @@
 #include "device/fwd/promotion.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/schedule.cuh"
+#include "device/fwd/scores.cuh"
 #include "device/fwd/sweep.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
@@ -142,7 +143,7 @@ struct Forward {
         if (threadIdx.x == 64)
           Loader<Forward, VTile>{params, smem, params.v, params.ragged.v, nullptr}.run(smem.v, smem.v_ring);
       }
-      if (V.ragged && warp == 3)
+      if (V.ragged && !V.merges && warp == 3)
         Sweeper{params, params.order.pairs / heads_of_items<V>(params),
                 size_of(narrow ? params.narrow.dtype_o : V.dtype)}
             .run();
@@ -164,6 +165,7 @@ struct Forward {
     ItemStage i;
     QStage q;
     KvStage k, v;
+    float slope;  // alibi variants: of the item
 
     __device__ void run() {
       Scores s;
@@ -204,10 +206,10 @@ struct Forward {
         for (; kv_tile >= cut_above; --kv_tile) turn</*Cut=*/true>(item, kv_tile, softmax, s, p, o);
       }
       int uncut = item.kv_begin;
-      if constexpr (V.mask == Mask::window)
+      if constexpr (bounded_below(V.mask))
         uncut = max(uncut, strip_of(item).sight().lowest_uncut_below(strip_of(item).last_row(), V.tiles.kv));
       for (; kv_tile >= uncut; --kv_tile) turn</*Cut=*/false>(item, kv_tile, softmax, s, p, o);
-      if constexpr (V.mask == Mask::window)
+      if constexpr (bounded_below(V.mask))
         for (; kv_tile >= item.kv_begin; --kv_tile) turn</*Cut=*/true>(item, kv_tile, softmax, s, p, o);
     }
 
@@ -218,6 +220,7 @@ struct Forward {
       item.q_tile = __shfl_sync(~0u, item.q_tile, 0);
       item.kv_begin = __shfl_sync(~0u, item.kv_begin, 0);
       item.kv_end = __shfl_sync(~0u, item.kv_end, 0);
+      slope = slope_of<V>(params, item);  // early, for it comes from memory
       skip(k, smem.k_ring, item);
       q.wait(smem.q_ring);
       return item;
@@ -233,7 +236,7 @@ struct Forward {
 
     __device__ void first_turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p) {
       release_k(item, kv_tile);
-      cap(s, softmax);
+      bend(s, softmax, item, kv_tile);
       if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > strip_of(item).seq_kv())
         strip_of(item).hide(s, kv_tile);
       softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
@@ -254,7 +257,7 @@ struct Forward {
       qk(s, &softmax);       // S of this tile
       pv(o, p);              // O += P V of the tile before
       ptx::wgmma_wait<1>();  // S is ready, P V is not
-      cap(s, softmax);
+      bend(s, softmax, item, kv_tile);
       attn::RowPair age;
       bool grew = true;
       if constexpr (Cut) {
@@ -267,7 +270,7 @@ struct Forward {
         grew = !softmax.holds(guess);
         finish_pv(p, s);
         if (grew) {
-          if (softmax.correct(s, guess, age) == attn::Fate::lost) age = again(softmax, s);
+          if (softmax.correct(s, guess, age) == attn::Fate::lost) age = again(item, kv_tile, softmax, s);
           tile::round_to<T>(p, s);
         } else {
           softmax.keep(guess);
@@ -276,7 +279,7 @@ struct Forward {
       } else {
         const attn::Fate fate = softmax.later(s, age);
         grew = fate != attn::Fate::kept;
-        if (fate == attn::Fate::lost) age = again(softmax, s);
+        if (fate == attn::Fate::lost) age = again(item, kv_tile, softmax, s);
         release_k(item, kv_tile);  // not before: K may be needed again
         finish_pv(p, s);
       }
@@ -288,13 +291,13 @@ struct Forward {
 
     // A tile whose weights are lost. Where registers are full, something is spilled for the product: here, by hand, and
     // not in the loop around it.
-    __device__ __forceinline__ attn::RowPair again(Softmax& softmax, Scores& s) {
+    __device__ __forceinline__ attn::RowPair again(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s) {
       volatile float aside[4];
       if constexpr (crowded) softmax.put_aside(aside);
       tile::mma_abt_alone<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
       if constexpr (crowded) softmax.take_back(aside);
       take_scales(softmax);
-      cap(s, softmax);
+      bend(s, softmax, item, kv_tile);
       return softmax.step(s);
     }
 
@@ -329,23 +332,16 @@ struct Forward {
 
     __device__ Softmax begin_softmax(float scale) const {
       if constexpr (narrow) return Softmax(scale, smem.scales[k.stage]);
-      if constexpr (!narrow) return Softmax{params.scale_log2};
+      if constexpr (!narrow) return Softmax{V.alibi ? 1.f : params.scale_log2};
     }
 
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
       if constexpr (narrow) softmax.take(smem.scales[k.stage]);
     }
 
-    __device__ __forceinline__ void cap(Scores& s, Softmax& softmax) const {
-      if constexpr (!V.softcap) return;
-      if constexpr (narrow) {
-        attn::cap(s, softmax.scale);
-        softmax.scale = params.scale_log2;
-      } else if constexpr (V.dims.v > 192) {
-        attn::cap(s, params.cap_scale);  // products take so long that the exponential unit keeps up
-      } else {
-        attn::cap(s, params.cap_scale, params.softcap);
-      }
+    __device__ __forceinline__ void bend(Scores& s, Softmax& softmax, const WorkItem& item, int kv_tile) const {
+      cap<V>(params, s, softmax);
+      if constexpr (V.alibi) put_slope_on<V>(s, params.scale_log2, slope, strip_of(item), kv_tile);
     }
 
     __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
@@ -365,13 +361,16 @@ struct Forward {
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, float unit, Output& o) {
       const Strip<V> its = strip_of(item);
       if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q()}.run(softmax, o);
-      const float sink = params.sink ? params.sink[item.head] : -tile::inf;
-      const auto top = softmax.finish_top(sink, unit), bottom = softmax.finish_bottom(sink, unit);
+      const attn::RowPair sinks = epilogue_of(item).sinks();
+      const auto top = softmax.finish_top(sinks.top, unit), bottom = softmax.finish_bottom(sinks.bottom, unit);
       if constexpr (narrow) promotion().finish(item.kv_begin, its.last_tile() + 1, softmax, o);
-      Epilogue<V>{params, item}.run(its.rows().top, its.seq_q(), top, bottom, o);
+      epilogue_of(item).run(top, bottom, o);
     }
 
     __device__ Promotion<V> promotion() const { return {params.narrow, number}; }
+    __device__ Epilogue<V> epilogue_of(const WorkItem& item) const {
+      return {params, item, strip_of(item).rows().top, strip_of(item).seq_q()};
+    }
     __device__ Strip<V> strip_of(const WorkItem& item) const { return {params, item, number}; }
   };
 

@@ -17,7 +17,7 @@ struct Strip {
 
   __device__ int seq_q() const { return V.ragged ? item.rows.seq_q : params.seq_q; }
   __device__ int seq_kv() const { return V.ragged ? item.rows.seq_kv : params.seq_kv; }
-  __device__ Sight<V> sight() const { return Sight<V>(params.mask, seq_q(), seq_kv()); }
+  __device__ Sight<V> sight() const { return Sight<V>(params.mask, seq_q(), seq_kv(), params.chunk); }
 
   __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * strip; }
   __device__ int last_row() const { return first_row() + (V.packed ? params.pack.rows : strip) - 1; }

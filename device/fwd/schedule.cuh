@@ -42,7 +42,7 @@ template <FwdVariant V>
 __device__ Range<int> tiles_of(const FwdParams& params, int q_tile, const attn::Lengths& rows) {
   const int tile_q = rows_of_tile<V>(params), first_row = q_tile * tile_q;
   const int last_row = min(first_row + tile_q, rows.seq_q) - 1;
-  return Sight<V>(params.mask, rows.seq_q, rows.seq_kv).tiles(first_row, last_row, V.tiles.kv);
+  return Sight<V>(params.mask, rows.seq_q, rows.seq_kv, params.chunk).tiles(first_row, last_row, V.tiles.kv);
 }
 
 // unit: the q tile; split: q tile x parts + part.

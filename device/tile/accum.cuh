@@ -143,6 +143,38 @@ __device__ __forceinline__ void store_rows_f32(const RowPlaces& at, int cols, co
   }
 }
 
+// Adds to this thread's two rows a share of the fp32 rows that lie in their places, and writes them there. What has a
+// share of 0 is not looked at. 4 units of 8 columns are on their way at once: each wait is hundreds of cycles, and all
+// of them together would take as many registers as the rows.
+template <int Cols>
+__device__ __forceinline__ void merge_rows_f32(const RowPlaces& at, int cols, float share_top, float share_bottom,
+                                               const Accum<Cols>& src) {
+  constexpr int units = 4;
+  const bool reads_top = at.has_top && share_top != 0.f, reads_bottom = at.has_bottom && share_bottom != 0.f;
+#pragma unroll
+  for (int i = 0; i < Cols / 2; i += 4 * units) {
+    ptx::keep_order();
+    float2 top[units], bottom[units];
+#pragma unroll
+    for (int unit = 0; unit < units; ++unit) {
+      const int col = thread_col() + col_of(i + 4 * unit);
+      top[unit] = bottom[unit] = {0.f, 0.f};
+      if (reads_top && col < cols) top[unit] = reinterpret_cast<const float2*>(at.top)[col / 2];
+      if (reads_bottom && col < cols) bottom[unit] = reinterpret_cast<const float2*>(at.bottom)[col / 2];
+    }
+#pragma unroll
+    for (int unit = 0; unit < units; ++unit) {
+      const int col = thread_col() + col_of(i + 4 * unit);
+      const float* x = src.x + i + 4 * unit;
+      const float2 &t = top[unit], &b = bottom[unit];
+      if (at.has_top && col < cols)
+        reinterpret_cast<float2*>(at.top)[col / 2] = {x[0] + share_top * t.x, x[1] + share_top * t.y};
+      if (at.has_bottom && col < cols)
+        reinterpret_cast<float2*>(at.bottom)[col / 2] = {x[2] + share_bottom * b.x, x[3] + share_bottom * b.y};
+    }
+  }
+}
+
 // Adds this thread's two rows to fp32 rows.
 template <int Cols>
 __device__ __forceinline__ void add_rows(const RowPlaces& at, int cols, const Accum<Cols>& src) {

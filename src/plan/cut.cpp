@@ -147,10 +147,13 @@ constexpr int64_t keys_of_ragged_part = 4096;
 
 }  // namespace
 
+bool may_cut(const Problem& p) { return !has_chunks(p) && !p.alibi && !p.merges(); }
+
 Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const Hints& hints) {
   FwdVariant v = plain_variant(p, dims, {});
   PackParams pack = {1, 0};
-  const bool may_pack = !is_8_bit(p.dtype) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
+  const bool may_pack =
+      may_cut(p) && !is_8_bit(p.dtype) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
   if (may_pack) pack = pack_of(p);
   v.packed = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
   if (!v.packed) pack = {1, 0};
@@ -170,7 +173,7 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
     const Work work = work_of(p, v, pack, device);
     parts = best_parts(work, time_us(work, 1), bounded);
     if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, keys_of_ragged_part)));
-  } else if (!v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window && !p.seqused) {
+  } else if (may_cut(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window && !p.seqused) {
     FwdVariant few = v;
     few.tiles = few_rows_tiles(dims);
     const double without = kernel_us(p, v, 1, device);

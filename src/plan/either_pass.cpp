@@ -14,15 +14,19 @@ constexpr int64_t seq_max = int64_t{1} << 29;
 
 // What the CPU alone composes.
 std::string only_on_cpu(const Problem& p) {
-  if (p.merges())
-    return "accumulate is set; of forward problems the Hopper kernels write o and lse anew. Set accumulate to 0 and "
-           "merge (o, lse) yourself, or use target \"cpu\".";
-  if (p.attention_chunk > 0)
+  if (p.backward() && has_chunks(p))
     return text(
-        "attention_chunk is {}; the Hopper kernels mask causally and by windows. Pack each chunk as a sequence "
-        "of its own, or use target \"cpu\".",
+        "attention_chunk is {}; of gradients the Hopper kernels mask causally and by windows. Pack each chunk as a "
+        "sequence of its own, or use target \"cpu\".",
         p.attention_chunk);
-  if (p.alibi) return "alibi is set; the Hopper kernels put nothing on top of scores. Use target \"cpu\".";
+  if (p.backward() && p.alibi)
+    return "alibi is set; of gradients the Hopper kernels put nothing on top of scores. Use target \"cpu\".";
+  if (p.alibi && is_8_bit(p.dtype_kv))
+    return text(
+        "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "
+        "Convert "
+        "them, or use target \"cpu\".",
+        name_of(p.dtype_kv));
   return {};
 }
 
@@ -67,8 +71,14 @@ Result<void> check_tiles(const Problem& p, Tiles tiles, const char* why_invalid)
                           tiles.kv, tiles.stages, p.line(), why_invalid));
 }
 
+bool has_chunks(const Problem& p) {
+  // A single one: causal rows are level with a key that there is, or come before it and see none.
+  const bool one = p.attention_chunk >= p.extent_kv() && p.window_right == 0 && p.align != FH_TOP_LEFT;
+  return p.attention_chunk > 0 && !one;
+}
+
 Mask kernel_mask(const Problem& p) {
-  if (p.attention_chunk > 0) return Mask::chunk;
+  if (has_chunks(p)) return Mask::chunk;
   if (p.window_left != all_keys) return Mask::window;
   return p.window_right != all_keys ? Mask::causal : Mask::none;
 }

@@ -28,6 +28,7 @@ constexpr int columns_of_rows(int dim_v) { return dim_v <= 64 ? 64 : dim_v <= 12
 
 // The mask as far as it changes the machine code.
 Mask kernel_mask(const Problem&);
+bool has_chunks(const Problem&);  // attention_chunk hides some key
 
 int usable_sms(const Problem&, const Device&);
 

@@ -14,6 +14,9 @@ FwdVariant plain_variant(const Problem&, Dims, Tiles);
 Tiles tuned_tiles(const Problem&, Dims, const Device&);
 Tiles few_rows_tiles(Dims);  // where there are few work items
 
+// Whether tiles may be packed or split: kernels of chunks, alibi and accumulate have them plain.
+bool may_cut(const Problem&);
+
 // The kernel, how heads share its tiles, and into how many parts their keys are cut. Tiles may still be none that a
 // kernel has.
 struct Cut {

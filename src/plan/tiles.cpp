@@ -16,8 +16,9 @@ constexpr std::array<Dims, 6> kernel_dims = {{{64, 64}, {96, 96}, {128, 128}, {1
 
 // The most keys that one query row sees. A window may be as wide as 64 bits allow, so its sides are cut first.
 int64_t keys_seen(const Problem& p) {
-  if (p.window_left == all_keys || p.window_right == all_keys) return p.seq_kv;
-  return std::min(p.seq_kv, std::min(p.window_left, p.seq_kv) + 1 + std::min(p.window_right, p.seq_kv));
+  const int64_t of_chunk = p.attention_chunk > 0 ? std::min(p.attention_chunk, p.seq_kv) : p.seq_kv;
+  if (p.window_left == all_keys || p.window_right == all_keys) return of_chunk;
+  return std::min(of_chunk, std::min(p.window_left, p.seq_kv) + 1 + std::min(p.window_right, p.seq_kv));
 }
 
 // Where there is work for every SM for several rounds, `many_work`: the faster ones at 16k tokens on an H200
@@ -41,7 +42,7 @@ Tiles narrow_tiles(const Problem& p, Dims dims) {
   if (dims.qk == 64) return mask == Mask::none ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
   if (dims.qk <= 128) return {128, 128, 3};
   if (dims.qk == 192) return {128, 128, 2};
-  const bool fits = mask != Mask::window && p.softcap == 0;
+  const bool fits = !bounded_below(mask) && p.softcap == 0;
   return fits ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
 
@@ -55,7 +56,9 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .ragged = p.varlen || p.seqused,
           .softcap = p.softcap > 0,
           .packed = false,
-          .split = false};
+          .split = false,
+          .alibi = p.alibi,
+          .merges = p.merges()};
 }
 
 Tiles few_rows_tiles(Dims dims) {
@@ -83,7 +86,7 @@ Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
   if (dims.qk == 64) {
     // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
     const Tiles rows_256{256, 64, 4};
-    return mask == Mask::window ? Tiles{192, 64, 5} : of_two(p, dims, device, rows_256, rows_256);
+    return bounded_below(mask) ? Tiles{192, 64, 5} : of_two(p, dims, device, rows_256, rows_256);
   }
   if (dims.qk == 96) {
     // Of 80 keys the ragged kernel would spill in its inner loop.
@@ -93,7 +96,7 @@ Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
   }
   if (dims.qk == 128) {
     // A window of few keys has its ends in few tiles of 128.
-    if (mask == Mask::window && keys <= 512) return rows_128;
+    if (bounded_below(mask) && keys <= 512) return rows_128;
     // Of few causal keys much is masked away in tiles of 128.
     const bool few_keys = keys < 2048 && (mask == Mask::none || (mask == Mask::causal && keys > 512));
     const Tiles rows_192{192, 64, 4};

@@ -123,7 +123,6 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
   const FwdVariant& v = step.variant;
   const int64_t rows_q = rows_of_one(p.seq_q, p.total_q, p), rows_kv = rows_of_one(p.seq_kv, p.total_kv, p);
   const int64_t rows = v.packed ? step.pack.rows : v.tiles.q, q_tiles = ceil_div(rows_q, rows);
-  const auto rule = mask_rule(p, rows_q, rows_kv);
   const int64_t parts = step.parts.most;
   Main m{.tiles = {},
          .order = step.order,
@@ -138,7 +137,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
   m.order.q_tiles = static_cast<int>(q_tiles * parts);
   for (int64_t unit = 0; unit < q_tiles * parts; ++unit) {
     const int64_t first = unit / parts * rows;
-    auto seen = rule.tiles(first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
+    auto seen = tiles_seen(p, rows_q, rows_kv, first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
     if (v.split) seen = part_of<int64_t>(seen, unit % parts, step.parts.tiles, parts);
     m.tiles.push_back(seen.begin < seen.end ? Load{static_cast<double>(seen.end - seen.begin), 1} : Load{});
   }
@@ -309,12 +308,11 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
   const int64_t rows_q = rows_of_one(p.seq_q, p.total_q, p), rows_kv = rows_of_one(p.seq_kv, p.total_kv, p);
   const int64_t q_tiles = ceil_div(rows_q, v.tiles.q), pairs = p.batch * p.heads_q, items = q_tiles * pairs * parts;
   const int64_t of_part = ceil_div(ceil_div(std::max<int64_t>(rows_kv, 1), v.tiles.kv), parts);
-  const auto rule = mask_rule(p, rows_q, rows_kv);
   const Rate rate = rate_of(v, device);
   const int sms = usable_sms(p, device);
   const auto seen_by = [&](int64_t tile) {
     const int64_t first = tile * v.tiles.q;
-    return rule.tiles(first, std::min(first + v.tiles.q, rows_q) - 1, v.tiles.kv);
+    return tiles_seen(p, rows_q, rows_kv, first, std::min(first + v.tiles.q, rows_q) - 1, v.tiles.kv);
   };
   const auto load_of = [](Range<int64_t> seen) { return Load{static_cast<double>(seen.end - seen.begin), 1}; };
   if (v.mask == Mask::none && !v.ragged && items > 0)

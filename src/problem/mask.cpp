@@ -19,14 +19,28 @@ MaskRule<Mask::window, int64_t> mask_rule(const Problem& problem, int64_t rows_q
           .right = bound(problem.window_right)};
 }
 
-Visible visible_keys(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t row) {
-  const auto seen = [&](const auto& rule) -> Visible {
-    return {std::min(rule.begin(row), rows_kv), std::max<int64_t>(rule.end(row), 0)};
-  };
+namespace {
+
+// What `ask` says of the rule, chunks included.
+template <class Ask>
+auto by_rule(const Problem& problem, int64_t rows_q, int64_t rows_kv, const Ask& ask) {
   const auto rule = mask_rule(problem, rows_q, rows_kv);
-  if (problem.attention_chunk == 0) return seen(rule);
-  return seen(MaskRule<Mask::chunk, int64_t>{rule.keys, rule.diagonal, rule.left, rule.right,
-                                             bound(problem.attention_chunk)});
+  if (problem.attention_chunk == 0) return ask(rule);
+  return ask(MaskRule<Mask::chunk, int64_t>{rule.keys, rule.diagonal, rule.left, rule.right,
+                                            bound(problem.attention_chunk)});
+}
+
+}  // namespace
+
+Range<int64_t> tiles_seen(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
+                          int64_t tile_kv) {
+  return by_rule(problem, rows_q, rows_kv, [&](const auto& rule) { return rule.tiles(first, last, tile_kv); });
+}
+
+Visible visible_keys(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t row) {
+  return by_rule(problem, rows_q, rows_kv, [&](const auto& rule) -> Visible {
+    return {std::min(rule.begin(row), rows_kv), std::max<int64_t>(rule.end(row), 0)};
+  });
 }
 
 }  // namespace froghopper

@@ -9,6 +9,10 @@ namespace froghopper {
 // Of one sequence with rows_q queries and rows_kv keys, without chunks. The kernels use the same rule in 32 bits.
 MaskRule<Mask::window, int64_t> mask_rule(const Problem&, int64_t rows_q, int64_t rows_kv);
 
+// The kv tiles that its rows [first, last] see any key of, as MaskRule::tiles has them.
+Range<int64_t> tiles_seen(const Problem&, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
+                          int64_t tile_kv);
+
 // Query row i of it sees the keys of [begin, end).
 struct Visible {
   int64_t begin, end;  // begin >= end: none

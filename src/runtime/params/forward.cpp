@@ -50,6 +50,8 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   params.queue = {run.slice<unsigned long long>(run.plan.workspace.tickets), run.tag};
   params.pack = step.pack;
   if (step.variant.split) params.split = split_of(run, step.parts);
+  params.chunk = chunk_of(problem);
+  if (problem.alibi) params.slopes = scale_numbers(views.alibi_slopes);
   return params;
 }
 

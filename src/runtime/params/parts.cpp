@@ -13,9 +13,8 @@ namespace froghopper::runtime {
 
 namespace {
 
-int window_bound(int64_t keys) {
-  return keys == all_keys ? no_bound<int> : static_cast<int>(std::min<int64_t>(keys, no_bound<int>));
-}
+int at_most_no_bound(int64_t keys) { return static_cast<int>(std::min<int64_t>(keys, no_bound<int>)); }
+int window_bound(int64_t keys) { return keys == all_keys ? no_bound<int> : at_most_no_bound(keys); }
 
 }  // namespace
 
@@ -31,6 +30,8 @@ MaskParams mask_of(const Problem& problem) {
           .right = window_bound(problem.window_right),
           .top_left = problem.align == FH_TOP_LEFT ? 1 : 0};
 }
+
+int chunk_of(const Problem& problem) { return at_most_no_bound(problem.attention_chunk); }
 
 ScaleParams scale_of(const Problem& problem) {
   const double log2e = std::numbers::log2e, scale = problem.scale, cap = problem.softcap;

@@ -13,6 +13,7 @@ namespace froghopper::runtime {
 unsigned int next_tag();
 
 MaskParams mask_of(const Problem&);
+int chunk_of(const Problem&);  // keys of a chunk; 0: none
 
 // s' = scale s, or cap tanh(scale s / cap) with tanh(x) = 1 - 2 / (e^(2x) + 1); both enter 2^x instead of e^x.
 struct ScaleParams {
