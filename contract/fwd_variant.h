@@ -8,25 +8,27 @@
 namespace froghopper {
 
 struct FwdVariant {
-  Dtype dtype;   // of Q, K and V; picks the wgmma type. O has the same, or where this is an 8-bit type, a wider one
-  Dims dims;     // columns of the tiles: they size the register tiles and shared memory
-  Tiles tiles;   // rows of the tiles, likewise; q in 64 a consumer warpgroup
-  Mask mask;     // picks the loops: a loop without a mask has no compare
-  bool ragged;   // sequences have lengths of their own (varlen, seqused), read on the device
-  bool softcap;  // scores pass through tanh
-  bool packed;   // a tile has rows of several query heads: contract/split.h
-  bool split;    // a work item may be a part of a tile's keys: contract/split.h
-  bool alibi;    // scores fall with the distance of the keys: device/fwd/scores.cuh
-  bool merges;   // O and lse become those over the keys of earlier calls too, which they hold; O is f32
+  Dtype dtype;  // of Q; picks the wgmma type. O has the same, or where scales are (fwd_scaled), that or a wider one
+  Dtype dtype_kv;  // of K and V in memory: an 8-bit one beside a 16-bit `dtype` is widened on its way
+  Dims dims;       // columns of the tiles: they size the register tiles and shared memory
+  Tiles tiles;     // rows of the tiles, likewise; q in 64 a consumer warpgroup
+  Mask mask;       // picks the loops: a loop without a mask has no compare
+  bool ragged;     // sequences have lengths of their own (varlen, seqused), read on the device
+  bool softcap;    // scores pass through tanh
+  bool packed;     // a tile has rows of several query heads: contract/split.h
+  bool split;      // a work item may be a part of a tile's keys: contract/split.h
+  bool alibi;      // scores fall with the distance of the keys: device/fwd/scores.cuh
+  bool merges;     // O and lse become those over the keys of earlier calls too, which they hold; O is f32
 
   bool operator==(const FwdVariant&) const = default;
 };
 
-// Every field once, in the order of the struct: visit(word, field), or visit(word, field, usual) for a number that is
-// not spelled where it is as usual. Name, parser and kernel source (src/plan/kernel.hpp) follow from this list alone.
+// Every field once, in the order of the struct: visit(word, field), or visit(word, field, usual) for one that is not
+// spelled where it is as usual. Name, parser and kernel source (src/plan/kernel.hpp) follow from this list alone.
 template <class Variant, class Visit>
 constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const FwdVariant> {
   visit("", v.dtype);
+  visit("", v.dtype_kv, v.dtype);
   visit("d", v.dims.qk);
   visit("dv", v.dims.v, v.dims.qk);
   visit("q", v.tiles.q);
@@ -40,6 +42,11 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("alibi", v.alibi);
   visit("acc", v.merges);
 }
+
+// K and V have 8 bits in memory: numbers with scales.
+constexpr bool fwd_scaled(FwdVariant v) { return is_8_bit(v.dtype_kv); }
+// They become as wide as Q before they are multiplied: device/fwd/widening_producers.cuh.
+constexpr bool fwd_widens(FwdVariant v) { return fwd_scaled(v) && !is_8_bit(v.dtype); }
 
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles O is added to a sum in fp32 and begins anew.
 constexpr int promotion_tiles = 16;
@@ -57,18 +64,31 @@ constexpr int fwd_threads(FwdVariant v) { return warpgroup * (1 + fwd_consumers(
 constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
   return rows * panels(dim, size_of(v.dtype)) * panel_row_bytes;
 }
-constexpr int fwd_q_bytes(FwdVariant v) { return fwd_tile_bytes(v, v.tiles.q, v.dims.qk); }
-// wgmma reads 8-bit V with keys along its rows, as it is not in memory: the rings hold it transposed, and this many
-// tiles wait to be. See device/fwd/narrow_producers.cuh.
-constexpr int fwd_raw_stages = 2;
-constexpr int fwd_ring_bytes(FwdVariant v) {
-  const int k = fwd_tile_bytes(v, v.tiles.kv, v.dims.qk), values = fwd_tile_bytes(v, v.tiles.kv, v.dims.v);
-  if (!is_8_bit(v.dtype)) return v.tiles.stages * (k + values);
-  const int scales_and_ring = 1024;  // rounded up as fwd_barrier_bytes
-  return v.tiles.stages * (k + fwd_tile_bytes(v, v.dims.v, v.tiles.kv)) + fwd_raw_stages * values + scales_and_ring;
-}
 constexpr int fwd_barrier_bytes =
     1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
+constexpr int fwd_q_bytes(FwdVariant v) { return fwd_tile_bytes(v, v.tiles.q, v.dims.qk); }
+// Of K and V in the form that wgmma reads. 8-bit V has keys along its rows there, as it is not in memory.
+constexpr int fwd_stages_bytes(FwdVariant v) {
+  const int k = fwd_tile_bytes(v, v.tiles.kv, v.dims.qk), values = fwd_tile_bytes(v, v.tiles.kv, v.dims.v);
+  return v.tiles.stages * (k + (is_8_bit(v.dtype) ? fwd_tile_bytes(v, v.dims.v, v.tiles.kv) : values));
+}
+// A tile as it is in memory, which waits to be transposed (V) or widened (K and V take turns).
+constexpr int fwd_raw_bytes(FwdVariant v) {
+  const int dim = fwd_widens(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
+  return v.tiles.kv * panels(dim, size_of(v.dtype_kv)) * panel_row_bytes;
+}
+constexpr int fwd_scales_bytes = 1024;  // and the ring of such tiles, rounded up as fwd_barrier_bytes
+// How many of them. Where they are widened, what lies there is what is on its way from memory: as many as fit, up to
+// two turns of both.
+constexpr int fwd_raw_stages(FwdVariant v) {
+  if (!fwd_widens(v)) return 2;
+  const int room = smem_bytes_per_cta - fwd_q_bytes(v) - fwd_stages_bytes(v) - fwd_scales_bytes - fwd_barrier_bytes;
+  const int fit = room / fwd_raw_bytes(v);
+  return fit >= 4 ? 4 : fit >= 3 ? 3 : 2;
+}
+constexpr int fwd_ring_bytes(FwdVariant v) {
+  return fwd_stages_bytes(v) + (fwd_scaled(v) ? fwd_raw_stages(v) * fwd_raw_bytes(v) + fwd_scales_bytes : 0);
+}
 // Packed variants have one consumer and half of an SM's registers. Where they take half of its shared memory too, two
 // CTAs share an SM; and the CTAs that combine parts find room beside one.
 constexpr bool fwd_halves_fit(FwdVariant v, int q_stages) {
@@ -91,14 +111,15 @@ constexpr int fwd_smem_bytes(FwdVariant v) {
 // Sizes are bounded one by one first, so that no product of them overflows.
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
-  if (is_8_bit(v.dtype) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block)
+  if (v.dtype_kv != v.dtype && !fwd_widens(v)) return "k and v have the type of q, or 8 bits beside f16 and bf16";
+  if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block)
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 256) return "dim_v of the tile must be 64, 96, ... 256";
-  if (is_8_bit(v.dtype) && (v.packed || v.split)) return "8-bit q, k and v are neither packed nor split";
+  if (fwd_scaled(v) && (v.packed || v.split)) return "8-bit k and v are neither packed nor split";
   if ((v.mask == Mask::chunk || v.alibi || v.merges) && (v.packed || v.split))
     return "tiles with chunks, alibi or acc are neither packed nor split";
-  if (v.alibi && is_8_bit(v.dtype)) return "there is no alibi on top of scores of 8-bit q and k";
+  if (v.alibi && fwd_scaled(v)) return "there is no alibi on top of scores of 8-bit k";
   if (v.packed && v.tiles.q != strip) return "packed tiles of q have 64 rows";
   if (v.packed && !v.split) return "there is no kernel with packed tiles that may not be split";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)

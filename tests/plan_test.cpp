@@ -101,6 +101,23 @@ TEST(Plan, OfEveryProblemWithoutSoftcapIsAPreset) {
     }
 }
 
+// Of the types that are presets, and of sequences of one length.
+TEST(Plan, OfPlain8BitProblemsIsAPreset) {
+  const auto presets = lines_of("presets/fwd.txt");
+  for (const char* types : {"e4m3", "bf16 kv=e4m3"})
+    for (const char* dims : {"d64", "d96", "d128", "d192 dv128", "d192", "d256"})
+      for (const char* mask : {"", " causal"})
+        for (const int rows : {300, 16384}) {
+          const auto p = Problem::parse(text("fwd {} b2 hq16 hkv16 sq{} skv{} {}{}", types, rows, rows, dims, mask));
+          ASSERT_TRUE(p) << p.failure().text;
+          const auto plan = make_gpu_plan(*p, h200);
+          ASSERT_TRUE(plan) << p->line() << ": " << plan.failure().text;
+          ASSERT_EQ(plan->launches.size(), 1u);
+          const std::string& name = plan->launches[0].kernel.name;
+          EXPECT_NE(std::find(presets.begin(), presets.end(), name), presets.end()) << plan->line();
+        }
+}
+
 TEST(Plan, OfEveryBackwardProblemOfBf16WithoutSoftcapAndDetIsOfPresets) {
   const auto presets = lines_of("presets/bwd.txt");
   for (Problem p : problems_of_every_kind()) {
@@ -160,6 +177,7 @@ TEST(Kernel, NamesOfTheBackwardPassReadBack) {
 
 TEST(Kernel, EachFieldOfAVariantChangesItsName) {
   const FwdVariant plain = {.dtype = Dtype::bf16,
+                            .dtype_kv = Dtype::bf16,
                             .dims = {192, 128},
                             .tiles = {128, 96, 2},
                             .mask = Mask::none,

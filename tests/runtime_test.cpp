@@ -283,6 +283,7 @@ TEST(compiler_report, notices_serialised_wgmma) {
 
 FwdVariant small_variant() {
   return {.dtype = Dtype::bf16,
+          .dtype_kv = Dtype::bf16,
           .dims = {64, 64},
           .tiles = {64, 32, 2},
           .mask = Mask::none,
@@ -345,7 +346,8 @@ TEST_F(CompileTest, has_a_key_for_everything_that_changes_the_code) {
         for (const bool softcap : {false, true})
           for (const int dim : {64, 128}) {
             FwdVariant variant = small_variant();
-            variant.dtype = dtype, variant.mask = mask, variant.ragged = ragged, variant.softcap = softcap;
+            variant.dtype = variant.dtype_kv = dtype, variant.mask = mask, variant.ragged = ragged,
+            variant.softcap = softcap;
             variant.dims.qk = dim;
             const KernelSpec spec = kernel_of(variant);
             const auto [at, fresh] = keys.emplace(compiler->key(spec).hex(), spec.name);

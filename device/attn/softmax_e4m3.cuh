@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: softmax.cuh for weights that become e4m3, and scores and values that have a scale of their own in every
-// kv tile.
+// device/attn: softmax.cuh for scores and values that have a scale of their own in every kv tile, and weights that
+// become e4m3, or 16-bit numbers.
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 64 and 448: a row starts at 64, and a tile that would pass 448 moves the reference. V's scale goes into the
 // weights: w = 2^(s - reference + lift), where lift is log2 of 64 times this tile's scale of V over O's unit. That is
 // the scale of the item's first tile, at first. The sum is of unrounded weights, without the lift: rounded small ones
 // would be missing there.
+//
+// 16-bit weights need no such care, but their range serves as well: f16 is precise to 2^-20 of a row's largest weight,
+// times O's unit over the scale of V. A weight that has a row to itself should not be rounded, so step() adds the
+// fraction of the lift to the reference: then the largest weight is a power of two here too.
 #pragma once
 #include "device/attn/softmax.cuh"
 
@@ -23,7 +27,8 @@ struct alignas(8) TileScales {
   }
 };
 
-struct E4m3Softmax {
+template <bool Narrow>  // weights become e4m3
+struct ScaledSoftmax {
   static constexpr float first_weight = TileScales::first_weight, first_lift = TileScales::first_lift;
   static constexpr float largest_weight = 448.f;
   static constexpr float headroom = OnlineSoftmax::headroom;
@@ -31,7 +36,7 @@ struct E4m3Softmax {
   static constexpr float movable = OnlineSoftmax::movable;
   // A reference beyond this is subtracted after the scores are scaled and rounded: in s scale + (lift - reference) its
   // own rounding, 2^-12 here, would be another one in every tile.
-  static constexpr float far = 4096.f;
+  static constexpr float far = Narrow ? 4096.f : OnlineSoftmax::far;
 
   float scale_q;  // log2(e) x softmax scale x scale of Q
   RowPair ref = {-tile::inf, -tile::inf};
@@ -42,7 +47,7 @@ struct E4m3Softmax {
   // swallows what is added to it.
   float grown = 0.f;
 
-  __device__ E4m3Softmax(float scale_q, TileScales first) : scale_q(scale_q) { take(first); }
+  __device__ ScaledSoftmax(float scale_q, TileScales first) : scale_q(scale_q) { take(first); }
 
   __device__ __forceinline__ void take(TileScales tile) {
     scale = __shfl_sync(~0u, scale_q * tile.k, 0);  // into a uniform register, which an FFMA reads beside two others
@@ -58,6 +63,10 @@ struct E4m3Softmax {
     for (float& x : s.x) x = __fmul_rn(x, scale);
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
     const float growth = grow();
+    if constexpr (!Narrow) {
+      const float fraction = lift - floorf(lift);
+      above = {above.top + fraction, above.bottom + fraction};
+    }
     // A large maximum swallows what is above it: then the row's next larger score moves the reference.
     const RowPair next = {fmaxf(ref.top, most.top + above.top), fmaxf(ref.bottom, most.bottom + above.bottom)};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
@@ -155,5 +164,7 @@ struct E4m3Softmax {
     return {row.inverse * (unit * ptx::ex2_approx(grown) / first_weight), row.lse, row.share};
   }
 };
+
+using E4m3Softmax = ScaledSoftmax<true>;
 
 }  // namespace froghopper::attn

@@ -12,7 +12,7 @@ namespace froghopper::fwd {
 
 template <FwdVariant V>
 struct Epilogue {
-  static constexpr bool narrow = is_8_bit(V.dtype);
+  static constexpr bool scaled = fwd_scaled(V);
   using Output = tile::Accum<V.dims.v>;
 
   const FwdParams& params;
@@ -31,7 +31,7 @@ struct Epilogue {
 
   __device__ __forceinline__ void run(attn::Finish top, attn::Finish bottom, Output& o) const {
     o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (narrow) scale_columns(o);
+    if constexpr (scaled) scale_columns(o);
 
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
@@ -64,7 +64,7 @@ struct Epilogue {
   }
 
   __device__ __forceinline__ void store(const tile::RowPlaces& at, const Output& o) const {
-    if constexpr (narrow) {
+    if constexpr (scaled) {
       if (params.narrow.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
       if (params.narrow.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
       tile::store_rows<ptx::bf16>(at, params.dim_v, o);

@@ -10,18 +10,21 @@
 //           Loader     warps 1 and 2, one thread each; loads K, loads V.
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
 //           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.    232, 232, 160, 112 registers
-//           8-bit variants: device/fwd/narrow_producers.cuh.       warpgroup 0: 56; 224, 224, 152, 104, or 24; 240
+//           8-bit variants: device/fwd/narrow_producers.cuh.       Registers: device/fwd/registers_of.cuh.
 //           NarrowLoader  warp 1, one thread; loads K and V, and the scales of their tiles.
 //           Transposer    warps 2 and 3; V -> V^T, the only form that wgmma reads of 8-bit numbers.
+//           Widening variants, 8-bit K and V beside 16-bit Q: device/fwd/widening_producers.cuh.
+//           RawLoader  warp 1, one thread; loads K and V as in memory, and the scales of their tiles.
+//           Widener    warps 2 and 3; makes 16-bit tiles of them.
 // Order     kv tiles run from last to first: tiles cut by the upper bound of a mask come first (exact online softmax),
 //           the steady loop carries no mask (guarded softmax), tiles cut by a window's lower bound come last (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. Over the seam between two items it goes on: the last P V of one and the first S
 //           of the next are in flight together, O is stored while that S runs.
-//           8-bit weights are rounded before it is known that they could be (device/attn/softmax_e4m3.cuh). Every
-//           promotion_tiles O goes to a sum in fp32 (device/fwd/promotion.cuh).
-// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader and Transposer warp and,
-//                           before its epilogue, per Consumer warp
+//           With scales weights are rounded before it is known that they could be (device/attn/softmax_e4m3.cuh). Every
+//           promotion_tiles O of 8-bit products goes to a sum in fp32 (device/fwd/promotion.cuh).
+// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, Transposer and Widener
+//                           warp and, before its epilogue, per Consumer warp
 //           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last few tiles
 //                           are issued; the Dispatcher waits for it before it draws the next ticket, so that no item
 //                           lies here while another CTA idles. Both judge by the published item, and the next arrival
@@ -31,13 +34,11 @@
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
 //                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
 //                           wait for each other.
-//           raw_ring        8-bit variants: V as in memory. full: by bytes; empty: one arrival per Transposer warp.
-//                           There v_ring is full by one arrival per Transposer warp, behind its proxy fence. The
-//                           NarrowLoader loads K of a tile before its V, which a Consumer needs a turn later: when it
-//                           waits for room in raw_ring, K of that tile is there, so the Consumers give back V of the
-//                           tiles before, and with it the Transposers their raw ones.
+//           raw_ring        with scales: tiles as in memory. full: by bytes; empty: one arrival per Transposer or
+//                           Widener warp. What these fill is full by one arrival each, behind its proxy fence. Why that
+//                           cannot hang: narrow_producers.cuh, widening_producers.cuh.
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings; O goes from registers to global memory
-//           8-bit variants begin with raw[2] | scales[stages] | raw_ring
+//           With scales it begins with raw[fwd_raw_stages] | scales[stages] | raw_ring
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -47,10 +48,12 @@
 #include "device/fwd/narrow_producers.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/promotion.cuh"
+#include "device/fwd/registers_of.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/scores.cuh"
 #include "device/fwd/sweep.cuh"
+#include "device/fwd/widening_producers.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/mma.cuh"
@@ -63,29 +66,22 @@ struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
 
-  static constexpr bool narrow = is_8_bit(V.dtype);
-  static constexpr int bytes = size_of(V.dtype);
+  static constexpr bool narrow = is_8_bit(V.dtype), widens = fwd_widens(V), scaled = fwd_scaled(V);
+  static constexpr int bytes = size_of(V.dtype), raw_bytes = size_of(V.dtype_kv);
 
   using T = typename attn::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, bytes>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk, bytes>;
-  using RawTile = tile::SharedTile<V.tiles.kv, V.dims.v, bytes>;  // V as in memory
-  using VTile = Pick<narrow, tile::SharedTile<V.dims.v, V.tiles.kv, bytes>, RawTile>;
+  using RawTile = tile::SharedTile<V.tiles.kv, V.dims.v, raw_bytes>;  // V as in memory
+  using VTile =
+      Pick<narrow, tile::SharedTile<V.dims.v, V.tiles.kv, bytes>, tile::SharedTile<V.tiles.kv, V.dims.v, bytes>>;
   using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile, then P in place
   using Weights = Pick<narrow, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
   using Output = tile::Accum<V.dims.v>;  // O, unnormalised until the epilogue
-  using Softmax = Pick<narrow, attn::E4m3Softmax, attn::OnlineSoftmax>;
+  using Softmax = Pick<scaled, attn::ScaledSoftmax<narrow>, attn::OnlineSoftmax>;
 
-  // Registers: a CTA starts with 65536 / threads each, rounded down to 8 (168, 128, 96 at 2, 3, 4 consumers);
-  // setmaxnreg shares the same sum out again.
-  static constexpr int consumers = fwd_consumers(V);
-  static constexpr int threads = fwd_threads(V);
-  // 8-bit variants take 56 to transpose, 8 blocks on their way at once; 24 where S, P and O of a Consumer take 208.
-  static constexpr bool crowded = narrow && V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 > 200;
-  static constexpr int producer_registers = crowded ? 24 : narrow ? 56 : consumers <= 2 ? 40 : 32;
-  static constexpr int usual_registers = V.packed ? 216 : consumers <= 2 ? 232 : consumers == 3 ? 160 : 112;
-  static constexpr int consumer_registers = crowded ? 240 : usual_registers - (narrow ? 8 : 0);
-  static constexpr bool moves_registers = !V.packed || fwd_register_shares(V) > 1;
+  static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V);
+  using Registers = RegistersOf<V>;
 
   static constexpr int q_stages = fwd_q_stages(V);
   using KvRing = tile::Ring<V.tiles.stages>;
@@ -95,16 +91,22 @@ struct Forward {
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2>;
 
-  using RawRing = tile::Ring<fwd_raw_stages>;
-  using RawStage = tile::Cursor<fwd_raw_stages>;
-  struct NarrowSmem {
-    RawTile raw[fwd_raw_stages];
+  static constexpr int raw_stages = fwd_raw_stages(V);
+  using RawRing = tile::Ring<raw_stages>;
+  using RawStage = tile::Cursor<raw_stages>;
+  union RawTiles {
+    tile::SharedTile<V.tiles.kv, V.dims.qk, raw_bytes> k;
+    RawTile v;
+  };
+  struct ScaledSmem {
+    Pick<widens, RawTiles, RawTile> raw[raw_stages];
     attn::TileScales scales[V.tiles.stages];  // of the tiles in k
     RawRing raw_ring;
+    attn::TileScales raw_scales[raw_stages];  // widening variants: of the tiles of K in raw
   };
   struct Nothing {};
 
-  struct Smem : Pick<narrow, NarrowSmem, Nothing> {
+  struct Smem : Pick<scaled, ScaledSmem, Nothing> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
     VTile v[V.tiles.stages];
@@ -132,11 +134,14 @@ struct Forward {
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
-      if constexpr (moves_registers) ptx::setmaxnreg_dec<producer_registers>();
+      if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::producers>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if constexpr (narrow) {
         if (threadIdx.x == 32) NarrowLoader<Forward>{params, smem}.run();
         if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
+      } else if constexpr (widens) {
+        if (threadIdx.x == 32) RawLoader<Forward>{params, smem}.run();
+        if (warp >= 2) Widener<Forward>{params, smem, warp - 2}.run();
       } else {
         if (threadIdx.x == 32)
           Loader<Forward, KTile>{params, smem, params.k, params.ragged.k, &smem.next_wanted}.run(smem.k, smem.k_ring);
@@ -145,10 +150,10 @@ struct Forward {
       }
       if (V.ragged && !V.merges && warp == 3)
         Sweeper{params, params.order.pairs / heads_of_items<V>(params),
-                size_of(narrow ? params.narrow.dtype_o : V.dtype)}
+                size_of(scaled ? params.narrow.dtype_o : V.dtype)}
             .run();
     } else {
-      if constexpr (moves_registers) ptx::setmaxnreg_inc<consumer_registers>();
+      if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::consumers>();
       Consumer{params, smem, warp / 4 - 1}.run();
     }
   }
@@ -189,7 +194,7 @@ struct Forward {
         const WorkItem finished = give_back_item();
         item = take_item();
         scale = scale_of(item);
-        const float unit = narrow ? unit_of<V>(params, finished) : 1.f;
+        const float unit = scaled ? unit_of<V>(params, finished) : 1.f;
         qk(s);                 // the first of the next
         ptx::wgmma_wait<1>();  // O is ready, S is not
         v.release(smem.v_ring);
@@ -265,7 +270,7 @@ struct Forward {
         strip_of(item).hide(s, kv_tile);
         age = softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
         finish_pv(p, s);
-      } else if constexpr (narrow) {
+      } else if constexpr (scaled) {
         const auto guess = softmax.guess(s);
         grew = !softmax.holds(guess);
         finish_pv(p, s);
@@ -293,9 +298,9 @@ struct Forward {
     // not in the loop around it.
     __device__ __forceinline__ attn::RowPair again(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s) {
       volatile float aside[4];
-      if constexpr (crowded) softmax.put_aside(aside);
+      if constexpr (Registers::crowded) softmax.put_aside(aside);
       tile::mma_abt_alone<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
-      if constexpr (crowded) softmax.take_back(aside);
+      if constexpr (Registers::crowded) softmax.take_back(aside);
       take_scales(softmax);
       bend(s, softmax, item, kv_tile);
       return softmax.step(s);
@@ -322,21 +327,21 @@ struct Forward {
         tile::mma_ab<T>(o, p, smem.v[v.stage]);
     }
 
-    // 8-bit variants: what the scores of an item are multiplied by, read early, for it comes from memory.
+    // With scales: what the scores of an item are multiplied by, read early, for it comes from memory.
     __device__ float scale_of(const WorkItem& item) const {
-      if (!narrow || item.none()) return 0.f;
+      if (!scaled || item.none()) return 0.f;
       const float scale = V.softcap ? params.cap_scale : params.scale_log2;
       const int row = min(strip_of(item).first_row(), strip_of(item).seq_q() - 1);  // a strip may have no rows
-      return scale * scale_of_queries(params, item, row);
+      return scale * scale_of_queries<V>(params, item, row);
     }
 
     __device__ Softmax begin_softmax(float scale) const {
-      if constexpr (narrow) return Softmax(scale, smem.scales[k.stage]);
-      if constexpr (!narrow) return Softmax{V.alibi ? 1.f : params.scale_log2};
+      if constexpr (scaled) return Softmax(scale, smem.scales[k.stage]);
+      if constexpr (!scaled) return Softmax{V.alibi ? 1.f : params.scale_log2};
     }
 
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
-      if constexpr (narrow) softmax.take(smem.scales[k.stage]);
+      if constexpr (scaled) softmax.take(smem.scales[k.stage]);
     }
 
     __device__ __forceinline__ void bend(Scores& s, Softmax& softmax, const WorkItem& item, int kv_tile) const {
@@ -345,7 +350,7 @@ struct Forward {
     }
 
     __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
-      if constexpr (narrow) __syncwarp();  // every lane has read the scales
+      if constexpr (scaled) __syncwarp();  // every lane has read the scales
       k.release(smem.k_ring);
       if (kv_tile == item.kv_begin) q.give_back(smem.q_ring);  // that was the last S of this item
     }
@@ -378,11 +383,12 @@ struct Forward {
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
-      smem.item_ring.init(4 * consumers + (narrow ? 1 + Transposer<Forward>::warps : 2));
+      constexpr int helpers = scaled ? Transposer<Forward>::warps : 1;  // or Wideners, as many
+      smem.item_ring.init(4 * consumers + 1 + helpers);
       smem.q_ring.init(4 * consumers);
-      smem.k_ring.init(4 * consumers);
-      smem.v_ring.init(4 * consumers, narrow ? Transposer<Forward>::warps : 1);
-      if constexpr (narrow) smem.raw_ring.init(Transposer<Forward>::warps);
+      smem.k_ring.init(4 * consumers, widens ? helpers : 1);
+      smem.v_ring.init(4 * consumers, helpers);
+      if constexpr (scaled) smem.raw_ring.init(helpers);
       ptx::mbarrier_init(&smem.next_wanted, 1);
       ptx::fence_mbarrier_init();
     }

@@ -3,42 +3,16 @@
 //
 // wgmma reads 8-bit operands along their inner dimension alone, and that of P V are the keys: V^T must lie in shared
 // memory. Keys within a row of V^T are in the order of tile::OperandA8.
+//
+// The NarrowLoader loads K of a tile before its V, which a Consumer needs a turn later: when it waits for room in
+// raw_ring, K of that tile is there, so the Consumers give back V of the tiles before, and with it the Transposers
+// their raw ones.
 #pragma once
 #include "device/fwd/producers.cuh"
+#include "device/fwd/scales.cuh"
 #include "device/ptx/matrix.cuh"
 
 namespace froghopper::fwd {
-
-// The scale of this row and its block.
-__device__ inline float scale_of_row(const ScaleNumbers& of, int sequence, int head, int row) {
-  return __ldg(of.data + sequence * of.batch + head * of.head + row / scale_block * of.block);
-}
-
-__device__ inline float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
-  return scale_of_row(params.narrow.q, item.sequence, item.head, row);
-}
-// That of a kv tile's keys, or of its values. The tile of rows that see no key lies after the last one: the scale there
-// is nobody's, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's columns
-// come to O at its end.
-template <FwdVariant V>
-__device__ float scale_of_tile(const FwdParams& params, const ScaleNumbers& of, const WorkItem& item, int kv_tile) {
-  const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
-  if (keys == 0) return 1.f;
-  return scale_of_row(of, item.sequence, item.head / params.heads_per_kv, min(kv_tile * V.tiles.kv, keys - 1));
-}
-template <FwdVariant V>
-__device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, int kv_tile) {
-  return scale_of_tile<V>(params, params.narrow.k, item, kv_tile);
-}
-template <FwdVariant V>
-__device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
-  return params.narrow.v_columns ? 1.f : scale_of_tile<V>(params, params.narrow.v, item, kv_tile);
-}
-// O is in units of V's scale where an item begins.
-template <FwdVariant V>
-__device__ float unit_of(const FwdParams& params, const WorkItem& item) {
-  return scale_of_values<V>(params, item, item.kv_end - 1);
-}
 
 // K with the scales of a tile, and V as it is in memory, by one thread. The order is that of need, K of a tile before
 // its V: a Consumer multiplies K of tile t while it waits for V of t - 1.
@@ -62,22 +36,15 @@ struct NarrowLoader {
   }
 
   __device__ void load(const WorkItem& item) {
-    const int head = item.head / params.heads_per_kv;
-    const auto place = [&](const MapUnits& units) {
-      return attn::Place<V.ragged>(head, item.sequence, params.ragged.cu_kv, item.rows.kv_first, item.rows.seq_kv,
-                                   units);
-    };
-    const auto place_k = place(params.ragged.k), place_v = place(params.ragged.v);
-    const int ask_at = draws_late(params, item) ? min(item.kv_begin + loads_ahead, item.kv_end - 1) : -1;
-    const float unit = unit_of<V>(params, item);
-    float k_scale = scale_of_keys<V>(params, item, item.kv_end - 1), v_scale = unit;
+    const auto place_k = place_of_keys<V>(params, item, params.ragged.k);
+    const auto place_v = place_of_keys<V>(params, item, params.ragged.v);
+    const int ask_at = draws_late(params, item) ? asks_at(item) : -1;
+    ScalesAhead<V> scales(params, item, item.kv_end - 1);
     for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
       if (kv_tile == ask_at) ptx::mbarrier_arrive(&smem.next_wanted);
       k.wait_room(smem.k_ring);
-      smem.scales[k.stage] = attn::TileScales::of(k_scale, v_scale, unit);
-      // A tile ahead: the answer comes while there is no room.
-      k_scale = scale_of_keys<V>(params, item, max(kv_tile - 1, item.kv_begin));
-      v_scale = scale_of_values<V>(params, item, max(kv_tile - 1, item.kv_begin));
+      smem.scales[k.stage] = scales.of_tile();
+      scales.read(params, item, max(kv_tile - 1, item.kv_begin));
       ptx::u64* k_full = k.announce(smem.k_ring, Kernel::KTile::bytes);
       place_k.load(smem.k[k.stage], params.k, k_full, kv_tile * V.tiles.kv);
       k.advance();
@@ -96,7 +63,10 @@ struct Transposer {
   static constexpr FwdVariant V = Kernel::variant;
   static constexpr int warps = 2, keys = V.tiles.kv / warps;  // of one warp
   // Blocks on their way at once. Loads wait behind what wgmma reads, for hundreds of cycles.
-  static constexpr int together = Kernel::crowded ? 4 : V.dims.v % 128 == 0 ? 8 : V.dims.v % 64 == 0 ? 4 : 3;
+  static constexpr int together = Kernel::Registers::crowded ? 4
+                                  : V.dims.v % 128 == 0      ? 8
+                                  : V.dims.v % 64 == 0       ? 4
+                                                             : 3;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;

@@ -115,6 +115,13 @@ __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typen
   return item;
 }
 
+// Of an item's keys or values; and the kv tile at which the next item is asked for.
+template <FwdVariant V>
+__device__ attn::Place<V.ragged> place_of_keys(const FwdParams& params, const WorkItem& item, const MapUnits& units) {
+  return {kv_head<V>(params, item), item.sequence, params.ragged.cu_kv, item.rows.kv_first, item.rows.seq_kv, units};
+}
+__device__ inline int asks_at(const WorkItem& item) { return min(item.kv_begin + loads_ahead, item.kv_end - 1); }
+
 // Of K or of V, one thread.
 template <class Kernel, class Tile>
 struct Loader {
@@ -132,10 +139,8 @@ struct Loader {
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) break;
-      const attn::Place<V.ragged> place(kv_head<V>(params, item), item.sequence, params.ragged.cu_kv,
-                                        item.rows.kv_first, item.rows.seq_kv, units);
-      const int ask_at =
-          next_wanted && draws_late(params, item) ? min(item.kv_begin + loads_ahead, item.kv_end - 1) : -1;
+      const auto place = place_of_keys<V>(params, item, units);
+      const int ask_at = next_wanted && draws_late(params, item) ? asks_at(item) : -1;
       for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
         if (kv_tile == ask_at) ptx::mbarrier_arrive(next_wanted);
         ptx::u64* full = at.fill(ring, Tile::bytes);

@@ -11,7 +11,7 @@ namespace froghopper::fwd {
 template <FwdVariant V, class Softmax>
 __device__ __forceinline__ void cap(const FwdParams& params, tile::Accum<V.tiles.kv>& s, Softmax& softmax) {
   if constexpr (!V.softcap) return;
-  if constexpr (is_8_bit(V.dtype)) {
+  if constexpr (fwd_scaled(V)) {
     attn::cap(s, softmax.scale);
     softmax.scale = params.scale_log2;
   } else if constexpr (V.dims.v > 192) {

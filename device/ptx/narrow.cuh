@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/ptx: numbers of 8 bits (PTX ISA, cvt).
 #pragma once
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/math.cuh"
 
 namespace froghopper::ptx {
 
@@ -42,6 +42,28 @@ __device__ __forceinline__ u32 cvt_f16x2<e5m2>(u32 packed, bool high) {
   u32 r;
   asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"(static_cast<u16>(high ? packed >> 16 : packed)));
   return r;
+}
+
+// The same as f16 or bf16, which hold every such value.
+template <class T, class From>
+__device__ __forceinline__ u32 cvt_widen(u32 packed, bool high);
+template <>
+__device__ __forceinline__ u32 cvt_widen<f16, e4m3>(u32 packed, bool high) {
+  return cvt_f16x2<e4m3>(packed, high);
+}
+template <>
+__device__ __forceinline__ u32 cvt_widen<f16, e5m2>(u32 packed, bool high) {
+  return cvt_f16x2<e5m2>(packed, high);
+}
+template <>
+__device__ __forceinline__ u32 cvt_widen<bf16, e4m3>(u32 packed, bool high) {
+  const float2 x = cvt_unpack2<f16>(cvt_f16x2<e4m3>(packed, high));
+  return cvt_pack2<bf16>(x.x, x.y);
+}
+template <>
+__device__ __forceinline__ u32 cvt_widen<bf16, e5m2>(u32 packed, bool high) {
+  const float2 x = cvt_unpack2<f16>(cvt_f16x2<e5m2>(packed, high));
+  return cvt_pack2<bf16>(x.x, x.y);
 }
 
 }  // namespace froghopper::ptx

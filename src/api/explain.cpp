@@ -38,6 +38,9 @@ std::string step_lines(const ForwardStep& step) {
   std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} K and V stages, {} Q",
                            v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, fwd_q_stages(v));
   lines += text("\n  warps      1 producer warpgroup, {} consumers of {} query rows", fwd_consumers(v), strip);
+  if (fwd_widens(v))
+    lines += text("\n  widening   {} to {}, by 2 producer warps; {} tiles as in memory on their way",
+                  name_of(v.dtype_kv), name_of(v.dtype), fwd_raw_stages(v));
   lines += order_line(order, "head");
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
   if (v.packed)

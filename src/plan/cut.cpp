@@ -153,7 +153,7 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
   FwdVariant v = plain_variant(p, dims, {});
   PackParams pack = {1, 0};
   const bool may_pack =
-      may_cut(p) && !is_8_bit(p.dtype) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
+      may_cut(p) && !is_8_bit(p.dtype_kv) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
   if (may_pack) pack = pack_of(p);
   v.packed = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
   if (!v.packed) pack = {1, 0};
@@ -173,7 +173,8 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
     const Work work = work_of(p, v, pack, device);
     parts = best_parts(work, time_us(work, 1), bounded);
     if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, keys_of_ragged_part)));
-  } else if (may_cut(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window && !p.seqused) {
+  } else if (may_cut(p) && !v.ragged && !is_8_bit(p.dtype_kv) && !hints.tiles && v.mask != Mask::window &&
+             !p.seqused) {
     FwdVariant few = v;
     few.tiles = few_rows_tiles(dims);
     const double without = kernel_us(p, v, 1, device);

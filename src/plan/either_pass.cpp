@@ -38,11 +38,6 @@ Result<void> check_limits(const Problem& p) {
   if (p.dtype == Dtype::f32)
     return unsupported(
         "dtype is f32; the Hopper kernels take f16 and bf16. Convert q, k and v, or use target \"cpu\".");
-  if (p.dtype_kv != p.dtype && !p.quantises())
-    return unsupported(
-        text("dtype_kv is {} and dtype is {}; the Hopper kernels take q of the same type as k and v. Quantise q too, "
-             "or use target \"cpu\".",
-             name_of(p.dtype_kv), name_of(p.dtype)));
   for (const auto& [name, value] : {std::pair{"seq_q", p.seq_q},
                                     {"seq_kv", p.seq_kv},
                                     {"total_q", p.total_q},

@@ -19,9 +19,9 @@ Result<void> check_smooth(const Problem& p) {
 }
 
 Result<void> check_hints(const Problem& p, const Hints& hints) {
-  if (!is_8_bit(p.dtype) && may_cut(p)) return {};
+  if (!is_8_bit(p.dtype_kv) && may_cut(p)) return {};
   const auto refuse = [&](const char* word, int value) {
-    if (!is_8_bit(p.dtype))
+    if (!is_8_bit(p.dtype_kv))
       return unsupported(
           text("{0}={1} is a hint for problems without accumulate, attention_chunk and alibi; with these tiles are "
                "neither packed nor split. Leave {0} out.",

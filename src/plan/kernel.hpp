@@ -52,7 +52,7 @@ std::string variant_name(const char* family, const Variant& variant) {
   const auto add = [&](const std::string& token) { name += "." + token; };
   visit_fields(variant, [&]<class T>(const char* word, const T& field, auto... usual) {
     if constexpr (std::is_enum_v<T>) {
-      if (*name_of(field)) add(name_of(field));
+      if (*name_of(field) && !((field == usual) || ...)) add(name_of(field));
     } else if constexpr (std::is_same_v<T, bool>) {
       if (field) add(word);
     } else if (!((field == usual) || ...)) {
@@ -72,6 +72,7 @@ Result<Variant> parse_variant(const char* family, const std::string& name) {
   at += next() == family;
   visit_fields(variant, [&]<class T>(const char* word, T& field, auto... usual) {
     if constexpr (std::is_enum_v<T>) {
+      ((field = usual), ...);
       for (const T value : values_of(field))
         if (*name_of(value) && next() == name_of(value)) return field = value, void(++at);
     } else if constexpr (std::is_same_v<T, bool>) {

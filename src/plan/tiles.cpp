@@ -26,8 +26,7 @@ int64_t keys_seen(const Problem& p) {
 // waste less of the last round; the model of time (src/plan/time.hpp) says which.
 constexpr int rounds_that_count = 6;
 
-Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles many_rows, Tiles many_work) {
-  const Tiles few_rows = few_rows_tiles(dims);
+Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, Tiles many_rows, Tiles many_work) {
   if (items_at_most(p, many_rows.q) > int64_t{rounds_that_count} * usable_sms(p, device)) return many_work;
   const auto us = [&](Tiles tiles) { return kernel_us(p, plain_variant(p, dims, tiles), 1, device); };
   return us(few_rows) < us(many_rows) ? few_rows : many_rows;
@@ -46,10 +45,22 @@ Tiles narrow_tiles(const Problem& p, Dims dims) {
   return fits ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
 
+// 8-bit k and v beside 16-bit q. A tile is widened once for all query rows of a CTA, so these are many; keys are 64 or
+// 128 for the scales. Shared memory has room for raw tiles too, so rings are one stage shorter than of 16 bits.
+Tiles widening_tiles(const Problem& p, Dims dims, const Device& device) {
+  const auto of = [&](Tiles few_rows, Tiles many) { return of_two(p, dims, device, few_rows, many, many); };
+  // As of 16 bits, four consumers have no registers for a window's second bound.
+  if (dims.qk == 64) return of({128, 128, 3}, kernel_mask(p) == Mask::window ? Tiles{192, 64, 5} : Tiles{256, 64, 4});
+  if (dims.qk <= 128) return of({128, 128, 2}, {192, 64, 3});
+  if (dims.qk == 192) return {128, 64, dims.v == 128 ? 3 : 2};
+  return {128, 64, 2};
+}
+
 }  // namespace
 
 FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
   return {.dtype = p.dtype,
+          .dtype_kv = p.dtype_kv,
           .dims = dims,
           .tiles = tiles,
           .mask = kernel_mask(p),
@@ -80,19 +91,20 @@ std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
 // small tiles, whose remainders waste less; many want 192 query rows, which read K and V less often.
 Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
   if (is_8_bit(p.dtype)) return narrow_tiles(p, dims);
+  if (is_8_bit(p.dtype_kv)) return widening_tiles(p, dims, device);
   const Mask mask = kernel_mask(p);
   const int64_t keys = keys_seen(p);
   const Tiles rows_128 = few_rows_tiles(dims);
   if (dims.qk == 64) {
     // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
     const Tiles rows_256{256, 64, 4};
-    return bounded_below(mask) ? Tiles{192, 64, 5} : of_two(p, dims, device, rows_256, rows_256);
+    return bounded_below(mask) ? Tiles{192, 64, 5} : of_two(p, dims, device, rows_128, rows_256, rows_256);
   }
   if (dims.qk == 96) {
     // Of 80 keys the ragged kernel would spill in its inner loop.
     const bool plain = mask == Mask::none && !p.varlen && !p.seqused;
     const Tiles rows_192 = plain ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
-    return of_two(p, dims, device, rows_192, keys < 2048 ? rows_128 : rows_192);
+    return of_two(p, dims, device, rows_128, rows_192, keys < 2048 ? rows_128 : rows_192);
   }
   if (dims.qk == 128) {
     // A window of few keys has its ends in few tiles of 128.
@@ -100,7 +112,7 @@ Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
     // Of few causal keys much is masked away in tiles of 128.
     const bool few_keys = keys < 2048 && (mask == Mask::none || (mask == Mask::causal && keys > 512));
     const Tiles rows_192{192, 64, 4};
-    return of_two(p, dims, device, rows_192, few_keys ? rows_128 : rows_192);
+    return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
   }
   if (dims.qk == 192 && dims.v == 128 && keys < 2048) return {128, 64, 3};
   return rows_128;

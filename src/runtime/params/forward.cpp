@@ -39,7 +39,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   params.cap_scale = scale.cap_scale;
   params.softcap = scale.softcap;
   params.ragged = lengths_of(problem, views);
-  if (is_8_bit(problem.dtype))
+  if (is_8_bit(problem.dtype_kv))
     params.narrow = {.q = scale_numbers(views.scale_q),
                      .k = scale_numbers(views.scale_k),
                      .v = scale_numbers(views.scale_v),

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: which scales go with an item's queries and with the keys and values of its tiles.
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/softmax_e4m3.cuh"
+#include "device/fwd/schedule.cuh"
+
+namespace froghopper::fwd {
+
+// The scale of this row and its block.
+__device__ inline float scale_of_row(const ScaleNumbers& of, int sequence, int head, int row) {
+  return __ldg(of.data + sequence * of.batch + head * of.head + row / scale_block * of.block);
+}
+
+// 16-bit queries have none.
+template <FwdVariant V>
+__device__ float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
+  if constexpr (fwd_widens(V)) return 1.f;
+  return scale_of_row(params.narrow.q, item.sequence, item.head, row);
+}
+// That of a kv tile's keys, or of its values. The tile of rows that see no key lies after the last one: the scale there
+// is nobody's, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's columns
+// come to O at its end.
+template <FwdVariant V>
+__device__ float scale_of_tile(const FwdParams& params, const ScaleNumbers& of, const WorkItem& item, int kv_tile) {
+  const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
+  if (keys == 0) return 1.f;
+  return scale_of_row(of, item.sequence, item.head / params.heads_per_kv, min(kv_tile * V.tiles.kv, keys - 1));
+}
+template <FwdVariant V>
+__device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, int kv_tile) {
+  return scale_of_tile<V>(params, params.narrow.k, item, kv_tile);
+}
+template <FwdVariant V>
+__device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
+  return params.narrow.v_columns ? 1.f : scale_of_tile<V>(params, params.narrow.v, item, kv_tile);
+}
+// O is in units of V's scale where an item begins.
+template <FwdVariant V>
+__device__ float unit_of(const FwdParams& params, const WorkItem& item) {
+  return scale_of_values<V>(params, item, item.kv_end - 1);
+}
+
+// What a tile's numbers are multiplied by, read a tile ahead: the answer comes while there is no room.
+template <FwdVariant V>
+struct ScalesAhead {
+  float unit, k, v;
+
+  __device__ ScalesAhead(const FwdParams& params, const WorkItem& item, int first_tile)
+      : unit(unit_of<V>(params, item)), k(scale_of_keys<V>(params, item, first_tile)), v(unit) {}
+  __device__ attn::TileScales of_tile() const { return attn::TileScales::of(k, v, unit); }
+  __device__ void read(const FwdParams& params, const WorkItem& item, int kv_tile) {
+    k = scale_of_keys<V>(params, item, kv_tile);
+    v = scale_of_values<V>(params, item, kv_tile);
+  }
+};
+
+}  // namespace froghopper::fwd

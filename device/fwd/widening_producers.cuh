@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: what moves 8-bit K and V that are multiplied as 16-bit numbers, beside 16-bit Q. forward.cuh says how the
+// roles act together. Kernel is Forward of a variant.
+//
+// Every e4m3 and every e5m2 number is an f16 and a bf16 number too, so widening is exact, infinities and NaN included;
+// scales go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/softmax_e4m3.cuh).
+//
+// RawLoader -- raw_ring --> Wideners -- k_ring, v_ring --> Consumers.
+//
+// Why nothing hangs. All goes in one order, K of a tile before its V, and neither role waits but for the stage that it
+// reads and for room. So it is enough that there is room for what the slowest Consumer warp waits for. At turn t that
+// is K of t or V of t - 1, and it has given back K of t - 1 and V of t - 2 and all before: in rings of two stages there
+// is room for both. At the seam between two items it holds the last V of one while it skips the first K tiles of the
+// next, stages - 1 at most (Strip::last_tile). K of the one that it needs comes after as many V tiles as it skips: with
+// the one that it holds they are no more than there are stages.
+#pragma once
+#include "device/fwd/producers.cuh"
+#include "device/fwd/scales.cuh"
+
+namespace froghopper::fwd {
+
+// K and V as in memory, one after the other, K of a tile with its scales before its V: one thread.
+template <class Kernel>
+struct RawLoader {
+  static constexpr FwdVariant V = Kernel::variant;
+
+  const FwdParams& params;
+  typename Kernel::Smem& smem;
+  typename Kernel::ItemStage i;
+  typename Kernel::RawStage raw;
+
+  __device__ void run() {
+    while (true) {
+      const WorkItem item = take_copy<Kernel>(smem, i);
+      if (item.none()) return;
+      const auto place_k = place_of_keys<V>(params, item, params.ragged.k);
+      const auto place_v = place_of_keys<V>(params, item, params.ragged.v);
+      const int ask_at = draws_late(params, item) ? asks_at(item) : -1;
+      ScalesAhead<V> scales(params, item, item.kv_end - 1);
+      for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+        if (kv_tile == ask_at) ptx::mbarrier_arrive(&smem.next_wanted);
+        raw.wait_room(smem.raw_ring);
+        smem.raw_scales[raw.stage] = scales.of_tile();
+        scales.read(params, item, max(kv_tile - 1, item.kv_begin));
+        load(&Kernel::RawTiles::k, place_k, params.k, kv_tile);
+        raw.wait_room(smem.raw_ring);
+        load(&Kernel::RawTiles::v, place_v, params.v, kv_tile);
+      }
+    }
+  }
+
+  template <class Tile>
+  __device__ void load(Tile Kernel::RawTiles::*tile, const attn::Place<V.ragged>& place, const TmaMap& map,
+                       int kv_tile) {
+    ptx::u64* full = raw.announce(smem.raw_ring, Tile::bytes);
+    place.load(smem.raw[raw.stage].*tile, map, full, kv_tile * V.tiles.kv);
+    raw.advance();
+  }
+};
+
+// Raw tiles -> stages of k_ring and v_ring, by two warps, each half of the rows.
+//
+// A warp takes 8 rows and 64 columns at a time: a lane has 16 numbers, one unit of a raw row and two of a wide one. The
+// 8 lanes that shared memory serves at once have 4 units of row r and 4 of row r ^ 5. Both swizzles permute units by
+// the row: units 0 to 3 of rows that differ in bit 2, and units of one parity of rows that differ in bit 0, lie in
+// different banks, so neither load nor store meets another one there.
+template <class Kernel>
+struct Widener {
+  static constexpr FwdVariant V = Kernel::variant;
+  using T = typename Kernel::T;
+  using From = typename attn::Element<V.dtype_kv>::type;
+  static constexpr int warps = 2;
+
+  const FwdParams& params;
+  typename Kernel::Smem& smem;
+  int number;  // of this warp
+  typename Kernel::ItemStage i;
+  typename Kernel::RawStage raw;
+  typename Kernel::KvStage at;  // in k_ring, and then in v_ring
+
+  __device__ void run() {
+    while (true) {
+      i.wait(smem.item_ring);
+      const WorkItem& item = smem.items[i.stage];
+      const int tiles = item.kv_end - item.kv_begin;
+      __syncwarp();
+      i.release(smem.item_ring);
+      if (tiles == 0) break;
+#pragma unroll 1
+      for (int t = 0; t < tiles; ++t) {
+        raw.wait(smem.raw_ring);
+        at.wait_room(smem.k_ring);
+        if (number == 0 && lane() == 0) smem.scales[at.stage] = smem.raw_scales[raw.stage];
+        widen(smem.raw[raw.stage].k, smem.k[at.stage]);
+        hand_over(smem.k_ring);
+        raw.wait(smem.raw_ring);
+        at.wait_room(smem.v_ring);
+        widen(smem.raw[raw.stage].v, smem.v[at.stage]);
+        hand_over(smem.v_ring);
+        at.advance();
+      }
+    }
+    at.wait_room(smem.k_ring);  // the Consumers' last S multiplies what lies there and is not looked at
+    if (lane() == 0) ptx::mbarrier_arrive(&smem.k_ring.full[at.stage]);
+  }
+
+  // The copy engine writes the raw stage again and wgmma reads the wide one: both behind what this warp did there.
+  __device__ void hand_over(typename Kernel::KvRing& ring) {
+    ptx::fence_proxy_async_shared();
+    __syncwarp();
+    raw.release(smem.raw_ring);
+    if (lane() == 0) ptx::mbarrier_arrive(&ring.full[at.stage]);
+  }
+
+  // So many loads are on their way at once: they wait behind what wgmma reads, for hundreds of cycles.
+  template <int Rows, int Cols>
+  __device__ __forceinline__ void widen(tile::SharedTile<Rows, Cols, 1>& from,
+                                        tile::SharedTile<Rows, Cols>& to) const {
+    using From8 = tile::SharedTile<Rows, Cols, 1>;
+    using To16 = tile::SharedTile<Rows, Cols>;
+    constexpr int of_panel = Rows / 8 / warps, blocks = To16::panels * of_panel;
+    constexpr int ahead = blocks < Kernel::Registers::widened_ahead ? blocks : Kernel::Registers::widened_ahead;
+    const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = number * (Rows / warps) + row;
+    const ptx::u32 from_row[2] = {from.row(0, first) + from.unit(unit, row),
+                                  from.row(0, first) + from.unit(unit + 4, row)};
+    const ptx::u32 to_even = to.row(0, first) + to.unit(2 * unit, row);
+    const ptx::u32 to_odd = to.row(0, first) + to.unit(2 * unit + 1, row);
+    ptx::u32 x[ahead][4];
+    const auto load = [&](int block) {
+      const int panel = block / of_panel, down = block % of_panel * 8 * panel_row_bytes;
+      ptx::ld_shared_v4(x[block % ahead], from_row[panel % 2] + panel / 2 * From8::panel_bytes + down);
+    };
+#pragma unroll
+    for (int block = 0; block < ahead; ++block) load(block);
+#pragma unroll
+    for (int block = 0; block < blocks; ++block) {
+      const auto& y = x[block % ahead];
+      const int down = block / of_panel * To16::panel_bytes + block % of_panel * 8 * panel_row_bytes;
+      widen_and_store(to_even + down, y[0], y[1]);
+      widen_and_store(to_odd + down, y[2], y[3]);
+      if (block + ahead < blocks) load(block + ahead);
+    }
+  }
+
+  // 8 numbers to 16 bytes.
+  static __device__ __forceinline__ void widen_and_store(ptx::u32 to, ptx::u32 low, ptx::u32 high) {
+    const ptx::u32 wide[4] = {ptx::cvt_widen<T, From>(low, false), ptx::cvt_widen<T, From>(low, true),
+                              ptx::cvt_widen<T, From>(high, false), ptx::cvt_widen<T, From>(high, true)};
+    ptx::st_shared_v4(to, wide);
+  }
+
+  static __device__ __forceinline__ ptx::u32 lane() { return ptx::thread_here() % 32; }
+};
+
+}  // namespace froghopper::fwd
