@@ -94,6 +94,7 @@ constexpr Feature features[] = {
     {"ALiBi slopes", [](Problem& p) { p.alibi = true; }},
     {"scale of your own", [](Problem& p) { p.scale = 0.5f; }},
     {"deterministic", [](Problem& p) { p.deterministic = true; }},
+    {"invariant", [](Problem& p) { p.invariant = true; }, false, false, true},
     {"max_sms", [](Problem& p) { p.max_sms = 2; }},  // gradients of more than 128 columns take two
     {"no queries", [](Problem& p) { p.seq_q = 0; }},
     {"no keys", [](Problem& p) { p.seq_kv = 0; }},

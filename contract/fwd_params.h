@@ -14,12 +14,12 @@ struct ScaleNumbers {
   long long batch, head, block;  // block: scale_block rows; 0 where all rows of a sequence share a scale
 };
 
-// 8-bit variants only.
+// 8-bit variants only, but for the sums.
 struct NarrowParams {
   ScaleNumbers q, k, v;
   int v_columns;  // nonzero: v.data has one for every column, and none for blocks
   Dtype dtype_o;
-  float* sums;  // of O, see promotion_tiles: [CTA][Consumer][references, then groups of 4][thread][4]
+  float* sums;  // of O, see promotion_tiles and fwd_joins: [CTA][Consumer][of rows, then groups of 4][thread][4]
 };
 
 struct FwdParams {

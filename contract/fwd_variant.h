@@ -3,6 +3,7 @@
 // Two variants are equal if and only if they compile to the same machine code.
 #pragma once
 #include "contract/fields.h"
+#include "contract/split.h"
 #include "contract/types.h"
 
 namespace froghopper {
@@ -19,6 +20,7 @@ struct FwdVariant {
   bool split;      // a work item may be a part of a tile's keys: contract/split.h
   bool alibi;      // scores fall with the distance of the keys: device/fwd/scores.cuh
   bool merges;     // O and lse become those over the keys of earlier calls too, which they hold; O is f32
+  bool exact;      // every tile takes the exact step, so a row's bits depend on no other: device/fwd/exact.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -41,6 +43,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("split", v.split);
   visit("alibi", v.alibi);
   visit("acc", v.merges);
+  visit("exact", v.exact);
 }
 
 // K and V have 8 bits in memory: numbers with scales.
@@ -50,12 +53,15 @@ constexpr bool fwd_widens(FwdVariant v) { return fwd_scaled(v) && !is_8_bit(v.dt
 
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles O is added to a sum in fp32 and begins anew.
 constexpr int promotion_tiles = 16;
-// fp32 numbers of one consumer's sum: for each thread two references, padded to 4, and its part of O.
+// fp32 numbers of one consumer's sum: for each thread what counts for its two rows, 4, and its part of O.
 constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 + v.dims.v / 2); }
 // Whether a row with so many keys has such a sum. The last tile comes before O begins, the first one needs none.
 constexpr bool fwd_promotes(FwdVariant v, long long keys) {
   return is_8_bit(v.dtype) && (keys - 1) / v.tiles.kv > promotion_tiles;
 }
+
+// The same of exact variants: parts of keys that one item has are joined in a sum.
+constexpr bool fwd_joins(FwdVariant v) { return v.exact && !v.split; }
 
 constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip; }
 constexpr int fwd_threads(FwdVariant v) { return warpgroup * (1 + fwd_consumers(v)); }  // one warpgroup of producers
@@ -122,6 +128,8 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.alibi && fwd_scaled(v)) return "there is no alibi on top of scores of 8-bit k";
   if (v.packed && v.tiles.q != strip) return "packed tiles of q have 64 rows";
   if (v.packed && !v.split) return "there is no kernel with packed tiles that may not be split";
+  if (v.exact && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
+  if (v.exact && v.tiles.kv != exact_tile_kv) return "exact kernels have tiles of 64 keys";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)
     return "tiles of q have 64 rows x (1 to 4 consumers)";
   if (v.tiles.kv % 16 != 0 || v.tiles.kv < 32 || v.tiles.kv > 256)
@@ -136,6 +144,7 @@ struct CombineVariant {
   Dtype dtype;  // of O
   int dim_v;    // columns of a row, rounded up to 64, 128 or 256: a lane of a warp takes so many / 32 of them
   int parts;    // that are on their way from memory at once: their columns take registers
+  bool exact;   // of an exact kernel: joined from the last to the first, as it joins them itself
   bool operator==(const CombineVariant&) const = default;
 };
 
@@ -144,6 +153,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.dtype);
   visit("dv", v.dim_v);
   visit("p", v.parts);
+  visit("exact", v.exact);
 }
 
 constexpr int combine_threads = 128;  // a warp a row

@@ -51,4 +51,21 @@ constexpr Range<Int> part_of(Range<Int> tiles, Int part, Int planned, Int most) 
   return {begin, tiles.end - begin < size ? tiles.end : begin + size};
 }
 
+// Exact variants (FwdVariant::exact). Parts begin at multiples of so many tiles of so many keys, counted from key 0,
+// whatever a tile sees, so that a row's keys are cut at the same places in every tile. Of a sequence that is longer
+// than its plan knew the last part has the rest.
+constexpr int exact_tile_kv = 64;
+constexpr int exact_part_tiles = 16;
+template <class Int>
+constexpr Range<Int> exact_parts(Range<Int> tiles, Int most) {
+  const Int begin = tiles.begin / exact_part_tiles, end = (tiles.end - 1) / exact_part_tiles;
+  return {begin < most ? begin : most - 1, (end < most ? end : most - 1) + 1};
+}
+// Part number `part`; begin >= end: there is no such part.
+template <class Int>
+constexpr Range<Int> exact_part_of(Range<Int> tiles, Int part, Int most) {
+  const Int begin = part * exact_part_tiles, end = begin + exact_part_tiles;
+  return {begin > tiles.begin ? begin : tiles.begin, end < tiles.end && part + 1 < most ? end : tiles.end};
+}
+
 }  // namespace froghopper

@@ -131,7 +131,7 @@ Problem random_problem(std::mt19937_64& random) {
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
   p.alibi = coin(), p.attention_chunk = coin() ? 0 : size(), p.max_sms = coin() ? 0 : size();
   p.accumulate = coin() && (p.op == FH_BACKWARD || !p.sink);
-  if (p.accumulate && p.op == FH_FORWARD) p.dtype_o = coin() ? FH_F32 : FH_USUAL;
+  if (p.op == FH_FORWARD) p.invariant = coin(), p.dtype_o = !p.accumulate ? p.dtype_o : coin() ? FH_F32 : FH_USUAL;
   if (coin()) p.align = FH_TOP_LEFT;
   if (coin()) p.window_left = coin() ? size() : huge;
   if (coin() && !p.causal) p.window_right = size();
@@ -216,8 +216,8 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.accumulate = 2; },
      "accumulate is 2 and op is FH_QUANTISE; gradients are added to what is there, and o and lse merged with it. Set "
      "op to FH_FORWARD or FH_BACKWARD, or accumulate to 0."},
-    {[](fh_problem& p) { p.reserved2 = 1; },
-     "reserved2 is 1; no option has that place. Start from fh_problem_init()."},
+    {[](fh_problem& p) { p.op = FH_BACKWARD, p.invariant = 3; },
+     "invariant is 3 and op is FH_BACKWARD; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0."},
     {[](fh_problem& p) { set_raw(p.dtype_kv, 6); },
      "dtype_kv is 6, which names no type. Use FH_USUAL, FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2."},
     {[](fh_problem& p) { set_raw(p.dtype_o, -1); },

@@ -292,7 +292,8 @@ FwdVariant small_variant() {
           .packed = false,
           .split = false,
           .alibi = false,
-          .merges = false};
+          .merges = false,
+          .exact = false};
 }
 const KernelSpec no_preset = kernel_of(small_variant());
 

@@ -52,6 +52,7 @@ ROWS = [
     ("used lengths", ("seqused_kv", "seqused_k"), "seqused"),
     ("the log-sum-exp", ("return_lse", "lse", "return_attn_probs"), ""),
     ("deterministic", ("deterministic",), "det"),
+    ("the same bits in any company", ("invariant",), "invariant"),
     ("added to or merged with what is there", ("accumulate",), "acc"),
     ("results into arrays of yours", ("out",), ""),
     ("fewer SMs", ("max_sms", "sm_margin"), "sms8"),

@@ -7,12 +7,14 @@
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
 //           found out before the wait
+//           exact variants join them from the last to the first, as device/fwd/exact.cuh does
 // Exactness as OnlineSoftmax::step: references are subtracted from each other, not logarithms of sums, and far ones
 //           before they are scaled
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
+#include "device/attn/join.cuh"
 #include "device/attn/lengths.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/ptx/launch.cuh"
@@ -32,6 +34,7 @@ struct Combine {
   struct Place {
     int batch, row, head;  // of o and lse
     int parts;             // 0: there is no such row
+    int first;             // exact variants: number of the first part
   };
 
   static __device__ void run(const CombineParams& params) {
@@ -39,7 +42,7 @@ struct Combine {
     ptx::let_next_kernel_start();
     const Place place = number < params.split.row_heads ? find(params, number) : Place{};
     ptx::wait_for_earlier_kernels();
-    if (place.parts > 1) add_up(params, number, place);
+    if (place.parts > 1) V.exact ? join(params, number, place) : add_up(params, number, place);
   }
 
   static __device__ Place find(const CombineParams& params, unsigned number) {
@@ -54,8 +57,11 @@ struct Combine {
     const int first = row / params.tile_q * params.tile_q, last = min(first + params.tile_q, its.seq_q) - 1;
     const MaskRule<Mask::window> rule{its.seq_kv, params.mask.top_left ? 0 : its.seq_kv - its.seq_q, params.mask.left,
                                       params.mask.right};
-    return {cu ? 0 : sequence, cu ? at : row, head,
-            parts_of(rule.tiles(first, last, params.tile_kv), params.split.tiles, params.split.most)};
+    const Range<int> tiles = rule.tiles(first, last, params.tile_kv);
+    const int parts = parts_of(tiles, params.split.tiles, params.split.most);
+    if constexpr (!V.exact) return {cu ? 0 : sequence, cu ? at : row, head, parts, 0};
+    const Range<int> exact = exact_parts(tiles, params.split.most);
+    return {cu ? 0 : sequence, cu ? at : row, head, exact.end - exact.begin, exact.begin};
   }
 
   // The last sequence that begins at or before this row; -1: none.
@@ -101,13 +107,44 @@ struct Combine {
         for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
       }
     }
-    const float sink = params.sink ? params.sink[place.head] : -tile::inf;
-    const attn::Finish finish = attn::finish_whole(largest.scaled, sum, sink);
+    finish(params, place, lane, o, attn::finish_whole(largest.scaled, sum, sink_of(params, place)));
+  }
+
+  static __device__ void join(const CombineParams& params, unsigned number, const Place& place) {
+    const int lane = threadIdx.x % 32;
+    PartOfRow whole = none;
+    float o[columns] = {};
+    for (int end = place.first + place.parts; end > place.first; end -= V.parts) {
+      const int first = max(end - V.parts, place.first), count = end - first;
+      float x[V.parts][columns];
+      PartOfRow more[V.parts];
+      load_parts(params, x, number, first, end, lane);
 #pragma unroll
-    for (float& x : o) x *= finish.inverse;
+      for (int j = 0; j < V.parts; ++j)
+        if (j < count) more[j] = params.split.rows[number + (first + j) * params.split.row_heads];
+#pragma unroll
+      for (int j = V.parts - 1; j >= 0; --j) {
+        if (j >= count) continue;
+        const attn::Joint joint = attn::join(whole, more[j], params.scale_log2);
+        whole = joint.whole;
+#pragma unroll
+        for (int c = 0; c < columns; ++c) o[c] = attn::joined(o[c], x[j][c], joint);
+      }
+    }
+    finish(params, place, lane, o, attn::finish_part(whole, params.scale_log2, sink_of(params, place)));
+  }
+
+  static __device__ float sink_of(const CombineParams& params, const Place& place) {
+    return params.sink ? params.sink[place.head] : -tile::inf;
+  }
+
+  static __device__ void finish(const CombineParams& params, const Place& place, int lane, float (&o)[columns],
+                                const attn::Finish& by) {
+#pragma unroll
+    for (float& x : o) x *= by.inverse;
     store(params, place, lane, o);
     if (params.lse.data && lane == 0)
-      params.lse.data[place.batch * params.lse.batch + place.head * params.lse.head + place.row] = finish.lse;
+      params.lse.data[place.batch * params.lse.batch + place.head * params.lse.head + place.row] = by.lse;
   }
 
   static constexpr PartOfRow none = {-tile::inf, 0.f};

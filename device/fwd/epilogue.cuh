@@ -4,6 +4,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
+#include "device/attn/join.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/ptx/registers.cuh"
@@ -107,12 +108,24 @@ struct PartEpilogue {
   __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
     const Row top = row(tile::thread_row()), bottom = row(tile::thread_row() + 8);
     const auto tiles = tiles_of<V>(params, item.q_tile, {0, seq_q, 0, V.ragged ? item.rows.seq_kv : params.seq_kv});
-    const int of_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
-    if (of_part < tiles.end - tiles.begin) {
-      const int part = (item.kv_begin - tiles.begin) / of_part;
-      return keep(part, top, softmax.part_top(), bottom, softmax.part_bottom(), o);
+    if constexpr (V.exact) {
+      const auto parts = exact_parts(tiles, params.split.most);
+      const int part = min(item.kv_begin / exact_part_tiles, params.split.most - 1);
+      if (parts.end - parts.begin > 1) return keep(part, top, softmax.part_top(), bottom, softmax.part_bottom(), o);
+    } else {
+      const int of_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
+      if (of_part < tiles.end - tiles.begin) {
+        const int part = (item.kv_begin - tiles.begin) / of_part;
+        return keep(part, top, softmax.part_top(), bottom, softmax.part_bottom(), o);
+      }
     }
-    const auto of_top = softmax.finish_top(sink(top)), of_bottom = softmax.finish_bottom(sink(bottom));
+    attn::Finish of_top, of_bottom;
+    if constexpr (V.exact) {
+      of_top = attn::finish_part(softmax.part_top(), params.scale_log2, sink(top));
+      of_bottom = attn::finish_part(softmax.part_bottom(), params.scale_log2, sink(bottom));
+    } else {
+      of_top = softmax.finish_top(sink(top)), of_bottom = softmax.finish_bottom(sink(bottom));
+    }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
     tile::store_rows<T>({place(top), place(bottom), top.exists, bottom.exists}, params.dim_v, o);
     if (!params.lse.data || threadIdx.x % 4 != 0) return;

@@ -45,6 +45,7 @@
 #include "device/attn/element.cuh"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/epilogue.cuh"
+#include "device/fwd/exact.cuh"
 #include "device/fwd/narrow_producers.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/promotion.cuh"
@@ -187,7 +188,10 @@ struct Forward {
         first_turn(item, kv_tile--, softmax, s, p);
         skip(v, smem.v_ring, item);
         o.clear();
-        walk(item, kv_tile, softmax, s, p, o);
+        if constexpr (fwd_joins(V))
+          walk_parts<V>(*this, item, kv_tile, softmax, s, p, o);
+        else
+          walk(item, item.kv_begin, kv_tile, softmax, s, p, o);
         q.advance();
 
         pv(o, p);  // the last of this item
@@ -203,19 +207,19 @@ struct Forward {
       }
     }
 
-    __device__ __forceinline__ void walk(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
-                                         Output& o) {
+    __device__ __forceinline__ void walk(const WorkItem& item, int begin, int kv_tile, Softmax& softmax, Scores& s,
+                                         Weights& p, Output& o) {
       if constexpr (V.mask != Mask::none) {
         const Strip<V> strip = strip_of(item);
-        const int cut_above = max(item.kv_begin, strip.sight().lowest_cut_above(strip.first_row(), V.tiles.kv));
+        const int cut_above = max(begin, strip.sight().lowest_cut_above(strip.first_row(), V.tiles.kv));
         for (; kv_tile >= cut_above; --kv_tile) turn</*Cut=*/true>(item, kv_tile, softmax, s, p, o);
       }
-      int uncut = item.kv_begin;
+      int uncut = begin;
       if constexpr (bounded_below(V.mask))
         uncut = max(uncut, strip_of(item).sight().lowest_uncut_below(strip_of(item).last_row(), V.tiles.kv));
       for (; kv_tile >= uncut; --kv_tile) turn</*Cut=*/false>(item, kv_tile, softmax, s, p, o);
       if constexpr (bounded_below(V.mask))
-        for (; kv_tile >= item.kv_begin; --kv_tile) turn</*Cut=*/true>(item, kv_tile, softmax, s, p, o);
+        for (; kv_tile >= begin; --kv_tile) turn</*Cut=*/true>(item, kv_tile, softmax, s, p, o);
     }
 
     // The shuffles tell the compiler that the values are the same for the whole warp.
@@ -265,10 +269,11 @@ struct Forward {
       bend(s, softmax, item, kv_tile);
       attn::RowPair age;
       bool grew = true;
-      if constexpr (Cut) {
+      if constexpr (Cut || V.exact) {
         release_k(item, kv_tile);
-        strip_of(item).hide(s, kv_tile);
+        if constexpr (Cut) strip_of(item).hide(s, kv_tile);
         age = softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
+        if constexpr (V.exact) grew = !__all_sync(~0u, age.top == 1.f && age.bottom == 1.f);
         finish_pv(p, s);
       } else if constexpr (scaled) {
         const auto guess = softmax.guess(s);
@@ -327,23 +332,18 @@ struct Forward {
         tile::mma_ab<T>(o, p, smem.v[v.stage]);
     }
 
-    // With scales: what the scores of an item are multiplied by, read early, for it comes from memory.
+    // Read early, for it comes from memory.
     __device__ float scale_of(const WorkItem& item) const {
-      if (!scaled || item.none()) return 0.f;
-      const float scale = V.softcap ? params.cap_scale : params.scale_log2;
-      const int row = min(strip_of(item).first_row(), strip_of(item).seq_q() - 1);  // a strip may have no rows
-      return scale * scale_of_queries<V>(params, item, row);
+      return scaled && !item.none() ? scale_of_scores<V>(params, item, strip_of(item)) : 0.f;
     }
 
     __device__ Softmax begin_softmax(float scale) const {
       if constexpr (scaled) return Softmax(scale, smem.scales[k.stage]);
       if constexpr (!scaled) return Softmax{V.alibi ? 1.f : params.scale_log2};
     }
-
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
       if constexpr (scaled) softmax.take(smem.scales[k.stage]);
     }
-
     __device__ __forceinline__ void bend(Scores& s, Softmax& softmax, const WorkItem& item, int kv_tile) const {
       cap<V>(params, s, softmax);
       if constexpr (V.alibi) put_slope_on<V>(s, params.scale_log2, slope, strip_of(item), kv_tile);
@@ -367,6 +367,7 @@ struct Forward {
       const Strip<V> its = strip_of(item);
       if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q()}.run(softmax, o);
       const attn::RowPair sinks = epilogue_of(item).sinks();
+      if constexpr (fwd_joins(V)) return ExactEpilogue<V>{params, item, number}.run(softmax, sinks.top, o);
       const auto top = softmax.finish_top(sinks.top, unit), bottom = softmax.finish_bottom(sinks.bottom, unit);
       if constexpr (narrow) promotion().finish(item.kv_begin, its.last_tile() + 1, softmax, o);
       epilogue_of(item).run(top, bottom, o);

@@ -4,7 +4,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/softmax_e4m3.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/rows.cuh"
 
 namespace froghopper::fwd {
 
@@ -18,6 +18,12 @@ template <FwdVariant V>
 __device__ float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
   if constexpr (fwd_widens(V)) return 1.f;
   return scale_of_row(params.narrow.q, item.sequence, item.head, row);
+}
+// What the scores of an item's strip are multiplied by.
+template <FwdVariant V>
+__device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const Strip<V>& its) {
+  const int row = min(its.first_row(), its.seq_q() - 1);  // a strip may have no rows
+  return (V.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }
 // That of a kv tile's keys, or of its values. The tile of rows that see no key lies after the last one: the scale there
 // is nobody's, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's columns

@@ -52,7 +52,8 @@ __device__ WorkItem describe(const FwdParams& params, int sequence, int head, in
   const int q_tile = V.split ? unit / parts : unit;
   auto tiles = tiles_of<V>(params, q_tile, rows);
   if constexpr (V.split) {
-    tiles = part_of(tiles, unit % parts, params.split.tiles, params.split.most);
+    tiles = V.exact ? exact_part_of(tiles, unit % parts, params.split.most)
+                    : part_of(tiles, unit % parts, params.split.tiles, params.split.most);
     if (tiles.begin >= tiles.end) tiles = {1, 0};
   }
   return {q_tile, head, sequence, tiles.begin, tiles.end, rows};

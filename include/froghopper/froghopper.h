@@ -130,7 +130,8 @@ typedef struct fh_problem {
                               are 8-bit, else dtype. Forward with accumulate: f32 */
   int64_t scale_rows; /* rows of a sequence that share a scale, counted from its first row: 128; 0: all of them */
   int32_t scale_v_columns; /* nonzero: v has a scale for each column instead, over all rows of a sequence */
-  int32_t reserved2;       /* 0 */
+  int32_t invariant; /* forward only. Nonzero: a row of o and lse has the same bits whatever batch, bounds, max_sms
+                              and other rows it is computed with; docs/1-math.md. This place was always 0 before */
 
   /* Quantise only. There dtype is of q, k and v, which are read, and dtype_kv the 8-bit type of what is written. */
   int32_t rotate; /* nonzero: q and k are multiplied by an orthogonal matrix first, a Hadamard matrix with random

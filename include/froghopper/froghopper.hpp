@@ -69,6 +69,7 @@ struct Problem {
   bool smooth = false;  // of 8-bit k and v
   bool alibi = false;
   int64_t attention_chunk = 0;  // 0: none
+  bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
 
   bool operator==(const Problem&) const = default;
 };
@@ -89,6 +90,7 @@ inline fh_problem to_c(const Problem& problem) {
   p.scale_rows = problem.scale_rows, p.scale_v_columns = problem.scale_v_columns;
   p.rotate = problem.rotate, p.rotate_seed = problem.rotate_seed;
   p.smooth = problem.smooth, p.alibi = problem.alibi, p.attention_chunk = problem.attention_chunk;
+  p.invariant = problem.invariant;
   return p;
 }
 
@@ -124,7 +126,8 @@ inline Problem to_cpp(const fh_problem& p) {
           .rotate_seed = p.rotate_seed,
           .smooth = p.smooth != 0,
           .alibi = p.alibi != 0,
-          .attention_chunk = p.attention_chunk};
+          .attention_chunk = p.attention_chunk,
+          .invariant = p.invariant != 0};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default

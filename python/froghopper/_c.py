@@ -73,7 +73,7 @@ class Problem(ctypes.Structure):
     dtype_o: int
     scale_rows: int
     scale_v_columns: int
-    reserved2: int
+    invariant: int
     rotate: int
     rotate_seed: int
     smooth: int
@@ -109,7 +109,7 @@ class Problem(ctypes.Structure):
         ("dtype_o", ctypes.c_int),
         ("scale_rows", ctypes.c_int64),
         ("scale_v_columns", ctypes.c_int32),
-        ("reserved2", ctypes.c_int32),
+        ("invariant", ctypes.c_int32),
         ("rotate", ctypes.c_int32),
         ("rotate_seed", ctypes.c_uint32),
         ("smooth", ctypes.c_int32),

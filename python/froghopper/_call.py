@@ -53,7 +53,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
              window: Window | None = None, softcap: float = 0.0, scale: float | None = None,
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
              deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
-             attention_chunk: int = 0, types: Types | None = None) -> _c.Problem:
+             attention_chunk: int = 0, invariant: bool = False, types: Types | None = None) -> _c.Problem:
     """Shapes of q, k and v, the name of their type, options -> the problem.
 
     Shapes are [batch, seq, heads, dim], or [total, heads, dim] where packed is given; dtype is the type of q, and types
@@ -82,7 +82,8 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         window_right=right, scale=scale or 0.0, softcap=number("softcap", softcap), sink=flag("sink", sink),
         deterministic=flag("deterministic", deterministic), accumulate=flag("accumulate", accumulate),
         max_sms=whole_number("max_sms", max_sms), alibi=alibi,
-        attention_chunk=whole_number("attention_chunk", attention_chunk), **of_8_bits)
+        attention_chunk=whole_number("attention_chunk", attention_chunk),
+        invariant=flag("invariant", invariant) and not backward, **of_8_bits)
 
 
 def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
               out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
               accumulate: tuple[Array, Array] | None = ..., alibi_slopes: ArrayLike | None = ...,
-              attention_chunk: int = ...) -> Array: ...
+              attention_chunk: int = ..., invariant: bool = ...) -> Array: ...
 
 
 @overload
@@ -52,7 +52,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
               out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
               accumulate: tuple[Array, Array] | None = ...,
-              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...) -> tuple[Array, Array]: ...
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...,
+              invariant: bool = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -64,7 +65,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None, dtype: str | None = None,
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
               accumulate: tuple[Array, Array] | None = None,
-              alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0) -> Array | tuple[Array, Array]:
+              alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0,
+              invariant: bool = False) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -94,6 +96,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    top, or -slope |i - j| with align="top_left", after scale and softcap
     attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
                    and of it what causal and window leave; 0 for none
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+                   computed with, as prefill or as decoding: docs/1-math.md.
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row that sees no key has o = 0 and
@@ -109,7 +113,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
             {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse,
             max_seqlen_q, max_seqlen_kv, causal=causal, window=window_key(window), softcap=softcap,
             scale=scale, align=align, max_sms=max_sms, alibi_slopes=alibi_slopes,
-            attention_chunk=attention_chunk)
+            attention_chunk=attention_chunk, invariant=invariant)
         return found
     for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
         if value is not None: check_scale_is_there(name, value, name[-1], q.dtype.name)
@@ -122,7 +126,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
     options = dict(causal=causal, window=window_key(window), softcap=softcap, scale=scale, align=align, packed=packed,
                    seqused=lengths.used, sink=sink is not None, max_sms=max_sms, accumulate=held is not None,
-                   alibi=slopes is not None, attention_chunk=attention_chunk)
+                   alibi=slopes is not None, attention_chunk=attention_chunk, invariant=invariant)
 
     def make() -> Call:
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)

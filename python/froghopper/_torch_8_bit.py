@@ -24,13 +24,13 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             alibi_slopes: Tensor | None, scale_q: Tensor | None, scale_k: Tensor | None, scale_v: Tensor | None,
             mean_k: Tensor | None, mean_v: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool,
             window_left: int, window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool,
-            max_sms: int, attention_chunk: int, out_dtype: torch.dtype | None, with_lse: bool,
+            max_sms: int, attention_chunk: int, invariant: bool, out_dtype: torch.dtype | None, with_lse: bool,
             held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse) of 8-bit k and v, lse None unless with_lse. held_lse: out and it are merged with what they hold."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
-               max_sms, attention_chunk)
+               max_sms, attention_chunk, invariant)
     inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     scales = (scale_q, scale_k, scale_v, mean_k, mean_v)
     key = (*map(kind, inputs), *map(kind, scales), kind(out), options, out_dtype, kind(held_lse))

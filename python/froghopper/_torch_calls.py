@@ -51,6 +51,7 @@ class Options(NamedTuple):
     deterministic: bool
     max_sms: int
     attention_chunk: int
+    invariant: bool
 
 
 class Ready(NamedTuple):
@@ -69,14 +70,14 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None,
             alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int,
             window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool, max_sms: int,
-            attention_chunk: int, with_lse: bool, with_grad: bool = False,
+            attention_chunk: int, invariant: bool, with_lse: bool, with_grad: bool = False,
             held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
     with what they hold."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
-               max_sms, attention_chunk)
+               max_sms, attention_chunk, invariant)
     key = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
            v.device, kind(sink), kind(cu_seqlens_q), kind(cu_seqlens_kv), kind(seqused_q), kind(seqused_kv),
            kind(alibi_slopes), kind(out), options, with_grad, kind(held_lse))
@@ -114,12 +115,13 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
              sink: Tensor | None, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None,
              seqused_kv: Tensor | None, alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int,
              causal: bool, window_left: int, window_right: int, softcap: float, scale: float, top_left: bool,
-             deterministic: bool, max_sms: int, attention_chunk: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+             deterministic: bool, max_sms: int, attention_chunk: int,
+             invariant: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and sink, the last [0] where there is no sink."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
-               max_sms, attention_chunk)
+               max_sms, attention_chunk, invariant)
     inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     key = (*map(kind, inputs), kind(o), kind(grad_o), kind(lse), kind(grad_lse), options)
     ready = _backward.get(key)
@@ -274,7 +276,8 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
                     scale=options.scale or None, align="top_left" if options.top_left else "bottom_right",
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
                     deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges,
-                    alibi=slopes is not None, attention_chunk=options.attention_chunk)
+                    alibi=slopes is not None, attention_chunk=options.attention_chunk,
+                    invariant=options.invariant)
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:

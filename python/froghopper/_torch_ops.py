@@ -25,7 +25,8 @@ from froghopper._errors import Unsupported
 INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
           "Tensor? seqused_q, Tensor? seqused_kv, Tensor? alibi_slopes")
 OPTIONS = ("SymInt max_seqlen_q, SymInt max_seqlen_kv, bool causal, SymInt window_left, SymInt window_right, "
-           "float softcap, float scale, bool top_left, bool deterministic, SymInt max_sms, SymInt attention_chunk")
+           "float softcap, float scale, bool top_left, bool deterministic, SymInt max_sms, SymInt attention_chunk, "
+           "bool invariant")
 FIRST_OPTION, OPTION_COUNT = len(calls.Inputs._fields), len(calls.Options._fields)
 
 Library: Any = torch.library.Library  # has no types

@@ -63,7 +63,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     check_packed(cu_seqlens_q, cu_seqlens_kv)
     most_q, most_kv = (LOOK if most is None else most for most in (max_seqlen_q, max_seqlen_kv))
     options = Options(longest(cu_seqlens_q, most_q), longest(cu_seqlens_kv, most_kv), False, _c.ALL, _c.ALL, 0.0, 0.0,
-                      False, False, max_sms, 0)
+                      False, False, max_sms, 0, False)
     q, k, v = q.detach(), k.detach(), v.detach()
     check(Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, None), options)
     index, target = target_of(q)

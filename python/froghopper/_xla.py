@@ -67,6 +67,7 @@ class Options(NamedTuple):
     max_seqlen_q: int | None = None
     max_seqlen_kv: int | None = None
     attention_chunk: int = 0
+    invariant: bool = False
 
 
 class Kind(NamedTuple):

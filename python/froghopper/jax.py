@@ -41,7 +41,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
               deterministic: bool = ..., align: str = ...,
               accumulate: tuple[Array, Array] | None = ..., alibi_slopes: Array | None = ...,
-              attention_chunk: int = ...) -> Array: ...
+              attention_chunk: int = ..., invariant: bool = ...) -> Array: ...
 
 
 @overload
@@ -52,7 +52,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               deterministic: bool = ..., align: str = ...,
               accumulate: tuple[Array, Array] | None = ...,
               alibi_slopes: Array | None = ...,
-              attention_chunk: int = ...) -> tuple[Array, Array]: ...
+              attention_chunk: int = ..., invariant: bool = ...) -> tuple[Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -61,7 +61,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
               return_lse: bool = False, deterministic: bool = False, align: str = "bottom_right",
               accumulate: tuple[Array, Array] | None = None,
-              alibi_slopes: Array | None = None, attention_chunk: int = 0) -> Array | tuple[Array, Array]:
+              alibi_slopes: Array | None = None, attention_chunk: int = 0,
+              invariant: bool = False) -> Array | tuple[Array, Array]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -86,6 +87,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    differentiated takes them for constants
     attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
                    and of it what causal and window leave; 0 for none. On CPUs alone
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+                   computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row
@@ -99,7 +102,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     arrays = {name: checked(name, array, q) for name, array in given.items() if array is not None}
     if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
     options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv,
-                      attention_chunk)
+                      attention_chunk, invariant)
     key = (*options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     merges, return_lse = "o" in arrays, bool(return_lse)
     found = run(cached(_fit, key, lambda: fitting(options, arrays)), return_lse or merges, varying_alike(arrays))
@@ -150,7 +153,8 @@ def hashable(options: Options) -> Options:
         causal=bool(options.causal), window=None if window is None else check_window(window),
         softcap=number("softcap", options.softcap), scale=None if scale is None else number("scale", scale),
         deterministic=bool(options.deterministic),
-        attention_chunk=whole_number("attention_chunk", options.attention_chunk))
+        attention_chunk=whole_number("attention_chunk", options.attention_chunk),
+        invariant=bool(options.invariant))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

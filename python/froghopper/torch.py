@@ -46,7 +46,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: tuple[Tensor, Tensor] | None = ...,
-              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...) -> Tensor: ...
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ...) -> Tensor: ...
 
 
 @overload
@@ -58,7 +59,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: tuple[Tensor, Tensor] | None = ...,
-              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...) -> tuple[Tensor, Tensor]: ...
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ...) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
@@ -70,7 +72,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               scale_k: Tensor | None = None, scale_v: Tensor | None = None, out_dtype: torch.dtype | None = None,
               mean_k: Tensor | None = None, mean_v: Tensor | None = None,
               accumulate: tuple[Tensor, Tensor] | None = None,
-              alibi_slopes: Tensor | None = None, attention_chunk: int = 0) -> Tensor | tuple[Tensor, Tensor]:
+              alibi_slopes: Tensor | None = None, attention_chunk: int = 0,
+              invariant: bool = False) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -103,6 +106,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    gradient
     attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
                    and of it what causal and window leave; 0 for none. On the CPU alone
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+                   computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too. A row that sees no
@@ -121,6 +126,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     check_align(align)
     if return_lse is not True and return_lse is not False: return_lse = plain(flag, "return_lse", return_lse)
     if type(attention_chunk) is not int: attention_chunk = plain(whole_number, "attention_chunk", attention_chunk)
+    if invariant is not True and invariant is not False: invariant = plain(flag, "invariant", invariant)
     if type(max_sms) is not int: max_sms = whole_number("max_sms", max_sms)
     if deterministic is not True: deterministic = decided(deterministic)
     if sink is not None: check_tensor("sink", sink)
@@ -152,7 +158,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         tensors = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q,
                    scale_k, scale_v, mean_k, mean_v)
         merge(accumulate, out, out_dtype, with_grad, *tensors, bound_q, bound_kv, causal, left, right, softcap, scale,
-              align == "top_left", deterministic, max_sms, attention_chunk)
+              align == "top_left", deterministic, max_sms, attention_chunk, invariant)
         return (accumulate[0], accumulate[1]) if return_lse else accumulate[0]
     if of_8_bits:
         if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
@@ -163,14 +169,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
             if x is not None: check_tensor(name, x)
         rest: Any = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q, scale_k,
                      scale_v, mean_k, mean_v, bound_q, bound_kv, causal, left, right, softcap, scale,
-                     align == "top_left", deterministic, max_sms, attention_chunk, out_dtype, return_lse)
+                     align == "top_left", deterministic, max_sms, attention_chunk, invariant, out_dtype,
+                     return_lse)
         found: Any = ops.forward_8_bit_op(*rest) if out is None else scaled.forward(out, *rest)
         if out is not None: torch.autograd.graph.increment_version(out)
         return (found[0], found[1]) if return_lse else found[0]
     if out is None:
         arguments = (
             q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
-            left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk,
+            left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk, invariant,
             return_lse or with_grad, with_grad)
         compiling = torch.compiler.is_compiling()
         o, lse = ops.forward_op(*arguments) if compiling else ops.eager_forward(with_grad, *arguments)
@@ -181,7 +188,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                           "out, or call under torch.no_grad().")
     lse = ops.forward_out_op(
         out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
-        left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk, return_lse)
+        left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk, invariant,
+        return_lse)
     return (out, lse) if return_lse else out
 
 

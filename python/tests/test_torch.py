@@ -290,7 +290,7 @@ def test_what_is_refused(bad, kind, words):
 
 def test_what_the_operators_refuse():
     q, k, v = qkv(2, 5, 4, 16, grad=True)
-    arguments = [q, k, v, *[None] * 6, -1, -1, False, -1, -1, 0.0, 0.0, False, False, 0, 0]
+    arguments = [q, k, v, *[None] * 6, -1, -1, False, -1, -1, 0.0, 0.0, False, False, 0, 0, False]
     with pytest.raises(NotImplementedError, match="with_lse is False and q"): ops.forward_op(*arguments, False, False)
     o, lse = (x.detach() for x in ops.forward_op(*arguments, True, True))
     still = [q.detach(), k.detach(), v.detach()]

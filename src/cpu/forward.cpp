@@ -122,6 +122,7 @@ class Pieces {
                     .scale = p_.scale,
                     .softcap = p_.softcap,
                     .alibi = p_.alibi,
+                    .invariant = p_.invariant,
                     .merges = p_.merges(),
                     .k = keys ? views_.k.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
                     .v = keys ? views_.v.address(s.batch, s.first_kv, piece.head_kv) : nullptr,

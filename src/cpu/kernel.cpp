@@ -46,6 +46,9 @@ namespace froghopper::cpu::HWY_NAMESPACE {
 // floats does not matter next to sums of 2^128.
 inline constexpr int less_when_too_large = 32;
 
+// AMX adds up 16 pairs before it adds them to what is there: sums are the same only where these begin at the same key.
+inline constexpr int keys_together = 32;
+
 template <class Numbers>
 class Attention {
   using Unit = typename Numbers::Unit;
@@ -71,7 +74,7 @@ class Attention {
 
  private:
   // One query row without others that read its keys: see row-inl.hpp. All keys of a tile are seen then.
-  bool one_row() const { return in_floats && w_.lane_count == 1; }
+  bool one_row() const { return in_floats && w_.lane_count == 1 && !w_.invariant; }
 
   template <class T = float>
   T* take(int count) {
@@ -96,6 +99,7 @@ class Attention {
       begin_ = std::min(begin_, b.begin);
       end_ = std::max(end_, b.end);
     }
+    if (w_.invariant) begin_ -= begin_ % tile_kv;  // tiles lie where they lie for other lanes
   }
 
   void pack_q(const Block& b) {
@@ -126,7 +130,7 @@ class Attention {
       load(begin, static_cast<int>(end - begin));
       for (int b = 0; b < blocks_; ++b) {
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
-        first -= (first - begin) % per_unit;  // whole units; lanes do not see what that adds
+        first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // lanes do not see what that adds
         last = std::min(end, last + (last - begin) % per_unit);
         if (first < last) turn(block_[b], begin, first, static_cast<int>(last - first));
       }

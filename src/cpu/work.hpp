@@ -32,6 +32,7 @@ struct Work {
   int dim_qk, dim_v;
   float scale, softcap;
   bool alibi;
+  bool invariant;                // a lane's bits do not depend on the other lanes, as long as v is finite
   bool merges;                   // o and lse hold those over other keys: lse is a sink, and o its value. o is floats
   const void *k, *v;             // row 0 of the sequence, of the head that the lanes read
   int64_t stride_k, stride_v;    // elements from row to row

@@ -34,7 +34,8 @@ bool pays_to_pack(const Problem& p, PackParams pack) {
 // GB/s at 64 sequences of 8k keys, 32/8 heads: hd128 64x64s3 4496, 64x128s2 4502, 64x128s3 4438; hd64 64x128s4 4358, s6
 // 4320, s3 4280; hd256 64x64s2 4538, s3 4506; (192, 128) 64x64s3 4499, s4 4432. At one sequence of 8k keys 64x64s3, of
 // which two CTAs share an SM, is 4 % faster than 64x128s2.
-Tiles packed_tiles(Dims dims) {
+Tiles packed_tiles(Dims dims, bool exact) {
+  if (dims.qk == 64 && exact) return {strip, exact_tile_kv, 5};
   if (dims.qk == 64) return {strip, 128, 4};
   if (dims.qk <= 128) return {strip, 64, 3};
   if (dims.qk == 192) return {strip, 64, 3};
@@ -54,6 +55,14 @@ Mask packed_mask(const Problem& p) {
 constexpr double workspace_most = 256 << 20;
 
 constexpr double hinted_most = 0x1p40;
+
+// Packed exact tiles take room for all parts of seq_kv keys: where that is more, tiles are not packed. The bits are the
+// same.
+constexpr double exact_most = 1 << 30;
+
+int64_t exact_parts_of(const Problem& p) {
+  return std::max<int64_t>(1, ceil_div(p.seq_kv, exact_part_tiles * exact_tile_kv));
+}
 
 // What the time of a launch follows from.
 struct Work {
@@ -156,11 +165,17 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
       may_cut(p) && !is_8_bit(p.dtype_kv) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
   if (may_pack) pack = pack_of(p);
   v.packed = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
+  if (v.exact && exact_parts_of(p) > 1 && part_bytes(p) * static_cast<double>(exact_parts_of(p)) > exact_most)
+    v.packed = false;
   if (!v.packed) pack = {1, 0};
   if (v.packed) v.mask = packed_mask(p);
-  v.tiles = hints.tiles.value_or(v.packed ? packed_tiles(dims) : tuned_tiles(p, dims, device));
+  v.tiles = hints.tiles.value_or(v.packed ? packed_tiles(dims, v.exact) : tuned_tiles(p, dims, device));
   if (v.packed && v.tiles.q != strip) pack = pack_of(p);  // refused below, by its tiles
 
+  if (v.exact) {
+    v.split = v.packed;
+    return Cut{v, pack, exact_part_tiles, static_cast<int>(v.split ? exact_parts_of(p) : 1)};
+  }
   const double bytes = part_bytes(p);
   const auto bounded = static_cast<int64_t>(bytes > 0 ? std::min(workspace_most / bytes, 1e6) : 1);
   int64_t parts = 1;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "src/base/text.hpp"
+#include "src/plan/forward.hpp"
 
 namespace froghopper {
 namespace {
@@ -49,6 +50,16 @@ Result<void> check_limits(const Problem& p) {
           text("{} is {}; the Hopper kernels count to 2^29 - 1 in each direction. Split the problem, or use "
                "target \"cpu\".",
                name, value));
+  if (p.invariant && is_8_bit(p.dtype_kv))
+    return unsupported(
+        text("invariant is set and dtype_kv is {}; the Hopper kernels have it for f16 and bf16. Set invariant to 0, "
+             "or use "
+             "target \"cpu\".",
+             name_of(p.dtype_kv)));
+  if (p.invariant && !may_cut(p))
+    return unsupported(
+        "invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
+        "invariant to 0, or use target \"cpu\".");
   if (std::string why = only_on_cpu(p); !why.empty()) return unsupported(std::move(why));
   return {};
 }

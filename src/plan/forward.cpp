@@ -19,6 +19,9 @@ Result<void> check_smooth(const Problem& p) {
 }
 
 Result<void> check_hints(const Problem& p, const Hints& hints) {
+  if (p.invariant && hints.parts)
+    return unsupported(text("parts={} is a hint and invariant is set; its parts have {} keys. Leave parts out.",
+                            *hints.parts, exact_part_tiles * exact_tile_kv));
   if (!is_8_bit(p.dtype_kv) && may_cut(p)) return {};
   const auto refuse = [&](const char* word, int value) {
     if (!is_8_bit(p.dtype_kv))
@@ -37,6 +40,11 @@ Result<void> check_hints(const Problem& p, const Hints& hints) {
 
 Parts parts(const Cut& cut) { return {cut.part_tiles, cut.parts}; }
 
+// Whether an item may have several parts of keys; a packed sequence may be longer than seq_kv.
+bool joins(const Problem& p, const FwdVariant& v) {
+  return fwd_joins(v) && (p.varlen || p.seq_kv > exact_part_tiles * exact_tile_kv);
+}
+
 // What the parts of all rows take; each is read by the second kernel.
 void take_parts(Plan& plan, const Cut& cut) {
   const Problem& p = plan.problem;
@@ -48,7 +56,7 @@ void take_parts(Plan& plan, const Cut& cut) {
 void add_combine(Plan& plan, const Cut& cut) {
   const Problem& p = plan.problem;
   const FwdVariant& v = cut.variant;
-  const CombineVariant combine{v.dtype, columns_of_rows(v.dims.v), cut.parts <= 4 ? 4 : 16};
+  const CombineVariant combine{v.dtype, columns_of_rows(v.dims.v), cut.parts <= 4 ? 4 : 16, v.exact};
   const int64_t row_heads = p.rows_q() * p.heads_q;
   plan.launches.push_back({.kernel = kernel_of(combine),
                            .grid = static_cast<int>(ceil_div(row_heads, combine_rows)),
@@ -84,7 +92,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   const int ctas = sms * fwd_ctas_per_sm(*variant);
   const int grid = variant->ragged ? ctas : static_cast<int>(std::min<int64_t>(ctas, items));
   plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter);
-  if (fwd_promotes(*variant, p.seq_kv))
+  if (fwd_promotes(*variant, p.seq_kv) || joins(p, *variant))
     plan.workspace.sums =
         plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
   if (cut->parts > 1) take_parts(plan, *cut);

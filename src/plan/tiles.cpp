@@ -56,40 +56,11 @@ Tiles widening_tiles(const Problem& p, Dims dims, const Device& device) {
   return {128, 64, 2};
 }
 
-}  // namespace
-
-FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
-  return {.dtype = p.dtype,
-          .dtype_kv = p.dtype_kv,
-          .dims = dims,
-          .tiles = tiles,
-          .mask = kernel_mask(p),
-          .ragged = p.varlen || p.seqused,
-          .softcap = p.softcap > 0,
-          .packed = false,
-          .split = false,
-          .alibi = p.alibi,
-          .merges = p.merges()};
-}
-
-Tiles few_rows_tiles(Dims dims) {
-  if (dims.qk == 64) return {128, 128, 4};
-  if (dims.qk <= 128) return {128, 128, 2};
-  if (dims.qk == 192) return dims.v == 128 ? Tiles{128, 96, 2} : Tiles{128, 80, 2};
-  return {128, 64, 2};
-}
-
-std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
-  for (const Dims& dims : kernel_dims)
-    if (dim_qk <= dims.qk && dim_v <= dims.v) return dims;
-  return std::nullopt;
-}
-
 // Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at once, beside
 // about 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md. Of those
 // that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which kernel". Few keys want
 // small tiles, whose remainders waste less; many want 192 query rows, which read K and V less often.
-Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
+Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   if (is_8_bit(p.dtype)) return narrow_tiles(p, dims);
   if (is_8_bit(p.dtype_kv)) return widening_tiles(p, dims, device);
   const Mask mask = kernel_mask(p);
@@ -116,6 +87,49 @@ Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
   }
   if (dims.qk == 192 && dims.v == 128 && keys < 2048) return {128, 64, 3};
   return rows_128;
+}
+
+// Exact kernels have tiles of 64 keys, with as many stages as fit, 4 at most.
+Tiles with_exact_keys(Tiles usual, Dims dims) {
+  FwdVariant v = {};
+  v.dtype = Dtype::bf16, v.dims = dims, v.tiles = {usual.q, exact_tile_kv, 4};
+  while (v.tiles.stages > 2 && fwd_smem_bytes(v) > smem_bytes_per_cta) --v.tiles.stages;
+  return v.tiles;
+}
+
+}  // namespace
+
+FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
+  return {.dtype = p.dtype,
+          .dtype_kv = p.dtype_kv,
+          .dims = dims,
+          .tiles = tiles,
+          .mask = kernel_mask(p),
+          .ragged = p.varlen || p.seqused,
+          .softcap = p.softcap > 0,
+          .packed = false,
+          .split = false,
+          .alibi = p.alibi,
+          .merges = p.merges(),
+          .exact = p.invariant};
+}
+
+Tiles few_rows_tiles(Dims dims) {
+  if (dims.qk == 64) return {128, 128, 4};
+  if (dims.qk <= 128) return {128, 128, 2};
+  if (dims.qk == 192) return dims.v == 128 ? Tiles{128, 96, 2} : Tiles{128, 80, 2};
+  return {128, 64, 2};
+}
+
+std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
+  for (const Dims& dims : kernel_dims)
+    if (dim_qk <= dims.qk && dim_v <= dims.v) return dims;
+  return std::nullopt;
+}
+
+Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
+  if (p.invariant) return with_exact_keys(usual_tiles(p, dims, device), dims);
+  return usual_tiles(p, dims, device);
 }
 
 }  // namespace froghopper

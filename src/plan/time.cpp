@@ -138,7 +138,9 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
   for (int64_t unit = 0; unit < q_tiles * parts; ++unit) {
     const int64_t first = unit / parts * rows;
     auto seen = tiles_seen(p, rows_q, rows_kv, first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
-    if (v.split) seen = part_of<int64_t>(seen, unit % parts, step.parts.tiles, parts);
+    if (v.split)
+      seen = v.exact ? exact_part_of<int64_t>(seen, unit % parts, parts)
+                     : part_of<int64_t>(seen, unit % parts, step.parts.tiles, parts);
     m.tiles.push_back(seen.begin < seen.end ? Load{static_cast<double>(seen.end - seen.begin), 1} : Load{});
   }
   return m;

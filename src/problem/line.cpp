@@ -66,11 +66,12 @@ struct Flag {
   std::string_view key;
   int32_t fh_problem::*field;
 };
-constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},  {"seqused", &fh_problem::seqused},
-                          {"causal", &fh_problem::causal},  {"sink", &fh_problem::sink},
-                          {"alibi", &fh_problem::alibi},    {"det", &fh_problem::deterministic},
-                          {"acc", &fh_problem::accumulate}, {"vcolumns", &fh_problem::scale_v_columns},
-                          {"smooth", &fh_problem::smooth},  {"rotate", &fh_problem::rotate}};
+constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},      {"seqused", &fh_problem::seqused},
+                          {"causal", &fh_problem::causal},      {"sink", &fh_problem::sink},
+                          {"alibi", &fh_problem::alibi},        {"det", &fh_problem::deterministic},
+                          {"acc", &fh_problem::accumulate},     {"vcolumns", &fh_problem::scale_v_columns},
+                          {"smooth", &fh_problem::smooth},      {"rotate", &fh_problem::rotate},
+                          {"invariant", &fh_problem::invariant}};
 
 struct Type {
   std::string_view key;
@@ -141,6 +142,7 @@ std::string Problem::line() const {
   if (rotate_seed != 0) line += text(" seed{}", rotate_seed);
   if (deterministic) line += " det";
   if (accumulate) line += " acc";
+  if (invariant) line += " invariant";
   if (max_sms != 0) line += text(" sms{}", max_sms);
   return line;
 }

@@ -37,6 +37,7 @@ struct Problem {
   bool smooth = false;           // 8-bit k and v lack the mean of their rows, which are tensors of their own
   bool alibi = false;
   int64_t attention_chunk = 0;  // 0: none
+  bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);

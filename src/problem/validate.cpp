@@ -78,8 +78,10 @@ std::string known_values(const fh_problem& p) {
                   type.value, type.may_be_usual ? "FH_USUAL, " : "");
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
-  if (p.reserved2 != 0)
-    return text("reserved2 is {}; no option has that place. Start from fh_problem_init().", p.reserved2);
+  if (p.invariant && op != FH_FORWARD)
+    return text(
+        "invariant is {} and op is {}; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0.",
+        p.invariant, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE");
   if (p.reserved3 != 0)
     return text("reserved3 is {}; no option has that place. Start from fh_problem_init().", p.reserved3);
   if (p.accumulate && op == FH_QUANTISE)
@@ -343,7 +345,7 @@ Problem filled_in(const fh_problem& p) {
   full.scale_rows = p.scale_rows;
   full.scale_v_columns = p.scale_v_columns != 0;
   full.rotate = p.rotate != 0, full.rotate_seed = p.rotate_seed;
-  full.smooth = p.smooth != 0;
+  full.smooth = p.smooth != 0, full.invariant = p.invariant != 0;
   return full;
 }
 
@@ -371,6 +373,7 @@ fh_problem Problem::user_struct() const {
   p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
   p.rotate = rotate, p.rotate_seed = rotate_seed;
   p.smooth = smooth, p.alibi = alibi, p.attention_chunk = attention_chunk;
+  p.invariant = invariant;
   return p;
 }
 

@@ -16,10 +16,10 @@ struct Line {
   std::string text;
 };
 
-// 8-bit types have no gradients, and nor has quantising or merging.
+// 8-bit types have no gradients, and nor has quantising, merging or what is invariant.
 inline bool has_gradients(const std::string& line) {
   const auto parsed = check::parse_case(line);
-  return !parsed || !(is_8_bit(parsed->problem.dtype_kv) || parsed->problem.merges());
+  return !parsed || !(is_8_bit(parsed->problem.dtype_kv) || parsed->problem.merges() || parsed->problem.invariant);
 }
 
 // The lines that are cases; backward: of all types with gradients, since a case of the forward pass is one of its

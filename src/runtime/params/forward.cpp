@@ -45,7 +45,8 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                      .v = scale_numbers(views.scale_v),
                      .v_columns = problem.scale_v_columns,
                      .dtype_o = problem.dtype_o,
-                     .sums = run.slice<float>(run.plan.workspace.sums)};
+                     .sums = nullptr};
+  params.narrow.sums = run.slice<float>(run.plan.workspace.sums);
   params.order = step.order;
   params.queue = {run.slice<unsigned long long>(run.plan.workspace.tickets), run.tag};
   params.pack = step.pack;

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/attn: the softmax of a row over some keys joined with that over others. Every operation is said, so that all
+// kernels that join the same parts in the same order get the same bits.
+#pragma once
+#include "device/attn/softmax.cuh"
+
+namespace froghopper::attn {
+
+// What the O of either is multiplied by; 0: it does not matter, and the other one's stays as it is.
+struct Joint {
+  PartOfRow whole;
+  float before, more;
+};
+
+__device__ __forceinline__ bool is_far(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
+__device__ __forceinline__ float scaled(const PartOfRow& part, float scale_log2) {
+  return is_far(part) ? __fmul_rn(part.reference, scale_log2) : part.reference;
+}
+
+// As OnlineSoftmax::step: far references are subtracted from each other before they are scaled.
+__device__ __forceinline__ Joint join(const PartOfRow& before, const PartOfRow& more, float scale_log2) {
+  if (more.reference == -tile::inf) return {before, 1.f, 0.f};
+  if (before.reference == -tile::inf) return {more, 0.f, 1.f};
+  const float one = scaled(before, scale_log2), other = scaled(more, scale_log2);
+  const bool both_far = is_far(before) && is_far(more);
+  const bool grew = both_far ? more.reference > before.reference : other > one;
+  float below = -fabsf(__fsub_rn(one, other));  // of the smaller reference
+  if (both_far) below = __fmul_rn(-fabsf(__fsub_rn(more.reference, before.reference)), scale_log2);
+  const float small = ptx::ex2_approx(below);
+  const PartOfRow& top = grew ? more : before;
+  const PartOfRow& rest = grew ? before : more;
+  const float sum = __fmaf_rn(fabsf(rest.sum), small, fabsf(top.sum));
+  return {{top.reference, copysignf(sum, top.sum)}, grew ? small : 1.f, grew ? 1.f : small};
+}
+
+__device__ __forceinline__ float joined(float before, float more, const Joint& joint) {
+  if (joint.more == 0.f) return before;
+  if (joint.before == 0.f) return more;
+  return __fmaf_rn(before, joint.before, __fmul_rn(more, joint.more));
+}
+
+// As finish_whole.
+__device__ __forceinline__ Finish finish_part(const PartOfRow& whole, float scale_log2, float sink) {
+  if (whole.sum == 0.f) return {0.f, sink};
+  const float reference = scaled(whole, scale_log2), sink_log2 = __fmul_rn(sink, tile::log2e);
+  const float top = fmaxf(reference, sink_log2);
+  const float age = ptx::ex2_approx(__fsub_rn(reference, top));
+  const float all = __fmaf_rn(fabsf(whole.sum), age, ptx::ex2_approx(__fsub_rn(sink_log2, top)));
+  return {__fmul_rn(age, ptx::rcp_approx(all)), __fmul_rn(__fadd_rn(top, ptx::lg2_approx(all)), tile::ln2)};
+}
+
+}  // namespace froghopper::attn

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: exact variants. A row's bits depend on its q, on the keys that it sees and on their places alone,
+// whatever tile it lies in and whichever rows lie beside it:
+//
+// - Every tile takes the exact step, in which no row looks at another. The guarded one is a vote of a warp.
+// - Tiles have 64 keys, and what a row does not see of them adds 0 to sums that stay as they are.
+// - Keys are cut into parts at the same places for all rows (exact_parts, contract/split.h), each is a softmax of its
+//   own, and parts are joined from the last to the first (device/attn/join.cuh). A split variant leaves that to
+//   device/fwd/combine.cuh; others, here, keep what they have in the workspace, which stays in L2.
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/join.cuh"
+#include "device/fwd/epilogue.cuh"
+#include "device/fwd/rows.cuh"
+#include "device/ptx/registers.cuh"
+
+namespace froghopper::fwd {
+
+// The parts so far of one Consumer's rows.
+template <FwdVariant V>
+struct PartsSoFar {
+  using Output = tile::Accum<V.dims.v>;
+  static constexpr int groups = V.dims.v / 8;  // of 4 numbers of a thread's O
+
+  const FwdParams& params;
+  int consumer;
+
+  struct Rows {
+    PartOfRow top, bottom;
+  };
+
+  // Joins a part with those before it, if there are any.
+  template <int Together>
+  __device__ __forceinline__ void join(bool first, Rows& rows, Output& o) const {
+    if (first) return;
+    const float4* const sums = place();
+    const float4 old = *sums;
+    const attn::Joint top = attn::join({old.x, old.y}, rows.top, params.scale_log2);
+    const attn::Joint bottom = attn::join({old.z, old.w}, rows.bottom, params.scale_log2);
+#pragma unroll
+    for (int i = 0; i < groups; i += Together) {
+      ptx::keep_order();
+      add<Together>(o, i, sums, top, bottom);
+    }
+    rows = {top.whole, bottom.whole};
+  }
+  __device__ __forceinline__ void keep(const Rows& rows, const Output& o) const {
+    float4* const sums = place();
+    *sums = float4{rows.top.reference, rows.top.sum, rows.bottom.reference, rows.bottom.sum};
+#pragma unroll
+    for (int i = 0; i < groups; ++i)
+      sums[(i + 1) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
+  }
+
+ private:
+  // So many groups at once, from group `at` on: each wait for L2 is hundreds of cycles.
+  template <int Together>
+  static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, const attn::Joint& top,
+                                             const attn::Joint& bottom) {
+    float4 sum[Together];
+#pragma unroll
+    for (int i = 0; i < Together; ++i)
+      if (at + i < groups) sum[i] = sums[(at + i + 1) * warpgroup];
+#pragma unroll
+    for (int i = 0; i < Together; ++i) {
+      if (at + i >= groups) break;
+      float* x = o.x + 4 * (at + i);
+      x[0] = attn::joined(sum[i].x, x[0], top);
+      x[1] = attn::joined(sum[i].y, x[1], top);
+      x[2] = attn::joined(sum[i].z, x[2], bottom);
+      x[3] = attn::joined(sum[i].w, x[3], bottom);
+    }
+  }
+  __device__ float4* place() const {
+    const int at = blockIdx.x * fwd_consumers(V) + consumer;
+    return reinterpret_cast<float4*>(params.narrow.sums) + at * fwd_sums_floats(V) / 4ll +
+           ptx::thread_here() % warpgroup;
+  }
+};
+
+// All tiles of an item from kv_tile on; the one after it has had its first turn. Between two parts products do not
+// overlap: the other Consumers' do. K and V are taken and given back in order, one stage at a time, and nothing is held
+// meanwhile.
+template <FwdVariant V, class Consumer, class Softmax, class Scores, class Weights, class Output>
+__device__ __forceinline__ void walk_parts(Consumer& its, const WorkItem& item, int kv_tile, Softmax& softmax,
+                                           Scores& s, Weights& p, Output& o) {
+  const int start = kv_tile + 1;
+  for (;;) {
+    const int part = (kv_tile + 1) / exact_part_tiles, begin = max(item.kv_begin, part * exact_part_tiles);
+    its.walk(item, begin, kv_tile, softmax, s, p, o);
+    if (begin == item.kv_begin) return;
+    its.pv(o, p);  // the last of this part
+    ptx::wgmma_wait<0>();
+    its.v.release(its.smem.v_ring);
+    const PartsSoFar<V> sums{its.params, its.number};
+    typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
+    sums.template join<8>(start / exact_part_tiles == part, rows, o);
+    sums.keep(rows, o);
+    o.clear();
+    softmax = Softmax{its.params.scale_log2};
+    kv_tile = begin - 1;
+    its.qk(s);
+    ptx::wgmma_wait<0>();
+    its.first_turn(item, kv_tile--, softmax, s, p);
+  }
+}
+
+// All tiles are in; S of the next item is on its way into its registers.
+template <FwdVariant V>
+struct ExactEpilogue {
+  const FwdParams& params;
+  const WorkItem& item;
+  int consumer;
+
+  template <class Softmax, class Output>
+  __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
+    const Strip<V> its{params, item, consumer};
+    typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
+    const bool first = item.kv_begin / exact_part_tiles == its.last_tile() / exact_part_tiles;
+    PartsSoFar<V>{params, consumer}.template join<4>(first, rows, o);
+    Epilogue<V>{params, item, its.rows().top, its.seq_q()}.run(
+        attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),
+        o);
+  }
+};
+
+}  // namespace froghopper::fwd

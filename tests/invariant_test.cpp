@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: `invariant`: bits on the CPU, alone and in company, by every kernel and with any number of threads; and what
+// the planner promises for GPUs: kernels whose rows do not depend on each other, tiles of the same keys, parts at the
+// same places.
+#include <gtest/gtest.h>
+
+#include "contract/split.h"
+#include "src/cpu/cpu.hpp"
+#include "src/cpu/work.hpp"
+#include "src/plan/plan.hpp"
+#include "src/problem/tensors.hpp"
+#include "tests/support/rows_alone.hpp"
+
+namespace froghopper {
+namespace {
+
+using test::RowsAlone;
+
+constexpr const char* lines[] = {
+    "fwd f32 b1 hq2 hkv2 sq1100 skv1100 d40 causal invariant",
+    "fwd f32 b1 hq1 hkv1 sq600 skv900 d24 invariant",
+    "fwd f32 b1 hq6 hkv2 sq700 skv700 d64 window300,0 sink invariant",
+    "fwd bf16 b1 hq4 hkv1 sq1100 skv1100 d64 causal invariant",
+    "fwd bf16 b1 hq2 hkv2 sq500 skv2300 d128 softcap20 invariant",
+    "fwd bf16 b1 hq2 hkv2 sq800 skv800 d64 dv40 window200,0 invariant",
+    "fwd f16 b1 hq4 hkv2 sq900 skv900 d96 causal sink invariant",
+};
+
+// By one kernel, with so many threads.
+Result<void> run_on(const cpu::Kernel& kernel, int64_t threads, const fh_problem& p, const fh_tensors& t) {
+  const auto problem = Problem::from(p);
+  if (!problem) return problem.failure();
+  const auto views = bind(*problem, t);
+  if (!views) return views.failure();
+  cpu::Plan plan = cpu::plan_with(kernel, *problem);
+  plan.threads = threads;
+  return cpu::run(plan, *views);
+}
+
+TEST(Invariant, BitsOnTheCpuInAnyCompany) {
+  for (const char* line : lines) {
+    const RowsAlone rows(line);
+    const auto problem = Problem::from(rows.problem());
+    ASSERT_TRUE(problem);
+    for (const cpu::Kernel* kernel : cpu::kernels(problem->dtype_kv)) {
+      SCOPED_TRACE(kernel->name);
+      int64_t calls = 0;
+      expect_invariant(
+          rows, [&](const fh_problem& p, const fh_tensors& t) { return run_on(*kernel, 1 + calls++ % 3, p, t); });
+    }
+  }
+}
+
+Result<Plan> plan_of(const std::string& line, const Device& device, const Hints& hints = {}) {
+  const auto problem = Problem::parse(line);
+  if (!problem) return problem.failure();
+  return make_gpu_plan(*problem, device, hints);
+}
+
+// Of any batch, lengths and SMs: every kernel takes the exact step on tiles of 64 keys; parts have 1024.
+TEST(Invariant, KernelsOfEveryPlanKeepRowsApart) {
+  for (const char* dims : {"d64", "d96", "d128", "d192 dv128", "d192", "d256"})
+    for (const char* mask : {"", " causal", " window500,0", " softcap30"})
+      for (const int group : {1, 4, 8})
+        for (const int batch : {1, 7, 128})
+          for (const auto& [seq_q, seq_kv] : {std::pair{1, 1}, {1, 8192}, {3, 131072}, {130, 700}, {4096, 4096}})
+            for (const char* ragged : {"", " varlen tq4096 tkv131072", " seqused"})
+              for (const int sms : {66, 114, 132}) {
+                Device device = known_device("h200");
+                device.sms = sms;
+                const auto line = text("fwd bf16 b{} hq{} hkv2 sq{} skv{} {}{}{} invariant", batch, 2 * group, seq_q,
+                                       seq_kv, dims, ragged, mask);
+                const auto plan = plan_of(line, device);
+                ASSERT_TRUE(plan) << line << ": " << plan.failure().text;
+                ASSERT_FALSE(plan->launches.empty());
+                const auto& step = std::get<ForwardStep>(plan->launches[0].step);
+                EXPECT_TRUE(step.variant.exact) << plan->line();
+                EXPECT_EQ(step.variant.tiles.kv, exact_tile_kv) << plan->line();
+                EXPECT_EQ(step.parts.tiles, exact_part_tiles) << plan->line();
+                const int parts = (seq_kv + 1023) / 1024;
+                EXPECT_EQ(step.parts.most, step.variant.split ? parts : 1) << plan->line();
+                EXPECT_EQ(plan->launches.size(), step.variant.split && parts > 1 ? 2u : 1u) << plan->line();
+                if (plan->launches.size() == 2) {
+                  EXPECT_TRUE(std::get<CombineStep>(plan->launches[1].step).variant.exact) << plan->line();
+                }
+                // Items with several parts need room for what they join.
+                const bool joins = !step.variant.split && (seq_kv > 1024 || std::string(ragged).find("varlen") == 1);
+                EXPECT_EQ(plan->workspace.sums.bytes > 0, joins) << plan->line();
+              }
+}
+
+// The parts of a tile are each of its kv tiles once, and cut at the same keys for every tile.
+TEST(Invariant, PartsBeginAtTheSameKeysForEveryTile) {
+  for (const int begin : {0, 3, 15, 16, 40})
+    for (const int count : {1, 2, 16, 17, 100})
+      for (const int most : {1, 2, 9, 100}) {
+        const Range<int> tiles{begin, begin + count};
+        const auto parts = exact_parts(tiles, most);
+        ASSERT_TRUE(0 <= parts.begin && parts.begin < parts.end && parts.end <= most);
+        int at = begin;
+        for (int part = 0; part < most; ++part) {
+          const auto its = exact_part_of(tiles, part, most);
+          if (part < parts.begin || part >= parts.end) {
+            EXPECT_GE(its.begin, its.end);
+            continue;
+          }
+          EXPECT_EQ(its.begin, at);
+          EXPECT_TRUE(at == begin || at == part * exact_part_tiles);
+          EXPECT_GT(its.end, its.begin);
+          at = its.end;
+        }
+        EXPECT_EQ(at, tiles.end);
+      }
+}
+
+TEST(Invariant, HintsThatWouldChangeBitsAreRefused) {
+  const std::string line = "fwd bf16 b1 hq32 hkv8 sq1 skv8192 d128 invariant";
+  const Device h200 = known_device("h200");
+  const auto refusal = [&](const char* word) {
+    Hints hints;
+    EXPECT_TRUE(hints.read(word));
+    const auto plan = plan_of(line, h200, hints);
+    return plan ? "planned: " + plan->line() : plan.failure().text;
+  };
+  EXPECT_EQ(refusal("parts=4"), "parts=4 is a hint and invariant is set; its parts have 1024 keys. Leave parts out.");
+  EXPECT_NE(refusal("tiles=64x128s2").find("exact kernels have tiles of 64 keys"), std::string::npos);
+  EXPECT_EQ(refusal("packed=0").find("planned: "), 0u);
+  EXPECT_EQ(
+      plan_of("fwd e4m3 b1 hq8 hkv8 sq1 skv512 d128 invariant", h200).failure().text,
+      "invariant is set and dtype is e4m3; the Hopper kernels have it for f16 and bf16. Set invariant to 0, or use "
+      "target \"cpu\".");
+}
+
+// Packed tiles take room for the parts of seq_kv keys; where that is much, plain ones compute the same bits.
+TEST(Invariant, ManyPartsOfManyRowsAreNotPacked) {
+  const auto few = plan_of("fwd bf16 b8 hq32 hkv8 sq1 skv131072 d128 invariant", known_device("h200"));
+  ASSERT_TRUE(few);
+  EXPECT_EQ(std::get<ForwardStep>(few->launches[0].step).variant.packed, true);
+  const auto many = plan_of("fwd bf16 b1000 hq32 hkv8 sq1 skv131072 d128 invariant", known_device("h200"));
+  ASSERT_TRUE(many);
+  EXPECT_EQ(std::get<ForwardStep>(many->launches[0].step).variant.packed, false);
+}
+
+}  // namespace
+}  // namespace froghopper
