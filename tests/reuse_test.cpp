@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often rows of Q, grad_o and grad_q's sums come from memory in a causal backward pass: CTAs take the work items of a
-// plan in its order, each when it is free, and walk their turns on their way (device/bwd/schedule.cuh). What was used
+// How often rows of Q, grad_o and grad_q's sums come from memory in a causal backward pass: CTAs take the work items of
+// a plan in its order, each when it is free, and walk their turns on their way (device/bwd/schedule.cuh). What was used
 // last is in L2, of which 26 MiB are counted, about half of an H100's.
 #include <gtest/gtest.h>
 

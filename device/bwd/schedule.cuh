@@ -11,7 +11,7 @@ namespace froghopper::bwd {
 
 // How the turns of an item come. Where query heads share keys and a causal mask gives kv tiles of a pair turns of many
 // numbers, those that end early would run ahead through the heads: Q, grad_o and grad_q of all heads of many pairs were
-// in use at once, and each came from memory again and again. One q tile after the other, for all heads, CTAs of one pair
+// in use at once, and each came from memory again and again. One q tile after the other, for all heads, CTAs of a pair
 // meet at the same rows: from the last to the first those that begin together, from the first to the last those that
 // begin one after the other, as the CTAs of the pair before end (docs/8-backward.md).
 enum class Way { by_heads, last_first, first_last };

@@ -25,9 +25,14 @@ std::string only_on_cpu(const Problem& p) {
   if (p.alibi && is_8_bit(p.dtype_kv))
     return text(
         "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "
-        "Convert "
-        "them, or use target \"cpu\".",
+        "Convert them, or use target \"cpu\".",
         name_of(p.dtype_kv));
+  if (has_chunks(p) && is_8_bit(p.dtype_kv))
+    return text(
+        "attention_chunk is {} and dtype_kv is {}; the Hopper kernels mask 16-bit k and v by chunks. Convert them, "
+        "pack "
+        "each chunk as a sequence of its own, or use target \"cpu\".",
+        p.attention_chunk, name_of(p.dtype_kv));
   return {};
 }
 
@@ -52,10 +57,9 @@ Result<void> check_limits(const Problem& p) {
                name, value));
   if (p.invariant && is_8_bit(p.dtype_kv))
     return unsupported(
-        text("invariant is set and dtype_kv is {}; the Hopper kernels have it for f16 and bf16. Set invariant to 0, "
-             "or use "
+        text("invariant is set and {} is {}; the Hopper kernels have it for f16 and bf16. Set invariant to 0, or use "
              "target \"cpu\".",
-             name_of(p.dtype_kv)));
+             is_8_bit(p.dtype) ? "dtype" : "dtype_kv", name_of(p.dtype_kv)));
   if (p.invariant && !may_cut(p))
     return unsupported(
         "invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
