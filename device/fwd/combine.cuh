@@ -58,10 +58,14 @@ struct Combine {
     const MaskRule<Mask::window> rule{its.seq_kv, params.mask.top_left ? 0 : its.seq_kv - its.seq_q, params.mask.left,
                                       params.mask.right};
     const Range<int> tiles = rule.tiles(first, last, params.tile_kv);
-    const int parts = parts_of(tiles, params.split.tiles, params.split.most);
-    if constexpr (!V.exact) return {cu ? 0 : sequence, cu ? at : row, head, parts, 0};
-    const Range<int> exact = exact_parts(tiles, params.split.most);
-    return {cu ? 0 : sequence, cu ? at : row, head, exact.end - exact.begin, exact.begin};
+    Place place = {cu ? 0 : sequence, cu ? at : row, head, 0, 0};
+    if constexpr (V.exact) {
+      const Range<int> parts = exact_parts(tiles, params.split.most);
+      place.parts = parts.end - parts.begin, place.first = parts.begin;
+    } else {
+      place.parts = parts_of(tiles, params.split.tiles, params.split.most);
+    }
+    return place;
   }
 
   // The last sequence that begins at or before this row; -1: none.

@@ -13,6 +13,7 @@
 #include "device/attn/join.cuh"
 #include "device/fwd/epilogue.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/sums.cuh"
 #include "device/ptx/registers.cuh"
 
 namespace froghopper::fwd {
@@ -21,7 +22,7 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct PartsSoFar {
   using Output = tile::Accum<V.dims.v>;
-  static constexpr int groups = V.dims.v / 8;  // of 4 numbers of a thread's O
+  static constexpr int groups = Sums<V>::groups;
 
   const FwdParams& params;
   int consumer;
@@ -54,29 +55,17 @@ struct PartsSoFar {
   }
 
  private:
-  // So many groups at once, from group `at` on: each wait for L2 is hundreds of cycles.
   template <int Together>
   static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, const attn::Joint& top,
                                              const attn::Joint& bottom) {
-    float4 sum[Together];
-#pragma unroll
-    for (int i = 0; i < Together; ++i)
-      if (at + i < groups) sum[i] = sums[(at + i + 1) * warpgroup];
-#pragma unroll
-    for (int i = 0; i < Together; ++i) {
-      if (at + i >= groups) break;
-      float* x = o.x + 4 * (at + i);
-      x[0] = attn::joined(sum[i].x, x[0], top);
-      x[1] = attn::joined(sum[i].y, x[1], top);
-      x[2] = attn::joined(sum[i].z, x[2], bottom);
-      x[3] = attn::joined(sum[i].w, x[3], bottom);
-    }
+    Sums<V>::template join<Together>(o, at, sums, [&](float* x, const float4& sum) {
+      x[0] = attn::joined(sum.x, x[0], top);
+      x[1] = attn::joined(sum.y, x[1], top);
+      x[2] = attn::joined(sum.z, x[2], bottom);
+      x[3] = attn::joined(sum.w, x[3], bottom);
+    });
   }
-  __device__ float4* place() const {
-    const int at = blockIdx.x * fwd_consumers(V) + consumer;
-    return reinterpret_cast<float4*>(params.narrow.sums) + at * fwd_sums_floats(V) / 4ll +
-           ptx::thread_here() % warpgroup;
-  }
+  __device__ float4* place() const { return Sums<V>::of(params.narrow, consumer); }
 };
 
 // All tiles of an item from kv_tile on; the one after it has had its first turn. Between two parts products do not

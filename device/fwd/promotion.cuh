@@ -7,6 +7,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/softmax_e4m3.cuh"
+#include "device/fwd/sums.cuh"
 #include "device/ptx/registers.cuh"
 
 namespace froghopper::fwd {
@@ -16,7 +17,7 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<V.dims.v>;
-  static constexpr int groups = V.dims.v / 8;  // of 4 numbers of a thread's O
+  static constexpr int groups = Sums<V>::groups;
 
   const NarrowParams& params;
   int consumer;
@@ -62,27 +63,16 @@ struct Promotion {
     };
     return {of_row(old.x, now.ref.top), of_row(old.y, now.ref.bottom)};
   }
-  // So many groups at once, from group `at` on: each wait for L2 is hundreds of cycles.
   template <int Together>
   static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, attn::RowPair age) {
-    float4 sum[Together];
-#pragma unroll
-    for (int i = 0; i < Together; ++i)
-      if (at + i < groups) sum[i] = sums[(at + i + 1) * warpgroup];
-#pragma unroll
-    for (int i = 0; i < Together; ++i) {
-      if (at + i >= groups) break;
-      float* x = o.x + 4 * (at + i);
-      x[0] += sum[i].x * age.top;
-      x[1] += sum[i].y * age.top;
-      x[2] += sum[i].z * age.bottom;
-      x[3] += sum[i].w * age.bottom;
-    }
+    Sums<V>::template join<Together>(o, at, sums, [&](float* x, const float4& sum) {
+      x[0] += sum.x * age.top;
+      x[1] += sum.y * age.top;
+      x[2] += sum.z * age.bottom;
+      x[3] += sum.w * age.bottom;
+    });
   }
-  __device__ float4* place() const {
-    const int at = blockIdx.x * fwd_consumers(V) + consumer;
-    return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
-  }
+  __device__ float4* place() const { return Sums<V>::of(params, consumer); }
 };
 
 }  // namespace froghopper::fwd

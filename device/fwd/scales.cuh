@@ -32,7 +32,7 @@ template <FwdVariant V>
 __device__ float scale_of_tile(const FwdParams& params, const ScaleNumbers& of, const WorkItem& item, int kv_tile) {
   const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
   if (keys == 0) return 1.f;
-  return scale_of_row(of, item.sequence, item.head / params.heads_per_kv, min(kv_tile * V.tiles.kv, keys - 1));
+  return scale_of_row(of, item.sequence, kv_head<V>(params, item), min(kv_tile * V.tiles.kv, keys - 1));
 }
 template <FwdVariant V>
 __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, int kv_tile) {

@@ -45,25 +45,20 @@ __device__ __forceinline__ u32 cvt_f16x2<e5m2>(u32 packed, bool high) {
 }
 
 // The same as f16 or bf16, which hold every such value.
+template <class T>
+__device__ __forceinline__ u32 cvt_of_f16x2(u32 halves);
+template <>
+__device__ __forceinline__ u32 cvt_of_f16x2<f16>(u32 halves) {
+  return halves;
+}
+template <>
+__device__ __forceinline__ u32 cvt_of_f16x2<bf16>(u32 halves) {
+  const float2 x = cvt_unpack2<f16>(halves);
+  return cvt_pack2<bf16>(x.x, x.y);
+}
 template <class T, class From>
-__device__ __forceinline__ u32 cvt_widen(u32 packed, bool high);
-template <>
-__device__ __forceinline__ u32 cvt_widen<f16, e4m3>(u32 packed, bool high) {
-  return cvt_f16x2<e4m3>(packed, high);
-}
-template <>
-__device__ __forceinline__ u32 cvt_widen<f16, e5m2>(u32 packed, bool high) {
-  return cvt_f16x2<e5m2>(packed, high);
-}
-template <>
-__device__ __forceinline__ u32 cvt_widen<bf16, e4m3>(u32 packed, bool high) {
-  const float2 x = cvt_unpack2<f16>(cvt_f16x2<e4m3>(packed, high));
-  return cvt_pack2<bf16>(x.x, x.y);
-}
-template <>
-__device__ __forceinline__ u32 cvt_widen<bf16, e5m2>(u32 packed, bool high) {
-  const float2 x = cvt_unpack2<f16>(cvt_f16x2<e5m2>(packed, high));
-  return cvt_pack2<bf16>(x.x, x.y);
+__device__ __forceinline__ u32 cvt_widen(u32 packed, bool high) {
+  return cvt_of_f16x2<T>(cvt_f16x2<From>(packed, high));
 }
 
 }  // namespace froghopper::ptx

@@ -30,8 +30,7 @@ std::string only_on_cpu(const Problem& p) {
   if (has_chunks(p) && is_8_bit(p.dtype_kv))
     return text(
         "attention_chunk is {} and dtype_kv is {}; the Hopper kernels mask 16-bit k and v by chunks. Convert them, "
-        "pack "
-        "each chunk as a sequence of its own, or use target \"cpu\".",
+        "pack each chunk as a sequence of its own, or use target \"cpu\".",
         p.attention_chunk, name_of(p.dtype_kv));
   return {};
 }

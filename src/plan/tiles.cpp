@@ -50,7 +50,7 @@ Tiles narrow_tiles(const Problem& p, Dims dims) {
 Tiles widening_tiles(const Problem& p, Dims dims, const Device& device) {
   const auto of = [&](Tiles few_rows, Tiles many) { return of_two(p, dims, device, few_rows, many, many); };
   // As of 16 bits, four consumers have no registers for a window's second bound.
-  if (dims.qk == 64) return of({128, 128, 3}, kernel_mask(p) == Mask::window ? Tiles{192, 64, 5} : Tiles{256, 64, 4});
+  if (dims.qk == 64) return of({128, 128, 3}, bounded_below(kernel_mask(p)) ? Tiles{192, 64, 5} : Tiles{256, 64, 4});
   if (dims.qk <= 128) return of({128, 128, 2}, {192, 64, 3});
   if (dims.qk == 192) return {128, 64, dims.v == 128 ? 3 : 2};
   return {128, 64, 2};

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: what one Consumer keeps of O in the workspace, in fp32: for each thread four numbers that count for its
+// two rows, then its part of O in groups of 4. It stays in L2.
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/ptx/registers.cuh"
+#include "device/tile/accum.cuh"
+
+namespace froghopper::fwd {
+
+template <FwdVariant V>
+struct Sums {
+  using Output = tile::Accum<V.dims.v>;
+  static constexpr int groups = V.dims.v / 8;
+
+  // This thread's four numbers; group i of its O lies (i + 1) * warpgroup further.
+  static __device__ float4* of(const NarrowParams& params, int consumer) {
+    const int at = blockIdx.x * fwd_consumers(V) + consumer;
+    return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
+  }
+
+  // join(group of o, group of the sum) for so many groups at once, from group `at` on: each wait for L2 is hundreds of
+  // cycles.
+  template <int Together, class Join>
+  static __device__ __forceinline__ void join(Output& o, int at, const float4* sums, const Join& join) {
+    float4 sum[Together];
+#pragma unroll
+    for (int i = 0; i < Together; ++i)
+      if (at + i < groups) sum[i] = sums[(at + i + 1) * warpgroup];
+#pragma unroll
+    for (int i = 0; i < Together; ++i) {
+      if (at + i >= groups) break;
+      join(o.x + 4 * (at + i), sum[i]);
+    }
+  }
+};
+
+}  // namespace froghopper::fwd
