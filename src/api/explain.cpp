@@ -72,6 +72,11 @@ std::string step_lines(const BackwardStep& step) {
     lines += text("\n  clusters   {} CTAs, {} keys each; each adds half of the columns of grad_q", bwd_ctas(v),
                   bwd_keys_of_cta(v));
   lines += order_line(order, "key head");
+  if (step.same_way > 0)
+    lines += text("\n  turns      all query heads of a q tile, then the next q tile, from the last to the first{}",
+                  step.same_way < order.pairs
+                      ? text("; {} pairs so, the next {} the other way", step.same_way, step.same_way)
+                      : std::string());
   if (v.ordered) lines += "\n  grad_q     its parts are added in the order of the keys: bit-equal from run to run";
   return lines;
 }
