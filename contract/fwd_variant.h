@@ -51,13 +51,17 @@ constexpr bool fwd_scaled(FwdVariant v) { return is_8_bit(v.dtype_kv); }
 // They become as wide as Q before they are multiplied: device/fwd/widening_producers.cuh.
 constexpr bool fwd_widens(FwdVariant v) { return fwd_scaled(v) && !is_8_bit(v.dtype); }
 
-// wgmma adds up 8-bit products to 14 bits, so after this many kv tiles O is added to a sum in fp32 and begins anew.
+// wgmma adds up 8-bit products to 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
+// and begins anew; of larger tiles after as many as have no more keys.
 constexpr int promotion_tiles = 16;
+constexpr int fwd_promotion_tiles(FwdVariant v) {
+  return v.tiles.kv > scale_block ? promotion_tiles * scale_block / v.tiles.kv : promotion_tiles;
+}
 // fp32 numbers of one consumer's sum: for each thread what counts for its two rows, 4, and its part of O.
 constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 + v.dims.v / 2); }
 // Whether a row with so many keys has such a sum. The last tile comes before O begins, the first one needs none.
 constexpr bool fwd_promotes(FwdVariant v, long long keys) {
-  return is_8_bit(v.dtype) && (keys - 1) / v.tiles.kv > promotion_tiles;
+  return is_8_bit(v.dtype) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);
 }
 
 // The same of exact variants: parts of keys that one item has are joined in a sum.
@@ -118,8 +122,9 @@ constexpr int fwd_smem_bytes(FwdVariant v) {
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
   if (v.dtype_kv != v.dtype && !fwd_widens(v)) return "k and v have the type of q, or 8 bits beside f16 and bf16";
-  if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block)
-    return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale";
+  const bool one_scale = is_8_bit(v.dtype) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
+  if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
+    return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale, or beside 8-bit q 192";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 256) return "dim_v of the tile must be 64, 96, ... 256";
   if (fwd_scaled(v) && (v.packed || v.split)) return "8-bit k and v are neither packed nor split";

@@ -3,14 +3,14 @@
 // become e4m3, or 16-bit numbers.
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
-// between 64 and 448: a row starts at 64, and a tile that would pass 448 moves the reference. V's scale goes into the
-// weights: w = 2^(s - reference + lift), where lift is log2 of 64 times this tile's scale of V over O's unit. That is
+// between 16 and 448: a row starts at 16, and a tile that would pass 448 moves the reference. V's scale goes into the
+// weights: w = 2^(s - reference + lift), where lift is log2 of 16 times this tile's scale of V over O's unit. That is
 // the scale of the item's first tile, at first. The sum is of unrounded weights, without the lift: rounded small ones
-// would be missing there.
+// would be missing there. A weight that has a row to itself should not be rounded, so step() adds the fraction of the
+// lift to the reference: then the largest weight is a power of two.
 //
-// 16-bit weights need no such care, but their range serves as well: f16 is precise to 2^-20 of a row's largest weight,
-// times O's unit over the scale of V. A weight that has a row to itself should not be rounded, so step() adds the
-// fraction of the lift to the reference: then the largest weight is a power of two here too.
+// 16-bit weights need no such care, but their range serves as well: f16 is precise to 2^-18 of a row's largest weight,
+// times O's unit over the scale of V.
 #pragma once
 #include "device/attn/softmax.cuh"
 
@@ -21,7 +21,7 @@ namespace froghopper::attn {
 struct alignas(8) TileScales {
   float k, lift;
 
-  static constexpr float first_weight = 64.f, first_lift = 6.f;
+  static constexpr float first_weight = 16.f, first_lift = 4.f;
   static __device__ TileScales of(float k, float v, float unit) {
     return {k, first_lift + ptx::lg2_approx(v * ptx::rcp_approx(unit))};
   }
@@ -63,7 +63,9 @@ struct ScaledSoftmax {
     for (float& x : s.x) x = __fmul_rn(x, scale);
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
     const float growth = grow();
-    if constexpr (!Narrow) {
+    // e4m3: where a row has few keys. In the others no key has the row to itself, and its error is that of all weights.
+    const bool some_few = __any_sync(~0u, above.top + above.bottom > 0.f);
+    if (!Narrow || some_few) {
       const float fraction = lift - floorf(lift);
       above = {above.top + fraction, above.bottom + fraction};
     }
@@ -135,7 +137,7 @@ struct ScaledSoftmax {
     return Fate::moved;
   }
 
-  // As OnlineSoftmax; O is in units of 64 and of V. unit: the first.
+  // As OnlineSoftmax; O is in units of first_weight and of V. unit: the first.
   __device__ Finish finish_top(float sink, float unit) const { return lowered(finish(ref.top, sum.top, sink), unit); }
   __device__ Finish finish_bottom(float sink, float unit) const {
     return lowered(finish(ref.bottom, sum.bottom, sink), unit);

@@ -21,8 +21,9 @@
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. Over the seam between two items it goes on: the last P V of one and the first S
 //           of the next are in flight together, O is stored while that S runs.
-//           With scales weights are rounded before it is known that they could be (device/attn/softmax_e4m3.cuh). Every
-//           promotion_tiles O of 8-bit products goes to a sum in fp32 (device/fwd/promotion.cuh).
+//           With scales weights are rounded before it is known that they could be (device/attn/softmax_e4m3.cuh).
+//           8-bit variants: Consumers issue products in turn (device/fwd/turn_taking.cuh), and O goes to a sum in fp32
+//           every fwd_promotion_tiles (device/fwd/promotion.cuh).
 // Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, Transposer and Widener
 //                           warp and, before its epilogue, per Consumer warp
 //           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last few tiles
@@ -34,6 +35,7 @@
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
 //                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
 //                           wait for each other.
+//           turns           8-bit variants, which do: a Consumer waits for the one before, one arrival a warp of it
 //           raw_ring        with scales: tiles as in memory. full: by bytes; empty: one arrival per Transposer or
 //                           Widener warp. What these fill is full by one arrival each, behind its proxy fence. Why that
 //                           cannot hang: narrow_producers.cuh, widening_producers.cuh.
@@ -44,6 +46,7 @@
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/softmax_e4m3.cuh"
+#include "device/fwd/barriers.cuh"
 #include "device/fwd/epilogue.cuh"
 #include "device/fwd/exact.cuh"
 #include "device/fwd/narrow_producers.cuh"
@@ -54,6 +57,7 @@
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/scores.cuh"
 #include "device/fwd/sweep.cuh"
+#include "device/fwd/turn_taking.cuh"
 #include "device/fwd/widening_producers.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
@@ -83,6 +87,8 @@ struct Forward {
 
   static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V);
   using Registers = RegistersOf<V>;
+  using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;  // 16-bit products overlap better without
+  static constexpr bool pv_later = narrow && V.dims.v > 192;   // behind the next Consumer's S, which needs it sooner
 
   static constexpr int q_stages = fwd_q_stages(V);
   using KvRing = tile::Ring<V.tiles.stages>;
@@ -116,6 +122,7 @@ struct Forward {
     QRing q_ring;
     KvRing k_ring, v_ring;
     ptx::u64 next_wanted;
+    ptx::u64 turns[consumers];
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
@@ -124,7 +131,7 @@ struct Forward {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     if constexpr (V.packed) clear_rows_of_nobody<threads>(smem.q);
-    init_barriers(smem);
+    init_barriers<Forward>(smem);
     if constexpr (V.split) {
       if (threadIdx.x == 0) ptx::prefetch_map(&params.q);
       if (threadIdx.x == 32) ptx::prefetch_map(&params.k);
@@ -171,7 +178,9 @@ struct Forward {
     ItemStage i;
     QStage q;
     KvStage k, v;
-    float slope;  // alibi variants: of the item
+    Turns turns = {smem.turns, number};
+    bool moved = false;  // 8-bit variants: a reference, since O was put aside last
+    float slope;         // alibi variants: of the item
 
     __device__ void run() {
       Scores s;
@@ -181,12 +190,13 @@ struct Forward {
       float scale = scale_of(item);
       qk(s);
       ptx::wgmma_wait<0>();
+      turns.pass();
 
       while (!item.none()) {
         Softmax softmax = begin_softmax(scale);
         int kv_tile = strip_of(item).last_tile();
         first_turn(item, kv_tile--, softmax, s, p);
-        skip(v, smem.v_ring, item);
+        skip(v, smem.v_ring, strip_of(item).skipped());
         o.clear();
         if constexpr (fwd_joins(V))
           walk_parts<V>(*this, item, kv_tile, softmax, s, p, o);
@@ -195,12 +205,15 @@ struct Forward {
         q.advance();
 
         pv(o, p);  // the last of this item
+        if constexpr (narrow)
+          if (Promotion<V>::has_sum(item.kv_begin, strip_of(item).last_tile() + 1)) promotion().finish(softmax, o);
         const WorkItem finished = give_back_item();
         item = take_item();
         scale = scale_of(item);
         const float unit = scaled ? unit_of<V>(params, finished) : 1.f;
         qk(s);                 // the first of the next
         ptx::wgmma_wait<1>();  // O is ready, S is not
+        turns.pass();
         v.release(smem.v_ring);
         epilogue(finished, softmax, unit, o);
         ptx::wgmma_wait<0>();  // S is ready
@@ -230,7 +243,7 @@ struct Forward {
       item.kv_begin = __shfl_sync(~0u, item.kv_begin, 0);
       item.kv_end = __shfl_sync(~0u, item.kv_end, 0);
       slope = slope_of<V>(params, item);  // early, for it comes from memory
-      skip(k, smem.k_ring, item);
+      skip(k, smem.k_ring, strip_of(item).skipped(), turns);
       q.wait(smem.q_ring);
       return item;
     }
@@ -263,9 +276,11 @@ struct Forward {
     template <bool Cut>
     __device__ __forceinline__ void turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
-      qk(s, &softmax);       // S of this tile
-      pv(o, p);              // O += P V of the tile before
-      ptx::wgmma_wait<1>();  // S is ready, P V is not
+      qk(s, &softmax);                      // S of this tile
+      if (!pv_later) pv(o, p);              // O += P V of the tile before
+      ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
+      turns.pass();
+      if (pv_later) pv(o, p);
       bend(s, softmax, item, kv_tile);
       attn::RowPair age;
       bool grew = true;
@@ -294,9 +309,13 @@ struct Forward {
         finish_pv(p, s);
       }
       if (grew) o.scale_rows(age.top, age.bottom);
-      if constexpr (narrow)
-        if (Promotion<V>::due(kv_tile, item.kv_begin))
-          promotion().promote(kv_tile, strip_of(item).last_tile() + 1, softmax, o);
+      if constexpr (narrow) {
+        moved |= grew;
+        if (Promotion<V>::due(kv_tile, item.kv_begin)) {
+          promotion().promote(kv_tile, strip_of(item).last_tile() + 1, moved, softmax, o);
+          moved = false;
+        }
+      }
     }
 
     // A tile whose weights are lost. Where registers are full, something is spilled for the product: here, by hand, and
@@ -319,6 +338,7 @@ struct Forward {
 
     // Scales first: a load behind products waits until they have read their operands.
     __device__ __forceinline__ void qk(Scores& s, Softmax* softmax = nullptr) {
+      turns.take();
       k.wait(smem.k_ring);
       if (softmax != nullptr) take_scales(*softmax);
       tile::mma_abt<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
@@ -355,21 +375,12 @@ struct Forward {
       if (kv_tile == item.kv_begin) q.give_back(smem.q_ring);  // that was the last S of this item
     }
 
-    __device__ void skip(KvStage& at, KvRing& ring, const WorkItem& item) {
-#pragma unroll 1
-      for (int i = strip_of(item).last_tile() + 1; i < item.kv_end; ++i) {
-        at.wait(ring);
-        at.release(ring);
-      }
-    }
-
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, float unit, Output& o) {
       const Strip<V> its = strip_of(item);
       if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q()}.run(softmax, o);
       const attn::RowPair sinks = epilogue_of(item).sinks();
       if constexpr (fwd_joins(V)) return ExactEpilogue<V>{params, item, number}.run(softmax, sinks.top, o);
       const auto top = softmax.finish_top(sinks.top, unit), bottom = softmax.finish_bottom(sinks.bottom, unit);
-      if constexpr (narrow) promotion().finish(item.kv_begin, its.last_tile() + 1, softmax, o);
       epilogue_of(item).run(top, bottom, o);
     }
 
@@ -379,22 +390,6 @@ struct Forward {
     }
     __device__ Strip<V> strip_of(const WorkItem& item) const { return {params, item, number}; }
   };
-
-  // ---- Before the roles part ----
-
-  static __device__ void init_barriers(Smem& smem) {
-    if (threadIdx.x == 0) {
-      constexpr int helpers = scaled ? Transposer<Forward>::warps : 1;  // or Wideners, as many
-      smem.item_ring.init(4 * consumers + 1 + helpers);
-      smem.q_ring.init(4 * consumers);
-      smem.k_ring.init(4 * consumers, widens ? helpers : 1);
-      smem.v_ring.init(4 * consumers, helpers);
-      if constexpr (scaled) smem.raw_ring.init(helpers);
-      ptx::mbarrier_init(&smem.next_wanted, 1);
-      ptx::fence_mbarrier_init();
-    }
-    __syncthreads();
-  }
 };
 
 }  // namespace froghopper::fwd

@@ -55,18 +55,17 @@ struct NarrowLoader {
   }
 };
 
-// V -> V^T, by two warps, each half of the keys. 32 keys and 16 columns at a time go through registers: of such a
+// V -> V^T, by two warps, each every other 32 keys. 32 keys and 16 columns at a time go through registers: of such a
 // block ldmatrix gives a lane two keys of two columns four times; a byte permutation makes of them four keys of one
 // column; stmatrix writes rows of 16 keys. Both touch every bank once.
 template <class Kernel>
 struct Transposer {
   static constexpr FwdVariant V = Kernel::variant;
   static constexpr int warps = 2, keys = V.tiles.kv / warps;  // of one warp
-  // Blocks on their way at once. Loads wait behind what wgmma reads, for hundreds of cycles.
-  static constexpr int together = Kernel::Registers::crowded ? 4
-                                  : V.dims.v % 128 == 0      ? 8
-                                  : V.dims.v % 64 == 0       ? 4
-                                                             : 3;
+  // Blocks of 32 keys and 16 columns, and how many are on their way at once. Loads wait behind what wgmma reads, for
+  // hundreds of cycles, so the next one is asked for as soon as one is stored.
+  static constexpr int of_keys = V.dims.v / 16, blocks = keys / 32 * of_keys;
+  static constexpr int most = Kernel::Registers::transposed_ahead, ahead = blocks < most ? blocks : most;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
@@ -102,32 +101,34 @@ struct Transposer {
     // Lanes of matrix columns 0 to 3 keep the even column of a pair for the first stored matrix, the others the odd
     // one, so that the 8 stored rows differ modulo 8.
     const bool high = lane >= 16;
-    const ptx::u32 pick = high ? 0x7531 : 0x6420, pick_other = high ? 0x6420 : 0x7531;
+    const ptx::u32 pick = high ? 0x7531 : 0x6420;
     const ptx::u32 stored_row = 2 * row + (matrix % 2 ^ (row >= 4));
-#pragma unroll 1
-    for (int key = number * keys; key < (number + 1) * keys; key += 32) {
-      const ptx::u32 to_row = to.row(0, stored_row) + to.unit(key / 16 + matrix / 2, stored_row % 8);
-      const ptx::u32 from_row = from.row(0, key + lane) + from.unit(0, row);
+    const ptx::u32 from_row = from.row(0, number * 32 + lane) + from.unit(0, row);
+    const ptx::u32 to_row = to.row(0, stored_row) + to.unit(number * 2 + matrix / 2, stored_row % 8);
+    // Rows begin at 128 bytes, so to move by units within one is an exclusive or: unit() does no more. Addresses are
+    // computed where they are used: where registers are few, they would be spilled.
+    ptx::u32 x[ahead][4];
+    const auto load = [&](int block) {
+      const int key = block / of_keys * 64, col = block % of_keys * 16;
+      const int panel = col / from.panel_columns * from.panel_bytes, unit = col % from.panel_columns;
+      ptx::ldmatrix_x4_trans(x[block % ahead],
+                             (ptx::computed_here(from_row) ^ unit) + (panel + key * from.panel_row_bytes));
+    };
 #pragma unroll
-      for (int col = 0; col < V.dims.v; col += 16 * together) {
-        ptx::u32 x[together][4];
+    for (int block = 0; block < ahead; ++block) load(block);
 #pragma unroll
-        for (int i = 0; i < together; ++i) {
-          const int at = col + 16 * i;
-          const ptx::u32 panel = at / from.panel_columns * from.panel_bytes, unit = at % from.panel_columns;
-          ptx::ldmatrix_x4_trans(x[i], (from_row + panel) ^ unit);  // unit() is this for rows that begin at 128 bytes
-        }
+    for (int block = 0; block < blocks; ++block) {
+      const auto& now = x[block % ahead];
+      ptx::u32 y[4];
 #pragma unroll
-        for (int i = 0; i < together; ++i) {
-          ptx::u32 y[4];
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            y[2 * half] = __byte_perm(x[i][2 * half], x[i][2 * half + 1], pick);
-            y[2 * half + 1] = __byte_perm(x[i][2 * half], x[i][2 * half + 1], pick_other);
-          }
-          ptx::stmatrix_x4(to_row + (col + 16 * i) * to.panel_row_bytes, y);
-        }
+      for (int half = 0; half < 2; ++half) {
+        y[2 * half] = __byte_perm(now[2 * half], now[2 * half + 1], pick);
+        y[2 * half + 1] = __byte_perm(now[2 * half], now[2 * half + 1], ptx::computed_here(pick) ^ 0x1111);
       }
+      const int key = block / of_keys * 64, col = block % of_keys * 16;
+      const int panel = key / to.panel_columns * to.panel_bytes, unit = key % to.panel_columns;
+      ptx::stmatrix_x4((ptx::computed_here(to_row) ^ unit) + (panel + col * to.panel_row_bytes), y);
+      if (block + ahead < blocks) load(block + ahead);
     }
   }
 };

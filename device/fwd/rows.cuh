@@ -53,6 +53,7 @@ struct Strip {
     if (first_row() >= seq_q()) seen = 0;
     return max(max(seen, item.kv_begin), item.kv_end - V.tiles.stages);
   }
+  __device__ int skipped() const { return item.kv_end - 1 - last_tile(); }
 };
 
 // Rows of packed tiles that are nobody's: what lies there is multiplied.

@@ -20,19 +20,26 @@ struct Sums {
     return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
   }
 
-  // join(group of o, group of the sum) for so many groups at once, from group `at` on: each wait for L2 is hundreds of
-  // cycles.
+  // So many groups from group `at` on: on their way at once, for each wait for L2 is hundreds of cycles.
+  template <int Together>
+  static __device__ __forceinline__ void load(float4 (&sum)[Together], int at, const float4* sums) {
+#pragma unroll
+    for (int i = 0; i < Together; ++i)
+      if (at + i < groups) sum[i] = __ldcg(sums + (at + i + 1) * warpgroup);
+  }
+  // join(group of o, group of the sum) for each of them.
+  template <int Together, class Join>
+  static __device__ __forceinline__ void each(const float4 (&sum)[Together], Output& o, int at, const Join& join) {
+#pragma unroll
+    for (int i = 0; i < Together; ++i)
+      if (at + i < groups) join(o.x + 4 * (at + i), sum[i]);
+  }
+  // Both.
   template <int Together, class Join>
   static __device__ __forceinline__ void join(Output& o, int at, const float4* sums, const Join& join) {
     float4 sum[Together];
-#pragma unroll
-    for (int i = 0; i < Together; ++i)
-      if (at + i < groups) sum[i] = sums[(at + i + 1) * warpgroup];
-#pragma unroll
-    for (int i = 0; i < Together; ++i) {
-      if (at + i >= groups) break;
-      join(o.x + 4 * (at + i), sum[i]);
-    }
+    load(sum, at, sums);
+    each(sum, o, at, join);
   }
 };
 

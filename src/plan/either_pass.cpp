@@ -27,11 +27,6 @@ std::string only_on_cpu(const Problem& p) {
         "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "
         "Convert them, or use target \"cpu\".",
         name_of(p.dtype_kv));
-  if (has_chunks(p) && is_8_bit(p.dtype_kv))
-    return text(
-        "attention_chunk is {} and dtype_kv is {}; the Hopper kernels mask 16-bit k and v by chunks. Convert them, "
-        "pack each chunk as a sequence of its own, or use target \"cpu\".",
-        p.attention_chunk, name_of(p.dtype_kv));
   return {};
 }
 

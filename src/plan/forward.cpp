@@ -77,6 +77,8 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   if (!cut) return cut.failure();
   const FwdVariant* const variant = &cut->variant;
   if (auto ok = check_tiles(p, variant->tiles, why_invalid(*variant)); !ok) return ok.failure();
+  if (p.scale_rows > 0 && fwd_scaled(*variant) && p.scale_rows % variant->tiles.kv != 0)
+    return check_tiles(p, variant->tiles, "the keys of a tile share a scale, so it has 64 or 128").failure();
 
   const int64_t items = items_at_most(p, *variant, cut->pack) * cut->parts;
   const int64_t row_heads = p.rows_q() * p.heads_q;

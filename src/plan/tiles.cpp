@@ -33,16 +33,17 @@ Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, 
 }
 
 // 8-bit types: P takes half as many registers, and O is still as large. 128 keys beside 256 columns take all 240 that
-// a thread can have; a window or a softcap would spill in its inner loop, so there are 64. Measured on an H200 at 4k
-// keys: 128x64 with 128 columns 0.73 of these, 192x64 0.90, with 256 columns 0.83 (causal 0.87); 256x64 with 64 columns
-// 0.96.
+// a thread can have; a window, a softcap or an O that is added to would spill in its inner loop, so there are 64.
+// Measured on an H200 at 4k keys: 128x64 with 128 columns 0.73 of these, 192x64 0.90, with 256 columns 0.83 (causal
+// 0.87); 256x64 with 64 columns 0.96.
 Tiles narrow_tiles(const Problem& p, Dims dims) {
   const Mask mask = kernel_mask(p);
   if (dims.qk == 64) return mask == Mask::none ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
+  const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.merges();
+  if (dims.qk == 128 && plain && p.scale_rows == 0 && p.seq_kv >= 4096) return {128, 192, 2};
   if (dims.qk <= 128) return {128, 128, 3};
   if (dims.qk == 192) return {128, 128, 2};
-  const bool fits = !bounded_below(mask) && p.softcap == 0;
-  return fits ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
+  return plain ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
 
 // 8-bit k and v beside 16-bit q. A tile is widened once for all query rows of a CTA, so these are many; keys are 64 or

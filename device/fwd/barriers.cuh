@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: how many arrive at each barrier of the forward kernel. Its banner, in forward.cuh, says who. Kernel is
+// Forward of a variant.
+#pragma once
+#include "device/fwd/narrow_producers.cuh"
+
+namespace froghopper::fwd {
+
+// Before the roles part.
+template <class Kernel>
+__device__ void init_barriers(typename Kernel::Smem& smem) {
+  if (threadIdx.x == 0) {
+    constexpr int warps = 4 * Kernel::consumers;
+    constexpr int helpers = Kernel::scaled ? Transposer<Kernel>::warps : 1;  // or Wideners, as many
+    smem.item_ring.init(warps + 1 + helpers);
+    smem.q_ring.init(warps);
+    smem.k_ring.init(warps, Kernel::widens ? helpers : 1);
+    smem.v_ring.init(warps, helpers);
+    if constexpr (Kernel::scaled) smem.raw_ring.init(helpers);
+    Kernel::Turns::init(smem.turns);
+    ptx::mbarrier_init(&smem.next_wanted, 1);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+}
+
+}  // namespace froghopper::fwd
