@@ -73,10 +73,10 @@ double loads_of(const std::string& line) {
     Cta cta = ctas.top();
     ctas.pop();
     const int first = cta.item.q_tile * v.tiles.kv / tile_q, tiles = q_tiles - first;  // its q_tile is a kv tile
-    const bool by_heads = step.same_way == 0;
+    const bool by_heads = step.same_way == 0 && !v.ordered;
     const int head = by_heads ? cta.turn / tiles : cta.turn % heads,
               place = by_heads ? cta.turn % tiles : cta.turn / heads;
-    const bool last_first = !by_heads && cta.item.pair / step.same_way % 2 == 0;
+    const bool last_first = v.ordered || (!by_heads && cta.item.pair / step.same_way % 2 == 0);
     const int q_tile = last_first ? q_tiles - 1 - place : first + place;
     l2.use((int64_t{cta.item.pair} * heads + head) * q_tiles + q_tile);
     cta.now += 1;
@@ -97,6 +97,13 @@ TEST(RowsStayInL2, WhereQueryHeadsShareKeys) {
   for (const char* heads : {"hq64 hkv8 d128", "hq32 hkv8 d128", "hq32 hkv4 d64"})
     for (int seq : {512, 1024, 2048, 4096, 8192, 16384})
       EXPECT_LT(loads_of(text("bwd bf16 b{} {} sq{} skv{} causal", 16384 / seq, heads, seq, seq)), 3) << heads << seq;
+}
+
+TEST(RowsStayInL2, WhereShortPairsAreAddedToInOrder) {
+  for (const char* heads : {"hq64 hkv8 d128", "hq32 hkv8 d128", "hq32 hkv4 d64"})
+    for (int seq : {512, 1024, 2048, 4096})
+      EXPECT_LT(loads_of(text("bwd bf16 b{} {} sq{} skv{} causal det", 16384 / seq, heads, seq, seq)), 3)
+          << heads << seq;
 }
 
 }  // namespace
