@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/results/*.jsonl -> the tables of README.md, docs/results.md and docs/performance.md, and the pictures of docs.
+"""bench/results -> the tables of README.md, docs/results.md, docs/performance.md and docs/10-fp8.md, and the pictures.
 
   bench/report.py                everything (the pictures need matplotlib: .venv/bin/python bench/report.py)
   bench/report.py --no-plots     tables only
-  bench/report.py --check        writes nothing; fails if one of the three is not what this would write
+  bench/report.py --check        writes nothing; fails if one of them is not what this would write
 
 What is read, what is divided by what, and which turn group is shown: bench/records.py. The pictures: bench/plots.py.
 """
@@ -22,6 +22,8 @@ from records import (DETERMINISTIC, HOST, OLDER_BUILDS, OURS, amx_in_torch, mach
 LAYER = "fwd+bwd"
 PASSES = {"fwd": "forward", "bwd": "backward", LAYER: "forward and backward of one layer"}
 DRAWN = ("fwd", "bwd")
+NARROW = "fp8"  # folder of bench/results with 8-bit problems, and the page that has their tables
+NARROW_PAGE = "docs/10-fp8.md"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
@@ -53,6 +55,10 @@ def write(a, records):
     if (performance := a.root / roof.FILE).exists():
         of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
         wanted[performance] = between_markers(performance.read_text(), roof.section(of_roof, markdown))
+    if (page := a.root / NARROW_PAGE).exists():
+        narrow = machines_of(read(sorted((a.root / "bench/results" / NARROW).glob("*.jsonl"))))
+        of_narrow = [part for machine, tables in narrow.items() for part in short_tables(machine, "fwd", tables, False)]
+        wanted[page] = between_markers(page.read_text(), "\n\n".join(of_narrow))
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if a.check:
         if stale: print(f"report.py: {', '.join(stale)} not up to date; run bench/report.py", file=sys.stderr)
@@ -87,7 +93,7 @@ def short_report(passes, host, errors=(), lists=None):
     return "\n\n".join(parts) or "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them."
 
 
-def short_tables(machine, kind, tables):
+def short_tables(machine, kind, tables, drawn=True):
     wide = {title: cells for title, cells in tables.items() if len(cells) > 1}
     if not wide: return []
     rivals = sorted({i for cells in wide.values() for c in cells for i in c.rivals()})
@@ -99,7 +105,7 @@ def short_tables(machine, kind, tables):
             for title, cells in wide.items()]
     parts = [f"**{machine}**, {PASSES[kind]}, {unit_of(wide)[0]}{against}{amx}:",
              markdown([["rows and keys"] + columns] + rows)]
-    if worth_drawing(tables): parts.append(f"![speed by length](docs/{picture_name(machine, kind)})")
+    if drawn and worth_drawing(tables): parts.append(f"![speed by length](docs/{picture_name(machine, kind)})")
     return parts
 
 

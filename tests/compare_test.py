@@ -100,6 +100,13 @@ class Compare(unittest.TestCase):
         self.assertEqual(errors[0]["problem"],
                          "bwd f32 b4 hq2 hkv1 sq32 skv32 d8 varlen tq62 tkv62 causal : lens_q=32,10,4,16")
 
+    def test_8_bit_problems_have_scales(self):
+        narrow = ("fwd e4m3 b1 hq2 hkv2 sq32 skv32 d64", "fwd bf16 kv=e5m2 b2 hq4 hkv2 sq20 skv30 d32 causal")
+        with unittest.mock.patch.object(contenders, "rival", lambda name: contenders.sdpa("torch", [], "made up")):
+            printed, times, _ = self.run_compare(*narrow, rivals={"torch": None})
+        self.assertEqual([(r["problem"], r["impl"]) for r in times], [(line, "froghopper") for line in narrow])
+        self.assertNotIn("failed", printed)
+
     def test_lengths_that_are_not_the_problems_are_refused(self):
         printed, times, _ = self.run_compare(PACKED.replace("5,20", "5,19"))
         self.assertIn("lens_q has 2 lengths, 24 rows, the longest 19", printed)

@@ -213,6 +213,16 @@ class Files(unittest.TestCase):
         self.assertIn("| froghopper / best rival | **1.20** | **0.80** |", results)
         self.assertIn("| cudnn | 167 |  |", results)
 
+    def test_8_bit_problems_have_a_page_of_their_own(self):
+        page, folder = self.root / report.NARROW_PAGE, self.root / "bench/results" / report.NARROW
+        page.write_text(f"before\n{report.BEGIN}\n{report.END}\n")
+        folder.mkdir()
+        cells = [record(512, "froghopper", 0.5, "a"), record(512, "fa3", 0.6, "a"), record(1024, "froghopper", 1, "b")]
+        (folder / "x.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+        self.assertEqual(self.run_report("--no-plots"), (0, ""))
+        self.assertIn("| bf16, 16 heads of 128, causal | 200 (1.20) | 100 |", page.read_text())
+        self.assertIn("No measurement", (self.root / "README.md").read_text())
+
     def test_nothing_measured_yet(self):
         self.assertEqual(self.run_report()[0], 0)
         self.assertIn("No measurement", (self.root / "README.md").read_text())
