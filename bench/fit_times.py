@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "src/plan/rates.hpp"
 CARDS = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200"}
 WITHIN, SHARE = 0.10, 0.90
-FITTED_LISTS = ("few_items", "windows", "real")  # beside the tables; decoding waits for memory
+FITTED_LISTS = ("few_items", "windows", "real", "fp8")  # beside the tables; decoding waits for memory
 # A pass of a kernel that was measured at one length alone: near this, in microseconds.
 USUAL_PASS, WEIGHT_OF_USUAL = 1.5, 0.003
 
@@ -88,13 +88,14 @@ def row(card, kernel, turn_us, pass_us):
     dim_qk = number("d")
     dim_v = number("dv") if ".dv" in kernel else dim_qk
     def flag(is_so): return "true" if is_so else "false"
-    return (f'    {{"{card}", {{{flag(kernel.startswith("bwd"))}, {flag(".det" in kernel)}, {{{dim_qk}, {dim_v}}}, '
+    return (f'    {{"{card}", {{{flag(kernel.startswith("bwd"))}, {flag(".det" in kernel)}, '
+            f'{flag(re.match("fwd.e[45]m[23].", kernel))}, {{{dim_qk}, {dim_v}}}, '
             f'{number("q")}, {number("kv")}, {flag(".causal" in kernel)}}}, {turn_us:.3f}, {pass_us:.2f}}},')
 
 
 def write(times):
     by_kernel = collections.defaultdict(list)
-    for t in times: by_kernel[t.card, re.sub(r"\.b?f16", "", t.kernel)].append(t)
+    for t in times: by_kernel[t.card, re.sub(r"\.b?f16(\.e\dm\d)?", "", t.kernel)].append(t)
     rows = [row(*key, *fit(of_kernel)) for key, of_kernel in sorted(by_kernel.items())]
     before = TABLE.read_text()
     first, last = re.search(r".*measured_rates\[\] = \{\n.*?\n", before, re.DOTALL).end(), before.index("};\n\n}  //")

@@ -77,8 +77,18 @@ TEST(Time, SaysHowNearTheRoofAMeasurementIs) {
   EXPECT_EQ(share_of_roof(e, 90), "100% memory 0.90");
 }
 
+// An SM multiplies twice as many 8-bit numbers, and takes as many exponentials.
+TEST(Time, Of8BitsIsNotThatOf16) {
+  const auto narrow = estimated("fwd e4m3 b4 hq32 hkv32 sq4096 skv4096 d64");
+  const auto usual = estimated("fwd bf16 b4 hq32 hkv32 sq4096 skv4096 d64");
+  ASSERT_TRUE(narrow && usual);
+  EXPECT_LT(narrow->us, 1.05 * usual->us);
+  EXPECT_NEAR(narrow->tensor_core * narrow->us, usual->tensor_core * usual->us / 2, 0.03 * usual->us);
+  EXPECT_EQ(narrow->bound, Bound::exponentials);
+}
+
 TEST(Time, IsNotKnownOfWhatWasNeverMeasured) {
-  EXPECT_FALSE(estimated("fwd e4m3 b1 hq16 hkv16 sq4096 skv4096 d128"));
+  EXPECT_FALSE(estimated("fwd e4m3 b1 hq16 hkv16 sq4096 skv4096 d96"));
   EXPECT_FALSE(estimated("bwd bf16 b1 hq16 hkv16 sq4096 skv4096 d128 softcap30"));
   EXPECT_FALSE(estimated("fwd bf16 b0 hq16 hkv16 sq4096 skv4096 d128")) << "nothing is launched";
 }

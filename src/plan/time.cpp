@@ -21,7 +21,7 @@ namespace froghopper {
 namespace {
 
 // What an SM does in a clock, by NVIDIA's description of the chip: FLOPs of 16-bit wgmma, and exponentials.
-constexpr double tensor_flops = 4096, exponentials_a_clock = 16;
+constexpr double tensor_flops = 4096, exponentials_a_clock = 16;  // 8-bit FLOPs count half
 constexpr double share_of_copies = 0.85;   // of the memory's speed, where a kernel reads and writes
 constexpr int64_t items_walked = 1 << 17;  // of more, every SM is taken to have as much to do
 constexpr double share_of_reads = 0.93;    // where one only reads: 64 x 8k keys on an H200, one query row
@@ -49,7 +49,9 @@ Rate rate_of(const MeasuredKernel& like, const Device& device) {
     return 8 * int{m.of.det != like.det} + 4 * int{m.of.masked != like.masked} + 2 * int{tiles} + int{m.card != card};
   };
   for (const MeasuredRate& m : measured_rates)
-    if (m.of.backward == like.backward && m.of.dims == like.dims && (!best || unlike(m) < unlike(*best))) best = &m;
+    if (m.of.backward == like.backward && m.of.narrow == like.narrow && m.of.dims == like.dims &&
+        (!best || unlike(m) < unlike(*best)))
+      best = &m;
   if (!best) return {};
   const double area = 1.0 * like.q * like.kv / (best->of.q * best->of.kv);
   const double slower = 1.0 * known_device(best->card).clock_mhz / device.clock_mhz;
@@ -132,7 +134,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .workers = std::min(grid, usable_sms(p, device)),  // two CTAs of one share its speed
          .sms_of_worker = 1,
          .rate = rate_of(v, device),
-         .flops = 2.0 * v.tiles.q * v.tiles.kv * (v.dims.qk + v.dims.v),
+         .flops = (is_8_bit(v.dtype) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (v.dims.qk + v.dims.v),
          .exponentials = 1.0 * v.tiles.q * v.tiles.kv};
   m.order.q_tiles = static_cast<int>(q_tiles * parts);
   for (int64_t unit = 0; unit < q_tiles * parts; ++unit) {
@@ -265,12 +267,12 @@ Bound bound_of(const Estimate& e) {
 }  // namespace
 
 Rate rate_of(const FwdVariant& v, const Device& device) {
-  if (is_8_bit(v.dtype)) return {};
   // Packed: one consumer, K and V read once. Measured on an H200: a tile of 128 keys and 128 columns.
   constexpr double strip_us = 1.0, item_us = 1.0;
   if (v.packed) return {strip_us * v.tiles.kv * (v.dims.qk + v.dims.v) / (128 * 256), item_us};
   const Rate rate = rate_of({.backward = false,
                              .det = false,
+                             .narrow = is_8_bit(v.dtype),
                              .dims = v.dims,
                              .q = v.tiles.q,
                              .kv = v.tiles.kv,
@@ -284,6 +286,7 @@ Rate rate_of(const BwdVariant& v, const Device& device) {
   if (v.softcap) return {};
   return rate_of({.backward = true,
                   .det = v.ordered,
+                  .narrow = false,
                   .dims = v.dims,
                   .q = v.tiles.q,
                   .kv = v.tiles.kv,
