@@ -74,10 +74,12 @@ int64_t pair_bytes(const Problem& p) {
 // Where CTAs add in order, the light kv tiles at the end of a section follow one another faster than an add and its
 // news take, and wait; so they go beside the next section's heavy ones, item_in_halves. A kv tile has so many turns
 // less than the one before it; where that is more than two, they do not wait, on paper: docs/8-backward.md. Measured on
-// an H200, halves beside whole sections: 0.95 at 512 keys, 0.94 to 1.02 at 1k, 1.00 to 1.08 from 2k on.
+// an H200, halves beside whole sections: 0.95 at 512 keys, 0.94 to 1.02 at 1k, 1.00 to 1.08 from 2k on; 64 columns have
+// 1.00 at 2k there and 0.91 on an H100.
 bool in_halves(const Problem& p, const BwdVariant& v) {
   const int64_t turns_less = v.tiles.kv / v.tiles.q * (p.heads_q / p.heads_kv);
-  return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less <= 2 && p.seq_kv >= 2048;
+  const int64_t least_keys = v.dims.qk == 64 ? 4096 : 2048;
+  return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less <= 2 && p.seq_kv >= least_keys;
 }
 
 // How the turns of items come where query heads share keys and kv tiles are unequal (Way, device/bwd/schedule.cuh).
