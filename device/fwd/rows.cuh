@@ -53,7 +53,7 @@ struct Strip {
     if (first_row() >= seq_q()) seen = 0;
     return max(max(seen, item.kv_begin), item.kv_end - V.tiles.stages);
   }
-  __device__ int skipped() const { return item.kv_end - 1 - last_tile(); }
+  __device__ Range<int> skipped() const { return {last_tile() + 1, item.kv_end}; }
 };
 
 // Rows of packed tiles that are nobody's: what lies there is multiplied.

@@ -42,9 +42,9 @@ struct NoTurns {
 
 // kv tiles that a strip does not see.
 template <int Stages, class Turns = NoTurns>
-__device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, int tiles, Turns&& turns = {}) {
+__device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, Range<int> tiles, Turns&& turns = {}) {
 #pragma unroll 1
-  for (int i = 0; i < tiles; ++i) {
+  for (int i = tiles.begin; i < tiles.end; ++i) {
     turns.take();
     turns.pass();
     at.wait(ring);
