@@ -60,6 +60,9 @@ constexpr Data kinds[] = {
     {"half_minus_1e4", small, small, [](int64_t j, int64_t n) { return j > n / 2 ? -1e4f : 0.0f; }},
     {"one_key_3e8", small, small, [](int64_t j, int64_t) { return j == 17 ? 3e8f : 0.0f; }},
     {"rows_differ", 15, 15},  // every row has a maximum of its own, hundreds above the mean
+    // Neighbouring rows of q as far apart as bf16 has numbers.
+    {"rows_apart", 1, 1, nullptr, 0, 0, random_normal,
+     [](int64_t row) { return row % 2 == 0 ? 4.0f : std::ldexp(1.0f, -static_cast<int>(row % 120)); }},
 };
 
 }  // namespace

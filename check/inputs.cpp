@@ -70,9 +70,10 @@ class Entries {
         data_(*find_data(c.data)),
         all_(std::min({data_.all, largest_entry(c.problem.dtype), largest_entry(c.problem.dtype_o)})) {}
 
-  float of_q(int64_t column, float drawn) const {
+  float of_q(int64_t row, int64_t column, float drawn) const {
     if (all_ != 0) return all_;
-    return data_.score && column == 0 ? query_column_0 : data_.size_q * drawn;
+    if (data_.score && column == 0) return query_column_0;
+    return data_.size_q * drawn * (data_.row_of_q ? data_.row_of_q(row) : 1);
   }
   float of_k(int64_t row, int64_t rows, int64_t column, float drawn) const {
     if (all_ != 0) return all_;
@@ -238,7 +239,7 @@ constexpr Content contents[] = {
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
        fill_scaled(c, v, v.q, v.scale_q, rows_q, stream,
-                   [&](int64_t, int64_t, int64_t column, float drawn) { return entry.of_q(column, drawn); });
+                   [&](int64_t row, int64_t, int64_t column, float drawn) { return entry.of_q(row, column, drawn); });
      }},
     {&Views::k,
      [](const Case& c, const Views& v, uint64_t stream) {

@@ -10,7 +10,7 @@ namespace froghopper {
 
 struct FwdVariant {
   Dtype dtype;  // of Q; picks the wgmma type. O has the same, or where scales are (fwd_scaled), that or a wider one
-  Dtype dtype_kv;  // of K and V in memory: an 8-bit one beside a 16-bit `dtype` is widened on its way
+  Dtype dtype_kv;  // of K and V in memory: beside a 16-bit `dtype` an 8-bit one becomes f16 on its way
   Dims dims;       // columns of the tiles: they size the register tiles and shared memory
   Tiles tiles;     // rows of the tiles, likewise; q in 64 a consumer warpgroup
   Mask mask;       // picks the loops: a loop without a mask has no compare
@@ -48,8 +48,10 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 
 // K and V have 8 bits in memory: numbers with scales.
 constexpr bool fwd_scaled(FwdVariant v) { return is_8_bit(v.dtype_kv); }
-// They become as wide as Q before they are multiplied: device/fwd/widening_producers.cuh.
+// They become f16 before they are multiplied, by Q in f16: device/fwd/widening_producers.cuh.
 constexpr bool fwd_widens(FwdVariant v) { return fwd_scaled(v) && !is_8_bit(v.dtype); }
+// Q too, row by row: device/fwd/queries_in_f16.cuh.
+constexpr bool fwd_narrows_q(FwdVariant v) { return fwd_widens(v) && v.dtype == Dtype::bf16; }
 
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
 // and begins anew; of larger tiles after as many as have no more keys.
@@ -68,7 +70,6 @@ constexpr bool fwd_promotes(FwdVariant v, long long keys) {
 constexpr bool fwd_joins(FwdVariant v) { return v.exact && !v.split; }
 
 constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip; }
-constexpr int fwd_threads(FwdVariant v) { return warpgroup * (1 + fwd_consumers(v)); }  // one warpgroup of producers
 
 // Shared memory in bytes.
 constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
@@ -89,12 +90,14 @@ constexpr int fwd_raw_bytes(FwdVariant v) {
 }
 constexpr int fwd_scales_bytes = 1024;  // and the ring of such tiles, rounded up as fwd_barrier_bytes
 // How many of them. Where they are widened, what lies there is what is on its way from memory: as many as fit, up to
-// two turns of both.
+// two turns of both; packed variants, which wait for nothing else, up to four, and two CTAs share an SM where they can.
 constexpr int fwd_raw_stages(FwdVariant v) {
   if (!fwd_widens(v)) return 2;
-  const int room = smem_bytes_per_cta - fwd_q_bytes(v) - fwd_stages_bytes(v) - fwd_scales_bytes - fwd_barrier_bytes;
-  const int fit = room / fwd_raw_bytes(v);
-  return fit >= 4 ? 4 : fit >= 3 ? 3 : 2;
+  const int others = fwd_q_bytes(v) + fwd_stages_bytes(v) + fwd_scales_bytes + fwd_barrier_bytes;
+  const bool halves = v.packed && others + 2 * fwd_raw_bytes(v) <= smem_bytes_of_half;
+  const int fit = ((halves ? smem_bytes_of_half : smem_bytes_per_cta) - others) / fwd_raw_bytes(v);
+  const int most = v.packed ? 8 : 4;
+  return fit >= most ? most : fit >= 3 ? fit : 2;
 }
 constexpr int fwd_ring_bytes(FwdVariant v) {
   return fwd_stages_bytes(v) + (fwd_scaled(v) ? fwd_raw_stages(v) * fwd_raw_bytes(v) + fwd_scales_bytes : 0);
@@ -105,9 +108,19 @@ constexpr bool fwd_halves_fit(FwdVariant v, int q_stages) {
   return v.packed && q_stages * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_of_half;
 }
 constexpr int fwd_ctas_per_sm(FwdVariant v) { return fwd_halves_fit(v, 1) ? 2 : 1; }
+// Whether two warps that widen are too few and there are registers for four, a warpgroup of their own. Beside products
+// of 256 columns the compiler wants more than a thread of 512 can have.
+constexpr bool fwd_widens_in_four(FwdVariant v) {
+  if (!fwd_widens(v)) return false;
+  return v.packed ? fwd_ctas_per_sm(v) == 1 : fwd_consumers(v) <= 2 && v.dims.v <= 192;
+}
+constexpr int fwd_producer_groups(FwdVariant v) { return fwd_widens_in_four(v) ? 2 : 1; }
+constexpr int fwd_threads(FwdVariant v) { return warpgroup * (fwd_producer_groups(v) + fwd_consumers(v)); }
 // Of an SM's registers. The compiler wants more than half of them for products of 256 columns; all that a thread can
 // have is enough then.
-constexpr int fwd_register_shares(FwdVariant v) { return v.packed && v.dims.v <= 192 ? 2 : 1; }
+constexpr int fwd_register_shares(FwdVariant v) {
+  return v.packed && v.dims.v <= 192 && !fwd_widens_in_four(v) ? 2 : 1;
+}
 // Q is double-buffered where that fits.
 constexpr int fwd_q_stages(FwdVariant v) {
   if (fwd_halves_fit(v, 1)) return fwd_halves_fit(v, 2) ? 2 : 1;
@@ -127,7 +140,7 @@ constexpr const char* why_invalid(FwdVariant v) {
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale, or beside 8-bit q 192";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 256) return "dim_v of the tile must be 64, 96, ... 256";
-  if (fwd_scaled(v) && (v.packed || v.split)) return "8-bit k and v are neither packed nor split";
+  if (is_8_bit(v.dtype) && (v.packed || v.split)) return "tiles of 8-bit q are neither packed nor split";
   if ((v.mask == Mask::chunk || v.alibi || v.merges) && (v.packed || v.split))
     return "tiles with chunks, alibi or acc are neither packed nor split";
   if (v.alibi && fwd_scaled(v)) return "there is no alibi on top of scores of 8-bit k";
@@ -146,7 +159,7 @@ constexpr const char* why_invalid(FwdVariant v) {
 
 // The kernel that adds up the parts of rows.
 struct CombineVariant {
-  Dtype dtype;  // of O
+  Dtype dtype;  // of O; f32 beside 8-bit k and v
   int dim_v;    // columns of a row, rounded up to 64, 128 or 256: a lane of a warp takes so many / 32 of them
   int parts;    // that are on their way from memory at once: their columns take registers
   bool exact;   // of an exact kernel: joined from the last to the first, as it joins them itself
@@ -166,7 +179,7 @@ constexpr int combine_rows = combine_threads / 32;
 constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
 constexpr const char* why_invalid(CombineVariant v) {
-  if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "rows are f16 or bf16 here";
+  if (is_8_bit(v.dtype)) return "rows are f16, bf16 or f32 here";
   if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256) return "a row has 64, 128 or 256 columns";
   if (v.parts != 4 && v.parts != 16) return "4 or 16 parts are on their way at once";
   return nullptr;

@@ -17,6 +17,10 @@ struct Element<Dtype::f16> {
   using type = ptx::f16;
 };
 template <>
+struct Element<Dtype::f32> {
+  using type = float;
+};
+template <>
 struct Element<Dtype::e4m3> {
   using type = ptx::e4m3;
 };

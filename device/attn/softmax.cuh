@@ -17,6 +17,8 @@ namespace froghopper::attn {
 struct RowPair {
   float top, bottom;
 };
+__device__ __forceinline__ float of_row(RowPair x, bool bottom) { return bottom ? x.bottom : x.top; }
+__device__ __forceinline__ float of_row(float x, bool) { return x; }  // the same for all
 
 // A row lies in the four lanes of a quad.
 __device__ __forceinline__ float quad_max(float v) {
@@ -204,11 +206,11 @@ struct OnlineSoftmax {
 
 // s becomes tanh(s scale / softcap), by 1 - 2 / (e^2x + 1); cap_scale turns s into the exponent of two of e^2x. The
 // absolute error, 2^-22, is what counts in a score; tanh.approx would have 2^-11.
-template <int Cols>
-__device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale) {
+template <int Cols, class Scale>
+__device__ __forceinline__ void cap(tile::Accum<Cols>& s, Scale cap_scale) {
 #pragma unroll
   for (int i = 0; i < Cols / 2; ++i) {
-    const float half = ptx::rcp_approx(ptx::ex2_approx(s.x[i] * cap_scale) + 1.f);
+    const float half = ptx::rcp_approx(ptx::ex2_approx(s.x[i] * of_row(cap_scale, i & 2)) + 1.f);
     s.x[i] = __fmaf_rn(-2.f, half, 1.f);  // said so, as 1 - 2 half it would be two additions
   }
 }

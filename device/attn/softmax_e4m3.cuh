@@ -9,7 +9,7 @@
 // would be missing there. A weight that has a row to itself should not be rounded, so step() adds the fraction of the
 // lift to the reference: then the largest weight is a power of two.
 //
-// 16-bit weights need no such care, but their range serves as well: f16 is precise to 2^-18 of a row's largest weight,
+// f16 weights need no such care, but their range serves as well: f16 is precise to 2^-18 of a row's largest weight,
 // times O's unit over the scale of V.
 #pragma once
 #include "device/attn/softmax.cuh"
@@ -27,7 +27,16 @@ struct alignas(8) TileScales {
   }
 };
 
-template <bool Narrow>  // weights become e4m3
+// What scores are multiplied by, where it is the same for all rows and where each of a thread's two has its own.
+__device__ __forceinline__ float of_all_rows(float scale) {
+  return __shfl_sync(~0u, scale, 0);  // into a uniform register, which an FFMA reads beside two others
+}
+__device__ __forceinline__ RowPair of_all_rows(RowPair scale) { return scale; }
+__device__ __forceinline__ float times(float scale, float by) { return scale * by; }
+__device__ __forceinline__ RowPair times(RowPair scale, float by) { return {scale.top * by, scale.bottom * by}; }
+
+// Narrow: weights become e4m3. Scale: float, or RowPair where rows have scales of their own.
+template <bool Narrow, class Scale = float>
 struct ScaledSoftmax {
   static constexpr float first_weight = TileScales::first_weight, first_lift = TileScales::first_lift;
   static constexpr float largest_weight = 448.f;
@@ -38,21 +47,29 @@ struct ScaledSoftmax {
   // own rounding, 2^-12 here, would be another one in every tile.
   static constexpr float far = Narrow ? 4096.f : OnlineSoftmax::far;
 
-  float scale_q;  // log2(e) x softmax scale x scale of Q
+  Scale scale_q;  // log2(e) x softmax scale x scale of Q
   RowPair ref = {-tile::inf, -tile::inf};
   RowPair sum = {0.f, 0.f};  // this thread's columns only
   // Of this tile.
-  float scale, lift, unlift;  // unlift = 2^-lift
+  Scale scale;
+  float lift, unlift;  // unlift = 2^-lift
   // By how many powers of two O's unit has grown since, for tiles of larger values. Not in the reference: a large one
   // swallows what is added to it.
   float grown = 0.f;
 
-  __device__ ScaledSoftmax(float scale_q, TileScales first) : scale_q(scale_q) { take(first); }
+  __device__ ScaledSoftmax(Scale scale_q, TileScales first) : scale_q(scale_q) { take(first); }
 
   __device__ __forceinline__ void take(TileScales tile) {
-    scale = __shfl_sync(~0u, scale_q * tile.k, 0);  // into a uniform register, which an FFMA reads beside two others
+    scale = of_all_rows(times(scale_q, tile.k));
     lift = tile.lift - grown;
     unlift = ptx::ex2_approx(-lift);
+  }
+  // Of this tile's scores, once they are capped.
+  __device__ __forceinline__ void take_scale(float of_all) {
+    if constexpr (same<Scale, float>)
+      scale = of_all;
+    else
+      scale = {of_all, of_all};
   }
 
   // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
@@ -60,7 +77,7 @@ struct ScaledSoftmax {
   template <int Cols>
   __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}) {
 #pragma unroll
-    for (float& x : s.x) x = __fmul_rn(x, scale);
+    for (int i = 0; i < Cols / 2; ++i) s.x[i] = __fmul_rn(s.x[i], of_row(scale, i & 2));
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
     const float growth = grow();
     // e4m3: where a row has few keys. In the others no key has the row to itself, and its error is that of all weights.
@@ -105,7 +122,7 @@ struct ScaledSoftmax {
       for (int row = 0; row < 2; ++row) {
         float* x = s.x + i + 2 * row;
 #pragma unroll
-        for (int j : {0, 1, 4, 5}) x[j] = ptx::ex2_approx(x[j] * scale + (row ? at.bottom : at.top));
+        for (int j : {0, 1, 4, 5}) x[j] = ptx::ex2_approx(x[j] * of_row(scale, row) + (row ? at.bottom : at.top));
         four[row] = (x[0] + x[1]) + (x[4] + x[5]);
         (row ? g.sum.bottom : g.sum.top) += four[row];
       }
@@ -143,6 +160,11 @@ struct ScaledSoftmax {
     return lowered(finish(ref.bottom, sum.bottom, sink), unit);
   }
 
+  // What is here of rows whose keys are cut into parts, and what their O is multiplied by.
+  __device__ PartOfRow part_top() const { return {ref.top, quad_sum(sum.top)}; }
+  __device__ PartOfRow part_bottom() const { return {ref.bottom, quad_sum(sum.bottom)}; }
+  __device__ float of_values(float unit) const { return unit * ptx::ex2_approx(grown) / first_weight; }
+
   // To memory and back, by a warp that needs the registers.
   __device__ void put_aside(volatile float (&aside)[4]) const {
     aside[0] = sum.top, aside[1] = sum.bottom, aside[2] = ref.top, aside[3] = ref.bottom;
@@ -163,7 +185,7 @@ struct ScaledSoftmax {
   }
   __device__ bool is_near() const { return fmaxf(fabsf(ref.top), fabsf(ref.bottom)) <= far; }
   __device__ Finish lowered(Finish row, float unit) const {
-    return {row.inverse * (unit * ptx::ex2_approx(grown) / first_weight), row.lse, row.share};
+    return {row.inverse * of_values(unit), row.lse, row.share};
   }
 };
 

@@ -2,7 +2,7 @@
 // device/fwd: how many arrive at each barrier of the forward kernel. Its banner, in forward.cuh, says who. Kernel is
 // Forward of a variant.
 #pragma once
-#include "device/fwd/narrow_producers.cuh"
+#include "device/ptx/mbarrier.cuh"
 
 namespace froghopper::fwd {
 
@@ -10,8 +10,7 @@ namespace froghopper::fwd {
 template <class Kernel>
 __device__ void init_barriers(typename Kernel::Smem& smem) {
   if (threadIdx.x == 0) {
-    constexpr int warps = 4 * Kernel::consumers;
-    constexpr int helpers = Kernel::scaled ? Transposer<Kernel>::warps : 1;  // or Wideners, as many
+    constexpr int warps = 4 * Kernel::consumers, helpers = Kernel::helpers;
     smem.item_ring.init(warps + 1 + helpers);
     smem.q_ring.init(warps);
     smem.k_ring.init(warps, Kernel::widens ? helpers : 1);

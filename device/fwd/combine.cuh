@@ -209,7 +209,15 @@ struct Combine {
     if (lane * columns >= params.dim_v) return;
     char* row = static_cast<char*>(params.o.data) + place.batch * params.o.batch + place.head * params.o.head +
                 place.row * params.o.row;
-    ptx::u32* const to = reinterpret_cast<ptx::u32*>(row) + lane * columns / 2;
+    if constexpr (same<T, float>) {
+#pragma unroll
+      for (int c = 0; c < columns; c += 2)
+        reinterpret_cast<float2*>(row)[(lane * columns + c) / 2] = {x[c], x[c + 1]};
+    } else {
+      store_16_bit(reinterpret_cast<ptx::u32*>(row) + lane * columns / 2, x);
+    }
+  }
+  static __device__ void store_16_bit(ptx::u32* to, const float (&x)[columns]) {
     if constexpr (columns == 2) {
       *to = ptx::cvt_pack2<T>(x[0], x[1]);
     } else if constexpr (columns == 4) {

@@ -11,9 +11,42 @@
 
 namespace froghopper::fwd {
 
+// This thread's two rows of O, as O's type has them.
+template <FwdVariant V>
+__device__ __forceinline__ void store_o(const FwdParams& params, const tile::RowPlaces& at,
+                                        const tile::Accum<V.dims.v>& o) {
+  if constexpr (fwd_scaled(V)) {
+    if (params.narrow.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
+    if (params.narrow.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
+    tile::store_rows<ptx::bf16>(at, params.dim_v, o);
+  } else {
+    tile::store_rows<typename attn::Element<V.dtype>::type>(at, params.dim_v, o);
+  }
+}
+
+// O by V's own scale for each column.
+template <FwdVariant V>
+__device__ __forceinline__ void scale_columns(const FwdParams& params, const WorkItem& item,
+                                              tile::Accum<V.dims.v>& o) {
+  const ScaleNumbers& of = params.narrow.v;
+  if (!params.narrow.v_columns) return;
+  if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // nobody's may be read; O is 0
+  const float* scales = of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
+#pragma unroll
+  for (int i = 0; i < V.dims.v / 2; i += 4) {
+    const int col = tile::thread_col() + tile::col_of(i);
+    if (col >= params.dim_v) break;
+    ptx::keep_order();
+    const float2 two = {scales[col], scales[col + 1]};
+    o.x[i] *= two.x;
+    o.x[i + 1] *= two.y;
+    o.x[i + 2] *= two.x;
+    o.x[i + 3] *= two.y;
+  }
+}
+
 template <FwdVariant V>
 struct Epilogue {
-  static constexpr bool scaled = fwd_scaled(V);
   using Output = tile::Accum<V.dims.v>;
 
   const FwdParams& params;
@@ -32,7 +65,7 @@ struct Epilogue {
 
   __device__ __forceinline__ void run(attn::Finish top, attn::Finish bottom, Output& o) const {
     o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (scaled) scale_columns(o);
+    if constexpr (fwd_scaled(V)) scale_columns<V>(params, item, o);
 
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
@@ -42,7 +75,7 @@ struct Epilogue {
     if constexpr (V.merges)
       merge(places, top, bottom, o);
     else
-      store(places, o);
+      store_o<V>(params, places, o);
     if (params.lse.data && threadIdx.x % 4 == 0) {
       float* lse = lse_at(batch, at_row);
       if (has_top) lse[0] = top.lse;
@@ -63,46 +96,17 @@ struct Epilogue {
     at.has_bottom &= bottom.inverse != 0.f;
     tile::merge_rows_f32(at, params.dim_v, top.share, bottom.share, o);
   }
-
-  __device__ __forceinline__ void store(const tile::RowPlaces& at, const Output& o) const {
-    if constexpr (scaled) {
-      if (params.narrow.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
-      if (params.narrow.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
-      tile::store_rows<ptx::bf16>(at, params.dim_v, o);
-    } else {
-      tile::store_rows<typename attn::Element<V.dtype>::type>(at, params.dim_v, o);
-    }
-  }
-
-  // By V's own scale for each column.
-  __device__ __forceinline__ void scale_columns(Output& o) const {
-    const ScaleNumbers& of = params.narrow.v;
-    if (!params.narrow.v_columns) return;
-    if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // nobody's may be read; O is 0
-    const float* scales = of.data + item.sequence * of.batch + item.head / params.heads_per_kv * of.head;
-#pragma unroll
-    for (int i = 0; i < V.dims.v / 2; i += 4) {
-      const int col = tile::thread_col() + tile::col_of(i);
-      if (col >= params.dim_v) break;
-      ptx::keep_order();
-      const float2 two = {scales[col], scales[col + 1]};
-      o.x[i] *= two.x;
-      o.x[i + 1] *= two.y;
-      o.x[i + 2] *= two.x;
-      o.x[i + 3] *= two.y;
-    }
-  }
 };
 
 // Of split variants. A part of a tile leaves O and the softmax as they are in the workspace.
 template <FwdVariant V>
 struct PartEpilogue {
-  using T = typename attn::Element<V.dtype>::type;
   using Output = tile::Accum<V.dims.v>;
 
   const FwdParams& params;
   const WorkItem& item;
   int first_row, seq_q;  // of the strip; of the sequence
+  float unit;            // of O, with scales
 
   template <class Softmax>
   __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
@@ -111,12 +115,12 @@ struct PartEpilogue {
     if constexpr (V.exact) {
       const auto parts = exact_parts(tiles, params.split.most);
       const int part = min(item.kv_begin / exact_part_tiles, params.split.most - 1);
-      if (parts.end - parts.begin > 1) return keep(part, top, softmax.part_top(), bottom, softmax.part_bottom(), o);
+      if (parts.end - parts.begin > 1) return keep(part, top, bottom, softmax, o);
     } else {
       const int of_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
       if (of_part < tiles.end - tiles.begin) {
         const int part = (item.kv_begin - tiles.begin) / of_part;
-        return keep(part, top, softmax.part_top(), bottom, softmax.part_bottom(), o);
+        return keep(part, top, bottom, softmax, o);
       }
     }
     attn::Finish of_top, of_bottom;
@@ -124,10 +128,11 @@ struct PartEpilogue {
       of_top = attn::finish_part(softmax.part_top(), params.scale_log2, sink(top));
       of_bottom = attn::finish_part(softmax.part_bottom(), params.scale_log2, sink(bottom));
     } else {
-      of_top = softmax.finish_top(sink(top)), of_bottom = softmax.finish_bottom(sink(bottom));
+      of_top = softmax.finish_top(sink(top), unit), of_bottom = softmax.finish_bottom(sink(bottom), unit);
     }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
-    tile::store_rows<T>({place(top), place(bottom), top.exists, bottom.exists}, params.dim_v, o);
+    if constexpr (fwd_scaled(V)) scale_columns<V>(params, item, o);
+    store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o);
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     if (top.exists) *lse(top) = of_top.lse;
     if (bottom.exists) *lse(bottom) = of_bottom.lse;
@@ -158,8 +163,16 @@ struct PartEpilogue {
     return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);
   }
 
-  __device__ __forceinline__ void keep(int part, const Row& top, PartOfRow of_top, const Row& bottom,
-                                       PartOfRow of_bottom, const Output& o) const {
+  // Parts of a row have units of their own, and references that count from the same 0.
+  template <class Softmax>
+  __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
+                                       Output& o) const {
+    if constexpr (fwd_scaled(V)) {
+      const float of_values = softmax.of_values(unit);
+      o.scale_rows(of_values, of_values);
+      scale_columns<V>(params, item, o);
+    }
+    const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();
     const long long at_top = number(part, top), at_bottom = number(part, bottom);
     const auto place = [&](long long at) { return reinterpret_cast<char*>(params.split.o + at * params.dim_v); };
     tile::store_rows_f32({place(at_top), place(at_bottom), top.exists, bottom.exists}, params.dim_v, o);

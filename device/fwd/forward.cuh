@@ -15,7 +15,7 @@
 //           Transposer    warps 2 and 3; V -> V^T, the only form that wgmma reads of 8-bit numbers.
 //           Widening variants, 8-bit K and V beside 16-bit Q: device/fwd/widening_producers.cuh.
 //           RawLoader  warp 1, one thread; loads K and V as in memory, and the scales of their tiles.
-//           Widener    warps 2 and 3; makes 16-bit tiles of them.
+//           Widener    warps 2 and 3, or 4 to 7; makes f16 tiles of them. Consumers make f16 of bf16 Q, each its strip.
 // Order     kv tiles run from last to first: tiles cut by the upper bound of a mask come first (exact online softmax),
 //           the steady loop carries no mask (guarded softmax), tiles cut by a window's lower bound come last (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
@@ -52,6 +52,7 @@
 #include "device/fwd/narrow_producers.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/promotion.cuh"
+#include "device/fwd/queries_in_f16.cuh"
 #include "device/fwd/registers_of.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/schedule.cuh"
@@ -74,7 +75,7 @@ struct Forward {
   static constexpr bool narrow = is_8_bit(V.dtype), widens = fwd_widens(V), scaled = fwd_scaled(V);
   static constexpr int bytes = size_of(V.dtype), raw_bytes = size_of(V.dtype_kv);
 
-  using T = typename attn::Element<V.dtype>::type;
+  using T = Pick<widens, ptx::f16, typename attn::Element<V.dtype>::type>;  // what is multiplied
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, bytes>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk, bytes>;
   using RawTile = tile::SharedTile<V.tiles.kv, V.dims.v, raw_bytes>;  // V as in memory
@@ -83,12 +84,14 @@ struct Forward {
   using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile, then P in place
   using Weights = Pick<narrow, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
   using Output = tile::Accum<V.dims.v>;  // O, unnormalised until the epilogue
-  using Softmax = Pick<scaled, attn::ScaledSoftmax<narrow>, attn::OnlineSoftmax>;
+  using Scale = Pick<fwd_narrows_q(V), attn::RowPair, float>;
+  using Softmax = Pick<scaled, attn::ScaledSoftmax<narrow, Scale>, attn::OnlineSoftmax>;
 
-  static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V);
+  static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
-  using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;  // 16-bit products overlap better without
-  static constexpr bool pv_later = narrow && V.dims.v > 192;   // behind the next Consumer's S, which needs it sooner
+  static constexpr int helpers = !scaled ? 1 : Registers::four ? 4 : 2;  // warps that fill V's stages
+  using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;            // 16-bit products overlap better without
+  static constexpr bool pv_later = narrow && V.dims.v > 192;  // behind the next Consumer's S, which needs it sooner
 
   static constexpr int q_stages = fwd_q_stages(V);
   using KvRing = tile::Ring<V.tiles.stages>;
@@ -112,7 +115,6 @@ struct Forward {
     attn::TileScales raw_scales[raw_stages];  // widening variants: of the tiles of K in raw
   };
   struct Nothing {};
-
   struct Smem : Pick<scaled, ScaledSmem, Nothing> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
@@ -133,9 +135,7 @@ struct Forward {
     if constexpr (V.packed) clear_rows_of_nobody<threads>(smem.q);
     init_barriers<Forward>(smem);
     if constexpr (V.split) {
-      if (threadIdx.x == 0) ptx::prefetch_map(&params.q);
-      if (threadIdx.x == 32) ptx::prefetch_map(&params.k);
-      if (threadIdx.x == 64) ptx::prefetch_map(&params.v);
+      prefetch_maps(params);
       ptx::wait_for_earlier_kernels();
       ptx::let_next_kernel_start();  // not before: the next one reads lengths at once
     }
@@ -149,7 +149,7 @@ struct Forward {
         if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
       } else if constexpr (widens) {
         if (threadIdx.x == 32) RawLoader<Forward>{params, smem}.run();
-        if (warp >= 2) Widener<Forward>{params, smem, warp - 2}.run();
+        if (warp >= 2 && !Registers::four) Widener<Forward>{params, smem, warp - 2}.run();
       } else {
         if (threadIdx.x == 32)
           Loader<Forward, KTile>{params, smem, params.k, params.ragged.k, &smem.next_wanted}.run(smem.k, smem.k_ring);
@@ -160,9 +160,12 @@ struct Forward {
         Sweeper{params, params.order.pairs / heads_of_items<V>(params),
                 size_of(scaled ? params.narrow.dtype_o : V.dtype)}
             .run();
+    } else if (warp < 4 * producers) {
+      if constexpr (Registers::four) ptx::setmaxnreg_dec<Registers::wideners>();
+      if constexpr (Registers::four) Widener<Forward>{params, smem, warp - 4}.run();
     } else {
       if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::consumers>();
-      Consumer{params, smem, warp / 4 - 1}.run();
+      Consumer{params, smem, warp / 4 - producers}.run();
     }
   }
 
@@ -179,8 +182,9 @@ struct Forward {
     QStage q;
     KvStage k, v;
     Turns turns = {smem.turns, number};
-    bool moved = false;  // 8-bit variants: a reference, since O was put aside last
-    float slope;         // alibi variants: of the item
+    bool moved = false;       // 8-bit variants: a reference, since O was put aside last
+    float slope;              // alibi variants: of the item
+    attn::RowPair unshifted;  // bf16 Q that became f16: what its rows are multiplied by to be as they were
 
     __device__ void run() {
       Scores s;
@@ -245,6 +249,7 @@ struct Forward {
       slope = slope_of<V>(params, item);  // early, for it comes from memory
       skip(k, smem.k_ring, strip_of(item).skipped(), turns);
       q.wait(smem.q_ring);
+      if constexpr (fwd_narrows_q(V)) unshifted = queries_in_f16(smem.q[q.stage], number);
       return item;
     }
 
@@ -352,13 +357,13 @@ struct Forward {
         tile::mma_ab<T>(o, p, smem.v[v.stage]);
     }
 
-    // Read early, for it comes from memory.
-    __device__ float scale_of(const WorkItem& item) const {
+    __device__ float scale_of(const WorkItem& item) const {  // read early, for it comes from memory
       return scaled && !item.none() ? scale_of_scores<V>(params, item, strip_of(item)) : 0.f;
     }
 
     __device__ Softmax begin_softmax(float scale) const {
-      if constexpr (scaled) return Softmax(scale, smem.scales[k.stage]);
+      if constexpr (fwd_narrows_q(V)) return Softmax(attn::times(unshifted, scale), smem.scales[k.stage]);
+      if constexpr (scaled && !fwd_narrows_q(V)) return Softmax(scale, smem.scales[k.stage]);
       if constexpr (!scaled) return Softmax{V.alibi ? 1.f : params.scale_log2};
     }
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
@@ -377,7 +382,7 @@ struct Forward {
 
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, float unit, Output& o) {
       const Strip<V> its = strip_of(item);
-      if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q()}.run(softmax, o);
+      if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q(), unit}.run(softmax, o);
       const attn::RowPair sinks = epilogue_of(item).sinks();
       if constexpr (fwd_joins(V)) return ExactEpilogue<V>{params, item, number}.run(softmax, sinks.top, o);
       const auto top = softmax.finish_top(sinks.top, unit), bottom = softmax.finish_bottom(sinks.bottom, unit);

@@ -61,7 +61,7 @@ struct NarrowLoader {
 template <class Kernel>
 struct Transposer {
   static constexpr FwdVariant V = Kernel::variant;
-  static constexpr int warps = 2, keys = V.tiles.kv / warps;  // of one warp
+  static constexpr int warps = Kernel::helpers, keys = V.tiles.kv / warps;  // of one warp
   // Blocks of 32 keys and 16 columns, and how many are on their way at once. Loads wait behind what wgmma reads, for
   // hundreds of cycles, so the next one is asked for as soon as one is stored.
   static constexpr int of_keys = V.dims.v / 16, blocks = keys / 32 * of_keys;

@@ -11,6 +11,12 @@
 
 namespace froghopper::fwd {
 
+__device__ inline void prefetch_maps(const FwdParams& params) {
+  if (threadIdx.x == 0) ptx::prefetch_map(&params.q);
+  if (threadIdx.x == 32) ptx::prefetch_map(&params.k);
+  if (threadIdx.x == 64) ptx::prefetch_map(&params.v);
+}
+
 // After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has come
 // from memory: there it is drawn early, while Q loads.
 __device__ inline bool draws_late(const FwdParams& params, const WorkItem& item) {

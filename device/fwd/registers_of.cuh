@@ -5,25 +5,37 @@
 
 namespace froghopper::fwd {
 
-// A CTA starts with 65536 / threads each, rounded down to 8 (168, 128, 96 at 2, 3, 4 consumers); setmaxnreg shares the
+// A CTA starts with 65536 / threads each, rounded down to 8 (168, 128, 96 at 3, 4, 5 warpgroups); setmaxnreg shares the
 // same sum out again.
 template <FwdVariant V>
 struct RegistersOf {
-  static constexpr bool scaled = fwd_scaled(V), widens = fwd_widens(V);
   static constexpr int count = fwd_consumers(V);
-  // 8-bit variants take 56 to transpose, 8 blocks on their way at once; 24 and 3 where S, P and O of a Consumer take
-  // 208, or 184 beside a mask. To widen takes 56, with 6 blocks on their way. Where Consumers need all of theirs, of 4
-  // of them or of 256 columns, fewer have to do.
+  static constexpr bool four = fwd_widens_in_four(V);
+  // S, P and O of an 8-bit variant's Consumer, which take 208, or 184 beside a mask: all that a thread can have.
   static constexpr int of_tiles = is_8_bit(V.dtype) ? V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 : 0;
   static constexpr bool crowded = of_tiles > (V.mask == Mask::none ? 200 : 180);
+  // Consumers need all of theirs where there are 4 of them, or 256 columns.
+  static constexpr bool widens_in_few = fwd_widens(V) && !four && (count > 3 || V.dims.v > 192);
+
+  struct Shares {
+    int consumers, producers;
+    int wideners = 0;  // where they are a warpgroup of their own
+  };
+  static constexpr Shares shares() {
+    if (four) return V.packed ? Shares{240, 56, 96} : Shares{208, 40, 56};
+    if (crowded) return {240, 24};
+    const Shares usual = V.packed     ? Shares{216, 40}
+                         : count <= 2 ? Shares{232, 40}
+                                      : Shares{count == 3 ? 160 : 112, 32};
+    if (!fwd_scaled(V) || widens_in_few) return usual;
+    return {usual.consumers - (V.packed ? 16 : 8), 56};  // to transpose or to widen
+  }
+  static constexpr int consumers = shares().consumers, producers = shares().producers, wideners = shares().wideners;
+  static constexpr bool move = four || !V.packed || fwd_register_shares(V) > 1;
+
+  // Blocks on their way from shared memory at once: as many as these registers hold.
   static constexpr int transposed_ahead = crowded ? 3 : 8;
-  static constexpr bool widens_in_few = widens && (count > 3 || V.dims.v > 192);
-  static constexpr int widened_ahead = !widens_in_few ? 6 : count > 3 ? 3 : 4;
-  static constexpr int usual_producers = count <= 2 ? 40 : 32;
-  static constexpr int producers = crowded ? 24 : scaled && !widens_in_few ? 56 : usual_producers;
-  static constexpr int usual_consumers = V.packed ? 216 : count <= 2 ? 232 : count == 3 ? 160 : 112;
-  static constexpr int consumers = crowded ? 240 : usual_consumers - (scaled && !widens_in_few ? 8 : 0);
-  static constexpr bool move = !V.packed || fwd_register_shares(V) > 1;
+  static constexpr int widened_ahead = !widens_in_few ? 5 : count > 3 ? 2 : 3;
 };
 
 }  // namespace froghopper::fwd

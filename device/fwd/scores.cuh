@@ -13,7 +13,7 @@ __device__ __forceinline__ void cap(const FwdParams& params, tile::Accum<V.tiles
   if constexpr (!V.softcap) return;
   if constexpr (fwd_scaled(V)) {
     attn::cap(s, softmax.scale);
-    softmax.scale = params.scale_log2;
+    softmax.take_scale(params.scale_log2);
   } else if constexpr (V.dims.v > 192 || V.exact) {  // exact: the polynomial is for all rows of a warp or none
     attn::cap(s, params.cap_scale);                  // products take so long that the exponential unit keeps up
   } else {

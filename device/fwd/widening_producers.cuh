@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what moves 8-bit K and V that are multiplied as 16-bit numbers, beside 16-bit Q. forward.cuh says how the
-// roles act together. Kernel is Forward of a variant.
+// device/fwd: what moves 8-bit K and V that are multiplied as f16, beside 16-bit Q. forward.cuh says how the roles act
+// together. Kernel is Forward of a variant.
 //
-// Every e4m3 and every e5m2 number is an f16 and a bf16 number too, so widening is exact, infinities and NaN included;
-// scales go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/softmax_e4m3.cuh).
+// Every e4m3 and every e5m2 number is an f16 number too, so widening is exact, infinities and NaN included; scales go
+// elsewhere, K's into the factor of the scores and V's into the weights (device/attn/softmax_e4m3.cuh).
 //
 // RawLoader -- raw_ring --> Wideners -- k_ring, v_ring --> Consumers.
 //
@@ -58,7 +58,8 @@ struct RawLoader {
   }
 };
 
-// Raw tiles -> stages of k_ring and v_ring, by two warps, each half of the rows.
+// Raw tiles -> stages of k_ring and v_ring, each warp as many of the rows: two, or four where they are a
+// warpgroup of their own (fwd_widens_in_four).
 //
 // A warp takes 8 rows and 64 columns at a time: a lane has 16 numbers, one unit of a raw row and two of a wide one. The
 // 8 lanes that shared memory serves at once have 4 units of row r and 4 of row r ^ 5. Both swizzles permute units by
@@ -67,9 +68,8 @@ struct RawLoader {
 template <class Kernel>
 struct Widener {
   static constexpr FwdVariant V = Kernel::variant;
-  using T = typename Kernel::T;
   using From = typename attn::Element<V.dtype_kv>::type;
-  static constexpr int warps = 2;
+  static constexpr int warps = Kernel::helpers;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
@@ -144,8 +144,8 @@ struct Widener {
 
   // 8 numbers to 16 bytes.
   static __device__ __forceinline__ void widen_and_store(ptx::u32 to, ptx::u32 low, ptx::u32 high) {
-    const ptx::u32 wide[4] = {ptx::cvt_widen<T, From>(low, false), ptx::cvt_widen<T, From>(low, true),
-                              ptx::cvt_widen<T, From>(high, false), ptx::cvt_widen<T, From>(high, true)};
+    const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
+                              ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};
     ptx::st_shared_v4(to, wide);
   }
 

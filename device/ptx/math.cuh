@@ -37,6 +37,13 @@ __device__ __forceinline__ float2 cvt_unpack2<f16>(u32 packed) {
   return r;
 }
 
+// Of each half, as unsigned integers.
+__device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) {
+  u32 r;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
 __device__ __forceinline__ float ex2_approx(float x) {  // 2^x, relative error 2^-22
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -28,37 +28,26 @@ __device__ __forceinline__ u32 cvt_pack4<e5m2>(float a, float b, float c, float 
   return r;
 }
 
-// Two of four packed 8-bit values as f16, exactly.
+// Two of four packed 8-bit values as f16, exactly. The instruction takes either half: a shift in C++ would be another.
 template <class T>
 __device__ __forceinline__ u32 cvt_f16x2(u32 packed, bool high);
 template <>
 __device__ __forceinline__ u32 cvt_f16x2<e4m3>(u32 packed, bool high) {
   u32 r;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(static_cast<u16>(high ? packed >> 16 : packed)));
+  if (high)
+    asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %1;\ncvt.rn.f16x2.e4m3x2 %0, hi;\n}" : "=r"(r) : "r"(packed));
+  else
+    asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %1;\ncvt.rn.f16x2.e4m3x2 %0, lo;\n}" : "=r"(r) : "r"(packed));
   return r;
 }
 template <>
 __device__ __forceinline__ u32 cvt_f16x2<e5m2>(u32 packed, bool high) {
   u32 r;
-  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"(static_cast<u16>(high ? packed >> 16 : packed)));
+  if (high)
+    asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %1;\ncvt.rn.f16x2.e5m2x2 %0, hi;\n}" : "=r"(r) : "r"(packed));
+  else
+    asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %1;\ncvt.rn.f16x2.e5m2x2 %0, lo;\n}" : "=r"(r) : "r"(packed));
   return r;
-}
-
-// The same as f16 or bf16, which hold every such value.
-template <class T>
-__device__ __forceinline__ u32 cvt_of_f16x2(u32 halves);
-template <>
-__device__ __forceinline__ u32 cvt_of_f16x2<f16>(u32 halves) {
-  return halves;
-}
-template <>
-__device__ __forceinline__ u32 cvt_of_f16x2<bf16>(u32 halves) {
-  const float2 x = cvt_unpack2<f16>(halves);
-  return cvt_pack2<bf16>(x.x, x.y);
-}
-template <class T, class From>
-__device__ __forceinline__ u32 cvt_widen(u32 packed, bool high) {
-  return cvt_of_f16x2<T>(cvt_f16x2<From>(packed, high));
 }
 
 }  // namespace froghopper::ptx

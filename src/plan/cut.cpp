@@ -30,11 +30,20 @@ bool pays_to_pack(const Problem& p, PackParams pack) {
   return 2 * packed <= plain;
 }
 
+// Beside 8-bit k and v what is on its way from memory are raw tiles, so two stages of widened ones are enough. Measured
+// on an H200, GB/s at 64 sequences of 8k keys, 32/8 heads: hd64 64x64s2 2372, 64x128s2 2247; hd128 64x128s2 3470,
+// 64x64s2 3155, 64x64s3 2732; hd256 64x64s2 3684; (192, 128) 64x64s2 3062, s3 2990.
+Tiles packed_widening_tiles(Dims dims) {
+  if (dims.qk == 64 || dims.qk > 128) return {strip, 64, 2};
+  return {strip, 128, 2};
+}
+
 // One consumer, K and V read once: what counts is that enough bytes are on their way from memory. Measured on an H200,
 // GB/s at 64 sequences of 8k keys, 32/8 heads: hd128 64x64s3 4496, 64x128s2 4502, 64x128s3 4438; hd64 64x128s4 4358, s6
 // 4320, s3 4280; hd256 64x64s2 4538, s3 4506; (192, 128) 64x64s3 4499, s4 4432. At one sequence of 8k keys 64x64s3, of
 // which two CTAs share an SM, is 4 % faster than 64x128s2.
-Tiles packed_tiles(Dims dims, bool exact) {
+Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
+  if (is_8_bit(p.dtype_kv)) return packed_widening_tiles(dims);
   if (dims.qk == 64 && exact) return {strip, exact_tile_kv, 5};
   if (dims.qk == 64) return {strip, 128, 4};
   if (dims.qk <= 128) return {strip, 64, 3};
@@ -131,8 +140,12 @@ Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Devic
   work.equal = v.mask == Mask::none && !v.ragged;
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
   work.rate = rate_of(v, device);
+  if (v.packed && fwd_widens(v)) {  // not where they widen: one alone is hardly faster than beside another
+    work.sms *= fwd_ctas_per_sm(v);
+    work.rate.turn_us *= fwd_ctas_per_sm(v);
+  }
   if (v.packed)
-    work.least_us = read_us(work.all * v.tiles.kv * static_cast<double>(p.dim_qk + p.dim_v) * size_of(p.dtype) /
+    work.least_us = read_us(work.all * v.tiles.kv * static_cast<double>(p.dim_qk + p.dim_v) * size_of(p.dtype_kv) /
                                 static_cast<double>(q_tiles),
                             device);
   work.combine_us = [&p, device](int64_t parts) { return combine_us(p, parts, device); };
@@ -162,14 +175,14 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
   FwdVariant v = plain_variant(p, dims, {});
   PackParams pack = {1, 0};
   const bool may_pack =
-      may_cut(p) && !is_8_bit(p.dtype_kv) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
+      may_cut(p) && !is_8_bit(p.dtype) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
   if (may_pack) pack = pack_of(p);
   v.packed = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
   if (v.exact && exact_parts_of(p) > 1 && part_bytes(p) * static_cast<double>(exact_parts_of(p)) > exact_most)
     v.packed = false;
   if (!v.packed) pack = {1, 0};
   if (v.packed) v.mask = packed_mask(p);
-  v.tiles = hints.tiles.value_or(v.packed ? packed_tiles(dims, v.exact) : tuned_tiles(p, dims, device));
+  v.tiles = hints.tiles.value_or(v.packed ? packed_tiles(p, dims, v.exact) : tuned_tiles(p, dims, device));
   if (v.packed && v.tiles.q != strip) pack = pack_of(p);  // refused below, by its tiles
 
   if (v.exact) {
@@ -188,10 +201,9 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
     const Work work = work_of(p, v, pack, device);
     parts = best_parts(work, time_us(work, 1), bounded);
     if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, keys_of_ragged_part)));
-  } else if (may_cut(p) && !v.ragged && !is_8_bit(p.dtype_kv) && !hints.tiles && v.mask != Mask::window &&
-             !p.seqused) {
+  } else if (may_cut(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window && !p.seqused) {
     FwdVariant few = v;
-    few.tiles = few_rows_tiles(dims);
+    few.tiles = few_rows_tiles(p, dims);
     const double without = kernel_us(p, v, 1, device);
     parts = best_parts(work_of(p, few, pack, device), without, bounded);
     if (parts > 1 && v.mask != Mask::none) parts = best_beside(p, few, parts, bounded, without, device);

@@ -22,16 +22,16 @@ Result<void> check_hints(const Problem& p, const Hints& hints) {
   if (p.invariant && hints.parts)
     return unsupported(text("parts={} is a hint and invariant is set; its parts have {} keys. Leave parts out.",
                             *hints.parts, exact_part_tiles * exact_tile_kv));
-  if (!is_8_bit(p.dtype_kv) && may_cut(p)) return {};
+  if (!is_8_bit(p.dtype) && may_cut(p)) return {};
   const auto refuse = [&](const char* word, int value) {
-    if (!is_8_bit(p.dtype_kv))
+    if (!is_8_bit(p.dtype))
       return unsupported(
           text("{0}={1} is a hint for problems without accumulate, attention_chunk and alibi; with these tiles are "
                "neither packed nor split. Leave {0} out.",
                word, value));
     return unsupported(
-        text("{0}={1} is a hint for 16-bit types; of 8-bit types tiles are neither packed nor split. Leave {0} out.",
-             word, value));
+        text("{0}={1} is a hint for 16-bit q; tiles of 8-bit q are neither packed nor split. Leave {0} out.", word,
+             value));
   };
   if (hints.packed.value_or(0) > 0) return refuse("packed", *hints.packed);
   if (hints.parts.value_or(1) > 1) return refuse("parts", *hints.parts);
@@ -56,7 +56,7 @@ void take_parts(Plan& plan, const Cut& cut) {
 void add_combine(Plan& plan, const Cut& cut) {
   const Problem& p = plan.problem;
   const FwdVariant& v = cut.variant;
-  const CombineVariant combine{v.dtype, columns_of_rows(v.dims.v), cut.parts <= 4 ? 4 : 16, v.exact};
+  const CombineVariant combine{p.dtype_o, columns_of_rows(v.dims.v), cut.parts <= 4 ? 4 : 16, v.exact};
   const int64_t row_heads = p.rows_q() * p.heads_q;
   plan.launches.push_back({.kernel = kernel_of(combine),
                            .grid = static_cast<int>(ceil_div(row_heads, combine_rows)),

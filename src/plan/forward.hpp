@@ -12,7 +12,7 @@ Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
 FwdVariant plain_variant(const Problem&, Dims, Tiles);
 
 Tiles tuned_tiles(const Problem&, Dims, const Device&);
-Tiles few_rows_tiles(Dims);  // where there are few work items
+Tiles few_rows_tiles(const Problem&, Dims);  // where there are few work items
 
 // Whether tiles may be packed or split: kernels of chunks, alibi and accumulate have them plain.
 bool may_cut(const Problem&);

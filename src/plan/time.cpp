@@ -267,9 +267,13 @@ Bound bound_of(const Estimate& e) {
 }  // namespace
 
 Rate rate_of(const FwdVariant& v, const Device& device) {
-  // Packed: one consumer, K and V read once. Measured on an H200: a tile of 128 keys and 128 columns.
-  constexpr double strip_us = 1.0, item_us = 1.0;
-  if (v.packed) return {strip_us * v.tiles.kv * (v.dims.qk + v.dims.v) / (128 * 256), item_us};
+  // Packed: one consumer, K and V read once. Measured on an H200: a tile of 128 keys and 128 columns; widened by two
+  // warps of each of two CTAs, and by four.
+  constexpr Rate read = {1.0, 1.0}, widened_by_two = {1.6, 3.0}, widened_by_four = {1.05, 3.0};
+  if (v.packed) {
+    const Rate& strip = !fwd_widens(v) ? read : fwd_widens_in_four(v) ? widened_by_four : widened_by_two;
+    return {strip.turn_us * v.tiles.kv * (v.dims.qk + v.dims.v) / (128 * 256), strip.pass_us};
+  }
   const Rate rate = rate_of({.backward = false,
                              .det = false,
                              .narrow = is_8_bit(v.dtype),
@@ -278,8 +282,8 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
                              .kv = v.tiles.kv,
                              .masked = v.mask != Mask::none},
                             device);
-  constexpr double softcap_takes = 1.38;  // measured on an H200, 128 columns
-  return {rate.turn_us * (v.softcap ? softcap_takes : 1), rate.pass_us};
+  constexpr double softcap_takes = 1.38, widening_takes = 1.25;  // measured on an H200, 128 columns
+  return {rate.turn_us * (v.softcap ? softcap_takes : 1) * (fwd_widens(v) ? widening_takes : 1), rate.pass_us};
 }
 
 Rate rate_of(const BwdVariant& v, const Device& device) {
