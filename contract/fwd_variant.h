@@ -48,10 +48,15 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 
 // K and V have 8 bits in memory: numbers with scales.
 constexpr bool fwd_scaled(FwdVariant v) { return is_8_bit(v.dtype_kv); }
-// They become f16 before they are multiplied, by Q in f16: device/fwd/widening_producers.cuh.
-constexpr bool fwd_widens(FwdVariant v) { return fwd_scaled(v) && !is_8_bit(v.dtype); }
-// Q too, row by row: device/fwd/queries_in_f16.cuh.
-constexpr bool fwd_narrows_q(FwdVariant v) { return fwd_widens(v) && v.dtype == Dtype::bf16; }
+// They become f16 before they are multiplied, by Q in f16: device/fwd/widening_producers.cuh. Beside 16-bit Q, and in
+// packed variants, where the speed of memory counts and not that of products.
+constexpr bool fwd_widens(FwdVariant v) { return fwd_scaled(v) && (v.packed || !is_8_bit(v.dtype)); }
+// Then Q becomes f16 too where it is not: device/fwd/queries_in_f16.cuh.
+constexpr bool fwd_converts_q(FwdVariant v) { return fwd_widens(v) && v.dtype != Dtype::f16; }
+// Products are of 8 bits.
+constexpr bool fwd_narrow(FwdVariant v) { return fwd_scaled(v) && !fwd_widens(v); }
+// Of what is multiplied, in bytes.
+constexpr int fwd_element_bytes(FwdVariant v) { return fwd_narrow(v) ? 1 : 2; }
 
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
 // and begins anew; of larger tiles after as many as have no more keys.
@@ -63,7 +68,7 @@ constexpr int fwd_promotion_tiles(FwdVariant v) {
 constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 + v.dims.v / 2); }
 // Whether a row with so many keys has such a sum. The last tile comes before O begins, the first one needs none.
 constexpr bool fwd_promotes(FwdVariant v, long long keys) {
-  return is_8_bit(v.dtype) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);
+  return fwd_narrow(v) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);
 }
 
 // The same of exact variants: parts of keys that one item has are joined in a sum.
@@ -73,7 +78,7 @@ constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip; }
 
 // Shared memory in bytes.
 constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
-  return rows * panels(dim, size_of(v.dtype)) * panel_row_bytes;
+  return rows * panels(dim, fwd_element_bytes(v)) * panel_row_bytes;
 }
 constexpr int fwd_barrier_bytes =
     1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
@@ -81,7 +86,7 @@ constexpr int fwd_q_bytes(FwdVariant v) { return fwd_tile_bytes(v, v.tiles.q, v.
 // Of K and V in the form that wgmma reads. 8-bit V has keys along its rows there, as it is not in memory.
 constexpr int fwd_stages_bytes(FwdVariant v) {
   const int k = fwd_tile_bytes(v, v.tiles.kv, v.dims.qk), values = fwd_tile_bytes(v, v.tiles.kv, v.dims.v);
-  return v.tiles.stages * (k + (is_8_bit(v.dtype) ? fwd_tile_bytes(v, v.dims.v, v.tiles.kv) : values));
+  return v.tiles.stages * (k + (fwd_narrow(v) ? fwd_tile_bytes(v, v.dims.v, v.tiles.kv) : values));
 }
 // A tile as it is in memory, which waits to be transposed (V) or widened (K and V take turns).
 constexpr int fwd_raw_bytes(FwdVariant v) {
@@ -134,13 +139,14 @@ constexpr int fwd_smem_bytes(FwdVariant v) {
 // Sizes are bounded one by one first, so that no product of them overflows.
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
-  if (v.dtype_kv != v.dtype && !fwd_widens(v)) return "k and v have the type of q, or 8 bits beside f16 and bf16";
-  const bool one_scale = is_8_bit(v.dtype) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
+  if (v.dtype_kv != v.dtype && (is_8_bit(v.dtype) || !fwd_scaled(v)))
+    return "k and v have the type of q, or 8 bits beside f16 and bf16";
+  const bool one_scale = fwd_narrow(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
   if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale, or beside 8-bit q 192";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 256) return "dim_v of the tile must be 64, 96, ... 256";
-  if (is_8_bit(v.dtype) && (v.packed || v.split)) return "tiles of 8-bit q are neither packed nor split";
+  if (is_8_bit(v.dtype) && v.split && !v.packed) return "tiles of 8-bit q are split where they are packed";
   if ((v.mask == Mask::chunk || v.alibi || v.merges) && (v.packed || v.split))
     return "tiles with chunks, alibi or acc are neither packed nor split";
   if (v.alibi && fwd_scaled(v)) return "there is no alibi on top of scores of 8-bit k";

@@ -72,8 +72,8 @@ struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
 
-  static constexpr bool narrow = is_8_bit(V.dtype), widens = fwd_widens(V), scaled = fwd_scaled(V);
-  static constexpr int bytes = size_of(V.dtype), raw_bytes = size_of(V.dtype_kv);
+  static constexpr bool narrow = fwd_narrow(V), widens = fwd_widens(V), scaled = fwd_scaled(V);
+  static constexpr int bytes = fwd_element_bytes(V), raw_bytes = size_of(V.dtype_kv);
 
   using T = Pick<widens, ptx::f16, typename attn::Element<V.dtype>::type>;  // what is multiplied
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, bytes>;
@@ -84,7 +84,7 @@ struct Forward {
   using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile, then P in place
   using Weights = Pick<narrow, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
   using Output = tile::Accum<V.dims.v>;  // O, unnormalised until the epilogue
-  using Scale = Pick<fwd_narrows_q(V), attn::RowPair, float>;
+  using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
   using Softmax = Pick<scaled, attn::ScaledSoftmax<narrow, Scale>, attn::OnlineSoftmax>;
 
   static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
@@ -182,9 +182,9 @@ struct Forward {
     QStage q;
     KvStage k, v;
     Turns turns = {smem.turns, number};
-    bool moved = false;       // 8-bit variants: a reference, since O was put aside last
-    float slope;              // alibi variants: of the item
-    attn::RowPair unshifted;  // bf16 Q that became f16: what its rows are multiplied by to be as they were
+    bool moved = false;    // 8-bit variants: a reference, since O was put aside last
+    float slope;           // alibi variants: of the item
+    attn::RowPair q_rows;  // Q that became f16: what its rows are multiplied by
 
     __device__ void run() {
       Scores s;
@@ -249,7 +249,7 @@ struct Forward {
       slope = slope_of<V>(params, item);  // early, for it comes from memory
       skip(k, smem.k_ring, strip_of(item).skipped(), turns);
       q.wait(smem.q_ring);
-      if constexpr (fwd_narrows_q(V)) unshifted = queries_in_f16(smem.q[q.stage], number);
+      if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, smem.q[q.stage], number);
       return item;
     }
 
@@ -362,8 +362,8 @@ struct Forward {
     }
 
     __device__ Softmax begin_softmax(float scale) const {
-      if constexpr (fwd_narrows_q(V)) return Softmax(attn::times(unshifted, scale), smem.scales[k.stage]);
-      if constexpr (scaled && !fwd_narrows_q(V)) return Softmax(scale, smem.scales[k.stage]);
+      if constexpr (fwd_converts_q(V)) return Softmax(attn::times(q_rows, scale), smem.scales[k.stage]);
+      if constexpr (scaled && !fwd_converts_q(V)) return Softmax(scale, smem.scales[k.stage]);
       if constexpr (!scaled) return Softmax{V.alibi ? 1.f : params.scale_log2};
     }
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {

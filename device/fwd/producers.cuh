@@ -30,7 +30,7 @@ constexpr int loads_ahead = 2;
 template <class Kernel>
 struct Dispatcher {
   static constexpr FwdVariant V = Kernel::variant;
-  using QTile = typename Kernel::QTile;
+  using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, size_of(V.dtype)>;  // as in memory
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
@@ -106,7 +106,7 @@ struct Dispatcher {
     const int head = V.packed ? item.head * pack.heads : item.head;
     const attn::Place<V.ragged> place(head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q,
                                       params.ragged.q);
-    place.load(smem.q[q.stage], params.q, full, item.q_tile * rows_of_tile<V>(params));
+    place.load(reinterpret_cast<QTile&>(smem.q[q.stage]), params.q, full, item.q_tile * rows_of_tile<V>(params));
     q.advance();
   }
 };

@@ -1,42 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: bf16 Q becomes f16, so that it can be multiplied by 8-bit K as f16: two numbers of K become f16 by one
-// instruction, bf16 by four. Each row is multiplied by the power of two that brings its largest number to
-// [2^15, 2^16), and its scores by the inverse. The 8 bits of a bf16 number are exact then down to 2^-32 of the largest
-// one, and what is smaller is off by 2^-40 of that at most: far below what a sum in fp32 keeps.
+// device/fwd: Q becomes f16, in its place, to be multiplied by 8-bit K as f16.
+//
+// bf16: two numbers of K become f16 by one instruction, bf16 by four. Each row of Q is multiplied by the power of two
+// that brings its largest number to [2^15, 2^16), and its scores by the inverse. The 8 bits of a bf16 number are exact
+// then down to 2^-32 of the largest one, and what is smaller is off by 2^-40 of that at most: far below what a sum in
+// fp32 keeps.
+// 8 bits: exactly. Rows of a packed tile are of several heads and have their scales.
+//
+// A quad takes the two rows whose scores it will have; a lane 16 bytes at a time. The 8 lanes that shared memory serves
+// at once have 4 units of an even row and the other 4 of an odd one, which the swizzle puts into different banks.
 #pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/element.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/ptx/async_copy.cuh"
+#include "device/fwd/scales.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/narrow.cuh"
 
 namespace froghopper::fwd {
 
-// The strip of one Consumer, in its place, by all of its threads. Returns what this thread's two rows are to be
-// multiplied by to be as they were.
-//
-// A quad takes the two rows whose scores it will have; a lane 16 bytes at a time. The 8 lanes that shared memory serves
-// at once have 4 units of an even row and the other 4 of an odd one, which the swizzle puts into different banks.
-template <int Rows, int Cols>
-__device__ __forceinline__ attn::RowPair queries_in_f16(tile::SharedTile<Rows, Cols>& q, int number) {
-  using Tile = tile::SharedTile<Rows, Cols>;
-  constexpr int units = 2 * Tile::panels;  // of a row, that a lane has
-  const ptx::u32 thread = ptx::thread_here(), lane = thread % 32;
-  const ptx::u32 row = number * strip + thread / 32 % 4 * 16 + lane / 4, odd = row & 1;
-  const ptx::u32 halves[2] = {q.row(0, row) + Tile::unit(lane % 4 + 4 * odd, row % 8),
-                              q.row(0, row) + Tile::unit(lane % 4 + 4 * (1 - odd), row % 8)};
-  const auto at = [&](int unit, bool bottom) {
-    return halves[unit % 2] + unit / 2 * Tile::panel_bytes + (bottom ? 8 * Tile::panel_row_bytes : 0);
-  };
-  ptx::u32 x[4];
+// The first of two rows of this thread's quad, the other one is 8 rows below; and where in a panel its units lie.
+template <class Tile>
+struct RowsOfQuad {
+  ptx::u32 row, halves[2];  // a lane's unit of the row's first half, where the row is even, and that of the other
 
-  attn::RowPair unshifted;
+  __device__ __forceinline__ RowsOfQuad(Tile& tile, int number) {
+    const ptx::u32 thread = ptx::thread_here(), lane = thread % 32;
+    row = number * strip + thread / 32 % 4 * 16 + lane / 4;
+    halves[0] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (row & 1), row % 8);
+    halves[1] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (1 - (row & 1)), row % 8);
+  }
+  // half: 0 or 1 of panel 0, 2 or 3 of panel 1.
+  __device__ __forceinline__ ptx::u32 at(int half, bool bottom) const {
+    return halves[half % 2] + half / 2 * Tile::panel_bytes + (bottom ? 8 * Tile::panel_row_bytes : 0);
+  }
+};
+
+// Returns what this thread's two rows are to be multiplied by to be as they were.
+template <class Tile>
+__device__ __forceinline__ attn::RowPair of_bf16(Tile& q, int number) {
+  const RowsOfQuad<Tile> rows(q, number);
+  ptx::u32 x[4];
+  attn::RowPair as_before;
 #pragma unroll
   for (int bottom = 0; bottom < 2; ++bottom) {
     ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such numbers have the same order
 #pragma unroll
-    for (int unit = 0; unit < units; ++unit) {
-      ptx::ld_shared_v4(x, at(unit, bottom));
+    for (int half = 0; half < 2 * Tile::panels; ++half) {
+      ptx::ld_shared_v4(x, rows.at(half, bottom));
 #pragma unroll
       for (const ptx::u32 two : x) most = ptx::max_u16x2(most, two & 0x7fff7fff);
     }
@@ -47,21 +60,77 @@ __device__ __forceinline__ attn::RowPair queries_in_f16(tile::SharedTile<Rows, C
     constexpr int bias = 127, top = 15, most_up = 120;
     const int up = min(top + bias - exponent, most_up);
     const float shift = __int_as_float((bias + up) << 23);
-    (bottom ? unshifted.bottom : unshifted.top) = __int_as_float((bias - up) << 23);
+    (bottom ? as_before.bottom : as_before.top) = __int_as_float((bias - up) << 23);
 #pragma unroll
-    for (int unit = 0; unit < units; ++unit) {
-      ptx::ld_shared_v4(x, at(unit, bottom));
+    for (int half = 0; half < 2 * Tile::panels; ++half) {
+      ptx::ld_shared_v4(x, rows.at(half, bottom));
 #pragma unroll
       for (ptx::u32& two : x) {
         const float2 wide = ptx::cvt_unpack2<ptx::bf16>(two);
         two = ptx::cvt_pack2<ptx::f16>(wide.x * shift, wide.y * shift);
       }
-      ptx::st_shared_v4(at(unit, bottom), x);
+      ptx::st_shared_v4(rows.at(half, bottom), x);
     }
+  }
+  return as_before;
+}
+
+// A row has the place of its 8-bit numbers and more: they are read before any of it is written.
+template <class From, int Rows, int Cols>
+__device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
+  using To = tile::SharedTile<Rows, Cols>;
+  using Raw = tile::SharedTile<Rows, Cols, 1>;
+  static_assert(Raw::panel_bytes == To::panel_bytes);
+  const ptx::u32 lane = ptx::thread_here() % 32, first = ptx::thread_here() / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+  for (int bottom = 0; bottom < 2; ++bottom) {
+    const ptx::u32 row = first + 8 * bottom, place = q.row(0, row);
+    ptx::u32 x[2 * Raw::panels][4];
+#pragma unroll
+    for (int half = 0; half < 2 * Raw::panels; ++half)
+      ptx::ld_shared_v4(x[half], place + half / 2 * Raw::panel_bytes + Raw::unit(half % 2 * 4 + lane % 4, row % 8));
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < To::panels; ++half)  // a half of a panel of 128 columns is a panel of 64
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const ptx::u32 low = x[half][2 * i], high = x[half][2 * i + 1];
+        const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
+                                  ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};
+        ptx::st_shared_v4(place + half * To::panel_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
+      }
+  }
+}
+
+// The scales of this thread's two rows of a packed tile.
+template <FwdVariant V>
+__device__ attn::RowPair scales_of_packed_rows(const FwdParams& params, const WorkItem& item) {
+  if (item.none()) return {1.f, 1.f};
+  const PackParams& pack = params.pack;
+  const int seq_q = V.ragged ? item.rows.seq_q : params.seq_q;
+  const auto of = [&](int in_strip) {  // of rows of nobody any
+    const int head = item.head * pack.heads + min(in_strip / pack.rows, pack.heads - 1);
+    const int row = min(item.q_tile * pack.rows + in_strip % pack.rows, seq_q - 1);
+    return scale_of_row(params.narrow.q, item.sequence, head, row);
+  };
+  return {of(tile::thread_row()), of(tile::thread_row() + 8)};
+}
+
+// The strip of one Consumer, by all of its threads. Returns what the scores of this thread's two rows are to be
+// multiplied by.
+template <FwdVariant V, class Tile>
+__device__ __forceinline__ attn::RowPair queries_in_f16(const FwdParams& params, const WorkItem& item, Tile& q,
+                                                        int number) {
+  attn::RowPair of_rows;
+  if constexpr (V.dtype == Dtype::bf16) {
+    of_rows = of_bf16(q, number);
+  } else {
+    of_rows = scales_of_packed_rows<V>(params, item);
+    of_8_bits<typename attn::Element<V.dtype>::type>(q);
   }
   ptx::fence_proxy_async_shared();
   ptx::warpgroup_sync(1 + number);  // a product is the whole strip's
-  return unshifted;
+  return of_rows;
 }
 
 }  // namespace froghopper::fwd

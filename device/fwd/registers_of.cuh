@@ -12,7 +12,7 @@ struct RegistersOf {
   static constexpr int count = fwd_consumers(V);
   static constexpr bool four = fwd_widens_in_four(V);
   // S, P and O of an 8-bit variant's Consumer, which take 208, or 184 beside a mask: all that a thread can have.
-  static constexpr int of_tiles = is_8_bit(V.dtype) ? V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 : 0;
+  static constexpr int of_tiles = fwd_narrow(V) ? V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 : 0;
   static constexpr bool crowded = of_tiles > (V.mask == Mask::none ? 200 : 180);
   // Consumers need all of theirs where there are 4 of them, or 256 columns.
   static constexpr bool widens_in_few = fwd_widens(V) && !four && (count > 3 || V.dims.v > 192);

@@ -42,7 +42,9 @@ std::string step_lines(const ForwardStep& step) {
   if (fwd_widens(v))
     lines += text("\n  widening   {} to f16, by {} producer warps; {} tiles as in memory on their way",
                   name_of(v.dtype_kv), fwd_widens_in_four(v) ? 4 : 2, fwd_raw_stages(v));
-  if (fwd_narrows_q(v)) lines += "\n  q          bf16 to f16, each row by a power of two of its own";
+  if (fwd_converts_q(v))
+    lines += text("\n  q          {} to f16{}", name_of(v.dtype),
+                  is_8_bit(v.dtype) ? "" : ", each row by a power of two of its own");
   lines += order_line(order, "head");
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
   if (v.packed)

@@ -174,8 +174,7 @@ bool may_cut(const Problem& p) { return !has_chunks(p) && !p.alibi && !p.merges(
 Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const Hints& hints) {
   FwdVariant v = plain_variant(p, dims, {});
   PackParams pack = {1, 0};
-  const bool may_pack =
-      may_cut(p) && !is_8_bit(p.dtype) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
+  const bool may_pack = may_cut(p) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
   if (may_pack) pack = pack_of(p);
   v.packed = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
   if (v.exact && exact_parts_of(p) > 1 && part_bytes(p) * static_cast<double>(exact_parts_of(p)) > exact_most)
@@ -194,6 +193,11 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
   int64_t parts = 1;
   if (hints.parts) {
     parts = *hints.parts;
+    if (parts > 1 && is_8_bit(p.dtype) && !v.packed)
+      return unsupported(
+          text("parts={} is a hint for 16-bit q, and for packed tiles; plain tiles of 8-bit q are not "
+               "split. Leave parts out.",
+               parts));
     if (parts > 1 && bytes * static_cast<double>(parts) > hinted_most)
       return unsupported(text("parts={} would take {:.0f} bytes of workspace; it can have 2^40. Leave parts out.",
                               parts, bytes * static_cast<double>(parts)));

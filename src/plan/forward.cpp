@@ -22,16 +22,12 @@ Result<void> check_hints(const Problem& p, const Hints& hints) {
   if (p.invariant && hints.parts)
     return unsupported(text("parts={} is a hint and invariant is set; its parts have {} keys. Leave parts out.",
                             *hints.parts, exact_part_tiles * exact_tile_kv));
-  if (!is_8_bit(p.dtype) && may_cut(p)) return {};
+  if (may_cut(p)) return {};
   const auto refuse = [&](const char* word, int value) {
-    if (!is_8_bit(p.dtype))
-      return unsupported(
-          text("{0}={1} is a hint for problems without accumulate, attention_chunk and alibi; with these tiles are "
-               "neither packed nor split. Leave {0} out.",
-               word, value));
     return unsupported(
-        text("{0}={1} is a hint for 16-bit q; tiles of 8-bit q are neither packed nor split. Leave {0} out.", word,
-             value));
+        text("{0}={1} is a hint for problems without accumulate, attention_chunk and alibi; with these tiles are "
+             "neither packed nor split. Leave {0} out.",
+             word, value));
   };
   if (hints.packed.value_or(0) > 0) return refuse("packed", *hints.packed);
   if (hints.parts.value_or(1) > 1) return refuse("parts", *hints.parts);

@@ -134,7 +134,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .workers = std::min(grid, usable_sms(p, device)),  // two CTAs of one share its speed
          .sms_of_worker = 1,
          .rate = rate_of(v, device),
-         .flops = (is_8_bit(v.dtype) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (v.dims.qk + v.dims.v),
+         .flops = (fwd_narrow(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (v.dims.qk + v.dims.v),
          .exponentials = 1.0 * v.tiles.q * v.tiles.kv};
   m.order.q_tiles = static_cast<int>(q_tiles * parts);
   for (int64_t unit = 0; unit < q_tiles * parts; ++unit) {
