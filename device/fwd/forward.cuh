@@ -13,9 +13,9 @@
 //           8-bit variants: device/fwd/narrow_producers.cuh.       Registers: device/fwd/registers_of.cuh.
 //           NarrowLoader  warp 1, one thread; loads K and V, and the scales of their tiles.
 //           Transposer    warps 2 and 3; V -> V^T, the only form that wgmma reads of 8-bit numbers.
-//           Widening variants, 8-bit K and V beside 16-bit Q: device/fwd/widening_producers.cuh.
+//           Widening variants, 8-bit K and V beside 16-bit Q or packed: device/fwd/widening_producers.cuh.
 //           RawLoader  warp 1, one thread; loads K and V as in memory, and the scales of their tiles.
-//           Widener    warps 2 and 3, or 4 to 7; makes f16 tiles of them. Consumers make f16 of bf16 Q, each its strip.
+//           Widener    warps 2 and 3, or 4 to 7; makes f16 tiles of them. Consumers make f16 of Q, each of its strip.
 // Order     kv tiles run from last to first: tiles cut by the upper bound of a mask come first (exact online softmax),
 //           the steady loop carries no mask (guarded softmax), tiles cut by a window's lower bound come last (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile

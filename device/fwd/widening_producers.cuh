@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what moves 8-bit K and V that are multiplied as f16, beside 16-bit Q. forward.cuh says how the roles act
+// device/fwd: what moves 8-bit K and V that are multiplied as f16 (fwd_widens). forward.cuh says how the roles act
 // together. Kernel is Forward of a variant.
 //
 // Every e4m3 and every e5m2 number is an f16 number too, so widening is exact, infinities and NaN included; scales go

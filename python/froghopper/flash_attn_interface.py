@@ -14,7 +14,8 @@ page_table, rotary embedding in flash_attn_with_kvcache, on Hopper head dims abo
 flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or cu_seqlens_q.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
-float32 and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here.
+float32 and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here. Here q may also be
+float16 or bfloat16 beside k and v in fp8, as in a cache; then q_descale is left out, and out has the type of q.
 
 What differs on purpose
   return_attn_probs   gives (out, lse) as there; a gradient of lse is used here and is dropped there
@@ -63,7 +64,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     window_size    (left, right): query i sees keys i + seq_k - seq_q - left to i + seq_k - seq_q + right; negative for
                    no bound
     attention_chunk  query i sees keys of the chunk of so many alone in which key i + seq_k - seq_q lies; 0 for none. On
-                   the CPU alone, with gradients, which FlashAttention-3 does not have of it
+                   the CPU with gradients, which FlashAttention-3 does not have of it
     softcap        scores become softcap tanh(score / softcap); 0 for none
     deterministic  gradients are bit-equal from run to run; the result always is
     *_descale      fp8: [batch, heads_k] float32, what q, k and v are multiplied by; None for 1
@@ -168,8 +169,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table)
     scales = scales_of(q, k_cache, q_descale, k_descale, v_descale)
     if scales and not (cache_batch_idx is cache_leftpad is cu_seqlens_q is None):
-        raise Unsupported(f"q is {q.dtype} and cache_batch_idx, cache_leftpad or cu_seqlens_q is given; scales are not "
-                          "put in the order of such a cache here. Give the cache in the order of the batch.")
+        raise Unsupported(f"k_cache is {k_cache.dtype} and cache_batch_idx, cache_leftpad or cu_seqlens_q is given; "
+                          "scales are not put in the order of such a cache here. Give the cache in the order of the "
+                          "batch.")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4 or cache.stride(-1) != 1:
             raise InvalidTensor(f"{name} has the shape {list(cache.shape)} and the strides {list(cache.stride())}; it "
@@ -245,14 +247,15 @@ def refuse(**arguments: Any) -> None:
 def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | None, k_descale: Tensor | None,
               v_descale: Tensor | None) -> dict[str, Any]:
     """FlashAttention-3's descales, [batch, heads_k] -> scales of froghopper.torch.attention; {} without fp8. That of
-    q is one number for all query heads of a key head."""
+    q is one number for all query heads of a key head; q in 16 bits has none."""
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    if not isinstance(q, Tensor) or q.dtype not in FLOAT8:
-        for name, value in descales.items():
-            if value is not None:
-                raise InvalidProblem(f"{name} is given and q is {getattr(q, 'dtype', q)}; descales belong to "
-                                     "fp8. Leave it out.")
-        return {}
+    for name, value in descales.items():
+        of = "q" if name == "q_descale" else "k"
+        dtype = getattr(q if of == "q" else k, "dtype", None)
+        if value is not None and dtype not in FLOAT8:
+            raise InvalidProblem(f"{name} is given and {of} is {dtype}; descales belong to fp8. Leave it out.")
+    if getattr(k, "dtype", None) not in FLOAT8: return {}
+    if q.dtype not in FLOAT8: del descales["q_descale"]
     one, made = None, {}
     for name, value in descales.items():
         if value is None: value = one = torch.ones((), device=q.device) if one is None else one
@@ -315,6 +318,9 @@ def append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor,
         sequence = torch.searchsorted(cu_seqlens_k_new, at, right=True) - 1
         row = used[sequence] + at - cu_seqlens_k_new[sequence]
     if cache_batch_idx is not None: sequence = cache_batch_idx[sequence]
+    if k.dtype != k_cache.dtype or v.dtype != v_cache.dtype:
+        raise InvalidType(f"k is {k.dtype} and v {v.dtype}, the cache {k_cache.dtype} and {v_cache.dtype}; what is "
+                          "written to it has its type. Convert k and v.")
     if k_cache.dtype in FLOAT8:  # PyTorch writes bytes by index, not these
         k_cache, v_cache, k, v = (x.view(torch.uint8) for x in (k_cache, v_cache, k, v))
     k_cache[sequence, row], v_cache[sequence, row] = k, v

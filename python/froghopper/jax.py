@@ -81,12 +81,12 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     deterministic  gradients are bit-equal from run to run; the forward pass always is
     accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned is that over these
                    keys too, as in ring attention. Begin with o = 0 and lse = -inf, or the sink. Rows that see no key
-                   stay as they are. On CPUs alone, without sink and derivatives
+                   stay as they are. Without sink and derivatives
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
-                   top, or -slope |i - j| with align="top_left", after scale and softcap. On CPUs alone; what is
-                   differentiated takes them for constants
+                   top, or -slope |i - j| with align="top_left", after scale and softcap. What is differentiated takes
+                   them for constants, on CPUs alone
     attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
-                   and of it what causal and window leave; 0 for none. On CPUs alone
+                   and of it what causal and window leave; 0 for none. Derivatives on CPUs alone
     invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
 
