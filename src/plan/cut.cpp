@@ -140,15 +140,15 @@ Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Devic
   work.equal = v.mask == Mask::none && !v.ragged;
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
   work.rate = rate_of(v, device);
-  if (v.packed && fwd_widens(v)) {  // not where they widen: one alone is hardly faster than beside another
+  work.combine_us = [&p, device](int64_t parts) { return combine_us(p, parts, device); };
+  if (!v.packed) return work;
+  if (fwd_widens(v)) {  // not where they widen: one alone is hardly faster than beside another
     work.sms *= fwd_ctas_per_sm(v);
     work.rate.turn_us *= fwd_ctas_per_sm(v);
   }
-  if (v.packed)
-    work.least_us = read_us(work.all * v.tiles.kv * static_cast<double>(p.dim_qk + p.dim_v) * size_of(p.dtype_kv) /
-                                static_cast<double>(q_tiles),
-                            device);
-  work.combine_us = [&p, device](int64_t parts) { return combine_us(p, parts, device); };
+  work.least_us = read_us(work.all * v.tiles.kv * static_cast<double>(p.dim_qk + p.dim_v) * size_of(p.dtype_kv) /
+                              static_cast<double>(q_tiles),
+                          device);
   return work;
 }
 

@@ -276,7 +276,7 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
   }
   const Rate rate = rate_of({.backward = false,
                              .det = false,
-                             .narrow = is_8_bit(v.dtype),
+                             .narrow = fwd_narrow(v),
                              .dims = v.dims,
                              .q = v.tiles.q,
                              .kv = v.tiles.kv,
