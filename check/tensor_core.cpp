@@ -13,7 +13,7 @@
 //
 // So a sum is known to 2^-13 of its largest part, not to 2^-24, and products that are small beside it vanish. How the
 // kernel lives with that is in these loops too: k and v are multiplied without their scales, weights bring v's along,
-// and O is put aside in fp32 every promotion_tiles tiles of keys.
+// and O is put aside in fp32 every promotion_tiles tiles of keys. Means of k and v come to the finished sums, in fp32.
 #include "check/tensor_core.hpp"
 
 #include <algorithm>
@@ -58,6 +58,7 @@ struct Head {
   int64_t index;
   Stored q, k_columns, v;
   Scales scale_q, scale_k, scale_v;
+  const float *mean_k, *mean_v;  // null: none
 
   Head(const Problem& p, const Views& views, const oracle::Sequence& s, int64_t head)
       : Head(p, views, s, head, head / (p.heads_q / p.heads_kv)) {}
@@ -70,7 +71,9 @@ struct Head {
         v(stored(views.v, s, s.first_kv, s.rows_kv, head_kv, /*transposed=*/false)),
         scale_q(p, views.scale_q, s.index, head),
         scale_k(p, views.scale_k, s.index, head_kv),
-        scale_v(p, views.scale_v, s.index, head_kv) {}
+        scale_v(p, views.scale_v, s.index, head_kv),
+        mean_k(oracle::mean_of(views.mean_k, s, head_kv)),
+        mean_v(oracle::mean_of(views.mean_v, s, head_kv)) {}
 };
 
 std::vector<float> scores_of(const Problem& p, const Head& head, int64_t i, const Visible& keys) {
@@ -84,6 +87,13 @@ std::vector<float> scores_of(const Problem& p, const Head& head, int64_t i, cons
     if (p.softcap != 0) all[j] = p.softcap * std::tanh(all[j] / p.softcap);
   }
   return all;
+}
+
+// By how much the mean of k raises all scores of a row.
+float raised_by_mean(const Problem& p, const Head& head, int64_t i) {
+  float sum = 0;
+  for (int64_t c = 0; head.mean_k && c < p.dim_qk; ++c) sum += head.q.numbers[i * p.dim_qk + c] * head.mean_k[c];
+  return sum * p.scale * head.scale_q.at(i, 0);
 }
 
 // Sums of weights times v, in units of v's scale where that belongs to a column. Kernels walk the keys from the last
@@ -103,12 +113,13 @@ std::vector<float> outputs_of(const Problem& p, const Head& head, const Stored& 
 
 void attend_row(const Problem& p, const Views& views, const Head& head, int64_t i, const Visible& keys, double* o,
                 double* lse) {
-  const float sink = p.sink ? views.sink.as<float>()[head.index] : 0;
+  const float its_sink = p.sink ? views.sink.as<float>()[head.index] : 0;
   const std::vector<float> scores = scores_of(p, head, i, keys);
   if (scores.empty()) {  // no output; the sink alone is in the denominator
-    if (p.sink) *lse = sink;
+    if (p.sink) *lse = its_sink;
     return;
   }
+  const float raised = raised_by_mean(p, head, i), sink = its_sink - raised;
 
   float largest = *std::ranges::max_element(scores), largest_scale = 0;
   if (p.sink) largest = std::max(largest, sink);
@@ -119,7 +130,8 @@ void attend_row(const Problem& p, const Views& views, const Head& head, int64_t 
   // The largest weight is 256: the larger the numbers, the fewer of the small ones vanish, and e4m3 ends at 448. The
   // sum is of unrounded ones.
   constexpr float largest_weight = 256;
-  float denominator = p.sink ? std::exp(sink - largest) : 0;
+  const float of_sink = p.sink ? std::exp(sink - largest) : 0;
+  float denominator = of_sink;
   Stored weights(1, keys.end - keys.begin);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     const float weight = std::exp(scores[j - keys.begin] - largest);
@@ -130,9 +142,10 @@ void attend_row(const Problem& p, const Views& views, const Head& head, int64_t 
   const std::vector<float> sums = outputs_of(p, head, weights, keys.begin);
   for (int64_t c = 0; c < p.dim_v; ++c) {
     const float unit = head.scale_v.by_column() ? head.scale_v.at(0, c) : largest_scale;
-    o[c] = rounded(sums[c] / denominator * (unit / largest_weight), p.dtype_o);
+    const float mean = head.mean_v ? head.mean_v[c] * ((denominator - of_sink) / denominator) : 0;
+    o[c] = rounded(sums[c] / denominator * (unit / largest_weight) + mean, p.dtype_o);
   }
-  *lse = largest + std::log(denominator);
+  *lse = largest + std::log(denominator) + raised;
 }
 
 }  // namespace
@@ -165,8 +178,7 @@ void add_products(const Stored& x, int64_t at, const Stored& rows, int64_t first
 }
 
 oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views) {
-  // No kernel adds means yet.
-  if (p.backward() || !is_8_bit(p.dtype) || p.smooth) return oracle::compute_same_precision(p, views);
+  if (p.backward() || !is_8_bit(p.dtype)) return oracle::compute_same_precision(p, views);
   oracle::Answers answers(tensors().size());
   std::vector<double>&o = answers[index_of(&Views::o)], &lse = answers[index_of(&Views::lse)];
   o.assign(p.rows_q() * p.heads_q * p.dim_v, 0.0);

@@ -22,6 +22,14 @@ struct NarrowParams {
   float* sums;  // of O, see promotion_tiles and fwd_joins: [CTA][Consumer][of rows, then groups of 4][thread][4]
 };
 
+// Smooth variants only: what all keys and all values of a sequence have beside their numbers times scales; and Q, whose
+// products with the one are added to its scores in the end.
+struct MeansParams {
+  ScaleNumbers k, v;  // a number a column; no blocks
+  StridedTensor q;
+  int dim_qk;  // columns of Q in memory
+};
+
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
   // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/place.cuh and
@@ -45,6 +53,7 @@ struct FwdParams {
   SoftcapParams softcap;
   int chunk;            // variants that mask by chunks only
   ScaleNumbers slopes;  // alibi variants only; in natural units, no blocks
+  MeansParams means;    // smooth variants only
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 

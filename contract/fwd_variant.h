@@ -21,6 +21,7 @@ struct FwdVariant {
   bool alibi;      // scores fall with the distance of the keys: device/fwd/scores.cuh
   bool merges;     // O and lse become those over the keys of earlier calls too, which they hold; O is f32
   bool exact;      // every tile takes the exact step, so a row's bits depend on no other: device/fwd/exact.cuh
+  bool smooth;     // 8-bit K and V lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -44,6 +45,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("alibi", v.alibi);
   visit("acc", v.merges);
   visit("exact", v.exact);
+  visit("smooth", v.smooth);
 }
 
 // K and V have 8 bits in memory: numbers with scales.
@@ -152,6 +154,7 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.alibi && fwd_scaled(v)) return "there is no alibi on top of scores of 8-bit k";
   if (v.packed && v.tiles.q != strip) return "packed tiles of q have 64 rows";
   if (v.packed && !v.split) return "there is no kernel with packed tiles that may not be split";
+  if (v.smooth && (!fwd_scaled(v) || v.softcap)) return "means are of 8-bit k and v, and of scores without a softcap";
   if (v.exact && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
   if (v.exact && v.tiles.kv != exact_tile_kv) return "exact kernels have tiles of 64 keys";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)

@@ -21,10 +21,11 @@ struct QuantiseTensor {
   float* largest;                                 // in the workspace, [sequence][tile][head]; not for Scaling::own
   const int *cu, *used;                           // as RaggedParams
   int first_item, tiles, heads;
-  int rows;      // of a sequence; packed: of the longest
-  int dim;       // columns in memory
-  int rotation;  // columns of a block; 0: not rotated
-  float norm;    // 1/sqrt(rotation), or 1
+  int rows;        // of a sequence; packed: of the longest
+  int dim;         // columns in memory
+  int rotation;    // columns of a block; 0: not rotated
+  float norm;      // 1/sqrt(rotation), or 1
+  int first_mean;  // smooth variants: the number of the first one, [sequence][head]; -1: no mean is taken out
 };
 
 struct QuantiseParams {
@@ -33,6 +34,7 @@ struct QuantiseParams {
   int items;
   Scaling scaling;
   unsigned int seed;
+  const float* means;  // smooth variants, in the workspace: what is subtracted from the rows, AverageParams::means
 };
 
 }  // namespace froghopper

@@ -9,9 +9,10 @@
 namespace froghopper {
 
 struct QuantiseVariant {
-  Dtype from;  // of q, k and v
-  Dtype to;    // of what is written; picks the conversion
-  int dim;     // columns of the tiles: they size a thread's registers and shared memory
+  Dtype from;   // of q, k and v
+  Dtype to;     // of what is written; picks the conversion
+  int dim;      // columns of the tiles: they size a thread's registers and shared memory
+  bool smooth;  // the means of k and v are taken out of their rows
 
   bool operator==(const QuantiseVariant&) const = default;
 };
@@ -21,6 +22,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.from);
   visit("", v.to);
   visit("d", v.dim);
+  visit("smooth", v.smooth);
 }
 
 constexpr int quantise_threads = quantise_rows / 16 * 32;  // a warp has 16 rows, as mma takes them

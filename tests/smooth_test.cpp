@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "check/compare.hpp"
 #include "src/oracle/oracle.hpp"
@@ -15,18 +16,28 @@ namespace {
 
 using test::Quantised;
 
-TEST(Smooth, IsRefusedOnHopper) {
-  for (const auto& [line, message] :
-       {std::pair{"quantise bf16 kv=e4m3 b1 hq1 hkv1 sq10 skv10 d64 smooth",
-                  "smooth is set; the Hopper kernel takes no mean out of k and v yet. Set smooth to 0, or use target "
-                  "\"cpu\"."},
-        {"fwd e4m3 b1 hq1 hkv1 sq10 skv10 d64 smooth",
-         "smooth is set; the Hopper kernels add no means to k and v yet. Quantise without smooth, or use target "
-         "\"cpu\"."}}) {
+// Two launches before it find the means; of no key they are 0, and nothing is added up.
+TEST(Smooth, MeansAreFoundBeforeNumbersGet8Bits) {
+  const auto kernels = [](const char* line) {
     const auto plan = make_gpu_plan(*Problem::parse(line), known_device("h200"));
-    ASSERT_FALSE(plan) << line;
-    EXPECT_EQ(plan.failure().text, message);
-  }
+    std::vector<std::string> names;
+    for (const Launch& launch : plan->launches) names.push_back(launch.kernel.name);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  const std::string average = "average.bf16.d64", quantise = "quantise.bf16.e4m3.d64.smooth";
+  EXPECT_EQ(kernels("quantise bf16 kv=e4m3 b1 hq1 hkv1 sq10 skv10 d64 smooth"),
+            (Names{average, average, quantise, quantise}));
+  EXPECT_EQ(kernels("quantise bf16 kv=e4m3 b1 hq1 hkv1 sq10 skv10 d64 scales128 smooth"),
+            (Names{average, average, quantise}));
+  EXPECT_EQ(kernels("quantise bf16 kv=e4m3 b1 hq1 hkv1 sq0 skv0 d64 scales128 smooth"), Names{average});
+}
+
+TEST(Smooth, TheForwardKernelAddsThem) {
+  const auto plan =
+      make_gpu_plan(*Problem::parse("fwd e4m3 b1 hq1 hkv1 sq10 skv10 d64 smooth"), known_device("h200"));
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->launches.at(0).kernel.name.ends_with(".smooth")) << plan->line();
 }
 
 TEST(Smooth, MeansGoWithWhatTheyAreTakenOutOf) {

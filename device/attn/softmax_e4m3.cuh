@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/attn: softmax.cuh for scores and values that have a scale of their own in every kv tile, and weights that
-// become e4m3, or 16-bit numbers.
+// become e4m3, or f16.
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 16 and 448: a row starts at 16, and a tile that would pass 448 moves the reference. V's scale goes into the
@@ -164,6 +164,14 @@ struct ScaledSoftmax {
   __device__ PartOfRow part_top() const { return {ref.top, quad_sum(sum.top)}; }
   __device__ PartOfRow part_bottom() const { return {ref.bottom, quad_sum(sum.bottom)}; }
   __device__ float of_values(float unit) const { return unit * ptx::ex2_approx(grown) / first_weight; }
+
+  // Once O has been multiplied by that, this is its unit.
+  __device__ float become_plain() {
+    grown = 0.f;
+    return first_weight;
+  }
+  // The scores of all keys are larger by so much, in base 2, than those that were weighed.
+  __device__ void raise(RowPair by) { ref = {ref.top + by.top, ref.bottom + by.bottom}; }
 
   // To memory and back, by a warp that needs the registers.
   __device__ void put_aside(volatile float (&aside)[4]) const {

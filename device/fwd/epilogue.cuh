@@ -6,7 +6,7 @@
 #include "device/attn/element.cuh"
 #include "device/attn/join.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/rows.cuh"
 #include "device/ptx/registers.cuh"
 
 namespace froghopper::fwd {
@@ -65,7 +65,7 @@ struct Epilogue {
 
   __device__ __forceinline__ void run(attn::Finish top, attn::Finish bottom, Output& o) const {
     o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (fwd_scaled(V)) scale_columns<V>(params, item, o);
+    if constexpr (fwd_scaled(V) && !V.smooth) scale_columns<V>(params, item, o);  // smooth: device/fwd/means.cuh
 
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
@@ -102,16 +102,17 @@ struct Epilogue {
 template <FwdVariant V>
 struct PartEpilogue {
   using Output = tile::Accum<V.dims.v>;
+  using Row = typename Strip<V>::Row;
 
   const FwdParams& params;
   const WorkItem& item;
-  int first_row, seq_q;  // of the strip; of the sequence
-  float unit;            // of O, with scales
+  const Strip<V>& its;
+  float unit;  // of O, with scales
 
   template <class Softmax>
   __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
-    const Row top = row(tile::thread_row()), bottom = row(tile::thread_row() + 8);
-    const auto tiles = tiles_of<V>(params, item.q_tile, {0, seq_q, 0, V.ragged ? item.rows.seq_kv : params.seq_kv});
+    const Row top = its.at(tile::thread_row()), bottom = its.at(tile::thread_row() + 8);
+    const auto tiles = tiles_of<V>(params, item.q_tile, {0, its.seq_q(), 0, its.seq_kv()});
     if constexpr (V.exact) {
       const auto parts = exact_parts(tiles, params.split.most);
       const int part = min(item.kv_begin / exact_part_tiles, params.split.most - 1);
@@ -131,7 +132,7 @@ struct PartEpilogue {
       of_top = softmax.finish_top(sink(top), unit), of_bottom = softmax.finish_bottom(sink(bottom), unit);
     }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
-    if constexpr (fwd_scaled(V)) scale_columns<V>(params, item, o);
+    if constexpr (fwd_scaled(V) && !V.smooth) scale_columns<V>(params, item, o);
     store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o);
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     if (top.exists) *lse(top) = of_top.lse;
@@ -139,19 +140,6 @@ struct PartEpilogue {
   }
 
  private:
-  struct Row {
-    int head, row;  // of the sequence
-    bool exists;
-  };
-  __device__ Row row(int in_strip) const {
-    if constexpr (V.packed) {
-      const PackParams& pack = params.pack;
-      const int of_pack = in_strip / pack.rows, row = first_row + in_strip % pack.rows;
-      return {item.head * pack.heads + of_pack, row, of_pack < pack.heads && row < seq_q};
-    }
-    return {item.head, first_row + in_strip, first_row + in_strip < seq_q};
-  }
-
   __device__ float sink(const Row& of) const { return params.sink && of.exists ? params.sink[of.head] : -tile::inf; }
   __device__ long long batch() const { return V.ragged && params.ragged.cu_q ? 0 : item.sequence; }
   __device__ long long at_row(const Row& of) const { return (V.ragged ? item.rows.q_first : 0) + of.row; }
@@ -167,7 +155,7 @@ struct PartEpilogue {
   template <class Softmax>
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {
-    if constexpr (fwd_scaled(V)) {
+    if constexpr (fwd_scaled(V) && !V.smooth) {
       const float of_values = softmax.of_values(unit);
       o.scale_rows(of_values, of_values);
       scale_columns<V>(params, item, o);

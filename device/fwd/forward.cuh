@@ -49,6 +49,7 @@
 #include "device/fwd/barriers.cuh"
 #include "device/fwd/epilogue.cuh"
 #include "device/fwd/exact.cuh"
+#include "device/fwd/means.cuh"
 #include "device/fwd/narrow_producers.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/promotion.cuh"
@@ -60,7 +61,6 @@
 #include "device/fwd/sweep.cuh"
 #include "device/fwd/turn_taking.cuh"
 #include "device/fwd/widening_producers.cuh"
-#include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
@@ -134,11 +134,7 @@ struct Forward {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     if constexpr (V.packed) clear_rows_of_nobody<threads>(smem.q);
     init_barriers<Forward>(smem);
-    if constexpr (V.split) {
-      prefetch_maps(params);
-      ptx::wait_for_earlier_kernels();
-      ptx::let_next_kernel_start();  // not before: the next one reads lengths at once
-    }
+    if constexpr (V.split) wait_for_earlier(params);
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
@@ -214,11 +210,13 @@ struct Forward {
         const WorkItem finished = give_back_item();
         item = take_item();
         scale = scale_of(item);
-        const float unit = scaled ? unit_of<V>(params, finished) : 1.f;
+        float unit = scaled ? unit_of<V>(params, finished) : 1.f;
         qk(s);                 // the first of the next
         ptx::wgmma_wait<1>();  // O is ready, S is not
         turns.pass();
         v.release(smem.v_ring);
+        if constexpr (V.smooth)
+          Means<V>(params, finished, strip_of(finished)).add(params, finished, softmax, unit, o);
         epilogue(finished, softmax, unit, o);
         ptx::wgmma_wait<0>();  // S is ready
       }
@@ -382,17 +380,17 @@ struct Forward {
 
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, float unit, Output& o) {
       const Strip<V> its = strip_of(item);
-      if constexpr (V.split) return PartEpilogue<V>{params, item, its.first_row(), its.seq_q(), unit}.run(softmax, o);
+      if constexpr (V.split) return PartEpilogue<V>{params, item, its, unit}.run(softmax, o);
       const attn::RowPair sinks = epilogue_of(item).sinks();
       if constexpr (fwd_joins(V)) return ExactEpilogue<V>{params, item, number}.run(softmax, sinks.top, o);
       const auto top = softmax.finish_top(sinks.top, unit), bottom = softmax.finish_bottom(sinks.bottom, unit);
       epilogue_of(item).run(top, bottom, o);
     }
 
-    __device__ Promotion<V> promotion() const { return {params.narrow, number}; }
     __device__ Epilogue<V> epilogue_of(const WorkItem& item) const {
       return {params, item, strip_of(item).rows().top, strip_of(item).seq_q()};
     }
+    __device__ Promotion<V> promotion() const { return {params.narrow, number}; }
     __device__ Strip<V> strip_of(const WorkItem& item) const { return {params, item, number}; }
   };
 };

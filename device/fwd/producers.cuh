@@ -7,14 +7,18 @@
 #include "device/attn/place.cuh"
 #include "device/attn/tickets.cuh"
 #include "device/fwd/schedule.cuh"
+#include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
 
 namespace froghopper::fwd {
 
-__device__ inline void prefetch_maps(const FwdParams& params) {
+// Of variants that may start before the kernel before them has ended.
+__device__ inline void wait_for_earlier(const FwdParams& params) {
   if (threadIdx.x == 0) ptx::prefetch_map(&params.q);
   if (threadIdx.x == 32) ptx::prefetch_map(&params.k);
   if (threadIdx.x == 64) ptx::prefetch_map(&params.v);
+  ptx::wait_for_earlier_kernels();
+  ptx::let_next_kernel_start();  // not before: the next one reads lengths at once
 }
 
 // After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has come

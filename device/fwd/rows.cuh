@@ -43,6 +43,20 @@ struct Strip {
     return {of(rows().top), of(rows().bottom)};
   }
 
+  // Row number `in_strip`, of a head.
+  struct Row {
+    int head, row;
+    bool exists;
+  };
+  __device__ Row at(int in_strip) const {
+    if constexpr (V.packed) {
+      const PackParams& pack = params.pack;
+      const int of_pack = in_strip / pack.rows, row = first_row() + in_strip % pack.rows;
+      return {item.head * pack.heads + of_pack, row, of_pack < pack.heads && row < seq_q()};
+    }
+    return {item.head, first_row() + in_strip, first_row() + in_strip < seq_q()};
+  }
+
   // Where this strip starts: the last kv tile it sees, or the first of the item where it has no rows. It skips
   // fewer tiles than a ring has stages: it skips K tiles while it still holds one V stage, and a strip that needs
   // those K tiles gets at most stages - 1 V tiles meanwhile.

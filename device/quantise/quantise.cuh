@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// q, k and v in 16 bits -> 8 bits and scales. Rows of q and k may be rotated first: contract/quantise.h.
+// q, k and v in 16 bits -> 8 bits and scales. Rows of q and k may be rotated first: contract/quantise.h. In smooth
+// variants k and v then lose the mean of their rows, which device/quantise/average.cuh has found.
 //
 // Work      a persistent CTA takes every so many-th item; an item is a tile, 128 rows of one head of one tensor
 // Roles     8 warps, 16 rows each. A quad has rows r and r + 8 of them, a thread every fourth 16 bytes of both.
@@ -55,7 +56,7 @@ struct Quantise {
     if (params.tensors[0].rotation) smem.matrices.make(params.seed, params.tensors[0].rotation, threads);
     const auto find_next = [&](int turn) {
       if (threadIdx.x != 0) return;
-      smem.walk.put(params, smem.places[turn % quantise_places]);
+      smem.walk.put<V.smooth>(params, smem.places[turn % quantise_places]);
       smem.walk.next(params);
     };
     if (threadIdx.x == 0) {
@@ -71,7 +72,7 @@ struct Quantise {
       const int free = stage == 0 ? stages - 1 : stage - 1;  // the one that was read last
       load(smem.ring[free], smem.places[(turn + stages - 1) % quantise_places]);
       ptx::cp_async_wait<stages - 1>();
-      quantise(smem, params.scaling, smem.places[turn % quantise_places], smem.ring[stage], smem.of_warp[turn % 2],
+      quantise(smem, params, smem.places[turn % quantise_places], smem.ring[stage], smem.of_warp[turn % 2],
                [&] { find_next(turn + places_ahead); });
       stage = stage == stages - 1 ? 0 : stage + 1;
     }
@@ -100,15 +101,18 @@ struct Quantise {
   }
 
   template <class AfterBarrier>
-  static __device__ void quantise(const Smem& smem, Scaling scaling, const Tile& tile,
+  static __device__ void quantise(const Smem& smem, const QuantiseParams& params, const Tile& tile,
                                   const uint4 (&from)[groups][2][threads], float (&of_warp)[warps],
                                   AfterBarrier after_barrier) {
     const int rotation = tile.rotation;
+    const Scaling scaling = params.scaling;
     Numbers x;
     if (rotation)
       rotate(smem, from, rotation, x);
     else
       read(from, x);
+    if constexpr (V.smooth)
+      if (tile.mean >= 0) subtract(params.means + static_cast<long long>(tile.mean) * V.dim, tile.rows, x);
     const float mine = scaling == Scaling::shared ? largest_of_sequence(tile) : largest(x);
     of_warp[threadIdx.x / 32] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(mine)));
     __syncthreads();
@@ -141,6 +145,23 @@ struct Quantise {
           x[g][r][2 * i + 1] = pair.y;
         }
       }
+  }
+
+  // Rows that do not exist stay 0.
+  static __device__ void subtract(const float* mean, int rows, Numbers& x) {
+    const int column = threadIdx.x % 4 * 8;
+    const bool exists[2] = {row_of_thread() < rows, row_of_thread() + 8 < rows};
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+      const float4* const at = reinterpret_cast<const float4*>(mean + g * group_columns + column);
+      const float4 low = at[0], high = at[1];
+      const float its[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          if (exists[r]) x[g][r][i] -= its[i];
+    }
   }
 
   // Not divided by sqrt(block): the scale is, and what numbers are multiplied by.

@@ -7,6 +7,21 @@
 
 namespace froghopper::quantise {
 
+// Rows of a sequence that count.
+struct RowsOfSequence {
+  int first, count;  // first: in a packed tensor
+};
+template <class Tensor>
+__device__ RowsOfSequence rows_of(const Tensor& its, int sequence) {
+  int first = 0, rows = its.rows;
+  if (its.cu) {
+    first = its.cu[sequence];
+    rows = min(rows, its.cu[sequence + 1] - first);
+  }
+  if (its.used) rows = min(rows, its.used[sequence]);
+  return {first, rows};
+}
+
 struct alignas(16) Tile {
   const char* from;  // its first row; null: there is no such tile
   long long from_row;
@@ -20,6 +35,7 @@ struct alignas(16) Tile {
   float* largest;    // of the sequence's first tile, in the workspace
   int tile;          // of the sequence
   int tiles, heads;
+  int mean;  // smooth variants: its number in the workspace; -1: none
 };
 
 // The items first, first + step, ... of all. It lies in shared memory too, so that it takes no registers of the
@@ -57,18 +73,14 @@ struct Walk {
     sequence += sequences_a_step + one_more_sequence;
   }
 
+  template <bool Smooth>
   __device__ void put(const QuantiseParams& params, Tile& to) const {
     if (item >= params.items) {
       to.from = nullptr;
       return;
     }
     const QuantiseTensor& its = params.tensors[tensor];
-    int first = 0, rows = its.rows;
-    if (its.cu) {
-      first = its.cu[sequence];
-      rows = min(rows, its.cu[sequence + 1] - first);
-    }
-    if (its.used) rows = min(rows, its.used[sequence]);
+    const auto [first, rows] = rows_of(its, sequence);
     const int row = tile * quantise_rows, batch = its.cu ? 0 : sequence;
     to.from = place(its.from, batch, first + row);
     to.from_row = its.from.row;
@@ -84,6 +96,7 @@ struct Walk {
     to.tile = tile;
     to.tiles = its.tiles;
     to.heads = its.heads;
+    if constexpr (Smooth) to.mean = its.first_mean < 0 ? -1 : its.first_mean + sequence * its.heads + head;
   }
 
  private:

@@ -52,7 +52,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     rotate_seed    of that matrix's signs, 0 to 2^32 - 1; q and k that meet need the same
     scale_rows     rows of a sequence that share a scale: 128, or 0 for all of them
     smooth         the mean of all rows of a sequence is taken out of k and v first, and given as mean_k and mean_v,
-                   which attention adds again: for models whose k and v have one. On the CPU alone
+                   which attention adds again: for models whose k and v have one
     others         as attention has them
 
     Rows of no sequence, and rows that do not count, are left as they come from the allocator. Without gradients. Raises

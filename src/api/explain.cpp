@@ -100,6 +100,12 @@ std::string step_lines(const QuantiseStep& step) {
               what, quantise_stages(step.variant));
 }
 
+std::string step_lines(const AverageStep& step) {
+  if (step.what == Averaging::add_up)
+    return text("\n  rows       sums of {} of them a CTA, for the means of k and v", average_rows);
+  return "\n  rows       means of k and v, one of a sequence and head a CTA";
+}
+
 std::string launch_lines(const Launch& launch) {
   const KernelSpec& kernel = launch.kernel;
   std::string lines =

@@ -11,13 +11,6 @@
 namespace froghopper {
 namespace {
 
-Result<void> check_smooth(const Problem& p) {
-  if (!p.smooth) return {};
-  return unsupported(
-      "smooth is set; the Hopper kernels add no means to k and v yet. Quantise without smooth, or use target "
-      "\"cpu\".");
-}
-
 Result<void> check_hints(const Problem& p, const Hints& hints) {
   if (p.invariant && hints.parts)
     return unsupported(text("parts={} is a hint and invariant is set; its parts have {} keys. Leave parts out.",
@@ -64,7 +57,6 @@ void add_combine(Plan& plan, const Cut& cut) {
 
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
-  if (auto ok = check_smooth(p); !ok) return ok.failure();
   if (auto ok = check_hints(p, hints); !ok) return ok.failure();
   const int sms = usable_sms(p, device);
   const auto dims = choose_dims(p);

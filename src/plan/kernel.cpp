@@ -13,7 +13,7 @@ namespace froghopper {
 namespace {
 
 constexpr const char *forward = "fwd", *combine = "combine", *delta = "delta", *backward = "bwd", *grad_q = "gradq",
-                     *quantise = "quantise";
+                     *quantise = "quantise", *average = "average";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
 std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant,
@@ -86,6 +86,15 @@ KernelSpec kernel_of(const QuantiseVariant& v) {
           .params_bytes = sizeof(QuantiseParams)};
 }
 
+KernelSpec kernel_of(const AverageVariant& v) {
+  return {.name = variant_name(average, v),
+          .source = source_of("device/quantise/average.cuh", "quantise::Average", "AverageParams",
+                              spelled("AverageVariant", v)),
+          .threads = average_threads,
+          .smem_bytes = average_smem_bytes(v),
+          .params_bytes = sizeof(AverageParams)};
+}
+
 namespace {
 
 template <class Variant>
@@ -107,9 +116,10 @@ Result<KernelSpec> kernel_named(const std::string& name) {
   if (family == backward) return kernel_of_family<BwdVariant>(backward, name);
   if (family == grad_q) return kernel_of_family<GradQVariant>(grad_q, name);
   if (family == quantise) return kernel_of_family<QuantiseVariant>(quantise, name);
+  if (family == average) return kernel_of_family<AverageVariant>(average, name);
   return Failure{FH_INVALID_PROBLEM,
-                 text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {} or {}.", name, forward,
-                      combine, delta, backward, grad_q, quantise)};
+                 text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {}, {} or {}.", name,
+                      forward, combine, delta, backward, grad_q, quantise, average)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

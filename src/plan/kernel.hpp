@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "contract/average.h"
 #include "contract/bwd_variant.h"
 #include "contract/fwd_variant.h"
 #include "contract/quantise_variant.h"
@@ -32,6 +33,7 @@ KernelSpec kernel_of(const DeltaVariant&);
 KernelSpec kernel_of(const BwdVariant&);
 KernelSpec kernel_of(const GradQVariant&);
 KernelSpec kernel_of(const QuantiseVariant&);
+KernelSpec kernel_of(const AverageVariant&);
 
 // ---- Names of variants ----
 
@@ -120,5 +122,6 @@ static_assert(all_fields_visited<DeltaVariant>, "visit_fields lacks a field of D
 static_assert(all_fields_visited<BwdVariant>, "visit_fields lacks a field of BwdVariant");
 static_assert(all_fields_visited<GradQVariant>, "visit_fields lacks a field of GradQVariant");
 static_assert(all_fields_visited<QuantiseVariant>, "visit_fields lacks a field of QuantiseVariant");
+static_assert(all_fields_visited<AverageVariant>, "visit_fields lacks a field of AverageVariant");
 
 }  // namespace froghopper

@@ -40,6 +40,7 @@ std::string words_of(const QuantiseStep& step) {
   }
   return {};
 }
+std::string words_of(const AverageStep& step) { return step.what == Averaging::add_up ? " sums" : " means"; }
 
 }  // namespace
 

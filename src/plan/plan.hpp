@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "contract/average.h"
 #include "contract/bwd_variant.h"
 #include "contract/fwd_variant.h"
 #include "contract/order.h"
@@ -31,22 +32,30 @@ struct Workspace {
   // Split forward only: contract/split.h.
   Slice part_o, part_rows;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
-  Slice far;         // whether some row's lse is large
-  Slice rows;        // lse and delta
-  Slice grad_q;      // its sums in fp32
-  Slice grad_sink;   // its parts
-  Slice turns;       // whose turn it is to add to grad_q
-  Slice largest;     // quantise: the largest number of each tile, where all rows of a sequence share a scale
+  Slice far;        // whether some row's lse is large
+  Slice rows;       // lse and delta
+  Slice grad_q;     // its sums in fp32
+  Slice grad_sink;  // its parts
+  Slice turns;      // whose turn it is to add to grad_q
+  Slice largest;    // quantise: the largest number of each tile, where all rows of a sequence share a scale
+  // Quantise with smooth only: AverageParams.
+  Slice column_sums, means;
   size_t bytes = 0;  // up to the end of the last slice
 
   Slice take(size_t bytes);  // the next slice
 };
-inline constexpr std::array workspace_slices = {
-    std::pair{"tickets", &Workspace::tickets}, std::pair{"sums", &Workspace::sums},
-    std::pair{"part_o", &Workspace::part_o},   std::pair{"part_rows", &Workspace::part_rows},
-    std::pair{"far", &Workspace::far},         std::pair{"rows", &Workspace::rows},
-    std::pair{"grad_q", &Workspace::grad_q},   std::pair{"grad_sink", &Workspace::grad_sink},
-    std::pair{"turns", &Workspace::turns},     std::pair{"largest", &Workspace::largest}};
+inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace::tickets},
+                                                std::pair{"sums", &Workspace::sums},
+                                                std::pair{"part_o", &Workspace::part_o},
+                                                std::pair{"part_rows", &Workspace::part_rows},
+                                                std::pair{"far", &Workspace::far},
+                                                std::pair{"rows", &Workspace::rows},
+                                                std::pair{"grad_q", &Workspace::grad_q},
+                                                std::pair{"grad_sink", &Workspace::grad_sink},
+                                                std::pair{"turns", &Workspace::turns},
+                                                std::pair{"largest", &Workspace::largest},
+                                                std::pair{"column_sums", &Workspace::column_sums},
+                                                std::pair{"means", &Workspace::means}};
 
 // What one launch is for. Each kind has parameters of its own: src/runtime/params.
 struct Parts {
@@ -80,7 +89,11 @@ struct QuantiseStep {
   QuantiseVariant variant;
   Scaling scaling;
 };
-using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep>;
+struct AverageStep {
+  AverageVariant variant;
+  Averaging what;
+};
+using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep>;
 
 struct Launch {
   KernelSpec kernel;

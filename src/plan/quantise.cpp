@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: one launch that quantises q, k and v; two where all rows of a sequence share a scale, the first to look for the
-// largest number.
+// largest number. With smooth two come before them, which find the means of k and v.
 #include "src/plan/quantise.hpp"
 
 #include <algorithm>
@@ -18,6 +18,26 @@ int64_t items_at_most(const Problem& p) {
          (ceil_div(p.seq_q, quantise_rows) * p.heads_q + 2 * ceil_div(p.seq_kv, quantise_rows) * p.heads_kv);
 }
 
+int columns_of_tiles(const Problem& p) { return static_cast<int>(ceil_div(std::max(p.dim_qk, p.dim_v), 64) * 64); }
+
+// The means of k and of v; a run may leave one out.
+void add_means(Plan& plan) {
+  const Problem& p = plan.problem;
+  const int64_t means = 2 * p.batch * p.heads_kv, chunks = ceil_div(p.seq_kv, average_rows);
+  if (!p.smooth || means == 0) return;
+  const AverageVariant v{.from = p.dtype, .dim = columns_of_tiles(p)};
+  const size_t numbers = static_cast<size_t>(means) * static_cast<size_t>(v.dim);
+  plan.workspace.column_sums = plan.workspace.take(numbers * static_cast<size_t>(chunks) * sizeof(double));
+  plan.workspace.means = plan.workspace.take(numbers * sizeof(float));
+  const auto add = [&](int64_t ctas, Averaging what) {
+    if (ctas > 0)
+      plan.launches.push_back(
+          {.kernel = kernel_of(v), .grid = static_cast<int>(ctas), .step = AverageStep{v, what}, .overlaps = false});
+  };
+  add(means * chunks, Averaging::add_up);
+  add(means, Averaging::divide);
+}
+
 }  // namespace
 
 Result<Plan> plan_quantise(const Problem& p, const Device& device, const Hints& hints) {
@@ -25,18 +45,15 @@ Result<Plan> plan_quantise(const Problem& p, const Device& device, const Hints& 
   if (const std::string given = hints.line(); !given.empty())
     return unsupported(
         text("{} is a hint for attention; to quantise there is one way. Leave it out.", given.substr(1)));
-  if (p.smooth)
-    return unsupported(
-        "smooth is set; the Hopper kernel takes no mean out of k and v yet. Set smooth to 0, or use target \"cpu\".");
   Plan plan{.problem = p, .launches = {}, .workspace = {}};
   const int64_t items = items_at_most(p);
   if (items > items_max)
     return unsupported(
         text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.", items));
+  add_means(plan);  // also of no rows: they are 0
   if (items == 0) return plan;
 
-  const QuantiseVariant v{
-      .from = p.dtype, .to = p.dtype_kv, .dim = static_cast<int>(ceil_div(std::max(p.dim_qk, p.dim_v), 64) * 64)};
+  const QuantiseVariant v{.from = p.dtype, .to = p.dtype_kv, .dim = columns_of_tiles(p), .smooth = p.smooth};
   const int64_t ctas = int64_t{usable_sms(p, device)} * quantise_ctas_per_sm(v);
   const auto add = [&](Scaling scaling) {
     plan.launches.push_back({.kernel = kernel_of(v),

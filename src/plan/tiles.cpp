@@ -116,7 +116,8 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .split = false,
           .alibi = p.alibi,
           .merges = p.merges(),
-          .exact = p.invariant};
+          .exact = p.invariant,
+          .smooth = p.smooth};
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {

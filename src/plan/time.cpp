@@ -204,6 +204,10 @@ double bytes_of_quantise(const Problem& p, const QuantiseStep& step) {
   return numbers * (size_of(p.dtype) + (step.scaling == Scaling::look ? 0 : size_of(p.dtype_kv)));
 }
 
+double bytes_of_means(const Problem& p) {
+  return 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype);
+}
+
 double copy_us(double bytes, const Device& device) { return bytes / (share_of_copies * 1e3 * device.memory_gbps); }
 
 // ---- A plan ----
@@ -254,6 +258,11 @@ void add(Sum& sum, const Problem& p, const GradQStep&, int, const Device& device
 }
 void add(Sum& sum, const Problem& p, const QuantiseStep& step, int, const Device& device) {
   sum.bytes += bytes_of_quantise(p, step), sum.work_us += copy_us(bytes_of_quantise(p, step), device);
+}
+void add(Sum& sum, const Problem& p, const AverageStep& step, int, const Device& device) {
+  sum.between_us += next_launch_us;
+  if (step.what == Averaging::divide) return;
+  sum.bytes += bytes_of_means(p), sum.work_us += copy_us(bytes_of_means(p), device);
 }
 
 Bound bound_of(const Estimate& e) {

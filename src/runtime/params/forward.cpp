@@ -53,6 +53,11 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   if (step.variant.split) params.split = split_of(run, step.parts);
   params.chunk = chunk_of(problem);
   if (problem.alibi) params.slopes = scale_numbers(views.alibi_slopes);
+  if (problem.smooth)
+    params.means = {.k = scale_numbers(views.mean_k),
+                    .v = scale_numbers(views.mean_v),
+                    .q = strided(views.q),
+                    .dim_qk = static_cast<int>(problem.dim_qk)};
   return params;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <variant>
 
+#include "contract/average.h"
 #include "contract/bwd_params.h"
 #include "contract/fwd_params.h"
 #include "contract/quantise_params.h"
@@ -13,7 +14,8 @@
 namespace froghopper::runtime {
 
 // One alternative a kind of step, in the order of Step.
-using Params = std::variant<FwdParams, CombineParams, DeltaParams, BwdParams, GradQParams, QuantiseParams>;
+using Params =
+    std::variant<FwdParams, CombineParams, DeltaParams, BwdParams, GradQParams, QuantiseParams, AverageParams>;
 
 // What all launches of a run share.
 struct Run {
@@ -35,6 +37,7 @@ Result<Params> make_params(const Driver&, const Run&, const DeltaStep&);
 Result<Params> make_params(const Driver&, const Run&, const BackwardStep&);
 Result<Params> make_params(const Driver&, const Run&, const GradQStep&);
 Result<Params> make_params(const Driver&, const Run&, const QuantiseStep&);
+Result<Params> make_params(const Driver&, const Run&, const AverageStep&);
 
 // Everything but the tensor maps; no driver is needed.
 FwdParams plain_params(const Run&, const ForwardStep&);
