@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: gradients on a GPU beyond the numbers: what is deterministic stays so while something else keeps the GPU busy,
-// and a captured graph follows lengths that change in the GPU's memory.
+// tests: plans of several launches on a GPU beyond the numbers: what is deterministic stays so while something else
+// keeps the GPU busy, and a captured graph follows lengths that change in the GPU's memory.
 #include <gtest/gtest.h>
 
 #include "check/backends.hpp"
@@ -75,15 +75,9 @@ class GpuGradients : public testing::Test {
     gpu = std::move(*opened);
     other = std::move(*second);
   }
-  std::unique_ptr<GpuSession> gpu, other;
-};
 
-// R26, and R25: a launch that begins before the one that prepares its inputs has ended would now and then read others.
-TEST_F(GpuGradients, are_the_same_a_thousand_times_beside_another_job) {
-  for (const char* const line : {"bwd bf16 b2 hq8 hkv2 sq300 skv500 d128 causal det",
-                                 "bwd f16 b2 hq4 hkv1 sq300 skv500 d64 window90,20 det sink",
-                                 "bwd bf16 b4 hq4 hkv2 sq200 skv300 d64 varlen tq500 tkv900 causal det acc",
-                                 "bwd bf16 b1 hq4 hkv4 sq300 skv300 d256 det"}) {
+  // A thousand runs have the bits of the first one.
+  void repeat(const char* line) {
     OnGpu here(*gpu, line), busy(*other, "fwd bf16 b1 hq4 hkv4 sq2000 skv2000 d128 : rows=sample");
     if (!here.missing.empty() || !busy.missing.empty()) GTEST_SKIP() << here.missing << busy.missing;
     Inputs first = *here.inputs, again = *here.inputs;
@@ -101,6 +95,28 @@ TEST_F(GpuGradients, are_the_same_a_thousand_times_beside_another_job) {
     }
     ASSERT_TRUE(other->finish());
   }
+
+  std::unique_ptr<GpuSession> gpu, other;
+};
+
+// R26, and R25: a launch that begins before the one that prepares its inputs has ended would now and then read others.
+TEST_F(GpuGradients, are_the_same_a_thousand_times_beside_another_job) {
+  for (const char* const line : {"bwd bf16 b2 hq8 hkv2 sq300 skv500 d128 causal det",
+                                 "bwd f16 b2 hq4 hkv1 sq300 skv500 d64 window90,20 det sink",
+                                 "bwd bf16 b4 hq4 hkv2 sq200 skv300 d64 varlen tq500 tkv900 causal det acc",
+                                 "bwd bf16 b1 hq4 hkv4 sq300 skv300 d256 det"})
+    repeat(line);
+}
+
+// Parts of rows that a second kernel adds up; sums of columns that a second one divides.
+using GpuParts = GpuGradients;
+TEST_F(GpuParts, give_the_same_bits_a_thousand_times_beside_another_job) {
+  for (const char* const line :
+       {"fwd bf16 b1 hq8 hkv2 sq1 skv5000 d128 sink", "fwd bf16 b1 hq2 hkv2 sq200 skv9000 d128",
+        "fwd f16 b3 hq8 hkv1 sq3 skv4000 d64 varlen tq7 tkv6000 causal",
+        "fwd bf16 kv=e4m3 b2 hq8 hkv2 sq2 skv3000 d128 scales128 smooth",
+        "quantise bf16 kv=e4m3 b2 hq2 hkv2 sq100 skv1500 d64 rotate smooth"})
+    repeat(line);
 }
 
 // R29: a graph is captured while sequences are short, and replayed when they are longer.
