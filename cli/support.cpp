@@ -29,8 +29,6 @@ std::optional<std::string> refused_by_hopper(const Problem& p) {
   return plan ? std::nullopt : std::optional(plan.failure().text);
 }
 
-constexpr int64_t dim_most = 256;
-
 // A column of a table: who is asked, and for which types of q, and of k and v.
 struct Column {
   const char* title;
@@ -66,6 +64,12 @@ Problem plain(fh_op op, const Column& column, int64_t dim_qk, int64_t dim_v) {
   p.dim_v = dim_v;
   p.scale = default_scale(dim_qk);
   return p;
+}
+
+// The largest head dim of a column, where nothing else is asked for.
+int64_t dim_most(fh_op op, const Column& column) {
+  constexpr int64_t most = 512, usual = 256;
+  return is_8_bit(column.kv) || column.refusal(plain(op, column, most, most)) ? usual : most;
 }
 
 // What can be asked for besides shapes, and how.
@@ -125,7 +129,8 @@ std::string ranges(const std::vector<int64_t>& dims, int64_t step) {
 std::string answer(const Column& column, fh_op op, void (*ask)(Problem&)) {
   std::vector<int64_t> dims, all;
   std::string why;
-  for (int64_t dim = column.dim_step(); dim <= dim_most; dim += column.dim_step()) {
+  const int64_t most = dim_most(op, column);
+  for (int64_t dim = column.dim_step(); dim <= most; dim += column.dim_step()) {
     Problem p = plain(op, column, dim, dim);
     ask(p);
     all.push_back(dim);
@@ -141,15 +146,15 @@ std::string answer(const Column& column, fh_op op, void (*ask)(Problem&)) {
 
 // Pairs of unequal dims: which dim_v go with every dim_qk.
 std::string pairs(const Column& column, fh_op op) {
-  const int64_t step = column.dim_step();
+  const int64_t step = column.dim_step(), most = dim_most(op, column);
   std::vector<int64_t> with_all;
-  for (int64_t v = step; v <= dim_most; v += step) {
+  for (int64_t v = step; v <= most; v += step) {
     bool all = true;
-    for (int64_t qk = step; qk <= dim_most; qk += step) all = all && !column.refusal(plain(op, column, qk, v));
+    for (int64_t qk = step; qk <= most; qk += step) all = all && !column.refusal(plain(op, column, qk, v));
     if (all) with_all.push_back(v);
   }
   if (with_all.empty()) return "no";
-  return static_cast<int64_t>(with_all.size()) == dim_most / step
+  return static_cast<int64_t>(with_all.size()) == most / step
              ? "yes, any pair"
              : "dim_v " + ranges(with_all, step) + " with every dim_qk";
 }
@@ -182,8 +187,9 @@ std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits) {
 }  // namespace
 
 std::string support_table() {
-  return "Head dims are all multiples of 8 from 8 to 256, on the CPU to 512; of 8-bit types of 16, to 256; unless a "
-         "cell says otherwise.\n\n"
+  return "Head dims are all multiples of 8 from 8 to 512, of gradients on Hopper to 256; of 8-bit types of 16, to "
+         "256; "
+         "unless a cell says otherwise.\n\n"
          "## Forward\n\n" +
          table_of(FH_FORWARD, columns, false) + "\n## Forward, 8-bit types\n\n" +
          table_of(FH_FORWARD, columns_8_bit, true) + "\n## Backward\n\n" + table_of(FH_BACKWARD, columns, false);

@@ -60,6 +60,12 @@ constexpr bool fwd_narrow(FwdVariant v) { return fwd_scaled(v) && !fwd_widens(v)
 // Of what is multiplied, in bytes.
 constexpr int fwd_element_bytes(FwdVariant v) { return fwd_narrow(v) ? 1 : 2; }
 
+// More than 256 columns of O do not fit the registers of one Consumer. Then two share a strip: each computes all of S,
+// and has a half of O's columns. docs/3-forward.md, "More than 256 columns".
+constexpr int fwd_sharers(FwdVariant v) { return v.dims.v > 256 ? 2 : 1; }
+constexpr int fwd_columns(FwdVariant v) { return v.dims.v / fwd_sharers(v); }  // of O, that each has
+constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip * fwd_sharers(v); }
+
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
 // and begins anew; of larger tiles after as many as have no more keys.
 constexpr int promotion_tiles = 16;
@@ -67,7 +73,7 @@ constexpr int fwd_promotion_tiles(FwdVariant v) {
   return v.tiles.kv > scale_block ? promotion_tiles * scale_block / v.tiles.kv : promotion_tiles;
 }
 // fp32 numbers of one consumer's sum: for each thread what counts for its two rows, 4, and its part of O.
-constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 + v.dims.v / 2); }
+constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 + fwd_columns(v) / 2); }
 // Whether a row with so many keys has such a sum. The last tile comes before O begins, the first one needs none.
 constexpr bool fwd_promotes(FwdVariant v, long long keys) {
   return fwd_narrow(v) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);
@@ -75,8 +81,6 @@ constexpr bool fwd_promotes(FwdVariant v, long long keys) {
 
 // The same of exact variants: parts of keys that one item has are joined in a sum.
 constexpr bool fwd_joins(FwdVariant v) { return v.exact && !v.split; }
-
-constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip; }
 
 // Shared memory in bytes.
 constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
@@ -109,10 +113,11 @@ constexpr int fwd_raw_stages(FwdVariant v) {
 constexpr int fwd_ring_bytes(FwdVariant v) {
   return fwd_stages_bytes(v) + (fwd_scaled(v) ? fwd_raw_stages(v) * fwd_raw_bytes(v) + fwd_scales_bytes : 0);
 }
-// Packed variants have one consumer and half of an SM's registers. Where they take half of its shared memory too, two
-// CTAs share an SM; and the CTAs that combine parts find room beside one.
+// Packed variants have one strip, and where one consumer has it, half of an SM's registers. Where they take half of its
+// shared memory too, two CTAs share an SM; and the CTAs that combine parts find room beside one.
 constexpr bool fwd_halves_fit(FwdVariant v, int q_stages) {
-  return v.packed && q_stages * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_of_half;
+  return v.packed && fwd_sharers(v) == 1 &&
+         q_stages * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_of_half;
 }
 constexpr int fwd_ctas_per_sm(FwdVariant v) { return fwd_halves_fit(v, 1) ? 2 : 1; }
 // Whether two warps that widen are too few and there are registers for four, a warpgroup of their own. Beside products
@@ -146,8 +151,12 @@ constexpr const char* why_invalid(FwdVariant v) {
   const bool one_scale = fwd_narrow(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
   if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale, or beside 8-bit q 192";
-  if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
-  if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 256) return "dim_v of the tile must be 64, 96, ... 256";
+  if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
+  if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 || (fwd_sharers(v) > 1 && v.dims.v % 128 != 0))
+    return "dim_v of the tile must be 64, 96, ... 256, 384 or 512";
+  if (fwd_scaled(v) && (v.dims.qk > 256 || v.dims.v > 256)) return "tiles of 8-bit k and v have up to 256 columns";
+  if (fwd_sharers(v) > 1 && v.tiles.q != strip)
+    return "tiles of q have 64 rows beside more than 256 columns of v, whose halves take two consumers";
   if (is_8_bit(v.dtype) && v.split && !v.packed) return "tiles of 8-bit q are split where they are packed";
   if ((v.mask == Mask::chunk || v.alibi || v.merges) && (v.packed || v.split))
     return "tiles with chunks, alibi or acc are neither packed nor split";
@@ -169,7 +178,7 @@ constexpr const char* why_invalid(FwdVariant v) {
 // The kernel that adds up the parts of rows.
 struct CombineVariant {
   Dtype dtype;  // of O; f32 beside 8-bit k and v
-  int dim_v;    // columns of a row, rounded up to 64, 128 or 256: a lane of a warp takes so many / 32 of them
+  int dim_v;    // columns of a row, rounded up to 64, 128, 256 or 512: a lane of a warp takes so many / 32 of them
   int parts;    // that are on their way from memory at once: their columns take registers
   bool exact;   // of an exact kernel: joined from the last to the first, as it joins them itself
   bool operator==(const CombineVariant&) const = default;
@@ -187,10 +196,14 @@ constexpr int combine_threads = 128;  // a warp a row
 constexpr int combine_rows = combine_threads / 32;
 constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
+constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once
+
 constexpr const char* why_invalid(CombineVariant v) {
   if (is_8_bit(v.dtype)) return "rows are f16, bf16 or f32 here";
-  if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256) return "a row has 64, 128 or 256 columns";
-  if (v.parts != 4 && v.parts != 16) return "4 or 16 parts are on their way at once";
+  if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256 && v.dim_v != 512)
+    return "a row has 64, 128, 256 or 512 columns";
+  if (v.parts != 4 && v.parts != combine_parts_most(v.dim_v))
+    return "4 or 16 parts are on their way at once, of 512 columns 4 or 8";
   return nullptr;
 }
 

@@ -63,7 +63,8 @@ TEST(BackwardCases, are_planned_for_a_hopper_gpu_but_for_what_it_refuses) {
       EXPECT_TRUE(plan.failure().text.starts_with("dtype is f32;")) << plan.failure().text;
     } else {
       const bool hides_keys = p.attention_chunk > 0 && p.attention_chunk < p.seq_kv;
-      EXPECT_EQ(static_cast<bool>(plan), !p.alibi && !hides_keys) << line.name;
+      const bool too_wide = p.dim_qk > 256 || p.dim_v > 256;
+      EXPECT_EQ(static_cast<bool>(plan), !p.alibi && !hides_keys && !too_wide) << line.name;
     }
   }
 }

@@ -48,17 +48,35 @@ TEST(Plan, IsWhatTheGoldenFileSays) {
 
 const Device h200 = known_device("h200");
 
-TEST(Plan, OfHeadDimsAbove256IsRefused) {
-  for (const char* pass : {"fwd", "bwd"})
-    for (const char* dims : {"d264", "d512", "d64 dv512", "d512 dv64"}) {
-      const auto problem = Problem::parse(text("{} bf16 b1 hq1 hkv1 sq64 skv64 {}", pass, dims));
-      ASSERT_TRUE(problem) << problem.failure().text;
-      const auto plan = make_gpu_plan(*problem, h200);
-      ASSERT_FALSE(plan) << plan->line();
-      EXPECT_EQ(plan.failure().status, FH_UNSUPPORTED);
-      EXPECT_NE(plan.failure().text.find("the Hopper kernels take up to 256 of each. Use target \"cpu\"."),
-                std::string::npos)
-          << plan.failure().text;
+TEST(Plan, OfGradientsAbove256ColumnsIsRefused) {
+  for (const char* dims : {"d264", "d512", "d64 dv512", "d512 dv64"}) {
+    const auto problem = Problem::parse(text("bwd bf16 b1 hq1 hkv1 sq64 skv64 {}", dims));
+    ASSERT_TRUE(problem) << problem.failure().text;
+    const auto plan = make_gpu_plan(*problem, h200);
+    ASSERT_FALSE(plan) << plan->line();
+    EXPECT_EQ(plan.failure().status, FH_UNSUPPORTED);
+    EXPECT_NE(plan.failure().text.find("of gradients the Hopper kernels take up to 256 of each. Use target \"cpu\"."),
+              std::string::npos)
+        << plan.failure().text;
+  }
+}
+
+// Tiles that hold the columns, with a half of v's that is not empty; whatever else is asked for.
+TEST(Plan, IsThereForEveryPairOfHeadDims) {
+  for (int64_t dim_qk = 8; dim_qk <= 512; dim_qk += 8)
+    for (int64_t dim_v = 8; dim_v <= 512; dim_v += 8) {
+      if (dim_qk <= 256 && dim_v <= 256) continue;
+      for (const char* rest :
+           {"sq700 skv900", "sq700 skv900 causal softcap20", "sq1 skv9000", "sq300 skv9000 window70,0",
+            "sq100 skv900 acc", "sq300 skv300 varlen tq500 tkv900 sink"}) {
+        const auto problem = Problem::parse(text("fwd f16 b2 hq4 hkv2 d{} dv{} {}", dim_qk, dim_v, rest));
+        ASSERT_TRUE(problem) << problem.failure().text;
+        const auto plan = make_gpu_plan(*problem, h200);
+        ASSERT_TRUE(plan) << problem->line() << ": " << plan.failure().text;
+        const FwdVariant& v = std::get<ForwardStep>(plan->launches[0].step).variant;
+        EXPECT_TRUE(v.dims.qk >= dim_qk && v.dims.v >= dim_v) << plan->line();
+        EXPECT_TRUE(fwd_sharers(v) == 1 || dim_v > fwd_columns(v)) << plan->line();
+      }
     }
 }
 

@@ -29,6 +29,8 @@ struct Combine {
   static constexpr int threads = combine_threads;
   static constexpr int smem_bytes = combine_smem_bytes;
   static constexpr int columns = V.dim_v / 32;  // of a lane
+  // So many lie together; then come the next lane's, and behind the last lane's the first lane's second ones.
+  static constexpr int block = columns < 8 ? columns : 8;
 
   // A row of one head.
   struct Place {
@@ -191,36 +193,43 @@ struct Combine {
              params.dim_v);
   }
   static __device__ void load(float (&x)[columns], const float* row, int lane, int dim) {
-    if (lane * columns >= dim) return;
-    row += lane * columns;
-    if constexpr (columns == 2) {
-      const float2 a = *reinterpret_cast<const float2*>(row);
-      x[0] = a.x, x[1] = a.y;
-    } else {
 #pragma unroll
-      for (int c = 0; c < columns; c += 4) {
-        const float4 a = *reinterpret_cast<const float4*>(row + c);
-        x[c] = a.x, x[c + 1] = a.y, x[c + 2] = a.z, x[c + 3] = a.w;
+    for (int at = 0; at < columns; at += block) {
+      const int first = 32 * at + lane * block;
+      if (first >= dim) return;
+      if constexpr (block == 2) {
+        const float2 a = *reinterpret_cast<const float2*>(row + first);
+        x[0] = a.x, x[1] = a.y;
+      } else {
+#pragma unroll
+        for (int c = 0; c < block; c += 4) {
+          const float4 a = *reinterpret_cast<const float4*>(row + first + c);
+          x[at + c] = a.x, x[at + c + 1] = a.y, x[at + c + 2] = a.z, x[at + c + 3] = a.w;
+        }
       }
     }
   }
 
   static __device__ void store(const CombineParams& params, const Place& place, int lane, const float (&x)[columns]) {
-    if (lane * columns >= params.dim_v) return;
     char* row = static_cast<char*>(params.o.data) + place.batch * params.o.batch + place.head * params.o.head +
                 place.row * params.o.row;
-    if constexpr (same<T, float>) {
 #pragma unroll
-      for (int c = 0; c < columns; c += 2)
-        reinterpret_cast<float2*>(row)[(lane * columns + c) / 2] = {x[c], x[c + 1]};
-    } else {
-      store_16_bit(reinterpret_cast<ptx::u32*>(row) + lane * columns / 2, x);
+    for (int at = 0; at < columns; at += block) {
+      const int first = 32 * at + lane * block;
+      if (first >= params.dim_v) return;
+      if constexpr (same<T, float>) {
+#pragma unroll
+        for (int c = 0; c < block; c += 2)
+          reinterpret_cast<float2*>(row)[(first + c) / 2] = {x[at + c], x[at + c + 1]};
+      } else {
+        store_16_bit(reinterpret_cast<ptx::u32*>(row) + first / 2, x + at);
+      }
     }
   }
-  static __device__ void store_16_bit(ptx::u32* to, const float (&x)[columns]) {
-    if constexpr (columns == 2) {
+  static __device__ void store_16_bit(ptx::u32* to, const float* x) {
+    if constexpr (block == 2) {
       *to = ptx::cvt_pack2<T>(x[0], x[1]);
-    } else if constexpr (columns == 4) {
+    } else if constexpr (block == 4) {
       *reinterpret_cast<uint2*>(to) = {ptx::cvt_pack2<T>(x[0], x[1]), ptx::cvt_pack2<T>(x[2], x[3])};
     } else {
       *reinterpret_cast<uint4*>(to) = {ptx::cvt_pack2<T>(x[0], x[1]), ptx::cvt_pack2<T>(x[2], x[3]),

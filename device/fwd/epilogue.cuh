@@ -7,27 +7,38 @@
 #include "device/attn/join.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/ptx/barrier.cuh"
 #include "device/ptx/registers.cuh"
 
 namespace froghopper::fwd {
 
+// Where a Consumer's columns of O begin, and how many there are in memory from there on.
+template <FwdVariant V>
+__device__ __forceinline__ constexpr int first_column(int half) {
+  return fwd_sharers(V) > 1 ? half * fwd_columns(V) : 0;
+}
+template <FwdVariant V>
+__device__ __forceinline__ int columns_from(const FwdParams& params, int half) {
+  return params.dim_v - first_column<V>(half);
+}
+
 // This thread's two rows of O, as O's type has them.
 template <FwdVariant V>
 __device__ __forceinline__ void store_o(const FwdParams& params, const tile::RowPlaces& at,
-                                        const tile::Accum<V.dims.v>& o) {
+                                        const tile::Accum<fwd_columns(V)>& o, int half) {
   if constexpr (fwd_scaled(V)) {
     if (params.narrow.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
     if (params.narrow.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
     tile::store_rows<ptx::bf16>(at, params.dim_v, o);
   } else {
-    tile::store_rows<typename attn::Element<V.dtype>::type>(at, params.dim_v, o);
+    tile::store_rows<typename attn::Element<V.dtype>::type>(at, columns_from<V>(params, half), o);
   }
 }
 
 // O by V's own scale for each column.
 template <FwdVariant V>
 __device__ __forceinline__ void scale_columns(const FwdParams& params, const WorkItem& item,
-                                              tile::Accum<V.dims.v>& o) {
+                                              tile::Accum<fwd_columns(V)>& o) {
   const ScaleNumbers& of = params.narrow.v;
   if (!params.narrow.v_columns) return;
   if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // nobody's may be read; O is 0
@@ -47,17 +58,20 @@ __device__ __forceinline__ void scale_columns(const FwdParams& params, const Wor
 
 template <FwdVariant V>
 struct Epilogue {
-  using Output = tile::Accum<V.dims.v>;
+  using Output = tile::Accum<fwd_columns(V)>;
 
   const FwdParams& params;
   const WorkItem& item;
   int row, rows;  // of the sequence: this thread's top one; how many there are
+  int half;       // of O's columns, where two Consumers share the strip
 
   // One more logit of each row: the head's sink; or what lse holds, for O so far is the value of one more key.
   __device__ __forceinline__ attn::RowPair sinks() const {
     if constexpr (V.merges) {
       const float* lse = lse_at(batch_at(), row_at());
-      return {row < rows ? lse[0] : -tile::inf, row + 8 < rows ? lse[8] : -tile::inf};
+      const attn::RowPair held = {row < rows ? lse[0] : -tile::inf, row + 8 < rows ? lse[8] : -tile::inf};
+      if constexpr (fwd_sharers(V) > 1) ptx::sync_threads<2 * warpgroup>(1);  // before the first half overwrites it
+      return held;
     }
     const float sink = params.sink ? params.sink[item.head] : -tile::inf;
     return {sink, sink};
@@ -70,12 +84,13 @@ struct Epilogue {
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
     char* at = static_cast<char*>(params.o.data) + batch * params.o.batch + item.head * params.o.head +
-               at_row * params.o.row;
+               at_row * params.o.row + first_column<V>(half) * size_of(V.merges ? Dtype::f32 : V.dtype);
     const tile::RowPlaces places = {at, at + 8 * params.o.row, has_top, has_bottom};
     if constexpr (V.merges)
       merge(places, top, bottom, o);
     else
-      store_o<V>(params, places, o);
+      store_o<V>(params, places, o, half);
+    if (fwd_sharers(V) > 1 && half > 0) return;
     if (params.lse.data && threadIdx.x % 4 == 0) {
       float* lse = lse_at(batch, at_row);
       if (has_top) lse[0] = top.lse;
@@ -94,20 +109,21 @@ struct Epilogue {
   __device__ __forceinline__ void merge(tile::RowPlaces at, attn::Finish top, attn::Finish bottom, Output& o) const {
     at.has_top &= top.inverse != 0.f;
     at.has_bottom &= bottom.inverse != 0.f;
-    tile::merge_rows_f32(at, params.dim_v, top.share, bottom.share, o);
+    tile::merge_rows_f32(at, columns_from<V>(params, half), top.share, bottom.share, o);
   }
 };
 
 // Of split variants. A part of a tile leaves O and the softmax as they are in the workspace.
 template <FwdVariant V>
 struct PartEpilogue {
-  using Output = tile::Accum<V.dims.v>;
+  using Output = tile::Accum<fwd_columns(V)>;
   using Row = typename Strip<V>::Row;
 
   const FwdParams& params;
   const WorkItem& item;
   const Strip<V>& its;
   float unit;  // of O, with scales
+  int half;    // as of Epilogue
 
   template <class Softmax>
   __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
@@ -133,7 +149,8 @@ struct PartEpilogue {
     }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
     if constexpr (fwd_scaled(V) && !V.smooth) scale_columns<V>(params, item, o);
-    store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o);
+    store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o, half);
+    if (fwd_sharers(V) > 1 && half > 0) return;
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     if (top.exists) *lse(top) = of_top.lse;
     if (bottom.exists) *lse(bottom) = of_bottom.lse;
@@ -145,7 +162,7 @@ struct PartEpilogue {
   __device__ long long at_row(const Row& of) const { return (V.ragged ? item.rows.q_first : 0) + of.row; }
   __device__ char* place(const Row& of) const {
     return static_cast<char*>(params.o.data) + batch() * params.o.batch + of.head * params.o.head +
-           at_row(of) * params.o.row;
+           at_row(of) * params.o.row + first_column<V>(half) * size_of(V.dtype);
   }
   __device__ float* lse(const Row& of) const {
     return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);
@@ -162,8 +179,12 @@ struct PartEpilogue {
     }
     const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();
     const long long at_top = number(part, top), at_bottom = number(part, bottom);
-    const auto place = [&](long long at) { return reinterpret_cast<char*>(params.split.o + at * params.dim_v); };
-    tile::store_rows_f32({place(at_top), place(at_bottom), top.exists, bottom.exists}, params.dim_v, o);
+    const auto place = [&](long long at) {
+      return reinterpret_cast<char*>(params.split.o + at * params.dim_v + first_column<V>(half));
+    };
+    tile::store_rows_f32({place(at_top), place(at_bottom), top.exists, bottom.exists}, columns_from<V>(params, half),
+                         o);
+    if (fwd_sharers(V) > 1 && half > 0) return;
     if (threadIdx.x % 4 != 0) return;
     if (top.exists) params.split.rows[at_top] = of_top;
     if (bottom.exists) params.split.rows[at_bottom] = of_bottom;

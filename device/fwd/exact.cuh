@@ -21,7 +21,7 @@ namespace froghopper::fwd {
 // The parts so far of one Consumer's rows.
 template <FwdVariant V>
 struct PartsSoFar {
-  using Output = tile::Accum<V.dims.v>;
+  using Output = tile::Accum<fwd_columns(V)>;
   static constexpr int groups = Sums<V>::groups;
 
   const FwdParams& params;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void walk_parts(Consumer& its, const WorkItem& item, 
     its.pv(o, p);  // the last of this part
     ptx::wgmma_wait<0>();
     its.v.release(its.smem.v_ring);
-    const PartsSoFar<V> sums{its.params, its.number};
+    const PartsSoFar<V> sums{its.params, its.number + its.half};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
     sums.template join<8>(start / exact_part_tiles == part, rows, o);
     sums.keep(rows, o);
@@ -100,15 +100,15 @@ template <FwdVariant V>
 struct ExactEpilogue {
   const FwdParams& params;
   const WorkItem& item;
-  int consumer;
+  int number, half;  // the Consumer's
 
   template <class Softmax, class Output>
   __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
-    const Strip<V> its{params, item, consumer};
+    const Strip<V> its{params, item, number};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
     const bool first = item.kv_begin / exact_part_tiles == its.last_tile() / exact_part_tiles;
-    PartsSoFar<V>{params, consumer}.template join<4>(first, rows, o);
-    Epilogue<V>{params, item, its.rows().top, its.seq_q()}.run(
+    PartsSoFar<V>{params, number + half}.template join<4>(first, rows, o);
+    Epilogue<V>{params, item, its.rows().top, its.seq_q(), half}.run(
         attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),
         o);
   }

@@ -10,6 +10,7 @@
 //           Loader     warps 1 and 2, one thread each; loads K, loads V.
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
 //           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.    232, 232, 160, 112 registers
+//                      Two share a strip where V has more than 256 columns: each computes S, and a half of O.
 //           8-bit variants: device/fwd/narrow_producers.cuh.       Registers: device/fwd/registers_of.cuh.
 //           NarrowLoader  warp 1, one thread; loads K and V, and the scales of their tiles.
 //           Transposer    warps 2 and 3; V -> V^T, the only form that wgmma reads of 8-bit numbers.
@@ -29,8 +30,8 @@
 //           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last few tiles
 //                           are issued; the Dispatcher waits for it before it draws the next ticket, so that no item
 //                           lies here while another CTA idles. Both judge by the published item, and the next arrival
-//                           needs an item that is published after the wait: the barrier is at most one phase ahead,
-//                           so the parity is enough. The Loader gets there with what is published and loaded already.
+//                           needs an item that is published after the wait: at most one phase ahead, so the parity
+//                           is enough. The Loader gets there with what is published and loaded already.
 //           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
 //                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
@@ -71,10 +72,8 @@ template <FwdVariant V>
 struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
-
   static constexpr bool narrow = fwd_narrow(V), widens = fwd_widens(V), scaled = fwd_scaled(V);
   static constexpr int bytes = fwd_element_bytes(V), raw_bytes = size_of(V.dtype_kv);
-
   using T = Pick<widens, ptx::f16, typename attn::Element<V.dtype>::type>;  // what is multiplied
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, bytes>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk, bytes>;
@@ -83,7 +82,7 @@ struct Forward {
       Pick<narrow, tile::SharedTile<V.dims.v, V.tiles.kv, bytes>, tile::SharedTile<V.tiles.kv, V.dims.v, bytes>>;
   using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile, then P in place
   using Weights = Pick<narrow, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
-  using Output = tile::Accum<V.dims.v>;  // O, unnormalised until the epilogue
+  using Output = tile::Accum<fwd_columns(V)>;  // O, unnormalised until the epilogue
   using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
   using Softmax = Pick<scaled, attn::ScaledSoftmax<narrow, Scale>, attn::OnlineSoftmax>;
 
@@ -100,7 +99,6 @@ struct Forward {
   using QStage = tile::Cursor<q_stages>;
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2>;
-
   static constexpr int raw_stages = fwd_raw_stages(V);
   using RawRing = tile::Ring<raw_stages>;
   using RawStage = tile::Cursor<raw_stages>;
@@ -161,7 +159,8 @@ struct Forward {
       if constexpr (Registers::four) Widener<Forward>{params, smem, warp - 4}.run();
     } else {
       if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::consumers>();
-      Consumer{params, smem, warp / 4 - producers}.run();
+      const int number = warp / 4 - producers, half = fwd_sharers(V) > 1 ? number : 0;
+      Consumer{params, smem, number - half, half}.run();
     }
   }
 
@@ -173,7 +172,7 @@ struct Forward {
   struct Consumer {
     const FwdParams& params;
     Smem& smem;
-    int number;  // of its strip in the q tile
+    int number, half;  // of its strip in the q tile; of O's columns, where two share a strip
     ItemStage i;
     QStage q;
     KvStage k, v;
@@ -352,7 +351,7 @@ struct Forward {
       if constexpr (narrow)
         tile::mma_abt<T>(o, p, smem.v[v.stage]);
       else
-        tile::mma_ab<T>(o, p, smem.v[v.stage]);
+        tile::mma_ab<T>(o, p, smem.v[v.stage], first_column<V>(half));
     }
 
     __device__ float scale_of(const WorkItem& item) const {  // read early, for it comes from memory
@@ -380,15 +379,15 @@ struct Forward {
 
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, float unit, Output& o) {
       const Strip<V> its = strip_of(item);
-      if constexpr (V.split) return PartEpilogue<V>{params, item, its, unit}.run(softmax, o);
+      if constexpr (V.split) return PartEpilogue<V>{params, item, its, unit, half}.run(softmax, o);
       const attn::RowPair sinks = epilogue_of(item).sinks();
-      if constexpr (fwd_joins(V)) return ExactEpilogue<V>{params, item, number}.run(softmax, sinks.top, o);
+      if constexpr (fwd_joins(V)) return ExactEpilogue<V>{params, item, number, half}.run(softmax, sinks.top, o);
       const auto top = softmax.finish_top(sinks.top, unit), bottom = softmax.finish_bottom(sinks.bottom, unit);
       epilogue_of(item).run(top, bottom, o);
     }
 
     __device__ Epilogue<V> epilogue_of(const WorkItem& item) const {
-      return {params, item, strip_of(item).rows().top, strip_of(item).seq_q()};
+      return {params, item, strip_of(item).rows().top, strip_of(item).seq_q(), half};
     }
     __device__ Promotion<V> promotion() const { return {params.narrow, number}; }
     __device__ Strip<V> strip_of(const WorkItem& item) const { return {params, item, number}; }

@@ -17,7 +17,7 @@ namespace froghopper::fwd {
 // the unit of its time, which lie before it.
 template <FwdVariant V>
 struct Promotion {
-  using Output = tile::Accum<V.dims.v>;
+  using Output = tile::Accum<fwd_columns(V)>;
   static constexpr int groups = Sums<V>::groups, tiles = fwd_promotion_tiles(V);
 
   const NarrowParams& params;

@@ -24,14 +24,14 @@ struct RegistersOf {
   static constexpr Shares shares() {
     if (four) return V.packed ? Shares{240, 56, 96} : Shares{208, 40, 56};
     if (crowded) return {240, 24};
-    const Shares usual = V.packed     ? Shares{216, 40}
-                         : count <= 2 ? Shares{232, 40}
-                                      : Shares{count == 3 ? 160 : 112, 32};
+    const Shares usual = count == 1 && V.packed ? Shares{216, 40}
+                         : count <= 2           ? Shares{232, 40}
+                                                : Shares{count == 3 ? 160 : 112, 32};
     if (!fwd_scaled(V) || widens_in_few) return usual;
     return {usual.consumers - (V.packed ? 16 : 8), 56};  // to transpose or to widen
   }
   static constexpr int consumers = shares().consumers, producers = shares().producers, wideners = shares().wideners;
-  static constexpr bool move = four || !V.packed || fwd_register_shares(V) > 1;
+  static constexpr bool move = four || !V.packed || count > 1 || fwd_register_shares(V) > 1;
 
   // Blocks on their way from shared memory at once: as many as these registers hold.
   static constexpr int transposed_ahead = crowded ? 3 : 8;

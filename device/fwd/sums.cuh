@@ -11,8 +11,8 @@ namespace froghopper::fwd {
 
 template <FwdVariant V>
 struct Sums {
-  using Output = tile::Accum<V.dims.v>;
-  static constexpr int groups = V.dims.v / 8;
+  using Output = tile::Accum<fwd_columns(V)>;
+  static constexpr int groups = fwd_columns(V) / 8;
 
   // This thread's four numbers; group i of its O lies (i + 1) * warpgroup further.
   static __device__ float4* of(const NarrowParams& params, int consumer) {

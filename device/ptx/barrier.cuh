@@ -10,4 +10,10 @@ __device__ __forceinline__ void warpgroup_sync(u32 number) {
   asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");
 }
 
+// Meets so many threads there, of whole warps.
+template <int Threads>
+__device__ __forceinline__ void sync_threads(u32 number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Threads) : "memory");
+}
+
 }  // namespace froghopper::ptx

@@ -19,13 +19,13 @@ __device__ __forceinline__ void mma_abt(Accum<N>& d, SharedTile<RowsA, ColsA, By
   ptx::wgmma_commit();
 }
 
-// d += a x b. Asynchronous.
-template <class T, int N, int K>
-__device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, SharedTile<K, N>& b) {
+// d += a x b[:, col .. col+N). Asynchronous.
+template <class T, int N, int K, int ColsB>
+__device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, SharedTile<K, ColsB>& b, int col = 0) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 16)
-    ptx::wgmma_rs</*TransposeB=*/1>(ptx::Shape<N, T>{}, d.x, a.x[k / 16], b.mn_major(k), /*accumulate=*/1);
+    ptx::wgmma_rs</*TransposeB=*/1>(ptx::Shape<N, T>{}, d.x, a.x[k / 16], b.mn_major(k, col), /*accumulate=*/1);
   ptx::wgmma_commit();
 }
 

@@ -37,8 +37,9 @@ std::string step_lines(const ForwardStep& step) {
   const Order& order = step.order;
   std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} K and V stages, {} Q",
                            v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, fwd_q_stages(v));
-  lines += text("\n  warps      {} producer warpgroup{}, {} consumers of {} query rows", fwd_producer_groups(v),
-                fwd_producer_groups(v) > 1 ? "s" : "", fwd_consumers(v), strip);
+  lines += text("\n  warps      {} producer warpgroup{}, {} consumers of {} query rows{}", fwd_producer_groups(v),
+                fwd_producer_groups(v) > 1 ? "s" : "", fwd_consumers(v), strip,
+                fwd_sharers(v) > 1 ? ", the same ones, each with half of o's columns" : "");
   if (fwd_widens(v))
     lines += text("\n  widening   {} to f16, by {} producer warps; {} tiles as in memory on their way",
                   name_of(v.dtype_kv), fwd_widens_in_four(v) ? 4 : 2, fwd_raw_stages(v));

@@ -48,6 +48,8 @@ Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
   if (dims.qk == 64) return {strip, 128, 4};
   if (dims.qk <= 128) return {strip, 64, 3};
   if (dims.qk == 192) return {strip, 64, 3};
+  if (dims.qk == 512) return {strip, dims.v > 256 ? 32 : 48, 2};  // as many keys as fit
+  if (dims.qk == 384 && dims.v > 256) return {strip, 48, 2};
   return {strip, 64, 2};
 }
 

@@ -13,8 +13,20 @@ namespace {
 // Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound<int>, 2^30.
 constexpr int64_t seq_max = int64_t{1} << 29;
 
+// Columns of gradients, and of exact tiles of q and k, of which more do not fit shared memory.
+constexpr int64_t dim_max_of_some = 256;
+
 // What the CPU alone composes.
 std::string only_on_cpu(const Problem& p) {
+  if (p.backward() && std::max(p.dim_qk, p.dim_v) > dim_max_of_some)
+    return text(
+        "dim_qk is {} and dim_v is {}; of gradients the Hopper kernels take up to {} of each. Use target \"cpu\".",
+        p.dim_qk, p.dim_v, dim_max_of_some);
+  if (p.invariant && p.dim_qk > dim_max_of_some)
+    return text(
+        "invariant is set and dim_qk is {}; the Hopper kernels have it up to {}. Set invariant to 0, or use target "
+        "\"cpu\".",
+        p.dim_qk, dim_max_of_some);
   if (p.backward() && has_chunks(p))
     return text(
         "attention_chunk is {}; of gradients the Hopper kernels mask causally and by windows. Pack each chunk as a "
@@ -65,7 +77,7 @@ Result<void> check_limits(const Problem& p) {
 Result<Dims> choose_dims(const Problem& p) {
   if (const auto dims = tile_dims(p.dim_qk, p.dim_v)) return *dims;
   return unsupported(
-      text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 256 of each. Use target \"cpu\".", p.dim_qk,
+      text("dim_qk is {} and dim_v is {}; the Hopper kernels take up to 512 of each. Use target \"cpu\".", p.dim_qk,
            p.dim_v));
 }
 

@@ -24,7 +24,7 @@ Result<Dims> choose_dims(const Problem&);  // or that there are none
 Result<void> check_tiles(const Problem&, Tiles, const char* why_invalid);
 
 // Of the kernels that take rows, not tiles: a lane has a power of two of their columns.
-constexpr int columns_of_rows(int dim_v) { return dim_v <= 64 ? 64 : dim_v <= 128 ? 128 : 256; }
+constexpr int columns_of_rows(int dim_v) { return dim_v <= 64 ? 64 : dim_v <= 128 ? 128 : dim_v <= 256 ? 256 : 512; }
 
 // The mask as far as it changes the machine code.
 Mask kernel_mask(const Problem&);

@@ -45,7 +45,8 @@ void take_parts(Plan& plan, const Cut& cut) {
 void add_combine(Plan& plan, const Cut& cut) {
   const Problem& p = plan.problem;
   const FwdVariant& v = cut.variant;
-  const CombineVariant combine{p.dtype_o, columns_of_rows(v.dims.v), cut.parts <= 4 ? 4 : 16, v.exact};
+  const int columns = columns_of_rows(v.dims.v);
+  const CombineVariant combine{p.dtype_o, columns, cut.parts <= 4 ? 4 : combine_parts_most(columns), v.exact};
   const int64_t row_heads = p.rows_q() * p.heads_q;
   plan.launches.push_back({.kernel = kernel_of(combine),
                            .grid = static_cast<int>(ceil_div(row_heads, combine_rows)),

@@ -11,6 +11,9 @@ Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
 // The kernel with such tiles, neither packed nor split.
 FwdVariant plain_variant(const Problem&, Dims, Tiles);
 
+// Columns that only 16-bit types have, forward alone.
+constexpr bool above_256(Dims dims) { return dims.qk > 256 || dims.v > 256; }
+
 Tiles tuned_tiles(const Problem&, Dims, const Device&);
 Tiles few_rows_tiles(const Problem&, Dims);  // where there are few work items
 

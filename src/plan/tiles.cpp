@@ -12,7 +12,19 @@ namespace {
 
 // Columns of Q and K, columns of V and O. Multiples of 32, because O leaves the registers 32 columns at a time. More
 // pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the tile's products.
-constexpr std::array<Dims, 6> kernel_dims = {{{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}};
+// Above 256, which 16-bit types have alone, the first that holds a problem's columns is also the one that multiplies
+// fewest of them, but for some whose dim_v is above 256 and dim_qk far below.
+constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
+                                               {96, 96},
+                                               {128, 128},
+                                               {192, 128},
+                                               {192, 192},
+                                               {256, 256},
+                                               {256, 512},
+                                               {384, 192},
+                                               {512, 256},
+                                               {384, 384},
+                                               {512, 512}}};
 
 // The most keys that one query row sees. A window may be as wide as 64 bits allow, so its sides are cut first.
 int64_t keys_seen(const Problem& p) {
@@ -61,6 +73,12 @@ Tiles widening_tiles(const Problem& p, Dims dims, const Device& device) {
   return rows_128;
 }
 
+// Shared memory bounds these: two stages of K and V beside Q. docs/3-forward.md, "More than 256 columns".
+Tiles tiles_above_256(Dims dims) {
+  const int rows = dims.v > 256 ? strip : 2 * strip;
+  return {rows, dims.qk <= 256 ? 64 : dims.qk <= 384 ? 48 : 32, 2};
+}
+
 // Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at once, beside
 // about 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md. Of those
 // that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which kernel". Few keys want
@@ -68,6 +86,7 @@ Tiles widening_tiles(const Problem& p, Dims dims, const Device& device) {
 Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   if (is_8_bit(p.dtype)) return narrow_tiles(p, dims);
   if (is_8_bit(p.dtype_kv)) return widening_tiles(p, dims, device);
+  if (above_256(dims)) return tiles_above_256(dims);
   const Mask mask = kernel_mask(p);
   const int64_t keys = keys_seen(p);
   const Tiles rows_128 = few_rows_tiles(p, dims);
@@ -126,6 +145,7 @@ Tiles few_rows_tiles(const Problem& p, Dims dims) {
     if (dims.qk <= 128) return {128, 128, 2};
     return {128, 64, dims.v == 128 ? 3 : 2};
   }
+  if (above_256(dims)) return tiles_above_256(dims);
   if (dims.qk == 64) return {128, 128, 4};
   if (dims.qk <= 128) return {128, 128, 2};
   if (dims.qk == 192) return dims.v == 128 ? Tiles{128, 96, 2} : Tiles{128, 80, 2};
