@@ -100,7 +100,7 @@ constexpr int bwd_do_parts(BwdVariant v) { return v.dims.v > 192 ? 2 : 1; }
 constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_parts(v) == 2 ? 3 : v.tiles.stages; }
 // dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before.
 constexpr int bwd_ds_bytes(BwdVariant v) { return bwd_ctas(v) * bwd_tile_bytes(v.tiles.q, bwd_keys_of_cta(v)); }
-constexpr int bwd_barrier_bytes = 512;  // work items and barriers, rounded up
+constexpr int bwd_barrier_bytes = 640;  // turns, work items and barriers, rounded up
 // 2: K and V of the next item are loaded while this one is computed. Which of two places to read costs uniform
 // instructions before each product. On an H200 it brought hd64 1 to 3 % under a causal mask; without a mask it brought
 // 5 % at 512 keys and took 4 at 2k, and hd128 and (192, 128) lost 2 to 5 %. With det hd64 was 6 and 3 % slower at 512
