@@ -16,6 +16,7 @@ struct BwdVariant {
   bool ragged;   // sequences have lengths of their own (varlen, seqused), read on the device
   bool softcap;  // scores pass through tanh
   bool ordered;  // CTAs add to a tile of grad_q in the order of their keys: bit-equal from run to run
+  bool alibi;    // scores fall with the distance of the keys: OnTop, device/bwd/weights.cuh
 
   bool operator==(const BwdVariant&) const = default;
 };
@@ -32,6 +33,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("ragged", v.ragged);
   visit("softcap", v.softcap);
   visit("det", v.ordered);
+  visit("alibi", v.alibi);
 }
 
 // What comes before it: one number for every query row, and zeros to add to.
@@ -117,7 +119,6 @@ constexpr int bwd_smem_bytes(BwdVariant v) {
 
 constexpr const char* why_invalid(BwdVariant v) {
   if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "wgmma takes f16 and bf16 here, not f32";
-  if (v.mask == Mask::chunk) return "kernels mask causally and by windows";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > v.dims.qk)
     return "dim_v of the tile must be 64, 96, ... up to its dim_qk";

@@ -13,23 +13,6 @@ namespace {
 // Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound<int>, 2^30.
 constexpr int64_t seq_max = int64_t{1} << 29;
 
-// What the CPU alone composes.
-std::string only_on_cpu(const Problem& p) {
-  if (p.backward() && has_chunks(p))
-    return text(
-        "attention_chunk is {}; of gradients the Hopper kernels mask causally and by windows. Pack each chunk as a "
-        "sequence of its own, or use target \"cpu\".",
-        p.attention_chunk);
-  if (p.backward() && p.alibi)
-    return "alibi is set; of gradients the Hopper kernels put nothing on top of scores. Use target \"cpu\".";
-  if (p.alibi && is_8_bit(p.dtype_kv))
-    return text(
-        "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "
-        "Convert them, or use target \"cpu\".",
-        name_of(p.dtype_kv));
-  return {};
-}
-
 }  // namespace
 
 Failure unsupported(std::string why) { return {FH_UNSUPPORTED, std::move(why)}; }
@@ -58,7 +41,11 @@ Result<void> check_limits(const Problem& p) {
     return unsupported(
         "invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
         "invariant to 0, or use target \"cpu\".");
-  if (std::string why = only_on_cpu(p); !why.empty()) return unsupported(std::move(why));
+  if (p.alibi && is_8_bit(p.dtype_kv))
+    return unsupported(
+        text("alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "
+             "Convert them, or use target \"cpu\".",
+             name_of(p.dtype_kv)));
   return {};
 }
 
