@@ -65,6 +65,8 @@ struct BwdParams {
   MapUnits grad_o_units;
   Order order;
   QueueParams queue;
+  int chunk;            // variants that mask by chunks only
+  ScaleNumbers slopes;  // alibi variants only; in natural units, no blocks
 };
 static_assert(sizeof(BwdParams) <= params_bytes_max);
 

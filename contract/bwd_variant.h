@@ -16,6 +16,7 @@ struct BwdVariant {
   bool ragged;   // sequences have lengths of their own (varlen, seqused), read on the device
   bool softcap;  // scores pass through tanh
   bool ordered;  // CTAs add to a tile of grad_q in the order of their keys: bit-equal from run to run
+  bool alibi;    // scores fall with the distance of the keys: OnTop, device/bwd/weights.cuh
 
   bool operator==(const BwdVariant&) const = default;
 };
@@ -32,6 +33,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("ragged", v.ragged);
   visit("softcap", v.softcap);
   visit("det", v.ordered);
+  visit("alibi", v.alibi);
 }
 
 // What comes before it: one number for every query row, and zeros to add to.
@@ -100,7 +102,7 @@ constexpr int bwd_do_parts(BwdVariant v) { return v.dims.v > 192 ? 2 : 1; }
 constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_parts(v) == 2 ? 3 : v.tiles.stages; }
 // dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before.
 constexpr int bwd_ds_bytes(BwdVariant v) { return bwd_ctas(v) * bwd_tile_bytes(v.tiles.q, bwd_keys_of_cta(v)); }
-constexpr int bwd_barrier_bytes = 512;  // work items and barriers, rounded up
+constexpr int bwd_barrier_bytes = 640;  // turns, work items and barriers, rounded up
 // 2: K and V of the next item are loaded while this one is computed. Which of two places to read costs uniform
 // instructions before each product. On an H200 it brought hd64 1 to 3 % under a causal mask; without a mask it brought
 // 5 % at 512 keys and took 4 at 2k, and hd128 and (192, 128) lost 2 to 5 %. With det hd64 was 6 and 3 % slower at 512
@@ -117,7 +119,6 @@ constexpr int bwd_smem_bytes(BwdVariant v) {
 
 constexpr const char* why_invalid(BwdVariant v) {
   if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "wgmma takes f16 and bf16 here, not f32";
-  if (v.mask == Mask::chunk) return "kernels mask causally and by windows";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > v.dims.qk)
     return "dim_v of the tile must be 64, 96, ... up to its dim_qk";

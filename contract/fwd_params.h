@@ -8,12 +8,6 @@
 
 namespace froghopper {
 
-// What the numbers of an 8-bit tensor are multiplied by. The next one along each extent is so many floats further.
-struct ScaleNumbers {
-  const float* data;
-  long long batch, head, block;  // block: scale_block rows; 0 where all rows of a sequence share a scale
-};
-
 // 8-bit variants only, but for the sums.
 struct NarrowParams {
   ScaleNumbers q, k, v;

@@ -23,6 +23,13 @@ struct RowNumbers {
   long long batch, head;  // elements from one to the next
 };
 
+// fp32 numbers of sequences and heads: what the numbers of an 8-bit tensor are multiplied by, or the slopes of alibi.
+// The next one along each extent is so many floats further.
+struct ScaleNumbers {
+  const float* data;
+  long long batch, head, block;  // block: scale_block rows; 0 where all rows of a sequence share a scale
+};
+
 // Keys seen before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner, else
 // it ends in the bottom-right one.
 struct MaskParams {

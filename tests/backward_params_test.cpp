@@ -49,5 +49,21 @@ TEST(bwd_params, say_what_the_problem_says) {
   EXPECT_EQ(static_cast<void*>(params.turn), at(plan.workspace.turns));
 }
 
+TEST(bwd_params, say_which_chunks_and_slopes) {
+  const Plan plan = plan_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 chunk=70 alibi");
+  std::vector<char> workspace(plan.workspace.bytes);
+  std::vector<float> slopes(16);
+  Views views;
+  views.alibi_slopes = {.data = slopes.data(), .element = Element::f32, .stride_batch = 8, .stride_head = 1};
+  const auto& step = std::get<BackwardStep>(plan.launches.at(1).step);
+  EXPECT_EQ(step.variant.mask, Mask::chunk);
+  EXPECT_TRUE(step.variant.alibi);
+  const BwdParams params = plain_params({plan, views, workspace.data(), 7}, step);
+  EXPECT_EQ(params.chunk, 70);
+  EXPECT_EQ(params.slopes.data, slopes.data());
+  EXPECT_EQ(params.slopes.batch, 8);
+  EXPECT_EQ(params.slopes.head, 1);
+}
+
 }  // namespace
 }  // namespace froghopper::runtime

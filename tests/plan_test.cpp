@@ -188,6 +188,12 @@ TEST(Kernel, NamesOfTheBackwardPassReadBack) {
     EXPECT_LE(named->smem_bytes, smem_bytes_per_cta);
   }
   for (const char* const name :
+       {"bwd.f16.d96.q64.kv128.s2.chunk.ragged.softcap.det.alibi", "bwd.bf16.d192.dv128.q64.kv128.s3.causal.alibi"}) {
+    const auto named = kernel_named(name);
+    ASSERT_TRUE(named) << named.failure().text;
+    EXPECT_EQ(named->name, name);
+  }
+  for (const char* const name :
        {"bwd.bf16.d64.q64.kv128.s2", "bwd.bf16.d128.q64.kv64.s2", "bwd.f32.d64.q128.kv128.s2",
         "bwd.bf16.d256.q64.kv64.s3", "delta.bf16.dv96", "delta.f32.dv64", "gradq.bf16.d64.q32"})
     EXPECT_FALSE(kernel_named(name)) << name;

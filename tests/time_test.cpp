@@ -45,6 +45,9 @@ TEST(Time, CountsEachTurnOnce) {
   const auto backward = estimated("bwd bf16 b3 hq10 hkv5 sq1024 skv1024 d128 causal");  // 64 rows a turn, 128 keys
   ASSERT_TRUE(backward);
   EXPECT_NEAR(backward->average.turns * 132, 30 * (2 + 4 + 6 + 8 + 10 + 12 + 14 + 16), 1e-9);
+  const auto chunks = estimated("bwd bf16 b3 hq10 hkv5 sq1024 skv1024 d128 causal chunk=256");
+  ASSERT_TRUE(chunks);
+  EXPECT_NEAR(chunks->average.turns * 132, 30 * 4 * (4 + 2), 1e-9);
   const auto packed = estimated("fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128", h200, "parts=7");
   ASSERT_TRUE(packed);
   EXPECT_NEAR(packed->average.turns * 132, 4 * 8 * 64, 1e-9);

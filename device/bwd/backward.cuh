@@ -12,7 +12,8 @@
 //           accumulators as register operands; dS goes through shared memory only for grad_q, to which both strips
 //           contribute.
 // Roles     Dispatcher warp 0; takes items, publishes them, loads K and V.       warpgroup 0: 24 registers
-//           Loader     warps 1 and 2, one thread each; loads Q with lse and delta, loads grad_o.
+//           Loader     warps 1 and 2, one thread each; loads Q with lse and delta (and the slope of alibi variants),
+//                      loads grad_o.
 //           In det variants grad_o is loaded with Q, and two threads keep the order of adds to grad_q:
 //           Usher      warp 3, lets the Consumers add.   Herald   warp 2, says that they have.
 //           Consumer   warpgroups 1 and 2; wgmma, weights, gradients.            240 registers
@@ -77,7 +78,9 @@ struct Backward {
   static constexpr int threads = bwd_threads, ctas = bwd_ctas(V);
   static constexpr int k_bytes = KTile::bytes;
   static constexpr int consumer_warps = bwd_consumers * warpgroup / 32;
-  using LseValues = Pick<V.tiles.q == 64, EarlyRowValues<V.tiles.q>, RowValues>;
+  // Beside softcap and these there is no register for it, and the cap hides the loads.
+  static constexpr bool lse_is_late = V.tiles.q != 64 || (V.softcap && (V.alibi || V.mask == Mask::chunk));
+  using LseValues = Pick<lse_is_late, RowValues, EarlyRowValues<V.tiles.q>>;
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
   using ItemRing = tile::Ring<2>;
@@ -97,7 +100,7 @@ struct Backward {
     DoTile grad_o[V.tiles.stages];
     DsTile ds[bwd_ds_stages];
     RowsOfTurn<V.tiles.q> rows[V.tiles.stages];
-    Turn turns[V.tiles.stages];
+    TurnOf<V> turns[V.tiles.stages];
     WorkItem items[2];
     ItemRing item_ring;
     KvRing k_ring, v_ring;
@@ -109,7 +112,9 @@ struct Backward {
   static constexpr int smem_bytes = bwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
 
-  static __device__ void run(const BwdParams& params) {
+  // The compiler calls what is as large unless told so, and of products in flight over a call it makes one after the
+  // other (C7510).
+  static __device__ __forceinline__ void run(const BwdParams& params) {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     init_barriers(smem);
@@ -200,11 +205,14 @@ struct Backward {
       tile::mma_abt<T>(s, k(), number * strip, smem.q[stage]);  // S^T
       q.wait(smem.do_ring);
       tile::mma_abt<T>(dp, v(), number * strip, smem.grad_o[stage]);  // dP^T
-      ptx::wgmma_wait<1>();                                           // S is ready, dP is not
+      // Here what it reads comes while S is computed; before the products are issued there is no register for it.
+      const OnTop<V.alibi> on_top = sight().on_top(key(), smem.turns[stage]);
+      ptx::wgmma_wait<1>();  // S is ready, dP is not
       if constexpr (Masked)
-        Weigh<V, true>{params, far, hidden(smem.turns[stage])}.template run<T>(s, p, lse);
+        Weigh<V, true>{params, on_top, far, sight().hidden(key(), smem.turns[stage].q_tile)}.template run<T>(s, p,
+                                                                                                             lse);
       else
-        Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
+        Weigh<V, false>{params, on_top}.template run<T>(s, p, lse);
       tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
       ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
       to_ds(s, dp, RowValues(smem.rows[stage].delta()));
@@ -235,9 +243,8 @@ struct Backward {
       add_dq(dq);
     }
 
-    __device__ __forceinline__ Hidden hidden(const Turn& turn) const {
-      return Sight<V>(params.mask, item().rows).hidden(first_key() + tile::thread_row(), turn.q_tile);
-    }
+    __device__ __forceinline__ Sight<V> sight() const { return Sight<V>(params, item().rows); }
+    __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
     // This warp's rows of dS are in place, for wgmma too.
     __device__ __forceinline__ void publish_ds() {

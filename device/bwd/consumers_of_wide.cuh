@@ -140,11 +140,12 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
     q.wait(smem.q_ring);
     const EarlyRowValues<V.tiles.q> lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
+    const OnTop<V.alibi> on_top = sight().on_top(key(), smem.turns[stage]);
     ptx::wgmma_wait<0>();
     if constexpr (Masked)
-      Weigh<V, true>{params, far, hidden(smem.turns[stage])}.template run<T>(s, p, lse);
+      Weigh<V, true>{params, on_top, far, sight().hidden(key(), smem.turns[stage].q_tile)}.template run<T>(s, p, lse);
     else
-      Weigh<V, false>{params, false, {}}.template run<T>(s, p, lse);
+      Weigh<V, false>{params, on_top}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
     for (int i = 0; i < parts; ++i) tile::mma_ab<T>(dv[i], p, this->part_of_do(i));
@@ -178,9 +179,8 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_here[stage]);
   }
 
-  __device__ __forceinline__ Hidden hidden(const Turn& turn) const {
-    return Sight<V>(params.mask, this->item().rows).hidden(this->first_key() + tile::thread_row(), turn.q_tile);
-  }
+  __device__ __forceinline__ Sight<V> sight() const { return Sight<V>(params, this->item().rows); }
+  __device__ __forceinline__ int key() const { return this->first_key() + tile::thread_row(); }  // of the top values
 };
 
 // ---- GradK ----

@@ -2,6 +2,7 @@
 // device/bwd: the roles of the backward kernels that move data. Their banners say how they act together. Kernel is
 // Backward or Wide of a variant.
 #pragma once
+#include "device/attn/alibi.cuh"
 #include "device/attn/place.cuh"
 #include "device/attn/tickets.cuh"
 #include "device/bwd/dq_sum.cuh"
@@ -201,11 +202,16 @@ struct QLoader {
   }
 
   __device__ void load(const WorkItem& item, int head, int q_tile) {
+    float slope = 0.f;
+    if constexpr (V.alibi) slope = attn::slope_of(params.slopes, item.sequence, head);  // early: it comes from memory
     q.wait_room(smem.q_ring);
     if (!earlier_ended) ptx::wait_for_earlier_kernels();
     earlier_ended = true;
     const int tile = dq_tile<V>(params, item, head, q_tile);
-    smem.turns[q.stage] = {q_tile, tile};
+    if constexpr (V.alibi)
+      smem.turns[q.stage] = {{q_tile, tile}, slope};
+    else
+      smem.turns[q.stage] = {q_tile, tile};
     ptx::u64* full = q.announce(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
     place_of_q<Kernel>(params, item, head, params.ragged.q).load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q);
     ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, tile);

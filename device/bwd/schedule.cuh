@@ -5,6 +5,7 @@
 #include "contract/bwd_variant.h"
 #include "device/attn/mask.cuh"
 #include "device/attn/sequences.cuh"
+#include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::bwd {
@@ -34,6 +35,11 @@ struct Turn {
   int q_tile;
   int dq_tile;  // of grad_q, in the workspace
 };
+struct TurnWithSlope : Turn {
+  float slope;  // of its query head, in base 2
+};
+template <BwdVariant V>
+using TurnOf = Pick<V.alibi, TurnWithSlope, Turn>;
 
 // What the delta kernel has found for the rows of one q tile; as in the workspace, so that one load brings both.
 template <int Rows>
@@ -54,17 +60,43 @@ struct Hidden {
   }
 };
 
+// What alibi puts on top of a thread's scores, in base 2: -slope |level - key|, as device/fwd/scores.cuh has it. The
+// bottom key is as far from a column as the top key, 8 above it, from the column 8 before: one distance serves two
+// scores.
+template <bool Alibi>
+struct OnTop {
+  float slope, first;  // slope (level - key) of the top key and the first column
+
+  __device__ __forceinline__ float operator()(int i) const {
+    const int further = tile::col_of(i) - ((i & 2) ? 8 : 0);
+    return copysignf(__fmaf_rn(slope, static_cast<float>(further), first), -slope);
+  }
+};
+template <>
+struct OnTop<false> {};
+
 // The mask rule for keys along rows and queries along columns, of one sequence.
 template <BwdVariant V>
 struct Sight : MaskRule<V.mask> {
-  __device__ Sight(const MaskParams& mask, const attn::Lengths& rows)
-      : MaskRule<V.mask>{rows.seq_kv, mask.top_left ? 0 : rows.seq_kv - rows.seq_q, mask.left, mask.right} {}
+  __device__ Sight(const BwdParams& params, const attn::Lengths& rows)
+      : MaskRule<V.mask>{rows.seq_kv, params.mask.top_left ? 0 : rows.seq_kv - rows.seq_q, params.mask.left,
+                         params.mask.right, params.chunk} {}
 
-  // key: of this thread's top values.
-  __device__ Hidden hidden(int key, int q_tile) const {
+  // key: of this thread's top values. The bounds of its chunk take a division; kept over turns they take registers that
+  // there are not.
+  __device__ __forceinline__ Hidden hidden(int key, int q_tile) const {
+    if constexpr (V.mask == Mask::chunk) key = ptx::computed_here(key);
     const int col = q_tile * V.tiles.q + tile::thread_col();
     return {first(key) - col, first(key + 8) - col, this->end_row(key) - col, this->end_row(key + 8) - col,
-            V.mask == Mask::window};
+            bounded_below(V.mask)};
+  }
+  __device__ __forceinline__ OnTop<V.alibi> on_top(int key, const TurnOf<V>& turn) const {
+    if constexpr (V.alibi) {
+      const int level = turn.q_tile * V.tiles.q + tile::thread_col() + this->diagonal;
+      return {turn.slope, turn.slope * static_cast<float>(level - key)};
+    } else {
+      return {};
+    }
   }
 
  private:
@@ -85,7 +117,7 @@ template <BwdVariant V>
 __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv, int kv_tile,
                              const attn::Lengths& rows) {
   const int first_key = kv_tile * V.tiles.kv, last_key = min(first_key + V.tiles.kv, rows.seq_kv) - 1;
-  const Sight<V> sight(params.mask, rows);
+  const Sight<V> sight(params, rows);
   const Range<int> tiles = sight.q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
   const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(rows.q_first, sequence, V.tiles.q)
                                                         : sequence * params.place.q_tiles;
@@ -101,9 +133,9 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
 // Where CTAs add to grad_q in order, it is the order of the keys: how many kv tiles add to a q tile before this one.
 template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
-  if constexpr (V.mask != Mask::window) return item.kv_tile;
+  if constexpr (!bounded_below(V.mask)) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
-  return item.kv_tile - Sight<V>(params.mask, item.rows).tiles(first_row, last_row, V.tiles.kv).begin;
+  return item.kv_tile - Sight<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv).begin;
 }
 
 template <BwdVariant V>

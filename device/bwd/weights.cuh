@@ -78,12 +78,15 @@ struct EarlyRowValues {
 // taken as 0: such keys cannot be told from the largest one. And no weight is above 1. Only masked turns ask, and where
 // a row is far all turns are masked.
 //
+// Alibi: what is on top of the scaled score changes the weight alone.
+//
 // Softcap: s becomes weight (1 - t^2) with t = tanh(...), the slope that dS needs; p stays the weights.
 template <BwdVariant V, bool Masked>
 struct Weigh {
   const BwdParams& params;
-  bool far;
-  Hidden hidden;
+  OnTop<V.alibi> on_top;
+  bool far = false;
+  Hidden hidden = {};
 
   template <class T, class Rows>
   __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p,
@@ -113,6 +116,7 @@ struct Weigh {
   template <bool Far>
   __device__ __forceinline__ float weight(float score, float lse, int i) const {
     float exponent = score * params.scale_log2 - lse;
+    if constexpr (V.alibi) exponent = __fmaf_rn(score, params.scale_log2, on_top(i)) - lse;
     if constexpr (Far) {
       const float rounding = fminf(fabsf(lse) * 0x1p-20f, 0x1p120f);  // finite where lse is not
       exponent = fabsf(exponent) <= rounding ? 0.f : fminf(exponent, 0.f);

@@ -101,7 +101,7 @@ struct Wide {
     DoTile grad_o[bwd_do_stages(V)];
     Ds ds[bwd_ds_stages];
     RowsOfTurn<V.tiles.q> rows[V.tiles.stages];
-    Turn turns[V.tiles.stages];
+    TurnOf<V> turns[V.tiles.stages];
     WorkItem items[2];
     ItemRing item_ring;
     KvRing k_ring, v_ring;
@@ -118,7 +118,8 @@ struct Wide {
   static constexpr int smem_bytes = bwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
 
-  static __device__ void run(const BwdParams& params) {
+  // Told to be in line as in backward.cuh.
+  static __device__ __forceinline__ void run(const BwdParams& params) {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     init_barriers(smem);

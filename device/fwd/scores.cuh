@@ -3,6 +3,7 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "device/attn/alibi.cuh"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/rows.cuh"
 
@@ -25,8 +26,7 @@ __device__ __forceinline__ void cap(const FwdParams& params, tile::Accum<V.tiles
 template <FwdVariant V>
 __device__ __forceinline__ float slope_of(const FwdParams& params, const WorkItem& item) {
   if (!V.alibi || item.none()) return 0.f;
-  const ScaleNumbers& slopes = params.slopes;
-  return slopes.data[item.sequence * slopes.batch + item.head * slopes.head] * tile::log2e;
+  return attn::slope_of(params.slopes, item.sequence, item.head);
 }
 
 // s becomes scores in base 2, of which the softmax takes powers as they are: s scale_log2 - slope |level - key|. The

@@ -63,8 +63,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     causal         the last query sees the last key, every query before it one key less
     window_size    (left, right): query i sees keys i + seq_k - seq_q - left to i + seq_k - seq_q + right; negative for
                    no bound
-    attention_chunk  query i sees keys of the chunk of so many alone in which key i + seq_k - seq_q lies; 0 for none. On
-                   the CPU with gradients, which FlashAttention-3 does not have of it
+    attention_chunk  query i sees keys of the chunk of so many alone in which key i + seq_k - seq_q lies; 0 for none.
+                   With gradients, which FlashAttention-3 does not have of it
     softcap        scores become softcap tanh(score / softcap); 0 for none
     deterministic  gradients are bit-equal from run to run; the result always is
     *_descale      fp8: [batch, heads_k] float32, what q, k and v are multiplied by; None for 1

@@ -84,9 +84,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    stay as they are. Without sink and derivatives
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap. What is differentiated takes
-                   them for constants, on CPUs alone
+                   them for constants
     attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
-                   and of it what causal and window leave; 0 for none. Derivatives on CPUs alone
+                   and of it what causal and window leave; 0 for none
     invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
 

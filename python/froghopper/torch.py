@@ -102,10 +102,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    too, as in ring attention, and is what is returned. Begin with o = 0 and lse = -inf, or the sink.
                    Rows that see no key stay as they are. Without sink, out and gradients
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
-                   top, or -slope |i - j| with align="top_left", after scale and softcap. They have no gradient; with
-                   them gradients are computed on the CPU alone
+                   top, or -slope |i - j| with align="top_left", after scale and softcap. They have no gradient
     attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
-                   and of it what causal and window leave; 0 for none. With gradients on the CPU alone
+                   and of it what causal and window leave; 0 for none
     invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
 

@@ -6,7 +6,7 @@ import pytest
 from jax_cases import (CPU, all_close, attention, causal, close, given, jax, jnp, loss, on_the_cpu,  # noqa: F401
                        plain, qkv)
 from plain import Options, backward, excess
-from test_numpy import CASES, ON_GPUS, drawn, exact_of, options_of
+from test_numpy import CASES, drawn, exact_of, options_of
 
 import froghopper
 
@@ -86,7 +86,7 @@ def gpu():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ON_GPUS)
+@pytest.mark.parametrize("name", CASES)
 def test_on_a_gpu(name, dtype):
     device, case = gpu(), CASES[name]
     arrays = case.arrays(dtype)

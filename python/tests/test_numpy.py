@@ -106,7 +106,6 @@ CASES |= {
     "chunk_blind_rows": Case([70], [30], options=dict(attention_chunk=9, window=(5, 3))),
     "chunk_packed": Case([5, 40, 17], [9, 40, 3], packed=True, options=dict(attention_chunk=4, align="top_left")),
 }
-ON_GPUS = [name for name, given in CASES.items() if not {"alibi_slopes", "attention_chunk"} & set(given.options)]
 
 
 @pytest.fixture(params=CASES)

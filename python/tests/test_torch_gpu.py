@@ -4,7 +4,7 @@ reason where there is none."""
 import dataclasses
 
 import pytest
-from test_numpy import CASES, ON_GPUS
+from test_numpy import CASES
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -24,10 +24,10 @@ def why_no_gpu():
 pytestmark = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
 
 
-@pytest.mark.parametrize("dtype, name", [("bfloat16", name) for name in ON_GPUS] + [("float16", "full"),
-                                                                                 ("float16", "everything")])
+@pytest.mark.parametrize("dtype, name", [("bfloat16", name) for name in CASES] + [("float16", "full"),
+                                                                               ("float16", "everything")])
 def test_attention_and_gradients(name, dtype):
-    """With head dims whose kernels are compiled already, but for float16 and softcap."""
+    """With head dims whose kernels are compiled already, but for float16, softcap, slopes and chunks."""
     case = CASES[name]
     check_case(dataclasses.replace(case, dims=(192, 128) if case.dims[0] != case.dims[1] else (64, 64)), dtype, "cuda")
 

@@ -25,7 +25,8 @@ Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
                               .mask = kernel_mask(p),
                               .ragged = p.varlen || p.seqused,
                               .softcap = p.softcap > 0,
-                              .ordered = p.deterministic};
+                              .ordered = p.deterministic,
+                              .alibi = p.alibi};
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))
     return unsupported(text(

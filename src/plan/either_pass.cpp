@@ -27,13 +27,6 @@ std::string only_on_cpu(const Problem& p) {
         "invariant is set and dim_qk is {}; the Hopper kernels have it up to {}. Set invariant to 0, or use target "
         "\"cpu\".",
         p.dim_qk, dim_max_of_some);
-  if (p.backward() && has_chunks(p))
-    return text(
-        "attention_chunk is {}; of gradients the Hopper kernels mask causally and by windows. Pack each chunk as a "
-        "sequence of its own, or use target \"cpu\".",
-        p.attention_chunk);
-  if (p.backward() && p.alibi)
-    return "alibi is set; of gradients the Hopper kernels put nothing on top of scores. Use target \"cpu\".";
   if (p.alibi && is_8_bit(p.dtype_kv))
     return text(
         "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "

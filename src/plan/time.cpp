@@ -152,7 +152,6 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
   const BwdVariant& v = step.variant;
   const int64_t rows_q = rows_of_one(p.seq_q, p.total_q, p), rows_kv = rows_of_one(p.seq_kv, p.total_kv, p);
   const int64_t kv_tiles = ceil_div(rows_kv, v.tiles.kv);
-  const auto rule = mask_rule(p, rows_q, rows_kv);
   const auto group = static_cast<double>(p.heads_q / p.heads_kv);
   Main m{.tiles = {},
          .order = step.order,
@@ -167,7 +166,8 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
   m.order.q_tiles = static_cast<int>(kv_tiles);
   for (int64_t tile = 0; tile < kv_tiles; ++tile) {
     const int64_t first = tile * v.tiles.kv;
-    const auto turns = rule.q_tiles(first, std::min(first + v.tiles.kv, rows_kv) - 1, rows_q, v.tiles.q);
+    const int64_t last = std::min(first + v.tiles.kv, rows_kv) - 1;
+    const auto turns = q_tiles_that_see(p, rows_q, rows_kv, first, last, v.tiles.q);
     m.tiles.push_back({group * static_cast<double>(turns.end - turns.begin), group});
   }
   return m;
@@ -306,7 +306,7 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
 }
 
 Rate rate_of(const BwdVariant& v, const Device& device) {
-  if (v.softcap) return {};
+  if (v.softcap || v.alibi) return {};  // not measured
   return rate_of({.backward = true,
                   .det = v.ordered,
                   .narrow = false,

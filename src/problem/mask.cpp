@@ -37,6 +37,12 @@ Range<int64_t> tiles_seen(const Problem& problem, int64_t rows_q, int64_t rows_k
   return by_rule(problem, rows_q, rows_kv, [&](const auto& rule) { return rule.tiles(first, last, tile_kv); });
 }
 
+Range<int64_t> q_tiles_that_see(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
+                                int64_t tile_q) {
+  return by_rule(problem, rows_q, rows_kv,
+                 [&](const auto& rule) { return rule.q_tiles(first, last, rows_q, tile_q); });
+}
+
 Visible visible_keys(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t row) {
   return by_rule(problem, rows_q, rows_kv, [&](const auto& rule) -> Visible {
     return {std::min(rule.begin(row), rows_kv), std::max<int64_t>(rule.end(row), 0)};

@@ -13,6 +13,10 @@ MaskRule<Mask::window, int64_t> mask_rule(const Problem&, int64_t rows_q, int64_
 Range<int64_t> tiles_seen(const Problem&, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
                           int64_t tile_kv);
 
+// The q tiles in which a row sees any of its keys [first, last], as MaskRule::q_tiles has them.
+Range<int64_t> q_tiles_that_see(const Problem&, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
+                                int64_t tile_q);
+
 // Query row i of it sees the keys of [begin, end).
 struct Visible {
   int64_t begin, end;  // begin >= end: none

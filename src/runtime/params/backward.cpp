@@ -79,6 +79,8 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.ragged = lengths_of(problem, views);
   params.order = step.order;
   params.queue = {run.slice<unsigned long long>(workspace.tickets), run.tag};
+  params.chunk = chunk_of(problem);
+  if (problem.alibi) params.slopes = scale_numbers(views.alibi_slopes);
   return params;
 }
 

@@ -7,8 +7,6 @@ namespace froghopper::runtime {
 
 namespace {
 
-ScaleNumbers scale_numbers(const View& v) { return {v.as<float>(), v.stride_batch, v.stride_head, v.stride_seq}; }
-
 SplitParams split_of(const Run& run, const Parts& parts) {
   const Problem& problem = run.plan.problem;
   const int64_t rows = problem.varlen ? problem.total_q : problem.batch * problem.seq_q;

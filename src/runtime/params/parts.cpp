@@ -65,5 +65,6 @@ Result<MapUnits> set_map(const Driver& driver, bool ragged, const Named& tensor,
 }
 
 RowNumbers row_numbers(const View& view) { return {view.as<float>(), view.stride_batch, view.stride_head}; }
+ScaleNumbers scale_numbers(const View& v) { return {v.as<float>(), v.stride_batch, v.stride_head, v.stride_seq}; }
 
 }  // namespace froghopper::runtime

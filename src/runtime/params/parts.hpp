@@ -26,6 +26,7 @@ RaggedParams lengths_of(const Problem&, const Views&);  // without the units of 
 
 StridedTensor strided(const View&);
 RowNumbers row_numbers(const View&);
+ScaleNumbers scale_numbers(const View&);
 
 // Of a map: the rows of a box and how many heads they are of; ahead: MapShape's.
 struct Boxes {
