@@ -89,8 +89,9 @@ struct Forward {
   static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
   static constexpr int helpers = !scaled ? 1 : Registers::four ? 4 : 2;  // warps that fill V's stages
-  using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;            // 16-bit products overlap better without
-  static constexpr bool pv_later = narrow && V.dims.v > 192;  // behind the next Consumer's S, which needs it sooner
+  using MeansIfAny = Pick<V.smooth, Means<V>, NoMeans>;
+  using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;  // 16-bit products overlap better without
+  static constexpr bool pv_later = narrow && V.dims.v > 192;   // behind the next Consumer's S, which needs it sooner
 
   static constexpr int q_stages = fwd_q_stages(V);
   using KvRing = tile::Ring<V.tiles.stages>;
@@ -207,6 +208,7 @@ struct Forward {
         if constexpr (narrow)
           if (Promotion<V>::has_sum(item.kv_begin, strip_of(item).last_tile() + 1)) promotion().finish(softmax, o);
         const WorkItem finished = give_back_item();
+        const MeansIfAny means(params, finished, strip_of(finished));
         item = take_item();
         scale = scale_of(item);
         float unit = scaled ? unit_of<V>(params, finished) : 1.f;
@@ -214,8 +216,7 @@ struct Forward {
         ptx::wgmma_wait<1>();  // O is ready, S is not
         turns.pass();
         v.release(smem.v_ring);
-        if constexpr (V.smooth)
-          Means<V>(params, finished, strip_of(finished)).add(params, finished, softmax, unit, o);
+        if constexpr (V.smooth) means.add(params, finished, softmax, unit, o);
         epilogue(finished, softmax, unit, o);
         ptx::wgmma_wait<0>();  // S is ready
       }
