@@ -11,7 +11,8 @@ ABSENT = "-"
 PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
 # Folder of bench/results: heading, and the unit in which its problems are shown.
 LISTS = {"few_items": ("Little work", "TFLOP/s"), "decode": ("Decoding and short queries", "GB/s"),
-         "windows": ("Windows", "TFLOP/s"), "real": ("Shapes of models", "TFLOP/s")}
+         "windows": ("Windows", "TFLOP/s"), "real": ("Shapes of models", "TFLOP/s"),
+         "above_256": ("More than 256 columns", "TFLOP/s")}
 FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}
 
 
