@@ -9,6 +9,7 @@
 What is read, what is divided by what, and which turn group is shown: bench/records.py. The pictures: bench/plots.py.
 """
 import argparse
+import json
 import pathlib
 import re
 import statistics
@@ -23,6 +24,7 @@ LAYER = "fwd+bwd"
 PASSES = {"fwd": "forward", "bwd": "backward", LAYER: "forward and backward of one layer"}
 DRAWN = ("fwd", "bwd")
 NARROW = "fp8"  # folder of bench/results with 8-bit problems, and the page that has their tables
+NARROW_ERRORS = "fp8_errors"  # the same of bench/fp8_errors.py
 NARROW_PAGE = "docs/10-fp8.md"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -58,6 +60,11 @@ def write(a, records):
     if (page := a.root / NARROW_PAGE).exists():
         narrow = machines_of(read(sorted((a.root / "bench/results" / NARROW).glob("*.jsonl"))))
         of_narrow = [part for machine, tables in narrow.items() for part in short_tables(machine, "fwd", tables, False)]
+        lost = [json.loads(line) for path in sorted((a.root / "bench/results" / NARROW_ERRORS).glob("*.jsonl"))
+                for line in path.read_text().splitlines()]
+        if lost:
+            of = ", ".join(dict.fromkeys(r["gpu"] for r in lost))
+            of_narrow += [f"{side_tables.NARROW_ERRORS}, {of}:", markdown(side_tables.narrow_error_rows(lost))]
         wanted[page] = between_markers(page.read_text(), "\n\n".join(of_narrow))
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if a.check:

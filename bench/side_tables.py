@@ -79,6 +79,29 @@ def ratios_of(records):
             for machine, tables in machines_of(records).items()}
 
 
+NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the inputs before they were quantised, 512 "
+                 "rows of queries; in brackets its ratio to what exact arithmetic on the quantised inputs has, and to "
+                 "FlashAttention-3's on the same numbers")
+
+
+def narrow_error_rows(errors):
+    """Of bench/fp8_errors.py: a row a kind of inputs, number of keys and way to quantise them."""
+    newest = {(r["data"], r["keys"], r["way"], r["dim"]): r for r in errors}
+    dims = sorted({r["dim"] for r in errors})
+    rows = [["inputs, keys", "quantised"] + [f"head dim {dim}" for dim in dims]]
+    for data, keys, way in dict.fromkeys(key[:3] for key in newest):
+        if data == "normal" and "rotated" in way: continue  # rotated normal numbers are normal numbers
+        fields = [narrow_error_field(newest.get((data, keys, way, dim))) for dim in dims]
+        rows.append([f"{data}, {keys}", way] + fields)
+    return rows
+
+
+def narrow_error_field(record):
+    if record is None: return ABSENT
+    fa3 = f", {record['rmse'] / record['fa3']:.3f}" if "fa3" in record else ""
+    return f"{record['rmse']:.2e} ({record['rmse'] / record['inputs']:.3f}{fa3})"
+
+
 GRAD_ERRORS = ("Of grad_q, grad_k and grad_v against fp64, in thousandths: the norm of the difference over that of the "
                "exact gradient. `standard` is the same computation in the type of the inputs, one matrix product after "
                "the other. Made by bench/compare.py and bench/grad_errors.py.")

@@ -269,7 +269,7 @@ Bound bound_of(const Estimate& e) {
   return most == e.tensor_core ? Bound::tensor_core : Bound::exponentials;
 }
 
-// Above 256 columns, of which nothing was measured: beside tiles of 256 columns and 64 keys, which have been, by what
+// Above 256 columns, for which the table has no rows: beside tiles of 256 columns and 64 keys, which it has, by what
 // wgmma does, whose products of n keys take n / 2 clocks and their operands n / 4 + 16, and by what comes from L2.
 Rate rate_above_256(const FwdVariant& v, const Device& device) {
   FwdVariant like = v;
