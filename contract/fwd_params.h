@@ -45,6 +45,7 @@ struct FwdParams {
   SoftcapParams softcap;
   int chunk;            // variants that mask by chunks only
   ScaleNumbers slopes;  // alibi variants only; in natural units, no blocks
+  float* max_logit;     // maxlogit variants only: [sequence][head], natural units; raised
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 

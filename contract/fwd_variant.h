@@ -21,6 +21,7 @@ struct FwdVariant {
   bool alibi;      // scores fall with the distance of the keys: device/fwd/scores.cuh
   bool merges;     // O and lse become those over the keys of earlier calls too, which they hold; O is f32
   bool exact;      // every tile takes the exact step, so a row's bits depend on no other: device/fwd/exact.cuh
+  bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -44,6 +45,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("alibi", v.alibi);
   visit("acc", v.merges);
   visit("exact", v.exact);
+  visit("maxlogit", v.max_logit);
 }
 
 // K and V have 8 bits in memory: numbers with scales.

@@ -293,7 +293,8 @@ FwdVariant small_variant() {
           .split = false,
           .alibi = false,
           .merges = false,
-          .exact = false};
+          .exact = false,
+          .max_logit = false};
 }
 const KernelSpec no_preset = kernel_of(small_variant());
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "contract/bwd_variant.h"
+#include "contract/fill.h"
 #include "contract/fwd_variant.h"
 #include "contract/order.h"
 #include "contract/quantise_params.h"
@@ -53,6 +54,9 @@ struct Parts {
   int tiles = 0;  // kv tiles of a part; no_bound: of any number
   int most = 1;   // parts of the longest sequence
 };
+struct FillStep {  // max_logit begins at -inf
+  FillVariant variant;
+};
 struct ForwardStep {
   FwdVariant variant;
   Order order;
@@ -80,7 +84,7 @@ struct QuantiseStep {
   QuantiseVariant variant;
   Scaling scaling;
 };
-using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep>;
+using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, FillStep>;
 
 struct Launch {
   KernelSpec kernel;

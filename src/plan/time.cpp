@@ -242,6 +242,7 @@ void add(Sum& sum, const Problem& p, const BackwardStep& step, int grid, const D
   sum.bytes += 2 * bytes_moved(p.forward()), sum.between_us += next_launch_us;
   add_main(sum, p, step, grid, device, 0);
 }
+void add(Sum& sum, const Problem&, const FillStep&, int, const Device&) { sum.between_us += next_launch_us; }
 void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device& device) {
   sum.work_us += combine_us(p, step.parts.most, device);
 }

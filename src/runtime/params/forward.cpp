@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/params: the forward kernel's argument.
+// runtime/params: the arguments of the forward kernel and of those around it.
+#include <limits>
+
 #include "src/runtime/params/params.hpp"
 #include "src/runtime/params/parts.hpp"
 
@@ -53,6 +55,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   if (step.variant.split) params.split = split_of(run, step.parts);
   params.chunk = chunk_of(problem);
   if (problem.alibi) params.slopes = scale_numbers(views.alibi_slopes);
+  params.max_logit = views.max_logit.as<float>();
   return params;
 }
 
@@ -78,6 +81,12 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   params.ragged.k = *k;
   params.ragged.v = *v;
   return Params{params};
+}
+
+Result<Params> make_params(const Driver&, const Run& run, const FillStep&) {
+  const View& to = run.views.max_logit;
+  return Params{FillParams{
+      .to = to.as<float>(), .count = to.batch * to.heads, .number = -std::numeric_limits<float>::infinity()}};
 }
 
 Result<Params> make_params(const Driver&, const Run& run, const CombineStep& step) {
