@@ -20,6 +20,7 @@
 //                                          8-bit q: a tensor core adds 32 products at a time, in about 14 bits
 //                                          (DeepSeek-V3 technical report, 3.3.2), and cuts off what is behind: 2^-13 of
 //                                          the largest number for each of D/32 sums.
+//   max_logit error 2 e + (8 + D/16) u32   a score, which has fewer of these roundings
 //   gain            2 |e| + 4 u/sqrt(3 R) + (4 + L) u32
 //       The gain is the mean of R rows' relative errors along their exact result, R being the rows that are not 0. A
 //       rounding error is spread evenly over +-u, so it has a standard deviation of u/sqrt(3) and the mean of R a
@@ -32,8 +33,8 @@
 // Some results are exact: a row that is 0 in exact arithmetic (no key is seen) is 0, and an lse of minus infinity is
 // minus infinity.
 //
-// Tensors are judged one after the other, each by its own numbers. lse alone is of another kind: it is the logarithm of
-// a sum, so its error is absolute where it is near 1 and relative where it is large.
+// Tensors are judged one after the other, each by its own numbers. lse and max_logit alone are of another kind: the
+// logarithm of a sum and a score, so their error is absolute where they are near 1 and relative where they are large.
 //
 // A gradient has one more second term, since it is a sum that may cancel: for a row that sees one key it is 0 in exact
 // arithmetic, weight (g.v - delta) k with g.v = delta, and what any other arithmetic leaves there is a part of g.v and
@@ -98,15 +99,15 @@ std::string name_of(const Expected& expected, size_t i) {
   return text("batch {} row {} head {}", id.batch, id.row, id.head);
 }
 
-// ---- lse ----
+// ---- lse and max_logit ----
 
-struct LseErrors {
+struct LogitErrors {
   Largest error;
   double largest = 0;  // L above
 };
 
-LseErrors measure_lse(const Expected& expected, const std::vector<double>& found) {
-  LseErrors e;
+LogitErrors measure_logits(const Expected& expected, const std::vector<double>& found) {
+  LogitErrors e;
   for (size_t i = 0; i < expected.exact.size(); ++i) {
     const double exact = expected.exact[i];
     if (exact == minus_infinity) continue;  // see wrong_infinity()
@@ -124,8 +125,8 @@ std::string wrong_infinity(const Expected& expected, const std::vector<double>& 
 }
 
 // Fills in the measures; returns what is wrong, or nothing.
-std::string judge_lse(const Problem& p, const Expected& expected, const std::vector<double>& found, Measures& m) {
-  const LseErrors e = measure_lse(expected, found), plain = measure_lse(expected, expected.same_precision);
+std::string judge_logits(const Problem& p, const Expected& expected, const std::vector<double>& found, Measures& m) {
+  const LogitErrors e = measure_logits(expected, found), plain = measure_logits(expected, expected.same_precision);
   m.error = e.error.value;
   m.plain_error = plain.error.value;
   const double tensor_core =
@@ -265,7 +266,7 @@ std::string judge_rows(const Problem& p, const Expected& expected, const std::ve
 
 double largest_lse(const Reference& reference) {
   for (const Expected& expected : reference)
-    if (expected.tensor->view == &Views::lse) return measure_lse(expected, expected.exact).largest;
+    if (expected.tensor->view == &Views::lse) return measure_logits(expected, expected.exact).largest;
   return reference.empty() ? 0 : reference.front().largest_lse;
 }
 
@@ -280,8 +281,9 @@ void compare(const Problem& p, const Reference& reference, const Found& found, O
     const Expected& expected = reference[i];
     Measures& m = out.measures.emplace_back();
     m.tensor = expected.tensor->name;
-    const std::string why = expected.tensor->view == &Views::lse ? judge_lse(p, expected, found[i], m)
-                                                                 : judge_rows(p, expected, found[i], largest, m);
+    const bool is_logit = expected.tensor->view == &Views::lse || expected.tensor->view == &Views::max_logit;
+    const std::string why =
+        is_logit ? judge_logits(p, expected, found[i], m) : judge_rows(p, expected, found[i], largest, m);
     if (out.why.empty()) out.why = why;
   }
   out.passed = out.why.empty();

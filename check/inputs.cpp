@@ -209,6 +209,13 @@ void put_held_lse(const Case& c, const Views& views, uint64_t stream) {
   }
 }
 
+// What earlier calls left there: of every third head nothing yet, of the others more than these keys give, or less.
+void put_held_max_logit(const Case& c, const Views& views, uint64_t stream) {
+  auto* const held = views.max_logit.as<float>();
+  for (int64_t i = 0; i < c.problem.batch * c.problem.heads_q; ++i)
+    held[i] = i % 3 == 2 ? -INFINITY : 4 + 8 * random_normal(stream, static_cast<uint64_t>(i));
+}
+
 // What the tensors that are read hold, each from a stream of numbers of its own. The lengths come first: they say which
 // rows of the others count.
 struct Content {
@@ -279,6 +286,7 @@ constexpr Content contents[] = {
      [](const Case&, const Views& v, uint64_t stream) {
        fill_all(v.alibi_slopes, stream, 0.2f);  // some are below 0: far keys weigh more
      }},
+    {&Views::max_logit, put_held_max_logit},
 };
 
 // Eight streams a seed; the next eight tensors have theirs far away, so that the inputs of a seed stay what they were.

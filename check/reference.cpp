@@ -226,6 +226,10 @@ Result<void> can_be_judged(const Case& c, const Views& views) {
   // A row becomes a problem of the keys that it sees, where distances would be others.
   if (c.problem.alibi && c.sample_rows && !c.problem.backward())
     return Failure{FH_UNSUPPORTED, "rows=sample does not know how far keys are, which alibi asks. Leave rows out."};
+  if (c.problem.max_logit && c.sample_rows)
+    return Failure{FH_UNSUPPORTED,
+                   "rows=sample knows the scores of some rows alone, and max_logit is the largest of all. Leave rows "
+                   "out."};
   if (!c.problem.backward()) return {};
   // Weights are exp(s - lse): with an lse of 2^18 they are known to 8 u32 2^18, an eighth, and tell nothing.
   if (const double lse = largest_lse(c.problem, views); lse > 0x1p18)

@@ -111,10 +111,9 @@ std::vector<float> outputs_of(const Problem& p, const Head& head, const Stored& 
   return all;
 }
 
-void attend_row(const Problem& p, const Views& views, const Head& head, int64_t i, const Visible& keys, double* o,
-                double* lse) {
+void attend_row(const Problem& p, const Views& views, const Head& head, int64_t i, const std::vector<float>& scores,
+                const Visible& keys, double* o, double* lse) {
   const float its_sink = p.sink ? views.sink.as<float>()[head.index] : 0;
-  const std::vector<float> scores = scores_of(p, head, i, keys);
   if (scores.empty()) {  // no output; the sink alone is in the denominator
     if (p.sink) *lse = its_sink;
     return;
@@ -181,6 +180,8 @@ oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views) {
   if (p.backward() || !is_8_bit(p.dtype)) return oracle::compute_same_precision(p, views);
   oracle::Answers answers(tensors().size());
   std::vector<double>&o = answers[index_of(&Views::o)], &lse = answers[index_of(&Views::lse)];
+  std::vector<double>& max_logit = answers[index_of(&Views::max_logit)];
+  max_logit = oracle::first_max_logit(p, views);
   o.assign(p.rows_q() * p.heads_q * p.dim_v, 0.0);
   lse.assign(p.rows_q() * p.heads_q, -std::numeric_limits<double>::infinity());
   if (lse.empty()) return answers;  // there may be any number of sequences without rows
@@ -188,9 +189,13 @@ oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views) {
   oracle::for_each(p.batch * p.heads_q, [&](int64_t pair) {
     const oracle::Sequence s(p, views, pair / p.heads_q);
     const Head head(p, views, s, pair % p.heads_q);
-    for (int64_t i = 0; i < s.rows_q; ++i)
-      attend_row(p, views, head, i, oracle::keys_of(p, s, i), &o[dense.q(s, i, head.index, p.dim_v)],
+    for (int64_t i = 0; i < s.rows_q; ++i) {
+      const Visible keys = oracle::keys_of(p, s, i);
+      const std::vector<float> scores = scores_of(p, head, i, keys);
+      attend_row(p, views, head, i, scores, keys, &o[dense.q(s, i, head.index, p.dim_v)],
                  &lse[dense.q(s, i, head.index, 1)]);
+      if (p.max_logit) oracle::offer(max_logit[pair], scores);
+    }
   });
   return answers;
 }

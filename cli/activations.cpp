@@ -213,6 +213,7 @@ fh_problem describe(const QKV& in, const Wishes& wishes) {
   if (!wishes.window.empty()) p.window_left = wishes.window[0], p.window_right = wishes.window[1];
   p.scale = wishes.scale;
   p.softcap = wishes.softcap;
+  p.max_logit = wishes.max_logit;
   return p;
 }
 
@@ -234,6 +235,7 @@ void keep_tensors(Activations& a, QKV& qkv) {
   shape_of(&Views::o).back() = a.problem.dim_v;
   shape_of(&Views::lse) = {shape[2], shape[1]};
   if (qkv.q.shape.size() == 4) shape_of(&Views::lse).insert(shape_of(&Views::lse).begin(), shape[0]);
+  shape_of(&Views::max_logit) = {a.problem.batch, a.problem.heads_q};
   shape_of(&Views::grad_q) = qkv.q.shape;
   shape_of(&Views::grad_k) = qkv.k.shape;
   shape_of(&Views::grad_v) = qkv.v.shape;
@@ -310,7 +312,8 @@ Result<Activations> load_activations(const std::vector<std::string>& paths, cons
 }
 
 void turn_around(Activations& a) {
-  a.problem.op = FH_BACKWARD;
+  a.problem.op = FH_BACKWARD, a.problem.max_logit = false;
+  a.inputs->tensors.max_logit = nullptr;
   const Shape o = tensors()[index_of(&Views::o)].shape(a.problem);
   keep(*a.inputs, &Views::grad_o, a.grad_o->bytes, {o.batch, o.seq, o.heads, o.dim});
   if (a.grad_lse) keep(*a.inputs, &Views::grad_lse, a.grad_lse->bytes);
@@ -321,9 +324,11 @@ Result<std::string> save_activations(const std::string& path, const Activations&
   std::map<std::string, FileTensor> out;
   std::string said;
   for (const Tensor& tensor : tensors()) {
-    const bool result = is_written(tensor.use(a.problem)) || tensor.view == &Views::o || tensor.view == &Views::lse;
-    if (!result || (tensor.view == &Views::lse && !with_lse)) continue;
     const size_t i = index_of(tensor.view);
+    const bool of_forward = tensor.view == &Views::o || tensor.view == &Views::lse ||
+                            (tensor.view == &Views::max_logit && !a.inputs->blocks[i].empty());
+    const bool result = is_written(tensor.use(a.problem)) || of_forward;
+    if (!result || (tensor.view == &Views::lse && !with_lse)) continue;
     const Element element = tensor.shape(a.problem).element;
     out[tensor.name] = {element, a.shapes[i], a.inputs->blocks[i]};
     said += text("{}{} {} [{}]", said.empty() ? "" : ", ", tensor.name, name_of(element), joined(a.shapes[i], ", "));

@@ -17,6 +17,7 @@ struct Wishes {
   bool causal = false, top_left = false;
   std::vector<int64_t> window;  // left, right; empty: none
   float scale = 0, softcap = 0;
+  bool max_logit = false;
   std::string grad;  // file with grad_o; "": the input may hold it
 };
 
@@ -34,11 +35,12 @@ struct Activations {
 Result<Activations> load_activations(const std::vector<std::string>& in, const Wishes&);
 
 // After the forward problem was computed, where there is a grad_o: the problem becomes the backward one, with o and lse
-// as they are and room for the gradients.
+// as they are and room for the gradients. max_logit stays where it is, to be written too.
 void turn_around(Activations&);
 
-// OUT.safetensors with o, lse if wanted, gradients if they were computed, the metadata of the input and the forward
-// problem's line; or OUT.npy with o and OUT.NAME.npy next to it with the others. Returns what was written, for people.
+// OUT.safetensors with o, lse and max_logit if wanted, gradients if they were computed, the metadata of the input and
+// the forward problem's line; or OUT.npy with o and OUT.NAME.npy next to it with the others. Returns what was written,
+// for people.
 Result<std::string> save_activations(const std::string& out, const Activations&, bool with_lse);
 
 }  // namespace froghopper::cli

@@ -103,6 +103,7 @@ constexpr Feature features[] = {
     {"no queries", [](Problem& p) { p.seq_q = 0; }},
     {"no keys", [](Problem& p) { p.seq_kv = 0; }},
     {"gradients added to what is there", [](Problem& p) { p.accumulate = true; }, true},
+    {"the largest score of each head (max_logit)", [](Problem& p) { p.max_logit = true; }, false, false, true},
     {"o and lse merged with what is there", [](Problem& p) { p.accumulate = true, p.dtype_o = Dtype::f32; }, false,
      false, true},
     {"a scale for each 128 rows", [](Problem& p) { p.scale_rows = 128; }, false, true},

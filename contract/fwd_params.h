@@ -48,6 +48,7 @@ struct FwdParams {
   int chunk;            // variants that mask by chunks only
   ScaleNumbers slopes;  // alibi variants only; in natural units, no blocks
   MeansParams means;    // smooth variants only
+  float* max_logit;     // maxlogit variants only: [sequence][head], natural units; raised
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 

@@ -22,6 +22,7 @@ struct FwdVariant {
   bool merges;     // O and lse become those over the keys of earlier calls too, which they hold; O is f32
   bool exact;      // every tile takes the exact step, so a row's bits depend on no other: device/fwd/exact.cuh
   bool smooth;     // 8-bit K and V lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
+  bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -46,6 +47,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("acc", v.merges);
   visit("exact", v.exact);
   visit("smooth", v.smooth);
+  visit("maxlogit", v.max_logit);
 }
 
 // K and V have 8 bits in memory: numbers with scales.

@@ -84,12 +84,18 @@ TEST_F(Attend, computes_gradients_where_there_is_a_gradient_of_o) {
   for (const float x : floats(out->tensors.at("grad_sink"))) EXPECT_NEAR(x, 3 * share, 1e-5);
 }
 
-TEST_F(Attend, writes_gradients_beside_an_npy) {
+TEST_F(Attend, writes_gradients_and_max_logit_beside_an_npy) {
   for (const char* const name : {"q.npy", "k.npy", "v.npy", "g.npy"})
     write(name, *print_npy(ones(Element::f16, {5, 2, 16})));
   const std::string in = path("q.npy") + " " + path("k.npy") + " " + path("v.npy");
-  const Ran r = run("attend " + in + " -o " + path("o.npy") + " --grad " + path("g.npy") + " --causal --backend cpu");
+  const Ran r = run("attend " + in + " -o " + path("o.npy") + " --grad " + path("g.npy") +
+                    " --causal --max-logit --check --backend cpu");
   ASSERT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_TRUE(has(r.out, "error     max_logit: "));
+  const auto largest = read_npy(path("o.max_logit.npy"));
+  ASSERT_TRUE(largest);
+  EXPECT_EQ(largest->shape, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(floats(*largest), (std::vector<float>{4, 4}));  // 16 ones over the root of 16
   for (const char* const name : {"o.npy", "o.grad_q.npy", "o.grad_k.npy", "o.grad_v.npy"}) {
     const auto written = read_npy(path(name));
     ASSERT_TRUE(written) << name;

@@ -85,6 +85,78 @@ TEST_F(Judge, finds_an_lse_off_by_one_part_in_a_hundred_thousand) {
   EXPECT_NE(verdict().find("batch 0 row 39 head 0: lse is "), std::string::npos);
 }
 
+class JudgeOfMaxLogit : public Judged {
+ protected:
+  static constexpr const char* merged = "fwd bf16 b3 hq2 hkv1 sq40 skv30 d64 causal acc maxlogit";
+  void SetUp() override { start("fwd bf16 b3 hq2 hkv1 sq40 skv30 d64 seqused causal maxlogit : used_q=40,0,7"); }
+  float& max_logit(int64_t sequence, int64_t head) const { return views_.max_logit.as<float>()[sequence * 2 + head]; }
+};
+
+TEST_F(JudgeOfMaxLogit, accepts_what_plain_loops_compute) {
+  EXPECT_EQ(verdict(), "");
+  start(merged);
+  EXPECT_EQ(verdict(), "");
+}
+
+TEST_F(JudgeOfMaxLogit, finds_one_that_was_not_written) {
+  std::memset(&max_logit(2, 1), 0xff, 4);
+  EXPECT_EQ(verdict(), "batch 2 row 0 head 1: max_logit is NaN, or was not written");
+}
+
+TEST_F(JudgeOfMaxLogit, finds_a_write_behind_it) {
+  (&max_logit(2, 1))[1] = 0;
+  EXPECT_EQ(verdict(), "max_logit: byte 24 from its start was written, which belongs to no row");
+}
+
+TEST_F(JudgeOfMaxLogit, finds_one_off_by_one_part_in_a_hundred_thousand) {
+  for (const float by : {1e-5f, -1e-5f}) {
+    SetUp();
+    max_logit(0, 1) += by * (1 + std::fabs(max_logit(0, 1)));
+    EXPECT_NE(verdict().find("batch 0 row 0 head 1: max_logit is "), std::string::npos);
+  }
+}
+
+TEST_F(JudgeOfMaxLogit, finds_base_2) {
+  max_logit(2, 0) *= static_cast<float>(M_LOG2E);
+  EXPECT_NE(verdict().find("max_logit is "), std::string::npos);
+}
+
+TEST_F(JudgeOfMaxLogit, finds_a_score_of_nobody) {
+  max_logit(1, 0) = 0;  // of rows past the end, say, whose q is zeros
+  EXPECT_EQ(verdict(), "batch 1 row 0 head 0 sees no key: max_logit must be -inf and is 0");
+}
+
+TEST_F(JudgeOfMaxLogit, finds_one_that_was_never_raised) {
+  max_logit(0, 0) = -INFINITY;
+  EXPECT_NE(verdict().find("batch 0 row 0 head 0: max_logit is -inf, exact "), std::string::npos);
+}
+
+// As if all keys were seen, or one less.
+TEST_F(JudgeOfMaxLogit, finds_another_mask) {
+  for (const int64_t right : {all_keys, int64_t{1}}) {
+    SetUp();
+    Problem other = c_.problem;
+    other.window_right = right, other.window_left = right == 1 ? 3 : all_keys;
+    const std::vector<double> found = oracle::compute_same_precision(other, views_)[index_of(&Views::max_logit)];
+    for (size_t i = 0; i < found.size(); ++i) views_.max_logit.as<float>()[i] = static_cast<float>(found[i]);
+    EXPECT_NE(verdict().find("max_logit is "), std::string::npos) << right;
+  }
+}
+
+// What was there before is forgotten, or kept where it is smaller.
+TEST_F(JudgeOfMaxLogit, finds_one_that_is_not_merged) {
+  start(merged);
+  Problem alone = c_.problem;
+  alone.accumulate = false;
+  const std::vector<double> found = oracle::compute_same_precision(alone, views_)[index_of(&Views::max_logit)];
+  for (size_t i = 0; i < found.size(); ++i) views_.max_logit.as<float>()[i] = static_cast<float>(found[i]);
+  EXPECT_NE(verdict().find("max_logit is "), std::string::npos);
+  start(merged);
+  const Views before = before_->views(*in_, views_);
+  std::memcpy(views_.max_logit.data, before.max_logit.data, 6 * sizeof(float));
+  EXPECT_NE(verdict().find("max_logit is "), std::string::npos);
+}
+
 // Errors below every bound of a single element, but all to the same side: R46.
 TEST_F(Judge, finds_errors_with_a_common_sign) {
   start("fwd f32 b1 hq8 hkv8 sq500 skv60 d16");

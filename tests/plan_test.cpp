@@ -212,7 +212,8 @@ TEST(Kernel, EachFieldOfAVariantChangesItsName) {
                             .alibi = false,
                             .merges = false,
                             .exact = false,
-                            .smooth = false};
+                            .smooth = false,
+                            .max_logit = false};
   EXPECT_EQ(kernel_of(plain).name, "fwd.bf16.d192.dv128.q128.kv96.s2");
   std::set<std::string> names{kernel_of(plain).name}, sources{kernel_of(plain).source};
   int fields = 0;

@@ -130,7 +130,7 @@ Problem random_problem(std::mt19937_64& random) {
   if (coin() && !of_8_bits) p.op = FH_BACKWARD;
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
   p.alibi = coin(), p.attention_chunk = coin() ? 0 : size(), p.max_sms = coin() ? 0 : size();
-  p.accumulate = coin() && (p.op == FH_BACKWARD || !p.sink);
+  p.accumulate = coin() && (p.op == FH_BACKWARD || !p.sink), p.max_logit = p.op == FH_FORWARD && coin();
   if (p.op == FH_FORWARD) p.invariant = coin(), p.dtype_o = !p.accumulate ? p.dtype_o : coin() ? FH_F32 : FH_USUAL;
   if (coin()) p.align = FH_TOP_LEFT;
   if (coin()) p.window_left = coin() ? size() : huge;
@@ -294,7 +294,7 @@ constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
     "[smooth] "
-    "[rotate [seedN]] [det] [acc] [smsN].";
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [smsN].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},

@@ -67,8 +67,10 @@ const struct {
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.smooth = 1, p.softcap = 20; },
      "smooth is 1 and softcap is 20; what the scores of all keys have in common is lost in a softmax, but not in a "
      "tanh. Set one of them to 0."},
-    {[](fh_problem& p) { p.reserved3 = 1; },
-     "reserved3 is 1; no option has that place. Start from fh_problem_init()."},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.max_logit = 2; },
+     "max_logit is 2 and op is FH_QUANTISE; the forward pass alone looks for it. Set op to FH_FORWARD, or max_logit "
+     "to "
+     "0."},
 };
 
 TEST(Problem, ContradictionsAreNamed) {

@@ -294,7 +294,8 @@ FwdVariant small_variant() {
           .alibi = false,
           .merges = false,
           .exact = false,
-          .smooth = false};
+          .smooth = false,
+          .max_logit = false};
 }
 const KernelSpec no_preset = kernel_of(small_variant());
 

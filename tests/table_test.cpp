@@ -47,7 +47,8 @@ TEST(table, says_shape_and_use_of_every_tensor) {
                                  {"quantised_v", "1 500 2 128 fp16", Use::absent, Use::absent},
                                  {"mean_k", "3 1 2 64 fp32", Use::absent, Use::absent},
                                  {"mean_v", "3 1 2 128 fp32", Use::absent, Use::absent},
-                                 {"alibi_slopes", "3 1 8 1 fp32", Use::read, Use::read}};
+                                 {"alibi_slopes", "3 1 8 1 fp32", Use::read, Use::read},
+                                 {"max_logit", "3 1 8 1 fp32", Use::absent, Use::absent}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];
@@ -92,7 +93,8 @@ TEST(table, fields_are_apart) {
 // Each option by itself: a tensor that it demands may not be missing, and none may be there without it.
 TEST(table, every_option_demands_its_tensors_and_refuses_others) {
   for (const std::string option : {"fwd", "fwd varlen tq250 tkv500", "fwd seqused", "fwd sink", "bwd", "bwd sink",
-                                   "bwd acc", "bwd varlen tq250 tkv500 acc sink", "fwd kv=e4m3 scales128"}) {
+                                   "bwd acc", "bwd varlen tq250 tkv500 acc sink", "fwd kv=e4m3 scales128",
+                                   "fwd maxlogit", "fwd varlen tq250 tkv500 acc maxlogit"}) {
     const Problem p = problem_of(option.substr(0, 3) + " bf16 b2 hq8 hkv2 sq100 skv200 d64" + option.substr(3));
     for (const Tensor& tensor : tensors()) {
       fh_tensors t = tensors_of(p);

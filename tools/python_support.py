@@ -50,6 +50,7 @@ ROWS = [
     ("grouped query heads", (), "hkv2"),
     ("packed sequences", ("cu_seqlens_q",), PACKED),
     ("used lengths", ("seqused_kv", "seqused_k"), "seqused"),
+    ("the largest score", ("return_max_logit",), "maxlogit"),
     ("the log-sum-exp", ("return_lse", "lse", "return_attn_probs"), ""),
     ("deterministic", ("deterministic",), "det"),
     ("the same bits in any company", ("invariant",), "invariant"),

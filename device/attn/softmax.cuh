@@ -66,6 +66,11 @@ __device__ __forceinline__ Finish finish(float reference, float my_sum, float si
   return finish_whole(reference, quad_sum(my_sum), sink);
 }
 
+// What else may be done with the largest scores of a tile's two rows, which step() finds: nothing.
+struct Unseen {
+  __device__ __forceinline__ void operator()(RowPair) const {}
+};
+
 struct OnlineSoftmax {
   // The guard: what a tile may bring to one of a thread's two sums of a row, an eighth of the columns, before the
   // reference moves. A row's largest weight rounds without error only if it is a power of two, so a row that one key
@@ -90,10 +95,11 @@ struct OnlineSoftmax {
                              // so that no register is spent on a flag
 
   // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
-  // accumulated before.
-  template <int Cols>
-  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}) {
+  // accumulated before. see: is told the largest scores of the tile.
+  template <int Cols, class See = Unseen>
+  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, See see = {}) {
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
+    see(most);
     RowPair next = {fmaxf(ref.top, scaled(most.top) + above.top),
                     fmaxf(ref.bottom, scaled(most.bottom) + above.bottom)};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.

@@ -73,12 +73,13 @@ struct ScaledSoftmax {
   }
 
   // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
-  // accumulated before.
-  template <int Cols>
-  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}) {
+  // accumulated before. see: is told the largest scores of the tile, in base 2.
+  template <int Cols, class See = Unseen>
+  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, See see = {}) {
 #pragma unroll
     for (int i = 0; i < Cols / 2; ++i) s.x[i] = __fmul_rn(s.x[i], of_row(scale, i & 2));
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
+    see(most);
     const float growth = grow();
     // e4m3: where a row has few keys. In the others no key has the row to itself, and its error is that of all weights.
     const bool some_few = __any_sync(~0u, above.top + above.bottom > 0.f);

@@ -87,7 +87,9 @@ __device__ __forceinline__ void walk_parts(Consumer& its, const WorkItem& item, 
     sums.template join<8>(start / exact_part_tiles == part, rows, o);
     sums.keep(rows, o);
     o.clear();
-    softmax = Softmax{its.params.scale_log2};
+    Softmax next{its.params.scale_log2};
+    if constexpr (V.max_logit) next.most = softmax.most;
+    softmax = next;
     kv_tile = begin - 1;
     its.qk(s);
     ptx::wgmma_wait<0>();

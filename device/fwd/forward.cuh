@@ -5,7 +5,7 @@
 //           persistent: every CTA takes items until none is left. Their order: contract/order.h. How a CTA gets one:
 //           device/attn/tickets.cuh. A strip skips the last kv tiles of an item where only lower strips see them.
 //           Packed and split variants (contract/split.h): a tile has rows of several heads, device/fwd/rows.cuh; an
-//           item is a part of a tile's keys, and device/fwd/combine.cuh comes after.
+//           item is a part of a tile's keys, and device/fwd/combine.cuh comes after. maxlogit variants: max_logit.cuh.
 // Roles     Dispatcher warp 0; takes items, publishes them, loads Q.         warpgroup 0: 40, 40, 32, 32 registers
 //           Loader     warps 1 and 2, one thread each; loads K, loads V.
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
@@ -50,6 +50,7 @@
 #include "device/fwd/barriers.cuh"
 #include "device/fwd/epilogue.cuh"
 #include "device/fwd/exact.cuh"
+#include "device/fwd/max_logit.cuh"
 #include "device/fwd/means.cuh"
 #include "device/fwd/narrow_producers.cuh"
 #include "device/fwd/producers.cuh"
@@ -83,8 +84,7 @@ struct Forward {
   using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile, then P in place
   using Weights = Pick<narrow, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
   using Output = tile::Accum<fwd_columns(V)>;  // O, unnormalised until the epilogue
-  using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
-  using Softmax = Pick<scaled, attn::ScaledSoftmax<narrow, Scale>, attn::OnlineSoftmax>;
+  using Softmax = SoftmaxOf<V>;
 
   static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
@@ -133,7 +133,7 @@ struct Forward {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     if constexpr (V.packed) clear_rows_of_nobody<threads>(smem.q);
     init_barriers<Forward>(smem);
-    if constexpr (V.split) wait_for_earlier(params);
+    if constexpr (V.split || V.max_logit) wait_for_earlier(params);
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
@@ -166,7 +166,6 @@ struct Forward {
   }
 
   // ---- Consumer ----
-  //
   // The three register tiles are locals of run() and arguments of every step, never fields: as fields, the compiler
   // duplicates them across the loop and ptxas serialises wgmma (C7511).
 
@@ -380,6 +379,7 @@ struct Forward {
 
     __device__ void epilogue(const WorkItem& item, const Softmax& softmax, float unit, Output& o) {
       const Strip<V> its = strip_of(item);
+      if constexpr (V.max_logit) MaxLogit<V>{params, item, its}.raise(softmax.largest_in_base_2());
       if constexpr (V.split) return PartEpilogue<V>{params, item, its, unit, half}.run(softmax, o);
       const attn::RowPair sinks = epilogue_of(item).sinks();
       if constexpr (fwd_joins(V)) return ExactEpilogue<V>{params, item, number, half}.run(softmax, sinks.top, o);

@@ -26,7 +26,8 @@
  *       no sequence get o = 0 and lse = -inf. Nothing else is written. o and lse share no memory with what is read.
  *       With accumulate o and lse are the attention over the keys of earlier calls, and become that over these keys
  *       too; rows that see no key and rows of no sequence stay as they are. Begin with o = 0 and lse = -inf, or the
- *       head's sink. Where lse is -inf and the row sees a key, o is not read.
+ *       head's sink. Where lse is -inf and the row sees a key, o is not read. max_logit becomes the larger one of what
+ *       it holds and what these keys give; begin with -inf.
  *   (7) Memory that no visible key or query occupies (padding, rows past a sequence's end) may hold anything, NaN too,
  *       also in o, lse, grad_o and grad_lse where they are read.
  *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse that a forward problem gave for the
@@ -141,7 +142,8 @@ typedef struct fh_problem {
   /* 8-bit k and v. */
   int32_t smooth;    /* nonzero: a quantise problem takes the mean of all rows of a sequence out of k and v and writes
                         it to mean_k and mean_v; a forward problem reads these and adds them */
-  int32_t reserved3; /* 0 */
+  int32_t max_logit; /* forward only. Nonzero: tensors.max_logit gets the largest score of each sequence and query
+                           head. This place was always 0 before */
 
   int64_t
       attention_chunk; /* keys lie in chunks of so many, from key 0 on; a query sees those of the chunk alone that it
@@ -239,6 +241,12 @@ typedef struct fh_tensors {
   /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], with strides as scales have them: a stride_batch of 0 says that
    * all sequences have the same. Read; the slopes have no gradients. */
   fh_tensor alibi_slopes;
+
+  /* max_logit only, else NULL: [batch, heads_q], dense; batch counts sequences, also with varlen. The largest score
+   * that a row of the sequence gives a key which it sees, as the softmax has it: after scale, softcap and alibi, in
+   * natural units; the sink is none. -inf where no row sees a key. A score that is NaN does not count. Written; with
+   * accumulate: merged, see (6). */
+  float* max_logit;
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
@@ -268,7 +276,8 @@ static inline fh_tensors fh_tensors_init(void) {
                   none,
                   none,
                   none,
-                  none};
+                  none,
+                  NULL};
   return t;
 }
 

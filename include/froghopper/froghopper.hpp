@@ -70,6 +70,7 @@ struct Problem {
   bool alibi = false;
   int64_t attention_chunk = 0;  // 0: none
   bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
+  bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
 
   bool operator==(const Problem&) const = default;
 };
@@ -90,7 +91,7 @@ inline fh_problem to_c(const Problem& problem) {
   p.scale_rows = problem.scale_rows, p.scale_v_columns = problem.scale_v_columns;
   p.rotate = problem.rotate, p.rotate_seed = problem.rotate_seed;
   p.smooth = problem.smooth, p.alibi = problem.alibi, p.attention_chunk = problem.attention_chunk;
-  p.invariant = problem.invariant;
+  p.invariant = problem.invariant, p.max_logit = problem.max_logit;
   return p;
 }
 
@@ -127,7 +128,8 @@ inline Problem to_cpp(const fh_problem& p) {
           .smooth = p.smooth != 0,
           .alibi = p.alibi != 0,
           .attention_chunk = p.attention_chunk,
-          .invariant = p.invariant != 0};
+          .invariant = p.invariant != 0,
+          .max_logit = p.max_logit != 0};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
@@ -170,6 +172,7 @@ struct Tensors {
   Tensor quantised_q{}, quantised_k{}, quantised_v{};  // a quantise problem's
   Tensor mean_k{}, mean_v{};                           // with smooth
   Tensor alibi_slopes{};
+  float* max_logit = nullptr;  // of a problem with max_logit
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

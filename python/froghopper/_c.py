@@ -77,7 +77,7 @@ class Problem(ctypes.Structure):
     rotate: int
     rotate_seed: int
     smooth: int
-    reserved3: int
+    max_logit: int
     attention_chunk: int
     _fields_ = [
         ("size", ctypes.c_size_t),
@@ -113,7 +113,7 @@ class Problem(ctypes.Structure):
         ("rotate", ctypes.c_int32),
         ("rotate_seed", ctypes.c_uint32),
         ("smooth", ctypes.c_int32),
-        ("reserved3", ctypes.c_int32),
+        ("max_logit", ctypes.c_int32),
         ("attention_chunk", ctypes.c_int64),
     ]
 
@@ -158,6 +158,7 @@ class Tensors(ctypes.Structure):
     mean_k: Tensor
     mean_v: Tensor
     alibi_slopes: Tensor
+    max_logit: int | None
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -185,6 +186,7 @@ class Tensors(ctypes.Structure):
         ("mean_k", Tensor),
         ("mean_v", Tensor),
         ("alibi_slopes", Tensor),
+        ("max_logit", ctypes.c_void_p),
     ]
 
 

@@ -53,7 +53,8 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
              window: Window | None = None, softcap: float = 0.0, scale: float | None = None,
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
              deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
-             attention_chunk: int = 0, invariant: bool = False, types: Types | None = None) -> _c.Problem:
+             attention_chunk: int = 0, invariant: bool = False, max_logit: bool = False,
+             types: Types | None = None) -> _c.Problem:
     """Shapes of q, k and v, the name of their type, options -> the problem.
 
     Shapes are [batch, seq, heads, dim], or [total, heads, dim] where packed is given; dtype is the type of q, and types
@@ -83,7 +84,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         deterministic=flag("deterministic", deterministic), accumulate=flag("accumulate", accumulate),
         max_sms=whole_number("max_sms", max_sms), alibi=alibi,
         attention_chunk=whole_number("attention_chunk", attention_chunk),
-        invariant=flag("invariant", invariant) and not backward, **of_8_bits)
+        invariant=flag("invariant", invariant) and not backward, max_logit=max_logit and not backward, **of_8_bits)
 
 
 def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str]) -> str:
@@ -194,6 +195,22 @@ def check_window(window: Window | None) -> tuple[int, int]:
     return left, right
 
 
+def check_held(given: Any, with_max_logit: bool, kind: str) -> tuple[str, ...]:
+    """What accumulate is made of; kind: of what it is, in words."""
+    names = ("o", "lse", "max_logit") if with_max_logit else ("o", "lse")
+    if isinstance(given, (tuple, list)) and len(given) == len(names): return names
+    number, found = {2: "two", 3: "three"}[len(names)], f"a {type(given).__name__}"
+    if isinstance(given, (tuple, list)): found += f" of {len(given)}"
+    raise InvalidType(f"accumulate is {found}; it is ({', '.join(names)}) of earlier calls"
+                      f"{', as return_max_logit asks' * with_max_logit}. Give {number} {kind}.")
+
+
+def results_of(o: T, lse: T, max_logit: T, return_lse: bool, return_max_logit: bool) -> Any:
+    """What attention returns."""
+    if return_max_logit: return (o, lse, max_logit) if return_lse else (o, max_logit)
+    return (o, lse) if return_lse else o
+
+
 def check_align(align: str) -> None:
     if align not in ALIGNS:
         raise InvalidProblem(f"align is {align!r}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
@@ -249,7 +266,7 @@ class Call:
     FORWARD = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6)  # fh_tensors up to sink; later fields are "as before"
     WHOLE = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6 + "Pqqq" * 4 + "PP")
 
-    REST = struct.Struct("@" + "Pqqq" * 9)  # scales, what quantising writes, means, alibi_slopes
+    REST = struct.Struct("@" + "Pqqq" * 9 + "P")  # scales, what quantising writes, means, alibi_slopes, max_logit
 
     def __init__(self, plan: Plan, strides: Sequence[Strides], slopes: Strides = (0, 0, 0)):
         """strides: of q, k, v, o, for a backward problem of grad_o, grad_q, grad_k, grad_v, and where k and v are 8-bit
@@ -260,10 +277,10 @@ class Call:
 
     def forward(self, q: int, k: int, v: int, o: int, lse: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
                 seqused_q: int = 0, seqused_kv: int = 0, sink: int = 0, workspace: int | None = None,
-                stream: int | None = None, alibi_slopes: int = 0) -> None:
-        if alibi_slopes: return self.forward_with_all(
+                stream: int | None = None, alibi_slopes: int = 0, max_logit: int = 0) -> None:
+        if alibi_slopes or max_logit: return self.forward_with_all(
             q, k, v, o, lse, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink, 0, 0, 0, 0, 0, workspace, stream,
-            alibi_slopes)
+            alibi_slopes, max_logit)
         of_q, of_k, of_v, of_o = self.strides
         tensors = PACK_FORWARD(FORWARD_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
                                seqused_q, seqused_kv, sink)
@@ -273,20 +290,21 @@ class Call:
     def forward_with_all(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int,
                          seqused_q: int, seqused_kv: int, sink: int, scale_q: int, scale_k: int, scale_v: int,
                          mean_k: int, mean_v: int, workspace: int | None = None, stream: int | None = None,
-                         alibi_slopes: int = 0) -> None:
+                         alibi_slopes: int = 0, max_logit: int = 0) -> None:
         """What a forward problem may have beside q, k, v and o, in 8 bits or not."""
         of_q, of_k, of_v, of_o, *of_8_bits = self.strides
         tensors = PACK_WHOLE(ALL_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
                              seqused_q, seqused_kv, sink, *NONE * 4, 0, 0)
-        tensors += self.rest((scale_q, scale_k, scale_v, mean_k, mean_v), of_8_bits, alibi_slopes)
+        tensors += self.rest((scale_q, scale_k, scale_v, mean_k, mean_v), of_8_bits, alibi_slopes, max_logit)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 
-    def rest(self, of_8_bits: Sequence[int], strides: Sequence[Strides], alibi_slopes: int) -> bytes:
+    def rest(self, of_8_bits: Sequence[int], strides: Sequence[Strides], alibi_slopes: int,
+             max_logit: int = 0) -> bytes:
         """The fields of fh_tensors behind those that every problem may have; of_8_bits: scales and means."""
         pairs = list(zip(of_8_bits, strides or [(0, 0, 0)] * 5))
         scales, means = ([x for at, lies in part for x in (at, *lies)] for part in (pairs[:3], pairs[3:]))
-        return self.REST.pack(*scales, *NONE * 3, *means, alibi_slopes, *self.slopes)
+        return self.REST.pack(*scales, *NONE * 3, *means, alibi_slopes, *self.slopes, max_logit)
 
     def backward(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int, seqused_q: int,
                  seqused_kv: int, sink: int, grad_o: int, grad_q: int, grad_k: int, grad_v: int, grad_lse: int = 0,

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, Window, cached, check_means, check_rank,
-                              check_scale_is_there, describe, mean_of, output_of, plan_of, scale_of)
+                              check_scale_is_there, describe, flag, mean_of, output_of, plan_of, results_of,
+                              scale_of)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_arrays import (Array, HeldLengths, Lengths, address, check_array, check_shape, check_writeable,
-                                      dense, dense_strides, held_arrays, held_pair, key_of, layout_of, lse_for,
-                                      lse_shape, packed_of, read_lengths, result_shape, slope_array, slopes_of,
-                                      strides_of, window_key)
+                                      dense, dense_strides, held_arrays, held_arrays_of, key_of, layout_of, lse_for,
+                                      lse_shape, max_logit_for, packed_of, read_lengths, result_shape, slope_array,
+                                      slopes_of, strides_of, window_key)
 
 _calls: dict[Hashable, Call] = {}
 
@@ -39,8 +40,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
               out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, Array] | None = ..., alibi_slopes: ArrayLike | None = ...,
-              attention_chunk: int = ..., invariant: bool = ...) -> Array: ...
+              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: ArrayLike | None = ...,
+              attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
@@ -51,9 +53,35 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
               scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
               out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, Array] | None = ...,
+              accumulate: tuple[Array, ...] | None = ...,
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...,
-              invariant: bool = ...) -> tuple[Array, Array]: ...
+              invariant: bool = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Lengths | None = ...,
+              cu_seqlens_kv: Lengths | None = ..., seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ...,
+              return_lse: Literal[False] = ..., out: Array | None = ..., align: str = ..., max_sms: int = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
+              scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
+              out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
+              accumulate: tuple[Array, ...] | None = ...,
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Lengths | None = ...,
+              cu_seqlens_kv: Lengths | None = ..., seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ...,
+              return_lse: Literal[True], out: Array | None = ..., align: str = ..., max_sms: int = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
+              scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
+              out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
+              accumulate: tuple[Array, ...] | None = ...,
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -64,9 +92,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, scale_q: ArrayLike | None = None,
               scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None, dtype: str | None = None,
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
-              accumulate: tuple[Array, Array] | None = None,
-              alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0,
-              invariant: bool = False) -> Array | tuple[Array, Array]:
+              accumulate: tuple[Array, ...] | None = None,
+              alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0, invariant: bool = False,
+              return_max_logit: bool = False) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -98,19 +126,24 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    and of it what causal and window leave; 0 for none
     invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
                    computed with, as prefill or as decoding: docs/1-math.md.
+    return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
+                   sees, after scale, softcap and slopes; -inf where none sees any, sinks and NaN left out. With
+                   accumulate, which then is (o, lse, max_logit), the larger one of it and what is there
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
-    [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row that sees no key has o = 0 and
-    lse = -inf, or the sink. Raises TypeError for arguments of a wrong kind, ValueError for shapes, options and memory
-    that do not fit, NotImplementedError; `out` is unwritten then. docs/1-math.md has the mathematics and the bounds.
+    [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with return_max_logit (o, max_logit) or
+    (o, lse, max_logit). A row that sees no key has o = 0 and lse = -inf, or the sink. Raises TypeError for arguments of
+    a wrong kind, ValueError for shapes, options and memory that do not fit, NotImplementedError; `out` is unwritten
+    then. docs/1-math.md has the mathematics and the bounds.
     """
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-    held = None if accumulate is None else held_pair(accumulate, out)
+    with_max = flag("return_max_logit", return_max_logit)
+    held = None if accumulate is None else held_arrays_of(accumulate, out, with_max)
     smooth = check_means(mean_k, mean_v)
     if dtype is not None or out_dtype is not None or scale_k is not None or smooth or is_8_bit(q) or is_8_bit(k):
-        found: Array | tuple[Array, Array] = attention_8_bit(
+        found: Array | tuple[Array, ...] = attention_8_bit(
             q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v},
-            {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse,
+            {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse, with_max,
             max_seqlen_q, max_seqlen_kv, causal=causal, window=window_key(window), softcap=softcap,
             scale=scale, align=align, max_sms=max_sms, alibi_slopes=alibi_slopes,
             attention_chunk=attention_chunk, invariant=invariant)
@@ -126,7 +159,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
     options = dict(causal=causal, window=window_key(window), softcap=softcap, scale=scale, align=align, packed=packed,
                    seqused=lengths.used, sink=sink is not None, max_sms=max_sms, accumulate=held is not None,
-                   alibi=slopes is not None, attention_chunk=attention_chunk, invariant=invariant)
+                   alibi=slopes is not None, attention_chunk=attention_chunk, invariant=invariant, max_logit=with_max)
 
     def make() -> Call:
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)
@@ -139,14 +172,16 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     if given is not None: check_writeable(name_of_o, given)
     o = np.empty(result_shape(q, v), q.dtype) if given is None else given
     lse = lse_for(q, held, return_lse)
+    largest = max_logit_for(q, packed.batch if packed else q.shape[0], held, with_max)
     call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
-                 alibi_slopes=address(slopes))
-    return (o, lse) if return_lse and lse is not None else o
+                 alibi_slopes=address(slopes), max_logit=address(largest))
+    results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, with_max)
+    return results
 
 
 def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means: dict[str, Array | None],
                     dtype: str | None, out_dtype: Any, lengths: HeldLengths, sink: Array | None, out: Array | None,
-                    held: tuple[Array, Array] | None, return_lse: bool, max_seqlen_q: int | None,
+                    held: tuple[Array, ...] | None, return_lse: bool, with_max: bool, max_seqlen_q: int | None,
                     max_seqlen_kv: int | None, alibi_slopes: Any = None, **options: Any) -> Any:
     """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
     names = {}
@@ -177,7 +212,7 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
                   smooth=means["mean_k"] is not None)
     problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
                        sink=sink is not None, types=types, accumulate=held is not None,
-                       alibi=slopes is not None, **options)
+                       alibi=slopes is not None, max_logit=with_max, **options)
     shape = result_shape(q, v)
     o = np.empty(shape, array_type(of_o)) if out is None else out
     check_shape("out", o, shape)
@@ -185,11 +220,11 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     check_writeable("out", o)
     strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("out", o))]
     call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem))
-    lse = lse_for(q, held, return_lse)
+    lse, largest = lse_for(q, held, return_lse), max_logit_for(q, batch, held, with_max)
     call.forward_with_all(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
-                          address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]),
-                          address(scaled[3]), address(scaled[4]), alibi_slopes=address(slopes))
-    return (o, lse) if return_lse else o
+                          address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]), address(scaled[3]),
+                          address(scaled[4]), alibi_slopes=address(slopes), max_logit=address(largest))
+    return results_of(o, lse, largest, return_lse, with_max)
 
 
 def is_8_bit(array: Any) -> bool: return isinstance(array, np.ndarray) and array.dtype.name in DTYPES_8_BIT

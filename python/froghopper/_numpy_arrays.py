@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from froghopper._call import Packed, Shape, Strides, element_strides, slope_strides
+from froghopper._call import Packed, Shape, Strides, check_held, element_strides, slope_strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 
 Array = NDArray[Any]
@@ -158,10 +158,10 @@ def layout_of(array: Array | None) -> tuple[Shape, Strides]:
     return array.shape, tuple(stride // array.itemsize for stride in array.strides)  # type: ignore[return-value]
 
 
-def held_pair(given: Any, out: Any) -> tuple[Array, Array]:
-    """The o and lse that are merged with; their shapes are looked at when those of q, k and v are right."""
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise InvalidType(f"accumulate is a {type(given).__name__}; it is (o, lse) of earlier calls. Give two arrays.")
+def held_arrays_of(given: Any, out: Any, with_max_logit: bool) -> tuple[Array, ...]:
+    """The o and lse, and max_logit, that are merged with; their shapes are looked at when those of q, k and v are
+    right."""
+    names = check_held(given, with_max_logit, "arrays")
     if out is not None:
         raise InvalidProblem("out and accumulate are given; results are merged with what accumulate holds and stay "
                              "there. Leave out out.")
@@ -169,13 +169,24 @@ def held_pair(given: Any, out: Any) -> tuple[Array, Array]:
         if not isinstance(array, np.ndarray) or array.dtype != np.float32 or not array.dtype.isnative:
             raise InvalidType(f"accumulate[{at}] is {getattr(array, 'dtype', type(array).__name__)}; it is an array of "
                               "float32. Give that.")
-    return given[0], given[1]
+    return tuple(given[:len(names)])
 
 
-def lse_for(q: Array, held: tuple[Array, Array] | None, return_lse: bool) -> Array | None:
+def lse_for(q: Array, held: tuple[Array, ...] | None, return_lse: bool) -> Array | None:
     if held is None: return np.empty(lse_shape(q), np.float32) if return_lse else None
-    check_shape("accumulate[1]", held[1], lse_shape(q))
-    check_writeable("accumulate[1]", held[1])
-    if not held[1].flags.c_contiguous:
-        raise InvalidTensor("accumulate[1] is not contiguous; lse is dense. Give a contiguous array.")
-    return held[1]
+    return dense_held(1, "lse", held, lse_shape(q))
+
+
+def max_logit_for(q: Array, batch: int, held: tuple[Array, ...] | None, wanted: bool) -> Array | None:
+    """[batch, heads_q], of sequences, also packed ones."""
+    if not wanted: return None
+    if held is None: return np.empty((batch, q.shape[-2]), np.float32)
+    return dense_held(2, "max_logit", held, (batch, q.shape[-2]))
+
+
+def dense_held(at: int, name: str, held: tuple[Array, ...], shape: Shape) -> Array:
+    check_shape(f"accumulate[{at}]", held[at], shape)
+    check_writeable(f"accumulate[{at}]", held[at])
+    if not held[at].flags.c_contiguous:
+        raise InvalidTensor(f"accumulate[{at}] is not contiguous; {name} is dense. Give a contiguous array.")
+    return held[at]

@@ -71,20 +71,21 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int,
             window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool, max_sms: int,
             attention_chunk: int, invariant: bool, with_lse: bool, with_grad: bool = False,
-            held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+            held_lse: Tensor | None = None, max_logit: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
-    with what they hold."""
+    with what they hold. max_logit: written, or merged."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms, attention_chunk, invariant)
     key = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
            v.device, kind(sink), kind(cu_seqlens_q), kind(cu_seqlens_kv), kind(seqused_q), kind(seqused_kv),
-           kind(alibi_slopes), kind(out), options, with_grad, kind(held_lse))
+           kind(alibi_slopes), kind(out), options, with_grad, kind(held_lse), kind(max_logit))
     ready = _forward.get(key)
     if ready is None:
         inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-        ready = cached(_forward, key, lambda: ready_forward(inputs, out, Options(*options), with_grad, held_lse))
+        ready = cached(_forward, key, lambda: ready_forward(inputs, out, Options(*options), with_grad, held_lse,
+                                                             max_logit))
     index, copied = ready.gpu, ready.copied
     if copied:
         if copied[0]: q = dense_copy(q)
@@ -93,7 +94,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
     if index >= 0 and (at_q | at_k | at_v) % BYTES: return forward_aligned(
         out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, *options, with_lse,
-        with_grad, held_lse)
+        with_grad, held_lse, max_logit)
     o = q.new_empty(ready.o_shape) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
@@ -101,7 +102,8 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     workspace = workspace_of(q, ready.workspace_bytes, stream) if ready.workspace_bytes else None
     ready.call.forward(
         at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
-        address(seqused_q), address(seqused_kv), address(sink), address(workspace), stream, address(alibi_slopes))
+        address(seqused_q), address(seqused_kv), address(sink), address(workspace), stream, address(alibi_slopes),
+        address(max_logit))
     return o, lse
 
 
@@ -186,13 +188,14 @@ def longest(begins: Tensor | None, given: int) -> int:
 
 
 def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_grad: bool,
-                  held_lse: Tensor | None) -> Ready:
+                  held_lse: Tensor | None, max_logit: Tensor | None) -> Ready:
     check(inputs, options)
+    if max_logit is not None: check_max_logit(max_logit, inputs)
     q, k, v = inputs[:3]
     o_shape, lse_shape = shapes_of(q.shape, v.shape)
     if out is not None and held_lse is not None: check_held(out, held_lse, q, o_shape, lse_shape)
     elif out is not None: check_like("out", out, q, o_shape)
-    problem = problem_of(inputs, options, backward=False, merges=held_lse is not None)
+    problem = problem_of(inputs, options, backward=False, merges=held_lse is not None, max_logit=max_logit is not None)
     index, target = target_of(q)
     if with_grad: plan_of(problem_of(inputs, options, backward=True), target)
     copied = tuple(must_copy(x, index >= 0) for x in inputs[:3])
@@ -267,7 +270,7 @@ def slopes_of(inputs: Inputs) -> Strides:
 
 
 def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | None = None,
-               merges: bool = False) -> Any:
+               merges: bool = False, max_logit: bool = False) -> Any:
     q, k, v, sink, begins_q, _, used_q, used_kv, slopes = inputs
     packed = None
     if begins_q is not None: packed = Packed(begins_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
@@ -277,7 +280,13 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
                     deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges,
                     alibi=slopes is not None, attention_chunk=options.attention_chunk,
-                    invariant=options.invariant)
+                    invariant=options.invariant, max_logit=max_logit)
+
+
+def check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise InvalidType(f"{name} is a {type(x).__name__}; this function computes on tensors of PyTorch. Use "
+                          "torch.as_tensor.")
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:
@@ -312,6 +321,17 @@ def check_held(o: Tensor, lse: Tensor, q: Tensor, o_shape: Shape, lse_shape: Sha
     check_side("accumulate[1]", lse, q, torch.float32, lse_shape)
     if not lse.is_contiguous():
         raise InvalidTensor("accumulate[1] is not contiguous; lse is dense. Give a contiguous tensor.")
+
+
+def check_max_logit(x: Tensor, inputs: Inputs) -> None:
+    check_side("max_logit", x, inputs.q, torch.float32, max_logit_shape(inputs.q.shape, inputs.cu_seqlens_q))
+    if not x.is_contiguous():
+        raise InvalidTensor("max_logit is not contiguous; it is dense. Give a contiguous tensor.")
+
+
+def max_logit_shape(q: Shape, cu_seqlens_q: Tensor | None) -> Shape:
+    """A number for each sequence and query head."""
+    return (q[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1), q[-2]
 
 
 def check_shape(name: str, x: Tensor, shape: Shape) -> None:

@@ -44,7 +44,7 @@ DIMS = {
     "q": ("b s (h g) d", "s (h g) d"), "k": ("b t h d", "t h d"), "v": ("b t h e", "t h e"),
     "o": ("b s (h g) e", "s (h g) e"), "lse": ("b (h g) s", "(h g) s"), "sink": ("(h g)", "(h g)"),
     "cu_seqlens_q": ("", "m"), "cu_seqlens_kv": ("", "m"), "seqused_q": ("b", "n"), "seqused_kv": ("b", "n"),
-    "alibi_slopes": ("b (h g)", "n (h g)"),
+    "alibi_slopes": ("b (h g)", "n (h g)"), "max_logit": ("b (h g)", "n (h g)"),
 }
 ROWS_AND_COLUMNS = "stdemn"  # and lengths of packed sequences: they stay whole
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv")
@@ -97,13 +97,14 @@ class Kind(NamedTuple):
                         k[0] if longest_kv is None else longest_kv) if self.packed else None
         return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, sink="sink" in of,
                         seqused="seqused_q" in of or "seqused_kv" in of, accumulate=self.merges,
-                        alibi="alibi_slopes" in of, **options)
+                        alibi="alibi_slopes" in of, max_logit="max_logit" in self.results, **options)
 
     def result_types(self, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and type of each result."""
         of = dict(zip(self.names, arrays))
         q, v = of["q"], of["v"]
-        shapes = {"o": (*q.shape[:-1], v.shape[-1]),
+        batch = of["cu_seqlens_q"].shape[0] - 1 if self.packed else q.shape[0]
+        shapes = {"o": (*q.shape[:-1], v.shape[-1]), "max_logit": (batch, q.shape[-2]),
                   "lse": (q.shape[1], q.shape[0]) if self.packed else (q.shape[0], q.shape[2], q.shape[1])}
         return [(shapes[name], q.dtype if name == "o" and not self.merges else jnp.dtype("float32")) if name in shapes
                 else (of[name.removeprefix("grad_")].shape, of[name.removeprefix("grad_")].dtype)

@@ -180,6 +180,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     used = lengths_of_cache(cache_seqlens, batch, k_cache)
     if cache_batch_idx is not None: check_distinct(cache_batch_idx)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin) | scales
+    out: Tensor
+    lse: Tensor
     with torch.no_grad():
         if k is not None or v is not None:
             if k is None or v is None or cache_seqlens is None:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, overload
 import jax
 import numpy as np
 
-from froghopper._call import Window, cached, check_window, number, whole_number
+from froghopper._call import Window, cached, check_held, check_window, flag, number, whole_number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
@@ -30,8 +30,8 @@ __all__ = ["attention"]
 
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
-ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes")  # o, lse: of accumulate
-FLOATS = ("sink", "o", "lse", "alibi_slopes")
+ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit")  # o, lse, it: of accumulate
+FLOATS = ("sink", "o", "lse", "alibi_slopes", "max_logit")
 
 
 @overload
@@ -40,8 +40,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
               deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, Array] | None = ..., alibi_slopes: Array | None = ...,
-              attention_chunk: int = ..., invariant: bool = ...) -> Array: ...
+              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: Array | None = ...,
+              attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
@@ -50,9 +51,31 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[True],
               deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, Array] | None = ...,
-              alibi_slopes: Array | None = ...,
-              attention_chunk: int = ..., invariant: bool = ...) -> tuple[Array, Array]: ...
+              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: Array | None = ...,
+              attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
+              cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
+              deterministic: bool = ..., align: str = ...,
+              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: Array | None = ...,
+              attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
+              cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[True],
+              deterministic: bool = ..., align: str = ...,
+              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: Array | None = ...,
+              attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -60,9 +83,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
               return_lse: bool = False, deterministic: bool = False, align: str = "bottom_right",
-              accumulate: tuple[Array, Array] | None = None,
-              alibi_slopes: Array | None = None, attention_chunk: int = 0,
-              invariant: bool = False) -> Array | tuple[Array, Array]:
+              accumulate: tuple[Array, ...] | None = None,
+              alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
+              return_max_logit: bool = False) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -89,24 +112,32 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    and of it what causal and window leave; 0 for none
     invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
+    return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
+                   sees, after scale, softcap and slopes; -inf where none sees any, sinks and NaN left out. It is a
+                   constant to derivatives. With accumulate, which then is (o, lse, max_logit), the larger one of it and
+                   what is there
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
-    q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm. A row
+    q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with
+    return_max_logit (o, max_logit) or (o, lse, max_logit). A row
     that sees no key has o = 0 and lse = -inf, or the sink. Raises TypeError, ValueError, NotImplementedError while it
     is traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with
     the library's sentence. docs/1-math.md has the mathematics and the bounds.
     """
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
-             "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink, **held_pair(accumulate),
+             "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink,
+             **held_arrays(accumulate, with_max := flag("return_max_logit", return_max_logit)),
              "alibi_slopes": alibi_slopes}
     arrays = {name: checked(name, array, q) for name, array in given.items() if array is not None}
     if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
     options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv,
                       attention_chunk, invariant)
     key = (*options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
-    merges, return_lse = "o" in arrays, bool(return_lse)
-    found = run(cached(_fit, key, lambda: fitting(options, arrays)), return_lse or merges, varying_alike(arrays))
-    return found[0] if merges and not return_lse else found
+    results = results_of(bool(return_lse) or "o" in arrays, with_max)
+    found = run(cached(_fit, key, lambda: fitting(options, arrays)), results, varying_alike(arrays))
+    if len(results) == 1: return found
+    asked = tuple(x for name, x in zip(results, found) if return_lse or name != "lse")
+    return asked[0] if len(asked) == 1 else asked
 
 
 def slopes_of(arrays: Given) -> Array:
@@ -119,11 +150,9 @@ def slopes_of(arrays: Given) -> Array:
                         f"heads_q], here {[batch, q.shape[-2]]}. Reshape it.")
 
 
-def held_pair(given: Any) -> Given:
-    """o and lse of accumulate."""
-    if given is None: return {}
-    if isinstance(given, (tuple, list)) and len(given) == 2: return {"o": given[0], "lse": given[1]}
-    raise InvalidType(f"accumulate is a {type(given).__name__}; it is (o, lse) of earlier calls. Give two arrays.")
+def held_arrays(given: Any, with_max_logit: bool) -> Given:
+    """o and lse of accumulate, and max_logit."""
+    return {} if given is None else dict(zip(check_held(given, with_max_logit, "arrays"), given))
 
 
 _fit: dict[Hashable, Options] = {}  # what was checked already, so that a call that is not traced costs less
@@ -158,42 +187,46 @@ def hashable(options: Options) -> Options:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def run(options: Options, return_lse: bool, arrays: Given) -> Any:
+def run(options: Options, results: tuple[str, ...], arrays: Given) -> Any:
     """One program for a problem and the choice of results."""
-    function = functools.partial(differentiable, options, return_lse)
+    function = functools.partial(differentiable, options, results)
     if not any(map(is_explicit, arrays.values())): return function(arrays)
     arrays = in_order(arrays)
-    return in_explicit_mesh(kind_of(options, arrays, results_of(return_lse)), function, arrays)
+    return in_explicit_mesh(kind_of(options, arrays, results), function, arrays)
 
 
-def results_of(return_lse: bool) -> tuple[str, ...]: return ("o", "lse") if return_lse else ("o",)
+def results_of(with_lse: bool, with_max_logit: bool) -> tuple[str, ...]:
+    return "o", *("lse",) * with_lse, *("max_logit",) * with_max_logit
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def differentiable(options: Options, return_lse: bool, arrays: Given) -> Any:
+def differentiable(options: Options, results: tuple[str, ...], arrays: Given) -> Any:
     arrays = in_order(arrays)
-    results = compute(kind_of(options, arrays, results_of(return_lse)), tuple(arrays.values()))
-    return results if return_lse else results[0]
+    found = compute(kind_of(options, arrays, results), tuple(arrays.values()))
+    return found if len(results) > 1 else found[0]
 
 
-def forward(options: Options, return_lse: bool, arrays: Given) -> Any:
+def forward(options: Options, results: tuple[str, ...], arrays: Given) -> Any:
     """What differentiable returns, and what its gradients are computed from."""
     arrays = in_order(arrays)
     if "o" in arrays:
         raise Unsupported("accumulate is given and a gradient is asked for; what is merged has none. Merge (o, lse) of "
                           "attention(..., return_lse=True) yourself.")
-    o, lse = compute(kind_of(options, arrays), tuple(arrays.values()))
-    return (o, lse) if return_lse else o, (arrays, o, lse)
+    all_results = results_of(True, "max_logit" in results)
+    found = dict(zip(all_results, compute(kind_of(options, arrays, all_results), tuple(arrays.values()))))
+    asked = tuple(found[name] for name in results)
+    return asked if len(results) > 1 else asked[0], (arrays, found["o"], found["lse"])
 
 
-def backward(options: Options, return_lse: bool, kept: tuple[Given, Array, Array],
+def backward(options: Options, results: tuple[str, ...], kept: tuple[Given, Array, Array],
              grads: Any) -> tuple[dict[str, Array | None]]:
     """The gradient of each array; that of lengths is none."""
     arrays, o, lse = in_order(kept[0]), *kept[1:]
-    grads = dict(zip(("grad_o", "grad_lse"), grads if return_lse else (grads,)))
-    results = tuple("grad_" + name for name in arrays if name not in (*LENGTHS, "alibi_slopes"))
-    given = {**arrays, "o": o, "lse": lse, **grads}
-    found = dict(zip(results, compute(kind_of(options, given, results), tuple(given.values()))))
+    of_results = dict(zip(results, grads if len(results) > 1 else (grads,)))
+    of_results.pop("max_logit", None)  # a constant
+    wanted = tuple("grad_" + name for name in arrays if name not in (*LENGTHS, "alibi_slopes"))
+    given = {**arrays, "o": o, "lse": lse, **{"grad_" + name: x for name, x in of_results.items()}}
+    found = dict(zip(wanted, compute(kind_of(options, given, wanted), tuple(given.values()))))
     return {name: found.get("grad_" + name) for name in arrays},
 
 
@@ -240,7 +273,8 @@ def check_sizes(arrays: Given) -> None:
     batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
     rows = (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[2], q.shape[1])
     for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],)),
-                        ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows)):
+                        ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows),
+                        ("max_logit", (batch, q.shape[-2]))):
         if name in arrays and arrays[name].shape != shape:
             raise InvalidTensor(f"{name} has the shape {list(arrays[name].shape)}; it must be {list(shape)}. "
                                 "Reshape it.")

@@ -26,10 +26,12 @@ import torch
 from torch import Tensor
 
 from froghopper import _torch_8_bit as scaled
+from froghopper import _torch_max_logit as largest
 from froghopper import _torch_ops as ops
-from froghopper._call import Window, check_align, check_scale, check_window, flag, number, whole_number
+from froghopper._call import (Window, check_align, check_held, check_scale, check_window, flag, number, results_of,
+                              whole_number)
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, LOOK
+from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
@@ -45,9 +47,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, Tensor] | None = ...,
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...] | None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ...) -> Tensor: ...
+              invariant: bool = ..., return_max_logit: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
@@ -58,9 +60,35 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, Tensor] | None = ...,
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...] | None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ...) -> tuple[Tensor, Tensor]: ...
+              invariant: bool = ..., return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Tensor | None = ..., cu_seqlens_q: Tensor | None = ...,
+              cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...] | None = ...,
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
+              scale: float | None = ..., sink: Tensor | None = ..., cu_seqlens_q: Tensor | None = ...,
+              cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...] | None = ...,
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
@@ -71,9 +99,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Tensor | None = None,
               scale_k: Tensor | None = None, scale_v: Tensor | None = None, out_dtype: torch.dtype | None = None,
               mean_k: Tensor | None = None, mean_v: Tensor | None = None,
-              accumulate: tuple[Tensor, Tensor] | None = None,
-              alibi_slopes: Tensor | None = None, attention_chunk: int = 0,
-              invariant: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+              accumulate: tuple[Tensor, ...] | None = None,
+              alibi_slopes: Tensor | None = None, attention_chunk: int = 0, invariant: bool = False,
+              return_max_logit: bool = False) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -107,9 +135,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    and of it what causal and window leave; 0 for none
     invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
+    return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
+                   sees, after scale, softcap and slopes, as QK-clip needs it; -inf where none sees any, sinks and NaN
+                   left out. It has no gradient; o and lse have theirs. With accumulate, which then is (o, lse,
+                   max_logit), the larger one of it and what is there
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
-    [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too. A row that sees no
+    [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too; with
+    return_max_logit (o, max_logit) or (o, lse, max_logit). A row that sees no
     key has o = 0 and lse = -inf, or the sink. Under autocast q, k and v are cast to its type, as by PyTorch's attention
     itself. Raises TypeError for arguments of a wrong kind, ValueError for shapes, options, devices and memory that do
     not fit, NotImplementedError for what nothing computes, RuntimeError from GPUs; `out` is unwritten then.
@@ -126,6 +159,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     if return_lse is not True and return_lse is not False: return_lse = plain(flag, "return_lse", return_lse)
     if type(attention_chunk) is not int: attention_chunk = plain(whole_number, "attention_chunk", attention_chunk)
     if invariant is not True and invariant is not False: invariant = plain(flag, "invariant", invariant)
+    if return_max_logit is not False: return_max_logit = plain(flag, "return_max_logit", return_max_logit)
     if type(max_sms) is not int: max_sms = whole_number("max_sms", max_sms)
     if deterministic is not True: deterministic = decided(deterministic)
     if sink is not None: check_tensor("sink", sink)
@@ -153,6 +187,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
 
     with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
         sink is not None and sink.requires_grad))
+    if return_max_logit:
+        found: Any = largest.attention(
+            accumulate, out, out_dtype, with_grad, return_lse,
+            (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes),
+            (scale_q, scale_k, scale_v, mean_k, mean_v),
+            (bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic, max_sms,
+             attention_chunk, invariant))
+        results: Tensor | tuple[Tensor, ...] = results_of(found[0], found[1], found[2], return_lse, True)
+        return results
     if accumulate is not None:
         tensors = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q,
                    scale_k, scale_v, mean_k, mean_v)
@@ -170,7 +213,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                      scale_v, mean_k, mean_v, bound_q, bound_kv, causal, left, right, softcap, scale,
                      align == "top_left", deterministic, max_sms, attention_chunk, invariant, out_dtype,
                      return_lse)
-        found: Any = ops.forward_8_bit_op(*rest) if out is None else scaled.forward(out, *rest)
+        found = ops.forward_8_bit_op(*rest) if out is None else scaled.forward(out, *rest)
         if out is not None: torch.autograd.graph.increment_version(out)
         return (found[0], found[1]) if return_lse else found[0]
     if out is None:
@@ -192,11 +235,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     return (out, lse) if return_lse else out
 
 
-def merge(held: tuple[Tensor, Tensor], out: Tensor | None, out_dtype: torch.dtype | None, with_grad: bool,
+def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype | None, with_grad: bool,
           *arguments: Any) -> None:
     """attention's accumulate; arguments: those of the operator after o and lse."""
-    if not isinstance(held, (tuple, list)) or len(held) != 2:
-        raise InvalidType(f"accumulate is a {type(held).__name__}; it is (o, lse) of earlier calls. Give two tensors.")
+    check_held(held, False, "tensors")
     for at, x in enumerate(held): check_tensor(f"accumulate[{at}]", x)
     if out is not None or out_dtype not in (None, torch.float32):
         raise InvalidProblem(f"accumulate is given and {'out' if out is not None else 'out_dtype'} too; results are "
@@ -297,12 +339,6 @@ def bound_of(name: str, value: int | None) -> int:
     found: int = value if isinstance(value, torch.SymInt) else plain(whole_number, name, value)
     if found < 0: raise InvalidProblem(f"{name} is {found}; it counts rows. Give the longest sequence's.")
     return found
-
-
-def check_tensor(name: str, x: Any) -> None:
-    if not isinstance(x, Tensor):
-        raise InvalidType(f"{name} is a {type(x).__name__}; this function computes on tensors of PyTorch. Use "
-                          "torch.as_tensor.")
 
 
 def check_slopes(slopes: Any) -> None:

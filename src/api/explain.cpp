@@ -56,6 +56,8 @@ std::string step_lines(const ForwardStep& step) {
   return lines;
 }
 
+std::string step_lines(const FillStep&) { return "\n  numbers    max_logit of every sequence and head, to -inf"; }
+
 std::string step_lines(const CombineStep& step) {
   return text("\n  rows       o and lse of {} rows a CTA, from up to {} parts in the workspace", combine_rows,
               step.parts.most);

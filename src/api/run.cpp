@@ -25,8 +25,9 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
                    "for \"hopper\" or \"cpu\"."};
   auto views = bind(plan.problem(), tensors);  // pointers, strides, what the options demand
   if (!views) return views.failure();
-  // o and lse have no rows: all of them are written. Gradients of keys that nobody sees are written too.
-  if (plan.problem().op == FH_FORWARD && plan.problem().rows_q() == 0) return {};
+  // o and lse have no rows: all of them are written. Gradients of keys that nobody sees are written too, and max_logit.
+  const Problem& p = plan.problem();
+  if (p.op == FH_FORWARD && p.rows_q() == 0 && !p.max_logit) return {};
 
   if (const Plan* gpu = plan.gpu()) return run_on_gpu(*gpu, *views, workspace, workspace_bytes, stream);
   return run_on_cpu(plan, *views);

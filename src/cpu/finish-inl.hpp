@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: the end of a piece of forward work: o divided by its denominator, merged with what was there if so asked,
-// rounded and back in its rows; lse.
+// rounded and back in its rows; lse and max_logit.
 #include <algorithm>
 #include <bitset>
 #include <cmath>
@@ -41,7 +41,7 @@ struct Finish {
     }
   }
 
-  // One over the lane's denominator, the sink included; writes lse. of_sink: the sink's share.
+  // One over the lane's denominator, the sink included; writes lse and max_logit. of_sink: the sink's share.
   static float weight_of_all(const Block<Unit>& b, int i, bool merges, float& of_sink) {
     const Lane& lane = b.lanes[i];
     const bool again = b.known.less > 0;
@@ -49,6 +49,7 @@ struct Finish {
       if (lane.lse && !merges) *lane.lse = lane.sink;  // which alone is in the denominator
       return 0;
     }
+    if (lane.max_logit && !again) *lane.max_logit = std::max(*lane.max_logit, b.known.largest[i]);
     double largest = b.known.largest[i], sum = std::ldexp(b.known.sum[i], b.known.less), shrunk = 1;
     of_sink = 0;
     if (lane.sink != minus_infinity) {

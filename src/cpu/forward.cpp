@@ -21,7 +21,7 @@
 namespace froghopper::cpu {
 namespace {
 
-constexpr float no_sink = -std::numeric_limits<float>::infinity();
+constexpr float no_sink = -std::numeric_limits<float>::infinity(), nothing_seen = no_sink;
 
 // Pieces for each thread, so that threads end within an eighth of their time of each other.
 constexpr int64_t pieces_a_thread = 8;
@@ -106,14 +106,19 @@ class Cut {
 class Pieces {
  public:
   Pieces(const Plan& plan, const Views& views, const Cut& cut)
-      : p_(plan.problem), kernel_(*plan.kernel), views_(views), cut_(cut) {}
+      : p_(plan.problem),
+        kernel_(*plan.kernel),
+        views_(views),
+        cut_(cut),
+        largest_(p_.max_logit ? cut.pieces() * cut.group() : 0, nothing_seen) {}
 
-  void attend(int64_t index, float* scratch) const {
+  void attend(int64_t index, float* scratch) {
     const Cut::Piece piece = cut_.piece(index);
     const Sequence& s = piece.sequence;
     const bool keys = s.used_kv > 0;  // without one, k and v may be empty, and their strides anything
     Lane lanes[lanes_max];
-    for (int64_t i = 0; i < piece.count; ++i) lanes[i] = lane(s, piece.head_kv, piece.first + i);
+    float* const largest = p_.max_logit ? &largest_[index * cut_.group()] : nullptr;
+    for (int64_t i = 0; i < piece.count; ++i) lanes[i] = lane(s, piece.head_kv, piece.first + i, largest);
     kernel_.attend({.dtype = p_.dtype,
                     .dtype_kv = p_.dtype_kv,
                     .dtype_o = p_.dtype_o,
@@ -137,18 +142,35 @@ class Pieces {
                     .scratch = scratch});
   }
 
+  // Once all pieces are there: the largest of those of each sequence and head. In any order, so with any threads the
+  // same.
+  void put_max_logit() const {
+    if (!p_.max_logit) return;
+    auto* const to = views_.max_logit.as<float>();
+    if (!p_.merges()) std::fill_n(to, p_.batch * p_.heads_q, nothing_seen);
+    for (int64_t index = 0; index < cut_.pieces(); ++index) {
+      const Cut::Piece piece = cut_.piece(index);
+      if (piece.sequence.index >= p_.batch) continue;  // rows of no sequence
+      float* const of_group = to + piece.sequence.index * p_.heads_q + piece.head_kv * cut_.group();
+      for (int64_t g = 0; g < cut_.group(); ++g)
+        of_group[g] = std::max(of_group[g], largest_[index * cut_.group() + g]);
+    }
+  }
+
  private:
   static const float* mean_of(const View& means, const Sequence& s, int64_t head) {
     return means.data && s.used_kv > 0 ? means.as<float>() + means.at(s.index, 0, head) : nullptr;
   }
 
-  Lane lane(const Sequence& s, int64_t head_kv, int64_t index) const {
+  // largest: of each head of the group; null: not wanted.
+  Lane lane(const Sequence& s, int64_t head_kv, int64_t index, float* largest) const {
     const int64_t i = index / cut_.group(), head = head_kv * cut_.group() + index % cut_.group();
     const int64_t row = s.first_q + i;
     const Visible visible = i < s.used_q ? visible_keys(p_, s.used_q, s.used_kv, i) : Visible{0, 0};
     return {.q = views_.q.address(s.batch, row, head),
             .o = views_.o.address(s.batch, row, head),
             .lse = views_.lse.data ? reinterpret_cast<float*>(views_.lse.address(s.batch, row, head)) : nullptr,
+            .max_logit = largest ? largest + index % cut_.group() : nullptr,
             .begin = visible.begin,
             .end = visible.end,
             .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
@@ -169,6 +191,7 @@ class Pieces {
   const Kernel& kernel_;
   const Views& views_;
   const Cut& cut_;
+  std::vector<float> largest_;  // scores of each piece, by head of its group
 };
 
 }  // namespace
@@ -178,9 +201,10 @@ Result<void> run_forward(const Plan& plan, const Views& views) {
     const Cut cut(plan, views);
     const Scratch scratch(std::min(plan.threads, cut.pieces()), plan.scratch_bytes() / sizeof(float));
     if (scratch.threads() > 0 || cut.pieces() == 0) {
-      const Pieces pieces(plan, views, cut);
+      Pieces pieces(plan, views, cut);
       for_each(cut.pieces(), scratch.threads(),
                [&](int64_t piece, int64_t thread) { pieces.attend(piece, scratch.of(thread)); });
+      pieces.put_max_logit();
       return {};
     }
   } catch (const std::bad_alloc&) {}  // nothing has been computed: for_each says when it may be thrown

@@ -19,6 +19,7 @@ struct Lane {
   const void* q;       // dim_qk numbers
   void* o;             // dim_v numbers
   float* lse;          // null: not wanted
+  float* max_logit;    // the largest score so far of its sequence and head; null: not wanted
   int64_t begin, end;  // keys that it sees; begin >= end: none
   float scale_q;       // of 8-bit q, else 1
   float slope;         // of alibi, else 0

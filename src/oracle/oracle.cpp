@@ -8,6 +8,7 @@
 //   weight = exp(s[j] - lse)
 //   o      = sum over j of weight[j] v[j]
 // Merged with what o and lse hold, that lse is one more logit, and that o its value.
+// max_logit is the largest s of all rows of a sequence and head.
 #include "src/oracle/oracle.hpp"
 
 #include <algorithm>
@@ -67,7 +68,7 @@ template void attend_row<double, false>(const Problem&, const Views&, const Head
 namespace {
 
 struct Output {
-  std::vector<double> o, lse;
+  std::vector<double> o, lse, max_logit;
 };
 
 void read_held(const Views& views, Output& result) {
@@ -84,6 +85,7 @@ void read_held(const Views& views, Output& result) {
 template <class Real, bool rounds>
 Output attend(const Problem& p, const Views& views) {
   Output result;
+  result.max_logit = first_max_logit(p, views);
   result.o.assign(p.rows_q() * p.heads_q * p.dim_v, 0.0);
   result.lse.assign(p.rows_q() * p.heads_q, -std::numeric_limits<double>::infinity());
   if (result.lse.empty()) return result;  // there may be any number of sequences without rows
@@ -94,9 +96,10 @@ Output attend(const Problem& p, const Views& views) {
     const Head<Real> head(p, views, s, pair % p.heads_q);
     for (int64_t i = 0; i < s.rows_q; ++i) {
       const Visible visible = keys_of(p, s, i);
-      attend_row<Real, rounds>(p, views, head, visible, scores(p, head, i, visible),
-                               &result.o[dense.q(s, i, head.index, p.dim_v)],
+      const std::vector<Real> of_row = scores(p, head, i, visible);
+      attend_row<Real, rounds>(p, views, head, visible, of_row, &result.o[dense.q(s, i, head.index, p.dim_v)],
                                &result.lse[dense.q(s, i, head.index, 1)]);
+      if (p.max_logit) offer(result.max_logit[pair], of_row);
     }
   });
   return result;
@@ -106,10 +109,18 @@ Answers by_tensor(Output output) {
   Answers answers(tensors().size());
   answers[index_of(&Views::o)] = std::move(output.o);
   answers[index_of(&Views::lse)] = std::move(output.lse);
+  answers[index_of(&Views::max_logit)] = std::move(output.max_logit);
   return answers;
 }
 
 }  // namespace
+
+std::vector<double> first_max_logit(const Problem& p, const Views& views) {
+  if (!p.max_logit) return {};
+  if (!p.merges()) return std::vector<double>(p.batch * p.heads_q, -std::numeric_limits<double>::infinity());
+  const auto* const held = views.max_logit.as<float>();
+  return std::vector<double>(held, held + p.batch * p.heads_q);
+}
 
 void for_each(int64_t count, const std::function<void(int64_t)>& work) {
   std::atomic<int64_t> next{0};

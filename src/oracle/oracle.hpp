@@ -10,7 +10,8 @@
 namespace froghopper::oracle {
 
 // By index in tensors(): dense, [batch][seq][heads][dim] of the tensor's shape; empty where the problem does not write
-// the tensor. lse too is [batch][seq][heads] here. Gradients that are added to what their tensor holds are the sums.
+// the tensor. lse too is [batch][seq][heads] here, max_logit [batch][heads]. Gradients that are added to what their
+// tensor holds are the sums.
 using Answers = std::vector<std::vector<double>>;
 Answers compute(const Problem&, const Views&);
 

@@ -146,6 +146,15 @@ std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, co
   return with_alibi(head, i, keys, plain_scores(p, head, i, keys));
 }
 
+// max_logit of every sequence and query head before a row is computed: nothing is seen yet, or what earlier calls saw.
+std::vector<double> first_max_logit(const Problem&, const Views&);
+
+// A row's scores, of the keys that it sees; a NaN is left out.
+template <class Real>
+void offer(double& max_logit, const std::vector<Real>& scores) {
+  for (const Real s : scores) max_logit = s > max_logit ? s : max_logit;
+}
+
 // One query row of one head; its o and lse hold those of a row that sees nothing, or what they are merged with.
 // Real is the type of all sums.
 // rounds: weights, before they meet v, and results are rounded to the storage type; weights beside 8-bit q to e4m3.

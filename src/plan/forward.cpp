@@ -54,6 +54,17 @@ void add_combine(Plan& plan, const Cut& cut) {
                            .overlaps = true});
 }
 
+// What forward kernels raise begins at -inf; merged, it begins as it is.
+void add_fill(Plan& plan, int sms) {
+  const Problem& p = plan.problem;
+  const int64_t numbers = p.batch * p.heads_q;
+  if (!p.max_logit || p.merges() || numbers == 0) return;
+  plan.launches.push_back({.kernel = kernel_of(FillVariant{}),
+                           .grid = static_cast<int>(std::min<int64_t>(ceil_div(numbers, fill_threads), sms)),
+                           .step = FillStep{},
+                           .overlaps = true});
+}
+
 }  // namespace
 
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
@@ -77,6 +88,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
              variant->tiles.q));
 
   Plan plan{.problem = p, .launches = {}, .workspace = {}};
+  add_fill(plan, sms);
   // Ragged: also where no sequence has a query, its rows of o and lse are cleared.
   const bool something = variant->ragged ? p.rows_q() > 0 : items > 0;
   if (!something) return plan;
@@ -90,7 +102,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
                            .step = ForwardStep{*variant, order_items(p, *cut, device, hints), cut->pack, parts(*cut)},
-                           .overlaps = variant->split});
+                           .overlaps = variant->split || !plan.launches.empty()});
   if (cut->parts > 1) add_combine(plan, *cut);
   return plan;
 }

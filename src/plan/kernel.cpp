@@ -12,8 +12,8 @@
 namespace froghopper {
 namespace {
 
-constexpr const char *forward = "fwd", *combine = "combine", *delta = "delta", *backward = "bwd", *grad_q = "gradq",
-                     *quantise = "quantise", *average = "average";
+constexpr const char *fill = "fill", *forward = "fwd", *combine = "combine", *delta = "delta", *backward = "bwd",
+                     *grad_q = "gradq", *quantise = "quantise", *average = "average";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
 std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant,
@@ -31,6 +31,14 @@ std::string source_of(const char* header, const char* kernel, const char* params
 }
 
 }  // namespace
+
+KernelSpec kernel_of(const FillVariant& v) {
+  return {.name = variant_name(fill, v),
+          .source = source_of("device/fwd/fill.cuh", "fwd::Fill", "FillParams", spelled("FillVariant", v)),
+          .threads = fill_threads,
+          .smem_bytes = fill_smem_bytes,
+          .params_bytes = sizeof(FillParams)};
+}
 
 KernelSpec kernel_of(const FwdVariant& v) {
   return {.name = variant_name(forward, v),
@@ -110,6 +118,7 @@ Result<KernelSpec> kernel_of_family(const char* family, const std::string& name)
 
 Result<KernelSpec> kernel_named(const std::string& name) {
   const std::string family = name.substr(0, name.find('.'));
+  if (family == fill) return kernel_of_family<FillVariant>(fill, name);
   if (family == forward) return kernel_of_family<FwdVariant>(forward, name);
   if (family == combine) return kernel_of_family<CombineVariant>(combine, name);
   if (family == delta) return kernel_of_family<DeltaVariant>(delta, name);
@@ -118,8 +127,8 @@ Result<KernelSpec> kernel_named(const std::string& name) {
   if (family == quantise) return kernel_of_family<QuantiseVariant>(quantise, name);
   if (family == average) return kernel_of_family<AverageVariant>(average, name);
   return Failure{FH_INVALID_PROBLEM,
-                 text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {}, {} or {}.", name,
-                      forward, combine, delta, backward, grad_q, quantise, average)};
+                 text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {}, {}, {} or {}.", name,
+                      fill, forward, combine, delta, backward, grad_q, quantise, average)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

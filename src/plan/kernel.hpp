@@ -10,6 +10,7 @@
 
 #include "contract/average.h"
 #include "contract/bwd_variant.h"
+#include "contract/fill.h"
 #include "contract/fwd_variant.h"
 #include "contract/quantise_variant.h"
 #include "src/base/result.hpp"
@@ -27,6 +28,7 @@ struct KernelSpec {
 // The kernel of this name, of any family; a Failure says what is wrong with the name, or with the variant it names.
 Result<KernelSpec> kernel_named(const std::string& name);
 
+KernelSpec kernel_of(const FillVariant&);
 KernelSpec kernel_of(const FwdVariant&);
 KernelSpec kernel_of(const CombineVariant&);
 KernelSpec kernel_of(const DeltaVariant&);
@@ -116,6 +118,7 @@ constexpr int fields_visited() {
 }
 template <class Variant>
 constexpr bool all_fields_visited = fields_visited<Variant>() == numbers_in<Variant>();
+static_assert(all_fields_visited<FillVariant>, "visit_fields lacks a field of FillVariant");
 static_assert(all_fields_visited<FwdVariant>, "visit_fields lacks a field of FwdVariant");
 static_assert(all_fields_visited<CombineVariant>, "visit_fields lacks a field of CombineVariant");
 static_assert(all_fields_visited<DeltaVariant>, "visit_fields lacks a field of DeltaVariant");

@@ -28,6 +28,7 @@ std::string words_of(const ForwardStep& step) {
   if (step.parts.most > 1) words += text(" parts {} of {}", step.parts.most, step.parts.tiles);
   return words;
 }
+std::string words_of(const FillStep&) { return {}; }
 std::string words_of(const CombineStep&) { return {}; }
 std::string words_of(const BackwardStep& step) { return order_words(step.order); }
 std::string words_of(const DeltaStep&) { return {}; }

@@ -9,6 +9,7 @@
 
 #include "contract/average.h"
 #include "contract/bwd_variant.h"
+#include "contract/fill.h"
 #include "contract/fwd_variant.h"
 #include "contract/order.h"
 #include "contract/quantise_params.h"
@@ -62,6 +63,9 @@ struct Parts {
   int tiles = 0;  // kv tiles of a part; no_bound: of any number
   int most = 1;   // parts of the longest sequence
 };
+struct FillStep {  // max_logit begins at -inf
+  FillVariant variant;
+};
 struct ForwardStep {
   FwdVariant variant;
   Order order;
@@ -93,7 +97,8 @@ struct AverageStep {
   AverageVariant variant;
   Averaging what;
 };
-using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep>;
+using Step =
+    std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep, FillStep>;
 
 struct Launch {
   KernelSpec kernel;

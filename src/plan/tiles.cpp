@@ -44,8 +44,16 @@ Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, 
   return us(few_rows) < us(many_rows) ? few_rows : many_rows;
 }
 
+// Four consumers of 64 columns have no registers to spare for a window's second bound, nor for the largest score: they
+// would spill in the inner loop.
+bool four_strips_fit(const Problem& p) { return !bounded_below(kernel_mask(p)) && !p.max_logit; }
+
+// What bends scores and the largest of them have no registers beside each other in tiles of 128 keys.
+bool watches_bent_scores(const Problem& p) { return p.max_logit && (p.softcap > 0 || p.alibi); }
+
 // 8-bit types: P takes half as many registers, and O is still as large. 128 keys beside 256 columns take all 240 that
-// a thread can have; a window, a softcap or an O that is added to would spill in its inner loop, so there are 64.
+// a thread can have; a window, a softcap, an O that is added to or the largest score would spill in its inner loop, so
+// there are 64; nor does the latter fit beside 192 keys.
 // Measured on an H200 at 4k keys: 128x64 with 128 columns 0.73 of these, 192x64 0.90, with 256 columns 0.83 (causal
 // 0.87); 256x64 with 64 columns 0.96. With 64 causal columns 192x128 has 0.97 of 128x128 at 1k keys, 1.09 at 2k and
 // 4k, 1.15 at 8k.
@@ -53,12 +61,12 @@ Tiles narrow_tiles(const Problem& p, Dims dims) {
   const Mask mask = kernel_mask(p);
   if (dims.qk == 64) {
     const bool many_rows = mask == Mask::none || (mask == Mask::causal && p.seq_kv >= 2048);
-    return many_rows ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
+    return many_rows && !watches_bent_scores(p) ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
   }
-  const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.merges();
+  const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.merges() && !p.max_logit;
   if (dims.qk == 128 && plain && p.scale_rows == 0 && p.seq_kv >= 4096) return {128, 192, 2};
   if (dims.qk <= 128) return {128, 128, 3};
-  if (dims.qk == 192) return {128, 128, 2};
+  if (dims.qk == 192 && !watches_bent_scores(p)) return {128, 128, 2};
   return plain ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
 
@@ -66,9 +74,8 @@ Tiles narrow_tiles(const Problem& p, Dims dims) {
 // 128 for the scales. Shared memory has room for raw tiles too, so rings are one stage shorter than of 16 bits.
 Tiles widening_tiles(const Problem& p, Dims dims, const Device& device) {
   const auto of = [&](Tiles few_rows, Tiles many) { return of_two(p, dims, device, few_rows, many, many); };
-  // As of 16 bits, four consumers have no registers for a window's second bound.
   const Tiles rows_128 = few_rows_tiles(p, dims);
-  if (dims.qk == 64) return of(rows_128, bounded_below(kernel_mask(p)) ? Tiles{192, 64, 5} : Tiles{256, 64, 4});
+  if (dims.qk == 64) return of(rows_128, four_strips_fit(p) ? Tiles{256, 64, 4} : Tiles{192, 64, 5});
   if (dims.qk <= 128) return of(rows_128, {192, 64, 3});
   return rows_128;
 }
@@ -91,13 +98,12 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   const int64_t keys = keys_seen(p);
   const Tiles rows_128 = few_rows_tiles(p, dims);
   if (dims.qk == 64) {
-    // Four consumers have no registers to spare for a window's second bound: they would spill in the inner loop.
-    const Tiles rows_256{256, 64, 4};
-    return bounded_below(mask) ? Tiles{192, 64, 5} : of_two(p, dims, device, rows_128, rows_256, rows_256);
+    const Tiles rows_192{192, 64, 5}, many_rows = four_strips_fit(p) ? Tiles{256, 64, 4} : rows_192;
+    return bounded_below(mask) ? rows_192 : of_two(p, dims, device, rows_128, many_rows, many_rows);
   }
   if (dims.qk == 96) {
     // Of 80 keys the ragged kernel would spill in its inner loop.
-    const bool plain = mask == Mask::none && !p.varlen && !p.seqused;
+    const bool plain = mask == Mask::none && !p.varlen && !p.seqused && !watches_bent_scores(p);
     const Tiles rows_192 = plain ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
     return of_two(p, dims, device, rows_128, rows_192, keys < 2048 ? rows_128 : rows_192);
   }
@@ -136,7 +142,8 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .alibi = p.alibi,
           .merges = p.merges(),
           .exact = p.invariant,
-          .smooth = p.smooth};
+          .smooth = p.smooth,
+          .max_logit = p.max_logit};
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {
@@ -147,7 +154,7 @@ Tiles few_rows_tiles(const Problem& p, Dims dims) {
   }
   if (above_256(dims)) return tiles_above_256(dims);
   if (dims.qk == 64) return {128, 128, 4};
-  if (dims.qk <= 128) return {128, 128, 2};
+  if (dims.qk <= 128) return watches_bent_scores(p) ? Tiles{128, 64, 4} : Tiles{128, 128, 2};
   if (dims.qk == 192) return dims.v == 128 ? Tiles{128, 96, 2} : Tiles{128, 80, 2};
   return {128, 64, 2};
 }

@@ -25,8 +25,7 @@ constexpr double tensor_flops = 4096, exponentials_a_clock = 16;  // 8-bit FLOPs
 constexpr double share_of_copies = 0.85;   // of the memory's speed, where a kernel reads and writes
 constexpr int64_t items_walked = 1 << 17;  // of more, every SM is taken to have as much to do
 constexpr double share_of_reads = 0.93;    // where one only reads: 64 x 8k keys on an H200, one query row
-// Launches follow each other: the first begins as the one before it ends; gradients fill and empty the device each
-// time.
+// Launches follow each other: the first begins as the one before it ends; gradients fill and empty the device each.
 constexpr double launch_us = 1.5, next_launch_us = 4;
 
 // ---- Rates ----
@@ -242,6 +241,7 @@ void add(Sum& sum, const Problem& p, const BackwardStep& step, int grid, const D
   sum.bytes += 2 * bytes_moved(p.forward()), sum.between_us += next_launch_us;
   add_main(sum, p, step, grid, device, 0);
 }
+void add(Sum& sum, const Problem&, const FillStep&, int, const Device&) { sum.between_us += next_launch_us; }
 void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device& device) {
   sum.work_us += combine_us(p, step.parts.most, device);
 }

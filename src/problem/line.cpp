@@ -4,7 +4,7 @@
 //
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
 //       [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth]
-//       [rotate [seedN]] [det] [acc] [smsN]
+//       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [smsN]
 //
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
 // -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
@@ -66,12 +66,12 @@ struct Flag {
   std::string_view key;
   int32_t fh_problem::*field;
 };
-constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},      {"seqused", &fh_problem::seqused},
-                          {"causal", &fh_problem::causal},      {"sink", &fh_problem::sink},
-                          {"alibi", &fh_problem::alibi},        {"det", &fh_problem::deterministic},
-                          {"acc", &fh_problem::accumulate},     {"vcolumns", &fh_problem::scale_v_columns},
-                          {"smooth", &fh_problem::smooth},      {"rotate", &fh_problem::rotate},
-                          {"invariant", &fh_problem::invariant}};
+constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},       {"seqused", &fh_problem::seqused},
+                          {"causal", &fh_problem::causal},       {"sink", &fh_problem::sink},
+                          {"alibi", &fh_problem::alibi},         {"det", &fh_problem::deterministic},
+                          {"acc", &fh_problem::accumulate},      {"vcolumns", &fh_problem::scale_v_columns},
+                          {"smooth", &fh_problem::smooth},       {"rotate", &fh_problem::rotate},
+                          {"invariant", &fh_problem::invariant}, {"maxlogit", &fh_problem::max_logit}};
 
 struct Type {
   std::string_view key;
@@ -83,7 +83,7 @@ constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
     "[causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] "
-    "[rotate [seedN]] [det] [acc] [smsN]";
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [smsN]";
 
 constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
@@ -143,6 +143,7 @@ std::string Problem::line() const {
   if (deterministic) line += " det";
   if (accumulate) line += " acc";
   if (invariant) line += " invariant";
+  if (max_logit) line += " maxlogit";
   if (max_sms != 0) line += text(" sms{}", max_sms);
   return line;
 }

@@ -38,6 +38,7 @@ struct Problem {
   bool alibi = false;
   int64_t attention_chunk = 0;  // 0: none
   bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
+  bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);

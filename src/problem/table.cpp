@@ -124,6 +124,15 @@ constexpr std::array table{
              return Shape{p.batch, 1, p.heads_q, 1, Element::f32};
            },
            [](const Problem& p) { return p.alibi ? Use::read : Use::absent; }},
+    Tensor{"max_logit", "max_logit", "max_logit", "one number for each sequence and query head", &Views::max_logit,
+           &fh_tensors::max_logit,
+           [](const Problem& p) {
+             return Shape{p.batch, 1, p.heads_q, 1, Element::f32};
+           },
+           [](const Problem& p) {
+             if (!p.max_logit) return Use::absent;
+             return p.accumulate ? Use::added_to : Use::written;
+           }},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

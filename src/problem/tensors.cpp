@@ -59,7 +59,7 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
     return text(
         "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",
         tensor.name, tensor.option, tensor.how);
-  if (is_demanded(use) && !tensor.field.strided() && !given.data)
+  if (is_demanded(use) && !tensor.field.strided() && !given.data && !view_of(tensor, p, given).empty())
     return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name,
                 // lse is the one without an option
                 *tensor.option ? tensor.option

@@ -13,7 +13,7 @@ namespace froghopper {
 
 // A tensor [batch, seq, heads, dim] somewhere in memory. Packed: batch extent 1, seq extent total. Lists of numbers are
 // views too: lse is [batch, seq, heads, 1], cu_seqlens [1, batch + 1, 1, 1], sink [1, 1, heads_q, 1]. Scales: [batch,
-// blocks, heads, 1 or dim_v], slopes [batch, 1, heads_q, 1], also of packed sequences.
+// blocks, heads, 1 or dim_v], slopes and max_logit [batch, 1, heads_q, 1], also of packed sequences.
 struct View {
   void* data = nullptr;  // null: not there, or without elements
   Element element = Element::f32;
@@ -48,6 +48,7 @@ struct Views {
   View quantised_q, quantised_k, quantised_v;
   View mean_k, mean_v;
   View alibi_slopes;
+  View max_logit;
 };
 
 // What a problem does with a tensor.

@@ -82,8 +82,10 @@ std::string known_values(const fh_problem& p) {
     return text(
         "invariant is {} and op is {}; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0.",
         p.invariant, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE");
-  if (p.reserved3 != 0)
-    return text("reserved3 is {}; no option has that place. Start from fh_problem_init().", p.reserved3);
+  if (p.max_logit && op != FH_FORWARD)
+    return text(
+        "max_logit is {} and op is {}; the forward pass alone looks for it. Set op to FH_FORWARD, or max_logit to 0.",
+        p.max_logit, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE");
   if (p.accumulate && op == FH_QUANTISE)
     return text(
         "accumulate is {} and op is FH_QUANTISE; gradients are added to what is there, and o and lse merged with it. "
@@ -346,6 +348,7 @@ Problem filled_in(const fh_problem& p) {
   full.scale_v_columns = p.scale_v_columns != 0;
   full.rotate = p.rotate != 0, full.rotate_seed = p.rotate_seed;
   full.smooth = p.smooth != 0, full.invariant = p.invariant != 0;
+  full.max_logit = p.max_logit != 0;
   return full;
 }
 
@@ -373,7 +376,7 @@ fh_problem Problem::user_struct() const {
   p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
   p.rotate = rotate, p.rotate_seed = rotate_seed;
   p.smooth = smooth, p.alibi = alibi, p.attention_chunk = attention_chunk;
-  p.invariant = invariant;
+  p.invariant = invariant, p.max_logit = max_logit;
   return p;
 }
 

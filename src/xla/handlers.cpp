@@ -71,7 +71,7 @@ struct Shape {
 };
 
 // What an array is for decides its shape.
-enum class Role { q, k, v, o, slopes, lse, ends, used, sink };
+enum class Role { q, k, v, o, slopes, lse, ends, used, sink, max_logit };
 
 Shape shape_of(Role role, const fh_problem& p) {
   const int64_t dim_v = p.dim_v ? p.dim_v : p.dim_qk;
@@ -88,6 +88,7 @@ Shape shape_of(Role role, const fh_problem& p) {
     case Role::ends: return {1, {p.batch + 1}};
     case Role::used: return {1, {p.batch}};
     case Role::sink: return {1, {p.heads_q}};
+    case Role::max_logit: return {2, {p.batch, p.heads_q}};
   }
   return {};
 }
@@ -96,7 +97,8 @@ XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
   switch (role) {
     case Role::slopes:
     case Role::lse:
-    case Role::sink: return XLA_FFI_DataType_F32;
+    case Role::sink:
+    case Role::max_logit: return XLA_FFI_DataType_F32;
     case Role::ends:
     case Role::used: return XLA_FFI_DataType_S32;
     case Role::o:
@@ -135,6 +137,7 @@ constexpr Field fields[] = {
     {"grad_lse", Role::lse, offsetof(fh_tensors, grad_lse)},
     {"grad_sink", Role::sink, offsetof(fh_tensors, grad_sink)},
     {"alibi_slopes", Role::slopes, offsetof(fh_tensors, alibi_slopes)},
+    {"max_logit", Role::max_logit, offsetof(fh_tensors, max_logit)},
 };
 
 // What one call computes, gathered from its frame.
@@ -245,9 +248,10 @@ Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   if (!call.somewhere) call.somewhere = first_address(frame.rets.size, frame.rets.rets);
   if (!call.somewhere) return {};  // no array has elements
   if (Wrong wrong = set_fields("operands", frame, frame.args.size, frame.args.args, call)) return wrong;
-  const void *const o = call.tensors.o.data, *const lse = call.tensors.lse;
+  const void *const o = call.tensors.o.data, *const lse = call.tensors.lse, *const most = call.tensors.max_logit;
   if (Wrong wrong = set_fields("results", frame, frame.rets.size, frame.rets.rets, call)) return wrong;
-  if (call.problem.accumulate && (o != call.tensors.o.data || lse != call.tensors.lse))
+  const bool moved = o != call.tensors.o.data || lse != call.tensors.lse || most != call.tensors.max_logit;
+  if (call.problem.accumulate && moved)
     return invalid("o and lse are merged where they lie, and the results lie elsewhere. Alias them to the operands.");
   return library_says(
       fh_attention(&call.problem, target, &call.tensors, call.workspace, call.workspace_bytes, stream));

@@ -16,10 +16,12 @@ struct Line {
   std::string text;
 };
 
-// 8-bit types have no gradients, and nor has quantising, merging or what is invariant.
+// 8-bit types have no gradients, and nor has quantising, merging, what is invariant or the largest score.
 inline bool has_gradients(const std::string& line) {
   const auto parsed = check::parse_case(line);
-  return !parsed || !(is_8_bit(parsed->problem.dtype_kv) || parsed->problem.merges() || parsed->problem.invariant);
+  if (!parsed) return true;
+  const Problem& p = parsed->problem;
+  return !(is_8_bit(p.dtype_kv) || p.merges() || p.invariant || p.max_logit);
 }
 
 // The lines that are cases; backward: of all types with gradients, since a case of the forward pass is one of its

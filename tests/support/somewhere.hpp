@@ -38,6 +38,7 @@ inline fh_tensors tensors_of(const Problem& p) {
   if (p.varlen) t.cu_seqlens_q = somewhere<int32_t>(6), t.cu_seqlens_kv = somewhere<int32_t>(7);
   if (p.seqused) t.seqused_kv = somewhere<int32_t>(8);
   if (p.sink) t.sink = somewhere<float>(9);
+  if (p.max_logit) t.max_logit = somewhere<float>(19);
   if (is_8_bit(p.dtype)) t.scale_q = dense(16, p.scale_blocks(p.seq_q), p.heads_q, 1);
   if (is_8_bit(p.dtype_kv)) t.scale_k = dense(17, p.scale_blocks(p.seq_kv), p.heads_kv, 1);
   if (is_8_bit(p.dtype_kv)) t.scale_v = dense(18, p.scale_blocks(p.seq_kv), p.heads_kv, 1);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/params: the forward kernel's argument.
+// runtime/params: the arguments of the forward kernel and of those around it.
+#include <limits>
+
 #include "src/runtime/params/params.hpp"
 #include "src/runtime/params/parts.hpp"
 
@@ -56,6 +58,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                     .v = scale_numbers(views.mean_v),
                     .q = strided(views.q),
                     .dim_qk = static_cast<int>(problem.dim_qk)};
+  params.max_logit = views.max_logit.as<float>();
   return params;
 }
 
@@ -81,6 +84,12 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   params.ragged.k = *k;
   params.ragged.v = *v;
   return Params{params};
+}
+
+Result<Params> make_params(const Driver&, const Run& run, const FillStep&) {
+  const View& to = run.views.max_logit;
+  return Params{FillParams{
+      .to = to.as<float>(), .count = to.batch * to.heads, .number = -std::numeric_limits<float>::infinity()}};
 }
 
 Result<Params> make_params(const Driver&, const Run& run, const CombineStep& step) {

@@ -5,6 +5,7 @@
 
 #include "contract/average.h"
 #include "contract/bwd_params.h"
+#include "contract/fill.h"
 #include "contract/fwd_params.h"
 #include "contract/quantise_params.h"
 #include "src/plan/plan.hpp"
@@ -14,8 +15,8 @@
 namespace froghopper::runtime {
 
 // One alternative a kind of step, in the order of Step.
-using Params =
-    std::variant<FwdParams, CombineParams, DeltaParams, BwdParams, GradQParams, QuantiseParams, AverageParams>;
+using Params = std::variant<FwdParams, CombineParams, DeltaParams, BwdParams, GradQParams, QuantiseParams,
+                            AverageParams, FillParams>;
 
 // What all launches of a run share.
 struct Run {
@@ -38,6 +39,7 @@ Result<Params> make_params(const Driver&, const Run&, const BackwardStep&);
 Result<Params> make_params(const Driver&, const Run&, const GradQStep&);
 Result<Params> make_params(const Driver&, const Run&, const QuantiseStep&);
 Result<Params> make_params(const Driver&, const Run&, const AverageStep&);
+Result<Params> make_params(const Driver&, const Run&, const FillStep&);
 
 // Everything but the tensor maps; no driver is needed.
 FwdParams plain_params(const Run&, const ForwardStep&);

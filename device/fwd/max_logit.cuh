@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: maxlogit variants. The largest score of a sequence and head: each thread keeps that of its two rows
+// beside the softmax, and once an item is done a warp raises the number in memory, which began at -inf or holds what
+// earlier calls saw.
+//
+// A tile's scores are looked at where the softmax takes them: bent, hidden by index, not yet overwritten. Rows past the
+// end of a sequence and rows of nobody have scores too; they are left out by index at the end. A NaN is left out: the
+// larger one of a number and a NaN is the number. Which CTA comes first does not matter, so the bits never differ.
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/softmax_e4m3.cuh"
+#include "device/fwd/rows.cuh"
+
+namespace froghopper::fwd {
+
+// A softmax that keeps the largest score. The exact step finds that of a tile anyway; the guarded one has no need of
+// it, so it is looked for here.
+template <class Softmax>
+struct Watching : Softmax {
+  static constexpr bool one_scale = same<Softmax, attn::OnlineSoftmax>;  // for all tiles
+
+  // Of this thread's columns at least; in base 2 where tiles have scales of their own, else over the scale.
+  attn::RowPair most = {-tile::inf, -tile::inf};
+
+  template <class... Arguments>
+  __device__ __forceinline__ explicit Watching(Arguments... arguments) : Softmax{arguments...} {}
+
+  template <int Cols>
+  __device__ __forceinline__ attn::RowPair step(tile::Accum<Cols>& s, attn::RowPair above = {0.f, 0.f}) {
+    return Softmax::step(s, above, [&](attn::RowPair of_tile) { offer(of_tile); });
+  }
+  template <int Cols>
+  __device__ __forceinline__ attn::Fate later(tile::Accum<Cols>& s, attn::RowPair& age) {
+    most = largest_of(s, most);
+    return Softmax::later(s, age);
+  }
+  template <int Cols>
+  __device__ __forceinline__ auto guess(tile::Accum<Cols>& s) {
+    // Scales are positive: the largest product has the largest score.
+    const attn::RowPair of_tile = largest_of(s, {-tile::inf, -tile::inf});
+    offer({of_tile.top * attn::of_row(this->scale, false), of_tile.bottom * attn::of_row(this->scale, true)});
+    return Softmax::guess(s);
+  }
+
+  __device__ attn::RowPair largest_in_base_2() const {
+    if constexpr (one_scale) return {most.top * this->scale_log2, most.bottom * this->scale_log2};
+    return most;
+  }
+
+ private:
+  __device__ __forceinline__ void offer(attn::RowPair x) {
+    most = {fmaxf(most.top, x.top), fmaxf(most.bottom, x.bottom)};
+  }
+  // At least `m`.
+  template <int Cols>
+  static __device__ __forceinline__ attn::RowPair largest_of(const tile::Accum<Cols>& s, attn::RowPair m) {
+#pragma unroll
+    for (int i = 0; i < Cols / 2; ++i) {
+      float& of_row = (i & 2) ? m.bottom : m.top;
+      of_row = fmaxf(of_row, s.x[i]);
+    }
+    return m;
+  }
+};
+
+// What a variant's Consumers have.
+template <FwdVariant V>
+struct PlainSoftmaxOf {
+  using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
+  using type = Pick<fwd_scaled(V), attn::ScaledSoftmax<fwd_narrow(V), Scale>, attn::OnlineSoftmax>;
+};
+template <FwdVariant V>
+using SoftmaxOf = Pick<V.max_logit, Watching<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;
+
+// Raises the numbers of a strip's heads in memory, by all lanes of its warps: one for the 16 rows of a warp, or of
+// packed tiles one for each row. As integers, floats without a sign have the order of floats, and those with one the
+// opposite; -inf, which is there at first, gives way to either.
+template <FwdVariant V>
+struct MaxLogit {
+  const FwdParams& params;
+  const WorkItem& item;
+  Strip<V> its;
+
+  __device__ __forceinline__ void raise(attn::RowPair most) const {
+    if constexpr (V.packed) {
+      raise_row(tile::thread_row(), attn::quad_max(most.top));
+      raise_row(tile::thread_row() + 8, attn::quad_max(most.bottom));
+    } else {
+      const attn::Rows rows = its.rows();
+      const float top = rows.top < its.seq_q() ? most.top : -tile::inf;
+      const float bottom = rows.bottom < its.seq_q() ? most.bottom : -tile::inf;
+      const int largest = __reduce_max_sync(~0u, turned(__float_as_int(fmaxf(top, bottom))));
+      if (threadIdx.x % 32 == 0) raise(item.head, __int_as_float(turned(largest)));
+    }
+  }
+
+ private:
+  // A float's bits as an integer of its place in the order of floats; and back.
+  static __device__ int turned(int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; }
+
+  __device__ void raise_row(int in_strip, float most) const {
+    const PackParams& pack = params.pack;
+    const int of_pack = in_strip / pack.rows, row = its.first_row() + in_strip % pack.rows;
+    const bool exists = of_pack < pack.heads && row < its.seq_q();
+    if (exists && threadIdx.x % 4 == 0) raise(item.head * pack.heads + of_pack, most);
+  }
+  __device__ void raise(int head, float in_base_2) const {
+    if (in_base_2 == -tile::inf) return;
+    const float score = in_base_2 * tile::ln2;
+    float* const to = params.max_logit + static_cast<long long>(item.sequence) * params.heads_q + head;
+    if (__float_as_int(score) >= 0)
+      atomicMax(reinterpret_cast<int*>(to), __float_as_int(score));
+    else
+      atomicMin(reinterpret_cast<unsigned*>(to), __float_as_uint(score));
+  }
+};
+
+}  // namespace froghopper::fwd
