@@ -191,9 +191,10 @@ oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views) {
     const Head head(p, views, s, pair % p.heads_q);
     for (int64_t i = 0; i < s.rows_q; ++i) {
       const Visible keys = oracle::keys_of(p, s, i);
-      const std::vector<float> scores = scores_of(p, head, i, keys);
+      std::vector<float> scores = scores_of(p, head, i, keys);
       attend_row(p, views, head, i, scores, keys, &o[dense.q(s, i, head.index, p.dim_v)],
                  &lse[dense.q(s, i, head.index, 1)]);
+      for (float& score : scores) score += raised_by_mean(p, head, i);
       if (p.max_logit) oracle::offer(max_logit[pair], scores);
     }
   });

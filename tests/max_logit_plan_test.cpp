@@ -65,17 +65,5 @@ TEST(max_logit, changes_no_choice_but_that_of_four_strips) {
   EXPECT_EQ(std::get<ForwardStep>(plan.launches[1].step).variant.tiles.q, 192);
 }
 
-TEST(max_logit, of_smooth_keys_is_refused) {
-  const auto problem = Problem::parse("fwd e4m3 b2 hq4 hkv4 sq100 skv100 d64 smooth maxlogit");
-  ASSERT_TRUE(problem);
-  const auto plan = make_gpu_plan(*problem, known_device("h200"));
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.failure().status, FH_UNSUPPORTED);
-  EXPECT_EQ(
-      plan.failure().text,
-      "max_logit and smooth are set; the Hopper kernels look at scores of k without its mean, and what q gives the "
-      "mean differs from row to row. Quantise without smooth, set max_logit to 0, or use target \"cpu\".");
-}
-
 }  // namespace
 }  // namespace froghopper

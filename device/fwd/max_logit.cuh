@@ -43,6 +43,12 @@ struct Watching : Softmax {
     return Softmax::guess(s);
   }
 
+  // Smooth variants: what the mean of K adds to all scores of a row.
+  __device__ __forceinline__ void raise(attn::RowPair by) {
+    most = {most.top + by.top, most.bottom + by.bottom};
+    Softmax::raise(by);
+  }
+
   __device__ attn::RowPair largest_in_base_2() const {
     if constexpr (one_scale) return {most.top * this->scale_log2, most.bottom * this->scale_log2};
     return most;

@@ -32,10 +32,6 @@ std::string only_on_cpu(const Problem& p) {
         "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "
         "Convert them, or use target \"cpu\".",
         name_of(p.dtype_kv));
-  if (p.max_logit && p.smooth)
-    return "max_logit and smooth are set; the Hopper kernels look at scores of k without its mean, and what q gives "
-           "the "
-           "mean differs from row to row. Quantise without smooth, set max_logit to 0, or use target \"cpu\".";
   return {};
 }
 
