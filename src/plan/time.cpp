@@ -269,19 +269,6 @@ Bound bound_of(const Estimate& e) {
   return most == e.tensor_core ? Bound::tensor_core : Bound::exponentials;
 }
 
-// Above 256 columns, for which the table has no rows: beside tiles of 256 columns and 64 keys, which it has, by what
-// wgmma does, whose products of n keys take n / 2 clocks and their operands n / 4 + 16, and by what comes from L2.
-Rate rate_above_256(const FwdVariant& v, const Device& device) {
-  FwdVariant like = v;
-  like.dims = {256, 256}, like.tiles = {2 * strip, 64, 2}, like.packed = false;
-  const auto work = [](const FwdVariant& of) {
-    return fwd_consumers(of) * of.tiles.kv * (std::max(1.0, 0.5 + 32.0 / of.tiles.kv) * of.dims.qk + fwd_columns(of));
-  };
-  const auto columns = [](const FwdVariant& of) { return 1.0 * of.tiles.kv * (of.dims.qk + of.dims.v); };
-  const auto [turn_us, pass_us] = rate_of(like, device);
-  return {turn_us * std::max(work(v) / work(like), columns(v) / columns(like)), v.packed ? 1.0 : pass_us};
-}
-
 }  // namespace
 
 Rate rate_of(const FwdVariant& v, const Device& device) {
@@ -300,7 +287,6 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
                              .kv = v.tiles.kv,
                              .masked = v.mask != Mask::none},
                             device);
-  if (above_256(v.dims) && rate.turn_us == 0) return rate_above_256(v, device);
   constexpr double softcap_takes = 1.38, widening_takes = 1.25;  // measured on an H200, 128 columns
   return {rate.turn_us * (v.softcap ? softcap_takes : 1) * (fwd_widens(v) ? widening_takes : 1), rate.pass_us};
 }
