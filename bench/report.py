@@ -9,7 +9,6 @@
 What is read, what is divided by what, and which turn group is shown: bench/records.py. The pictures: bench/plots.py.
 """
 import argparse
-import json
 import pathlib
 import re
 import statistics
@@ -60,8 +59,8 @@ def write(a, records):
     if (page := a.root / NARROW_PAGE).exists():
         narrow = machines_of(read(sorted((a.root / "bench/results" / NARROW).glob("*.jsonl"))))
         of_narrow = [part for machine, tables in narrow.items() for part in short_tables(machine, "fwd", tables, False)]
-        lost = [json.loads(line) for path in sorted((a.root / "bench/results" / NARROW_ERRORS).glob("*.jsonl"))
-                for line in path.read_text().splitlines()]
+        lost = side_tables.read_errors(sorted((a.root / "bench/results" / NARROW_ERRORS).glob("*.jsonl")),
+                                       side_tables.NARROW_NAMES)
         if lost:
             of = ", ".join(dict.fromkeys(r["gpu"] for r in lost))
             of_narrow += [f"{side_tables.NARROW_ERRORS}, {of}:", markdown(side_tables.narrow_error_rows(lost))]

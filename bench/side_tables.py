@@ -16,13 +16,13 @@ LISTS = {"few_items": ("Little work", "TFLOP/s"), "decode": ("Decoding and short
 FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}
 
 
-def read_errors(paths):
-    """The newest record of every (problem, data, impl)."""
+def read_errors(paths, names=("problem", "data", "impl")):
+    """The newest record of everything that these names tell apart."""
     newest = {}
     for path in paths:
         for line in path.read_text().splitlines():
             record = json.loads(line)
-            newest[record["problem"], record["data"], record["impl"]] = record
+            newest[tuple(record[name] for name in names)] = record
     return list(newest.values())
 
 
@@ -79,6 +79,7 @@ def ratios_of(records):
             for machine, tables in machines_of(records).items()}
 
 
+NARROW_NAMES = ("data", "keys", "way", "dim")
 NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the inputs before they were quantised, 512 "
                  "rows of queries; in brackets its ratio to what exact arithmetic on the quantised inputs has, and to "
                  "FlashAttention-3's on the same numbers")
@@ -86,12 +87,12 @@ NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the 
 
 def narrow_error_rows(errors):
     """Of bench/fp8_errors.py: a row a kind of inputs, number of keys and way to quantise them."""
-    newest = {(r["data"], r["keys"], r["way"], r["dim"]): r for r in errors}
+    found = {tuple(r[name] for name in NARROW_NAMES): r for r in errors}
     dims = sorted({r["dim"] for r in errors})
     rows = [["inputs, keys", "quantised"] + [f"head dim {dim}" for dim in dims]]
-    for data, keys, way in dict.fromkeys(key[:3] for key in newest):
+    for data, keys, way in dict.fromkeys(key[:3] for key in found):
         if data == "normal" and "rotated" in way: continue  # rotated normal numbers are normal numbers
-        fields = [narrow_error_field(newest.get((data, keys, way, dim))) for dim in dims]
+        fields = [narrow_error_field(found.get((data, keys, way, dim))) for dim in dims]
         rows.append([f"{data}, {keys}", way] + fields)
     return rows
 

@@ -111,14 +111,15 @@ std::vector<float> outputs_of(const Problem& p, const Head& head, const Stored& 
   return all;
 }
 
-void attend_row(const Problem& p, const Views& views, const Head& head, int64_t i, const std::vector<float>& scores,
-                const Visible& keys, double* o, double* lse) {
+// raised: raised_by_mean() of this row.
+void attend_row(const Problem& p, const Views& views, const Head& head, const std::vector<float>& scores,
+                float raised, const Visible& keys, double* o, double* lse) {
   const float its_sink = p.sink ? views.sink.as<float>()[head.index] : 0;
   if (scores.empty()) {  // no output; the sink alone is in the denominator
     if (p.sink) *lse = its_sink;
     return;
   }
-  const float raised = raised_by_mean(p, head, i), sink = its_sink - raised;
+  const float sink = its_sink - raised;
 
   float largest = *std::ranges::max_element(scores), largest_scale = 0;
   if (p.sink) largest = std::max(largest, sink);
@@ -192,10 +193,12 @@ oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views) {
     for (int64_t i = 0; i < s.rows_q; ++i) {
       const Visible keys = oracle::keys_of(p, s, i);
       std::vector<float> scores = scores_of(p, head, i, keys);
-      attend_row(p, views, head, i, scores, keys, &o[dense.q(s, i, head.index, p.dim_v)],
+      const float raised = raised_by_mean(p, head, i);
+      attend_row(p, views, head, scores, raised, keys, &o[dense.q(s, i, head.index, p.dim_v)],
                  &lse[dense.q(s, i, head.index, 1)]);
-      for (float& score : scores) score += raised_by_mean(p, head, i);
-      if (p.max_logit) oracle::offer(max_logit[pair], scores);
+      if (!p.max_logit) continue;
+      for (float& score : scores) score += raised;
+      oracle::offer(max_logit[pair], scores);
     }
   });
   return answers;

@@ -16,7 +16,7 @@ struct BwdVariant {
   bool ragged;   // sequences have lengths of their own (varlen, seqused), read on the device
   bool softcap;  // scores pass through tanh
   bool ordered;  // CTAs add to a tile of grad_q in the order of their keys: bit-equal from run to run
-  bool alibi;    // scores fall with the distance of the keys: OnTop, device/bwd/weights.cuh
+  bool alibi;    // scores fall with the distance of the keys: OnTop, device/bwd/schedule.cuh
 
   bool operator==(const BwdVariant&) const = default;
 };

@@ -99,8 +99,8 @@ struct Epilogue {
   }
 
  private:
-  __device__ long long batch_at() const { return V.ragged && params.ragged.cu_q ? 0 : item.sequence; }
-  __device__ long long row_at() const { return (V.ragged ? item.rows.q_first : 0) + row; }
+  __device__ long long batch_at() const { return batch_of<V>(params, item); }
+  __device__ long long row_at() const { return first_row_of<V>(item) + row; }
   __device__ float* lse_at(long long batch, long long at_row) const {
     return params.lse.data + batch * params.lse.batch + item.head * params.lse.head + at_row;
   }
@@ -158,8 +158,8 @@ struct PartEpilogue {
 
  private:
   __device__ float sink(const Row& of) const { return params.sink && of.exists ? params.sink[of.head] : -tile::inf; }
-  __device__ long long batch() const { return V.ragged && params.ragged.cu_q ? 0 : item.sequence; }
-  __device__ long long at_row(const Row& of) const { return (V.ragged ? item.rows.q_first : 0) + of.row; }
+  __device__ long long batch() const { return batch_of<V>(params, item); }
+  __device__ long long at_row(const Row& of) const { return first_row_of<V>(item) + of.row; }
   __device__ char* place(const Row& of) const {
     return static_cast<char*>(params.o.data) + batch() * params.o.batch + of.head * params.o.head +
            at_row(of) * params.o.row + first_column<V>(half) * size_of(V.dtype);

@@ -115,8 +115,7 @@ struct Means {
   static __device__ const char* row_of_q(const FwdParams& params, const WorkItem& item,
                                          const typename Strip<V>::Row& at) {
     const StridedTensor& q = params.means.q;
-    const long long row = (V.ragged ? item.rows.q_first : 0) + at.row;
-    const long long batch = V.ragged && params.ragged.cu_q ? 0 : item.sequence;
+    const long long row = first_row_of<V>(item) + at.row, batch = batch_of<V>(params, item);
     return static_cast<const char*>(q.data) + batch * q.batch + at.head * q.head + row * q.row;
   }
   static __device__ __forceinline__ float product(const Four& q, const float (&k)[columns]) {

@@ -8,6 +8,16 @@
 
 namespace froghopper::fwd {
 
+// Where an item's sequence begins in q, o and lse: its batch, and its first row there.
+template <FwdVariant V>
+__device__ __forceinline__ long long batch_of(const FwdParams& params, const WorkItem& item) {
+  return V.ragged && params.ragged.cu_q ? 0 : item.sequence;
+}
+template <FwdVariant V>
+__device__ __forceinline__ int first_row_of(const WorkItem& item) {
+  return V.ragged ? item.rows.q_first : 0;
+}
+
 // Of an item's strip `number`. Rows are those of a sequence.
 template <FwdVariant V>
 struct Strip {
