@@ -16,6 +16,7 @@ import sys
 
 import roof
 import side_tables
+import targets
 from records import (DETERMINISTIC, HOST, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read,
                      short_title, unit_of, worth_drawing)
 
@@ -51,13 +52,14 @@ def write(a, records):
     lists = {name: read(sorted((a.root / "bench/results" / name).glob("*.jsonl"))) for name in side_tables.LISTS}
     grads = side_tables.read_errors(sorted((a.root / "bench/results/grad_errors").glob("*.jsonl")))
     packed = machines_of(records, "bwd", packed=True)
+    narrow = machines_of(read(sorted((a.root / "bench/results" / NARROW).glob("*.jsonl"))))
+    aims = targets.rows(passes | {NARROW: narrow} | {name: machines_of(found) for name, found in lists.items()})
     wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors, lists)),
-              results: long_report(passes, host, errors, lists, packed, grads)}
+              results: long_report(passes, host, errors, lists, packed, grads, aims)}
     if (performance := a.root / roof.FILE).exists():
         of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
         wanted[performance] = between_markers(performance.read_text(), roof.section(of_roof, markdown))
     if (page := a.root / NARROW_PAGE).exists():
-        narrow = machines_of(read(sorted((a.root / "bench/results" / NARROW).glob("*.jsonl"))))
         of_narrow = [part for machine, tables in narrow.items() for part in short_tables(machine, "fwd", tables, False)]
         lost = side_tables.read_errors(sorted((a.root / "bench/results" / NARROW_ERRORS).glob("*.jsonl")),
                                        side_tables.NARROW_NAMES)
@@ -141,10 +143,12 @@ def span_of(ratios):
     return f"{known[0]:.2f} to {known[-1]:.2f} (median {statistics.median(known):.2f})" if known else ""
 
 
-def long_report(passes, host, errors=(), lists=None, packed=None, grads=()):
+def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims=()):
     parts = ["# Results", "Written by bench/report.py from the lines of bench/results; do not edit. How times are "
              "taken: bench/compare.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
              "bench/work.py. A ratio stands only between measurements that ran in turns (one turn group)."]
+    if aims: parts += ["## Aims", "Ratio to the best rival of a run, and how many problems reach what is aimed at.",
+                       markdown(aims)]
     for kind, machines in passes.items():
         for machine, tables in machines.items():
             parts.append(f"## {machine}" if kind == "fwd" else f"## {machine}, {PASSES[kind]}")

@@ -19,6 +19,7 @@ import records
 import report
 import roof
 import side_tables
+import targets
 import work
 
 LINE = "fwd bf16 b{} hq16 hkv16 sq{} skv{} d128 causal"
@@ -327,6 +328,29 @@ class SideTables(unittest.TestCase):
         text = report.short_report({"fwd": {}, "bwd": {}, report.LAYER: {}}, [], lists={"decode": lines, "real": []})
         self.assertEqual(text, "Decoding and short queries (docs/results.md), ratio to the best rival: "
                          "Some GPU 1.00 to 1.50 (median 1.25).")
+
+
+class Targets(unittest.TestCase):
+    def test_say_how_many_problems_reach_them_and_which_is_least(self):
+        machines = records.machines_of([record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.0, "a"),
+                                        record(1024, "froghopper", 1.0, "b"), record(1024, "cudnn", 1.21, "b")])
+        heading, row = targets.rows({"fwd": machines})
+        self.assertEqual(heading, ["problems", "aim", "Some GPU"])
+        self.assertEqual(row, ["forward, 128 columns", ">= 1.08, mean 1.15",
+                               "1 of 2; least 1.00 (512, causal), mean 1.10"])
+
+    def test_of_gradients_ask_what_the_words_of_a_problem_say(self):
+        tables = {"bwd": records.machines_of(Backward.lines, "bwd")}
+        found = {row[0]: row[2] for row in targets.rows(tables)[1:]}
+        self.assertEqual(found["gradients, up to 1024 rows"], "1 of 1; least 1.10 (512, causal), mean 1.10")
+        for beside, said in (("the default", "0 of 1; least 0.80 (512, causal), mean 0.80"),
+                             ("such rivals", "1 of 1; least 2.00 (512, causal), mean 2.00")):
+            self.assertEqual(found["gradients with `det` beside " + beside], said)
+        self.assertNotIn("gradients, 64/8 heads of 128, causal", found)  # every query head has its keys
+
+    def test_processors_have_none(self):
+        machines = records.machines_of([record(512, "froghopper", 1.0, "a", gpu="A CPU, 2 threads")])
+        self.assertEqual(targets.rows({"fwd": machines}), [])
 
 
 class Roof(unittest.TestCase):
