@@ -144,9 +144,8 @@ constexpr const char* why_invalid(DeltaVariant v) {
   if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256) return "a row has 64, 128 or 256 columns";
   return nullptr;
 }
-// fp32; one column more than a row has, so that a column's rows lie in other banks.
 constexpr int grad_q_smem_bytes(GradQVariant v) {
-  return v.tile_q * (panels(v.dim_qk) * panel_columns + 1) * static_cast<int>(sizeof(float));
+  return dq_floats(v.tile_q, v.dim_qk) * static_cast<int>(sizeof(float));
 }
 constexpr const char* why_invalid(GradQVariant v) {
   if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "rows are f16 or bf16 here, not f32";

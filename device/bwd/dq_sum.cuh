@@ -16,18 +16,12 @@ namespace froghopper::bwd {
 // [group of 4 accumulators, 8 columns][thread][4]
 constexpr int dq_group_stride = 4 * warpgroup;
 
-// Where number i of a thread's values lies in the q tile. With 64 rows and at most 128 columns a piece is computed
-// transposed, for the columns to be the 64-row side of wgmma: both consumers have a piece then.
+// With 64 rows and at most 128 columns a piece is computed transposed, for the columns to be the 64-row side of wgmma:
+// both consumers have a piece then. A thread's 4 floats are, of rows r and columns c,
+//   transposed       (r, c), (r + 1, c), (r, c + 8), (r + 1, c + 8);   c: its warp x 16 + its lane / 4
+//   not transposed   (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1);   r: its warp x 16 + its lane / 4
+// and the other one of r and c is its group x 8 + its lane % 4 x 2.
 constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == strip && dim_qk <= 128; }
-
-struct RowCol {
-  int row, col;
-};
-__device__ inline RowCol place_in_tile(int tile_q, int dim_qk, int piece, int thread, int i) {
-  const int along = thread / 32 * 16 + thread % 32 / 4 + (i & 2) * 4, across = thread % 4 * 2 + tile::col_of(i);
-  if (dq_transposed(tile_q, dim_qk)) return {across, piece * strip + along};
-  return {piece % (tile_q / strip) * strip + along, piece / (tile_q / strip) * panel_columns + across};
-}
 
 // The tile of grad_q, in the workspace, of one q tile and head.
 template <BwdVariant V>

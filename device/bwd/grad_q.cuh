@@ -4,14 +4,17 @@
 //
 // Work      CTA n < tiles = one q tile of one head, as the workspace counts them; the heads_q after them, where there
 //           is a sink, sum its parts of one head each. Ragged: every CTA also clears its share of unused rows.
-// Order     the pieces are read as they lie, turned in shared memory, and leave as rows. Parts of a sink's gradient
-//           are added in a fixed order, so that it is the same in every run.
+// Order     the pieces are copied to shared memory as they lie, and leave as rows. Parts of a sink's gradient are added
+//           in a fixed order, so that it is the same in every run.
+// Banks     4 floats of a thread stay together; in shared memory their order is such that a load of write() finds what
+//           all its lanes read in other banks (place_of).
 // Barriers  __syncthreads between reading and writing
 // Shared    the tile in fp32
 #pragma once
 #include "device/attn/element.cuh"
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/tiles_of_q.cuh"
+#include "device/ptx/async_copy.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
 
@@ -24,11 +27,12 @@ struct GradQ {
 
   static constexpr int threads = grad_q_threads;
   static constexpr int smem_bytes = grad_q_smem_bytes(V);
-  static constexpr int cols = panels(V.dim_qk) * panel_columns;
   static constexpr int pieces = dq_pieces(V.tile_q, V.dim_qk);
+  static constexpr bool transposed = dq_transposed(V.tile_q, V.dim_qk);
+  static constexpr int fours = dq_piece / 4;  // of floats, of a piece
 
   struct Smem {
-    float rows[V.tile_q][cols + 1];
+    float4 sums[pieces][fours];
   };
   static_assert(sizeof(Smem) == smem_bytes);
   struct SinkSmem {  // in its place
@@ -57,39 +61,68 @@ struct GradQ {
     if constexpr (V.ragged) clear_unused(params);
   }
 
+  // Where 4 floats of a piece lie in shared memory.
+  static __device__ int place_of(int four) { return transposed ? four ^ four / 32 % 2 * 4 : four ^ four / 8 % 4; }
+
   static __device__ void read(Smem& smem, const GradQParams& params) {
     const float4* from =
-        reinterpret_cast<const float4*>(params.dq_sum) + static_cast<long long>(blockIdx.x) * (pieces * dq_piece / 4);
-    for (int at = threadIdx.x; at < pieces * dq_piece / 4; at += threads) {
-      const int piece = at / (dq_piece / 4), group = at % (dq_piece / 4) / warpgroup, thread = at % warpgroup;
-      const float4 x = from[at];
-      const float values[4] = {x.x, x.y, x.z, x.w};
+        reinterpret_cast<const float4*>(params.dq_sum) + static_cast<long long>(blockIdx.x) * pieces * fours;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const RowCol to = place_in_tile(V.tile_q, V.dim_qk, piece, thread, 4 * group + i);
-        smem.rows[to.row][to.col] = values[i] * params.scale;
+    for (int i = 0; i < pieces * fours / threads; ++i) {
+      const int at = i * threads + static_cast<int>(threadIdx.x);
+      ptx::cp_async_16(&smem.sums[at / fours][place_of(at % fours)], from + at, /*zeros=*/false);
+    }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+  }
+
+  // A thread has 8 columns of two rows of every piece.
+  static __device__ void write(const Smem& smem, const GradQParams& params, const TileOfQ& tile, int rows) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    // Transposed: a warp has 8 rows and all columns; else 16 rows and half of the columns.
+    const int row = transposed ? warp * 8 + lane % 4 * 2 : warp / 2 * 16 + lane % 8;
+    const int unit = transposed ? lane / 4 : warp % 2 * 4 + lane / 8;  // of 8 columns
+    constexpr int second = transposed ? 1 : 8;                         // row, after the first one
+    constexpr int strips = V.tile_q / strip;
+    const StridedTensor& to = params.grad_q.to;
+    char* first = static_cast<char*>(to.data) + tile.batch * to.batch + tile.head * to.head + tile.first_row * to.row;
+#pragma unroll 1
+    for (int piece = 0; piece < pieces; ++piece) {
+      float x[2][8];
+      if constexpr (transposed) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int four = warp * warpgroup + unit / 2 * 32 + i * 4 + lane % 4;
+          const float2 both = reinterpret_cast<const float2*>(&smem.sums[piece][place_of(four)])[unit % 2];
+          x[0][i] = both.x, x[1][i] = both.y;
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float4 four = smem.sums[piece][place_of(unit * warpgroup + warp / 2 * 32 + lane % 8 * 4 + i)];
+          x[0][2 * i] = four.x, x[0][2 * i + 1] = four.y, x[1][2 * i] = four.z, x[1][2 * i + 1] = four.w;
+        }
       }
+      const int col = (transposed ? piece : piece / strips) * panel_columns + unit * 8;
+      const int its_row = (transposed ? 0 : piece % strips * strip) + row;
+      if (col >= params.grad_q.dim) continue;
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (its_row + i * second < rows) write_8(params, first + (its_row + i * second) * to.row, col, x[i]);
     }
   }
 
-  // 8 columns a thread.
-  static __device__ void write(const Smem& smem, const GradQParams& params, const TileOfQ& tile, int rows) {
-    const StridedTensor& to = params.grad_q.to;
-    char* first = static_cast<char*>(to.data) + tile.batch * to.batch + tile.head * to.head + tile.first_row * to.row;
-    const int units = params.grad_q.dim / 8;
-    for (int at = threadIdx.x; at < rows * units; at += threads) {
-      const int row = at / units, unit = at % units;
-      const float* x = &smem.rows[row][unit * 8];
-      char* row_at = first + row * to.row;
-      if (params.grad_q.add) {
-        float4* sum = reinterpret_cast<float4*>(row_at) + unit * 2;
-        const float4 a = sum[0], b = sum[1];
-        sum[0] = {a.x + x[0], a.y + x[1], a.z + x[2], a.w + x[3]};
-        sum[1] = {b.x + x[4], b.y + x[5], b.z + x[6], b.w + x[7]};
-      } else {
-        reinterpret_cast<uint4*>(row_at)[unit] = {ptx::cvt_pack2<T>(x[0], x[1]), ptx::cvt_pack2<T>(x[2], x[3]),
-                                                  ptx::cvt_pack2<T>(x[4], x[5]), ptx::cvt_pack2<T>(x[6], x[7])};
-      }
+  static __device__ void write_8(const GradQParams& params, char* row, int col, float (&x)[8]) {
+#pragma unroll
+    for (float& value : x) value *= params.scale;
+    if (params.grad_q.add) {
+      float4* sum = reinterpret_cast<float4*>(row) + col / 4;
+      const float4 a = sum[0], b = sum[1];
+      sum[0] = {a.x + x[0], a.y + x[1], a.z + x[2], a.w + x[3]};
+      sum[1] = {b.x + x[4], b.y + x[5], b.z + x[6], b.w + x[7]};
+    } else {
+      reinterpret_cast<uint4*>(row)[col / 8] = {ptx::cvt_pack2<T>(x[0], x[1]), ptx::cvt_pack2<T>(x[2], x[3]),
+                                                ptx::cvt_pack2<T>(x[4], x[5]), ptx::cvt_pack2<T>(x[6], x[7])};
     }
   }
 

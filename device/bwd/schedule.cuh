@@ -82,6 +82,14 @@ struct Sight : MaskRule<V.mask> {
       : MaskRule<V.mask>{rows.seq_kv, params.mask.top_left ? 0 : rows.seq_kv - rows.seq_q, params.mask.left,
                          params.mask.right, params.chunk} {}
 
+  // Whether no row of the q tile sees a key of the strip that begins with this one.
+  __device__ __forceinline__ bool sees_nothing(int q_tile, int key) const {
+    const int row = q_tile * V.tiles.q;
+    bool nothing = row + V.tiles.q <= first(key);
+    if constexpr (V.mask == Mask::window) nothing |= row >= this->end_row(key + strip - 1);
+    return __shfl_sync(~0u, nothing, 0);
+  }
+
   // key: of this thread's top values. The bounds of its chunk take a division; kept over turns they take registers that
   // there are not.
   __device__ __forceinline__ Hidden hidden(int key, int q_tile) const {

@@ -37,6 +37,12 @@ template <int Cols>
 struct OperandA {
   u32 x[Cols / 16][4];
   __device__ OperandA() {}
+  __device__ void clear() {
+#pragma unroll
+    for (auto& group : x)
+#pragma unroll
+      for (u32& both : group) both = 0;
+  }
 };
 
 // 4 accumulators of 8 columns -> 2 registers.
