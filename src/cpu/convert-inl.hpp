@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: between the numbers that tensors store and the floats that the kernel computes with, and between rows of a
 // tensor and lanes.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -132,6 +133,29 @@ inline bool all_finite(const float* x, int count) {
   for (int i = 0; i < count; i += eight) any = hn::Or(any, hn::Mul(hn::LoadU(d, x + i), hn::Zero(d)));
   return hn::AllFalse(d, hn::IsNaN(any));
 }
+
+// The same of bf16, whose exponent is all ones where a number is not.
+inline bool all_finite_bf16(const void* from, int count) {
+  const auto* const x = static_cast<const uint16_t*>(from);
+#if HWY_TARGET == HWY_SCALAR
+  return std::all_of(x, x + count, [](uint16_t bits) { return (bits & 0x7f80) != 0x7f80; });
+#else
+  const hn::CappedTag<uint16_t, 8> d;
+  auto largest = hn::Zero(d);
+  for (int i = 0; i < count; i += 8)
+    largest = hn::Max(largest, hn::And(hn::LoadU(d, x + i), hn::Set(d, uint16_t{0x7fff})));
+  return hn::AllTrue(d, hn::Lt(largest, hn::Set(d, uint16_t{0x7f80})));
+#endif
+}
+
+#if HWY_TARGET == HWY_AVX3
+// 16 numbers of 16 bits and 16 more become 16 pairs: the first of both, the second of both, ...
+HWY_INLINE __m512i in_turns(__m512i numbers) {
+  alignas(64) static constexpr uint16_t places[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(places), numbers);
+}
+#endif
 
 // to[c][r] = from[r][c] for 4 x 4 numbers.
 HWY_INLINE void transpose_4x4(const float* from, size_t from_row, float* to, size_t to_row) {

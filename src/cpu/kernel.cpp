@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 // Highway's parts that are in its headers are enough: what its library adds is the choice of a target and debug traps.
@@ -128,6 +129,7 @@ class Attention {
     for (int64_t begin = begin_; begin < end_; begin += tile_kv) {
       const int64_t end = std::min(begin + tile_kv, end_);
       load(begin, static_cast<int>(end - begin));
+      ask_for(end, static_cast<int>(std::min<int64_t>(tile_kv, end_ - end)));
       for (int b = 0; b < blocks_; ++b) {
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
         first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // lanes do not see what that adds
@@ -146,6 +148,7 @@ class Attention {
     first_key_ = begin;
     keys_ = keys;
     v_floats_loaded_ = in_floats;
+    v_finite_.reset();
     if constexpr (!in_floats) {
       load_v_pairs();
     } else if (one_row() && w_.dtype_kv == Dtype::f32) {
@@ -157,6 +160,19 @@ class Attention {
       v_row_ = w_.dim_v;
     }
     load_k();
+  }
+
+  // The next tile's rows lie far apart, so that no processor guesses that they will be read: it is told, while this
+  // tile is computed.
+  void ask_for(int64_t begin, int keys) const {
+    const auto ask = [&](const void* rows, int64_t stride, int dim) {
+      const int64_t row_bytes = stride * size_of(w_.dtype_kv);
+      const char* row = static_cast<const char*>(rows) + begin * row_bytes;
+      for (int j = 0; j < keys; ++j, row += row_bytes)
+        for (int at = 0; at < dim * size_of(w_.dtype_kv); at += 64) __builtin_prefetch(row + at, 0, 2);
+    };
+    ask(w_.k, w_.stride_k, w_.dim_qk);
+    ask(w_.v, w_.stride_v, w_.dim_v);
   }
 
   const void* v_row(int j) const { return v_bytes_ + j * w_.stride_v * size_of(w_.dtype_kv); }
@@ -202,7 +218,14 @@ class Attention {
       across(j < keys_ ? v_row(j) : zeros, j + 1 < keys_ ? v_row(j + 1) : zeros, w_.dim_v, to);
     };
     if constexpr (Numbers::tiles) {
-      for (int j = 0; j < keys_; j += 8) {
+      int j = 0;
+#if HWY_TARGET == HWY_AVX3
+      for (; w_.dim_v % 16 == 0 && j + 32 <= keys_; j += 32)
+        for (int c = 0; c < w_.dim_v; c += 16)
+          pairs_of_columns(static_cast<const char*>(v_row(j)) + c * 2, w_.stride_v * 2,
+                           v_tile_ + c * (tile_kv / 2) + j / 2, tile_kv / 2);
+#endif
+      for (; j < keys_; j += 8) {
         for (int r = 0; r < 4; ++r) pair_row(j + 2 * r, four + r * dim_max);
         transpose(four, dim_max, 4, w_.dim_v, v_tile_ + j / 2, tile_kv / 2);
       }
@@ -219,8 +242,15 @@ class Attention {
     if (first < b.all_begin || first + keys > b.all_end) sight = &look(b, first, keys, some);
     LaneSlopes lanes;
     const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
-    softmax(s_, keys, b.width, w_.scale, w_.softcap, sight, slopes, b.known);
-    output(b, static_cast<int>(first - tile), keys, sight);
+    // 0 x inf and 0 x NaN are NaN: then weights are wanted as floats, and v is looked at lane by lane.
+    const bool guarded = sight && !v_is_finite();
+    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, w_.scale, w_.softcap, sight, slopes, b.known,
+                                            rounded(guarded));
+    if (guarded) {
+      output_guarded(b, v_floats() + (first - tile) * w_.dim_v, keys, *sight);
+    } else {
+      output(b, static_cast<int>(first - tile), keys);
+    }
     b.fresh = false;
   }
 
@@ -249,14 +279,13 @@ class Attention {
                      keys, b.width);
   }
 
-  void output(const Block& b, int first, int keys, const LaneSight* sight) {
-    if (sight && !all_finite(v_floats() + first * w_.dim_v, keys * w_.dim_v))
-      return output_guarded(b, v_floats() + first * w_.dim_v, keys, *sight);
-    if constexpr (!in_floats) {
-      for (int j = 0; j < keys; j += 2)
-        round_across(s_ + j * b.width, j + 1 < keys ? s_ + (j + 1) * b.width : nullptr, b.width,
-                     weights_ + j / 2 * b.width);
-    }
+  // Where weights in pairs go; null: they are wanted as floats.
+  Pair* rounded(bool guarded) const {
+    if constexpr (!in_floats) return guarded ? nullptr : weights_;
+    return nullptr;
+  }
+
+  void output(const Block& b, int first, int keys) {
     if constexpr (in_floats) {
       if (one_row())
         return output_row(s_, b.width, v_ + first * v_row_, v_row_, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0],
@@ -275,6 +304,16 @@ class Attention {
                       .out = b.o,
                       .out_row = static_cast<size_t>(b.width)},
                      w_.dim_v, b.width);
+  }
+
+  // Of the tile; asked only where a mask cuts it.
+  bool v_is_finite() {
+    if (!v_finite_) {
+      v_finite_ = true;
+      for (int j = 0; j < keys_ && *v_finite_; ++j)
+        v_finite_ = in_floats ? all_finite(v_floats_ + j * w_.dim_v, w_.dim_v) : all_finite_bf16(v_row(j), w_.dim_v);
+    }
+    return *v_finite_;
   }
 
   const float* v_floats() {
@@ -307,6 +346,7 @@ class Attention {
   Unit* weights_;    // of floats: s
   float* v_floats_;  // of the tile; where v_tile is in pairs, for numbers that are not finite
   bool v_floats_loaded_;
+  std::optional<bool> v_finite_;    // of the tile, once it was asked
   const char *k_bytes_, *v_bytes_;  // the tile's first rows, as the user has them
   int64_t first_key_;               // of the tile
   int keys_;                        // of the tile

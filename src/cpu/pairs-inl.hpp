@@ -28,14 +28,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 struct InFloats {
   using Unit = float;
   static constexpr int per_unit = 1;
-  static constexpr bool tiles = false;
+  static constexpr bool tiles = false, rounds_by_instruction = false;
   static void product(const Factors<float>& f, int rows, int columns) { multiply(f, rows, columns); }
 };
 
 struct InPairs {
   using Unit = Pair;
   static constexpr int per_unit = 2;
-  static constexpr bool tiles = false;
+  static constexpr bool tiles = false, rounds_by_instruction = true;  // with AVX-512
   static void product(const Factors<Pair>& f, int rows, int columns) { multiply(f, rows, columns); }
 };
 
@@ -54,7 +54,7 @@ template <auto multiply_pairs>
 struct InTiles {
   using Unit = Pair;
   static constexpr int per_unit = 2;
-  static constexpr bool tiles = true;
+  static constexpr bool tiles = true, rounds_by_instruction = multiply_pairs == multiply_tiles;
   static void product(Factors<Pair> f, int rows, int columns) {
     if (f.age) make_older(std::exchange(f.age, nullptr), f.out, rows, columns, f.out_row);
     multiply_pairs(f, rows, columns);
@@ -74,6 +74,40 @@ inline void transpose(const Pair* from, size_t from_row, int rows, int columns, 
   transpose(reinterpret_cast<const float*>(from), from_row, rows, columns, reinterpret_cast<float*>(to), to_row);
 }
 
+#if HWY_TARGET == HWY_AVX3
+// 32 rows of 16 bf16 numbers, transposed: to [16 columns][16 pairs of rows].
+inline void pairs_of_columns(const char* rows, int64_t row_bytes, Pair* to, size_t to_row) {
+  const auto row = [&](int r) HWY_ATTR { return _mm256_loadu_si256((const __m256i*)(rows + r * row_bytes)); };
+  __m512i x[16], y[16];
+#pragma GCC unroll 16
+  for (int p = 0; p < 16; ++p) {
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(row(2 * p)), row(2 * p + 1), 1);
+    x[p] = in_turns(both);
+  }
+  // 16 x 16 numbers of 32 bits: by twos, by fours, then 128 bits at a time.
+#pragma GCC unroll 8
+  for (int p = 0; p < 16; p += 2)
+    y[p] = _mm512_unpacklo_epi32(x[p], x[p + 1]), y[p + 1] = _mm512_unpackhi_epi32(x[p], x[p + 1]);
+#pragma GCC unroll 4
+  for (int p = 0; p < 16; p += 4) {
+    x[p] = _mm512_unpacklo_epi64(y[p], y[p + 2]), x[p + 1] = _mm512_unpackhi_epi64(y[p], y[p + 2]);
+    x[p + 2] = _mm512_unpacklo_epi64(y[p + 1], y[p + 3]), x[p + 3] = _mm512_unpackhi_epi64(y[p + 1], y[p + 3]);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    constexpr int even = 0x88, odd = 0xdd;
+    const __m512i low_even = _mm512_shuffle_i32x4(x[c], x[c + 4], even),
+                  low_odd = _mm512_shuffle_i32x4(x[c], x[c + 4], odd);
+    const __m512i high_even = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], even),
+                  high_odd = _mm512_shuffle_i32x4(x[c + 8], x[c + 12], odd);
+    _mm512_storeu_si512(to + c * to_row, _mm512_shuffle_i32x4(low_even, high_even, even));
+    _mm512_storeu_si512(to + (c + 4) * to_row, _mm512_shuffle_i32x4(low_odd, high_odd, even));
+    _mm512_storeu_si512(to + (c + 8) * to_row, _mm512_shuffle_i32x4(low_even, high_even, odd));
+    _mm512_storeu_si512(to + (c + 12) * to_row, _mm512_shuffle_i32x4(low_odd, high_odd, odd));
+  }
+}
+#endif
+
 // Two rows of bf16 become one across. count: numbers of a row, a multiple of 8.
 inline void across(const void* first, const void* second, int count, Pair* to) {
   const auto* const a = static_cast<const uint16_t*>(first);
@@ -89,19 +123,6 @@ inline void across(const void* first, const void* second, int count, Pair* to) {
     hn::StoreU(hn::InterleaveUpper(d, x, y), d, out + 2 * i + 8);
   }
 #endif
-}
-
-// Two rows of floats, rounded, become one across. second: null for zeros. count: a multiple of vector_lanes.
-inline void round_across(const float* first, const float* second, int count, Pair* to) {
-  const Floats d;
-  const hn::RebindToUnsigned<Floats> bits;
-  const auto high = hn::Set(bits, 0xffff0000u);
-  for (int i = 0; i < count; i += vector_lanes) {
-    const auto x = hn::ShiftRight<16>(hn::BitCast(bits, ready_to_cut(d, hn::Load(d, first + i))));
-    auto y = hn::Zero(bits);
-    if (second) y = hn::And(hn::BitCast(bits, ready_to_cut(d, hn::Load(d, second + i))), high);
-    hn::Store(hn::Or(x, y), bits, reinterpret_cast<uint32_t*>(to + i));
-  }
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -54,8 +54,9 @@ Plan plan_with(const Kernel& kernel, const Problem& problem) {
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
   if (problem.quantises()) return sizeof(float) * narrow_floats(std::max(dim_qk, dim_v));
-  return sizeof(float) * (problem.backward() ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
-                                             : scratch_floats(dim_qk, dim_v));
+  return sizeof(float) * (problem.backward()
+                              ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
+                              : scratch_floats(dim_qk, dim_v, lanes_of_piece(kernel->lanes, dim_qk, dim_v)));
 }
 
 std::string Plan::how() const {

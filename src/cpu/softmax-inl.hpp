@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: the online softmax of one tile, lane by lane. A lane keeps the largest score so far and the sum of its weights,
 // e^(score - largest); when a tile brings a larger score, what was summed before shrinks by the lane's age.
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -13,6 +14,7 @@
 #endif
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "src/cpu/convert-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -111,6 +113,27 @@ struct Statistics {
   int less;        // weights are 2^-less e^(score - largest)
 };
 
+// What weights count from. A lane that has seen no key yet has no largest score; with any number its weights become 0.
+HWY_INLINE Vector base_of(Vector largest) {
+  const Floats d;
+  return hn::IfThenElse(hn::Eq(largest, hn::Set(d, minus_infinity)), hn::Zero(d), largest);
+}
+
+// old: the largest score before this tile; sum: of its weights.
+template <int vectors>
+HWY_INLINE void remember(const Statistics& known, const Vector (&old)[vectors], const Vector (&base)[vectors],
+                         const Vector (&largest)[vectors], const Vector (&sum)[vectors]) {
+  const Floats d;
+#pragma GCC unroll 8
+  for (int c = 0; c < vectors; ++c) {
+    const int lane = c * vector_lanes;
+    const Vector age = exponential(hn::Sub(old[c], base[c]));
+    hn::Store(age, d, known.age + lane);
+    hn::Store(largest[c], d, known.largest + lane);
+    hn::Store(hn::MulAdd(hn::Load(d, known.sum + lane), age, sum[c]), d, known.sum + lane);
+  }
+}
+
 // s [keys][vectors], scores over scale on entry: weights on exit.
 // Scaled scores go through memory, not on in registers: a compiler that fused the product with the difference from
 // the largest score would subtract a rounded number from one that is not, and with scores of 10^12 a weight could be
@@ -132,8 +155,7 @@ HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistic
   }
 #pragma GCC unroll 8
   for (int c = 0; c < vectors; ++c) {
-    // A lane that has seen no key yet has no largest score; with any number its weights become 0.
-    base[c] = hn::IfThenElse(hn::Eq(largest[c], hn::Set(d, minus_infinity)), hn::Zero(d), largest[c]);
+    base[c] = base_of(largest[c]);
     sum[c] = hn::Zero(d);
   }
   at = s;
@@ -145,15 +167,82 @@ HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistic
       sum[c] = hn::Add(sum[c], weight);
     }
   }
-#pragma GCC unroll 8
-  for (int c = 0; c < vectors; ++c) {
-    const int lane = c * vector_lanes;
-    const Vector age = exponential(hn::Sub(old[c], base[c]));
-    hn::Store(age, d, known.age + lane);
-    hn::Store(largest[c], d, known.largest + lane);
-    hn::Store(hn::MulAdd(hn::Load(d, known.sum + lane), age, sum[c]), d, known.sum + lane);
+  remember<vectors>(known, old, base, largest, sum);
+}
+
+// Two rows of floats, rounded, become one of pairs, across (pairs-inl.hpp). second: null for zeros. count: a multiple
+// of vector_lanes.
+inline void round_across(const float* first, const float* second, int count, Pair* to) {
+  const Floats d;
+  const hn::RebindToUnsigned<Floats> bits;
+  const auto high = hn::Set(bits, 0xffff0000u);
+  for (int i = 0; i < count; i += vector_lanes) {
+    const auto x = hn::ShiftRight<16>(hn::BitCast(bits, ready_to_cut(d, hn::Load(d, first + i))));
+    auto y = hn::Zero(bits);
+    if (second) y = hn::And(hn::BitCast(bits, ready_to_cut(d, hn::Load(d, second + i))), high);
+    hn::Store(hn::Or(x, y), bits, reinterpret_cast<uint32_t*>(to + i));
   }
 }
+
+#if HWY_TARGET == HWY_AVX3
+// Two vectors of weights, rounded, become one of pairs: by an instruction that processors have which multiply pairs, as
+// every one with AMX does, or by steps that any has. Both give the same bits: no weight is below 2^-126 but 0.
+template <bool by_instruction>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> round_two(Vector first, Vector second) {
+  const Floats d;
+  const hn::RebindToUnsigned<Floats> bits;
+  if constexpr (by_instruction) {
+    __m512i both;  // all of first, then all of second; by asm, for this file is compiled without the instruction
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first.raw), "v"(second.raw));
+    return {in_turns(both)};
+  } else {
+    const auto low = hn::ShiftRight<16>(hn::BitCast(bits, ready_to_cut(d, first)));
+    return hn::Or(low, hn::And(hn::BitCast(bits, ready_to_cut(d, second)), hn::Set(bits, 0xffff0000u)));
+  }
+}
+
+// As weigh_vectors, for pairs of bf16, which are all that is wanted: `to` [keys / 2][vectors] holds the weights of two
+// keys, those of a last key without a partner beside zeros. scale is positive, so the largest score is the scaled
+// largest one. Scores are scaled again instead of stored; the empty asm is what keeps the compiler from fusing that
+// with the difference.
+template <int vectors, bool by_instruction>
+HWY_NOINLINE void weigh_pairs(const float* s, int keys, float scale, const Statistics& known, Pair* to) {
+  const Floats d;
+  const hn::RebindToUnsigned<Floats> bits;
+  Vector old[vectors], largest[vectors], base[vectors], sum[vectors];
+#pragma GCC unroll 8
+  for (int c = 0; c < vectors; ++c) largest[c] = hn::Set(d, minus_infinity);
+  const float* at = s;
+  for (int j = 0; j < keys; ++j) {
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c, at += vector_lanes) largest[c] = hn::Max(hn::Load(d, at), largest[c]);
+  }
+#pragma GCC unroll 8
+  for (int c = 0; c < vectors; ++c) {
+    old[c] = hn::Load(d, known.largest + c * vector_lanes);
+    largest[c] = hn::Max(hn::Mul(largest[c], hn::Set(d, scale)), old[c]);
+    base[c] = base_of(largest[c]);
+    sum[c] = hn::Zero(d);
+  }
+  const auto weigh = [&](const float* score, int c) HWY_ATTR {
+    Vector scaled = hn::Mul(hn::Load(d, score), hn::Set(d, scale));
+    asm("" : "+v"(scaled.raw));
+    const Vector weight = exponential(hn::Sub(scaled, base[c]), known.less);
+    sum[c] = hn::Add(sum[c], weight);
+    return weight;
+  };
+  at = s;
+  for (int j = 0; j < keys; j += 2) {
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c, at += vector_lanes, to += vector_lanes) {
+      const Vector first = weigh(at, c), second = j + 1 < keys ? weigh(at + vectors * vector_lanes, c) : hn::Zero(d);
+      hn::Store(round_two<by_instruction>(first, second), bits, reinterpret_cast<uint32_t*>(to));
+    }
+    at += vectors * vector_lanes;
+  }
+  remember<vectors>(known, old, base, largest, sum);
+}
+#endif
 
 using Weigh = void (*)(float*, int, float, const Statistics&);
 
@@ -165,14 +254,25 @@ inline Weigh weigh_with(int vectors) {
   return vectors == 2 ? weigh_vectors<2> : weigh_vectors<1>;
 }
 
-// s [keys][width], q.k on entry: weights on exit. sight: null where every lane sees all of the keys; slopes: null
-// without alibi.
-inline void softmax(float* s, int keys, int width, float scale, float softcap, const LaneSight* sight,
-                    const LaneSlopes* slopes, const Statistics& known) {
+// s [keys][width], q.k on entry: weights on exit; or, where `pairs` is not null, rounded to pairs there, and s holds
+// nothing. sight: null where every lane sees all of the keys; slopes: null without alibi.
+template <bool by_instruction>
+void softmax(float* s, int keys, int width, float scale, float softcap, const LaneSight* sight,
+             const LaneSlopes* slopes, const Statistics& known, Pair* pairs = nullptr) {
   if (softcap != 0) cap(s, keys * width, std::exchange(scale, 1.0f), softcap);
   if (slopes) add_alibi(s, keys, width, std::exchange(scale, 1.0f), *slopes);
   if (sight) hide(s, keys, width, *sight);
+#if HWY_TARGET == HWY_AVX3
+  if (pairs) {
+    constexpr std::array with = {weigh_pairs<1, by_instruction>, weigh_pairs<2, by_instruction>,
+                                 weigh_pairs<3, by_instruction>, weigh_pairs<4, by_instruction>};
+    return with[width / vector_lanes - 1](s, keys, scale, known, pairs);
+  }
+#endif
   weigh_with(width / vector_lanes)(s, keys, scale, known);
+  if (!pairs) return;
+  for (int j = 0; j < keys; j += 2)
+    round_across(s + j * width, j + 1 < keys ? s + (j + 1) * width : nullptr, width, pairs + j / 2 * width);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

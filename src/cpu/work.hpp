@@ -40,7 +40,7 @@ struct Work {
   Scales scales_k, scales_v;     // of the sequence and head; false where k and v are not 8-bit
   const float *mean_k, *mean_v;  // what is added to their rows; null: nothing
   const Lane* lanes;
-  int lane_count;  // 1 to lanes_max
+  int lane_count;  // 1 to lanes_of_piece
   float* scratch;  // scratch_floats of them, 64-byte aligned
 };
 
@@ -48,17 +48,25 @@ struct Work {
 // servers) while o += weights x v walks over them once for every 6 columns of v.
 inline constexpr int tile_kv = 128;
 // Lanes of one piece of work: more of them share the conversion of k and v tiles, fewer leave threads without work.
-inline constexpr int lanes_max = 256;
+// Tiles of AMX multiply so fast that converting takes a quarter of the time with 256 of them; every processor that has
+// AMX has 2 MiB of second-level cache a core.
+inline constexpr int lanes_max = 1024, lanes_usual = 256;
+// lanes: of the kernel, for up to 256 columns of q and o together; with more of them fewer fit the cache.
+constexpr int lanes_of_piece(int lanes, int dim_qk, int dim_v) {
+  const int columns = dim_qk + dim_v > 256 ? dim_qk + dim_v : 256, fit = lanes * 256 / columns / 64 * 64;
+  return fit > lanes_usual ? fit : lanes_usual;
+}
 inline constexpr int dim_max = 512;
 inline constexpr int block_lanes_max = 64;
 
 // q and o of all lanes; a k and a v tile, v in pairs and in floats; the scores and the weights of a block; four rows on
 // their way in or out; statistics.
-constexpr size_t scratch_floats(int dim_qk, int dim_v) {
-  return size_t{lanes_max + tile_kv} * (dim_qk + dim_v) + tile_kv / 2 * (dim_v + block_lanes_max) +
-         tile_kv * block_lanes_max + 4 * dim_max + 3 * lanes_max;
+constexpr size_t scratch_floats(int dim_qk, int dim_v, int lanes) {
+  return size_t(lanes + tile_kv) * (dim_qk + dim_v) + tile_kv / 2 * (dim_v + block_lanes_max) +
+         tile_kv * block_lanes_max + 4 * dim_max + 3 * lanes;
 }
-static_assert(scratch_floats(256, 256) * sizeof(float) <= 1 << 20, "at most 1 MiB a thread up to 256 columns");
+static_assert(scratch_floats(256, 256, lanes_usual) * sizeof(float) <= 1 << 20,
+              "at most 1 MiB a thread up to 256 columns");
 
 struct KeyChunk;  // gradient_work.hpp
 class RowTiles;
@@ -71,10 +79,11 @@ struct Kernel {
   void (*add)(const RowsToNarrow&, double* sums);
   float (*largest)(const RowsToNarrow&);
   void (*narrow)(const RowsToNarrow&, float scale);
-  const char* name;     // "amx", "avx512bf16", "avx512", "avx2", "generic"
-  int block_lanes;      // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
-  bool bf16_only;       // it computes no other type
-  bool (*runs_here)();  // this machine has that unit
+  const char* name;         // "amx", "avx512bf16", "avx512", "avx2", "generic"
+  int block_lanes;          // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
+  bool bf16_only;           // it computes no other type
+  bool (*runs_here)();      // this machine has that unit
+  int lanes = lanes_usual;  // of a piece of forward work, see lanes_of_piece
 };
 const Kernel& fastest_kernel(Dtype of_kv);  // that this machine runs
 std::vector<const Kernel*> kernels(
