@@ -56,6 +56,7 @@ class Attention {
   using Block = HWY_NAMESPACE::Block<Unit>;
   static constexpr int per_unit = Numbers::per_unit;
   static constexpr bool in_floats = per_unit == 1;
+  static constexpr int tile_kv = Numbers::tiles ? tile_kv_amx : cpu::tile_kv;
 
  public:
   explicit Attention(const Work& work)

@@ -74,7 +74,7 @@ bool has_avx2() {
 constexpr Kernel fastest_first[] = {
 #if HWY_TARGETS & HWY_AVX3
     {N_AVX3::attend_in_tiles, N_AVX3::differentiate_in_tiles, N_AVX3::add_rows, N_AVX3::largest_of_rows,
-     N_AVX3::narrow_rows, "amx", N_AVX3::block_lanes, /*bf16_only=*/true, has_tiles, lanes_max},
+     N_AVX3::narrow_rows, "amx", N_AVX3::block_lanes, /*bf16_only=*/true, has_tiles, lanes_max, tile_kv_amx},
     N_AVX3::in_pairs("avx512bf16", has_fast_pairs),
     N_AVX3::in_floats("avx512", has_avx512),
 #endif
@@ -88,7 +88,7 @@ constexpr Kernel for_tests[] = {
 #if HWY_TARGETS & HWY_AVX3
     {N_AVX3::attend_in_emulated_tiles, N_AVX3::differentiate_in_emulated_tiles, N_AVX3::add_rows,
      N_AVX3::largest_of_rows, N_AVX3::narrow_rows, "emulated amx", N_AVX3::block_lanes,
-     /*bf16_only=*/true, has_avx512, lanes_max},
+     /*bf16_only=*/true, has_avx512, lanes_max, tile_kv_amx},
 #endif
 #if HWY_TARGETS & HWY_AVX2
     N_AVX2::in_pairs("emulated pairs, avx2", has_avx2),

@@ -48,15 +48,16 @@ Plan plan_with(const Kernel& kernel, const Problem& problem) {
   const int64_t threads = threads_for(problem);
   if (problem.backward()) return {problem, &kernel, threads, tile_rows, chunk_keys_for(problem, threads)};
   if (problem.quantises()) return {problem, &kernel, threads, quantise_rows, quantise_rows};
-  return {problem, &kernel, threads, kernel.block_lanes, tile_kv};
+  return {problem, &kernel, threads, kernel.block_lanes, kernel.keys};
 }
 
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
   if (problem.quantises()) return sizeof(float) * narrow_floats(std::max(dim_qk, dim_v));
-  return sizeof(float) * (problem.backward()
-                              ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
-                              : scratch_floats(dim_qk, dim_v, lanes_of_piece(kernel->lanes, dim_qk, dim_v)));
+  return sizeof(float) *
+         (problem.backward()
+              ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
+              : scratch_floats(dim_qk, dim_v, lanes_of_piece(kernel->lanes, dim_qk, dim_v), kernel->keys));
 }
 
 std::string Plan::how() const {
