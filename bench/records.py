@@ -15,6 +15,7 @@ KEYS = ("problem", "pass", "impl", "plan", "ms", "spread", "tflops", "gbps", "sm
 OURS = "froghopper"
 DETERMINISTIC = "_det"      # ends the name of an implementation that gives the same bits in every run
 OLDER_BUILDS = ("sketch",)  # our own, shown in docs/results.md; not rivals
+LAYER = "fwd+bwd"           # a pass: forward and backward of one layer
 HOST = "host: "             # plans of host cost, from `froghopper bench --host`
 
 
@@ -114,10 +115,15 @@ def newest_host_costs(records):
 
 # What a table is called and measured in.
 
+def sizes_of(words):
+    """{"hq": "16", ...} of the words that are a name and a number."""
+    return dict(m.groups() for w in words if (m := re.fullmatch(r"([a-z]+)(\d+)", w)))
+
+
 def short_title(title):
     """"fwd bf16 hq16 hkv16 d128 causal, 16384 tokens" -> "bf16, 16 heads of 128, causal"."""
     words = title.split(",")[0].split()[1:]
-    sizes = dict(re.fullmatch(r"([a-z]+)(\d+)", w).groups() for w in words if re.fullmatch(r"(hq|hkv|d|dv)\d+", w))
+    sizes = sizes_of(words)
     rest = [w for w in words[1:] if not re.fullmatch(r"(hq|hkv|d|dv|tq|tkv)\d+", w)]
     heads = sizes["hq"] if sizes["hq"] == sizes["hkv"] else f"{sizes['hq']}/{sizes['hkv']}"
     dims = sizes["d"] + (f", {sizes['dv']}" if "dv" in sizes else "")

@@ -17,10 +17,9 @@ import sys
 import roof
 import side_tables
 import targets
-from records import (DETERMINISTIC, HOST, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read,
+from records import (DETERMINISTIC, HOST, LAYER, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read,
                      short_title, unit_of, worth_drawing)
 
-LAYER = "fwd+bwd"
 PASSES = {"fwd": "forward", "bwd": "backward", LAYER: "forward and backward of one layer"}
 DRAWN = ("fwd", "bwd")
 NARROW = "fp8"  # folder of bench/results with 8-bit problems, and the page that has their tables

@@ -1,31 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the library aims at beside the best rival of a run, and how far it is: the first table of docs/results.md."""
 import dataclasses
-import re
 import statistics
 
-from records import DETERMINISTIC, OURS
-
-LAYER = "fwd+bwd"
+from records import DETERMINISTIC, LAYER, OURS, sizes_of
 
 
 @dataclasses.dataclass
 class Target:
     """Problems of a pass, or of a folder of bench/results, and the least ratio that each of them shall have."""
     name: str
-    where: str       # a pass, or a folder
+    where: str  # a pass, or a folder
     least: float
-    mean: float = 0  # geometric, of all; 0: nothing is asked of it
-    dims: tuple = ()  # as problem lines have them, "192 dv128"; none: all
-    shared: bool = False   # query heads share keys
+    mean: float = 0       # geometric, of all; 0: nothing is asked of it
+    dims: tuple = ()      # as problem lines have them, "192 dv128"; none: all
+    shared: bool = False  # where dims are named: query heads share keys, or each has its own
     causal: bool | None = None
     rows: tuple = (0, 1 << 62)
     ours: str = OURS
-    itself: bool = False   # beside the default instead of rivals
+    itself: bool = False  # beside the default instead of rivals
 
     def wants(self, cell):
         words = cell.problem.split()
-        sizes = dict(m.groups() for w in words if (m := re.fullmatch(r"([a-z]+)(\d+)", w)))
+        sizes = sizes_of(words)
         dims = sizes["d"] + (f" dv{sizes['dv']}" if "dv" in sizes else "")
         return ((not self.dims or dims in self.dims) and self.rows[0] <= int(sizes["sq"]) <= self.rows[1] and
                 (self.causal is None or self.causal == ("causal" in words)) and

@@ -148,15 +148,6 @@ inline bool all_finite_bf16(const void* from, int count) {
 #endif
 }
 
-#if HWY_TARGET == HWY_AVX3
-// 16 numbers of 16 bits and 16 more become 16 pairs: the first of both, the second of both, ...
-HWY_INLINE __m512i in_turns(__m512i numbers) {
-  alignas(64) static constexpr uint16_t places[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_permutexvar_epi16(_mm512_load_si512(places), numbers);
-}
-#endif
-
 // to[c][r] = from[r][c] for 4 x 4 numbers.
 HWY_INLINE void transpose_4x4(const float* from, size_t from_row, float* to, size_t to_row) {
 #if HWY_TARGET == HWY_SCALAR

@@ -16,6 +16,7 @@ struct Plan {
   int64_t threads = 1;              // at most; fewer where the system gives no more
   int64_t tile_q = 0, tile_kv = 0;  // rows and keys that a thread computes at a time
 
+  int piece_lanes_most() const;  // forward: query rows x heads of a piece of work
   size_t scratch_bytes() const;  // of one thread
   std::string how() const;       // "cpu avx512 q64.kv128 threads 2"
   std::string line() const;      // "PROBLEM -> cpu avx512 q64.kv128 threads 2"

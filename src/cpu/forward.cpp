@@ -32,8 +32,7 @@ class Cut {
   Cut(const Plan& plan, const Views& views) : p_(plan.problem), views_(views) {
     const int64_t block_lanes = plan.kernel->block_lanes;
     const int64_t fair = p_.rows_q() * p_.heads_q / (plan.threads * pieces_a_thread);
-    const int64_t most = lanes_of_piece(plan.kernel->lanes, static_cast<int>(p_.dim_qk), static_cast<int>(p_.dim_v));
-    piece_lanes_ = std::clamp<int64_t>(fair / block_lanes * block_lanes, block_lanes, most);
+    piece_lanes_ = std::clamp<int64_t>(fair / block_lanes * block_lanes, block_lanes, plan.piece_lanes_most());
     group_ = p_.heads_q / std::max<int64_t>(1, p_.heads_kv);
     if (p_.varlen || p_.seqused) {
       list();

@@ -75,6 +75,13 @@ inline void transpose(const Pair* from, size_t from_row, int rows, int columns, 
 }
 
 #if HWY_TARGET == HWY_AVX3
+// 16 numbers of 16 bits and 16 more become 16 pairs: the first of both, the second of both, ...
+HWY_INLINE __m512i in_turns(__m512i numbers) {
+  alignas(64) static constexpr uint16_t places[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(places), numbers);
+}
+
 // 32 rows of 16 bf16 numbers, transposed: to [16 columns][16 pairs of rows].
 inline void pairs_of_columns(const char* rows, int64_t row_bytes, Pair* to, size_t to_row) {
   const auto row = [&](int r) HWY_ATTR { return _mm256_loadu_si256((const __m256i*)(rows + r * row_bytes)); };
@@ -123,6 +130,32 @@ inline void across(const void* first, const void* second, int count, Pair* to) {
     hn::StoreU(hn::InterleaveUpper(d, x, y), d, out + 2 * i + 8);
   }
 #endif
+}
+
+// Two vectors of floats, rounded, become one of pairs. by_instruction: with AVX-512, by one that processors have which
+// multiply pairs, as every one with AMX does; it takes numbers below 2^-126 for 0, which no weight is.
+template <bool by_instruction = false>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> round_two(Vector first, Vector second) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (by_instruction) {
+    __m512i both;  // all of first, then all of second; by asm, for this file is compiled without the instruction
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first.raw), "v"(second.raw));
+    return {in_turns(both)};
+  }
+#endif
+  const Floats d;
+  const hn::RebindToUnsigned<Floats> bits;
+  const auto low = hn::ShiftRight<16>(hn::BitCast(bits, ready_to_cut(d, first)));
+  return hn::Or(low, hn::And(hn::BitCast(bits, ready_to_cut(d, second)), hn::Set(bits, 0xffff0000u)));
+}
+
+// Two rows of floats, rounded, become one across. second: null for zeros. count: a multiple of vector_lanes.
+inline void round_across(const float* first, const float* second, int count, Pair* to) {
+  const Floats d;
+  const hn::RebindToUnsigned<Floats> bits;
+  for (int i = 0; i < count; i += vector_lanes)
+    hn::Store(round_two(hn::Load(d, first + i), second ? hn::Load(d, second + i) : hn::Zero(d)), bits,
+              reinterpret_cast<uint32_t*>(to + i));
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -51,13 +51,15 @@ Plan plan_with(const Kernel& kernel, const Problem& problem) {
   return {problem, &kernel, threads, kernel.block_lanes, kernel.keys};
 }
 
+int Plan::piece_lanes_most() const {
+  return lanes_of_piece(kernel->lanes, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
+}
+
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
   if (problem.quantises()) return sizeof(float) * narrow_floats(std::max(dim_qk, dim_v));
-  return sizeof(float) *
-         (problem.backward()
-              ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
-              : scratch_floats(dim_qk, dim_v, lanes_of_piece(kernel->lanes, dim_qk, dim_v), kernel->keys));
+  return sizeof(float) * (problem.backward() ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
+                                             : scratch_floats(dim_qk, dim_v, piece_lanes_most(), kernel->keys));
 }
 
 std::string Plan::how() const {

@@ -14,8 +14,8 @@
 #endif
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
-#include "src/cpu/convert-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
+#include "src/cpu/pairs-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
@@ -170,37 +170,7 @@ HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistic
   remember<vectors>(known, old, base, largest, sum);
 }
 
-// Two rows of floats, rounded, become one of pairs, across (pairs-inl.hpp). second: null for zeros. count: a multiple
-// of vector_lanes.
-inline void round_across(const float* first, const float* second, int count, Pair* to) {
-  const Floats d;
-  const hn::RebindToUnsigned<Floats> bits;
-  const auto high = hn::Set(bits, 0xffff0000u);
-  for (int i = 0; i < count; i += vector_lanes) {
-    const auto x = hn::ShiftRight<16>(hn::BitCast(bits, ready_to_cut(d, hn::Load(d, first + i))));
-    auto y = hn::Zero(bits);
-    if (second) y = hn::And(hn::BitCast(bits, ready_to_cut(d, hn::Load(d, second + i))), high);
-    hn::Store(hn::Or(x, y), bits, reinterpret_cast<uint32_t*>(to + i));
-  }
-}
-
 #if HWY_TARGET == HWY_AVX3
-// Two vectors of weights, rounded, become one of pairs: by an instruction that processors have which multiply pairs, as
-// every one with AMX does, or by steps that any has. Both give the same bits: no weight is below 2^-126 but 0.
-template <bool by_instruction>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> round_two(Vector first, Vector second) {
-  const Floats d;
-  const hn::RebindToUnsigned<Floats> bits;
-  if constexpr (by_instruction) {
-    __m512i both;  // all of first, then all of second; by asm, for this file is compiled without the instruction
-    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first.raw), "v"(second.raw));
-    return {in_turns(both)};
-  } else {
-    const auto low = hn::ShiftRight<16>(hn::BitCast(bits, ready_to_cut(d, first)));
-    return hn::Or(low, hn::And(hn::BitCast(bits, ready_to_cut(d, second)), hn::Set(bits, 0xffff0000u)));
-  }
-}
-
 // As weigh_vectors, for pairs of bf16, which are all that is wanted: `to` [keys / 2][vectors] holds the weights of two
 // keys, those of a last key without a partner beside zeros. scale is positive, so the largest score is the scaled
 // largest one. Scores are scaled again instead of stored; the empty asm is what keeps the compiler from fusing that
@@ -258,7 +228,7 @@ inline Weigh weigh_with(int vectors) {
 // nothing. sight: null where every lane sees all of the keys; slopes: null without alibi.
 template <bool by_instruction>
 void softmax(float* s, int keys, int width, float scale, float softcap, const LaneSight* sight,
-             const LaneSlopes* slopes, const Statistics& known, Pair* pairs = nullptr) {
+             const LaneSlopes* slopes, const Statistics& known, Pair* pairs) {
   if (softcap != 0) cap(s, keys * width, std::exchange(scale, 1.0f), softcap);
   if (slopes) add_alibi(s, keys, width, std::exchange(scale, 1.0f), *slopes);
   if (sight) hide(s, keys, width, *sight);

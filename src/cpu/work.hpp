@@ -40,14 +40,14 @@ struct Work {
   Scales scales_k, scales_v;     // of the sequence and head; false where k and v are not 8-bit
   const float *mean_k, *mean_v;  // what is added to their rows; null: nothing
   const Lane* lanes;
-  int lane_count;  // 1 to lanes_of_piece
+  int lane_count;  // 1 to Plan::piece_lanes_most
   float* scratch;  // scratch_floats of them, 64-byte aligned
 };
 
 // Keys per tile. The scores of 64 lanes with 128 keys are 32 KiB: they stay in the first-level cache (48 KiB on current
 // servers) while o += weights x v walks over them once for every 6 columns of v.
 inline constexpr int tile_kv = 128;
-// With AMX no tile stays there, and half as many walks over o are 3 to 8 % faster.
+// With AMX no tile stays there, and half as many walks over o bring up to 8 %.
 inline constexpr int tile_kv_amx = 256;
 // Lanes of one piece of work: more of them share the conversion of k and v tiles, fewer leave threads without work.
 // Tiles of AMX multiply so fast that converting takes a quarter of the time with 256 of them; every processor that has
