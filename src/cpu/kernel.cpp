@@ -56,20 +56,23 @@ class Attention {
   using Block = HWY_NAMESPACE::Block<Unit>;
   static constexpr int per_unit = Numbers::per_unit;
   static constexpr bool in_floats = per_unit == 1;
-  static constexpr int tile_kv = Numbers::tiles ? tile_kv_amx : cpu::tile_kv;
 
  public:
   explicit Attention(const Work& work)
-      : w_(work), units_qk_(work.dim_qk / per_unit), free_(work.scratch), finish_(work) {}
+      : w_(work),
+        tile_kv_(keys_of_tile(Numbers::tiles ? tile_kv_amx : tile_kv, work.dim_qk, work.dim_v)),
+        units_qk_(work.dim_qk / per_unit),
+        free_(work.scratch),
+        finish_(work) {}
 
   void run() {
     finish_.rows = rows_ = take(4 * dim_max);
     pack();
-    k_tile_ = take<Unit>(tile_kv * units_qk_);
-    v_tile_ = take<Unit>(tile_kv / per_unit * w_.dim_v);
-    finish_.spare = s_ = take(tile_kv * block_lanes);  // scores are not needed any more then
-    weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv / per_unit * block_lanes);
-    v_floats_ = in_floats ? reinterpret_cast<float*>(v_tile_) : take(tile_kv * w_.dim_v);
+    k_tile_ = take<Unit>(tile_kv_ * units_qk_);
+    v_tile_ = take<Unit>(tile_kv_ / per_unit * w_.dim_v);
+    finish_.spare = s_ = take(tile_kv_ * block_lanes);  // scores are not needed any more then
+    weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv_ / per_unit * block_lanes);
+    v_floats_ = in_floats ? reinterpret_cast<float*>(v_tile_) : take(tile_kv_ * w_.dim_v);
     walk(0);
     if (finish_.too_large) walk(less_when_too_large);
   }
@@ -101,7 +104,7 @@ class Attention {
       begin_ = std::min(begin_, b.begin);
       end_ = std::max(end_, b.end);
     }
-    if (w_.invariant) begin_ -= begin_ % tile_kv;  // tiles lie where they lie for other lanes
+    if (w_.invariant) begin_ -= begin_ % tile_kv_;  // tiles lie where they lie for other lanes
   }
 
   void pack_q(const Block& b) {
@@ -127,10 +130,10 @@ class Attention {
       std::fill_n(block_[b].known.largest, block_lanes, minus_infinity);
       std::fill_n(block_[b].known.sum, block_lanes, 0.0f);
     }
-    for (int64_t begin = begin_; begin < end_; begin += tile_kv) {
-      const int64_t end = std::min(begin + tile_kv, end_);
+    for (int64_t begin = begin_; begin < end_; begin += tile_kv_) {
+      const int64_t end = std::min(begin + tile_kv_, end_);
       load(begin, static_cast<int>(end - begin));
-      ask_for(end, static_cast<int>(std::min<int64_t>(tile_kv, end_ - end)));
+      ask_for(end, static_cast<int>(std::min<int64_t>(tile_kv_, end_ - end)));
       for (int b = 0; b < blocks_; ++b) {
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
         first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // lanes do not see what that adds
@@ -211,7 +214,7 @@ class Attention {
     if (mean) plus(mean, dim, row);
   }
 
-  // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][tile_kv / 2]. A last key without a partner gets zeros.
+  // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][tile_kv_ / 2]. A last key without a partner gets zeros.
   void load_v_pairs() {
     auto* const four = reinterpret_cast<Pair*>(rows_);
     const auto pair_row = [&](int j, Pair* to) {
@@ -224,11 +227,11 @@ class Attention {
       for (; w_.dim_v % 16 == 0 && j + 32 <= keys_; j += 32)
         for (int c = 0; c < w_.dim_v; c += 16)
           pairs_of_columns(static_cast<const char*>(v_row(j)) + c * 2, w_.stride_v * 2,
-                           v_tile_ + c * (tile_kv / 2) + j / 2, tile_kv / 2);
+                           v_tile_ + c * (tile_kv_ / 2) + j / 2, tile_kv_ / 2);
 #endif
       for (; j < keys_; j += 8) {
         for (int r = 0; r < 4; ++r) pair_row(j + 2 * r, four + r * dim_max);
-        transpose(four, dim_max, 4, w_.dim_v, v_tile_ + j / 2, tile_kv / 2);
+        transpose(four, dim_max, 4, w_.dim_v, v_tile_ + j / 2, tile_kv_ / 2);
       }
     } else {
       for (int j = 0; j < keys_; j += 2) pair_row(j, v_tile_ + j / 2 * w_.dim_v);
@@ -295,7 +298,7 @@ class Attention {
     const int begin = first / per_unit;
     const size_t columns = w_.dim_v;
     Numbers::product({.a = v_tile_ + (Numbers::tiles ? begin : begin * w_.dim_v),
-                      .a_row = Numbers::tiles ? tile_kv / 2 : 1,
+                      .a_row = Numbers::tiles ? tile_kv_ / 2 : 1,
                       .a_step = Numbers::tiles ? 1 : columns,
                       .b = weights_,
                       .b_step = static_cast<size_t>(b.width),
@@ -340,6 +343,7 @@ class Attention {
   }
 
   const Work& w_;
+  const int tile_kv_;
   const int units_qk_;  // of a row
   float* free_;         // scratch not yet taken
   float *rows_, *s_;

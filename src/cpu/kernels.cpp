@@ -33,13 +33,21 @@ void add_rows(const RowsToNarrow&, double* sums);
 float largest_of_rows(const RowsToNarrow&);
 void narrow_rows(const RowsToNarrow&, float scale);
 
+constexpr int lanes = HWY_MAX_BYTES == 64 ? lanes_avx512 : lanes_usual;
+
 constexpr Kernel in_floats(const char* name, bool (*runs_here)()) {
-  return {attend_in_floats, differentiate_in_floats, add_rows, largest_of_rows, narrow_rows, name,
-          block_lanes,      /*bf16_only=*/false,     runs_here};
+  return {attend_in_floats, differentiate_in_floats,
+          add_rows,         largest_of_rows,
+          narrow_rows,      name,
+          block_lanes,      /*bf16_only=*/false,
+          runs_here,        lanes};
 }
 constexpr Kernel in_pairs(const char* name, bool (*runs_here)()) {
-  return {attend_in_pairs, differentiate_in_pairs, add_rows, largest_of_rows, narrow_rows, name,
-          block_lanes,     /*bf16_only=*/true,     runs_here};
+  return {attend_in_pairs, differentiate_in_pairs,
+          add_rows,        largest_of_rows,
+          narrow_rows,     name,
+          block_lanes,     /*bf16_only=*/true,
+          runs_here,       lanes};
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

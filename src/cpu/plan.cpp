@@ -48,7 +48,8 @@ Plan plan_with(const Kernel& kernel, const Problem& problem) {
   const int64_t threads = threads_for(problem);
   if (problem.backward()) return {problem, &kernel, threads, tile_rows, chunk_keys_for(problem, threads)};
   if (problem.quantises()) return {problem, &kernel, threads, quantise_rows, quantise_rows};
-  return {problem, &kernel, threads, kernel.block_lanes, kernel.keys};
+  const int keys = keys_of_tile(kernel.keys, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
+  return {problem, &kernel, threads, kernel.block_lanes, keys};
 }
 
 int Plan::piece_lanes_most() const {
@@ -58,8 +59,9 @@ int Plan::piece_lanes_most() const {
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
   if (problem.quantises()) return sizeof(float) * narrow_floats(std::max(dim_qk, dim_v));
-  return sizeof(float) * (problem.backward() ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
-                                             : scratch_floats(dim_qk, dim_v, piece_lanes_most(), kernel->keys));
+  return sizeof(float) * (problem.backward()
+                              ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
+                              : scratch_floats(dim_qk, dim_v, piece_lanes_most(), static_cast<int>(tile_kv)));
 }
 
 std::string Plan::how() const {

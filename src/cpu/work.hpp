@@ -47,12 +47,17 @@ struct Work {
 // Keys per tile. The scores of 64 lanes with 128 keys are 32 KiB: they stay in the first-level cache (48 KiB on current
 // servers) while o += weights x v walks over them once for every 6 columns of v.
 inline constexpr int tile_kv = 128;
-// With AMX no tile stays there, and half as many walks over o bring up to 8 %.
-inline constexpr int tile_kv_amx = 256;
+// With AMX no tile stays there, and fewer walks over o bring up to 8 %. Every processor that has AMX has 2 MiB of
+// second-level cache a core, where so many keys find room beside up to 256 columns of q and o together.
+inline constexpr int tile_kv_amx = 512, tile_kv_of_many_columns = 256;
+// keys: of the kernel.
+constexpr int keys_of_tile(int keys, int dim_qk, int dim_v) {
+  return dim_qk + dim_v > 256 && keys > tile_kv_of_many_columns ? tile_kv_of_many_columns : keys;
+}
 // Lanes of one piece of work: more of them share the conversion of k and v tiles, fewer leave threads without work.
-// Tiles of AMX multiply so fast that converting takes a quarter of the time with 256 of them; every processor that has
-// AMX has 2 MiB of second-level cache a core.
-inline constexpr int lanes_max = 1024, lanes_usual = 256;
+// Processors with AVX-512 have 1 MiB of second-level cache a core, so twice as many as usual. Tiles of AMX multiply so
+// fast that converting takes a quarter of the time with 256 of them.
+inline constexpr int lanes_max = 1024, lanes_usual = 256, lanes_avx512 = 512;
 // lanes: of the kernel, for up to 256 columns of q and o together; with more of them fewer fit the cache.
 constexpr int lanes_of_piece(int lanes, int dim_qk, int dim_v) {
   const int columns = dim_qk + dim_v > 256 ? dim_qk + dim_v : 256, fit = lanes * 256 / columns / 64 * 64;
@@ -86,7 +91,7 @@ struct Kernel {
   bool bf16_only;           // it computes no other type
   bool (*runs_here)();      // this machine has that unit
   int lanes = lanes_usual;  // of a piece of forward work, see lanes_of_piece
-  int keys = tile_kv;       // of a tile of it
+  int keys = tile_kv;       // of a tile of it, see keys_of_tile
 };
 const Kernel& fastest_kernel(Dtype of_kv);  // that this machine runs
 std::vector<const Kernel*> kernels(
