@@ -155,9 +155,7 @@ TEST(CpuLimits, UnseenKeysDoNotMatterWhateverTheyHold) {
   }
 }
 
-TEST(CpuLimits, ThreadsDoNotChangeTheResult) {
-  Problem p = with_mask(problem(Dtype::f32, 4, 2, 500, 600, 64), all_keys, 0);
-  p.batch = 2;
+void expect_same_with_any_threads(Problem p) {
   p.max_sms = 1;
   HandMade one(p);
   run(one);
@@ -168,6 +166,18 @@ TEST(CpuLimits, ThreadsDoNotChangeTheResult) {
     for (int64_t i = 0; i < p.rows_q() * p.heads_q * p.dim_v; ++i) ASSERT_EQ(t.o(i), one.o(i)) << threads;
     ASSERT_EQ(t.lse, one.lse);
   }
+}
+
+TEST(CpuLimits, ThreadsDoNotChangeTheResult) {
+  Problem p = with_mask(problem(Dtype::f32, 4, 2, 500, 600, 64), all_keys, 0);
+  p.batch = 2;
+  expect_same_with_any_threads(p);
+}
+
+// Nor does how many heads one of them has side by side, which is fewer where there are more threads.
+TEST(CpuLimits, ThreadsDoNotChangeTheResultOfFewRows) {
+  for (Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16})
+    for (int64_t heads_q : {4, 16}) expect_same_with_any_threads(problem(dtype, heads_q, 4, 1, 4000, 128));
 }
 
 TEST(CpuLimits, AnyNumberOfThreadsMayCall) {

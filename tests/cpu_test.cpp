@@ -58,6 +58,27 @@ TEST(Cpu, HeadsShareKeys) {
   }
 }
 
+// Where a key head has a block of lanes at most, several are computed side by side; one row alone has loops of its own.
+TEST(Cpu, FewRowsOfManyHeads) {
+  for (Dtype dtype : all_dtypes) {
+    for (auto [heads_q, heads_kv] : {std::pair{2, 2}, {20, 20}, {12, 3}, {35, 35}, {64, 2}}) {
+      for (int64_t dim : {8, 72, 264}) {
+        for (int64_t seq_q : {1, 3}) expect_right(problem(dtype, heads_q, heads_kv, seq_q, 150, dim));
+        Problem p = with_mask(problem(dtype, heads_q, heads_kv, 1, 77, dim), 30, 0);
+        p.sink = true;
+        p.softcap = 5;
+        expect_right(p);
+      }
+    }
+    Problem p = with_mask(problem(dtype, 9, 9, 2, 300, 40), all_keys, 0);
+    p.varlen = true;
+    p.batch = 5;
+    p.total_q = 12;
+    p.total_kv = 500;
+    expect_right(p, {{0, 1, 3, 3, 4, 6}, {0, 300, 301, 330, 330, 480}, {}, {}});  // 6 rows of no sequence
+  }
+}
+
 TEST(Cpu, SoftcapScaleAndSink) {
   for (Dtype dtype : all_dtypes) {
     for (float softcap : {0.0f, 0.5f, 30.0f}) {

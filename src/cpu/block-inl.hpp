@@ -25,6 +25,7 @@ inline constexpr int lane_group = std::max(4, vector_lanes);
 template <class Unit>
 struct Block {
   const Lane* lanes;
+  int head;                    // of the piece's
   int count, width;            // lanes, and lanes with the vectors filled up
   int64_t begin, end;          // keys that some lane sees
   int64_t all_begin, all_end;  // keys that every lane sees

@@ -27,9 +27,15 @@ inline constexpr int eight = HWY_LANES(float) < 8 ? HWY_LANES(float) : 8;
 
 template <class Half>
 HWY_INLINE void halves_to_floats(const Half* from, int count, float* to) {
+  const hn::ScalableTag<float> whole;
+  const hn::Rebind<Half, hn::ScalableTag<float>> stored_whole;
+  constexpr int lanes = HWY_LANES(float);
+  int i = 0;
+  for (; i + lanes <= count; i += lanes)
+    hn::StoreU(hn::PromoteTo(whole, hn::LoadU(stored_whole, from + i)), whole, to + i);
   const Eight d;
   const hn::Rebind<Half, Eight> stored;
-  for (int i = 0; i < count; i += eight) hn::StoreU(hn::PromoteTo(d, hn::LoadU(stored, from + i)), d, to + i);
+  for (; i < count; i += eight) hn::StoreU(hn::PromoteTo(d, hn::LoadU(stored, from + i)), d, to + i);
 }
 
 // e5m2 is the upper half of an f16. e4m3 has the exponents of an f16 that is 2^8 smaller, and its NaN there is that of

@@ -15,6 +15,7 @@ struct Plan {
   const Kernel* kernel = nullptr;   // for one kind of vector unit; lives as long as the library
   int64_t threads = 1;              // at most; fewer where the system gives no more
   int64_t tile_q = 0, tile_kv = 0;  // rows and keys that a thread computes at a time
+  bool side_by_side = false;        // forward: a piece of work may have the rows of several key heads
 
   int piece_lanes_most() const;  // forward: query rows x heads of a piece of work
   size_t scratch_bytes() const;  // of one thread

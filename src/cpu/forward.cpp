@@ -30,10 +30,19 @@ constexpr int64_t pieces_a_thread = 8;
 class Cut {
  public:
   Cut(const Plan& plan, const Views& views) : p_(plan.problem), views_(views) {
-    const int64_t block_lanes = plan.kernel->block_lanes;
+    const int64_t block_lanes = block_lanes_ = plan.kernel->block_lanes;
     const int64_t fair = p_.rows_q() * p_.heads_q / (plan.threads * pieces_a_thread);
     piece_lanes_ = std::clamp<int64_t>(fair / block_lanes * block_lanes, block_lanes, plan.piece_lanes_most());
     group_ = p_.heads_q / std::max<int64_t>(1, p_.heads_kv);
+    if (plan.side_by_side && views.k.stride_head < views.k.stride_seq)  // else a head's rows follow each other
+      heads_ = std::min({p_.heads_kv, plan.piece_lanes_most() / block_lanes, int64_t{heads_most}});
+    double keys = 0;  // of all sequences
+    if (p_.varlen || p_.seqused) {
+      for (int64_t b = 0; b < p_.batch; ++b) keys += static_cast<double>(sequence_of(p_, views_, b).used_kv);
+    } else {
+      keys = static_cast<double>(p_.batch) * static_cast<double>(p_.seq_kv);
+    }
+    head_keys_ = keys * static_cast<double>(p_.heads_kv) / static_cast<double>(2 * plan.threads);
     if (p_.varlen || p_.seqused) {
       list();
     } else if (p_.batch > 0) {
@@ -43,12 +52,13 @@ class Cut {
 
   struct Piece {
     Sequence sequence;
-    int64_t head_kv;
-    int64_t first, count;  // lanes
+    int64_t head_kv, heads;  // the first of so many key heads
+    int64_t first, count;    // lanes of each head
   };
 
   int64_t pieces() const { return pieces_; }
   int64_t group() const { return group_; }
+  int64_t heads() const { return heads_; }  // of a piece, at most
 
   Piece piece(int64_t index) const {
     Sequence s;
@@ -65,7 +75,9 @@ class Cut {
     const int64_t of_head = pieces_of_head(s), number = index % of_head;
     // Under a bound that grows with the row, later rows see more keys: they come first.
     const int64_t first = piece_lanes_ * (p_.window_right == all_keys ? number : of_head - 1 - number);
-    return {s, index / of_head, first, std::min(piece_lanes_, s.extent_q * group_ - first)};
+    const int64_t heads = heads_of_piece(s), head_kv = index / of_head * heads;
+    return {s, head_kv, std::min(heads, p_.heads_kv - head_kv), first,
+            std::min(piece_lanes_, s.extent_q * group_ - first)};
   }
 
  private:
@@ -75,7 +87,13 @@ class Cut {
   };
 
   int64_t pieces_of_head(const Sequence& s) const { return ceil_div(s.extent_q * group_, piece_lanes_); }
-  int64_t pieces_of(const Sequence& s) const { return pieces_of_head(s) * p_.heads_kv; }
+  // As many as leave two pieces a thread. Rows of no sequence may be more than a block's.
+  int64_t heads_of_piece(const Sequence& s) const {
+    if (s.extent_q * group_ > block_lanes_) return 1;
+    const double fair = head_keys_ / static_cast<double>(std::max<int64_t>(s.used_kv, 1));
+    return static_cast<int64_t>(std::clamp(fair, 1.0, static_cast<double>(heads_)));
+  }
+  int64_t pieces_of(const Sequence& s) const { return pieces_of_head(s) * ceil_div(p_.heads_kv, heads_of_piece(s)); }
 
   // Sequences with most work come first, so that no thread gets a long one last.
   void list() {
@@ -98,7 +116,9 @@ class Cut {
   const Problem& p_;
   const Views& views_;
   int64_t group_;  // query heads of a key head
-  int64_t piece_lanes_;
+  int64_t piece_lanes_, block_lanes_;
+  int64_t heads_ = 1;  // of a piece, at most
+  double head_keys_;   // keys x key heads of a piece, as far as it has several heads
   int64_t pieces_ = 0;
   std::vector<Place> list_;
 };
@@ -110,15 +130,25 @@ class Pieces {
         kernel_(*plan.kernel),
         views_(views),
         cut_(cut),
-        largest_(p_.max_logit ? cut.pieces() * cut.group() : 0, nothing_seen) {}
+        tile_kv_(static_cast<int>(plan.tile_kv)),
+        largest_(p_.max_logit ? cut.pieces() * heads_of_pieces() : 0, nothing_seen) {}
 
   void attend(int64_t index, float* scratch) {
     const Cut::Piece piece = cut_.piece(index);
     const Sequence& s = piece.sequence;
     const bool keys = s.used_kv > 0;  // without one, k and v may be empty, and their strides anything
     Lane lanes[lanes_max];
-    float* const largest = p_.max_logit ? &largest_[index * cut_.group()] : nullptr;
-    for (int64_t i = 0; i < piece.count; ++i) lanes[i] = lane(s, piece.head_kv, piece.first + i, largest);
+    float* const largest = p_.max_logit ? &largest_[index * heads_of_pieces()] : nullptr;
+    OfHead of_heads[heads_most];
+    for (int64_t h = 0; h < piece.heads; ++h) {
+      const int64_t head = piece.head_kv + h;
+      of_heads[h] = {.scales_k = {p_, keys ? views_.scale_k : View{}, s.index, head},
+                     .scales_v = {p_, keys ? views_.scale_v : View{}, s.index, head},
+                     .mean_k = mean_of(views_.mean_k, s, head),
+                     .mean_v = mean_of(views_.mean_v, s, head)};
+      for (int64_t i = 0; i < piece.count; ++i)
+        lanes[h * piece.count + i] = lane(s, head, piece.first + i, largest ? largest + h * cut_.group() : nullptr);
+    }
     kernel_.attend({.dtype = p_.dtype,
                     .dtype_kv = p_.dtype_kv,
                     .dtype_o = p_.dtype_o,
@@ -133,12 +163,13 @@ class Pieces {
                     .v = keys ? views_.v.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
                     .stride_k = views_.k.stride_seq,
                     .stride_v = views_.v.stride_seq,
-                    .scales_k = {p_, keys ? views_.scale_k : View{}, s.index, piece.head_kv},
-                    .scales_v = {p_, keys ? views_.scale_v : View{}, s.index, piece.head_kv},
-                    .mean_k = mean_of(views_.mean_k, s, piece.head_kv),
-                    .mean_v = mean_of(views_.mean_v, s, piece.head_kv),
+                    .head_k = views_.k.stride_head,
+                    .head_v = views_.v.stride_head,
+                    .heads = static_cast<int>(piece.heads),
+                    .tile_kv = tile_kv_,
+                    .of_heads = of_heads,
                     .lanes = lanes,
-                    .lane_count = static_cast<int>(piece.count),
+                    .lane_count = static_cast<int>(piece.heads * piece.count),
                     .scratch = scratch});
   }
 
@@ -152,12 +183,14 @@ class Pieces {
       const Cut::Piece piece = cut_.piece(index);
       if (piece.sequence.index >= p_.batch) continue;  // rows of no sequence
       float* const of_group = to + piece.sequence.index * p_.heads_q + piece.head_kv * cut_.group();
-      for (int64_t g = 0; g < cut_.group(); ++g)
-        of_group[g] = std::max(of_group[g], largest_[index * cut_.group() + g]);
+      for (int64_t h = 0; h < piece.heads * cut_.group(); ++h)
+        of_group[h] = std::max(of_group[h], largest_[index * heads_of_pieces() + h]);
     }
   }
 
  private:
+  int64_t heads_of_pieces() const { return cut_.heads() * cut_.group(); }  // query heads, at most
+
   static const float* mean_of(const View& means, const Sequence& s, int64_t head) {
     return means.data && s.used_kv > 0 ? means.as<float>() + means.at(s.index, 0, head) : nullptr;
   }
@@ -191,7 +224,8 @@ class Pieces {
   const Kernel& kernel_;
   const Views& views_;
   const Cut& cut_;
-  std::vector<float> largest_;  // scores of each piece, by head of its group
+  const int tile_kv_;
+  std::vector<float> largest_;  // scores of each piece, by query head
 };
 
 }  // namespace

@@ -60,7 +60,8 @@ class Attention {
  public:
   explicit Attention(const Work& work)
       : w_(work),
-        tile_kv_(keys_of_tile(Numbers::tiles ? tile_kv_amx : tile_kv, work.dim_qk, work.dim_v)),
+        tile_kv_(work.tile_kv),
+        lanes_of_head_(work.lane_count / work.heads),
         units_qk_(work.dim_qk / per_unit),
         free_(work.scratch),
         finish_(work) {}
@@ -70,7 +71,7 @@ class Attention {
     pack();
     k_tile_ = take<Unit>(tile_kv_ * units_qk_);
     v_tile_ = take<Unit>(tile_kv_ / per_unit * w_.dim_v);
-    finish_.spare = s_ = take(tile_kv_ * block_lanes);  // scores are not needed any more then
+    finish_.spare = s_ = take(std::max(tile_kv_ * block_lanes, dim_max));  // scores are not needed any more then
     weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv_ / per_unit * block_lanes);
     v_floats_ = in_floats ? reinterpret_cast<float*>(v_tile_) : take(tile_kv_ * w_.dim_v);
     walk(0);
@@ -79,7 +80,7 @@ class Attention {
 
  private:
   // One query row without others that read its keys: see row-inl.hpp. All keys of a tile are seen then.
-  bool one_row() const { return in_floats && w_.lane_count == 1 && !w_.invariant; }
+  bool one_row() const { return in_floats && lanes_of_head_ == 1 && !w_.invariant; }
 
   template <class T = float>
   T* take(int count) {
@@ -91,10 +92,11 @@ class Attention {
     blocks_ = 0;
     begin_ = std::numeric_limits<int64_t>::max();
     end_ = 0;
-    for (int first = 0; first < w_.lane_count; first += block_lanes) {
+    for (int first = 0; first < w_.lane_count; first += std::min(block_lanes, lanes_of_head_)) {
       Block& b = block_[blocks_++];
       b.lanes = w_.lanes + first;
-      b.count = std::min(block_lanes, w_.lane_count - first);
+      b.head = first / lanes_of_head_;
+      b.count = std::min(block_lanes, (b.head + 1) * lanes_of_head_ - first);
       b.width = (b.count + lane_group - 1) / lane_group * lane_group;
       b.q = take<Unit>(units_qk_ * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
@@ -132,9 +134,10 @@ class Attention {
     }
     for (int64_t begin = begin_; begin < end_; begin += tile_kv_) {
       const int64_t end = std::min(begin + tile_kv_, end_);
-      load(begin, static_cast<int>(end - begin));
+      if (w_.heads == 1) load(0, begin, static_cast<int>(end - begin));
       ask_for(end, static_cast<int>(std::min<int64_t>(tile_kv_, end_ - end)));
       for (int b = 0; b < blocks_; ++b) {
+        if (w_.heads > 1) load(block_[b].head, begin, static_cast<int>(end - begin));
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
         first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // lanes do not see what that adds
         last = std::min(end, last + (last - begin) % per_unit);
@@ -146,37 +149,35 @@ class Attention {
 
   // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
   // same few lines of the cache, so it gets a tile of its own, but for one row, which walks along rows.
-  void load(int64_t begin, int keys) {
-    k_bytes_ = static_cast<const char*>(w_.k) + begin * w_.stride_k * size_of(w_.dtype_kv);
-    v_bytes_ = static_cast<const char*>(w_.v) + begin * w_.stride_v * size_of(w_.dtype_kv);
+  void load(int head, int64_t begin, int keys) {
+    k_bytes_ = static_cast<const char*>(w_.k) + (head * w_.head_k + begin * w_.stride_k) * size_of(w_.dtype_kv);
+    v_bytes_ = static_cast<const char*>(w_.v) + (head * w_.head_v + begin * w_.stride_v) * size_of(w_.dtype_kv);
+    of_head_ = w_.of_heads + head;
     first_key_ = begin;
     keys_ = keys;
     v_floats_loaded_ = in_floats;
     v_finite_.reset();
-    if constexpr (!in_floats) {
-      load_v_pairs();
-    } else if (one_row() && w_.dtype_kv == Dtype::f32) {
-      v_ = reinterpret_cast<const float*>(v_bytes_);
-      v_row_ = w_.stride_v;
-    } else {
+    if (one_row() && !is_8_bit(w_.dtype_kv)) return;  // it reads them where they lie
+    if constexpr (in_floats)
       load_v_floats();
-      v_ = v_floats_;
-      v_row_ = w_.dim_v;
-    }
+    else
+      load_v_pairs();
     load_k();
   }
 
   // The next tile's rows lie far apart, so that no processor guesses that they will be read: it is told, while this
   // tile is computed.
   void ask_for(int64_t begin, int keys) const {
-    const auto ask = [&](const void* rows, int64_t stride, int dim) {
-      const int64_t row_bytes = stride * size_of(w_.dtype_kv);
+    const auto ask = [&](const void* rows, int64_t stride, int64_t head_stride, int dim) {
+      const int64_t row_bytes = stride * size_of(w_.dtype_kv), head_bytes = head_stride * size_of(w_.dtype_kv);
       const char* row = static_cast<const char*>(rows) + begin * row_bytes;
       for (int j = 0; j < keys; ++j, row += row_bytes)
-        for (int at = 0; at < dim * size_of(w_.dtype_kv); at += 64) __builtin_prefetch(row + at, 0, 2);
+        for (int head = 0; head < w_.heads; ++head)
+          for (int at = 0; at < dim * size_of(w_.dtype_kv); at += 64)
+            __builtin_prefetch(row + head * head_bytes + at, 0, 2);
     };
-    ask(w_.k, w_.stride_k, w_.dim_qk);
-    ask(w_.v, w_.stride_v, w_.dim_v);
+    ask(w_.k, w_.stride_k, w_.head_k, w_.dim_qk);
+    ask(w_.v, w_.stride_v, w_.head_v, w_.dim_v);
   }
 
   const void* v_row(int j) const { return v_bytes_ + j * w_.stride_v * size_of(w_.dtype_kv); }
@@ -189,7 +190,7 @@ class Attention {
     }
     for (int j = 0; j < keys_; ++j) {
       to_units(k_bytes_ + j * w_.stride_k * size_of(w_.dtype_kv), w_.dtype_kv, w_.dim_qk, k_tile_ + j * units_qk_);
-      if constexpr (in_floats) scale_row(w_.scales_k, w_.mean_k, j, w_.dim_qk, k_tile_ + j * units_qk_);
+      if constexpr (in_floats) scale_row(of_head_->scales_k, of_head_->mean_k, j, w_.dim_qk, k_tile_ + j * units_qk_);
     }
     k_ = k_tile_;
     k_row_ = units_qk_;
@@ -198,7 +199,7 @@ class Attention {
   void load_v_floats() {
     for (int j = 0; j < keys_; ++j) {
       to_floats(v_row(j), w_.dtype_kv, w_.dim_v, v_floats_ + j * w_.dim_v);
-      scale_row(w_.scales_v, w_.mean_v, j, w_.dim_v, v_floats_ + j * w_.dim_v);
+      scale_row(of_head_->scales_v, of_head_->mean_v, j, w_.dim_v, v_floats_ + j * w_.dim_v);
     }
   }
 
@@ -240,6 +241,9 @@ class Attention {
 
   // keys of the tile that begins at key `tile`, from `first` on.
   void turn(Block& b, int64_t tile, int64_t first, int keys) {
+    if constexpr (in_floats) {
+      if (one_row()) return turn_of_row(b, tile, first, keys);
+    }
     score(b, k_ + (first - tile) * k_row_, keys);
     LaneSight some;
     const LaneSight* sight = nullptr;
@@ -258,6 +262,27 @@ class Attention {
     b.fresh = false;
   }
 
+  // Of one_row(), which sees all of these keys.
+  void turn_of_row(Block& b, int64_t tile, int64_t first, int keys) {
+    const auto with = [&](const auto* k, int64_t k_row, const auto* v, int64_t v_row) {
+      const Lane& lane = b.lanes[0];
+      score_row(b.q, k + (first - tile) * k_row, k_row, keys, w_.dim_qk, s_);
+      weigh_row(s_, keys, w_.scale, w_.softcap, lane.slope, static_cast<float>(lane.level - first), b.known);
+      output_row(s_, v + (first - tile) * v_row, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0], b.o);
+    };
+    const auto in_place = [&]<class T>(const T*) {
+      with(reinterpret_cast<const T*>(k_bytes_), w_.stride_k, reinterpret_cast<const T*>(v_bytes_), w_.stride_v);
+    };
+    switch (w_.dtype_kv) {
+      case Dtype::f32: in_place(static_cast<const float*>(nullptr)); break;
+      case Dtype::f16: in_place(static_cast<const hwy::float16_t*>(nullptr)); break;
+      case Dtype::bf16: in_place(static_cast<const hwy::bfloat16_t*>(nullptr)); break;
+      case Dtype::e4m3:
+      case Dtype::e5m2: with(k_, k_row_, v_floats_, w_.dim_v); break;
+    }
+    b.fresh = false;
+  }
+
   static const LaneSight& look(const Block& b, int64_t first, int keys, LaneSight& sight) {
     for (int i = 0; i < b.width; ++i) {
       sight.begin[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).begin - first, 0, keys));
@@ -267,9 +292,6 @@ class Attention {
   }
 
   void score(const Block& b, const Unit* k, int keys) {
-    if constexpr (in_floats) {
-      if (one_row()) return score_row(b.q, k, k_row_, keys, w_.dim_qk, s_, b.width);
-    }
     Numbers::product({.a = k,
                       .a_row = static_cast<size_t>(k_row_),
                       .a_step = 1,
@@ -290,11 +312,6 @@ class Attention {
   }
 
   void output(const Block& b, int first, int keys) {
-    if constexpr (in_floats) {
-      if (one_row())
-        return output_row(s_, b.width, v_ + first * v_row_, v_row_, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0],
-                          b.o);
-    }
     const int begin = first / per_unit;
     const size_t columns = w_.dim_v;
     Numbers::product({.a = v_tile_ + (Numbers::tiles ? begin : begin * w_.dim_v),
@@ -343,7 +360,7 @@ class Attention {
   }
 
   const Work& w_;
-  const int tile_kv_;
+  const int tile_kv_, lanes_of_head_;
   const int units_qk_;  // of a row
   float* free_;         // scratch not yet taken
   float *rows_, *s_;
@@ -353,12 +370,11 @@ class Attention {
   bool v_floats_loaded_;
   std::optional<bool> v_finite_;    // of the tile, once it was asked
   const char *k_bytes_, *v_bytes_;  // the tile's first rows, as the user has them
+  const OfHead* of_head_;           // whose tile it is
   int64_t first_key_;               // of the tile
   int keys_;                        // of the tile
   const Unit* k_;                   // the tile's first row of k
   int64_t k_row_;                   // units to the next
-  const float* v_;                  // of one row: the tile's first row of v
-  int64_t v_row_;                   // floats to the next
   Block block_[lanes_max / block_lanes];
   int blocks_;
   int64_t begin_, end_;  // keys that some lane sees

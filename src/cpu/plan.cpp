@@ -26,6 +26,15 @@ int64_t threads_for(const Problem& p) {
   return std::clamp<int64_t>(static_cast<int64_t>(std::min(work / worth_a_thread, 1e6)), 1, allowed);
 }
 
+// Query rows that read a key head.
+int64_t lanes_of_head(const Problem& p) { return p.seq_q * (p.heads_q / std::max<int64_t>(1, p.heads_kv)); }
+
+// Of the problem alone, as the tiles follow from it and bits from them. Where rows are invariant, tiles are those of
+// any other problem.
+bool heads_side_by_side(const Kernel& kernel, const Problem& p) {
+  return p.heads_kv > 1 && lanes_of_head(p) <= kernel.block_lanes && !p.invariant;
+}
+
 // Keys of a chunk of the backward pass. What a thread knows about them fits in its second-level cache, 1 MiB: with
 // heads of 128, 256 keys are 8 % faster than 128, because each tile of rows is loaded for more of them. Fewer where
 // there would not be chunks for all threads.
@@ -41,7 +50,11 @@ int64_t chunk_keys_for(const Problem& p, int64_t threads) {
 
 // Whatever Problem::from accepts is computed, so nothing is refused.
 Result<Plan> plan(const Problem& problem) {
-  return plan_with(fastest_kernel(problem.quantises() ? problem.dtype : problem.dtype_kv), problem);
+  // One query row is multiplied in floats, which takes less than to turn k and v into tiles for it.
+  const bool one_row =
+      !problem.backward() && !problem.quantises() && lanes_of_head(problem) == 1 && !problem.invariant;
+  const Dtype dtype = problem.quantises() ? problem.dtype : problem.dtype_kv;
+  return plan_with(fastest_kernel(one_row && dtype == Dtype::bf16 ? Dtype::f16 : dtype), problem);
 }
 
 Plan plan_with(const Kernel& kernel, const Problem& problem) {
@@ -49,7 +62,9 @@ Plan plan_with(const Kernel& kernel, const Problem& problem) {
   if (problem.backward()) return {problem, &kernel, threads, tile_rows, chunk_keys_for(problem, threads)};
   if (problem.quantises()) return {problem, &kernel, threads, quantise_rows, quantise_rows};
   const int keys = keys_of_tile(kernel.keys, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
-  return {problem, &kernel, threads, kernel.block_lanes, keys};
+  if (!heads_side_by_side(kernel, problem)) return {problem, &kernel, threads, kernel.block_lanes, keys};
+  const int few = kernel.bf16_only ? tile_kv_side_by_side_in_pairs : tile_kv_side_by_side;
+  return {problem, &kernel, threads, kernel.block_lanes, few, /*side_by_side=*/true};
 }
 
 int Plan::piece_lanes_most() const {

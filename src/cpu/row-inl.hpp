@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the two products of a query row that is alone with its keys: one query without a group, as in decoding. Filled
-// up to a vector of lanes it would be multiplied 16 times; so here vectors run along the columns, and k and v are read
-// once, row by row, which takes as long as memory does.
+// cpu: a query row that is alone with its keys: one query without a group, as in decoding. Filled up to a vector of
+// lanes it would be multiplied 16 times; so here vectors run along the columns, and k and v are read once, row by row,
+// as they lie in memory, which takes as long as memory does. In the softmax keys are lanes.
+#include <algorithm>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #if defined(FROGHOPPER_CPU_ROW_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FROGHOPPER_CPU_ROW_INL
@@ -12,20 +15,33 @@
 #endif
 #include "hwy/highway.h"
 #include "src/cpu/multiply-inl.hpp"
+#include "src/cpu/softmax-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// T: float, or a type of 16 bits.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> load_floats(D d, const T* row) {
+  if constexpr (std::is_same_v<T, float>)
+    return hn::LoadU(d, row);
+  else
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), row));
+}
 // The next columns of a row of which so many are left; zeros beyond.
-HWY_INLINE Vector load_columns(const float* row, int left) {
+template <class T>
+HWY_INLINE Vector load_columns(const T* row, [[maybe_unused]] int left) {
   const Floats d;
-  return left >= vector_lanes ? hn::LoadU(d, row) : hn::MaskedLoad(hn::FirstN(d, left), d, row);
+#if HWY_TARGET == HWY_AVX3  // dims are multiples of 8
+  if (left < vector_lanes) return hn::ZeroExtendVector(d, load_floats(hn::Half<Floats>(), row));
+#endif
+  return load_floats(d, row);
 }
 
-// s[key][each of width] = q . k: the same score in all lanes of a vector, which the softmax takes as lanes alike.
-template <int Keys>
-HWY_INLINE void score_keys(const float* q, const float* k, int64_t k_row, int dim, float* s, int width) {
+// s[key] = q . k
+template <int Keys, class T>
+HWY_INLINE void score_keys(const float* q, const T* k, int64_t k_row, int dim, float* s) {
   const Floats d;
   Vector sums[Keys];
   for (Vector& sum : sums) sum = hn::Zero(d);
@@ -33,41 +49,69 @@ HWY_INLINE void score_keys(const float* q, const float* k, int64_t k_row, int di
     const Vector of_q = load_columns(q + c, dim - c);
     for (int j = 0; j < Keys; ++j) sums[j] = hn::MulAdd(of_q, load_columns(k + j * k_row + c, dim - c), sums[j]);
   }
-  for (int j = 0; j < Keys; ++j) {
-    const Vector score = hn::SumOfLanes(d, sums[j]);
-    for (int lane = 0; lane < width; lane += vector_lanes) hn::Store(score, d, s + j * width + lane);
-  }
+  for (int j = 0; j < Keys; ++j) s[j] = hn::GetLane(hn::SumOfLanes(d, sums[j]));
 }
 // Eight keys at once: a sum can be added to every 4 cycles only, and two adds begin in each.
-inline void score_row(const float* q, const float* k, int64_t k_row, int keys, int dim, float* s, int width) {
+template <class T>
+void score_row(const float* q, const T* k, int64_t k_row, int keys, int dim, float* s) {
   int j = 0;
-  for (; j + 8 <= keys; j += 8) score_keys<8>(q, k + j * k_row, k_row, dim, s + j * width, width);
-  for (; j < keys; ++j) score_keys<1>(q, k + j * k_row, k_row, dim, s + j * width, width);
+  for (; j + 8 <= keys; j += 8) score_keys<8>(q, k + j * k_row, k_row, dim, s + j);
+  for (; j < keys; ++j) score_keys<1>(q, k + j * k_row, k_row, dim, s + j);
 }
 
-// o[column] = age o + sum over keys of weights[key][0] v, for some vectors of columns; age 0: o holds nothing yet. o
-// has room for whole vectors.
-template <int Vectors>
-HWY_INLINE void output_columns(const float* weights, int width, const float* v, int64_t v_row, int keys, int left,
-                               float age, float* o) {
+// s [keys], q.k on entry and with room for whole vectors: weights on exit. All lanes of `known` are the row. slope, and
+// level as LaneSlopes has it: of alibi, else 0. As weigh_vectors, also in what goes through memory.
+inline void weigh_row(float* s, int keys, float scale, float softcap, float slope, float level,
+                      const Statistics& known) {
+  const Floats d;
+  const int padded = (keys + vector_lanes - 1) / vector_lanes * vector_lanes;
+  std::fill(s + keys, s + padded, 0.0f);
+  if (softcap != 0) cap(s, padded, std::exchange(scale, 1.0f), softcap);
+  const Vector old[1] = {hn::Load(d, known.largest)};
+  Vector most = old[0], sums = hn::Zero(d);
+  for (int j = 0; j < padded; j += vector_lanes) {
+    Vector score = hn::Mul(hn::LoadU(d, s + j), hn::Set(d, scale));
+    if (slope != 0)
+      score = with_alibi(score, hn::Set(d, slope), hn::Set(d, level), hn::Iota(d, static_cast<float>(j)));
+    score = hn::IfThenElse(hn::FirstN(d, keys - j), score, hn::Set(d, minus_infinity));
+    hn::StoreU(score, d, s + j);
+    most = hn::Max(score, most);  // in this order a NaN score leaves it as it is
+  }
+  const Vector largest[1] = {hn::MaxOfLanes(d, most)}, base[1] = {base_of(largest[0])};
+  for (int j = 0; j < padded; j += vector_lanes) {
+    const Vector weight = exponential(hn::Sub(hn::LoadU(d, s + j), base[0]), known.less);
+    hn::StoreU(weight, d, s + j);
+    sums = hn::Add(sums, weight);
+  }
+  const Vector sum[1] = {hn::SumOfLanes(d, sums)};
+  remember<1>(known, old, base, largest, sum);
+}
+
+// o[column] = age o + sum over keys of weight v, for some vectors of columns; age 0: o holds nothing yet. o has room
+// for whole vectors.
+template <int Vectors, class T>
+HWY_INLINE void output_columns(const float* weights, const T* v, int64_t v_row, int keys, int left, float age,
+                               float* o) {
   const Floats d;
   Vector sums[Vectors];
   for (int i = 0; i < Vectors; ++i)
     sums[i] = age == 0 ? hn::Zero(d) : hn::Mul(hn::LoadU(d, o + i * vector_lanes), hn::Set(d, age));
   for (int j = 0; j < keys; ++j) {
-    const Vector weight = hn::Set(d, weights[j * width]);
+    const Vector weight = hn::Set(d, weights[j]);
     for (int i = 0; i < Vectors; ++i)
       sums[i] = hn::MulAdd(weight, load_columns(v + j * v_row + i * vector_lanes, left - i * vector_lanes), sums[i]);
   }
   for (int i = 0; i < Vectors; ++i) hn::StoreU(sums[i], d, o + i * vector_lanes);
 }
 // As many columns at once as registers hold sums of, so that v is read along its rows.
-inline void output_row(const float* weights, int width, const float* v, int64_t v_row, int keys, int dim, float age,
-                       float* o) {
+template <class T>
+void output_row(const float* weights, const T* v, int64_t v_row, int keys, int dim, float age, float* o) {
   int c = 0;
   for (; c + 8 * vector_lanes <= dim; c += 8 * vector_lanes)
-    output_columns<8>(weights, width, v + c, v_row, keys, /*left=*/8 * vector_lanes, age, o + c);
-  for (; c < dim; c += vector_lanes) output_columns<1>(weights, width, v + c, v_row, keys, dim - c, age, o + c);
+    output_columns<8>(weights, v + c, v_row, keys, /*left=*/8 * vector_lanes, age, o + c);
+  for (; c + 4 * vector_lanes <= dim; c += 4 * vector_lanes)
+    output_columns<4>(weights, v + c, v_row, keys, /*left=*/4 * vector_lanes, age, o + c);
+  for (; c < dim; c += vector_lanes) output_columns<1>(weights, v + c, v_row, keys, dim - c, age, o + c);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -28,20 +28,28 @@ struct Lane {
                        // so far
 };
 
+// What 8-bit k and v of a head are multiplied by, and what is added then.
+struct OfHead {
+  Scales scales_k, scales_v;  // false where k and v are not 8-bit
+  const float *mean_k = nullptr, *mean_v = nullptr;
+};
+
 struct Work {
   Dtype dtype, dtype_kv, dtype_o;  // of q; of k and v; of o
   int dim_qk, dim_v;
   float scale, softcap;
   bool alibi;
-  bool invariant;                // a lane's bits do not depend on the other lanes, as long as v is finite
-  bool merges;                   // o and lse hold those over other keys: lse is a sink, and o its value. o is floats
-  const void *k, *v;             // row 0 of the sequence, of the head that the lanes read
-  int64_t stride_k, stride_v;    // elements from row to row
-  Scales scales_k, scales_v;     // of the sequence and head; false where k and v are not 8-bit
-  const float *mean_k, *mean_v;  // what is added to their rows; null: nothing
-  const Lane* lanes;
-  int lane_count;  // 1 to Plan::piece_lanes_most
-  float* scratch;  // scratch_floats of them, 64-byte aligned
+  bool invariant;              // a lane's bits do not depend on the other lanes, as long as v is finite
+  bool merges;                 // o and lse hold those over other keys: lse is a sink, and o its value. o is floats
+  const void *k, *v;           // row 0 of the sequence, of the head that the first lanes read
+  int64_t stride_k, stride_v;  // elements from row to row
+  int64_t head_k, head_v;      // elements from head to head
+  int heads;                   // 1 to heads_most
+  int tile_kv;                 // keys that are computed together
+  const OfHead* of_heads;
+  const Lane* lanes;  // of head after head, of each as many; of several heads at most a block's
+  int lane_count;     // 1 to Plan::piece_lanes_most
+  float* scratch;     // scratch_floats of them, 64-byte aligned
 };
 
 // Keys per tile. The scores of 64 lanes with 128 keys are 32 KiB: they stay in the first-level cache (48 KiB on current
@@ -54,6 +62,10 @@ inline constexpr int tile_kv_amx = 512, tile_kv_of_many_columns = 256;
 constexpr int keys_of_tile(int keys, int dim_qk, int dim_v) {
   return dim_qk + dim_v > 256 && keys > tile_kv_of_many_columns ? tile_kv_of_many_columns : keys;
 }
+// Where each head has a block of lanes at most, several are computed side by side, a few keys at a time: their rows lie
+// one behind the other in memory, and far from the rows of the next key. Pairs are loaded by more instructions a tile.
+inline constexpr int heads_most = 16;
+inline constexpr int tile_kv_side_by_side = 16, tile_kv_side_by_side_in_pairs = 64;
 // Lanes of one piece of work: more of them share the conversion of k and v tiles, fewer leave threads without work.
 // Processors with AVX-512 have 1 MiB of second-level cache a core, so twice as many as usual. Tiles of AMX multiply so
 // fast that converting takes a quarter of the time with 256 of them.

@@ -120,6 +120,7 @@ Rows rows_kv(const Problem&, const Views&, int64_t sequence);
 // Scales of one head of one sequence, as its rows and columns have them. Host memory, as above.
 class Scales {
  public:
+  Scales() = default;
   // scales: empty where the numbers are not 8-bit; then all are 1.
   Scales(const Problem& p, const View& scales, int64_t sequence, int64_t head)
       : first_(scales.data ? scales.as<float>() + scales.at(sequence, 0, head) : nullptr),
@@ -132,9 +133,9 @@ class Scales {
   float at(int64_t row, int64_t column) const { return first_ ? of_row(row)[columns_ ? column : 0] : 1; }
 
  private:
-  const float* first_;
-  int64_t rows_, step_;
-  bool columns_;
+  const float* first_ = nullptr;
+  int64_t rows_ = 0, step_ = 0;
+  bool columns_ = false;
 };
 
 // The scales of rows that count are positive and finite; else a Failure that names one which is not.
