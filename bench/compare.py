@@ -43,7 +43,7 @@ BEGIN = time.time()
 TRY = "with "  # contenders of --try: names of no implementation
 LAYER = "fwd+bwd"
 LAYER_FROM = 2048  # rows: --layers leaves shorter ones out
-RIVALS = ("cudnn", "fa2", "fa3", "fa4", "torch", "efficient")
+RIVALS = ("cudnn", "fa2", "fa3", "fa3kv", "fa4", "torch", "efficient")
 
 
 def note(text):
@@ -57,7 +57,7 @@ def arguments():
     p.add_argument("--suite", action="append", help="a file of problem lines (default training_fwd), or several")
     p.add_argument("--only", default="", metavar="REGEX", help="lines of the suite that match, e.g. 'd128 causal'")
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    p.add_argument("--rivals", default="cudnn,fa2", help="of cudnn, fa2, fa3, fa4, torch, efficient; '' for none")
+    p.add_argument("--rivals", default="cudnn,fa2", help=f"of {', '.join(RIVALS)}; '' for none")
     p.add_argument("--fa3bwd", default="", metavar="LIB.so", help="FlashAttention-3's backward, see gradients.py")
     p.add_argument("--layers", action="store_true", help="also forward and backward together, from 2048 rows")
     p.add_argument("--errors", metavar="FILE.jsonl", help="append one line for everybody's errors of gradients")

@@ -16,10 +16,11 @@ from matplotlib import patheffects  # noqa: E402
 
 INK, FAINT = "#1c2321", "#d9ddd9"
 COLORS = {"froghopper": "#1b7f3b", "froghopper_det": "#1b7f3b", "cudnn": "#5b6ee1", "fa3": "#d9662b",
-          "fa2": "#a07cc5", "fa4": "#c2a000", "torch": "#d9662b"}
+          "fa3kv": "#a8481a", "fa2": "#a07cc5", "fa4": "#c2a000", "torch": "#d9662b"}
 SPARE = ("#4aa3b5", "#8c6d4f", "#b04a6f")
 ACROSS = 4  # panels side by side, as wide as a page shows legibly
-MARKS = {"froghopper": "o", "froghopper_det": "o", "cudnn": "s", "fa3": "^", "fa2": "v", "fa4": "D", "torch": "^"}
+MARKS = {"froghopper": "o", "froghopper_det": "o", "cudnn": "s", "fa3": "^", "fa3kv": "<", "fa2": "v", "fa4": "D",
+         "torch": "^"}
 
 
 def draw(title, tables, path):

@@ -13,6 +13,7 @@
 // times O's unit over the scale of V.
 #pragma once
 #include "device/attn/softmax.cuh"
+#include "device/ptx/registers.cuh"
 
 namespace froghopper::attn {
 
@@ -129,6 +130,8 @@ struct ScaledSoftmax {
       }
       largest = max(max(__float_as_int(four[0]), __float_as_int(four[1])), largest);
     }
+    ptx::computed_by_here(g.sum.top);  // not behind the vote, where all warps would wait for it
+    ptx::computed_by_here(g.sum.bottom);
     g.largest = __int_as_float(largest);
     return g;
   }

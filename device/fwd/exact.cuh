@@ -51,7 +51,7 @@ struct PartsSoFar {
     *sums = float4{rows.top.reference, rows.top.sum, rows.bottom.reference, rows.bottom.sum};
 #pragma unroll
     for (int i = 0; i < groups; ++i)
-      sums[(i + 1) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
+      sums[(Sums<V>::heads + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
   }
 
  private:

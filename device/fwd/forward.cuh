@@ -177,7 +177,7 @@ struct Forward {
     QStage q;
     KvStage k, v;
     Turns turns = {smem.turns, number};
-    bool moved = false;    // 8-bit variants: a reference, since O was put aside last
+    Moved moved;           // 8-bit variants
     float slope;           // alibi variants: of the item
     attn::RowPair q_rows;  // Q that became f16: what its rows are multiplied by
 
@@ -205,7 +205,8 @@ struct Forward {
 
         pv(o, p);  // the last of this item
         if constexpr (narrow)
-          if (Promotion<V>::has_sum(item.kv_begin, strip_of(item).last_tile() + 1)) promotion().finish(softmax, o);
+          if (Promotion<V>::has_sums(item.kv_begin, strip_of(item).last_tile()))
+            promotion().finish(softmax, moved, o);
         const WorkItem finished = give_back_item();
         const MeansIfAny means(params, finished, strip_of(finished));
         item = take_item();
@@ -312,11 +313,9 @@ struct Forward {
       }
       if (grew) o.scale_rows(age.top, age.bottom);
       if constexpr (narrow) {
-        moved |= grew;
-        if (Promotion<V>::due(kv_tile, item.kv_begin)) {
-          promotion().promote(kv_tile, strip_of(item).last_tile() + 1, moved, softmax, o);
-          moved = false;
-        }
+        if (grew) moved.all();
+        if (Promotion<V>::due(kv_tile, item.kv_begin, strip_of(item).last_tile()))
+          promotion().promote(kv_tile, strip_of(item).last_tile(), softmax, moved, o);
       }
     }
 

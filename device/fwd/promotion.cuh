@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: O of 8-bit variants in two levels. wgmma adds 8-bit products to an fp32 accumulator as if both had 14
-// bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. At every kv tile whose number is a
-// multiple of fwd_promotion_tiles, O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and
-// begins at 0 again.
+// bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. Every fwd_promotion_tiles kv tiles O
+// is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. Where it has many
+// columns, a part of them at a time.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -13,63 +13,97 @@
 
 namespace froghopper::fwd {
 
-// Of one Consumer, which walks kv tiles [begin, end) from the last to the first. A sum belongs to the references and
-// the unit of its time, which lie before it.
+// Whether a reference has moved since a part of O was put aside, a bit for each.
+struct Moved {
+  ptx::u32 parts = 0;
+
+  __device__ void all() { parts = ~0u; }
+  __device__ bool since(int part) const { return parts >> part & 1; }
+  __device__ void forget(int part) { parts &= ~(1u << part); }
+};
+
+// Of one Consumer, which walks kv tiles from `last` down to `begin`. A part's sum belongs to the references and the
+// unit of its time, which are its head.
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = Sums<V>::groups, tiles = fwd_promotion_tiles(V);
+  static constexpr int groups = Sums<V>::groups, heads = Sums<V>::heads;
+  static constexpr int tiles = fwd_promotion_tiles(V), parts = fwd_promotion_parts(V), step = tiles / parts;
+  static constexpr int of_part = groups / parts;
+  static_assert(tiles % parts == 0 && groups % parts == 0);
 
   const NarrowParams& params;
   int consumer;
 
-  static __device__ bool due(int kv_tile, int begin) { return kv_tile % tiles == 0 && kv_tile > begin; }
-
-  // At a tile where it is due. S is free: it is P by now.
-  __device__ __forceinline__ void promote(int kv_tile, int end, bool moved, const attn::E4m3Softmax& now,
-                                          Output& o) const {
-    const bool first = kv_tile + tiles >= end - 1;
-    float4* sums = place();
-    // No reference has moved: L2 adds, and nobody waits for it.
-    if (!first && !moved) {
-#pragma unroll
-      for (int i = 0; i < groups; ++i) {
-        const float* x = o.x + 4 * i;
-        ptx::red_add_v4_f32(&sums[(i + 1) * warpgroup].x, x[0], x[1], x[2], x[3]);
-      }
-      return o.clear();
-    }
-    const attn::RowPair age = since(now, sums);
-#pragma unroll
-    for (int i = 0; i < groups; i += 8) {
-      ptx::keep_order();
-      if (!first) add<8>(o, i, sums, age);
-#pragma unroll
-      for (int j = 4 * i; j < 4 * (i + 8) && j < 4 * groups; j += 4)
-        sums[(j / 4 + 1) * warpgroup] = {o.x[j], o.x[j + 1], o.x[j + 2], o.x[j + 3]};
-    }
-    *sums = {now.ref.top, now.ref.bottom, now.grown};
-    o.clear();
+  // Whether a row has sums once all its tiles are in. Of several parts one would be due in rows too short to need it.
+  static __device__ bool has_sums(int begin, int last) { return last - begin > tiles; }
+  static __device__ bool due(int kv_tile, int begin, int last) {
+    return kv_tile % step == 0 && kv_tile > begin && has_sums(begin, last);
   }
 
-  // Whether there is a sum once all tiles are in.
-  static __device__ bool has_sum(int begin, int end) { return due((end - 2) / tiles * tiles, begin); }
+  // At a tile where it is due, before its product.
+  __device__ __forceinline__ void promote(int kv_tile, int last, const attn::E4m3Softmax& now, Moved& moved,
+                                          Output& o) const {
+    const int part = kv_tile % tiles / step;
+    const bool first = kv_tile + tiles >= last;
+#pragma unroll
+    for (int p = 0; p < parts; ++p)
+      if (part == p) put_aside(p, first, now, moved, o);
+  }
+
   // O becomes the whole of it. Its last product may be on its way. S is free: its registers take what comes from L2.
-  __device__ __forceinline__ void finish(const attn::E4m3Softmax& now, Output& o) const {
-    const float4* sums = place();
-    const attn::RowPair age = since(now, sums);
+  __device__ __forceinline__ void finish(const attn::E4m3Softmax& now, const Moved& moved, Output& o) const {
+    const float4* const sums = place();
     constexpr int together = V.tiles.kv / 8;
+    attn::RowPair age = {1.f, 1.f};
+    if constexpr (parts == 1) age = since(now, sums);
 #pragma unroll
     for (int i = 0; i < groups; i += together) {
       ptx::keep_order();
       float4 sum[together];
       Sums<V>::load(sum, i, sums);
       if (i == 0) ptx::wgmma_wait<0>();
-      Sums<V>::each(sum, o, i, [&](float* x, const float4& sum) { add_group(x, sum, age); });
+#pragma unroll
+      for (int j = 0; j < together && i + j < groups; ++j) {
+        const int part = (i + j) / of_part;
+        if (parts > 1 && (i + j) % of_part == 0)
+          age = moved.since(part) ? since(now, sums + part * warpgroup) : attn::RowPair{1.f, 1.f};
+        add_group(o.x + 4 * (i + j), sum[j], age);
+      }
     }
   }
 
  private:
+  __device__ __forceinline__ void put_aside(int part, bool first, const attn::E4m3Softmax& now, Moved& moved,
+                                            Output& o) const {
+    const int begin = part * of_part;
+    float4* const sums = place();
+    const auto group = [&](int i) { return o.x + 4 * (begin + i); };
+    const auto sum = [&](int i) { return sums + (heads + begin + i) * warpgroup; };
+    if (!first && !moved.since(part)) {
+      // No reference has moved: L2 adds, and nobody waits for it.
+#pragma unroll
+      for (int i = 0; i < of_part; ++i)
+        ptx::red_add_v4_f32(&sum(i)->x, group(i)[0], group(i)[1], group(i)[2], group(i)[3]);
+    } else {
+      float4* const head = sums + part * warpgroup;
+      attn::RowPair age = {1.f, 1.f};
+      if (!first) age = since(now, head);
+#pragma unroll
+      for (int i = 0; i < of_part; i += 8) {
+        ptx::keep_order();
+        if (!first)
+          Sums<V>::template join<8>(o, begin + i, sums, [&](float* x, const float4& sum) { add_group(x, sum, age); });
+#pragma unroll
+        for (int j = i; j < i + 8 && j < of_part; ++j) *sum(j) = {group(j)[0], group(j)[1], group(j)[2], group(j)[3]};
+      }
+      *head = {now.ref.top, now.ref.bottom, now.grown};
+      moved.forget(part);
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * of_part; ++i) o.x[4 * begin + i] = 0.f;
+  }
+
   // What a sum is multiplied by. Equal references may be infinite: a row that has seen no key yet.
   static __device__ attn::RowPair since(const attn::E4m3Softmax& now, const float4* then) {
     const float4 old = *then;
@@ -84,10 +118,6 @@ struct Promotion {
     x[1] += sum.y * age.top;
     x[2] += sum.z * age.bottom;
     x[3] += sum.w * age.bottom;
-  }
-  template <int Together>
-  static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, attn::RowPair age) {
-    Sums<V>::template join<Together>(o, at, sums, [&](float* x, const float4& sum) { add_group(x, sum, age); });
   }
   __device__ float4* place() const { return Sums<V>::of(params, consumer); }
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what one Consumer keeps of O in the workspace, in fp32: for each thread four numbers that count for its
-// two rows, then its part of O in groups of 4. It stays in L2.
+// device/fwd: what one Consumer keeps of O in the workspace, in fp32: for each thread heads, each of four numbers that
+// count for its two rows, then its part of O in groups of 4. It stays in L2.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -12,9 +12,9 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct Sums {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = fwd_columns(V) / 8;
+  static constexpr int groups = fwd_columns(V) / 8, heads = fwd_sums_heads(V);
 
-  // This thread's four numbers; group i of its O lies (i + 1) * warpgroup further.
+  // This thread's first head; the next ones and the groups of its O lie a warpgroup further each.
   static __device__ float4* of(const NarrowParams& params, int consumer) {
     const int at = blockIdx.x * fwd_consumers(V) + consumer;
     return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
@@ -25,7 +25,7 @@ struct Sums {
   static __device__ __forceinline__ void load(float4 (&sum)[Together], int at, const float4* sums) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
-      if (at + i < groups) sum[i] = __ldcg(sums + (at + i + 1) * warpgroup);
+      if (at + i < groups) sum[i] = __ldcg(sums + (heads + at + i) * warpgroup);
   }
   // join(group of o, group of the sum) for each of them.
   template <int Together, class Join>

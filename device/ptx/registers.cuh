@@ -23,6 +23,9 @@ __device__ __forceinline__ int computed_here(int x) {
   return x;
 }
 
+// x is computed by here, and not later, where it is first used.
+__device__ __forceinline__ void computed_by_here(float& x) { asm volatile("" : "+f"(x)); }
+
 // Moves registers between warpgroups (PTX ISA, setmaxnreg). All four warps of a warpgroup execute it.
 template <int N>
 __device__ __forceinline__ void setmaxnreg_inc() {
