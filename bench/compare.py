@@ -133,7 +133,6 @@ class Offers:
     def calls(self, cell):
         """{pass: {(impl, plan): call}}"""
         if cell.problem.is_backward(): return self.backward_calls(cell)
-        if cell.lens is not None: raise Error("packed sequences are compared in the backward pass alone")
         calls = contenders.froghopper(cell, self.library, self.target)
         for hints in self.a.tries:
             (_, plan), call = next(iter(contenders.froghopper(cell, self.library, f"{self.target} {hints}").items()))

@@ -44,9 +44,28 @@ Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, 
   return us(few_rows) < us(many_rows) ? few_rows : many_rows;
 }
 
-// Four consumers of 64 columns have no registers to spare for a window's second bound, nor for the largest score: they
-// would spill in the inner loop.
-bool four_strips_fit(const Problem& p) { return !bounded_below(kernel_mask(p)) && !p.max_logit; }
+// Four consumers of 64 columns have no registers to spare for a window's second bound beside anything else, nor for the
+// largest score: they would spill in the inner loop.
+bool four_strips_fit(const Problem& p) {
+  const bool more = p.varlen || p.seqused || p.softcap > 0 || p.alibi || p.merges() || p.attention_chunk > 0 ||
+                    is_8_bit(p.dtype_kv);
+  return !p.max_logit && !(bounded_below(kernel_mask(p)) && more);
+}
+
+// Rows that tiles of so many have for a head's query rows; 0: lengths lie on the device.
+int64_t padded_rows(const Problem& p, int tile_q) {
+  return p.varlen || p.seqused ? 0 : ceil_div(p.seq_q, tile_q) * tile_q;
+}
+
+// Whether tiles of 192 rows, which are faster, have so little more padding than those of 128 that it pays also where
+// there are few keys. Rows of q, k and v that do not begin at a whole sector of memory come slower, and 192 rows of q
+// read k and v less often. docs/4-planning.md, "Which kernel".
+bool rows_192_are_worth_it(const Problem& p) {
+  if (kernel_mask(p) != Mask::none) return false;
+  constexpr int64_t sector = 32;  // bytes
+  const int64_t percent = p.dim_qk * size_of(p.dtype) % sector == 0 ? 105 : 125;
+  return 0 < padded_rows(p, 192) && 100 * padded_rows(p, 192) <= percent * padded_rows(p, 128);
+}
 
 // What bends scores and the largest of them have no registers beside each other in tiles of 128 keys.
 bool watches_bent_scores(const Problem& p) { return p.max_logit && (p.softcap > 0 || p.alibi); }
@@ -98,24 +117,33 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   const int64_t keys = keys_seen(p);
   const Tiles rows_128 = few_rows_tiles(p, dims);
   if (dims.qk == 64) {
-    const Tiles rows_192{192, 64, 5}, many_rows = four_strips_fit(p) ? Tiles{256, 64, 4} : rows_192;
-    return bounded_below(mask) ? rows_192 : of_two(p, dims, device, rows_128, many_rows, many_rows);
+    const Tiles rows_192{192, 64, 5}, rows_256{256, 64, 4};
+    // Measured on both cards, over 192x64: 511 keys 0.97, 1023 1.03, 2047 1.05, 4095 1.08 and 1.12.
+    if (bounded_below(mask)) return keys >= 1024 && four_strips_fit(p) ? rows_256 : rows_192;
+    // 257 rows 1.15; 197, 577 and 1025 rows, of which 192 have more or hardly fewer in all, 0.73, 0.95 and 1.01.
+    const bool fewer_by_192 = mask == Mask::none && 100 * padded_rows(p, 192) < 85 * padded_rows(p, 256);
+    const Tiles many_rows = four_strips_fit(p) && !fewer_by_192 ? rows_256 : rows_192;
+    return of_two(p, dims, device, rows_128, many_rows, many_rows);
   }
   if (dims.qk == 96) {
     // Of 80 keys the ragged kernel would spill in its inner loop.
     const bool plain = mask == Mask::none && !p.varlen && !p.seqused && !watches_bent_scores(p);
     const Tiles rows_192 = plain ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
-    return of_two(p, dims, device, rows_128, rows_192, keys < 2048 ? rows_128 : rows_192);
+    return of_two(p, dims, device, rows_128, rows_192,
+                  keys < 2048 && !rows_192_are_worth_it(p) ? rows_128 : rows_192);
   }
   if (dims.qk == 128) {
     // A window of few keys has its ends in few tiles of 128.
     if (bounded_below(mask) && keys <= 512) return rows_128;
     // Of few causal keys much is masked away in tiles of 128.
-    const bool few_keys = keys < 2048 && (mask == Mask::none || (mask == Mask::causal && keys > 512));
+    const bool few_keys =
+        keys < 2048 && !rows_192_are_worth_it(p) && (mask == Mask::none || (mask == Mask::causal && keys > 512));
     const Tiles rows_192{192, 64, 4};
     return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
   }
   if (dims.qk == 192 && dims.v == 128 && keys < 2048) return {128, 64, 3};
+  // Over 128x64: windows of 128 keys 1.16 and 1.07, of 256 1.10 and 1.00, of 512 0.93 (H100 and H200).
+  if (dims.qk == 256 && mask == Mask::window && keys <= 256) return {64, 64, 2};
   return rows_128;
 }
 
