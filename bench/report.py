@@ -50,9 +50,10 @@ def write(a, records):
     errors = side_tables.read_errors(sorted((a.root / "bench/results/errors").glob("*.jsonl")))
     lists = {name: read(sorted((a.root / "bench/results" / name).glob("*.jsonl"))) for name in side_tables.LISTS}
     grads = side_tables.read_errors(sorted((a.root / "bench/results/grad_errors").glob("*.jsonl")))
-    packed = machines_of(records, "bwd", packed=True)
+    packed = {kind: machines_of(records, kind, packed=True) for kind in DRAWN}
     narrow = machines_of(read(sorted((a.root / "bench/results" / NARROW).glob("*.jsonl"))))
-    aims = targets.rows(passes | {NARROW: narrow} | {name: machines_of(found) for name, found in lists.items()})
+    aims = targets.rows(passes | {NARROW: narrow, "packed": packed["fwd"]} |
+                        {name: machines_of(found) for name, found in lists.items()})
     wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors, lists)),
               results: long_report(passes, host, errors, lists, packed, grads, aims)}
     if (performance := a.root / roof.FILE).exists():
@@ -157,11 +158,11 @@ def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims
                 parts.append(f"### {title}" if len(cells) > 1 else f"### {cells[0].problem}")
                 parts.append(markdown(long_table(cells, unit)))
                 parts.append(origin_of(cells))
-    for machine, tables in (packed or {}).items():
-        parts += [f"## {machine}, backward of packed sequences", f"{unit_of(tables)[0]}; "
-                  f"{side_tables.ABSENT}: that implementation computes no packed backward, or not this one. "
-                  "FlashAttention-3's is not in the library that is timed.",
-                  markdown(side_tables.packed_rows(tables))]
+    for kind, machines in (packed or {}).items():
+        for machine, tables in machines.items():
+            parts += [f"## {machine}, {PASSES[kind]} of packed sequences", f"{unit_of(tables)[0]}; "
+                      f"{side_tables.ABSENT}: that implementation does not compute it. FlashAttention-3's packed "
+                      "backward is not in the library that is timed.", markdown(side_tables.packed_rows(tables))]
     for name, records in (lists or {}).items():
         heading, unit = side_tables.LISTS[name]
         if records: parts += [f"## {heading}", f"{unit}, in brackets the ratio to the best rival, timed in turns.",

@@ -48,6 +48,7 @@ TARGETS = [
     Target("gradients with `det` beside the default", "bwd", 0.95, ours=DET, itself=True),
     Target("gradients with `det` beside such rivals", "bwd", 1.25, ours=DET),
     Target("forward and backward of a layer, 2048 rows and more", LAYER, 1.08, rows=(2048, 1 << 62)),
+    Target("packed sequences", "packed", 1.2),
     Target("little work", "few_items", 1.15),
     Target("windows", "windows", 1.1),
     Target("decoding", "decode", 1.0),

@@ -61,7 +61,7 @@ int64_t padded_rows(const Problem& p, int tile_q) {
 // there are few keys. Rows of q, k and v that do not begin at a whole sector of memory come slower, and 192 rows of q
 // read k and v less often. docs/4-planning.md, "Which kernel".
 bool rows_192_are_worth_it(const Problem& p) {
-  if (kernel_mask(p) != Mask::none) return false;
+  if (bounded_below(kernel_mask(p))) return false;
   constexpr int64_t sector = 32;  // bytes
   const int64_t percent = p.dim_qk * size_of(p.dtype) % sector == 0 ? 105 : 125;
   return 0 < padded_rows(p, 192) && 100 * padded_rows(p, 192) <= percent * padded_rows(p, 128);
