@@ -58,10 +58,10 @@ int64_t padded_rows(const Problem& p, int tile_q) {
 }
 
 // Whether tiles of 192 rows, which are faster, have so little more padding than those of 128 that it pays also where
-// there are few keys. Rows of q, k and v that do not begin at a whole sector of memory come slower, and 192 rows of q
-// read k and v less often. docs/4-planning.md, "Which kernel".
+// there are few keys; below 256 it was not measured. Rows of q, k and v that do not begin at a whole sector of memory
+// come slower, and 192 rows of q read k and v less often. docs/4-planning.md, "Which kernel".
 bool rows_192_are_worth_it(const Problem& p) {
-  if (bounded_below(kernel_mask(p))) return false;
+  if (bounded_below(kernel_mask(p)) || p.seq_kv < 256) return false;
   constexpr int64_t sector = 32;  // bytes
   const int64_t percent = p.dim_qk * size_of(p.dtype) % sector == 0 ? 105 : 125;
   return 0 < padded_rows(p, 192) && 100 * padded_rows(p, 192) <= percent * padded_rows(p, 128);
