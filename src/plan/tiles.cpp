@@ -57,14 +57,15 @@ int64_t padded_rows(const Problem& p, int tile_q) {
   return p.varlen || p.seqused ? 0 : ceil_div(p.seq_q, tile_q) * tile_q;
 }
 
-// Whether tiles of 192 rows, which are faster, have so little more padding than those of 128 that it pays also where
-// there are few keys; below 256 it was not measured. Rows of q, k and v that do not begin at a whole sector of memory
-// come slower, and 192 rows of q read k and v less often. docs/4-planning.md, "Which kernel".
-bool rows_192_are_worth_it(const Problem& p) {
-  if (bounded_below(kernel_mask(p)) || p.seq_kv < 256) return false;
+// Whether tiles of 192 rows, which are faster, make so little more of the rows and keys that a problem has that it pays
+// also where there are few keys; below 256 it was not measured. Rows of q, k and v that do not begin at a whole sector
+// of memory come slower, and 192 rows of q read k and v less often. docs/4-planning.md, "Which kernel".
+bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
+  if (bounded_below(kernel_mask(p)) || p.varlen || p.seqused || p.seq_kv < 256) return false;
   constexpr int64_t sector = 32;  // bytes
   const int64_t percent = p.dim_qk * size_of(p.dtype) % sector == 0 ? 105 : 125;
-  return 0 < padded_rows(p, 192) && 100 * padded_rows(p, 192) <= percent * padded_rows(p, 128);
+  const auto padded = [&](Tiles t) { return ceil_div(p.seq_q, t.q) * t.q * (ceil_div(p.seq_kv, t.kv) * t.kv); };
+  return 100 * padded(rows_192) <= percent * padded(rows_128);
 }
 
 // What bends scores and the largest of them have no registers beside each other in tiles of 128 keys.
@@ -129,16 +130,16 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
     // Of 80 keys the ragged kernel would spill in its inner loop.
     const bool plain = mask == Mask::none && !p.varlen && !p.seqused && !watches_bent_scores(p);
     const Tiles rows_192 = plain ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
-    return of_two(p, dims, device, rows_128, rows_192,
-                  keys < 2048 && !rows_192_are_worth_it(p) ? rows_128 : rows_192);
+    const bool few_keys = keys < 2048 && !rows_192_are_worth_it(p, rows_128, rows_192);
+    return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
   }
   if (dims.qk == 128) {
     // A window of few keys has its ends in few tiles of 128.
     if (bounded_below(mask) && keys <= 512) return rows_128;
-    // Of few causal keys much is masked away in tiles of 128.
-    const bool few_keys =
-        keys < 2048 && !rows_192_are_worth_it(p) && (mask == Mask::none || (mask == Mask::causal && keys > 512));
     const Tiles rows_192{192, 64, 4};
+    // Of few causal keys much is masked away in tiles of 128.
+    const bool few_keys = keys < 2048 && (mask == Mask::none || (mask == Mask::causal && keys > 512)) &&
+                          !rows_192_are_worth_it(p, rows_128, rows_192);
     return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
   }
   if (dims.qk == 192 && dims.v == 128 && keys < 2048) return {128, 64, 3};
