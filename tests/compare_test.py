@@ -100,6 +100,20 @@ class Compare(unittest.TestCase):
         self.assertEqual(errors[0]["problem"],
                          "bwd f32 b4 hq2 hkv1 sq32 skv32 d8 varlen tq62 tkv62 causal : lens_q=32,10,4,16")
 
+    def test_packed_problems_have_a_forward_pass(self):
+        line = PACKED.replace("bwd", "fwd")
+        with unittest.mock.patch.object(contenders, "rival", lambda name: contenders.sdpa("torch", [], "made up")):
+            _, times, _ = self.run_compare(line, rivals={"torch": None})
+        self.assertEqual([(r["problem"], r["impl"]) for r in times], [(line, "froghopper")])
+        library = froghopper_ctypes.Froghopper(LIBRARY)
+        cell = contenders.Cell.make(library, line, "cpu")
+        for call in contenders.froghopper(cell, library, "cpu").values(): call()
+        for begin, end in ((0, 5), (5, 25)):
+            q, k, v = (t[begin:end].transpose(0, 1) for t in (cell.q, cell.k, cell.v))
+            alone = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=cell.scale(),
+                                                                     enable_gqa=True)
+            torch.testing.assert_close(cell.o[begin:end], alone.transpose(0, 1), rtol=1e-4, atol=1e-5)
+
     def test_8_bit_problems_have_scales(self):
         narrow = ("fwd e4m3 b1 hq2 hkv2 sq32 skv32 d64", "fwd bf16 kv=e5m2 b2 hq4 hkv2 sq20 skv30 d32 causal")
         with unittest.mock.patch.object(contenders, "rival", lambda name: contenders.sdpa("torch", [], "made up")):
@@ -111,6 +125,33 @@ class Compare(unittest.TestCase):
         printed, times, _ = self.run_compare(PACKED.replace("5,20", "5,19"))
         self.assertIn("lens_q has 2 lengths, 24 rows, the longest 19", printed)
         self.assertEqual(times, [])
+
+
+class FlashAttention3(unittest.TestCase):
+    """Its operator has 34 arguments without names, and in one wheel sinks besides."""
+
+    def arguments(self, line, *sinks):
+        cell, seen = contenders.Cell.make(froghopper_ctypes.Froghopper(LIBRARY), line, "cpu"), []
+        contenders.fa3_call(lambda *arguments: seen.extend(arguments), cell, *sinks)()
+        return cell, seen
+
+    def test_windows(self):
+        cell, seen = self.arguments("fwd bf16 b1 hq2 hkv2 sq300 skv300 d64 window127,0", None)
+        self.assertEqual(len(seen), 35)
+        self.assertEqual(seen[23:29], [cell.scale(), False, 127, 0, 0, 0.0])
+        self.assertEqual(seen[31], 1)
+
+    def test_packed_sequences(self):
+        cell, seen = self.arguments("fwd bf16 b2 hq2 hkv1 sq20 skv20 d64 varlen tq25 tkv25 causal : lens_q=5,20")
+        self.assertEqual(len(seen), 34)
+        self.assertTrue(seen[7] is cell.cu_seqlens and seen[8] is cell.cu_seqlens)
+        self.assertEqual(seen[9:14], [None, None, None, 20, 20])
+        self.assertEqual(seen[24:27], [True, -1, -1])
+
+    def test_one_row_may_be_split(self):
+        _, seen = self.arguments("fwd e4m3 b1 hq2 hkv1 sq1 skv300 d64")
+        self.assertEqual(seen[31], 0)
+        self.assertEqual([tuple(t.shape) for t in seen[20:23]], [(1, 1)] * 3)
 
 
 class GradErrors(unittest.TestCase):
