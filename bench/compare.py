@@ -36,6 +36,7 @@ import gradients
 import other_process
 import turns
 import work
+from contenders import RIVALS
 from froghopper_ctypes import Error, Froghopper
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -43,7 +44,6 @@ BEGIN = time.time()
 TRY = "with "  # contenders of --try: names of no implementation
 LAYER = "fwd+bwd"
 LAYER_FROM = 2048  # rows: --layers leaves shorter ones out
-RIVALS = ("cudnn", "fa2", "fa3", "fa3kv", "fa4", "torch", "efficient")
 
 
 def note(text):

@@ -33,7 +33,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("lines", nargs="*", default=LINES)
     p.add_argument("--library", default="build/libfroghopper.so")
-    p.add_argument("--rivals", default="cudnn,fa3", help="of cudnn, fa2, fa3, fa4, torch; '' for none")
+    p.add_argument("--rivals", default="cudnn,fa3", help=f"of {', '.join(contenders.RIVALS)}; '' for none")
     p.add_argument("--fa3bwd", default="", metavar="LIB.so", help="FlashAttention-3's backward, see gradients.py")
     p.add_argument("--seconds", type=float, default=1.0, help="of one turn")
     p.add_argument("--rounds", type=int, default=2)

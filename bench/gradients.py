@@ -7,7 +7,6 @@ in every run. Gradients are those of q, k and v, shaped like them.
 """
 import ctypes
 import dataclasses
-import importlib.metadata
 import os
 import types
 
@@ -15,7 +14,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import froghopper_ctypes
-from contenders import stream_of
+from contenders import fa3_arguments, stream_of, version_of
 from froghopper_ctypes import Error
 
 DETERMINISTIC = "_det"
@@ -46,7 +45,7 @@ def froghopper(cell, library, target, note=print):
 
 def froghopper_layer(impl, problem, cell, library, target):
     device = cell.q.device.type
-    lengths = dict(cu_seqlens_q=cell.cu_seqlens, cu_seqlens_kv=cell.cu_seqlens)
+    lengths = cell.lengths()
     if problem.sink:
         lengths |= dict(sink=torch.zeros(problem.heads_q, device=device))
         grads = dict(grad_sink=torch.zeros(problem.heads_q, device=device))
@@ -101,7 +100,7 @@ def packed(backend, cell, q, k, v):
 def fa4():
     """FlashAttention-4's kernels for this GPU from the wheel flash-attn-4; a new kind of problem compiles."""
     import flash_attn.cute.interface as interface
-    plan = "flash-attn-4 " + importlib.metadata.version("flash-attn-4")
+    plan = version_of("flash-attn-4")
     def offer(cell):
         if not cell.is_plain() or cell.problem.dtype == 3: return {}
         options = dict(causal=cell.problem.is_causal(), softmax_scale=cell.problem.scale or None)
@@ -122,28 +121,24 @@ def fa4():
 
 
 def fa3(path):
-    """FlashAttention-3: the forward from the wheel fa3-fwd, by its operator's positional arguments, and the backward,
-    which no wheel has, from a library built of its source: one C function a head dim, see Fa3Backward."""
+    """FlashAttention-3: the forward from the wheel fa3-fwd, and the backward, which no wheel has, from a library built
+    of its source: one C function a head dim, see Fa3Backward."""
     import fa3_fwd_interface  # noqa: F401  registers the operator
     if not path: raise Error("its backward is in no wheel; name a library of it, --fa3bwd libfa3bwd.so")
     operator, library = torch.ops.fa3_fwd.fwd, ctypes.CDLL(os.path.abspath(path))
-    plan = "built from its source, forward fa3-fwd " + importlib.metadata.version("fa3-fwd")
+    plan = "built from its source, forward " + version_of("fa3-fwd")
     def offer(cell):
         p = cell.problem
         default_scale = abs(p.scale - p.dim_qk ** -0.5) < 1e-6
-        plain = cell.is_plain() and cell.lens is None and p.dtype == 2 and p.dim_qk == p.dim_v and default_scale
+        plain = cell.is_dense() and p.dtype == 2 and p.dim_qk == p.dim_v and default_scale
         grouped = p.heads_q != p.heads_kv
         if not plain or p.dim_qk not in (64, 128, 256) or (grouped and p.dim_qk != 128): return {}
         def layer(deterministic):
             o, held = torch.empty_like(cell.o), {}
-            no_append, no_lengths_no_rotary_no_descale = [None] * 3, [None] * 16
-            window_chunk_cap = [-1, -1, 0, 0.0]
-            interleaved_schedule_splits_pack_margin = [True, None, 1, None, 0]
-            options = [*no_lengths_no_rotary_no_descale, cell.scale(), p.is_causal(), *window_chunk_cap,
-                       *interleaved_schedule_splits_pack_margin]
+            arguments = fa3_arguments(cell, o, splits=1)
             gradients = Fa3Backward(library, cell, deterministic)
             def forward():
-                held["lse"] = operator(cell.q, cell.k, cell.v, *no_append, o, *options)[1]
+                held["lse"] = operator(cell.q, cell.k, cell.v, *arguments)[1]
                 return o
             def backward(): return gradients.run(o, held["lse"])
             return Layer(forward, backward)

@@ -87,8 +87,8 @@ def register_fa3(library):
             (batch, tokens, heads, dim), heads_kv = q.shape, k.shape[2]
             problem = types.SimpleNamespace(batch=batch, seq_q=tokens, seq_kv=tokens, heads_q=heads, heads_kv=heads_kv,
                                             dim_qk=dim, dim_v=dim, dtype=2, scale=dim ** -0.5, is_causal=lambda: True)
-            cell = types.SimpleNamespace(problem=problem, q=q, k=k, v=v, o=torch.empty_like(q), lens=None,
-                                         is_plain=lambda: True, scale=lambda: problem.scale)
+            cell = types.SimpleNamespace(problem=problem, q=q, k=k, v=v, o=torch.empty_like(q),
+                                         cu_seqlens=None, is_dense=lambda: True, scale=lambda: problem.scale)
             [layer] = (layer for (impl, _), layer in offer(cell).items() if impl == "fa3")
             held[number] = cell, layer
         cell, layer = held[number]

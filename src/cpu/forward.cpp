@@ -29,20 +29,15 @@ constexpr int64_t pieces_a_thread = 8;
 // All pieces, numbered. Sequences with lengths of their own are in a list; others are all alike and need none.
 class Cut {
  public:
-  Cut(const Plan& plan, const Views& views) : p_(plan.problem), views_(views) {
-    const int64_t block_lanes = block_lanes_ = plan.kernel->block_lanes;
+  Cut(const Plan& plan, const Views& views)
+      : p_(plan.problem), views_(views), block_lanes_(plan.kernel->block_lanes) {
     const int64_t fair = p_.rows_q() * p_.heads_q / (plan.threads * pieces_a_thread);
-    piece_lanes_ = std::clamp<int64_t>(fair / block_lanes * block_lanes, block_lanes, plan.piece_lanes_most());
+    piece_lanes_ = std::clamp<int64_t>(fair / block_lanes_ * block_lanes_, block_lanes_, plan.piece_lanes_most());
     group_ = p_.heads_q / std::max<int64_t>(1, p_.heads_kv);
-    if (plan.side_by_side && views.k.stride_head < views.k.stride_seq)  // else a head's rows follow each other
-      heads_ = std::min({p_.heads_kv, plan.piece_lanes_most() / block_lanes, int64_t{heads_most}});
-    double keys = 0;  // of all sequences
-    if (p_.varlen || p_.seqused) {
-      for (int64_t b = 0; b < p_.batch; ++b) keys += static_cast<double>(sequence_of(p_, views_, b).used_kv);
-    } else {
-      keys = static_cast<double>(p_.batch) * static_cast<double>(p_.seq_kv);
+    if (plan.side_by_side && views.k.stride_head < views.k.stride_seq) {  // else a head's rows follow each other
+      heads_ = std::min({p_.heads_kv, plan.piece_lanes_most() / block_lanes_, int64_t{heads_most}});
+      head_keys_ = keys_of_all() * static_cast<double>(p_.heads_kv) / static_cast<double>(2 * plan.threads);
     }
-    head_keys_ = keys * static_cast<double>(p_.heads_kv) / static_cast<double>(2 * plan.threads);
     if (p_.varlen || p_.seqused) {
       list();
     } else if (p_.batch > 0) {
@@ -86,6 +81,13 @@ class Cut {
     int64_t pieces_before;  // of the places before it; before they are known, how much work the sequence is
   };
 
+  double keys_of_all() const {  // sequences
+    if (!p_.varlen && !p_.seqused) return static_cast<double>(p_.batch) * static_cast<double>(p_.seq_kv);
+    double keys = 0;
+    for (int64_t b = 0; b < p_.batch; ++b) keys += static_cast<double>(sequence_of(p_, views_, b).used_kv);
+    return keys;
+  }
+
   int64_t pieces_of_head(const Sequence& s) const { return ceil_div(s.extent_q * group_, piece_lanes_); }
   // As many as leave two pieces a thread. Rows of no sequence may be more than a block's.
   int64_t heads_of_piece(const Sequence& s) const {
@@ -116,9 +118,10 @@ class Cut {
   const Problem& p_;
   const Views& views_;
   int64_t group_;  // query heads of a key head
-  int64_t piece_lanes_, block_lanes_;
-  int64_t heads_ = 1;  // of a piece, at most
-  double head_keys_;   // keys x key heads of a piece, as far as it has several heads
+  const int64_t block_lanes_;
+  int64_t piece_lanes_;
+  int64_t heads_ = 1;     // of a piece, at most
+  double head_keys_ = 0;  // keys x key heads of a piece that has several heads
   int64_t pieces_ = 0;
   std::vector<Place> list_;
 };

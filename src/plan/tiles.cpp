@@ -64,7 +64,7 @@ bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
   if (bounded_below(kernel_mask(p)) || p.varlen || p.seqused || p.seq_kv < 256) return false;
   constexpr int64_t sector = 32;  // bytes
   const int64_t percent = p.dim_qk * size_of(p.dtype) % sector == 0 ? 105 : 125;
-  const auto padded = [&](Tiles t) { return ceil_div(p.seq_q, t.q) * t.q * (ceil_div(p.seq_kv, t.kv) * t.kv); };
+  const auto padded = [&](Tiles t) { return padded_rows(p, t.q) * (ceil_div(p.seq_kv, t.kv) * t.kv); };
   return 100 * padded(rows_192) <= percent * padded(rows_128);
 }
 
