@@ -116,6 +116,25 @@ TEST(CpuLimits, NaNAndInfinityStayInTheirRows) {
   }
 }
 
+// Every f16 number, as v of a single key: on its way through floats and back it stays what it is.
+TEST(CpuLimits, EveryF16NumberIsReadAndWrittenExactly) {
+  for (const int64_t rows : {1, 2}) {
+    for (const cpu::Kernel* kernel : cpu::kernels(Dtype::f16)) {
+      HandMade t(problem(Dtype::f16, 256, 256, rows, 1, 256));
+      const auto number = [&](int64_t head, int64_t c) {
+        return t.views.v.as<uint16_t>() + t.views.v.at(0, 0, head) + c;
+      };
+      for (int bits = 0; bits < 65536; ++bits) *number(bits / 256, bits % 256) = static_cast<uint16_t>(bits);
+      const Result<void> done = cpu::run(cpu::plan_with(*kernel, t.problem), t.views);
+      ASSERT_TRUE(done) << done.failure().text;
+      for (int64_t i = 0; i < rows * 65536; ++i) {
+        const float exact = f16_to_float(static_cast<uint16_t>(i % 65536));
+        ASSERT_TRUE(t.o(i) == exact || (std::isnan(t.o(i)) && std::isnan(exact))) << kernel->name << ' ' << i;
+      }
+    }
+  }
+}
+
 // Scores that grow from key to key make every tile bring a new largest one; 400 apart, what came before is forgotten.
 TEST(CpuLimits, RisingScores) {
   for (float step : {0.01f, 1.0f, 400.0f}) {

@@ -42,7 +42,7 @@ TEST(Invariant, BitsOnTheCpuInAnyCompany) {
     const RowsAlone rows(line);
     const auto problem = Problem::from(rows.problem());
     ASSERT_TRUE(problem);
-    for (const cpu::Kernel* kernel : cpu::kernels(problem->dtype_kv)) {
+    for (const cpu::Kernel* kernel : cpu::kernels(cpu::multiplied_as(*problem))) {
       SCOPED_TRACE(kernel->name);
       int64_t calls = 0;
       expect_invariant(

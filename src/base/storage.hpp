@@ -35,7 +35,7 @@ inline uint16_t float_to_bf16(float x) {
 }
 
 // fp16 has 5 bits of exponent around 15 and 10 of fraction, fp32 has 8 around 127 and 23.
-inline float f16_to_float(uint16_t bits) {
+constexpr float f16_to_float(uint16_t bits) {
   const uint32_t sign = bits >> 15, exponent = bits >> 10 & 31, fraction = bits & 1023;
   if (exponent == 0) return (sign ? -0x1p-24f : 0x1p-24f) * static_cast<float>(fraction);  // steps of 2^-24 around 0
   const uint32_t wide = exponent == 31 ? 255 : exponent + 127 - 15;                        // infinity and NaN
@@ -57,7 +57,7 @@ inline uint16_t float_to_f16(float x) {
 
 // e4m3: 4 bits of exponent around 7 and 3 of fraction. No infinity, and one NaN of either sign: the largest number is
 // 1.75 2^8 = 448.
-inline float e4m3_to_float(uint8_t bits) {
+constexpr float e4m3_to_float(uint8_t bits) {
   const uint32_t sign = bits >> 7, exponent = bits >> 3 & 15, fraction = bits & 7;
   if (exponent == 0) return (sign ? -0x1p-9f : 0x1p-9f) * static_cast<float>(fraction);  // steps of 2^-9 around 0
   if (exponent == 15 && fraction == 7) return std::bit_cast<float>(sign << 31 | 0x7fc00000u);
@@ -65,7 +65,7 @@ inline float e4m3_to_float(uint8_t bits) {
 }
 
 // e5m2 is the upper half of fp16, infinities and NaN as well.
-inline float e5m2_to_float(uint8_t bits) { return f16_to_float(static_cast<uint16_t>(bits << 8)); }
+constexpr float e5m2_to_float(uint8_t bits) { return f16_to_float(static_cast<uint16_t>(bits << 8)); }
 
 // What is larger than the largest number becomes it, infinity too, as in the instructions that make these numbers
 // (cvt.rn.satfinite). least: the exponent of the smallest normal number, 1 - bias.

@@ -33,6 +33,9 @@ struct Block {
   Unit* q;                     // [units of dim_qk][width]
   float* o;                    // [dim_v][width]
   Statistics known;
+  float *scales_q, *beside;  // of 8-bit q and k, see descale
+  bool descales;             // these differ between lanes or keys; else products become scores
+  float scale;               // by this one number
 
   // Lanes that fill up the last vector do what the last real one does, and are not stored.
   const Lane& lane(int i) const { return lanes[std::min(i, count - 1)]; }

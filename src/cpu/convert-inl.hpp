@@ -2,6 +2,8 @@
 // cpu: between the numbers that tensors store and the floats that the kernel computes with, and between rows of a
 // tensor and lanes.
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,26 +40,77 @@ HWY_INLINE void halves_to_floats(const Half* from, int count, float* to) {
   for (; i < count; i += eight) hn::StoreU(hn::PromoteTo(d, hn::LoadU(stored, from + i)), d, to + i);
 }
 
+// The bf16 numbers that 8-bit ones without their sign are: each of both types is one.
+template <Dtype type>
+inline constexpr auto bf16_of_8_bits = [] {
+  std::array<uint16_t, 128> table{};
+  for (int bits = 0; bits < 128; ++bits) {
+    const auto byte = static_cast<uint8_t>(bits);
+    const float x = type == Dtype::e4m3 ? e4m3_to_float(byte) : e5m2_to_float(byte);
+    table[bits] = static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);
+  }
+  return table;
+}();
+
+#if HWY_TARGET == HWY_AVX3
+// 32 of them.
+template <Dtype type>
+HWY_INLINE __m512i bytes_as_bf16(__m256i bytes) {
+  alignas(64) static constexpr auto table = bf16_of_8_bits<type>;
+  const auto part = [](int i) HWY_ATTR { return _mm512_load_si512(table.data() + 32 * i); };
+  const __m512i wide = _mm512_cvtepu8_epi16(bytes);
+  const __m512i small = _mm512_permutex2var_epi16(part(0), wide, part(1)),  // by the lower 6 bits
+      large = _mm512_permutex2var_epi16(part(2), wide, part(3));
+  const __m512i size = _mm512_mask_mov_epi16(small, _mm512_test_epi16_mask(wide, _mm512_set1_epi16(0x40)), large);
+  constexpr int first_or_both_others = 0xf8;
+  return _mm512_ternarylogic_epi32(size, _mm512_slli_epi16(wide, 8), _mm512_set1_epi16(int16_t(0x8000)),
+                                   first_or_both_others);
+}
+#endif
+
+// count: a multiple of 8.
+template <Dtype type>
+inline void bytes_to_bf16(const uint8_t* from, int count, uint16_t* to) {
+  int i = 0;
+#if HWY_TARGET == HWY_AVX3
+  for (; i + 32 <= count; i += 32)
+    _mm512_storeu_si512(to + i, bytes_as_bf16<type>(_mm256_loadu_si256((const __m256i*)(from + i))));
+#endif
+  for (; i < count; ++i) to[i] = static_cast<uint16_t>((from[i] & 0x80) << 8 | bf16_of_8_bits<type>[from[i] & 0x7f]);
+}
+
+// A row as bf16 numbers: the row itself, or of 8-bit ones `room`, which they are written to.
+inline const uint16_t* as_bf16(const void* row, Dtype type, int count, uint16_t* room) {
+  const auto* const bytes = static_cast<const uint8_t*>(row);
+  switch (type) {
+    case Dtype::e4m3: bytes_to_bf16<Dtype::e4m3>(bytes, count, room); return room;
+    case Dtype::e5m2: bytes_to_bf16<Dtype::e5m2>(bytes, count, room); return room;
+    default: return static_cast<const uint16_t*>(row);
+  }
+}
+
 // e5m2 is the upper half of an f16. e4m3 has the exponents of an f16 that is 2^8 smaller, and its NaN there is that of
 // no other number.
+template <Dtype type, class D>
+HWY_INLINE hn::Vec<D> load_8_bits(D d, const uint8_t* from) {
+  const hn::Rebind<uint8_t, D> stored;
+  const hn::Rebind<uint16_t, D> bits;
+  const hn::Rebind<hwy::float16_t, D> half;
+  const auto wide = hn::PromoteTo(bits, hn::LoadU(stored, from));
+  if constexpr (type == Dtype::e5m2) {
+    return hn::PromoteTo(d, hn::BitCast(half, hn::ShiftLeft<8>(wide)));
+  } else {
+    const auto sign = hn::ShiftLeft<8>(hn::And(wide, hn::Set(bits, 0x80)));
+    const auto rest = hn::ShiftLeft<7>(hn::And(wide, hn::Set(bits, 0x7f)));
+    const auto x = hn::Mul(hn::PromoteTo(d, hn::BitCast(half, hn::Or(sign, rest))), hn::Set(d, 256.0f));
+    const auto is_nan = hn::Eq(hn::Abs(x), hn::Set(d, 480.0f));
+    return hn::IfThenElse(is_nan, hn::Set(d, __builtin_nanf("")), x);
+  }
+}
 template <Dtype type>
 HWY_INLINE void bytes_to_floats(const uint8_t* from, int count, float* to) {
   const Eight d;
-  const hn::Rebind<uint8_t, Eight> stored;
-  const hn::Rebind<uint16_t, Eight> bits;
-  const hn::Rebind<hwy::float16_t, Eight> half;
-  for (int i = 0; i < count; i += eight) {
-    const auto wide = hn::PromoteTo(bits, hn::LoadU(stored, from + i));
-    if constexpr (type == Dtype::e5m2) {
-      hn::StoreU(hn::PromoteTo(d, hn::BitCast(half, hn::ShiftLeft<8>(wide))), d, to + i);
-    } else {
-      const auto sign = hn::ShiftLeft<8>(hn::And(wide, hn::Set(bits, 0x80)));
-      const auto rest = hn::ShiftLeft<7>(hn::And(wide, hn::Set(bits, 0x7f)));
-      const auto x = hn::Mul(hn::PromoteTo(d, hn::BitCast(half, hn::Or(sign, rest))), hn::Set(d, 256.0f));
-      const auto is_nan = hn::Eq(hn::Abs(x), hn::Set(d, 480.0f));
-      hn::StoreU(hn::IfThenElse(is_nan, hn::Set(d, __builtin_nanf("")), x), d, to + i);
-    }
-  }
+  for (int i = 0; i < count; i += eight) hn::StoreU(load_8_bits<type>(d, from + i), d, to + i);
 }
 
 // Without a vector unit, number by number; what Highway has for that cuts f16 off instead of rounding it.
@@ -126,10 +179,18 @@ inline void times(const float* scales, int count, float* row) {  // each number 
   for (int i = 0; i < count; i += eight)
     hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::LoadU(d, scales + i)), d, row + i);
 }
-inline void plus(const float* numbers, int count, float* row) {
+// row += factor numbers
+inline void plus(const float* numbers, float factor, int count, float* row) {
   const Eight d;
   for (int i = 0; i < count; i += eight)
-    hn::StoreU(hn::Add(hn::LoadU(d, row + i), hn::LoadU(d, numbers + i)), d, row + i);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, numbers + i), hn::Set(d, factor), hn::LoadU(d, row + i)), d, row + i);
+}
+// count: a multiple of 8.
+inline float dot(const float* x, const float* y, int count) {
+  const Eight d;
+  auto sum = hn::Zero(d);
+  for (int i = 0; i < count; i += eight) sum = hn::MulAdd(hn::LoadU(d, x + i), hn::LoadU(d, y + i), sum);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 // count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.

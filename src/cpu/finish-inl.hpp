@@ -32,8 +32,9 @@ struct Finish {
   std::bitset<lanes_max> left_out;          // of work that merges: the lanes where it was
 
   void block(Block<Unit>& b, bool one_row) {
-    // From here on largest is what o, as it was, is multiplied by.
-    for (int i = 0; i < b.count; ++i) b.known.age[i] = weight_of_all(b, i, w.merges, b.known.largest[i]);
+    // From here on largest is what o, as it was, is multiplied by, and sum the weight of all keys.
+    for (int i = 0; i < b.count; ++i)
+      b.known.age[i] = weight_of_all(b, i, w.merges, b.known.largest[i], b.known.sum[i]);
     if (one_row) return store(b, 0, b.o);
     for (int i = 0; i < b.count; i += 4) {
       transpose(b.o + i, b.width, w.dim_v, 4, rows, dim_max);
@@ -41,8 +42,9 @@ struct Finish {
     }
   }
 
-  // One over the lane's denominator, the sink included; writes lse and max_logit. of_sink: the sink's share.
-  static float weight_of_all(const Block<Unit>& b, int i, bool merges, float& of_sink) {
+  // One over the lane's denominator, the sink included; writes lse and max_logit. of_sink: the sink's share; of_keys:
+  // that of all keys, on entry their weights.
+  static float weight_of_all(const Block<Unit>& b, int i, bool merges, float& of_sink, float& of_keys) {
     const Lane& lane = b.lanes[i];
     const bool again = b.known.less > 0;
     if (lane.begin >= lane.end) {
@@ -50,13 +52,14 @@ struct Finish {
       return 0;
     }
     if (lane.max_logit && !again) *lane.max_logit = std::max(*lane.max_logit, b.known.largest[i]);
-    double largest = b.known.largest[i], sum = std::ldexp(b.known.sum[i], b.known.less), shrunk = 1;
-    of_sink = 0;
+    double largest = b.known.largest[i], sum = std::ldexp(of_keys, b.known.less), shrunk = 1;
+    of_sink = 0, of_keys = 1;
     if (lane.sink != minus_infinity) {
       const double larger = std::max<double>(largest, lane.sink), beside = std::exp(lane.sink - larger);
       shrunk = std::exp(largest - larger);
       sum = sum * shrunk + beside;
       of_sink = static_cast<float>(beside / sum);
+      of_keys = static_cast<float>(1 - beside / sum);
       largest = larger;
     }
     if (lane.lse && !again) *lane.lse = static_cast<float>(largest + std::log(sum));
@@ -73,6 +76,7 @@ struct Finish {
     for (int c = 0; c < w.dim_v; c += eight) {
       hn::StoreU(blind ? hn::Zero(d) : hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
     }
+    if (!blind) stand_for(w.of_heads[b.head], b.known.sum[i], row);
     if (again && !w.merges) {
       keep_what_was_finite(lane.o, row);
     } else if (!again && !all_finite(row, w.dim_v) && std::isfinite(factor)) {
@@ -81,6 +85,18 @@ struct Finish {
     }
     if (w.merges && b.known.largest[i] > 0) add_held(lane.o, b.known.largest[i], row);
     from_floats(row, w.dtype_o, w.dim_v, lane.o);
+  }
+
+  // A row of o as 8-bit v's numbers stand for it, but for scales that weights had. share: of all keys.
+  void stand_for(const OfHead& head, float share, float* row) const {
+    const Scales& scales = head.scales_v;
+    if (!scales) return;
+    if (scales.by_column()) {
+      times(scales.of_row(0), w.dim_v, row);
+    } else if (!scales.by_rows()) {
+      times(*scales.of_row(0), w.dim_v, row);
+    }
+    if (head.mean_v) plus(head.mean_v, share, w.dim_v, row);
   }
 
   void add_held(const void* o, float share, float* row) const {

@@ -271,9 +271,7 @@ class Gradients {
   // Weights, or gradients of scores, in the units of a product's second factor.
   const Unit* rounded(const float* x, int rows, int width, Unit* to) const {
     if constexpr (in_floats) return x;
-    for (int i = 0; i < rows; i += 2)
-      round_across(x + i * width, i + 1 < rows ? x + (i + 1) * width : nullptr, width,
-                   reinterpret_cast<Pair*>(to) + i / 2 * width);
+    round_rows_across(x, rows, width, reinterpret_cast<Pair*>(to));
     return to;
   }
 

@@ -12,8 +12,8 @@
 //   again    with smaller weights, for what became too large for a float before it was divided
 //
 // Sums and the softmax are in fp32. So are products, also of f16 and bf16, but for kernels that multiply pairs of bf16
-// numbers or tiles of them: these round the weights to bf16. 8-bit numbers are multiplied by their scales when they are
-// loaded.
+// numbers or tiles of them: these round the weights to bf16. 8-bit numbers are multiplied as they are; scores get the
+// scales of q and k, and weights those of v's keys or o those of its columns.
 #include "src/cpu/work.hpp"
 
 #include <algorithm>
@@ -34,6 +34,7 @@
 #include "src/cpu/block-inl.hpp"
 #include "src/cpu/convert-inl.hpp"
 #include "src/cpu/finish-inl.hpp"
+#include "src/cpu/key_tile-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 #include "src/cpu/pairs-inl.hpp"
 #include "src/cpu/row-inl.hpp"
@@ -64,16 +65,20 @@ class Attention {
         lanes_of_head_(work.lane_count / work.heads),
         units_qk_(work.dim_qk / per_unit),
         free_(work.scratch),
+        tile_(work, one_row()),
         finish_(work) {}
 
   void run() {
     finish_.rows = rows_ = take(4 * dim_max);
     pack();
-    k_tile_ = take<Unit>(tile_kv_ * units_qk_);
-    v_tile_ = take<Unit>(tile_kv_ / per_unit * w_.dim_v);
-    finish_.spare = s_ = take(std::max(tile_kv_ * block_lanes, dim_max));  // scores are not needed any more then
+    auto* const k = take<Unit>(tile_kv_ * units_qk_);
+    auto* const v = take<Unit>(tile_kv_ / per_unit * w_.dim_v);
+    auto* const v_floats = in_floats ? reinterpret_cast<float*>(v) : take(tile_kv_ * w_.dim_v);
+    auto* const scales_k = take(tile_kv_);
+    tile_.place({k, v, v_floats, scales_k, take(tile_kv_), reinterpret_cast<Unit*>(rows_)});
+    // Scores are not needed any more when their place is used for a part of o, nor when one is for a row of o.
+    finish_.spare = s_ = take(std::max(std::max(tile_kv_, w_.dim_v) * block_lanes, dim_max));
     weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv_ / per_unit * block_lanes);
-    v_floats_ = in_floats ? reinterpret_cast<float*>(v_tile_) : take(tile_kv_ * w_.dim_v);
     walk(0);
     if (finish_.too_large) walk(less_when_too_large);
   }
@@ -101,12 +106,18 @@ class Attention {
       b.q = take<Unit>(units_qk_ * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
       b.known = {take(block_lanes), take(block_lanes), take(block_lanes), 0};
+      b.scales_q = take(block_lanes);
+      b.beside = take(block_lanes);
+      b.scale = w_.scale;
+      b.descales = false;
       b.find_keys();
       pack_q(b);
+      if (w_.of_heads[b.head].scales_k) know_scales(b);
       begin_ = std::min(begin_, b.begin);
       end_ = std::max(end_, b.end);
     }
-    if (w_.invariant) begin_ -= begin_ % tile_kv_;  // tiles lie where they lie for other lanes
+    if (w_.invariant) begin_ -= begin_ % tile_kv_;                     // tiles lie where they lie for other lanes
+    if (w_.of_heads->scales_v.by_rows()) begin_ -= begin_ % per_unit;  // no pair has two scales
   }
 
   void pack_q(const Block& b) {
@@ -118,10 +129,21 @@ class Attention {
     }
   }
 
-  void load_q(const Lane& lane, Unit* to) {
-    to_units(lane.q, w_.dtype, w_.dim_qk, to);
-    if constexpr (in_floats) {
-      if (lane.scale_q != 1) times(lane.scale_q, w_.dim_qk, to);
+  void load_q(const Lane& lane, Unit* to) { to_units(lane.q, w_.dtype, w_.dim_qk, to); }
+
+  void know_scales(Block& b) {
+    const auto& [scales_k, scales_v, mean, mean_v] = w_.of_heads[b.head];
+    const double of_all = double{w_.scale} * *scales_k.of_row(0) * b.lanes[0].scale_q;
+    b.scale = static_cast<float>(of_all);
+    b.descales = mean || scales_k.by_rows() || !std::isnormal(b.scale);
+    for (int i = 0; i < b.width; ++i) {
+      const Lane& lane = b.lane(i);
+      b.scales_q[i] = lane.scale_q;
+      b.descales |= lane.scale_q != b.lanes[0].scale_q;
+      b.beside[i] = 0;
+      if (!mean) continue;
+      to_floats(lane.q, w_.dtype, w_.dim_qk, rows_);
+      b.beside[i] = lane.scale_q * dot(rows_, mean, w_.dim_qk);
     }
   }
 
@@ -134,151 +156,68 @@ class Attention {
     }
     for (int64_t begin = begin_; begin < end_; begin += tile_kv_) {
       const int64_t end = std::min(begin + tile_kv_, end_);
-      if (w_.heads == 1) load(0, begin, static_cast<int>(end - begin));
-      ask_for(end, static_cast<int>(std::min<int64_t>(tile_kv_, end_ - end)));
+      if (w_.heads == 1) tile_.load(0, begin, static_cast<int>(end - begin));
+      tile_.ask_for(end, static_cast<int>(std::min<int64_t>(tile_kv_, end_ - end)));
       for (int b = 0; b < blocks_; ++b) {
-        if (w_.heads > 1) load(block_[b].head, begin, static_cast<int>(end - begin));
+        if (w_.heads > 1) tile_.load(block_[b].head, begin, static_cast<int>(end - begin));
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
         first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // lanes do not see what that adds
         last = std::min(end, last + (last - begin) % per_unit);
-        if (first < last) turn(block_[b], begin, first, static_cast<int>(last - first));
+        if (first < last) turn(block_[b], static_cast<int>(first - begin), static_cast<int>(last - first));
       }
     }
     for (int b = 0; b < blocks_; ++b) finish_.block(block_[b], one_row());
   }
 
-  // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
-  // same few lines of the cache, so it gets a tile of its own, but for one row, which walks along rows.
-  void load(int head, int64_t begin, int keys) {
-    k_bytes_ = static_cast<const char*>(w_.k) + (head * w_.head_k + begin * w_.stride_k) * size_of(w_.dtype_kv);
-    v_bytes_ = static_cast<const char*>(w_.v) + (head * w_.head_v + begin * w_.stride_v) * size_of(w_.dtype_kv);
-    of_head_ = w_.of_heads + head;
-    first_key_ = begin;
-    keys_ = keys;
-    v_floats_loaded_ = in_floats;
-    v_finite_.reset();
-    if (one_row() && !is_8_bit(w_.dtype_kv)) return;  // it reads them where they lie
-    if constexpr (in_floats)
-      load_v_floats();
-    else
-      load_v_pairs();
-    load_k();
-  }
-
-  // The next tile's rows lie far apart, so that no processor guesses that they will be read: it is told, while this
-  // tile is computed.
-  void ask_for(int64_t begin, int keys) const {
-    const auto ask = [&](const void* rows, int64_t stride, int64_t head_stride, int dim) {
-      const int64_t row_bytes = stride * size_of(w_.dtype_kv), head_bytes = head_stride * size_of(w_.dtype_kv);
-      const char* row = static_cast<const char*>(rows) + begin * row_bytes;
-      for (int j = 0; j < keys; ++j, row += row_bytes)
-        for (int head = 0; head < w_.heads; ++head)
-          for (int at = 0; at < dim * size_of(w_.dtype_kv); at += 64)
-            __builtin_prefetch(row + head * head_bytes + at, 0, 2);
-    };
-    ask(w_.k, w_.stride_k, w_.head_k, w_.dim_qk);
-    ask(w_.v, w_.stride_v, w_.head_v, w_.dim_v);
-  }
-
-  const void* v_row(int j) const { return v_bytes_ + j * w_.stride_v * size_of(w_.dtype_kv); }
-
-  void load_k() {
-    if (in_floats && w_.dtype_kv == Dtype::f32) {
-      k_ = reinterpret_cast<const Unit*>(k_bytes_);
-      k_row_ = w_.stride_k;
-      return;
-    }
-    for (int j = 0; j < keys_; ++j) {
-      to_units(k_bytes_ + j * w_.stride_k * size_of(w_.dtype_kv), w_.dtype_kv, w_.dim_qk, k_tile_ + j * units_qk_);
-      if constexpr (in_floats) scale_row(of_head_->scales_k, of_head_->mean_k, j, w_.dim_qk, k_tile_ + j * units_qk_);
-    }
-    k_ = k_tile_;
-    k_row_ = units_qk_;
-  }
-
-  void load_v_floats() {
-    for (int j = 0; j < keys_; ++j) {
-      to_floats(v_row(j), w_.dtype_kv, w_.dim_v, v_floats_ + j * w_.dim_v);
-      scale_row(of_head_->scales_v, of_head_->mean_v, j, w_.dim_v, v_floats_ + j * w_.dim_v);
-    }
-  }
-
-  // Of k or v, key j of the tile.
-  void scale_row(const Scales& scales, const float* mean, int j, int dim, float* row) const {
-    if (!scales) return;
-    const float* const scale = scales.of_row(first_key_ + j);
-    if (scales.by_column()) {
-      times(scale, dim, row);
-    } else {
-      times(*scale, dim, row);
-    }
-    if (mean) plus(mean, dim, row);
-  }
-
-  // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][tile_kv_ / 2]. A last key without a partner gets zeros.
-  void load_v_pairs() {
-    auto* const four = reinterpret_cast<Pair*>(rows_);
-    const auto pair_row = [&](int j, Pair* to) {
-      const uint16_t zeros[dim_max] = {};
-      across(j < keys_ ? v_row(j) : zeros, j + 1 < keys_ ? v_row(j + 1) : zeros, w_.dim_v, to);
-    };
-    if constexpr (Numbers::tiles) {
-      int j = 0;
-#if HWY_TARGET == HWY_AVX3
-      for (; w_.dim_v % 16 == 0 && j + 32 <= keys_; j += 32)
-        for (int c = 0; c < w_.dim_v; c += 16)
-          pairs_of_columns(static_cast<const char*>(v_row(j)) + c * 2, w_.stride_v * 2,
-                           v_tile_ + c * (tile_kv_ / 2) + j / 2, tile_kv_ / 2);
-#endif
-      for (; j < keys_; j += 8) {
-        for (int r = 0; r < 4; ++r) pair_row(j + 2 * r, four + r * dim_max);
-        transpose(four, dim_max, 4, w_.dim_v, v_tile_ + j / 2, tile_kv_ / 2);
-      }
-    } else {
-      for (int j = 0; j < keys_; j += 2) pair_row(j, v_tile_ + j / 2 * w_.dim_v);
-    }
-  }
-
-  // keys of the tile that begins at key `tile`, from `first` on.
-  void turn(Block& b, int64_t tile, int64_t first, int keys) {
+  // keys of the tile, from its key `at` on.
+  void turn(Block& b, int at, int keys) {
     if constexpr (in_floats) {
-      if (one_row()) return turn_of_row(b, tile, first, keys);
+      if (one_row()) return turn_of_row(b, at, keys);
     }
-    score(b, k_ + (first - tile) * k_row_, keys);
+    const int64_t first = tile_.first_key() + at;
+    score(b, at, keys);
+    if (b.descales) descale(s_, keys, b.width, tile_.scales_k() + at, b.scales_q, b.beside);
     LaneSight some;
     const LaneSight* sight = nullptr;
     if (first < b.all_begin || first + keys > b.all_end) sight = &look(b, first, keys, some);
     LaneSlopes lanes;
     const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
     // 0 x inf and 0 x NaN are NaN: then weights are wanted as floats, and v is looked at lane by lane.
-    const bool guarded = sight && !v_is_finite();
-    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, w_.scale, w_.softcap, sight, slopes, b.known,
-                                            rounded(guarded));
+    const bool guarded = sight && !tile_.v_is_finite(), scaled = w_.of_heads[b.head].scales_v.by_rows();
+    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, b.descales ? w_.scale : b.scale, w_.softcap, sight,
+                                            slopes, b.known, rounded(guarded));
+    if (scaled && (guarded || in_floats)) scale_rows(s_, keys, b.width, tile_.scales_v() + at);
     if (guarded) {
-      output_guarded(b, v_floats() + (first - tile) * w_.dim_v, keys, *sight);
+      output_guarded(b, tile_.v_floats() + at * w_.dim_v, keys, *sight);
+    } else if (scaled && !in_floats) {
+      output_by_scales(b, at, keys);
     } else {
-      output(b, static_cast<int>(first - tile), keys);
+      output(b, at, keys, weights_, b.o, b.fresh ? nullptr : b.known.age, !b.fresh);
     }
     b.fresh = false;
   }
 
   // Of one_row(), which sees all of these keys.
-  void turn_of_row(Block& b, int64_t tile, int64_t first, int keys) {
+  void turn_of_row(Block& b, int at, int keys) {
     const auto with = [&](const auto* k, int64_t k_row, const auto* v, int64_t v_row) {
       const Lane& lane = b.lanes[0];
-      score_row(b.q, k + (first - tile) * k_row, k_row, keys, w_.dim_qk, s_);
-      weigh_row(s_, keys, w_.scale, w_.softcap, lane.slope, static_cast<float>(lane.level - first), b.known);
-      output_row(s_, v + (first - tile) * v_row, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0], b.o);
+      score_row(b.q, k, k_row, keys, w_.dim_qk, s_);
+      if (b.descales) descale_row(s_, keys, tile_.scales_k() + at, *b.scales_q, *b.beside);
+      weigh_row(s_, keys, b.descales ? w_.scale : b.scale, w_.softcap, lane.slope,
+                static_cast<float>(lane.level - tile_.first_key() - at), b.known);
+      if (w_.of_heads[b.head].scales_v.by_rows()) times_row(s_, keys, tile_.scales_v() + at);
+      output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0], b.o);
     };
     const auto in_place = [&]<class T>(const T*) {
-      with(reinterpret_cast<const T*>(k_bytes_), w_.stride_k, reinterpret_cast<const T*>(v_bytes_), w_.stride_v);
+      with(static_cast<const T*>(tile_.stored_k(at)), w_.stride_k, static_cast<const T*>(tile_.stored_v(at)),
+           w_.stride_v);
     };
     switch (w_.dtype_kv) {
       case Dtype::f32: in_place(static_cast<const float*>(nullptr)); break;
       case Dtype::f16: in_place(static_cast<const hwy::float16_t*>(nullptr)); break;
       case Dtype::bf16: in_place(static_cast<const hwy::bfloat16_t*>(nullptr)); break;
-      case Dtype::e4m3:
-      case Dtype::e5m2: with(k_, k_row_, v_floats_, w_.dim_v); break;
+      case Dtype::e4m3: in_place(static_cast<const EightBits<Dtype::e4m3>*>(nullptr)); break;
+      case Dtype::e5m2: in_place(static_cast<const EightBits<Dtype::e5m2>*>(nullptr)); break;
     }
     b.fresh = false;
   }
@@ -291,9 +230,9 @@ class Attention {
     return sight;
   }
 
-  void score(const Block& b, const Unit* k, int keys) {
-    Numbers::product({.a = k,
-                      .a_row = static_cast<size_t>(k_row_),
+  void score(const Block& b, int first, int keys) {
+    Numbers::product({.a = tile_.k() + first * tile_.k_row(),
+                      .a_row = static_cast<size_t>(tile_.k_row()),
                       .a_step = 1,
                       .b = b.q,
                       .b_step = static_cast<size_t>(b.width),
@@ -311,36 +250,35 @@ class Attention {
     return nullptr;
   }
 
-  void output(const Block& b, int first, int keys) {
+  // Weights in pairs have no digits for a scale: each scale's keys have a product of their own.
+  void output_by_scales(const Block& b, int first, int keys) {
+    const Scales& scales = w_.of_heads[b.head].scales_v;
+    bool adds = !b.fresh;
+    const float* age = adds ? b.known.age : nullptr;
+    for (int at = first, end; at < first + keys; at = end) {
+      const int64_t beyond = scales.end_of_block(tile_.first_key() + at) - tile_.first_key();
+      end = static_cast<int>(std::min<int64_t>(beyond, first + keys));
+      output(b, at, end - at, weights_ + (at - first) / per_unit * b.width, s_, nullptr, /*adds=*/false);
+      add_scaled(s_, tile_.scales_v()[at], w_.dim_v, b.width, adds, std::exchange(age, nullptr), b.o);
+      adds = true;
+    }
+  }
+
+  // out = age out + v weights. Of keys from `first` of the tile on; weights: theirs.
+  void output(const Block& b, int first, int keys, const Unit* weights, float* out, const float* age, bool adds) {
     const int begin = first / per_unit;
     const size_t columns = w_.dim_v;
-    Numbers::product({.a = v_tile_ + (Numbers::tiles ? begin : begin * w_.dim_v),
+    Numbers::product({.a = tile_.v() + (Numbers::tiles ? begin : begin * w_.dim_v),
                       .a_row = Numbers::tiles ? tile_kv_ / 2 : 1,
                       .a_step = Numbers::tiles ? 1 : columns,
-                      .b = weights_,
+                      .b = weights,
                       .b_step = static_cast<size_t>(b.width),
                       .count = static_cast<size_t>(units(keys, per_unit)),
-                      .adds = !b.fresh,
-                      .age = b.fresh ? nullptr : b.known.age,
-                      .out = b.o,
+                      .adds = adds,
+                      .age = age,
+                      .out = out,
                       .out_row = static_cast<size_t>(b.width)},
                      w_.dim_v, b.width);
-  }
-
-  // Of the tile; asked only where a mask cuts it.
-  bool v_is_finite() {
-    if (!v_finite_) {
-      v_finite_ = true;
-      for (int j = 0; j < keys_ && *v_finite_; ++j)
-        v_finite_ = in_floats ? all_finite(v_floats_ + j * w_.dim_v, w_.dim_v) : all_finite_bf16(v_row(j), w_.dim_v);
-    }
-    return *v_finite_;
-  }
-
-  const float* v_floats() {
-    if (!v_floats_loaded_) load_v_floats();
-    v_floats_loaded_ = true;
-    return v_floats_;
   }
 
   // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not hide a value which it must not see.
@@ -364,17 +302,8 @@ class Attention {
   const int units_qk_;  // of a row
   float* free_;         // scratch not yet taken
   float *rows_, *s_;
-  Unit *k_tile_, *v_tile_;
-  Unit* weights_;    // of floats: s
-  float* v_floats_;  // of the tile; where v_tile is in pairs, for numbers that are not finite
-  bool v_floats_loaded_;
-  std::optional<bool> v_finite_;    // of the tile, once it was asked
-  const char *k_bytes_, *v_bytes_;  // the tile's first rows, as the user has them
-  const OfHead* of_head_;           // whose tile it is
-  int64_t first_key_;               // of the tile
-  int keys_;                        // of the tile
-  const Unit* k_;                   // the tile's first row of k
-  int64_t k_row_;                   // units to the next
+  Unit* weights_;  // of floats: s
+  KeyTile<Numbers> tile_;
   Block block_[lanes_max / block_lanes];
   int blocks_;
   int64_t begin_, end_;  // keys that some lane sees

@@ -65,8 +65,10 @@ constexpr int units(int numbers, int per_unit) { return (numbers + per_unit - 1)
 
 // A row as it lies in memory.
 inline void to_units(const void* from, Dtype type, int count, float* to) { to_floats(from, type, count, to); }
-inline void to_units(const void* from, Dtype, int count, Pair* to) {
-  std::memcpy(to, from, count * sizeof(uint16_t));
+inline void to_units(const void* from, Dtype type, int count, Pair* to) {
+  auto* const numbers = reinterpret_cast<uint16_t*>(to);
+  if (const uint16_t* const row = as_bf16(from, type, count, numbers); row != numbers)
+    std::memcpy(numbers, row, count * sizeof(uint16_t));
 }
 
 // Transposing moves 32 bits at a time, whatever they are.
@@ -82,16 +84,25 @@ HWY_INLINE __m512i in_turns(__m512i numbers) {
   return _mm512_permutexvar_epi16(_mm512_load_si512(places), numbers);
 }
 
-// 32 rows of 16 bf16 numbers, transposed: to [16 columns][16 pairs of rows].
-inline void pairs_of_columns(const char* rows, int64_t row_bytes, Pair* to, size_t to_row) {
-  const auto row = [&](int r) HWY_ATTR { return _mm256_loadu_si256((const __m256i*)(rows + r * row_bytes)); };
+// 16 numbers of a row and 16 of the row behind it, as bf16.
+template <Dtype type>
+HWY_INLINE __m512i load_two_rows(const char* row, int64_t row_bytes) {
+  if constexpr (is_8_bit(type)) {
+    const auto part = [](const char* at) HWY_ATTR { return _mm_loadu_si128((const __m128i*)at); };
+    return bytes_as_bf16<type>(_mm256_set_m128i(part(row + row_bytes), part(row)));
+  } else {
+    const auto part = [](const char* at) HWY_ATTR { return _mm256_loadu_si256((const __m256i*)at); };
+    return _mm512_inserti64x4(_mm512_castsi256_si512(part(row)), part(row + row_bytes), 1);
+  }
+}
+
+// 32 rows of 16 numbers, transposed: to [16 columns][16 pairs of rows].
+template <Dtype type>
+HWY_NOINLINE void pairs_of_columns(const char* rows, int64_t row_bytes, Pair* to, size_t to_row) {
   __m512i x[16], y[16];
 #pragma GCC unroll 16
-  for (int p = 0; p < 16; ++p) {
-    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(row(2 * p)), row(2 * p + 1), 1);
-    x[p] = in_turns(both);
-  }
-  // 16 x 16 numbers of 32 bits: by twos, by fours, then 128 bits at a time.
+  for (int p = 0; p < 16; ++p) x[p] = in_turns(load_two_rows<type>(rows + 2 * p * row_bytes, row_bytes));
+    // 16 x 16 numbers of 32 bits: by twos, by fours, then 128 bits at a time.
 #pragma GCC unroll 8
   for (int p = 0; p < 16; p += 2)
     y[p] = _mm512_unpacklo_epi32(x[p], x[p + 1]), y[p + 1] = _mm512_unpackhi_epi32(x[p], x[p + 1]);
@@ -156,6 +167,11 @@ inline void round_across(const float* first, const float* second, int count, Pai
   for (int i = 0; i < count; i += vector_lanes)
     hn::Store(round_two(hn::Load(d, first + i), second ? hn::Load(d, second + i) : hn::Zero(d)), bits,
               reinterpret_cast<uint32_t*>(to + i));
+}
+// rows [rows][width]; a last one without a partner gets zeros.
+inline void round_rows_across(const float* rows, int count, int width, Pair* to) {
+  for (int r = 0; r < count; r += 2)
+    round_across(rows + r * width, r + 1 < count ? rows + (r + 1) * width : nullptr, width, to + r / 2 * width);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -53,8 +53,7 @@ Result<Plan> plan(const Problem& problem) {
   // One query row is multiplied in floats, which takes less than to turn k and v into tiles for it.
   const bool one_row =
       !problem.backward() && !problem.quantises() && lanes_of_head(problem) == 1 && !problem.invariant;
-  const Dtype dtype = problem.quantises() ? problem.dtype : problem.dtype_kv;
-  return plan_with(fastest_kernel(one_row && dtype == Dtype::bf16 ? Dtype::f16 : dtype), problem);
+  return plan_with(fastest_kernel(one_row ? Dtype::f32 : multiplied_as(problem)), problem);
 }
 
 Plan plan_with(const Kernel& kernel, const Problem& problem) {

@@ -14,6 +14,7 @@
 #define FROGHOPPER_CPU_ROW_INL
 #endif
 #include "hwy/highway.h"
+#include "src/cpu/convert-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 #include "src/cpu/softmax-inl.hpp"
 
@@ -21,11 +22,28 @@ HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// T: float, or a type of 16 bits.
+template <Dtype type>
+struct EightBits {
+  uint8_t bits;
+};
+// The types of rows: float, Highway's types of 16 bits, EightBits.
+template <class T>
+inline constexpr Dtype type_of = Dtype::f32;
+template <>
+inline constexpr Dtype type_of<hwy::float16_t> = Dtype::f16;
+template <>
+inline constexpr Dtype type_of<hwy::bfloat16_t> = Dtype::bf16;
+template <Dtype type>
+inline constexpr Dtype type_of<EightBits<type>> = type;
+
 template <class T, class D>
 HWY_INLINE hn::Vec<D> load_floats(D d, const T* row) {
   if constexpr (std::is_same_v<T, float>)
     return hn::LoadU(d, row);
+  else if constexpr (one_by_one)  // Highway makes numbers of f16's infinities there
+    return hn::Set(d, froghopper::load(row, 0, element_of(type_of<T>)));
+  else if constexpr (is_8_bit(type_of<T>))
+    return load_8_bits<type_of<T>>(d, &row->bits);
   else
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), row));
 }
@@ -57,6 +75,20 @@ void score_row(const float* q, const T* k, int64_t k_row, int keys, int dim, flo
   int j = 0;
   for (; j + 8 <= keys; j += 8) score_keys<8>(q, k + j * k_row, k_row, dim, s + j);
   for (; j < keys; ++j) score_keys<1>(q, k + j * k_row, k_row, dim, s + j);
+}
+
+// As descale (softmax-inl.hpp). s and of_keys have room for whole vectors.
+inline void descale_row(float* s, int keys, const float* of_keys, float of_q, float beside) {
+  const Floats d;
+  for (int j = 0; j < keys; j += vector_lanes) {
+    const Vector of_k = hn::Mul(hn::LoadU(d, s + j), hn::LoadU(d, of_keys + j));
+    hn::StoreU(hn::MulAdd(of_k, hn::Set(d, of_q), hn::Set(d, beside)), d, s + j);
+  }
+}
+inline void times_row(float* s, int keys, const float* factors) {  // likewise
+  const Floats d;
+  for (int j = 0; j < keys; j += vector_lanes)
+    hn::StoreU(hn::Mul(hn::LoadU(d, s + j), hn::LoadU(d, factors + j)), d, s + j);
 }
 
 // s [keys], q.k on entry and with room for whole vectors: weights on exit. All lanes of `known` are the row. slope, and

@@ -40,10 +40,7 @@ inline float dot_rows(const void* a, const void* b, Dtype type, int dim) {
   float x[dim_max], y[dim_max];
   to_floats(a, type, dim, x);
   to_floats(b, type, dim, y);
-  const Eight d;
-  auto sum = hn::Zero(d);
-  for (int i = 0; i < dim; i += eight) sum = hn::MulAdd(hn::LoadU(d, x + i), hn::LoadU(d, y + i), sum);
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  return dot(x, y, dim);
 }
 
 inline bool row_is_finite(const void* row, Dtype type, int dim) {

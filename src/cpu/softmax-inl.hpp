@@ -72,6 +72,41 @@ inline void hide(float* s, int keys, int width, const LaneSight& sight) {
   }
 }
 
+// Of 8-bit q and k, s [keys][width]: products of the numbers on entry, of what they stand for on exit. of_keys: the
+// scales of k. of_lanes: those of q; beside: q times the mean that was taken from k. One after the other, for two large
+// scales would meet beyond the largest float.
+inline void descale(float* s, int keys, int width, const float* of_keys, const float* of_lanes, const float* beside) {
+  const Floats d;
+  for (int j = 0; j < keys; ++j, s += width) {
+    const Vector of_key = hn::Set(d, of_keys[j]);
+    for (int lane = 0; lane < width; lane += vector_lanes) {
+      const Vector of_k = hn::Mul(hn::Load(d, s + lane), of_key);
+      hn::Store(hn::MulAdd(of_k, hn::Load(d, of_lanes + lane), hn::Load(d, beside + lane)), d, s + lane);
+    }
+  }
+}
+
+// rows [rows][width], each times its factor.
+inline void scale_rows(float* rows, int count, int width, const float* factors) {
+  const Floats d;
+  for (int j = 0; j < count; ++j, rows += width) {
+    for (int lane = 0; lane < width; lane += vector_lanes)
+      hn::Store(hn::Mul(hn::Load(d, rows + lane), hn::Set(d, factors[j])), d, rows + lane);
+  }
+}
+
+// out [rows][width] = age out + scale part. adds: false where out holds nothing; age: null for 1.
+inline void add_scaled(const float* part, float scale, int rows, int width, bool adds, const float* age, float* out) {
+  const Floats d;
+  for (int r = 0; r < rows; ++r, part += width, out += width) {
+    for (int lane = 0; lane < width; lane += vector_lanes) {
+      Vector sum = adds ? hn::Load(d, out + lane) : hn::Zero(d);
+      if (age) sum = hn::Mul(sum, hn::Load(d, age + lane));
+      hn::Store(hn::MulAdd(hn::Load(d, part + lane), hn::Set(d, scale), sum), d, out + lane);
+    }
+  }
+}
+
 // s [count], q.k on entry: softcap tanh(scale q.k / softcap) on exit.
 inline void cap(float* s, int count, float scale, float softcap) {
   const Floats d;
@@ -240,9 +275,7 @@ void softmax(float* s, int keys, int width, float scale, float softcap, const La
   }
 #endif
   weigh_with(width / vector_lanes)(s, keys, scale, known);
-  if (!pairs) return;
-  for (int j = 0; j < keys; j += 2)
-    round_across(s + j * width, j + 1 < keys ? s + (j + 1) * width : nullptr, width, pairs + j / 2 * width);
+  if (pairs) round_rows_across(s, keys, width, pairs);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

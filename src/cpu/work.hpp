@@ -78,11 +78,11 @@ constexpr int lanes_of_piece(int lanes, int dim_qk, int dim_v) {
 inline constexpr int dim_max = 512;
 inline constexpr int block_lanes_max = 64;
 
-// q and o of all lanes; a k and a v tile, v in pairs and in floats; the scores and the weights of a block; four rows on
-// their way in or out; statistics.
+// q and o of all lanes; a k and a v tile, v in pairs and in floats; the weights of a block, and its scores or a part of
+// its o; four rows on their way in or out; what is known of lanes; the scales of keys.
 constexpr size_t scratch_floats(int dim_qk, int dim_v, int lanes, int keys) {
-  return size_t(lanes + keys) * (dim_qk + dim_v) + keys / 2 * (dim_v + block_lanes_max) + keys * block_lanes_max +
-         4 * dim_max + 3 * lanes;
+  return size_t(lanes + keys) * (dim_qk + dim_v) + keys / 2 * (dim_v + block_lanes_max) +
+         (keys > dim_v ? keys : dim_v) * block_lanes_max + 4 * dim_max + 5 * lanes + 2 * keys;
 }
 static_assert(scratch_floats(256, 256, lanes_usual, tile_kv) * sizeof(float) <= 1 << 20,
               "at most 1 MiB a thread up to 256 columns");
@@ -100,14 +100,19 @@ struct Kernel {
   void (*narrow)(const RowsToNarrow&, float scale);
   const char* name;         // "amx", "avx512bf16", "avx512", "avx2", "generic"
   int block_lanes;          // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
-  bool bf16_only;           // it computes no other type
+  bool bf16_only;           // it multiplies no other numbers, see multiplied_as
   bool (*runs_here)();      // this machine has that unit
   int lanes = lanes_usual;  // of a piece of forward work, see lanes_of_piece
   int keys = tile_kv;       // of a tile of it, see keys_of_tile
 };
-const Kernel& fastest_kernel(Dtype of_kv);  // that this machine runs
-std::vector<const Kernel*> kernels(
-    Dtype of_kv);  // all that it runs, the fastest first, and emulated ones: tests run them
+// What numbers are multiplied as, but for kernels that make floats of them: 8-bit ones are bf16 numbers.
+inline Dtype multiplied_as(const Problem& p) {
+  const auto is_bf16 = [](Dtype t) { return t == Dtype::bf16 || is_8_bit(t); };
+  return is_bf16(p.dtype) && is_bf16(p.dtype_kv) ? Dtype::bf16 : Dtype::f32;
+}
+const Kernel& fastest_kernel(Dtype multiplied);  // that this machine runs
+// All that it runs, the fastest first, and emulated ones: tests run them.
+std::vector<const Kernel*> kernels(Dtype multiplied);
 
 Plan plan_with(const Kernel&, const Problem&);  // the plan, but for the kernel
 

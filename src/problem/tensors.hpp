@@ -129,8 +129,18 @@ class Scales {
         columns_(scales.dim > 1) {}
   explicit operator bool() const { return first_ != nullptr; }
   bool by_column() const { return columns_; }
+  bool by_rows() const { return rows_ > 0; }  // blocks of rows have their own
   const float* of_row(int64_t row) const { return first_ + (rows_ > 0 ? row / rows_ * step_ : 0); }
   float at(int64_t row, int64_t column) const { return first_ ? of_row(row)[columns_ ? column : 0] : 1; }
+  int64_t end_of_block(int64_t row) const { return (row / rows_ + 1) * rows_; }  // by_rows() alone
+  // Of `count` rows from `first` on; not by column.
+  void of_rows(int64_t first, int64_t count, float* to) const {
+    for (int64_t i = 0; i < count;) {
+      const int64_t end = by_rows() ? std::min(count, end_of_block(first + i) - first) : count;
+      std::fill(to + i, to + end, *of_row(first + i));
+      i = end;
+    }
+  }
 
  private:
   const float* first_ = nullptr;

@@ -90,7 +90,7 @@ inline void expect_right(const Problem& p, const Lengths& lengths = {}) {
   HandMade t(p, lengths);
   const test::Forward exact = test::exact(t);
   const test::Forward rough = test::same_precision(t);
-  for (const cpu::Kernel* kernel : cpu::kernels(p.dtype_kv)) {
+  for (const cpu::Kernel* kernel : cpu::kernels(cpu::multiplied_as(p))) {
     HandMade fresh(p, lengths);
     const Result<void> done = cpu::run(cpu::plan_with(*kernel, fresh.problem), fresh.views);
     ASSERT_TRUE(done) << done.failure().text;

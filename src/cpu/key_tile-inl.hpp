@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: a tile of keys: k and v of one head, laid out as the products take them.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "src/cpu/work.hpp"
+
+#if defined(FROGHOPPER_CPU_KEY_TILE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef FROGHOPPER_CPU_KEY_TILE_INL
+#undef FROGHOPPER_CPU_KEY_TILE_INL
+#else
+#define FROGHOPPER_CPU_KEY_TILE_INL
+#endif
+#include "hwy/highway.h"
+#include "src/cpu/convert-inl.hpp"
+#include "src/cpu/pairs-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class Numbers>
+class KeyTile {
+  using Unit = typename Numbers::Unit;
+  static constexpr int per_unit = Numbers::per_unit;
+  static constexpr bool in_floats = per_unit == 1;
+
+ public:
+  // in_place: k and v are read where they lie, and nothing is laid out.
+  KeyTile(const Work& work, bool in_place) : w_(work), in_place_(in_place) {}
+
+  struct Memory {
+    Unit *k, *v;      // work.tile_kv keys of each
+    float* v_floats;  // likewise; where v is in pairs, for numbers that are not finite
+    float *scales_k, *scales_v;
+    Unit* four;  // rows on their way in
+  };
+  void place(const Memory& memory) { m_ = memory; }
+
+  // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
+  // same few lines of the cache, so it gets a tile of its own, but for one row, which walks along rows.
+  void load(int head, int64_t begin, int keys) {
+    first_key_ = begin;
+    k_bytes_ = static_cast<const char*>(w_.k) + (head * w_.head_k + begin * w_.stride_k) * size_of(w_.dtype_kv);
+    v_bytes_ = static_cast<const char*>(w_.v) + (head * w_.head_v + begin * w_.stride_v) * size_of(w_.dtype_kv);
+    keys_ = keys;
+    v_floats_loaded_ = in_floats;
+    v_finite_.reset();
+    const auto& [scales_k, scales_v, mean_k, mean_v] = w_.of_heads[head];
+    if (scales_k) scales_k.of_rows(begin, keys, m_.scales_k);
+    if (scales_v.by_rows()) scales_v.of_rows(begin, keys, m_.scales_v);
+    if (in_place_) return;
+    if constexpr (in_floats)
+      load_v_floats();
+    else
+      load_v_pairs();
+    load_k();
+  }
+
+  // The next tile's rows lie far apart, so that no processor guesses that they will be read: it is told, while this
+  // tile is computed.
+  void ask_for(int64_t begin, int keys) const {
+    const auto ask = [&](const void* rows, int64_t stride, int64_t head_stride, int dim) {
+      const int64_t row_bytes = stride * size_of(w_.dtype_kv), head_bytes = head_stride * size_of(w_.dtype_kv);
+      const char* row = static_cast<const char*>(rows) + begin * row_bytes;
+      for (int j = 0; j < keys; ++j, row += row_bytes)
+        for (int head = 0; head < w_.heads; ++head)
+          for (int at = 0; at < dim * size_of(w_.dtype_kv); at += 64)
+            __builtin_prefetch(row + head * head_bytes + at, 0, 2);
+    };
+    ask(w_.k, w_.stride_k, w_.head_k, w_.dim_qk);
+    ask(w_.v, w_.stride_v, w_.head_v, w_.dim_v);
+  }
+
+  int64_t first_key() const { return first_key_; }
+  const Unit* k() const { return k_; }                   // [keys][k_row]
+  int64_t k_row() const { return k_row_; }               // units
+  const Unit* v() const { return m_.v; }                 // see load_v_pairs; floats: [keys][dim_v]
+  const float* scales_k() const { return m_.scales_k; }  // of 8-bit numbers: of each key
+  const float* scales_v() const { return m_.scales_v; }  // where blocks of rows have their own
+  const void* stored_k(int j) const { return k_bytes_ + j * w_.stride_k * size_of(w_.dtype_kv); }
+  const void* stored_v(int j) const { return v_bytes_ + j * w_.stride_v * size_of(w_.dtype_kv); }
+
+  // Of the tile; asked only where a mask cuts it.
+  bool v_is_finite() {
+    if (!v_finite_) {
+      v_finite_ = true;
+      uint16_t room[dim_max];
+      for (int j = 0; j < keys_ && *v_finite_; ++j)
+        v_finite_ = in_floats ? all_finite(m_.v_floats + j * w_.dim_v, w_.dim_v)
+                              : all_finite_bf16(as_bf16(stored_v(j), w_.dtype_kv, w_.dim_v, room), w_.dim_v);
+    }
+    return *v_finite_;
+  }
+
+  const float* v_floats() {
+    if (!v_floats_loaded_) load_v_floats();
+    v_floats_loaded_ = true;
+    return m_.v_floats;
+  }
+
+ private:
+  void load_k() {
+    if (in_floats && w_.dtype_kv == Dtype::f32) {
+      k_ = reinterpret_cast<const Unit*>(k_bytes_);
+      k_row_ = w_.stride_k;
+      return;
+    }
+    k_ = m_.k;
+    k_row_ = w_.dim_qk / per_unit;
+    for (int j = 0; j < keys_; ++j) to_units(stored_k(j), w_.dtype_kv, w_.dim_qk, m_.k + j * k_row_);
+  }
+
+  void load_v_floats() {
+    for (int j = 0; j < keys_; ++j) to_floats(stored_v(j), w_.dtype_kv, w_.dim_v, m_.v_floats + j * w_.dim_v);
+  }
+
+  // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][w_.tile_kv / 2]. A last key without a partner gets zeros.
+  void load_v_pairs() {
+    const auto pair_row = [&](int j, Pair* to) {
+      static constexpr uint16_t zeros[dim_max] = {};
+      uint16_t first[dim_max], second[dim_max];
+      const auto row = [&](int key, uint16_t* room) {
+        return key < keys_ ? as_bf16(stored_v(key), w_.dtype_kv, w_.dim_v, room) : zeros;
+      };
+      across(row(j, first), row(j + 1, second), w_.dim_v, to);
+    };
+    if constexpr (Numbers::tiles) {
+      int j = 0;
+#if HWY_TARGET == HWY_AVX3
+      const auto columns = w_.dtype_kv == Dtype::e4m3   ? pairs_of_columns<Dtype::e4m3>
+                           : w_.dtype_kv == Dtype::e5m2 ? pairs_of_columns<Dtype::e5m2>
+                                                        : pairs_of_columns<Dtype::bf16>;
+      const int number = size_of(w_.dtype_kv);
+      for (; w_.dim_v % 16 == 0 && j + 32 <= keys_; j += 32)
+        for (int c = 0; c < w_.dim_v; c += 16)
+          columns(static_cast<const char*>(stored_v(j)) + c * number, w_.stride_v * number,
+                  m_.v + c * (w_.tile_kv / 2) + j / 2, w_.tile_kv / 2);
+#endif
+      for (; j < keys_; j += 8) {
+        for (int r = 0; r < 4; ++r) pair_row(j + 2 * r, m_.four + r * dim_max);
+        transpose(m_.four, dim_max, 4, w_.dim_v, m_.v + j / 2, w_.tile_kv / 2);
+      }
+    } else {
+      for (int j = 0; j < keys_; j += 2) pair_row(j, m_.v + j / 2 * w_.dim_v);
+    }
+  }
+
+  const Work& w_;
+  const bool in_place_;
+  Memory m_;
+  const char *k_bytes_, *v_bytes_;  // the tile's first rows, as the user has them
+  int64_t first_key_;
+  int keys_;
+  const Unit* k_;
+  int64_t k_row_;
+  bool v_floats_loaded_;
+  std::optional<bool> v_finite_;  // once it was asked
+};
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
