@@ -53,7 +53,8 @@ def test_torch():
     narrow = [x.to(torch.float8_e4m3fn) for x in (q, k, v)]
     one = torch.ones(())
     found = attention(*narrow, scale_q=one, scale_k=one, scale_v=one, out_dtype=torch.float32, alibi_slopes=slopes)
-    assert torch.equal(found, attention(*(x.float() for x in narrow), alibi_slopes=slopes))
+    wanted = attention(*(x.float() for x in narrow), alibi_slopes=slopes)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-2)  # weights may be rounded to bf16
 
 
 def test_jax():

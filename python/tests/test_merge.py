@@ -21,9 +21,11 @@ def nothing():
     return np.full((BATCH, ROWS, HEADS, DIM), np.nan, np.float32), np.full((BATCH, HEADS, ROWS), -np.inf, np.float32)
 
 
+ATOL = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
+
+
 def close(found, wanted, dtype="float32"):
-    for x, y in zip(found, wanted):
-        np.testing.assert_allclose(np.asarray(x), y, atol=2e-6 if dtype == "float32" else 2e-3)
+    for x, y in zip(found, wanted): np.testing.assert_allclose(np.asarray(x), y, atol=ATOL[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -93,7 +95,7 @@ def test_torch_of_8_bits():
     wanted = attention(q, k, v, return_lse=True, out_dtype=torch.float32, **scales)
     held = tuple(map(torch.from_numpy, nothing()))
     for piece in PIECES: attention(q, k[:, piece], v[:, piece], accumulate=held, **scales)
-    close(held, wanted)
+    close(held, wanted, "bfloat16")  # some processors round weights to it
 
 
 def test_torch_compiled():

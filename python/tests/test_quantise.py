@@ -6,6 +6,8 @@ torch = pytest.importorskip("torch")
 
 from froghopper.torch import attention, quantise
 
+BF16 = dict(rtol=2**-7, atol=0.02)  # some processors compute 8-bit numbers by kernels of bf16, which round weights to it
+
 
 def draw(*shape, outliers=0.001):
     generator = torch.Generator().manual_seed(sum(shape))
@@ -48,8 +50,7 @@ def test_all_rows_of_a_sequence_may_share_a_scale():
     found = quantise(q, k, v, scale_rows=0)
     assert found.scale_k.shape == (2, 1, 2, 1)
     whole = (x.float() * scale for x, scale in zip(found[:3], found[3:]))
-    torch.testing.assert_close(attention(**found._asdict(), out_dtype=torch.float32), attention(*whole), rtol=1e-5,
-                               atol=1e-5)
+    torch.testing.assert_close(attention(**found._asdict(), out_dtype=torch.float32), attention(*whole), **BF16)
 
 
 def test_one_call_quantises_and_attends():
@@ -96,7 +97,9 @@ def test_smoothing_takes_means_out_and_attention_adds_them():
     assert errors[1] < 0.5 * errors[0]
     whole = (stood_for(found.q, found.scale_q), stood_for(found.k, found.scale_k) + found.mean_k,
              stood_for(found.v, found.scale_v) + found.mean_v)
-    torch.testing.assert_close((o, lse), attention(*whole, causal=True, return_lse=True), rtol=1e-5, atol=1e-5)
+    wanted, wanted_lse = attention(*whole, causal=True, return_lse=True)
+    torch.testing.assert_close(o, wanted, **BF16)
+    torch.testing.assert_close(lse, wanted_lse, rtol=1e-5, atol=1e-5)
     sink = torch.tensor([1.0, 2.0, 3.0, 60.0])  # the last one takes all the weight there is
     o = attention(**found._asdict(), sink=sink, out_dtype=torch.float32)
     expected = attention(q, k, v, sink=sink)
