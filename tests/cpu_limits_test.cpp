@@ -42,9 +42,9 @@ TEST(CpuLimits, HugeInputs) {
 }
 
 // Sums of weights times v pass the largest float, 3.4e38, and o does not. What is written without it stays as it is.
-void expect_huge_values_of_v(Dtype dtype, int64_t heads_q, int64_t rows) {
+void expect_huge_values_of_v(Dtype dtype, int64_t heads_q, int64_t rows, int64_t keys = 300, int64_t dim = 24) {
   for (const cpu::Kernel* kernel : cpu::kernels(dtype)) {
-    Problem p = with_mask(problem(dtype, heads_q, 1, rows, 300, 24), all_keys, 0);
+    Problem p = with_mask(problem(dtype, heads_q, 1, rows, keys, dim), all_keys, 0);
     p.sink = true;
     HandMade t(p), plain(p);
     const auto one = [](int64_t, int64_t, int64_t) { return 0.01f; };
@@ -63,7 +63,7 @@ void expect_huge_values_of_v(Dtype dtype, int64_t heads_q, int64_t rows) {
     }
     const test::Forward exact = test::exact(t);
     for (size_t i = 0; i < exact.o.size(); ++i) {
-      const size_t column = i % 24;
+      const size_t column = i % static_cast<size_t>(dim);
       const double size = column == 0 ? 3e37 : column < 3 ? 3.2e38 : 0;
       if (size > 0) {
         ASSERT_NEAR(t.o(i), exact.o[i], size * (dtype == Dtype::f32 ? 1e-5 : 0x1p-7)) << kernel->name << ' ' << i;
@@ -79,6 +79,8 @@ TEST(CpuLimits, HugeValuesOfV) {
   for (Dtype dtype : {Dtype::bf16, Dtype::f32}) {
     expect_huge_values_of_v(dtype, /*heads_q=*/2, /*rows=*/90);
     expect_huge_values_of_v(dtype, /*heads_q=*/1, /*rows=*/1);
+    for (int64_t heads_q : {1, 2})  // keys in parts
+      expect_huge_values_of_v(dtype, heads_q, /*rows=*/1, /*keys=*/1300, /*dim=*/512);
   }
 }
 

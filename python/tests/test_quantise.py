@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 
 from froghopper.torch import attention, quantise
 
-BF16 = dict(rtol=2**-7, atol=0.02)  # some processors compute 8-bit numbers by kernels of bf16, which round weights to it
+# Some processors compute 8-bit numbers by kernels of bf16, which round weights to it.
+BF16 = dict(rtol=2**-7, atol=0.02)
 
 
 def draw(*shape, outliers=0.001):

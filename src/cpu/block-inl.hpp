@@ -20,6 +20,7 @@ namespace froghopper::cpu::HWY_NAMESPACE {
 
 // Lanes are loaded and stored four at a time, and in whole vectors.
 inline constexpr int lane_group = std::max(4, vector_lanes);
+static_assert(lane_group <= lane_group_most && lane_group_most % lane_group == 0);
 
 // Up to block_lanes lanes, computed side by side.
 template <class Unit>

@@ -37,6 +37,7 @@
 #include "src/cpu/key_tile-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 #include "src/cpu/pairs-inl.hpp"
+#include "src/cpu/parts-inl.hpp"
 #include "src/cpu/row-inl.hpp"
 #include "src/cpu/softmax-inl.hpp"
 
@@ -69,6 +70,27 @@ class Attention {
         finish_(work) {}
 
   void run() {
+    prepare();
+    if (w_.parts_there > 0) {
+      join();
+    } else {
+      walk(0);
+      if (w_.parts) return each_part(w_.parts, [](const PartOfBlock<Unit>& part, Block& b) { part.save(b); });
+    }
+    finish();
+    if (!finish_.too_large) return;
+    walk(less_when_too_large);
+    finish();
+  }
+
+ private:
+  void join() {
+    forget(0);
+    for (int i = 0; i < w_.parts_there; ++i)
+      each_part(w_.parts + i * w_.parts_step, [](const PartOfBlock<Unit>& part, Block& b) { part.join(b); });
+  }
+
+  void prepare() {
     finish_.rows = rows_ = take(4 * dim_max);
     pack();
     auto* const k = take<Unit>(tile_kv_ * units_qk_);
@@ -79,11 +101,17 @@ class Attention {
     // Scores are not needed any more when their place is used for a part of o, nor when one is for a row of o.
     finish_.spare = s_ = take(std::max(std::max(tile_kv_, w_.dim_v) * block_lanes, dim_max));
     weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv_ / per_unit * block_lanes);
-    walk(0);
-    if (finish_.too_large) walk(less_when_too_large);
   }
 
- private:
+  // What is at `memory`, block by block.
+  template <class Do>
+  void each_part(float* memory, const Do& what) {
+    for (int b = 0; b < blocks_; ++b) {
+      what(PartOfBlock<Unit>(block_[b], w_.dim_v, one_row(), memory), block_[b]);
+      memory += part_floats(w_.dim_v, block_[b].width);
+    }
+  }
+
   // One query row without others that read its keys: see row-inl.hpp. All keys of a tile are seen then.
   bool one_row() const { return in_floats && lanes_of_head_ == 1 && !w_.invariant; }
 
@@ -147,13 +175,21 @@ class Attention {
     }
   }
 
-  void walk(int less) {
+  void forget(int less) {
     for (int b = 0; b < blocks_; ++b) {
       block_[b].fresh = true;
       block_[b].known.less = less;
       std::fill_n(block_[b].known.largest, block_lanes, minus_infinity);
       std::fill_n(block_[b].known.sum, block_lanes, 0.0f);
     }
+  }
+
+  void finish() {
+    for (int b = 0; b < blocks_; ++b) finish_.block(block_[b], one_row());
+  }
+
+  void walk(int less) {
+    forget(less);
     for (int64_t begin = begin_; begin < end_; begin += tile_kv_) {
       const int64_t end = std::min(begin + tile_kv_, end_);
       if (w_.heads == 1) tile_.load(0, begin, static_cast<int>(end - begin));
@@ -166,7 +202,6 @@ class Attention {
         if (first < last) turn(block_[b], static_cast<int>(first - begin), static_cast<int>(last - first));
       }
     }
-    for (int b = 0; b < blocks_; ++b) finish_.block(block_[b], one_row());
   }
 
   // keys of the tile, from its key `at` on.

@@ -47,10 +47,17 @@ struct Work {
   int heads;                   // 1 to heads_most
   int tile_kv;                 // keys that are computed together
   const OfHead* of_heads;
-  const Lane* lanes;  // of head after head, of each as many; of several heads at most a block's
-  int lane_count;     // 1 to Plan::piece_lanes_most
-  float* scratch;     // scratch_floats of them, 64-byte aligned
+  const Lane* lanes;   // of head after head, of each as many; of several heads at most a block's
+  int lane_count;      // 1 to Plan::piece_lanes_most
+  float* scratch;      // scratch_floats of them, 64-byte aligned
+  float* parts;        // null: o and lse are finished. Else lanes see a part of their keys, and part_floats of each
+                       // block are written here
+  int parts_there;     // 0, or: so many are here, in the order of their keys, and o and lse are finished from them
+  int64_t parts_step;  // floats from one to the next
 };
+// What a part of the keys leaves of lanes, their number rounded up to lane_group_most.
+inline constexpr int64_t lane_group_most = 16;
+constexpr int64_t part_floats(int64_t dim_v, int64_t lanes) { return (dim_v + 2) * lanes; }
 
 // Keys per tile. The scores of 64 lanes with 128 keys are 32 KiB: they stay in the first-level cache (48 KiB on current
 // servers) while o += weights x v walks over them once for every 6 columns of v.

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// cpu: keys in parts, each by any thread. A part leaves what a block of lanes knows of its keys: the largest scores,
+// the sums of weights that count from them, and o as it is before it is divided. Parts are joined in the order of their
+// keys, so that bits do not depend on threads.
+#include <algorithm>
+#include <cstdint>
+
+#include "src/cpu/work.hpp"
+
+#if defined(FROGHOPPER_CPU_PARTS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef FROGHOPPER_CPU_PARTS_INL
+#undef FROGHOPPER_CPU_PARTS_INL
+#else
+#define FROGHOPPER_CPU_PARTS_INL
+#endif
+#include "hwy/highway.h"
+#include "src/cpu/block-inl.hpp"
+#include "src/cpu/softmax-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace froghopper::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// largest [width], sum [width], o [dim_v][width]. A row that is alone is a vector of lanes which are all alike, and its
+// o is [dim_v], in whole vectors.
+template <class Unit>
+class PartOfBlock {
+ public:
+  PartOfBlock(const Block<Unit>& b, int dim_v, bool one_row, float* memory)
+      : width_(one_row ? vector_lanes : b.width),
+        rows_(one_row ? (dim_v + vector_lanes - 1) / vector_lanes : dim_v),
+        largest_(memory),
+        sum_(memory + width_),
+        o_(memory + 2 * width_) {}
+
+  void save(const Block<Unit>& b) const {
+    std::copy_n(b.known.largest, width_, largest_);
+    std::copy_n(b.known.sum, width_, sum_);
+    if (!b.fresh) std::copy_n(b.o, int64_t{rows_} * width_, o_);
+  }
+
+  // To what the block knows of the keys before.
+  void join(Block<Unit>& b) const {
+    if (nothing_seen()) return;
+    const Floats d;
+    HWY_ALIGN float age[block_lanes], age_here[block_lanes];
+    for (int lane = 0; lane < width_; lane += vector_lanes) {
+      const Vector before = hn::Load(d, b.known.largest + lane), here = hn::LoadU(d, largest_ + lane);
+      const Vector most = hn::Max(before, here), base = base_of(most);
+      const Vector of_before = exponential(hn::Sub(before, base)), of_here = exponential(hn::Sub(here, base));
+      const Vector shrunk = hn::Mul(hn::Load(d, b.known.sum + lane), of_before);
+      hn::Store(hn::MulAdd(hn::LoadU(d, sum_ + lane), of_here, shrunk), d, b.known.sum + lane);
+      hn::Store(most, d, b.known.largest + lane);
+      hn::Store(of_before, d, age + lane);
+      hn::Store(of_here, d, age_here + lane);
+    }
+    for (int64_t row = 0; row < rows_; ++row) {
+      for (int lane = 0; lane < width_; lane += vector_lanes) {
+        float* const o = b.o + row * width_ + lane;
+        const Vector shrunk = b.fresh ? hn::Zero(d) : hn::Mul(hn::LoadU(d, o), hn::Load(d, age + lane));
+        hn::StoreU(hn::MulAdd(hn::LoadU(d, o_ + row * width_ + lane), hn::Load(d, age_here + lane), shrunk), d, o);
+      }
+    }
+    b.fresh = false;
+  }
+
+ private:
+  // Then o is not there. A NaN among the scores leaves largest as it is, but not sum.
+  bool nothing_seen() const {
+    return std::all_of(largest_, largest_ + width_, [](float x) { return x == minus_infinity; }) &&
+           std::all_of(sum_, sum_ + width_, [](float x) { return x == 0; });
+  }
+
+  const int width_, rows_;
+  float *largest_, *sum_, *o_;
+};
+
+}  // namespace froghopper::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests: keys in parts on the CPU. Parts are as short as they get with heads of 512: 256 keys in f32, 512 of 16 bits.
+#include <string>
+
+#include "src/cpu/pieces.hpp"
+#include "tests/support/cpu_problems.hpp"
+
+namespace froghopper {
+namespace {
+
+using namespace test;
+
+Problem few_rows(const std::string& sizes_and_options) {
+  const auto p = Problem::parse("fwd " + sizes_and_options + " d512");
+  EXPECT_TRUE(p) << p.failure().text;
+  return *p;
+}
+
+int64_t most_parts(const Problem& p, const Views& views = {}) {
+  const auto plan = cpu::plan(p);
+  const cpu::Pieces pieces(*plan, views);
+  int64_t parts = 0;
+  for (int64_t number = 0; number < pieces.count(); ++number) parts = std::max(parts, pieces.piece(number).parts);
+  return parts;
+}
+
+TEST(CpuParts, FollowFromTheProblemAndNotFromThreads) {
+  for (const char* threads : {"", " sms1", " sms3"}) {
+    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000") + threads)), 4);
+    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq8 hkv8 sq1 skv1000") + threads)), 4);
+    EXPECT_EQ(most_parts(few_rows(std::string("bf16 b1 hq4 hkv1 sq4 skv1000") + threads)), 2);
+    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000 invariant") + threads)), 1);
+    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000 window400,0") + threads)), 2);
+    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq200 skv1000") + threads)), 1);
+    // Enough pieces without.
+    EXPECT_EQ(most_parts(few_rows(std::string("f32 b512 hq1 hkv1 sq1 skv300") + threads)), 1);
+  }
+  // One long sequence among short ones.
+  const Lengths used{{}, {}, {}, {1, 0, 2000, 100}};
+  const HandMade t(few_rows("f32 b4 hq2 hkv2 sq1 skv2000 seqused"), used);
+  EXPECT_EQ(most_parts(t.problem, t.views), 8);
+}
+
+// Every part of the keys of every family, once, in memory of its own.
+TEST(CpuParts, AllKeysOnceInMemoryOfTheirOwn) {
+  const Lengths lengths{{0, 1, 3, 3, 7}, {0, 900, 901, 901, 2000}, {}, {}};
+  HandMade t(few_rows("f32 b4 hq6 hkv3 sq4 skv1100 varlen tq8 tkv2010 causal"), lengths);
+  const auto plan = cpu::plan(t.problem);
+  const cpu::Pieces pieces(*plan, t.views);
+  std::vector<int64_t> reached(pieces.families(), 0), parts(pieces.families(), 0);
+  std::vector<bool> taken(pieces.floats(), false);
+  for (int64_t number = 0; number < pieces.count(); ++number) {
+    const cpu::Piece piece = pieces.piece(number);
+    if (piece.parts == 1) continue;
+    EXPECT_EQ(piece.keys.begin, reached[piece.family]);
+    EXPECT_LT(piece.keys.begin, piece.keys.end);
+    EXPECT_EQ(piece.part, parts[piece.family]++);
+    reached[piece.family] = piece.keys.end;
+    EXPECT_EQ(piece.keys.end == piece.sequence.used_kv, piece.part + 1 == piece.parts);
+    for (int64_t i = 0; i < piece.floats; ++i) {
+      EXPECT_FALSE(taken[piece.memory + piece.part * piece.floats + i]);
+      taken[piece.memory + piece.part * piece.floats + i] = true;
+    }
+  }
+  EXPECT_GE(pieces.families(), 2);
+  EXPECT_EQ(std::count(taken.begin(), taken.end(), false), 0);
+}
+
+TEST(CpuParts, AreRight) {
+  for (const char* problem :
+       {"f32 b1 hq1 hkv1 sq1 skv1000", "f32 b2 hq4 hkv2 sq3 skv1001 causal sink", "bf16 b1 hq8 hkv1 sq1 skv1500",
+        "f16 b1 hq2 hkv2 sq1 skv1500 softcap20", "f32 b1 hq3 hkv1 sq5 skv1000 window300,0 topleft",
+        "f32 b1 hq3 hkv1 sq5 skv1000 window300,0 alibi", "bf16 b1 hq4 hkv4 sq2 skv1300 chunk=700"})
+    expect_right(few_rows(problem));
+  const Lengths packed{{0, 1, 3, 3, 7}, {0, 900, 901, 901, 2000}, {}, {}};
+  for (const char* type : {"f32", "bf16"})
+    expect_right(few_rows(std::string(type) + " b4 hq6 hkv3 sq4 skv1100 varlen tq8 tkv2010 causal"), packed);
+  for (const char* scales : {"", " scales128", " vcolumns"}) {
+    const auto p = Problem::parse(std::string("fwd e4m3 b1 hq4 hkv2 sq2 skv4500 d256 causal") + scales);
+    ASSERT_GT(most_parts(*p), 1);
+    expect_right(*p);
+  }
+}
+
+TEST(CpuParts, ThreadsDoNotChangeTheResult) {
+  for (const char* problem :
+       {"f32 b1 hq4 hkv4 sq1 skv1000", "bf16 b1 hq8 hkv2 sq2 skv1500 causal", "f16 b2 hq2 hkv1 sq1 skv1500 sink"}) {
+    Problem p = few_rows(problem);
+    p.max_sms = 1;
+    HandMade one(p);
+    run(one);
+    for (const int64_t threads : {2, 3, 1000}) {
+      for (int again = 0; again < 5; ++again) {
+        p.max_sms = threads;
+        HandMade t(p);
+        run(t);
+        for (int64_t i = 0; i < p.rows_q() * p.heads_q * p.dim_v; ++i) ASSERT_EQ(t.o(i), one.o(i)) << p.line();
+        ASSERT_EQ(t.lse, one.lse) << p.line();
+      }
+    }
+  }
+}
+
+// A NaN that one row sees, in k or in v, changes no bit of the others, whose parts are joined beside it.
+TEST(CpuParts, NaNStaysInItsRows) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16}) {
+    for (View Views::*spoiled : {&Views::k, &Views::v}) {
+      const Problem p = with_mask(problem(dtype, 2, 1, 3, 1300, 512), all_keys, 0);
+      HandMade clean(p), t(p);
+      const View& view = t.views.*spoiled;
+      store(view.data, view.at(0, 1299, 0) + 7, view.element, nan);  // the last row sees it
+      run(clean);
+      run(t);
+      for (int64_t i = 0; i < 3 * 2 * 512; ++i) {
+        const bool sees = i / 1024 == 2 && (spoiled == &Views::k || i % 512 == 7);
+        if (sees) {
+          ASSERT_TRUE(std::isnan(t.o(i))) << i;
+        } else {
+          ASSERT_EQ(t.o(i), clean.o(i)) << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace froghopper
