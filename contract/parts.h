@@ -58,7 +58,7 @@ struct RaggedParams {
 
 // Who takes which work item: Tickets in device/attn/tickets.cuh.
 struct QueueParams {
-  unsigned long long* counter;  // tickets drawn so far
+  unsigned long long* counter;  // tickets drawn so far; null: no CTA has a second item
   unsigned int tag;             // nonzero, another one for every launch
 };
 

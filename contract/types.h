@@ -77,6 +77,7 @@ constexpr int warpgroup = 128;              // threads that execute one wgmma to
 constexpr int strip = 64;                   // query rows of one warpgroup's wgmma
 constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA
 constexpr int smem_bytes_of_half = 115712;  // and each of two: half of its 228 KiB, less 1 KiB that each CTA costs
+constexpr int smem_bytes_alone = smem_bytes_of_half + 128;  // no second CTA of a launch that asks for it finds room
 
 // Tiles in shared memory are made of panels, whose rows are rows of the 128-byte swizzle. 96 columns of a 2-byte type
 // take two.

@@ -54,6 +54,7 @@ struct Dispatcher {
     int number = blockIdx.x;
     WorkItem item = schedule.find(number);
     if constexpr (V.split) item = pass_empty(schedule, tickets, number, item);
+    if (!tickets.are_drawn()) return take_only(item);
     while (!item.none()) {
       if (first_lane()) {
         publish(item);
@@ -71,10 +72,23 @@ struct Dispatcher {
     }
   }
 
+  // Consumers store an item when the next one is known. A ticket is two or three reads of memory away from a launch's
+  // first one, 2 us, which a short item would wait for.
+  __device__ void take_only(const WorkItem& item) {
+    if (!first_lane()) return;
+    if (!item.none()) {
+      publish(item);
+      load_q(item);
+    }
+    publish({});
+    q.fill(smem.q_ring, 0);
+  }
+
   // Parts without keys are drawn, and nobody hears of them.
   template <class Schedule>
   __device__ WorkItem pass_empty(Schedule& schedule, const attn::Tickets& tickets, int& number, WorkItem item) {
     while (item.empty()) {
+      if (!tickets.are_drawn()) return {};
       if (first_lane()) number = gridDim.x + tickets.read(tickets.draw());
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);

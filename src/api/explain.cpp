@@ -117,7 +117,8 @@ std::string launch_lines(const Launch& launch) {
   lines += std::visit([](const auto& step) { return step_lines(step); }, launch.step);
   lines += text("\n  registers  {}", registers_of(kernel));
   lines += text("\n  shared     {:.1f} KiB of {:.0f} KiB", kernel.smem_bytes / 1024.0, smem_bytes_per_cta / 1024.0);
-  return lines + text("\n  grid       {} CTAs of {} threads", launch.grid, kernel.threads);
+  return lines + text("\n  grid       {} CTAs of {} threads{}", launch.grid, kernel.threads,
+                      launch.alone ? ", each on an SM of its own" : "");
 }
 
 std::string time_line(const Plan& plan, const Device& device) {

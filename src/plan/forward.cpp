@@ -93,7 +93,9 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   const bool something = variant->ragged ? p.rows_q() > 0 : items > 0;
   if (!something) return plan;
   const int ctas = sms * fwd_ctas_per_sm(*variant);
-  const int grid = variant->ragged ? ctas : static_cast<int>(std::min<int64_t>(ctas, items));
+  // Ragged: how many items there are is known on the GPU alone, and all CTAs clear rows of no sequence.
+  const int grid = !variant->ragged ? static_cast<int>(std::min<int64_t>(ctas, items)) : items <= sms ? sms : ctas;
+  // Also where no ticket is drawn, so that a workspace does not depend on the number of SMs.
   plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter);
   if (fwd_promotes(*variant, p.seq_kv) || joins(p, *variant))
     plan.workspace.sums =
@@ -101,8 +103,10 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   if (cut->parts > 1) take_parts(plan, *cut);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
-                           .step = ForwardStep{*variant, order_items(p, *cut, device, hints), cut->pack, parts(*cut)},
-                           .overlaps = variant->split || !plan.launches.empty()});
+                           .step = ForwardStep{*variant, order_items(p, *cut, device, hints), cut->pack, parts(*cut),
+                                               /*draws=*/items > grid},
+                           .overlaps = variant->split || !plan.launches.empty(),
+                           .alone = ctas > sms && grid <= sms});
   if (cut->parts > 1) add_combine(plan, *cut);
   return plan;
 }

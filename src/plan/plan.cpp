@@ -58,7 +58,7 @@ Slice Workspace::take(size_t size) {
 
 std::string Launch::line() const {
   const std::string words = std::visit([](const auto& what) { return words_of(what); }, step);
-  return text("{} grid {}{} smem {}KiB", kernel.name, grid, words, kernel.smem_bytes / 1024);
+  return text("{} grid {}{}{} smem {}KiB", kernel.name, grid, alone ? " alone" : "", words, kernel.smem_bytes / 1024);
 }
 
 std::string Plan::line() const {

@@ -71,6 +71,7 @@ struct ForwardStep {
   Order order;
   PackParams pack;  // packed variants only
   Parts parts;
+  bool draws = true;  // tickets; false: no CTA has a second item
 };
 struct CombineStep {
   CombineVariant variant;
@@ -105,6 +106,7 @@ struct Launch {
   int grid = 0;  // CTAs, at least 1
   Step step;
   bool overlaps = false;     // may start before the kernel before it in the stream has ended, and waits for it itself
+  bool alone = false;        // two CTAs find room on an SM, and there are SMs for all: each gets one of its own
   std::string line() const;  // "KERNEL grid 132 section 8 tail 16 last 12 early smem 160KiB"
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime: the main path on a GPU. Nothing here waits for the GPU, allocates its memory or is illegal while a stream is
 // being captured; a kernel that is loaded costs no lock of consequence.
+#include <algorithm>
 #include <vector>
 
 #include "src/base/text.hpp"
@@ -36,7 +37,9 @@ CUresult start(const Driver& driver, Ready& ready, CUstream stream) {
   config.gridDimY = config.gridDimZ = 1;
   config.blockDimX = static_cast<unsigned>(launch.kernel.threads);
   config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = static_cast<unsigned>(launch.kernel.smem_bytes);
+  // Where another kernel ends, the hardware would put two CTAs on an SM that is free, and none on one that soon is.
+  const int alone = launch.alone ? smem_bytes_alone : 0;
+  config.sharedMemBytes = static_cast<unsigned>(std::max(launch.kernel.smem_bytes, alone));
   config.hStream = stream;
   CUlaunchAttribute overlap{};
   overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;

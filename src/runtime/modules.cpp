@@ -2,6 +2,7 @@
 // runtime: the table of loaded kernels, and how one gets there.
 #include "src/runtime/modules.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <shared_mutex>
@@ -98,7 +99,9 @@ Result<Loaded*> find_or_load(const Driver& driver, const KernelSpec& spec) {
 Result<void> make_ready(const Driver& driver, const Gpu& gpu, const Loaded& loaded, const KernelSpec& spec) {
   const auto context = primary_context(driver, gpu);
   if (!context) return context.failure();
-  CUresult result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, spec.smem_bytes,
+  const int smem_bytes =
+      std::max(spec.smem_bytes, smem_bytes_alone);  // a launch may ask for more than the kernel uses
+  CUresult result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes,
                                                 loaded.kernel, gpu.handle);
   if (result == CUDA_SUCCESS) {
     const CurrentContext current(driver, *context);

@@ -48,7 +48,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                      .sums = nullptr};
   params.narrow.sums = run.slice<float>(run.plan.workspace.sums);
   params.order = step.order;
-  params.queue = {run.slice<unsigned long long>(run.plan.workspace.tickets), run.tag};
+  params.queue = {step.draws ? run.slice<unsigned long long>(run.plan.workspace.tickets) : nullptr, run.tag};
   params.pack = step.pack;
   if (step.variant.split) params.split = split_of(run, step.parts);
   params.chunk = chunk_of(problem);
