@@ -125,8 +125,8 @@ TEST(Split, FillsTheSmsWhereTilesAreFewAndLeavesTheRestAlone) {
   }
 }
 
-// Two CTAs of this kernel find room on an SM. Where there are SMs for all, none shares one; and where no CTA has a second
-// item, none draws a ticket.
+// Two CTAs of this kernel find room on an SM. Where there are SMs for all, none shares one; and where no CTA has a
+// second item, none draws a ticket.
 TEST(Split, CtasShareSmsOnlyWhereTheyMustAndDrawTicketsOnlyWhereItemsAreLeft) {
   struct Row {
     const char *line, *hints;

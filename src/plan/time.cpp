@@ -272,12 +272,16 @@ Bound bound_of(const Estimate& e) {
 }  // namespace
 
 Rate rate_of(const FwdVariant& v, const Device& device) {
-  // Packed: one consumer, K and V read once. Measured on an H200: a tile of 128 keys and 128 columns; widened by two
+  // Packed: one consumer, K and V read once. Measured on an H200 and an H100, 1 to 8 sequences of 1k to 16k keys: a
+  // tile of 128 keys and 128 columns, or, of fewer columns, what a key and a number of K or V take; widened by two
   // warps of each of two CTAs, and by four.
-  constexpr Rate read = {1.0, 1.0}, widened_by_two = {1.6, 3.0}, widened_by_four = {1.05, 3.0};
+  constexpr Rate read = {1.0, 1.8}, widened_by_two = {1.6, 4.0}, widened_by_four = {1.05, 4.0};
+  constexpr double key_us = 3.75e-3, number_us = 1.7e-5;
   if (v.packed && !above_256(v.dims)) {
+    const int columns = v.dims.qk + v.dims.v;
     const Rate& strip = !fwd_widens(v) ? read : fwd_widens_in_four(v) ? widened_by_four : widened_by_two;
-    return {strip.turn_us * v.tiles.kv * (v.dims.qk + v.dims.v) / (128 * 256), strip.pass_us};
+    const double turn_us = strip.turn_us * v.tiles.kv * columns / (128 * 256);
+    return {std::max(turn_us, v.tiles.kv * (key_us + number_us * columns)), strip.pass_us};
   }
   const Rate rate = rate_of({.backward = false,
                              .det = false,
@@ -355,7 +359,7 @@ double part_bytes(const Problem& p) { return row_heads_q(p) * (p.dim_v * sizeof(
 
 // By the clock of an H200, from bench/suites/decode.txt and few_items.txt. It begins before the launch before it ends.
 double combine_us(const Problem& p, int64_t parts, const Device& device) {
-  constexpr double begins_us = 2.2, row_us = 1.2e-3, part_us = 0.05;
+  constexpr double begins_us = 1.2, row_us = 1.2e-3, part_us = 0.05;
   const auto n = static_cast<double>(parts);
   return begins_us + row_us * row_heads_q(p) + n * (part_us + 2 * read_us(part_bytes(p), device));
 }
