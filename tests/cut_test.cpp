@@ -126,20 +126,21 @@ TEST(Split, FillsTheSmsWhereTilesAreFewAndLeavesTheRestAlone) {
 }
 
 // Two CTAs of this kernel find room on an SM. Where there are SMs for all, none shares one; and where no CTA has a
-// second item, none draws a ticket.
+// second item and items are short, none draws a ticket.
 TEST(Split, CtasShareSmsOnlyWhereTheyMustAndDrawTicketsOnlyWhereItemsAreLeft) {
   struct Row {
     const char *line, *hints;
     int grid;
     bool alone, draws;
   };
-  for (const Row& row : {Row{"fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128", "parts=4", 128, true, false},
-                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128", "parts=8", 256, false, false},
-                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128 seqused", "parts=4", 132, true, false},
-                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128 seqused", "parts=8", 264, false, false},
-                         Row{"fwd bf16 b64 hq32 hkv8 sq1 skv4096 d128", "", 264, false, true},
-                         Row{"fwd bf16 b64 hq32 hkv8 sq1 skv4096 d128 seqused", "", 264, false, true},
-                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128 sms64", "parts=2", 64, true, false},
+  for (const Row& row : {Row{"fwd bf16 b4 hq32 hkv8 sq1 skv2048 d128", "parts=4", 128, true, false},
+                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv2048 d128", "parts=8", 256, false, false},
+                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128", "parts=4", 128, true, true},  // long items
+                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv2048 d128 seqused", "parts=4", 132, true, false},
+                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv2048 d128 seqused", "parts=8", 264, false, false},
+                         Row{"fwd bf16 b64 hq32 hkv8 sq1 skv512 d128", "parts=1", 264, false, true},
+                         Row{"fwd bf16 b64 hq32 hkv8 sq1 skv512 d128 seqused", "parts=1", 264, false, true},
+                         Row{"fwd bf16 b4 hq32 hkv8 sq1 skv1024 d128 sms64", "parts=2", 64, true, false},
                          Row{"fwd bf16 b1 hq8 hkv8 sq512 skv512 d128", "", 32, false, false},
                          Row{"fwd bf16 b4 hq16 hkv16 sq4096 skv4096 d128", "", 132, false, true}}) {
     const auto plan = plan_of(row.line, row.hints);
