@@ -58,7 +58,8 @@ def write(a, records):
               results: long_report(passes, host, errors, lists, packed, grads, aims)}
     if (performance := a.root / roof.FILE).exists():
         of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
-        wanted[performance] = between_markers(performance.read_text(), roof.section(of_roof, markdown))
+        parts = [roof.section(of_roof, markdown), *energy_parts(a.root / "bench/results/energy")]
+        wanted[performance] = between_markers(performance.read_text(), "\n\n".join(parts))
     if (page := a.root / NARROW_PAGE).exists():
         of_narrow = [part for machine, tables in narrow.items() for part in short_tables(machine, "fwd", tables, False)]
         lost = side_tables.read_errors(sorted((a.root / "bench/results" / NARROW_ERRORS).glob("*.jsonl")),
@@ -83,6 +84,17 @@ def write(a, records):
 
 
 # From cells to text.
+
+def energy_parts(folder):
+    """A heading and a table for every card."""
+    records = side_tables.read_errors(sorted(folder.glob("*.jsonl")), ("gpu", "problem", "impl"))
+    parts = []
+    for gpu in dict.fromkeys(r["gpu"] for r in records):
+        here = [r for r in records if r["gpu"] == gpu]
+        parts += [f"**{gpu}**. {side_tables.ENERGY}, commit {here[-1]['commit']}:",
+                  markdown(side_tables.energy_rows(here))]
+    return parts
+
 
 def short_report(passes, host, errors=(), lists=None):
     """For the README: one table a machine and pass, a row for every kind of problem, speed and ratio in one field."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables beside those of speed by length: errors of o (bench/results/errors, from bench/errors.py), errors of gradients
-(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), packed sequences, and lists of problems
-that share no table (bench/results/NAME of LISTS, from bench/compare.py with bench/suites)."""
+(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), energy (bench/results/energy, from
+bench/energy.py), packed sequences, and lists of problems that share no table (bench/results/NAME of LISTS, from
+bench/compare.py with bench/suites)."""
 import json
 import re
 
@@ -120,6 +121,20 @@ def grad_error_rows(errors):
 
 def grad_error_field(record):
     return ", ".join(f"{1e3 * record[name]:.2f}" for name in ("grad_q", "grad_k", "grad_v"))
+
+
+ENERGY = ("Energy of a call in pJ/FLOP, of the whole card by its own counter, each contender for some seconds in turns; it "
+          "reads 682 to 733 W of cards limited to 700 W, so within 5 %. Made by bench/energy.py")
+
+
+def energy_rows(records):
+    """A row a problem, a column a library, of one card."""
+    impls = dict.fromkeys(r["impl"] for r in records)
+    found = {(r["problem"], r["impl"]): f"{r['pj_per_flop']:.2f}" for r in records}
+    rows = [["problem", *impls]]
+    for problem in dict.fromkeys(r["problem"] for r in records):
+        rows.append([f"`{problem}`"] + [found.get((problem, impl), ABSENT) for impl in impls])
+    return rows
 
 
 def packed_rows(tables):

@@ -361,6 +361,17 @@ class Roof(unittest.TestCase):
         self.assertEqual(roof.share_field({**half, "sm_clock_mhz": None}), "50")
         self.assertEqual(roof.share_field(None), "")
 
+    def test_energy_is_the_newest_of_every_contender(self):
+        lines = [{"gpu": "A card", "problem": "fwd x", "impl": impl, "pj_per_flop": pj, "commit": "abc"}
+                 for impl, pj in (("froghopper", 2), ("fa3", 1.25), ("froghopper", 0.996))]
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+            heading, table = report.energy_parts(pathlib.Path(folder))
+        self.assertTrue(heading.startswith("**A card**") and heading.endswith("commit abc:"))
+        self.assertEqual(table.splitlines()[0], "| problem | froghopper | fa3 |")
+        self.assertEqual(table.splitlines()[2], "| `fwd x` | 1.00 | 1.25 |")
+        self.assertEqual(report.energy_parts(pathlib.Path("nowhere")), [])
+
     def test_only_known_cards_have_a_roof(self):
         lines = [record(seq, "froghopper", 1, f"g{seq}", gpu=gpu) for seq in (512, 1024, 2048)
                  for gpu in ("Some GPU", "NVIDIA H200")]
