@@ -123,8 +123,8 @@ def grad_error_field(record):
     return ", ".join(f"{1e3 * record[name]:.2f}" for name in ("grad_q", "grad_k", "grad_v"))
 
 
-ENERGY = ("Energy of a call in pJ/FLOP, of the whole card by its own counter, each contender for some seconds in turns; it "
-          "reads 682 to 733 W of cards limited to 700 W, so within 5 %. Made by bench/energy.py")
+ENERGY = ("Energy of a call in pJ/FLOP, of the whole card by its own counter, each contender for some seconds in "
+          "turns; it reads 682 to 733 W of cards limited to 700 W, so within 5 %. Made by bench/energy.py")
 
 
 def energy_rows(records):
