@@ -231,7 +231,16 @@ TEST(fwd_params, say_what_the_problem_says) {
   EXPECT_EQ(params.sink, sink);
   EXPECT_FLOAT_EQ(params.scale_log2, 0.5f * 1.44269504f);
   EXPECT_EQ(params.order, std::get<ForwardStep>(plan.launches[0].step).order);
-  EXPECT_EQ(static_cast<void*>(params.queue.counter), workspace + plan.workspace.tickets.offset);
+  EXPECT_EQ(params.queue.counter, nullptr) << "short items, and a CTA for each";
+}
+
+TEST(fwd_params, have_a_counter_where_tickets_are_drawn) {
+  for (const char* const line :
+       {"fwd f16 b16 hq8 hkv8 sq100 skv2000 d128", "fwd f16 b200 hq8 hkv8 sq100 skv200 d128"}) {
+    const Plan plan = plan_of(line);
+    char workspace[8];
+    EXPECT_EQ(static_cast<void*>(params_of(plan, {}, workspace).queue.counter), workspace) << plan.line();
+  }
 }
 
 TEST(fwd_params, have_no_bound_where_the_window_has_none) {
