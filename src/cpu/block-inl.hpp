@@ -35,8 +35,8 @@ struct Block {
   float* o;                    // [dim_v][width]
   Statistics known;
   float *scales_q, *beside;  // of 8-bit q and k, see descale
-  bool descales;             // these differ between lanes or keys; else products become scores
-  float scale;               // by this one number
+  bool descales;             // these differ between lanes or keys, or cannot be part of scale
+  float scale;               // of the products then, else of all that makes scores of products
 
   // Lanes that fill up the last vector do what the last real one does, and are not stored.
   const Lane& lane(int i) const { return lanes[std::min(i, count - 1)]; }

@@ -20,7 +20,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <utility>
 
 // Highway's parts that are in its headers are enough: what its library adds is the choice of a target and debug traps.
@@ -161,8 +160,7 @@ class Attention {
 
   void know_scales(Block& b) {
     const auto& [scales_k, scales_v, mean, mean_v] = w_.of_heads[b.head];
-    const double of_all = double{w_.scale} * *scales_k.of_row(0) * b.lanes[0].scale_q;
-    b.scale = static_cast<float>(of_all);
+    b.scale = static_cast<float>(double{w_.scale} * *scales_k.of_row(0) * b.lanes[0].scale_q);
     b.descales = mean || scales_k.by_rows() || !std::isnormal(b.scale);
     for (int i = 0; i < b.width; ++i) {
       const Lane& lane = b.lane(i);
@@ -173,6 +171,7 @@ class Attention {
       to_floats(lane.q, w_.dtype, w_.dim_qk, rows_);
       b.beside[i] = lane.scale_q * dot(rows_, mean, w_.dim_qk);
     }
+    if (b.descales) b.scale = w_.scale;
   }
 
   void forget(int less) {
@@ -219,8 +218,8 @@ class Attention {
     const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
     // 0 x inf and 0 x NaN are NaN: then weights are wanted as floats, and v is looked at lane by lane.
     const bool guarded = sight && !tile_.v_is_finite(), scaled = w_.of_heads[b.head].scales_v.by_rows();
-    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, b.descales ? w_.scale : b.scale, w_.softcap, sight,
-                                            slopes, b.known, rounded(guarded));
+    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, b.scale, w_.softcap, sight, slopes, b.known,
+                                            rounded(guarded));
     if (scaled && (guarded || in_floats)) scale_rows(s_, keys, b.width, tile_.scales_v() + at);
     if (guarded) {
       output_guarded(b, tile_.v_floats() + at * w_.dim_v, keys, *sight);
@@ -238,8 +237,8 @@ class Attention {
       const Lane& lane = b.lanes[0];
       score_row(b.q, k, k_row, keys, w_.dim_qk, s_);
       if (b.descales) descale_row(s_, keys, tile_.scales_k() + at, *b.scales_q, *b.beside);
-      weigh_row(s_, keys, b.descales ? w_.scale : b.scale, w_.softcap, lane.slope,
-                static_cast<float>(lane.level - tile_.first_key() - at), b.known);
+      weigh_row(s_, keys, b.scale, w_.softcap, lane.slope, static_cast<float>(lane.level - tile_.first_key() - at),
+                b.known);
       if (w_.of_heads[b.head].scales_v.by_rows()) times_row(s_, keys, tile_.scales_v() + at);
       output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0], b.o);
     };
