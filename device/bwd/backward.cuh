@@ -39,12 +39,14 @@
 //           do_ring         full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
 //           ds_ring         full: one arrival per Consumer warp, behind its fence: its rows of dS are in place;
 //                           empty: one per Consumer warp, after its share of grad_q has retired
-//           add_ring        det variants only, four stages. full: the Usher lets this turn's grad_q be added; empty:
-//                           the Herald has seen that it was
-//           added_ring      the same. full: one arrival per Consumer warp, its adds are issued
-//           The last five advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
+//                           In det variants the Usher arrives at full too: this turn's grad_q may be added.
+//           The last three advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
 //           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
-//           anything but loads and dS of t - 3.
+//           anything but loads and dS of t - 3. In det variants there are two more:
+//           last_added      full: one arrival per Consumer warp, an item's last adds are issued. Of all other turns
+//                           the Herald sees it when Q of the turn after is given back.
+//           seen_ring       empty: the Herald has seen that a turn's adds are issued. The Usher waits for it before he
+//                           lets those of two turns later, so that no stage of Q comes round while he still looks.
 // Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go
 //           from registers to global memory
 #pragma once
@@ -107,7 +109,7 @@ struct Backward {
     KvRing k_ring, v_ring;
     QRing q_ring, do_ring;
     DsRing ds_ring;
-    tile::Ring<4> add_ring, added_ring;  // ordered only
+    tile::Ring<2> seen_ring, last_added;  // ordered only
     ptx::u64 next_wanted;
   };
   static constexpr int smem_bytes = bwd_smem_bytes(V);
@@ -158,7 +160,8 @@ struct Backward {
     const BwdParams& params;
     Smem& smem;
     unsigned items = 0;  // taken so far: gives stage and phase of the item, K and V rings
-    ptx::u32 now = 0;    // turns so far: gives those of the dS and add rings
+    ptx::u32 now = 0;    // turns so far: gives those of the dS ring
+    ptx::u32 walks = 0;  // ordered only: items with turns so far
     QStage q;            // of Q and of grad_o
     DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
 
@@ -280,6 +283,11 @@ struct Backward {
       ptx::wgmma_wait<0>();
       smem.ds_ring.give_back(now - 1);
       add_dq(dq);
+      if constexpr (V.ordered) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) smem.last_added.announce(walks);
+        ++walks;
+      }
     }
 
     __device__ __forceinline__ Sight<V> sight() const { return Sight<V>(params, item().rows); }
@@ -303,13 +311,8 @@ struct Backward {
 
     // Of the turn before.
     __device__ __forceinline__ void add_dq(const DqPiece& dq) {
-      if constexpr (V.ordered) smem.add_ring.wait(now - 1);
       // Of 96 columns, this warp's may be none.
       if (!transposed || number * strip + threadIdx.x / 32 % 4 * 16 < V.dims.qk) dq_sum.add(dq);
-      if constexpr (V.ordered) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) smem.added_ring.announce(now - 1);
-      }
     }
 
     __device__ void epilogue(GradK& dk, GradV& dv) {
@@ -329,9 +332,9 @@ struct Backward {
       smem.v_ring.init(consumer_warps);
       smem.q_ring.init(consumer_warps);
       smem.do_ring.init(consumer_warps);
-      smem.ds_ring.init(consumer_warps, consumer_warps);
-      smem.add_ring.init(/*consumer_warps=*/1);
-      smem.added_ring.init(1, consumer_warps);
+      smem.ds_ring.init(consumer_warps, consumer_warps + (V.ordered ? 1 : 0));
+      smem.seen_ring.init(/*consumer_warps=*/1);
+      smem.last_added.init(1, consumer_warps);
       ptx::mbarrier_init(&smem.next_wanted, 1);
       ptx::fence_mbarrier_init();
     }

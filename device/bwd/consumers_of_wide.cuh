@@ -24,7 +24,8 @@ struct WideConsumer {
   const BwdParams& params;
   typename Kernel::Smem& smem;
   ptx::u32 items = 0;  // taken so far: gives stage and phase of the item, K and V rings
-  ptx::u32 now = 0;    // turns so far: gives those of the rings of dS and adds
+  ptx::u32 now = 0;    // turns so far: gives those of the dS ring
+  ptx::u32 walks = 0;  // ordered only: items with turns so far
   typename Kernel::QStage q;
   typename Kernel::DoStage grad_o;
   DqSum<V, Its> dq_sum{params};
@@ -72,16 +73,11 @@ struct WideConsumer {
     multiply_dq(dq);
     ptx::wgmma_wait<0>();
     smem.ds_ring.give_back(now - 1);
-    add_dq(dq);
-  }
-
-  // Of the turn before.
-  __device__ __forceinline__ void add_dq(const tile::Accum<Its.count>& dq) {
-    if constexpr (V.ordered) smem.add_ring.wait(now - 1);
     dq_sum.add(dq);
     if constexpr (V.ordered) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.added_ring.announce(now - 1);
+      if (threadIdx.x % 32 == 0) smem.last_added.announce(walks);
+      ++walks;
     }
   }
 };
@@ -156,7 +152,7 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
       this->give_back_do();
       ptx::wgmma_wait<0>();
       smem.ds_ring.give_back(now - 1);
-      this->add_dq(dq);
+      dq_sum.add(dq);
     } else {
       ptx::wgmma_wait<0>();
       this->give_back_do();
@@ -246,7 +242,7 @@ struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
       smem.ds_ring.give_back(now - 1);
-      this->add_dq(dq);
+      dq_sum.add(dq);
     } else {
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();

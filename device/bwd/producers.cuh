@@ -111,7 +111,8 @@ struct Dispatcher {
 // does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
 constexpr int lead = 2;
 
-// Walks the turns of every item, on its way: load(item, head, q_tile) for each, ask() where the next item is wanted.
+// Walks the turns of every item, on its way: load(item, head, q_tile, turns left with this one) for each, ask() where
+// the next item is wanted.
 template <class Kernel, class Load, class Ask>
 __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
   typename Kernel::ItemStage at;
@@ -127,7 +128,7 @@ __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load lo
     int left = turns;
     const auto turn = [&](int head, int q_tile) {
       if (left == min(turns, 1 + lead)) ask();
-      load(item, head, q_tile);
+      load(item, head, q_tile, left);
       --left;
     };
     const int tiles = item.q_end - item.q_begin;
@@ -160,7 +161,7 @@ struct GradOLoader {
 
   __device__ void run() {
     each_turn<Kernel>(
-        smem, params.heads_per_kv, [&](const WorkItem& item, int head, int q_tile) { load(item, head, q_tile); },
+        smem, params.heads_per_kv, [&](const WorkItem& item, int head, int q_tile, int) { load(item, head, q_tile); },
         [] {});
   }
 
@@ -189,7 +190,7 @@ struct QLoader {
   __device__ void run() {
     each_turn<Kernel>(
         smem, params.heads_per_kv,
-        [&](const WorkItem& item, int head, int q_tile) {
+        [&](const WorkItem& item, int head, int q_tile, int) {
           load(item, head, q_tile);
           if constexpr (V.ordered) grad_o.load(item, head, q_tile);
         },
@@ -219,9 +220,13 @@ struct QLoader {
   }
 };
 
-// Where CTAs add to grad_q in order, two threads see to it, for it would cost the Consumers much: the Usher lets them
-// add a turn's grad_q once the CTAs before this one have, an answer that comes from memory; the Herald says that they
-// have, by a release that waits until their adds are over.
+// Where CTAs add to grad_q in order, two threads see to it: the Usher lets the Consumers add a turn's grad_q once the
+// CTAs before this one have, an answer that comes from memory; the Herald says that they have, by a release that waits
+// until their adds are over. A barrier of their own would cost the Consumers 2 to 4 % (docs/8-backward.md), though
+// they hardly wait there. So the Usher is one of those who make dS complete, and the Herald looks at the barrier by
+// which Q of the next turn is given back, behind the adds; an item's last adds alone are announced. A barrier that is
+// looked at must not complete twice meanwhile. So the Usher lets a turn's adds through when the Herald has seen those
+// of two turns before, and an item's last ones are announced in two stages.
 template <class Kernel>
 __device__ void usher(const BwdParams& params, typename Kernel::Smem& smem) {
   constexpr BwdVariant V = Kernel::variant;
@@ -229,24 +234,28 @@ __device__ void usher(const BwdParams& params, typename Kernel::Smem& smem) {
   ptx::wait_for_earlier_kernels();
   each_turn<Kernel>(
       smem, params.heads_per_kv,
-      [&](const WorkItem& item, int head, int q_tile) {
+      [&](const WorkItem& item, int head, int q_tile, int) {
         const ptx::u32* added = params.turn + dq_tile<V>(params, item, head, q_tile);
         const ptx::u32 before = Kernel::ctas * rank_of_tile<V>(params, item, q_tile);
         while (ptx::ld_acquire(added) < before) {}
-        smem.add_ring.wait_room(turn_number);
-        smem.add_ring.announce(turn_number++);
+        smem.seen_ring.wait_room(turn_number);
+        smem.ds_ring.wait_room(turn_number);
+        smem.ds_ring.announce(turn_number++);
       },
       [] {});
 }
 
 template <class Kernel>
 __device__ void herald(const BwdParams& params, typename Kernel::Smem& smem) {
-  ptx::u32 turn_number = 0;
+  ptx::u32 turn_number = 0, walks = 0;
   each_turn<Kernel>(
       smem, params.heads_per_kv,
-      [&](const WorkItem& item, int head, int q_tile) {
-        smem.added_ring.wait(turn_number);
-        smem.add_ring.give_back(turn_number++);
+      [&](const WorkItem& item, int head, int q_tile, int left) {
+        if (left > 1)
+          smem.q_ring.wait_room(turn_number + 1 + Kernel::variant.tiles.stages);  // Q of the next turn is given back
+        else
+          smem.last_added.wait(walks++);
+        smem.seen_ring.give_back_alone(turn_number++);
         ptx::red_release_add(params.turn + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
       },
       [] {});

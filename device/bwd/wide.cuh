@@ -26,6 +26,7 @@
 //                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of
 //                           the peer's have come; empty: one per warp of both consumers, after its share of grad_q has
 //                           retired, and one by the peer's GradV: the copy of this dS has come there
+//                           In det variants the Usher arrives at full too, and there are last_added and seen_ring.
 //           weights_here    one arrival per GradV warp: the weights are in the stage
 //           peer_room       one arrival per warp of the peer's GradK: it has read its weights, the copy of dS may come
 //           GradV waits for loads, for an empty stage and for dS of the turn before. GradK waits for loads, for weights
@@ -110,7 +111,7 @@ struct Wide {
     DsRing ds_ring;
     ptx::u64 weights_here[bwd_ds_stages];
     ptx::u64 peer_room[bwd_ds_stages];
-    tile::Ring<4> add_ring, added_ring;  // ordered only
+    tile::Ring<2> seen_ring, last_added;  // ordered only
     ptx::u64 next_wanted, number_here;
     ptx::u32 number;  // of the next item
   };
@@ -173,11 +174,11 @@ struct Wide {
       smem.q_ring.init(2 * warps);
       smem.do_ring.init(2 * warps);
       for (ptx::u64& here : smem.weights_here) ptx::mbarrier_init(&here, warps);
-      smem.ds_ring.init(2 * warps + 1);
+      smem.ds_ring.init(2 * warps + 1, V.ordered ? 2 : 1);
       for (ptx::u64& room : smem.peer_room) ptx::mbarrier_init(&room, warps);
       ptx::mbarrier_init(&smem.number_here, 1);
-      smem.add_ring.init(/*consumer_warps=*/1);
-      smem.added_ring.init(1, 2 * warps);
+      smem.seen_ring.init(/*consumer_warps=*/1);
+      smem.last_added.init(1, 2 * warps);
       ptx::mbarrier_init(&smem.next_wanted, ctas);
       ptx::fence_mbarrier_init();
     }

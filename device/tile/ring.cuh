@@ -25,8 +25,9 @@ struct Ring {
   __device__ void wait_room(ptx::u32 n) { ptx::mbarrier_wait(&empty[stage(n)], phase(n) ^ 1); }
   __device__ void announce(ptx::u32 n) { ptx::mbarrier_arrive(&full[stage(n)]); }
   __device__ void give_back(ptx::u32 n) {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&empty[stage(n)]);
+    if (threadIdx.x % 32 == 0) give_back_alone(n);
   }
+  __device__ void give_back_alone(ptx::u32 n) { ptx::mbarrier_arrive(&empty[stage(n)]); }  // one thread
 };
 
 // One side's position in a ring. Producers start one lap ahead: the first wait on `empty` falls through.
