@@ -172,7 +172,7 @@ struct Forward {
   struct Consumer {
     const FwdParams& params;
     Smem& smem;
-    int number, half;  // of its strip in the q tile; of O's columns, where two share a strip
+    int number, half;  // of its strip in this item's q tile; of O's columns, where two share a strip
     ItemStage i;
     QStage q;
     KvStage k, v;
@@ -187,9 +187,10 @@ struct Forward {
       Output o;
       WorkItem item = take_item();
       float scale = scale_of(item);
-      qk(s);
+      qk(s, next_number());
       ptx::wgmma_wait<0>();
       turns.pass();
+      number = next_number();
 
       while (!item.none()) {
         Softmax softmax = begin_softmax(scale);
@@ -212,13 +213,14 @@ struct Forward {
         item = take_item();
         scale = scale_of(item);
         float unit = scaled ? unit_of<V>(params, finished) : 1.f;
-        qk(s);                 // the first of the next
+        qk(s, next_number());  // the first of the next
         ptx::wgmma_wait<1>();  // O is ready, S is not
         turns.pass();
         v.release(smem.v_ring);
         if constexpr (V.smooth) means.add(params, finished, softmax, unit, o);
         epilogue(finished, softmax, unit, o);
         ptx::wgmma_wait<0>();  // S is ready
+        number = next_number();
       }
     }
 
@@ -237,6 +239,7 @@ struct Forward {
         for (; kv_tile >= begin; --kv_tile) turn</*Cut=*/true>(item, kv_tile, softmax, s, p, o);
     }
 
+    __device__ int next_number() const { return change_places(V) ? consumers - 1 - number : number; }  // of next item
     // The shuffles tell the compiler that the values are the same for the whole warp.
     __device__ WorkItem take_item() {
       i.wait(smem.item_ring);
@@ -245,7 +248,7 @@ struct Forward {
       item.kv_begin = __shfl_sync(~0u, item.kv_begin, 0);
       item.kv_end = __shfl_sync(~0u, item.kv_end, 0);
       slope = slope_of<V>(params, item);  // early, for it comes from memory
-      skip(k, smem.k_ring, strip_of(item).skipped(), turns);
+      skip(k, smem.k_ring, Strip<V>{params, item, next_number()}.skipped(), turns);
       q.wait(smem.q_ring);
       if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, smem.q[q.stage], number);
       return item;
@@ -279,7 +282,7 @@ struct Forward {
     template <bool Cut>
     __device__ __forceinline__ void turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
-      qk(s, &softmax);                      // S of this tile
+      qk(s, number, &softmax);              // S of this tile
       if (!pv_later) pv(o, p);              // O += P V of the tile before
       ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
       turns.pass();
@@ -338,11 +341,11 @@ struct Forward {
     }
 
     // Scales first: a load behind products waits until they have read their operands.
-    __device__ __forceinline__ void qk(Scores& s, Softmax* softmax = nullptr) {
+    __device__ __forceinline__ void qk(Scores& s, int its_strip, Softmax* softmax = nullptr) {
       turns.take();
       k.wait(smem.k_ring);
       if (softmax != nullptr) take_scales(*softmax);
-      tile::mma_abt<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
+      tile::mma_abt<T>(s, smem.q[q.stage], its_strip * strip, smem.k[k.stage]);
     }
 
     __device__ __forceinline__ void pv(Output& o, const Weights& p) {

@@ -18,6 +18,14 @@ __device__ __forceinline__ int first_row_of(const WorkItem& item) {
   return V.ragged ? item.rows.q_first : 0;
 }
 
+// Under a mask lower strips see more kv tiles. So Consumers change places from item to item, the first with the last,
+// and have as many in the end. Not those of 8-bit numbers, which take turns or wait for others in any case; exact ones
+// keep their sums by number; and four have no register for it where there is a lower bound.
+constexpr bool change_places(FwdVariant v) {
+  const bool own_strips = !v.packed && fwd_sharers(v) == 1, may = !fwd_scaled(v) && !fwd_joins(v);
+  return v.mask != Mask::none && own_strips && may && (fwd_consumers(v) < 4 || !bounded_below(v.mask));
+}
+
 // Of an item's strip `number`. Rows are those of a sequence.
 template <FwdVariant V>
 struct Strip {
