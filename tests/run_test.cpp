@@ -45,6 +45,8 @@ TEST(run, an_explanation_says_when_items_are_drawn) {
   EXPECT_NE(words(many_equal, "h200").find("1408 work items, drawn early;"), std::string::npos);
   EXPECT_NE(words(many_equal, "h200 late=4").find("drawn late after items of 4 kv tiles"), std::string::npos);
   EXPECT_NE(words("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal", "h100").find(" drawn late;"), std::string::npos);
+  EXPECT_NE(words("fwd bf16 b1 hq32 hkv8 sq1 skv64 d128", "h200").find("one for each CTA, without a ticket;"),
+            std::string::npos);
 }
 
 TEST(run, hints_are_read_and_belong_to_a_gpu) {

@@ -16,15 +16,16 @@ std::string registers_of(const KernelSpec& kernel) {
               resources->origin);
 }
 
-std::string drawing_of(const Order& order) {
+std::string drawing_of(const Order& order, bool draws) {
+  if (!draws) return "one for each CTA, without a ticket";
   if (order.late_tiles == 0) return "drawn late";
   if (order.late_tiles == no_bound<int>) return "drawn early";
   return text("drawn late after items of {} kv tiles and more", order.late_tiles);
 }
 
-std::string order_line(const Order& order, const char* head) {
+std::string order_line(const Order& order, const char* head, bool draws = true) {
   std::string line = text("\n  order      {} work items, {}; in sections of {} of {} (sequence, {}) pairs",
-                          order.items, drawing_of(order), order.section, order.pairs, head);
+                          order.items, drawing_of(order, draws), order.section, order.pairs, head);
   if (in_halves(order))
     line += ", the light half of each beside the heavy half of the next";
   else if (order.in_sections < order.pairs)
@@ -46,7 +47,7 @@ std::string step_lines(const ForwardStep& step) {
   if (fwd_converts_q(v))
     lines += text("\n  q          {} to f16{}", name_of(v.dtype),
                   is_8_bit(v.dtype) ? "" : ", each row by a power of two of its own");
-  lines += order_line(order, "head");
+  lines += order_line(order, "head", step.draws);
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
   if (v.packed)
     lines += text("\n  packed     {} query heads share a tile, {} rows of each", step.pack.heads, step.pack.rows);
@@ -59,8 +60,8 @@ std::string step_lines(const ForwardStep& step) {
 std::string step_lines(const FillStep&) { return "\n  numbers    max_logit of every sequence and head, to -inf"; }
 
 std::string step_lines(const CombineStep& step) {
-  return text("\n  rows       o and lse of {} rows a CTA, from up to {} parts in the workspace", combine_rows,
-              step.parts.most);
+  return text("\n  rows       o and lse of {} rows a CTA, from up to {} parts in the workspace",
+              combine_rows(step.variant), step.parts.most);
 }
 
 std::string step_lines(const DeltaStep& step) {
