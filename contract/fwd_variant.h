@@ -185,7 +185,7 @@ constexpr const char* why_invalid(FwdVariant v) {
 // The kernel that adds up the parts of rows.
 struct CombineVariant {
   Dtype dtype;  // of O; f32 beside 8-bit k and v
-  int dim_v;    // columns of a row, rounded up to 64, 128, 256 or 512: a lane of a warp takes so many / 32 of them
+  int dim_v;    // columns of a row, rounded up to 64, 128, 256 or 512
   int parts;    // that are on their way from memory at once: their columns take registers
   bool exact;   // of an exact kernel: joined from the last to the first, as it joins them itself
   bool operator==(const CombineVariant&) const = default;
@@ -199,8 +199,14 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("exact", v.exact);
 }
 
-constexpr int combine_threads = 128;  // a warp a row
-constexpr int combine_rows = combine_threads / 32;
+constexpr int combine_threads = 128;
+// So many lanes have a row. Many parts are weighed by a warp, one by each lane; few by every lane, and what a row takes
+// besides, places and divisions, is shared with the other rows of a warp. A lane holds 4 parts of 8 or 16 columns then.
+constexpr int combine_lanes(CombineVariant v) {
+  if (v.exact || v.parts > 4) return 32;
+  return v.dim_v <= 128 ? 8 : v.dim_v == 256 ? 16 : 32;
+}
+constexpr int combine_rows(CombineVariant v) { return combine_threads / combine_lanes(v); }  // of a CTA
 constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
 constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once

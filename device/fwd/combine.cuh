@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // After a split forward kernel: rows whose keys were cut into parts -> O and lse.
 //
-// Work      one warp = one query row of one head. Rows of a tile with one part are there already, and rows of no
-//           sequence are the Sweeper's: both are left alone.
+// Work      one warp = one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
+//           with one part are there already, and rows of no sequence are the Sweeper's: both are left alone.
 // Order     parts are added up in the order of their keys, so the bits do not depend on which came first
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
@@ -28,9 +28,9 @@ struct Combine {
 
   static constexpr int threads = combine_threads;
   static constexpr int smem_bytes = combine_smem_bytes;
-  static constexpr int columns = V.dim_v / 32;  // of a lane
+  static constexpr int lanes = combine_lanes(V), columns = V.dim_v / lanes;  // of a row; of a lane
   // So many lie together; then come the next lane's, and behind the last lane's the first lane's second ones.
-  static constexpr int block = columns < 8 ? columns : 8;
+  static constexpr int block = lanes < 32 ? 4 : columns < 8 ? columns : 8;
 
   // A row of one head.
   struct Place {
@@ -40,11 +40,17 @@ struct Combine {
   };
 
   static __device__ void run(const CombineParams& params) {
-    const unsigned number = blockIdx.x * combine_rows + threadIdx.x / 32;  // there are below 2^31
+    const unsigned number = blockIdx.x * combine_rows(V) + threadIdx.x / lanes;  // there are below 2^31
     ptx::let_next_kernel_start();
     const Place place = number < params.split.row_heads ? find(params, number) : Place{};
     ptx::wait_for_earlier_kernels();
-    if (place.parts > 1) V.exact ? join(params, number, place) : add_up(params, number, place);
+    if (place.parts <= 1) return;
+    if constexpr (V.exact)
+      join(params, number, place);
+    else if constexpr (V.parts == 4)
+      add_up_few(params, number, place);
+    else
+      add_up(params, number, place);
   }
 
   static __device__ Place find(const CombineParams& params, unsigned number) {
@@ -116,6 +122,30 @@ struct Combine {
     finish(params, place, lane, o, attn::finish_whole(largest.scaled, sum, sink_of(params, place)));
   }
 
+  // Up to V.parts of them, each weighed by every lane.
+  static __device__ void add_up_few(const CombineParams& params, unsigned number, const Place& place) {
+    const int lane = threadIdx.x % lanes;
+    float x[V.parts][columns];
+    PartOfRow part[V.parts];
+    load_parts(params, x, number, 0, place.parts, lane);
+#pragma unroll
+    for (int j = 0; j < V.parts; ++j)
+      part[j] = j < place.parts ? params.split.rows[number + j * params.split.row_heads] : none;
+    Largest largest = {-tile::inf, -tile::inf};
+#pragma unroll
+    for (int j = 0; j < V.parts; ++j) count(params, largest, part[j]);
+    float sum = 0.f, o[columns] = {};
+#pragma unroll
+    for (int j = 0; j < V.parts; ++j) {
+      const float w = weight(params, part[j], largest);
+      if (w == 0.f) continue;
+      sum += w * fabsf(part[j].sum);
+#pragma unroll
+      for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
+    }
+    finish(params, place, lane, o, attn::finish_whole(largest.scaled, sum, sink_of(params, place)));
+  }
+
   static __device__ void join(const CombineParams& params, unsigned number, const Place& place) {
     const int lane = threadIdx.x % 32;
     PartOfRow whole = none;
@@ -159,13 +189,13 @@ struct Combine {
     return is_far(part) ? __fmul_rn(part.reference, params.scale_log2) : part.reference;
   }
 
+  static __device__ void count(const CombineParams& params, Largest& most, const PartOfRow& part) {
+    most.scaled = fmaxf(most.scaled, scaled(params, part));
+    if (is_far(part)) most.far = fmaxf(most.far, part.reference);
+  }
   static __device__ Largest largest_of(const CombineParams& params, const PartOfRow* rows, int parts, int lane) {
     Largest most = {-tile::inf, -tile::inf};
-    for (int i = lane; i < parts; i += 32) {
-      const PartOfRow part = rows[i * params.split.row_heads];
-      most.scaled = fmaxf(most.scaled, scaled(params, part));
-      if (is_far(part)) most.far = fmaxf(most.far, part.reference);
-    }
+    for (int i = lane; i < parts; i += 32) count(params, most, rows[i * params.split.row_heads]);
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
       most.scaled = fmaxf(most.scaled, __shfl_xor_sync(~0u, most.scaled, apart));
@@ -195,7 +225,7 @@ struct Combine {
   static __device__ void load(float (&x)[columns], const float* row, int lane, int dim) {
 #pragma unroll
     for (int at = 0; at < columns; at += block) {
-      const int first = 32 * at + lane * block;
+      const int first = lanes * at + lane * block;
       if (first >= dim) return;
       if constexpr (block == 2) {
         const float2 a = *reinterpret_cast<const float2*>(row + first);
@@ -215,7 +245,7 @@ struct Combine {
                 place.row * params.o.row;
 #pragma unroll
     for (int at = 0; at < columns; at += block) {
-      const int first = 32 * at + lane * block;
+      const int first = lanes * at + lane * block;
       if (first >= params.dim_v) return;
       if constexpr (same<T, float>) {
 #pragma unroll

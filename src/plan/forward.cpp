@@ -49,7 +49,7 @@ void add_combine(Plan& plan, const Cut& cut) {
   const CombineVariant combine{p.dtype_o, columns, cut.parts <= 4 ? 4 : combine_parts_most(columns), v.exact};
   const int64_t row_heads = p.rows_q() * p.heads_q;
   plan.launches.push_back({.kernel = kernel_of(combine),
-                           .grid = static_cast<int>(ceil_div(row_heads, combine_rows)),
+                           .grid = static_cast<int>(ceil_div(row_heads, combine_rows(combine))),
                            .step = CombineStep{combine, v.packed ? cut.pack.rows : v.tiles.q, v.tiles.kv, parts(cut)},
                            .overlaps = true});
 }
