@@ -120,10 +120,12 @@ double time_us(const Work& work, int64_t parts) {
   return beside(busiest, work.least_us) + extra;
 }
 
+constexpr double at_least = 0.98;  // of the time without parts: where they bring less there are none
+
 // The number of parts with the least time; 1 where parts bring little.
 int64_t best_parts(const Work& work, double without_us, int64_t most) {
   int64_t best = 1;
-  double best_us = without_us * 0.95;
+  double best_us = without_us * at_least;
   for (int64_t parts = 2; parts <= std::min<int64_t>(most, 128); ++parts) {
     const int64_t real = ceil_div(work.longest, ceil_div(work.longest, parts));
     if (real != parts) continue;
@@ -142,7 +144,7 @@ Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Devic
   work.equal = v.mask == Mask::none && !v.ragged;
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
   work.rate = rate_of(v, device);
-  work.combine_us = [&p, device](int64_t parts) { return combine_us(p, parts, device); };
+  work.combine_us = [&p](int64_t parts) { return combine_us(p, parts); };
   if (!v.packed) return work;
   if (fwd_widens(v)) {  // not where they widen: one alone is hardly faster than beside another
     work.sms *= fwd_ctas_per_sm(v);
@@ -154,15 +156,34 @@ Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Devic
   return work;
 }
 
-// Where items are unequal the sum above is rough: the best number of parts near that one, handed out item by item.
-int64_t best_beside(const Problem& p, const FwdVariant& v, int64_t near, int64_t most, double without_us,
-                    const Device& device) {
-  int64_t best = 1;
-  double best_us = without_us * 0.95;
-  for (int64_t parts = std::max<int64_t>(2, near - 2); parts <= std::min(near + 2, most); ++parts) {
-    const double us = kernel_us(p, v, parts, device) + combine_us(p, parts, device);
-    if (us < best_us) best = parts, best_us = us;
-  }
+// Tiles, and into how many parts their keys are cut.
+struct Choice {
+  Tiles tiles;
+  int64_t count;
+  double us;
+};
+
+// Of plain tiles, handed out item by item: for unequal ones best_parts() is rough.
+Choice plain_parts(const Problem& p, const FwdVariant& plain, Dims dims, int64_t most, const Device& device) {
+  Choice best = {plain.tiles, 1, kernel_us(p, plain, 1, device)};
+  const double without_us = best.us;
+  const auto try_with = [&](Tiles tiles, int64_t tiles_of_part) {
+    FwdVariant v = plain;
+    v.tiles = tiles;
+    const int64_t near = best_parts(work_of(p, v, {1, 0}, device), without_us, most);
+    const int64_t fewest = v.mask == Mask::none ? near : 2, last = v.mask == Mask::none ? near : near + 2;
+    Choice its = best;
+    its.us *= at_least;
+    for (int64_t parts = std::max<int64_t>(2, fewest); parts <= std::min(last, most); ++parts) {
+      if (ceil_div(p.seq_kv, tiles.kv) < tiles_of_part * parts) break;
+      const double us = kernel_us(p, v, parts, device) + combine_us(p, parts);
+      if (us < its.us) its = {tiles, parts, us};
+    }
+    if (its.us < best.us * at_least) best = its;
+  };
+  // Larger tiles read keys less often; smaller ones make more parts, and short parts that do not wait for each other.
+  if (const auto tiles = many_rows_tiles(p, dims)) try_with(*tiles, 8);
+  try_with(few_rows_tiles(p, dims), 1);
   return best;
 }
 
@@ -208,12 +229,8 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
     parts = best_parts(work, time_us(work, 1), bounded);
     if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, keys_of_ragged_part)));
   } else if (may_cut(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window && !p.seqused) {
-    FwdVariant few = v;
-    few.tiles = few_rows_tiles(p, dims);
-    const double without = kernel_us(p, v, 1, device);
-    parts = best_parts(work_of(p, few, pack, device), without, bounded);
-    if (parts > 1 && v.mask != Mask::none) parts = best_beside(p, few, parts, bounded, without, device);
-    if (parts > 1) v.tiles = few.tiles;
+    const Choice best = plain_parts(p, v, dims, bounded, device);
+    parts = best.count, v.tiles = best.tiles;
   }
   Cut cut{v, pack, 0, 1};
   if (parts > 1) {

@@ -15,7 +15,8 @@ FwdVariant plain_variant(const Problem&, Dims, Tiles);
 constexpr bool above_256(Dims dims) { return dims.qk > 256 || dims.v > 256; }
 
 Tiles tuned_tiles(const Problem&, Dims, const Device&);
-Tiles few_rows_tiles(const Problem&, Dims);  // where there are few work items
+Tiles few_rows_tiles(const Problem&, Dims);                  // where there are few work items
+std::optional<Tiles> many_rows_tiles(const Problem&, Dims);  // the largest ones, if they are worth cutting
 
 // Whether tiles may be packed or split: kernels of chunks, alibi and accumulate have them plain.
 bool may_cut(const Problem&);

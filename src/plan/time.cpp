@@ -14,6 +14,7 @@
 #include "src/plan/backward.hpp"
 #include "src/plan/forward.hpp"
 #include "src/plan/rates.hpp"
+#include "src/plan/workers.hpp"
 #include "src/problem/bytes.hpp"
 #include "src/problem/mask.hpp"
 
@@ -59,35 +60,6 @@ Rate rate_of(const MeasuredKernel& like, const Device& device) {
 
 // ---- Who does what ----
 
-double time_of(const Load& load, const Rate& rate) { return load.turns * rate.turn_us + load.passes * rate.pass_us; }
-
-// CTAs that take items: each goes to the first that is free.
-class Workers {
- public:
-  Workers(int count, const Rate& rate) : rate_(rate), heap_(std::max(count, 1)) {}
-  void take(const Load& item) {
-    std::ranges::pop_heap(heap_, std::greater());
-    Worker& first = heap_.back();
-    first.us += time_of(item, rate_);
-    add(first.load, item), add(all_, item);
-    std::ranges::push_heap(heap_, std::greater());
-  }
-  const Load& all() const { return all_; }
-  const Load& busiest() const { return std::ranges::max_element(heap_, {}, &Worker::us)->load; }
-
- private:
-  struct Worker {
-    double us = 0;
-    Load load;
-    bool operator>(const Worker& other) const { return us > other.us; }
-  };
-  static void add(Load& sum, const Load& item) { sum.turns += item.turns, sum.passes += item.passes; }
-
-  Rate rate_;
-  std::vector<Worker> heap_;  // the first to be free on top
-  Load all_;
-};
-
 // Rows of one sequence: where lengths are on the device, all are taken to be equally long.
 int64_t rows_of_one(int64_t bound, int64_t total, const Problem& p) {
   if (!p.varlen) return bound;
@@ -116,6 +88,7 @@ struct Main {
   int heads;  // items of a tile
   bool ragged, heaviest_first;
   int workers, sms_of_worker;
+  double turns_left;  // of an item when the next one is asked for
   Rate rate;
   double flops, exponentials;  // of a turn
 };
@@ -132,6 +105,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .heaviest_first = v.mask != Mask::none,
          .workers = std::min(grid, usable_sms(p, device)),  // two CTAs of one share its speed
          .sms_of_worker = 1,
+         .turns_left = v.split && !v.packed ? v.tiles.stages : 0.0,
          .rate = rate_of(v, device),
          .flops = (fwd_narrow(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
          .exponentials = 1.0 * fwd_sharers(v) * v.tiles.q * v.tiles.kv};
@@ -159,6 +133,7 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
          .heaviest_first = false,
          .workers = grid / bwd_ctas(v),
          .sms_of_worker = bwd_ctas(v),
+         .turns_left = 0,
          .rate = rate_of(v, device),
          .flops = 2.0 * v.tiles.q * v.tiles.kv * (3 * v.dims.qk + 2 * v.dims.v),
          .exponentials = 1.0 * v.tiles.q * v.tiles.kv};
@@ -178,7 +153,7 @@ struct Shares {
 Shares shares_of(const Main& m) {
   const int64_t items = m.ragged ? int64_t{m.order.pairs} * m.order.q_tiles : m.order.items;
   if (items <= items_walked) {
-    Workers workers(m.workers, m.rate);
+    Workers workers(m.workers, m.rate, m.turns_left);
     each_tile(m.order, m.heads, m.ragged, m.heaviest_first, [&](int tile) { workers.take(m.tiles[tile]); });
     return {workers.busiest(), workers.all()};
   }
@@ -242,8 +217,8 @@ void add(Sum& sum, const Problem& p, const BackwardStep& step, int grid, const D
   add_main(sum, p, step, grid, device, 0);
 }
 void add(Sum& sum, const Problem&, const FillStep&, int, const Device&) { sum.between_us += next_launch_us; }
-void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device& device) {
-  sum.work_us += combine_us(p, step.parts.most, device);
+void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device&) {
+  sum.work_us += combine_us(p, step.parts.most);
 }
 void add(Sum& sum, const Problem& p, const DeltaStep&, int, const Device& device) {
   sum.bytes += bytes_of_delta(p), sum.work_us += copy_us(bytes_of_delta(p), device);
@@ -332,7 +307,9 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
     const int64_t first = tile * v.tiles.q;
     return tiles_seen(p, rows_q, rows_kv, first, std::min(first + v.tiles.q, rows_q) - 1, v.tiles.kv);
   };
-  const auto load_of = [](Range<int64_t> seen) { return Load{static_cast<double>(seen.end - seen.begin), 1}; };
+  const auto load_of = [](Range<int64_t> seen) {
+    return seen.begin < seen.end ? Load{static_cast<double>(seen.end - seen.begin), 1} : Load{};
+  };
   if (v.mask == Mask::none && !v.ragged && items > 0)
     return static_cast<double>(ceil_div(items, sms)) * time_of(load_of({0, of_part}), rate);
   constexpr int few = 8;  // of each SM
@@ -342,10 +319,10 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
     for (int64_t tile = step / 2; tile < q_tiles; tile += step, ++count) sum += time_of(load_of(seen_by(tile)), rate);
     return count == 0 ? 0 : sum / count * static_cast<double>(q_tiles) * static_cast<double>(pairs) / sms;
   }
-  Workers workers(sms, rate);
+  Workers workers(sms, rate, v.tiles.stages);
   for (int64_t tile = q_tiles; tile-- > 0;) {  // the heaviest first
     const auto seen = seen_by(tile);
-    for (int64_t part = parts_of<int64_t>(seen, of_part, parts); part-- > 0;)
+    for (int64_t part = parts; part-- > 0;)  // of some there is nothing; they are handed out too
       for (int64_t pair = 0; pair < pairs; ++pair)
         workers.take(load_of(part_of<int64_t>(seen, part, of_part, parts)));
   }
@@ -358,10 +335,12 @@ double read_us(double bytes, const Device& device) { return bytes / (share_of_re
 double part_bytes(const Problem& p) { return row_heads_q(p) * (p.dim_v * sizeof(float) + sizeof(PartOfRow)); }
 
 // By the clock of an H200, from bench/suites/decode.txt and few_items.txt. It begins before the launch before it ends.
-double combine_us(const Problem& p, int64_t parts, const Device& device) {
-  constexpr double begins_us = 1.2, row_us = 1.2e-3, part_us = 0.05;
-  const auto n = static_cast<double>(parts);
-  return begins_us + row_us * row_heads_q(p) + n * (part_us + 2 * read_us(part_bytes(p), device));
+// Of up to four parts rows share what finding one takes (combine_lanes); parts are written to L2 and read from there.
+double combine_us(const Problem& p, int64_t parts) {
+  constexpr double begins_us = 1.2, row_us = 1.2e-3, row_of_few_us = 0.2e-3, part_us = 0.05, bytes_a_us = 4e6;
+  const double of_few = p.dim_v <= 128 ? row_of_few_us : 2 * row_of_few_us;
+  const double of_rows = (parts <= 4 ? of_few : row_us) * row_heads_q(p);
+  return begins_us + of_rows + static_cast<double>(parts) * (part_us + part_bytes(p) / bytes_a_us);
 }
 
 // The longer of the two, and a fifth more where they are as long. (Powers ask for no function of a newer glibc.)

@@ -50,9 +50,9 @@ Rate rate_of(const BwdVariant&, const Device&);
 // taken to keep all SMs as busy.
 double kernel_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
 
-double read_us(double bytes, const Device&);                      // by a kernel that does nothing else
-double combine_us(const Problem&, int64_t parts, const Device&);  // the launch that adds up parts of rows
-double part_bytes(const Problem&);                                // that one part of all rows takes
-double beside(double one_us, double other_us);                    // two that hide each other in part
+double read_us(double bytes, const Device&);       // by a kernel that does nothing else
+double combine_us(const Problem&, int64_t parts);  // the launch that adds up parts of rows
+double part_bytes(const Problem&);                 // that one part of all rows takes
+double beside(double one_us, double other_us);     // two that hide each other in part
 
 }  // namespace froghopper

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: CTAs that take work items, and how long they are busy. docs/4-planning.md, "How long it takes".
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "src/plan/time.hpp"
+
+namespace froghopper {
+
+inline double time_of(const Load& load, const Rate& rate) {
+  return load.turns * rate.turn_us + load.passes * rate.pass_us;
+}
+
+// CTAs that take items: each goes to the first that asks for one. They ask when so many turns of the item that they
+// have are left; of two at the same time the one asks first that began first.
+class Workers {
+ public:
+  Workers(int count, const Rate& rate, double turns_left = 0)
+      : rate_(rate), turns_left_(turns_left), heap_(std::max(count, 1)) {}
+  void take(const Load& item) {
+    std::ranges::pop_heap(heap_, std::greater());
+    Worker& first = heap_.back();
+    const double begins = first.us;
+    first.us += time_of(item, rate_);
+    first.asks = turns_left_ == 0 ? first.us : begins + std::max(0.0, item.turns - turns_left_) * rate_.turn_us;
+    first.number = ++taken_;
+    add(first.load, item), add(all_, item);
+    std::ranges::push_heap(heap_, std::greater());
+  }
+  const Load& all() const { return all_; }
+  const Load& busiest() const { return std::ranges::max_element(heap_, {}, &Worker::us)->load; }
+
+ private:
+  struct Worker {
+    double us = 0, asks = 0;
+    int64_t number = 0;
+    Load load;
+    bool operator>(const Worker& other) const {
+      return asks != other.asks ? asks > other.asks : number > other.number;
+    }
+  };
+  static void add(Load& sum, const Load& item) { sum.turns += item.turns, sum.passes += item.passes; }
+
+  Rate rate_;
+  double turns_left_;
+  int64_t taken_ = 0;
+  std::vector<Worker> heap_;  // the first to ask on top
+  Load all_;
+};
+
+}  // namespace froghopper
