@@ -49,6 +49,12 @@ if(FROGHOPPER_PRESETS AND FROGHOPPER_NVDISASM)
   endforeach()
 endif()
 
+if(FROGHOPPER_NVRTC13)
+  add_test(NAME presets.what_is_none_compiles_too COMMAND ${FROGHOPPER_PYTHON}
+           ${PROJECT_SOURCE_DIR}/tools/compile_golden.py $<TARGET_FILE:froghopper_compile> ${FROGHOPPER_NVRTC13}
+           ${PROJECT_BINARY_DIR}/presets/golden)
+endif()
+
 # Programs in C that use the library as a C user does: they compile as C11 without a warning, and return 0.
 file(GLOB c_test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*.c)
 foreach(source ${c_test_sources})

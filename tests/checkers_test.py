@@ -9,6 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools")
 import check_known_failures
 import check_rooms
 import check_style
+import compile_golden
 import test_summary
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n// What this file is for.\n"
@@ -194,6 +195,19 @@ no Hopper GPU here
 [  SKIPPED ] A.gpu (0 ms)</system-out></testcase>
 <testcase name="checks.rooms" status="fail"><failure/><system-out>bad</system-out></testcase>
 </testsuite>"""
+
+
+class Golden(unittest.TestCase):
+    PLANS = ["# h200 132sm | fwd ... -> a plan",
+             "h200 132sm | fwd bf16 b1 d64 -> fwd.bf16.d64.exact grid 4; combine.bf16.dv64 grid 2 ws 8",
+             "cpu | fwd f16 b1 d64 -> cpu amx q64"]
+
+    def test_every_launch_names_its_kernel(self):
+        self.assertEqual(compile_golden.kernels_of(self.PLANS[1]), {"fwd.bf16.d64.exact", "combine.bf16.dv64"})
+
+    def test_presets_are_left_out(self):
+        others = compile_golden.other_kernels(self.PLANS, ["combine.bf16.dv64  # a comment"])
+        self.assertEqual(others, ["fwd.bf16.d64.exact"])
 
 
 class Summary(unittest.TestCase):

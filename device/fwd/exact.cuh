@@ -91,7 +91,7 @@ __device__ __forceinline__ void walk_parts(Consumer& its, const WorkItem& item, 
     if constexpr (V.max_logit) next.most = softmax.most;
     softmax = next;
     kv_tile = begin - 1;
-    its.qk(s);
+    its.qk(s, its.number);
     ptx::wgmma_wait<0>();
     its.first_turn(item, kv_tile--, softmax, s, p);
   }

@@ -171,10 +171,10 @@ Choice plain_parts(const Problem& p, const FwdVariant& plain, Dims dims, int64_t
     FwdVariant v = plain;
     v.tiles = tiles;
     const int64_t near = best_parts(work_of(p, v, {1, 0}, device), without_us, most);
-    const int64_t fewest = v.mask == Mask::none ? near : 2, last = v.mask == Mask::none ? near : near + 2;
+    const int64_t apart = v.mask == Mask::none ? 0 : 3;
     Choice its = best;
     its.us *= at_least;
-    for (int64_t parts = std::max<int64_t>(2, fewest); parts <= std::min(last, most); ++parts) {
+    for (int64_t parts = std::max<int64_t>(2, near - apart); parts <= std::min(near + apart, most); ++parts) {
       if (ceil_div(p.seq_kv, tiles.kv) < tiles_of_part * parts) break;
       const double us = kernel_us(p, v, parts, device) + combine_us(p, parts);
       if (us < its.us) its = {tiles, parts, us};
