@@ -163,18 +163,21 @@ struct Choice {
   double us;
 };
 
-// Of plain tiles, handed out item by item: for unequal ones best_parts() is rough.
+constexpr double hopeless = 1.25;  // by time_us(), of the best time so far: not handed out item by item
+
+// Of plain tiles, handed out item by item: for unequal ones time_us() and best_parts() are rough.
 Choice plain_parts(const Problem& p, const FwdVariant& plain, Dims dims, int64_t most, const Device& device) {
   Choice best = {plain.tiles, 1, kernel_us(p, plain, 1, device)};
   const double without_us = best.us;
   const auto try_with = [&](Tiles tiles, int64_t tiles_of_part) {
     FwdVariant v = plain;
     v.tiles = tiles;
-    const int64_t near = best_parts(work_of(p, v, {1, 0}, device), without_us, most);
-    const int64_t apart = v.mask == Mask::none ? 0 : 3;
+    const Work work = work_of(p, v, {1, 0}, device);
+    const int64_t near = best_parts(work, without_us, most), apart = v.mask == Mask::none ? 0 : 3;
     Choice its = best;
     its.us *= at_least;
     for (int64_t parts = std::max<int64_t>(2, near - apart); parts <= std::min(near + apart, most); ++parts) {
+      if (time_us(work, parts) > hopeless * its.us) continue;
       if (ceil_div(p.seq_kv, tiles.kv) < tiles_of_part * parts) break;
       const double us = kernel_us(p, v, parts, device) + combine_us(p, parts);
       if (us < its.us) its = {tiles, parts, us};
