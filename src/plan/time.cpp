@@ -93,6 +93,9 @@ struct Main {
   double flops, exponentials;  // of a turn
 };
 
+// How many turns an item has left when its CTA asks for the next one. Fixed CTAs of whole items were fitted by 0.
+double turns_left(const FwdVariant& v, int64_t parts) { return parts > 1 && !v.packed ? v.tiles.stages : 0.0; }
+
 Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& device) {
   const FwdVariant& v = step.variant;
   const int64_t rows_q = rows_of_one(p.seq_q, p.total_q, p), rows_kv = rows_of_one(p.seq_kv, p.total_kv, p);
@@ -105,7 +108,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .heaviest_first = v.mask != Mask::none,
          .workers = std::min(grid, usable_sms(p, device)),  // two CTAs of one share its speed
          .sms_of_worker = 1,
-         .turns_left = v.split && !v.packed ? v.tiles.stages : 0.0,
+         .turns_left = turns_left(v, parts),
          .rate = rate_of(v, device),
          .flops = (fwd_narrow(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
          .exponentials = 1.0 * fwd_sharers(v) * v.tiles.q * v.tiles.kv};
@@ -319,7 +322,7 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
     for (int64_t tile = step / 2; tile < q_tiles; tile += step, ++count) sum += time_of(load_of(seen_by(tile)), rate);
     return count == 0 ? 0 : sum / count * static_cast<double>(q_tiles) * static_cast<double>(pairs) / sms;
   }
-  Workers workers(sms, rate, v.tiles.stages);
+  Workers workers(sms, rate, turns_left(v, parts));
   for (int64_t tile = q_tiles; tile-- > 0;) {  // the heaviest first
     const auto seen = seen_by(tile);
     for (int64_t part = parts; part-- > 0;)  // of some there is nothing; they are handed out too
