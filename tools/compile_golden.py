@@ -11,14 +11,13 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FAMILIES = ("average", "bwd", "combine", "delta", "fill", "fwd", "gradq", "quantise")
 
 
 def kernels_of(plan):
-    """The kernels in the text of a plan: the first word of each launch."""
+    """The kernels in the text of a plan: the first word of each launch. What the CPU does has no dot in it."""
     launches = plan.partition(" -> ")[2].split(";")
     words = (launch.split()[0] for launch in launches if launch.strip())
-    return {word for word in words if word.partition(".")[0] in FAMILIES and "." in word}
+    return {word for word in words if "." in word}
 
 
 def other_kernels(plans, presets):

@@ -2,7 +2,6 @@
 // plan: whether query heads share tiles, and into how many parts the keys of a tile are cut (contract/split.h).
 // docs/4-planning.md, "Few query rows, few tiles".
 #include <algorithm>
-#include <functional>
 
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
@@ -77,13 +76,12 @@ int64_t exact_parts_of(const Problem& p) {
 
 // What the time of a launch follows from.
 struct Work {
-  int64_t tiles;                              // q tiles of all heads
-  int64_t longest;                            // kv tiles of the longest one
-  double all;                                 // kv tiles of all
-  bool equal;                                 // all are as long
-  Rate rate;                                  // of one SM; a turn is a kv tile, a pass an item
-  double least_us;                            // of memory alone
-  std::function<double(int64_t)> combine_us;  // of the second kernel, of so many parts
+  int64_t tiles;    // q tiles of all heads
+  int64_t longest;  // kv tiles of the longest one
+  double all;       // kv tiles of all
+  bool equal;       // all are as long
+  Rate rate;        // of one SM; a turn is a kv tile, a pass an item
+  double least_us;  // of memory alone
   int sms;
 };
 
@@ -103,9 +101,9 @@ double kv_tiles_of_all(const Problem& p, int64_t q_tiles, int64_t rows_of_tile, 
   return 1.0 * p.batch * heads * q_tiles * sum / std::max(count, 1.0);
 }
 
-double time_us(const Work& work, int64_t parts) {
+double time_us(const Problem& p, const Work& work, int64_t parts) {
   const int64_t of_part = ceil_div(work.longest, parts);
-  const double extra = parts > 1 ? work.combine_us(parts) : 0;
+  const double extra = parts > 1 ? combine_us(p, parts) : 0;
   const double one = static_cast<double>(of_part) * work.rate.turn_us + work.rate.pass_us;
   double busiest = 0;  // tiles and items of the busiest SM
   if (work.equal) {
@@ -120,16 +118,16 @@ double time_us(const Work& work, int64_t parts) {
   return beside(busiest, work.least_us) + extra;
 }
 
-constexpr double at_least = 0.98;  // of the time without parts: where they bring less there are none
+constexpr double worth_it = 0.98;  // of the time without parts, or with tiles that were tried before
 
 // The number of parts with the least time; 1 where parts bring little.
-int64_t best_parts(const Work& work, double without_us, int64_t most) {
+int64_t best_parts(const Problem& p, const Work& work, double without_us, int64_t most) {
   int64_t best = 1;
-  double best_us = without_us * at_least;
+  double best_us = without_us * worth_it;
   for (int64_t parts = 2; parts <= std::min<int64_t>(most, 128); ++parts) {
     const int64_t real = ceil_div(work.longest, ceil_div(work.longest, parts));
     if (real != parts) continue;
-    if (const double us = time_us(work, parts); us < best_us) best = parts, best_us = us;
+    if (const double us = time_us(p, work, parts); us < best_us) best = parts, best_us = us;
   }
   return best;
 }
@@ -144,7 +142,6 @@ Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Devic
   work.equal = v.mask == Mask::none && !v.ragged;
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
   work.rate = rate_of(v, device);
-  work.combine_us = [&p](int64_t parts) { return combine_us(p, parts); };
   if (!v.packed) return work;
   if (fwd_widens(v)) {  // not where they widen: one alone is hardly faster than beside another
     work.sms *= fwd_ctas_per_sm(v);
@@ -173,16 +170,15 @@ Choice plain_parts(const Problem& p, const FwdVariant& plain, Dims dims, int64_t
     FwdVariant v = plain;
     v.tiles = tiles;
     const Work work = work_of(p, v, {1, 0}, device);
-    const int64_t near = best_parts(work, without_us, most), apart = v.mask == Mask::none ? 0 : 3;
-    Choice its = best;
-    its.us *= at_least;
+    const int64_t near = best_parts(p, work, without_us, most), apart = v.mask == Mask::none ? 0 : 3;
+    Choice its = {tiles, 1, best.us * worth_it};
     for (int64_t parts = std::max<int64_t>(2, near - apart); parts <= std::min(near + apart, most); ++parts) {
-      if (time_us(work, parts) > hopeless * its.us) continue;
+      if (time_us(p, work, parts) > hopeless * its.us) continue;
       if (ceil_div(p.seq_kv, tiles.kv) < tiles_of_part * parts) break;
       const double us = kernel_us(p, v, parts, device) + combine_us(p, parts);
       if (us < its.us) its = {tiles, parts, us};
     }
-    if (its.us < best.us * at_least) best = its;
+    if (its.count > 1) best = its;
   };
   // Larger tiles read keys less often; smaller ones make more parts, and short parts that do not wait for each other.
   if (const auto tiles = many_rows_tiles(p, dims)) try_with(*tiles, 8);
@@ -229,7 +225,7 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
                               parts, bytes * static_cast<double>(parts)));
   } else if (v.packed) {
     const Work work = work_of(p, v, pack, device);
-    parts = best_parts(work, time_us(work, 1), bounded);
+    parts = best_parts(p, work, time_us(p, work, 1), bounded);
     if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, keys_of_ragged_part)));
   } else if (may_cut(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window && !p.seqused) {
     const Choice best = plain_parts(p, v, dims, bounded, device);

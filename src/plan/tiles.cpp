@@ -44,6 +44,8 @@ Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, 
   return us(few_rows) < us(many_rows) ? few_rows : many_rows;
 }
 
+constexpr Tiles four_strips = {256, 64, 4};  // of 64 columns
+
 // Four consumers of 64 columns have no registers to spare for a window's second bound beside anything else, nor for the
 // largest score: they would spill in the inner loop.
 bool four_strips_fit(const Problem& p) {
@@ -95,7 +97,7 @@ Tiles narrow_tiles(const Problem& p, Dims dims) {
 Tiles widening_tiles(const Problem& p, Dims dims, const Device& device) {
   const auto of = [&](Tiles few_rows, Tiles many) { return of_two(p, dims, device, few_rows, many, many); };
   const Tiles rows_128 = few_rows_tiles(p, dims);
-  if (dims.qk == 64) return of(rows_128, four_strips_fit(p) ? Tiles{256, 64, 4} : Tiles{192, 64, 5});
+  if (dims.qk == 64) return of(rows_128, four_strips_fit(p) ? four_strips : Tiles{192, 64, 5});
   if (dims.qk <= 128) return of(rows_128, {192, 64, 3});
   return rows_128;
 }
@@ -118,12 +120,12 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   const int64_t keys = keys_seen(p);
   const Tiles rows_128 = few_rows_tiles(p, dims);
   if (dims.qk == 64) {
-    const Tiles rows_192{192, 64, 5}, rows_256{256, 64, 4};
+    const Tiles rows_192{192, 64, 5};
     // Measured on both cards, over 192x64: 511 keys 0.97, 1023 1.03, 2047 1.05, 4095 1.08 and 1.12.
-    if (bounded_below(mask)) return keys >= 1024 && four_strips_fit(p) ? rows_256 : rows_192;
+    if (bounded_below(mask)) return keys >= 1024 && four_strips_fit(p) ? four_strips : rows_192;
     // 257 rows 1.15; 197, 577 and 1025 rows, of which 192 have more or hardly fewer in all, 0.73, 0.95 and 1.01.
     const bool fewer_by_192 = mask == Mask::none && 100 * padded_rows(p, 192) < 85 * padded_rows(p, 256);
-    const Tiles many_rows = four_strips_fit(p) && !fewer_by_192 ? rows_256 : rows_192;
+    const Tiles many_rows = four_strips_fit(p) && !fewer_by_192 ? four_strips : rows_192;
     return of_two(p, dims, device, rows_128, many_rows, many_rows);
   }
   if (dims.qk == 96) {
@@ -192,7 +194,7 @@ Tiles few_rows_tiles(const Problem& p, Dims dims) {
 // 8k x 8k of one head 1.3. Of 128 columns 192x64 was 0.6 to 1.0.
 std::optional<Tiles> many_rows_tiles(const Problem& p, Dims dims) {
   if (dims.qk != 64 || is_8_bit(p.dtype_kv) || !four_strips_fit(p)) return std::nullopt;
-  return Tiles{256, 64, 4};
+  return four_strips;
 }
 
 std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {

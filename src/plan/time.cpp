@@ -93,7 +93,7 @@ struct Main {
   double flops, exponentials;  // of a turn
 };
 
-// How many turns an item has left when its CTA asks for the next one. Fixed CTAs of whole items were fitted by 0.
+// How many turns an item has left when its CTA asks for the next one; of whole items 0, by which rates are fitted.
 double turns_left(const FwdVariant& v, int64_t parts) { return parts > 1 && !v.packed ? v.tiles.stages : 0.0; }
 
 Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& device) {
