@@ -29,6 +29,7 @@ struct FwdParams {
   // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/place.cuh and
   // src/runtime/tensor_map.cpp.
   TmaMap q, k, v;
+  TmaMap o_map;  // where the copy engine stores O, fwd_way_of_o; boxes of o_box_rows
   StridedTensor o;
   RowNumbers lse;             // natural log
   const float* sink;          // [heads_q], natural units; may be null

@@ -53,7 +53,7 @@ struct RaggedParams {
   const int* used_q;  // [batch]; null: all rows count
   const int* used_kv;
   int total_q;  // rows of the packed q; those after the last sequence see nothing
-  MapUnits q, k, v;
+  MapUnits q, k, v, o;
 };
 
 // Who takes which work item: Tickets in device/attn/tickets.cuh.

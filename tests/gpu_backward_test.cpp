@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: plans of several launches on a GPU beyond the numbers: what is deterministic stays so while something else
-// keeps the GPU busy, and a captured graph follows lengths that change in the GPU's memory.
+// tests: several launches on a GPU beyond the numbers: what is deterministic stays so while something else keeps the
+// GPU busy, a captured graph follows lengths that change in the GPU's memory, and a call waits for the one before it.
 #include <gtest/gtest.h>
 
 #include "check/backends.hpp"
@@ -36,6 +36,11 @@ class OnGpu {
   Result<void> run() {
     if (fh_plan_run(plan_.get(), &tensors_, workspace_, workspace_bytes_, gpu_.stream()) == FH_OK) return {};
     return last_failure(FH_LAUNCH_FAILED);
+  }
+
+  // What the next call reads there is what this one writes here, and the other way round.
+  void exchange(fh_tensor fh_tensors::*one, fh_tensor fh_tensors::*other) {
+    std::swap(tensors_.*one, tensors_.*other);
   }
 
   // Puts other inputs of the same problem in the place of these.
@@ -117,6 +122,37 @@ TEST_F(GpuParts, give_the_same_bits_a_thousand_times_beside_another_job) {
         "fwd bf16 kv=e4m3 b2 hq8 hkv2 sq2 skv3000 d128 scales128 smooth",
         "quantise bf16 kv=e4m3 b2 hq2 hkv2 sq100 skv1500 d64 rotate smooth"})
     repeat(line);
+}
+
+// A kernel sets up while the one before it ends. Each call reads what the one before wrote, and writes over what that
+// one read: the bits are those of calls that wait for each other on the host.
+using GpuChains = GpuGradients;
+TEST_F(GpuChains, of_calls_wait_for_each_other) {
+  for (const std::string line :
+       {"fwd bf16 b2 hq8 hkv2 sq1500 skv1500 d128 causal", "fwd bf16 b2 hq8 hkv8 sq1100 skv900 d64",
+        "fwd f16 b1 hq4 hkv4 sq900 skv900 d256 window200,0", "fwd bf16 b1 hq8 hkv2 sq1 skv5000 d128 sink",
+        "fwd bf16 b4 hq4 hkv2 sq500 skv700 d128 varlen tq1200 tkv1500 causal",
+        "fwd bf16 b1 hq4 hkv4 sq700 skv700 d128 maxlogit", "fwd f16 kv=e4m3 b2 hq8 hkv2 sq300 skv3000 d128 scales128",
+        "bwd bf16 b2 hq8 hkv2 sq500 skv500 d128 causal det", "bwd bf16 b1 hq4 hkv4 sq300 skv300 d256 det"}) {
+    OnGpu here(*gpu, line);
+    if (!here.missing.empty()) GTEST_SKIP() << here.missing;
+    const bool backward = here.c.problem.backward();
+    const auto chain = [&](bool waits) {
+      Inputs result = *here.inputs;
+      here.replace(*here.inputs);
+      for (int i = 0; i < 8; ++i) {
+        EXPECT_TRUE(here.run()) << line;
+        if (waits) { EXPECT_TRUE(gpu->finish()); }
+        here.exchange(backward ? &fh_tensors::grad_o : &fh_tensors::q,
+                      backward ? &fh_tensors::grad_q : &fh_tensors::o);
+      }
+      EXPECT_TRUE(gpu->finish());
+      here.download(result);
+      return result.blocks;
+    };
+    const auto waited = chain(true);
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(chain(false) == waited) << line << ", chain " << i;
+  }
 }
 
 // R29: a graph is captured while sequences are short, and replayed when they are longer.

@@ -304,9 +304,9 @@ TEST(Plan, OfPackedGradientsCountsTheRowsThereAre) {
     EXPECT_TRUE(plan) << plan.failure().text;
     return std::get<BackwardStep>(plan->launches.at(1).step).order.section;
   };
-  const std::string heads = "bwd bf16 b1 hq16777216 hkv4194304 ";
-  EXPECT_EQ(section_of(heads + "sq268435456 skv1 d256 varlen tq1 tkv1 causal"), 2048) << "16 MiB";
-  EXPECT_EQ(section_of(heads + "sq1 skv1 d256 varlen tq1 tkv1 causal"), 2048);
+  const std::string heads = "bwd bf16 b1 hq4194304 hkv4194304 ";
+  EXPECT_EQ(section_of(heads + "sq268435456 skv1 d256 varlen tq1 tkv1 causal"), 8192) << "16 MiB";
+  EXPECT_EQ(section_of(heads + "sq1 skv1 d256 varlen tq1 tkv1 causal"), 8192);
   const auto few_rows = [](int64_t seq_q) {
     return text("bwd bf16 b4 hq64 hkv64 sq{} skv4096 d128 varlen tq2000 tkv9000 causal", seq_q);
   };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -49,6 +50,24 @@ TEST_P(PresetsTest, fit_the_host_code) {
     EXPECT_EQ(kernel->facts.serialised, 0);
     EXPECT_GT(kernel->facts.registers, 0);
   }
+}
+
+// O's way out takes shared memory that there is, and nobody else's.
+TEST_P(PresetsTest, have_room_for_o_on_its_way_out) {
+  std::map<WayOfO, int> with;
+  for (const EmbeddedFile* file = GetParam().presets; file->name != nullptr; ++file) {
+    const auto v = parse_variant<FwdVariant>("fwd", file->name);
+    if (!v) continue;  // of another family
+    const WayOfO way = fwd_way_of_o(*v);
+    ++with[way];
+    if (way == WayOfO::by_q) { EXPECT_TRUE(fwd_q_stages(*v) == 2 && v->dims.v <= v->dims.qk) << file->name; }
+    const int own = way == WayOfO::by_its_own ? v->tiles.q * o_own_columns * 2 : 0;
+    EXPECT_EQ(fwd_smem_bytes(*v), fwd_bytes_but_o(*v) + own) << file->name;
+    EXPECT_LE(fwd_smem_bytes(*v), smem_bytes_per_cta) << file->name;
+  }
+  EXPECT_GT(with[WayOfO::by_q], 0);
+  EXPECT_GT(with[WayOfO::by_its_own], 0);
+  EXPECT_GT(with[WayOfO::by_stores], 0);
 }
 
 TEST_P(PresetsTest, are_of_the_generation_their_drivers_load) {

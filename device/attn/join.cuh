@@ -39,7 +39,7 @@ __device__ __forceinline__ float joined(float before, float more, const Joint& j
   return __fmaf_rn(before, joint.before, __fmul_rn(more, joint.more));
 }
 
-// As finish_whole.
+// As finish.
 __device__ __forceinline__ Finish finish_part(const PartOfRow& whole, float scale_log2, float sink) {
   if (whole.sum == 0.f) return {0.f, sink};
   const float reference = scaled(whole, scale_log2), sink_log2 = __fmul_rn(sink, tile::log2e);

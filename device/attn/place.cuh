@@ -29,6 +29,15 @@ struct Place {
     for (int i = 0; i < Tile::panels; ++i) load_panel(tile, i, map, full, row, col + i * Tile::panel_columns);
   }
 
+  // As many rows as a box of the map has, from a shared address to a row and a column on; what is beyond the sequence's
+  // end is not written.
+  __device__ void store(ptx::u32 from, const TmaMap& map, int row, int col) const {
+    if constexpr (Ragged)
+      ptx::tma_store_5d(from, &map, col, map_rows - length + row, head, first_units + length * unit, map_rows);
+    else
+      ptx::tma_store_4d(from, &map, col, row, head, batch);
+  }
+
   // Panel i of it alone.
   template <class Tile>
   __device__ void load_panel(Tile& tile, int i, const TmaMap& map, ptx::u64* full, int row, int col) const {

@@ -52,7 +52,7 @@ __device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair
 struct Finish {
   float inverse, lse, share;
 };
-__device__ __forceinline__ Finish finish_whole(float reference, float sum, float sink) {
+__device__ __forceinline__ Finish finish(float reference, float sum, float sink) {
   if (sum == 0.f) return {0.f, sink, 1.f};
   const float sink_log2 = sink * tile::log2e;
   const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
@@ -60,10 +60,6 @@ __device__ __forceinline__ Finish finish_whole(float reference, float sum, float
   const float of_sink = ptx::ex2_approx(sink_log2 - top);
   const float all = sum * age + of_sink, one = ptx::rcp_approx(all);
   return {age * one, (top + ptx::lg2_approx(all)) * tile::ln2, of_sink * one};
-}
-// my_sum: this thread's columns only.
-__device__ __forceinline__ Finish finish(float reference, float my_sum, float sink) {
-  return finish_whole(reference, quad_sum(my_sum), sink);
 }
 
 // What else may be done with the largest scores of a tile's two rows, which step() finds: nothing.
@@ -91,8 +87,8 @@ struct OnlineSoftmax {
 
   float scale_log2;
   RowPair ref = {-tile::inf, -tile::inf};  // scale_log2 x the score that is subtracted; far rows: that score itself
-  RowPair sum = {0.f, 0.f};  // of 2^(scale_log2 s - ref), this thread's columns only; far rows: negated,
-                             // so that no register is spent on a flag
+  RowPair sum = {0.f, 0.f};  // of 2^(scale_log2 s - ref), this thread's columns only until complete(); far rows:
+                             // negated, so that no register is spent on a flag
 
   // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
   // accumulated before. see: is told the largest scores of the tile.
@@ -143,6 +139,10 @@ struct OnlineSoftmax {
     return Fate::moved;
   }
 
+  // After the last tile, before the next product is issued: shuffles would wait until that has read its operands,
+  // hundreds of cycles.
+  __device__ void complete() { sum = {of_quad(sum.top), of_quad(sum.bottom)}; }
+
   // unit: 8-bit types have one.
   __device__ Finish finish_top(float sink, float /*unit*/ = 1.f) const { return finish_row(ref.top, sum.top, sink); }
   __device__ Finish finish_bottom(float sink, float /*unit*/ = 1.f) const {
@@ -150,13 +150,11 @@ struct OnlineSoftmax {
   }
 
   // What is here of rows whose keys are cut into parts.
-  __device__ PartOfRow part_top() const { return part(ref.top, sum.top); }
-  __device__ PartOfRow part_bottom() const { return part(ref.bottom, sum.bottom); }
+  __device__ PartOfRow part_top() const { return {ref.top, sum.top}; }
+  __device__ PartOfRow part_bottom() const { return {ref.bottom, sum.bottom}; }
 
  private:
-  __device__ static PartOfRow part(float ref, float my_sum) {
-    return {ref, copysignf(quad_sum(fabsf(my_sum)), my_sum)};
-  }
+  static __device__ float of_quad(float my_sum) { return copysignf(quad_sum(fabsf(my_sum)), my_sum); }
   static __device__ bool is_far(float sum) { return __float_as_int(sum) < 0; }  // -0 too: a thread may have no share
 
   // Rounded by itself: fused into a difference, it would be another number there.
@@ -187,8 +185,8 @@ struct OnlineSoftmax {
     return next != at && next != -tile::inf ? -sum : sum;
   }
 
-  __device__ Finish finish_row(float ref, float my_sum, float sink) const {
-    return finish(is_far(my_sum) ? scaled(ref) : ref, fabsf(my_sum), sink);
+  __device__ Finish finish_row(float ref, float sum, float sink) const {
+    return finish(is_far(sum) ? scaled(ref) : ref, fabsf(sum), sink);
   }
 
   // s becomes the weights; returns the sums of this thread's. Two partial sums a row halve the chain of dependent

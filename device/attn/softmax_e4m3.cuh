@@ -50,7 +50,7 @@ struct ScaledSoftmax {
 
   Scale scale_q;  // log2(e) x softmax scale x scale of Q
   RowPair ref = {-tile::inf, -tile::inf};
-  RowPair sum = {0.f, 0.f};  // this thread's columns only
+  RowPair sum = {0.f, 0.f};  // this thread's columns only, until complete()
   // Of this tile.
   Scale scale;
   float lift, unlift;  // unlift = 2^-lift
@@ -158,6 +158,9 @@ struct ScaledSoftmax {
     return Fate::moved;
   }
 
+  // As OnlineSoftmax.
+  __device__ void complete() { sum = {quad_sum(sum.top), quad_sum(sum.bottom)}; }
+
   // As OnlineSoftmax; O is in units of first_weight and of V. unit: the first.
   __device__ Finish finish_top(float sink, float unit) const { return lowered(finish(ref.top, sum.top, sink), unit); }
   __device__ Finish finish_bottom(float sink, float unit) const {
@@ -165,8 +168,8 @@ struct ScaledSoftmax {
   }
 
   // What is here of rows whose keys are cut into parts, and what their O is multiplied by.
-  __device__ PartOfRow part_top() const { return {ref.top, quad_sum(sum.top)}; }
-  __device__ PartOfRow part_bottom() const { return {ref.bottom, quad_sum(sum.bottom)}; }
+  __device__ PartOfRow part_top() const { return {ref.top, sum.top}; }
+  __device__ PartOfRow part_bottom() const { return {ref.bottom, sum.bottom}; }
   __device__ float of_values(float unit) const { return unit * ptx::ex2_approx(grown) / first_weight; }
 
   // Once O has been multiplied by that, this is its unit.

@@ -39,7 +39,8 @@ struct Delta {
   static __device__ void run(const DeltaParams& params) {
     extern __shared__ __align__(16) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
-    ptx::let_next_kernel_start();
+    ptx::wait_for_earlier_kernels();
+    ptx::let_next_kernel_start();  // not before: the next one reads q, k and v at once
     const int number = blockIdx.x;
     const TileOfQ tile =
         find_tile(params.ragged, params.place, params.sequences, params.seq_q, params.tile_q, V.ragged, number);

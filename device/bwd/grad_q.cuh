@@ -43,6 +43,7 @@ struct GradQ {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     ptx::wait_for_earlier_kernels();
+    ptx::let_next_kernel_start();
     const long long tiles = static_cast<long long>(params.place.tiles) * params.place.heads_q;
     if (blockIdx.x >= tiles) {
       const int head = static_cast<int>(blockIdx.x - tiles);

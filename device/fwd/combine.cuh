@@ -119,7 +119,7 @@ struct Combine {
         for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
       }
     }
-    finish(params, place, lane, o, attn::finish_whole(largest.scaled, sum, sink_of(params, place)));
+    finish(params, place, lane, o, attn::finish(largest.scaled, sum, sink_of(params, place)));
   }
 
   // Up to V.parts of them, each weighed by every lane.
@@ -143,7 +143,7 @@ struct Combine {
 #pragma unroll
       for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
     }
-    finish(params, place, lane, o, attn::finish_whole(largest.scaled, sum, sink_of(params, place)));
+    finish(params, place, lane, o, attn::finish(largest.scaled, sum, sink_of(params, place)));
   }
 
   static __device__ void join(const CombineParams& params, unsigned number, const Place& place) {

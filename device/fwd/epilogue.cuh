@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what a Consumer does with a finished strip: O and lse to global memory.
+// device/fwd: what a Consumer does with a finished strip: O and lse to global memory. How O gets there: fwd_way_of_o,
+// contract/fwd_variant.h.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/join.cuh"
+#include "device/attn/place.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/ptx/barrier.cuh"
@@ -91,14 +93,46 @@ struct Epilogue {
     else
       store_o<V>(params, places, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
-    if (params.lse.data && threadIdx.x % 4 == 0) {
-      float* lse = lse_at(batch, at_row);
-      if (has_top) lse[0] = top.lse;
-      if (has_bottom) lse[8] = bottom.lse;
+    store_lse(top, bottom);
+  }
+
+  // By way of a tile in shared memory, whose rows from first_row on nobody else needs. The copy engine has read a
+  // warp's rows there once tma_store_wait_read() returns to the warp's first lane.
+  template <class Tile>
+  __device__ __forceinline__ void run_by_way_of(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
+                                                Output& o) const {
+    constexpr bool own = fwd_way_of_o(V) == WayOfO::by_its_own;
+    constexpr int columns = own ? o_own_columns : V.dims.v;
+    o.scale_rows(top.inverse, bottom.inverse);
+#pragma unroll
+    for (int col = 0; col < V.dims.v; col += columns) {
+      const ptx::u32 thread = ptx::thread_here();
+      const bool stores = thread % 32 == 0;
+      if constexpr (own) {
+        if (stores) ptx::tma_store_wait_read();
+        __syncwarp();
+      }
+      tile::round_into<typename attn::Element<V.dtype>::type, columns>(tile, first_row, o.x + col / 2);
+      ptx::fence_proxy_async_shared();
+      __syncwarp();
+      if (!stores) continue;
+      const attn::Place<V.ragged> place(item.head, item.sequence, params.ragged.cu_q, item.rows.q_first, rows,
+                                        params.ragged.o);
+      const int in_tile = first_row + thread / 32 % 4 * o_box_rows;
+      for (int i = 0; row < rows && i * Tile::panel_columns < columns; ++i)
+        place.store(tile.row(i, in_tile), params.o_map, row, col + i * Tile::panel_columns);
+      ptx::tma_store_commit();
     }
+    store_lse(top, bottom);
   }
 
  private:
+  __device__ __forceinline__ void store_lse(attn::Finish top, attn::Finish bottom) const {
+    if (!params.lse.data || threadIdx.x % 4 != 0) return;
+    float* lse = lse_at(batch_at(), row_at());
+    if (row < rows) lse[0] = top.lse;
+    if (row + 8 < rows) lse[8] = bottom.lse;
+  }
   __device__ long long batch_at() const { return batch_of<V>(params, item); }
   __device__ long long row_at() const { return first_row_of<V>(item) + row; }
   __device__ float* lse_at(long long batch, long long at_row) const {

@@ -79,6 +79,7 @@ __device__ __forceinline__ void walk_parts(Consumer& its, const WorkItem& item, 
     const int part = (kv_tile + 1) / exact_part_tiles, begin = max(item.kv_begin, part * exact_part_tiles);
     its.walk(item, begin, kv_tile, softmax, s, p, o);
     if (begin == item.kv_begin) return;
+    softmax.complete();
     its.pv(o, p);  // the last of this part
     ptx::wgmma_wait<0>();
     its.v.release(its.smem.v_ring);

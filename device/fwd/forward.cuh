@@ -21,7 +21,8 @@
 //           the steady loop carries no mask (guarded softmax), tiles cut by a window's lower bound come last (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. Over the seam between two items it goes on: the last P V of one and the first S
-//           of the next are in flight together, O is stored while that S runs.
+//           of the next are in flight together, O is stored while that S runs. The next kernel sets up when there is
+//           nothing left to draw.
 //           With scales weights are rounded before it is known that they could be (device/attn/softmax_e4m3.cuh).
 //           8-bit variants: Consumers issue products in turn (device/fwd/turn_taking.cuh), and O goes to a sum in fp32
 //           every fwd_promotion_tiles (device/fwd/promotion.cuh).
@@ -32,7 +33,8 @@
 //                           lies here while another CTA idles. Both judge by the published item, and the next arrival
 //                           needs an item that is published after the wait: at most one phase ahead, so the parity
 //                           is enough. The Loader gets there with what is published and loaded already.
-//           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S
+//           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S; where O leaves by
+//                           Q's place, when it has left, after the first turn of the next item (finish.cuh)
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
 //                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
 //                           wait for each other.
@@ -40,16 +42,16 @@
 //           raw_ring        with scales: tiles as in memory. full: by bytes; empty: one arrival per Transposer or
 //                           Widener warp. What these fill is full by one arrival each, behind its proxy fence. Why that
 //                           cannot hang: narrow_producers.cuh, widening_producers.cuh.
-// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings; O goes from registers to global memory
-//           With scales it begins with raw[fwd_raw_stages] | scales[stages] | raw_ring
+// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings; O leaves by registers or by Q's place (fwd_way_of_o)
+//           With scales it begins with raw[fwd_raw_stages] | scales[stages] | raw_ring; where O has a place, with that
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/barriers.cuh"
-#include "device/fwd/epilogue.cuh"
 #include "device/fwd/exact.cuh"
+#include "device/fwd/finish.cuh"
 #include "device/fwd/max_logit.cuh"
 #include "device/fwd/means.cuh"
 #include "device/fwd/narrow_producers.cuh"
@@ -114,7 +116,11 @@ struct Forward {
     attn::TileScales raw_scales[raw_stages];  // widening variants: of the tiles of K in raw
   };
   struct Nothing {};
-  struct Smem : Pick<scaled, ScaledSmem, Nothing> {
+  static constexpr WayOfO way_of_o = fwd_way_of_o(V);
+  struct OwnSmem {
+    tile::SharedTile<V.tiles.q, o_own_columns> o;
+  };
+  struct Smem : Pick<scaled, ScaledSmem, Pick<way_of_o == WayOfO::by_its_own, OwnSmem, Nothing>> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
     VTile v[V.tiles.stages];
@@ -131,11 +137,12 @@ struct Forward {
   static __device__ void run(const FwdParams& params) {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
+    prefetch_maps(params);
     if constexpr (V.packed) clear_rows_of_nobody<threads>(smem.q);
     init_barriers<Forward>(smem);
-    if constexpr (V.split || V.max_logit) wait_for_earlier(params);
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (warp > 0 || V.ragged) ptx::wait_for_earlier_kernels();  // the Dispatcher of fixed lengths reads nothing yet
     if (warp < 4) {
       if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::producers>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
@@ -180,6 +187,7 @@ struct Forward {
     Moved moved;           // 8-bit variants
     float slope;           // alibi variants: of the item
     attn::RowPair q_rows;  // Q that became f16: what its rows are multiplied by
+    Finishing<Forward> finishing = {params, smem};
 
     __device__ void run() {
       Scores s;
@@ -196,6 +204,7 @@ struct Forward {
         Softmax softmax = begin_softmax(scale);
         int kv_tile = strip_of(item).last_tile();
         first_turn(item, kv_tile--, softmax, s, p);
+        finishing.give_back_q(q.stage ^ 1);
         skip(v, smem.v_ring, strip_of(item).skipped());
         o.clear();
         if constexpr (fwd_joins(V))
@@ -204,6 +213,7 @@ struct Forward {
           walk(item, item.kv_begin, kv_tile, softmax, s, p, o);
         q.advance();
 
+        softmax.complete();
         pv(o, p);  // the last of this item
         if constexpr (narrow)
           if (Promotion<V>::has_sums(item.kv_begin, strip_of(item).last_tile()))
@@ -218,10 +228,11 @@ struct Forward {
         turns.pass();
         v.release(smem.v_ring);
         if constexpr (V.smooth) means.add(params, finished, softmax, unit, o);
-        epilogue(finished, softmax, unit, o);
+        finishing.run(finished, number, half, q.stage ^ 1, softmax, unit, o);
         ptx::wgmma_wait<0>();  // S is ready
         number = next_number();
       }
+      finishing.wait();
     }
 
     __device__ __forceinline__ void walk(const WorkItem& item, int begin, int kv_tile, Softmax& softmax, Scores& s,
@@ -376,22 +387,10 @@ struct Forward {
     __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
       if constexpr (scaled) __syncwarp();  // every lane has read the scales
       k.release(smem.k_ring);
-      if (kv_tile == item.kv_begin) q.give_back(smem.q_ring);  // that was the last S of this item
+      const bool was_last_of_item = kv_tile == item.kv_begin;
+      if (way_of_o != WayOfO::by_q && was_last_of_item) q.give_back(smem.q_ring);
     }
 
-    __device__ void epilogue(const WorkItem& item, const Softmax& softmax, float unit, Output& o) {
-      const Strip<V> its = strip_of(item);
-      if constexpr (V.max_logit) MaxLogit<V>{params, item, its}.raise(softmax.largest_in_base_2());
-      if constexpr (V.split) return PartEpilogue<V>{params, item, its, unit, half}.run(softmax, o);
-      const attn::RowPair sinks = epilogue_of(item).sinks();
-      if constexpr (fwd_joins(V)) return ExactEpilogue<V>{params, item, number, half}.run(softmax, sinks.top, o);
-      const auto top = softmax.finish_top(sinks.top, unit), bottom = softmax.finish_bottom(sinks.bottom, unit);
-      epilogue_of(item).run(top, bottom, o);
-    }
-
-    __device__ Epilogue<V> epilogue_of(const WorkItem& item) const {
-      return {params, item, strip_of(item).rows().top, strip_of(item).seq_q(), half};
-    }
     __device__ Promotion<V> promotion() const { return {params.narrow, number}; }
     __device__ Strip<V> strip_of(const WorkItem& item) const { return {params, item, number}; }
   };

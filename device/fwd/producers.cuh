@@ -12,13 +12,10 @@
 
 namespace froghopper::fwd {
 
-// Of variants that may start before the kernel before them has ended.
-__device__ inline void wait_for_earlier(const FwdParams& params) {
+__device__ inline void prefetch_maps(const FwdParams& params) {
   if (threadIdx.x == 0) ptx::prefetch_map(&params.q);
   if (threadIdx.x == 32) ptx::prefetch_map(&params.k);
   if (threadIdx.x == 64) ptx::prefetch_map(&params.v);
-  ptx::wait_for_earlier_kernels();
-  ptx::let_next_kernel_start();  // not before: the next one reads lengths at once
 }
 
 // After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has come
@@ -53,7 +50,11 @@ struct Dispatcher {
     const attn::Tickets tickets{params.queue};
     int number = blockIdx.x;
     WorkItem item = schedule.find(number);
-    if constexpr (V.split) item = pass_empty(schedule, tickets, number, item);
+    if constexpr (!V.ragged) ptx::wait_for_earlier_kernels();
+    if constexpr (V.split) {
+      ptx::let_next_kernel_start();  // which is small. Not before: it reads lengths at once
+      item = pass_empty(schedule, tickets, number, item);
+    }
     if (!tickets.are_drawn()) return take_only(item);
     while (!item.none()) {
       if (first_lane()) {
@@ -64,6 +65,7 @@ struct Dispatcher {
       item = schedule.find(number);
       if constexpr (V.split) item = pass_empty(schedule, tickets, number, item);
     }
+    let_next_kernel_come();
     if (first_lane()) {
       publish(item);
       q.fill(smem.q_ring, 0);
@@ -75,6 +77,7 @@ struct Dispatcher {
   // Consumers store an item when the next one is known. A ticket is two or three reads of memory away from a launch's
   // first one, 2 us, which a short item would wait for.
   __device__ void take_only(const WorkItem& item) {
+    let_next_kernel_come();
     if (!first_lane()) return;
     if (!item.none()) {
       publish(item);
@@ -82,6 +85,11 @@ struct Dispatcher {
     }
     publish({});
     q.fill(smem.q_ring, 0);
+  }
+
+  // Where its CTAs have SMs to themselves, as these have: when there is nothing left to draw.
+  __device__ void let_next_kernel_come() const {
+    if constexpr (!V.split) ptx::let_next_kernel_start();
   }
 
   // Parts without keys are drawn, and nobody hears of them.

@@ -92,6 +92,25 @@ __device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, in
   for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(at + i * 16 * Tile::panel_row_bytes, src.x[i]);
 }
 
+// Rounds Cols columns of a 64-row strip, x of an Accum, into rows of a tile from first_row on. Every 8 lanes write 8
+// rows of 16 bytes: no bank conflicts. The place is computed anew each time, as in store_transposed.
+template <class T, int Cols, int Rows, int TileCols>
+__device__ __forceinline__ void round_into(SharedTile<Rows, TileCols>& dst, int first_row, const float* x) {
+  using Tile = SharedTile<Rows, TileCols>;
+  const u32 thread = ptx::thread_here(), lane = thread % 32, matrix = lane / 8;
+  const u32 row = first_row + thread / 32 % 4 * 16 + matrix % 2 * 8 + lane % 8;
+  const u32 at = dst.row(0, row) + Tile::unit(matrix / 2, lane % 8);
+#pragma unroll
+  for (int col = 0; col < Cols; col += 16) {
+    const float* its = x + col / 2;
+    const u32 y[4] = {ptx::cvt_pack2<T>(its[0], its[1]), ptx::cvt_pack2<T>(its[2], its[3]),
+                      ptx::cvt_pack2<T>(its[4], its[5]), ptx::cvt_pack2<T>(its[6], its[7])};
+    const int unit =
+        col % Tile::panel_columns * 2;  // in bytes; moved to by an exclusive or, which is all unit() does
+    ptx::stmatrix_x4((at ^ unit) + col / Tile::panel_columns * Tile::panel_bytes, y);
+  }
+}
+
 // x[j] of quad lane l becomes x[l] of quad lane j.
 __device__ __forceinline__ void transpose_in_quad(u32 (&x)[4]) {
   const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;

@@ -93,21 +93,21 @@ struct Walk {
   int64_t section = 0;
 };
 
-// Measured with 64 heads on 8, on an H200 and an H100: 30 sequences of Zipf's law 1.09 and 1.11, 16 of 1024 rows 1.08
-// on the latter. Long sequences lose (4 of 4096 rows 0.90 there), one long among many short ones 0.92 and 1.06; of four
-// heads on each 0.97 to 1.04. Either way two pairs come together, for eight heads of a long sequence fill L2 alone:
-// beside all of a sequence 1.21 and, one long among many short ones, 1.14 on an H100. One by one SMs would end late.
-Walk walk_of_ragged(const Problem& p) {
-  if (p.heads_q / p.heads_kv < 8) return {};
+// Packed sequences. All heads of a tile come together where eight or more share keys and sequences are short: 30 of
+// Zipf's law 1.09 and 1.11 on an H200 and an H100, 16 of 1024 rows 1.08 on the latter; long ones lose (4 of 4096 rows
+// 0.90 there), one long among many short ones 0.92 and 1.06; of four heads on each 0.97 to 1.04. As many pairs of a
+// sequence are side by side as have about one kv tile for every CTA, for those of the longest: more leave L2, fewer do
+// not begin together, and one by one SMs would end late. docs/8-backward.md.
+Walk walk_of_ragged(const Problem& p, double in_flight) {
   const int64_t rows = p.varlen ? p.total_kv : p.batch * p.seq_kv, mean = rows / std::max<int64_t>(p.batch, 1);
-  const bool all_heads_of_a_tile = mean <= 2048 && p.seq_kv <= 16 * mean;
-  return {all_heads_of_a_tile ? no_bound<int> : 0, 2};
+  if (p.heads_q / p.heads_kv >= 8 && mean <= 2048 && p.seq_kv <= 16 * mean) return {no_bound<int>, 2};
+  return {0, std::min<int64_t>(p.heads_kv, std::max<int64_t>(2, std::lround(in_flight)))};
 }
 
 Walk walk_of(const Problem& p, const BwdVariant& v, int ctas) {
   if (v.mask != Mask::causal || p.heads_q == p.heads_kv) return {};
-  if (v.ragged) return v.ordered ? Walk{} : walk_of_ragged(p);
   const double in_flight = double(ctas) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
+  if (v.ragged) return v.ordered ? Walk{} : walk_of_ragged(p, in_flight);
   // All items of ordered ones go from the last q tile to the first in any case. Four short pairs in flight wait for
   // each other no more than many do; a long one would. H100, H200: 64/8 heads of 128, 2k 1.45, 1.17, 4k 1.33, 1.08, 8k
   // 0.98, 16k 0.96, 0.96. Not measured in clusters.
@@ -208,10 +208,8 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   const DeltaVariant delta{v.dtype, dim_v, v.ragged};
   const GradQVariant grad_q{v.dtype, v.dims.qk, v.tiles.q, v.ragged};
   const auto add = [&](const auto& kernel, int64_t grid, Step step) {
-    plan.launches.push_back({.kernel = kernel_of(kernel),
-                             .grid = static_cast<int>(grid),
-                             .step = std::move(step),
-                             .overlaps = !plan.launches.empty()});
+    plan.launches.push_back(
+        {.kernel = kernel_of(kernel), .grid = static_cast<int>(grid), .step = std::move(step), .overlaps = true});
   };
   if (tiles > 0) add(delta, tiles, DeltaStep{delta, v.tiles.q, v.dims.qk});
   const int sms = usable_sms(p, device) / bwd_ctas(v) * bwd_ctas(v);  // whole clusters

@@ -113,7 +113,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
                            .grid = grid,
                            .step = ForwardStep{*variant, order_items(p, *cut, device, hints), cut->pack, parts(*cut),
                                                items > grid || hides_tickets(p, *cut)},
-                           .overlaps = variant->split || !plan.launches.empty(),
+                           .overlaps = true,
                            .alone = ctas > sms && grid <= sms});
   if (cut->parts > 1) add_combine(plan, *cut);
   return plan;

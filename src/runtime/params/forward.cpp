@@ -80,6 +80,11 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   if (!k) return k.failure();
   const auto v = set_map(driver, ragged, {"v", views.v}, boxes_kv, stand_in, params.v);
   if (!v) return v.failure();
+  if (fwd_way_of_o(step.variant) != WayOfO::by_stores) {
+    const auto o = set_map(driver, ragged, {"o", views.o}, Boxes{o_box_rows}, stand_in, params.o_map);
+    if (!o) return o.failure();
+    params.ragged.o = *o;
+  }
   params.ragged.q = *q;
   params.ragged.k = *k;
   params.ragged.v = *v;
