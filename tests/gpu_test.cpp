@@ -29,8 +29,9 @@ class OnGpu {
     const auto copies = upload(*gpu, *inputs);
     EXPECT_TRUE(copies) << copies.failure().text;
     tensors = copies->tensors;
-    workspace = *gpu->allocate(workspace_bytes);
     EXPECT_EQ(fh_problem_parse(parsed->problem.line().c_str(), &problem), FH_OK);
+    EXPECT_EQ(fh_workspace_bytes(&problem, "hopper", &workspace_bytes), FH_OK) << fh_last_error();
+    workspace = *gpu->allocate(workspace_bytes);
   }
 
   fh_status run(const char* target, void* stream) {
@@ -51,7 +52,7 @@ class OnGpu {
   std::string missing;
   std::unique_ptr<GpuSession> gpu;
   std::unique_ptr<Inputs> inputs;
-  static constexpr size_t workspace_bytes = 256;
+  size_t workspace_bytes = 0;
   fh_tensors tensors{};
   fh_problem problem = fh_problem_init();
   void* workspace = nullptr;
