@@ -52,7 +52,7 @@ struct Dispatcher {
     WorkItem item = schedule.find(number);
     if constexpr (!V.ragged) ptx::wait_for_earlier_kernels();
     if constexpr (V.split) {
-      ptx::let_next_kernel_start();  // which is small. Not before: it reads lengths at once
+      ptx::let_next_kernel_start();  // combine, which is small. Not before: it reads lengths at once
       item = pass_empty(schedule, tickets, number, item);
     }
     if (!tickets.are_drawn()) return take_only(item);
@@ -87,7 +87,8 @@ struct Dispatcher {
     q.fill(smem.q_ring, 0);
   }
 
-  // Where its CTAs have SMs to themselves, as these have: when there is nothing left to draw.
+  // When nothing is left to draw: a CTA of the next kernel comes to an SM when the one here ends. Split variants have
+  // said so already.
   __device__ void let_next_kernel_come() const {
     if constexpr (!V.split) ptx::let_next_kernel_start();
   }

@@ -105,9 +105,9 @@ __device__ __forceinline__ void round_into(SharedTile<Rows, TileCols>& dst, int 
     const float* its = x + col / 2;
     const u32 y[4] = {ptx::cvt_pack2<T>(its[0], its[1]), ptx::cvt_pack2<T>(its[2], its[3]),
                       ptx::cvt_pack2<T>(its[4], its[5]), ptx::cvt_pack2<T>(its[6], its[7])};
-    const int unit =
-        col % Tile::panel_columns * 2;  // in bytes; moved to by an exclusive or, which is all unit() does
-    ptx::stmatrix_x4((at ^ unit) + col / Tile::panel_columns * Tile::panel_bytes, y);
+    // To move by units within a row of 128 bytes is an exclusive or: unit() does no more.
+    const int bytes = col % Tile::panel_columns * 2;
+    ptx::stmatrix_x4((at ^ bytes) + col / Tile::panel_columns * Tile::panel_bytes, y);
   }
 }
 
