@@ -56,7 +56,8 @@ struct BwdParams {
   QTiles place;
   int heads_kv, heads_per_kv;
   int sequences, seq_q, seq_kv;
-  int same_way;  // pairs whose items walk their turns the same way, see Way; 0: one query head after the other
+  int same_way;     // pairs whose items walk their turns the same way, see Way; 0: one query head after the other
+  int light_first;  // ordered only: pairs whose kv tiles add to grad_q from the last to the first, item_in_turn
   MaskParams mask;
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)

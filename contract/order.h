@@ -17,7 +17,7 @@ struct Order {
   int pairs;        // (sequence, query head) pairs
   int q_tiles;      // q tiles of a pair
   int section;      // pairs handed out together, so that their K and V stay in L2
-  int in_sections;  // pairs of such sections; those after them are one more; ragged: whole sequences; -1: in halves
+  int in_sections;  // pairs of such sections; those after them are one more; ragged: whole sequences
   int tail;         // lightest q tiles of every pair, handed out last, over all pairs together
   int late_tiles;   // items of at least so many kv tiles: the next one is drawn only when this one is nearly loaded
   bool operator==(const Order&) const = default;
@@ -28,7 +28,7 @@ struct Item {
 };
 
 // Item `number` of [0, items) of a problem with fixed lengths.
-constexpr Item item_at(const Order& order, int number, bool heaviest_first) {
+constexpr Item item_at(const Order& order, int number, bool last_tile_first) {
   const int heavy = order.q_tiles - order.tail;  // q tiles of a pair that are handed out by sections
   const int by_section = order.pairs * heavy;
   const bool last = number >= by_section;
@@ -38,45 +38,15 @@ constexpr Item item_at(const Order& order, int number, bool heaviest_first) {
   const int pairs = first_pair < order.in_sections && !last && order.section < left ? order.section : left;
   const int place = last ? number - by_section : number - first_pair * heavy;
   const int q_tile = place / pairs + (last ? heavy : 0);
-  return {first_pair + place % pairs, heaviest_first ? order.q_tiles - 1 - q_tile : q_tile};
+  return {first_pair + place % pairs, last_tile_first ? order.q_tiles - 1 - q_tile : q_tile};
 }
 
-// The same where CTAs add to grad_q in the order of their kv tiles: under a causal mask the light half of every section
-// goes beside the heavy half of the next one, a row of each in turn. A kv tile must follow the one before it, of its
-// pair, by the time of an add and its news; in sections alone the light ones at the end follow faster than that.
-constexpr Item item_in_halves(const Order& order, int number) {
-  const int heavy = (order.q_tiles + 1) / 2, light = order.q_tiles - heavy;
-  const int sections = (order.pairs + order.section - 1) / order.section, whole = order.q_tiles * order.section;
-  const auto size = [&](int section) {  // pairs of it
-    if (section < 0 || section >= sections) return 0;
-    return section < sections - 1 ? order.section : order.pairs - section * order.section;
-  };
-  // Phase p has the heavy half of section p and the light half of the one before.
-  int phase = 0;
-  if (number >= heavy * size(0)) {
-    number -= heavy * size(0);
-    const int most = sections > 2 ? sections - 2 : 0, before = number / whole < most ? number / whole : most;
-    number -= before * whole;
-    phase = 1 + before;
-    const int its = heavy * size(phase) + light * size(phase - 1);
-    if (number >= its) {
-      number -= its;
-      ++phase;
-    }
-  }
-  const int lights = size(phase - 1), row = number / (lights + size(phase));
-  const int rest = number - row * (lights + size(phase));
-  const int place =
-      row < light ? rest : rest + lights;  // of an odd number of tiles the last row is a heavy one alone
-  if (place < lights) return {(phase - 1) * order.section + place, heavy + row};
-  return {phase * order.section + place - lights, row};
-}
-
-constexpr bool in_halves(const Order& order) { return order.in_sections < 0; }
-
-// Where CTAs add to grad_q in the order of their kv tiles.
-constexpr Item item_in_order(const Order& order, int number) {
-  return in_halves(order) ? item_in_halves(order, number) : item_at(order, number, /*heaviest_first=*/false);
+// The same where CTAs add to grad_q in turn. Of the first pairs, `light_first` of them, the last and lightest kv tile
+// comes first: a kv tile must follow the one before it, of its pair, by the time of an add and its news, and under a
+// causal mask a heavier one begins with rows that the lighter one does not see. The pairs after them begin with the
+// heaviest and end with the light ones, which fill the gaps.
+constexpr Item item_in_turn(const Order& order, int number, int light_first) {
+  return item_at(order, number, /*last_tile_first=*/number < light_first * order.q_tiles);
 }
 
 // Item `number` of [0, q_tiles x heads) of one ragged sequence; its pair is the head.

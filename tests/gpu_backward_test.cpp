@@ -109,7 +109,8 @@ TEST_F(GpuGradients, are_the_same_a_thousand_times_beside_another_job) {
   for (const char* const line : {"bwd bf16 b2 hq8 hkv2 sq300 skv500 d128 causal det",
                                  "bwd f16 b2 hq4 hkv1 sq300 skv500 d64 window90,20 det sink",
                                  "bwd bf16 b4 hq4 hkv2 sq200 skv300 d64 varlen tq500 tkv900 causal det acc",
-                                 "bwd bf16 b1 hq4 hkv4 sq300 skv300 d256 det"})
+                                 "bwd bf16 b1 hq4 hkv4 sq300 skv300 d256 det",
+                                 "bwd bf16 b19 hq7 hkv7 sq385 skv385 d128 causal det"})  // lightest kv tile first
     repeat(line);
 }
 

@@ -35,11 +35,11 @@ std::vector<Shape> shapes() {
 
 TEST(Order, FixedLengthsVisitEveryItemOnce) {
   for (const auto& [pairs, q_tiles, section, tail, in_sections] : shapes())
-    for (bool heaviest_first : {false, true}) {
+    for (bool last_tile_first : {false, true}) {
       const Order order = {pairs * q_tiles, pairs, q_tiles, section, in_sections, tail, 0};
       std::vector<int> visits(order.items);
       for (int number = 0; number < order.items; ++number) {
-        const Item item = item_at(order, number, heaviest_first);
+        const Item item = item_at(order, number, last_tile_first);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.q_tile >= 0 && item.q_tile < q_tiles) << number;
         ++visits[item.pair * q_tiles + item.q_tile];
       }
@@ -49,21 +49,23 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
     }
 }
 
-// And of one pair the tiles come in turn, which CTAs that add in order rely on.
-TEST(Order, HalvesVisitEveryItemOnceAndThoseOfAPairInTurn) {
-  for (int pairs : {1, 2, 3, 4, 7, 24, 100})
-    for (int q_tiles : {1, 2, 3, 8, 33})
-      for (int section : {1, 2, 3, 5, 24, pairs}) {
-        const Order order = {pairs * q_tiles, pairs, q_tiles, std::min(section, pairs), -1, 0, 0};
-        std::vector<int> next(pairs);
-        for (int number = 0; number < order.items; ++number) {
-          const Item item = item_in_halves(order, number);
-          ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
-          ASSERT_EQ(item.q_tile, next[item.pair]++)
-              << number << " of " << pairs << " pairs, " << q_tiles << " tiles, section " << order.section;
-        }
-        EXPECT_EQ(std::ranges::count(next, q_tiles), pairs);
+// Of one pair the tiles come in turn, which CTAs that add in order rely on: of the first pairs the last one first.
+TEST(Order, TilesOfAPairComeInTurnFromTheLightestOrTheHeaviest) {
+  for (const auto& [pairs, q_tiles, section, tail, in_sections] : shapes())
+    for (int light_first : {0, in_sections, pairs}) {
+      if (tail > 0 || (light_first > in_sections && in_sections < pairs)) continue;  // of gradients neither is
+      const Order order = {pairs * q_tiles, pairs, q_tiles, section, in_sections, tail, 0};
+      std::vector<int> taken(pairs);
+      for (int number = 0; number < order.items; ++number) {
+        const Item item = item_in_turn(order, number, light_first);
+        ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
+        const int its = taken[item.pair]++;
+        ASSERT_EQ(item.q_tile, item.pair < light_first ? q_tiles - 1 - its : its)
+            << number << " of " << pairs << " pairs, " << q_tiles << " tiles, section " << section << ", light first "
+            << light_first;
       }
+      EXPECT_EQ(std::ranges::count(taken, q_tiles), pairs);
+    }
 }
 
 // In a section no item is heavier than the one before; the tail comes last, over all pairs.

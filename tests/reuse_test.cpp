@@ -65,7 +65,7 @@ double loads_of(const std::string& line) {
   std::priority_queue<Cta, std::vector<Cta>, std::greater<>> ctas;
   int next = 0;
   const auto draw = [&](double now) {
-    if (next < step.order.items) ctas.push({now, item_at(step.order, next++, /*heaviest_first=*/false), 0});
+    if (next < step.order.items) ctas.push({now, item_in_turn(step.order, next++, step.light_first), 0});
   };
   const int count = plan->launches.at(1).grid / bwd_ctas(v);
   for (int i = 0; i < count; ++i) draw(i * 1e-4);
@@ -76,7 +76,8 @@ double loads_of(const std::string& line) {
     const bool by_heads = step.same_way == 0 && !v.ordered;
     const int head = by_heads ? cta.turn / tiles : cta.turn % heads,
               place = by_heads ? cta.turn % tiles : cta.turn / heads;
-    const bool last_first = v.ordered || (!by_heads && cta.item.pair / step.same_way % 2 == 0);
+    const bool last_first =
+        v.ordered ? cta.item.pair >= step.light_first : !by_heads && cta.item.pair / step.same_way % 2 == 0;
     const int q_tile = last_first ? q_tiles - 1 - place : first + place;
     l2.use((int64_t{cta.item.pair} * heads + head) * q_tiles + q_tile);
     cta.now += 1;

@@ -136,7 +136,7 @@ __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load lo
       for (int head = first_head; head < end_head; ++head)
         for (int i = 0; i < tiles; ++i) turn(head, item.q_begin + i);
     } else {
-      const bool last_first = Kernel::variant.ordered || item.way == Way::last_first;
+      const bool last_first = item.way == Way::last_first;
       for (int i = 0; i < tiles; ++i)
         for (int head = first_head; head < end_head; ++head)
           turn(head, last_first ? item.q_end - 1 - i : item.q_begin + i);

@@ -112,11 +112,13 @@ struct Sight : MaskRule<V.mask> {
   __device__ int first(int key) const { return key < this->keys ? this->first_row(key) : no_bound<int>; }
 };
 
-// Where CTAs add to grad_q in order, all items end at the same rows: with a causal mask CTAs that begin together meet
-// every tile of grad_q in the order of their keys then, one a turn.
+// Where CTAs add to grad_q in order: under a causal mask every kv tile sees the last rows. Items that come from the
+// heaviest to the lightest begin there, so that CTAs that begin together meet every tile of grad_q in the order of
+// their keys, one a turn. Items that come from the lightest on begin at the first row they see, and meet it in the
+// other order.
 template <BwdVariant V>
 __device__ Way way_of(const BwdParams& params, int pair) {
-  if (V.ordered) return Way::last_first;
+  if (V.ordered) return V.mask == Mask::causal && pair < params.light_first ? Way::first_last : Way::last_first;
   if (params.same_way == 0) return Way::by_heads;
   return pair / params.same_way % 2 == 0 ? Way::last_first : Way::first_last;
 }
@@ -138,12 +140,15 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, way, rows};
 }
 
-// Where CTAs add to grad_q in order, it is the order of the keys: how many kv tiles add to a q tile before this one.
+// Where CTAs add to grad_q in order, it is the order in which items come: how many kv tiles add to a q tile before this
+// one.
 template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
-  if constexpr (!bounded_below(V.mask)) return item.kv_tile;
+  const bool last_key_first = V.mask == Mask::causal && item.way == Way::first_last;
+  if (!bounded_below(V.mask) && !last_key_first) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
-  return item.kv_tile - Sight<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv).begin;
+  const Range<int> tiles = Sight<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv);
+  return last_key_first ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
 }
 
 template <BwdVariant V>
@@ -152,8 +157,7 @@ struct FixedSchedule {
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
-    const Item item =
-        V.ordered ? item_in_order(params.order, number) : item_at(params.order, number, /*heaviest_first=*/false);
+    const Item item = item_in_turn(params.order, number, V.ordered ? params.light_first : 0);
     return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.q_tile,
                        {0, params.seq_q, 0, params.seq_kv});
   }

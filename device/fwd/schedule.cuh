@@ -65,7 +65,7 @@ struct FixedSchedule {
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {};
-    const Item item = item_at(params.order, number, /*heaviest_first=*/V.mask != Mask::none);
+    const Item item = item_at(params.order, number, /*last_tile_first=*/V.mask != Mask::none);
     const int heads = heads_of_items<V>(params);
     return describe<V>(params, item.pair / heads, item.pair % heads, item.q_tile, params.split.most,
                        {0, params.seq_q, 0, params.seq_kv});

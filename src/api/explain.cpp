@@ -26,10 +26,7 @@ std::string drawing_of(const Order& order, bool draws) {
 std::string order_line(const Order& order, const char* head, bool draws = true) {
   std::string line = text("\n  order      {} work items, {}; in sections of {} of {} (sequence, {}) pairs",
                           order.items, drawing_of(order, draws), order.section, order.pairs, head);
-  if (in_halves(order))
-    line += ", the light half of each beside the heavy half of the next";
-  else if (order.in_sections < order.pairs)
-    line += text(", the last {} as one", order.pairs - order.in_sections);
+  if (order.in_sections < order.pairs) line += text(", the last {} as one", order.pairs - order.in_sections);
   return line;
 }
 
@@ -85,7 +82,11 @@ std::string step_lines(const BackwardStep& step) {
                   step.same_way < order.pairs
                       ? text("; {} pairs so, the next {} the other way", step.same_way, step.same_way)
                       : std::string());
-  if (v.ordered) lines += "\n  grad_q     its parts are added in the order of the keys: bit-equal from run to run";
+  if (step.light_first > 0)
+    lines += text("\n  kv tiles   of {} pairs from the last to the first, of the others from the first to the last",
+                  step.light_first);
+  if (v.ordered)
+    lines += "\n  grad_q     its parts are added in the order of the kv tiles: bit-equal from run to run";
   return lines;
 }
 

@@ -72,15 +72,12 @@ int64_t pair_bytes(const Problem& p) {
   return rows * row_bytes * (p.heads_q / p.heads_kv);
 }
 
-// Where CTAs add in order, the light kv tiles at the end of a section follow one another faster than an add and its
-// news take, and wait; so they go beside the next section's heavy ones, item_in_halves. A kv tile has so many turns
-// less than the one before it; where that is more than two, they do not wait, on paper: docs/8-backward.md. Measured on
-// an H200, halves beside whole sections: 0.95 at 512 keys, 0.94 to 1.02 at 1k, 1.00 to 1.08 from 2k on; 64 columns have
-// 1.00 at 2k there and 0.91 on an H100.
-bool in_halves(const Problem& p, const BwdVariant& v) {
+// Where CTAs add in order and the heaviest kv tile comes first, the light ones at the end of a section follow one
+// another faster than an add and its news take, and wait; so sections begin with them, item_in_turn. A kv tile has
+// `turns_less` turns less than the one before it; with more than two they do not wait, on paper: docs/8-backward.md.
+bool light_first(const Problem& p, const BwdVariant& v) {
   const int64_t turns_less = v.tiles.kv / v.tiles.q * (p.heads_q / p.heads_kv);
-  const int64_t least_keys = v.dims.qk == 64 ? 4096 : 2048;
-  return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less <= 2 && p.seq_kv >= least_keys;
+  return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less <= 2;
 }
 
 // How the turns of items come where query heads share keys and kv tiles are unequal (Way, device/bwd/schedule.cuh).
@@ -111,7 +108,7 @@ Walk walk_of(const Problem& p, const BwdVariant& v, int ctas) {
   // All items of ordered ones go from the last q tile to the first in any case. Four short pairs in flight wait for
   // each other no more than many do; a long one would. H100, H200: 64/8 heads of 128, 2k 1.45, 1.17, 4k 1.33, 1.08, 8k
   // 0.98, 16k 0.96, 0.96. Not measured in clusters.
-  if (v.ordered) return in_flight >= 4 && bwd_ctas(v) == 1 && !in_halves(p, v) ? Walk{0, 1} : Walk{};
+  if (v.ordered) return in_flight >= 4 && bwd_ctas(v) == 1 && !light_first(p, v) ? Walk{0, 1} : Walk{};
   const auto section = static_cast<int64_t>(std::lround(in_flight));
   const bool fits = section > 0 && std::abs(in_flight - section) <= 0.15;
   return fits && section <= 2 ? Walk{section, section} : Walk{no_bound<int>, 1};
@@ -121,33 +118,36 @@ Walk walk_of(const Problem& p, const BwdVariant& v, int ctas) {
 //
 // Without a mask one by one, so that all SMs read the same Q and grad_o. With one, kv tiles are unequal: as many pairs
 // as fit a share of L2.
-// Where CTAs add to grad_q in the order of keys, a kv tile follows the one before it by a turn. CTAs that begin
-// together, or one after the other as others end, must not all be of one pair then, or they wait for each other; many
-// pairs wait least, until they no longer fit L2, which an H100 has less of. Measured on an H200 at 4 to 128 MiB, head
-// dims 64 to 256; docs/8-backward.md.
-int64_t bytes_together(const Problem& p, const BwdVariant& v) {
+// Where CTAs add to grad_q in order, a kv tile follows the one before it by a turn. CTAs that begin together, or one
+// after the other as others end, must not all be of one pair then, or they wait for each other; many pairs wait least,
+// until they no longer fit L2, which an H100 has less of. Measured on an H200 at 4 to 128 MiB, head dims 64 to 256;
+// those that begin with the lightest tiles at 8 to 64 MiB, on an H100 at 16 to 32. docs/8-backward.md.
+int64_t bytes_together(const Problem& p, const BwdVariant& v, const Device& device) {
   constexpr int64_t mib = 1 << 20;
   const bool is_short = p.seq_kv <= 2048;
   if (!v.ordered) return v.mask == Mask::none ? 0 : 16 * mib;
-  if (v.mask == Mask::none) return (is_short ? 16 : 32) * mib;
-  return (is_short || in_halves(p, v) ? 32 : 64) * mib;  // halves: of two sections
+  if (light_first(p, v) && v.dims.qk == 64) return device.l2_bytes * 8 / 15;  // 32 MiB of an H200's, 27 of an H100's
+  return (is_short ? 16 : 32) * mib * (v.mask == Mask::none || light_first(p, v) ? 1 : 2);
 }
 
 // With a mask a pair's first kv tile is many times as heavy as its last. A section has about one kv tile for every SM,
 // so the last section alone would end with SMs that wait for its heaviest; so that many kv tiles of every SM come as
-// one section at the end, the heaviest first. More would leave L2. Measured on an H200 with 0 to 6: docs/8-backward.md.
-int64_t rounds_at_the_end(int64_t seq_kv) { return seq_kv <= 1024 ? 1 : 2; }
+// one section at the end, the heaviest first. More would leave L2; and where CTAs add in order, wait for each other.
+// Measured on an H200 with 0 to 6: docs/8-backward.md.
+int64_t rounds_at_the_end(const Problem& p, const BwdVariant& v) {
+  return p.seq_kv <= 1024 || light_first(p, v) ? 1 : 2;
+}
 
 BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints) {
   const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), all_items = items_at_most(p, v);
   // Ragged: sequences come one after the other.
   const int64_t pairs = v.ragged ? p.heads_kv : p.batch * p.heads_kv;
   const int64_t items = v.ragged ? p.heads_kv * kv_tiles : all_items;
-  const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(p, v);
+  const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(p, v, device);
   const int64_t all_pairs = p.batch * p.heads_kv;
   const int ctas = device.sms / bwd_ctas(v);
   const Walk walk = hints.section_mib ? Walk{} : walk_of(p, v, ctas);
-  int64_t section = 1, in_sections = all_pairs;
+  int64_t section = 1, in_sections = all_pairs, light = 0;
   if (bytes > 0 && pairs > 0) {
     section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, ctas));
     if (walk.section > 0) section = walk.section;
@@ -155,14 +155,13 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
       section = without_small_remainder(pairs, section);
       const RaggedTiles tiles = {v.tiles.kv, p.total_kv, p.seq_kv, p.heads_kv};
       if (v.mask != Mask::none)
-        in_sections -= sequences_at_the_end(p, tiles, rounds_at_the_end(p.seq_kv), ctas) * p.heads_kv;
-    } else if (in_halves(p, v)) {
-      in_sections = -1;
+        in_sections -= sequences_at_the_end(p, tiles, rounds_at_the_end(p, v), ctas) * p.heads_kv;
     } else if (v.mask != Mask::none) {
       const int64_t at_the_end =
-          walk.section > 0 ? ctas / kv_tiles : ceil_div(rounds_at_the_end(p.seq_kv) * ctas, kv_tiles);
+          walk.section > 0 ? ctas / kv_tiles : ceil_div(rounds_at_the_end(p, v) * ctas, kv_tiles);
       in_sections = std::max<int64_t>(pairs - at_the_end, 0) / section * section;
       if (walk.section > 0 && pairs <= 2 * at_the_end) in_sections = 0;  // they would wait for the last of one pair
+      if (light_first(p, v)) light = in_sections;
       if (in_sections == 0) section = in_sections = pairs;
     }
   }
@@ -173,7 +172,7 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
                        .in_sections = static_cast<int>(in_sections),
                        .tail = 0,
                        .late_tiles = 0};
-  return {v, order, static_cast<int>(walk.same_way)};
+  return {v, order, static_cast<int>(walk.same_way), static_cast<int>(light)};
 }
 
 void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {

@@ -15,10 +15,7 @@ namespace {
 std::string order_words(const Order& order) {
   std::string words;
   if (order.section < order.pairs || order.tail > 0) words = text(" section {} tail {}", order.section, order.tail);
-  if (in_halves(order))
-    words += " halves";
-  else if (order.in_sections < order.pairs)
-    words += text(" last {}", order.pairs - order.in_sections);
+  if (order.in_sections < order.pairs) words += text(" last {}", order.pairs - order.in_sections);
   if (order.late_tiles == no_bound<int>) return words + " early";
   return order.late_tiles > 0 ? words + text(" late {}", order.late_tiles) : words;
 }
@@ -30,7 +27,9 @@ std::string words_of(const ForwardStep& step) {
 }
 std::string words_of(const FillStep&) { return {}; }
 std::string words_of(const CombineStep&) { return {}; }
-std::string words_of(const BackwardStep& step) { return order_words(step.order); }
+std::string words_of(const BackwardStep& step) {
+  return order_words(step.order) + (step.light_first > 0 ? text(" light {}", step.light_first) : "");
+}
 std::string words_of(const DeltaStep&) { return {}; }
 std::string words_of(const GradQStep&) { return {}; }
 std::string words_of(const QuantiseStep& step) {

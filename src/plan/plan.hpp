@@ -85,7 +85,7 @@ struct DeltaStep {
 struct BackwardStep {
   BwdVariant variant;
   Order order;
-  int same_way = 0;  // BwdParams::same_way
+  int same_way = 0, light_first = 0;  // of BwdParams
 };
 struct GradQStep {
   GradQVariant variant;

@@ -66,18 +66,16 @@ int64_t rows_of_one(int64_t bound, int64_t total, const Problem& p) {
   return std::min(bound, ceil_div(total, std::max<int64_t>(p.batch, 1)));
 }
 
-// Calls with the q tile (of gradients the kv tile) of each item in turn.
-void each_tile(const Order& order, int heads, bool ragged, bool heaviest_first,
-               const std::function<void(int)>& call) {
+// Calls with the q tile (of gradients the kv tile) of each item in turn. last_first: pairs whose last tile comes first.
+void each_tile(const Order& order, int heads, bool ragged, int last_first, const std::function<void(int)>& call) {
   if (!ragged) {
-    for (int number = 0; number < order.items; ++number)
-      call((heaviest_first ? item_at(order, number, true) : item_in_order(order, number)).q_tile);
+    for (int number = 0; number < order.items; ++number) call(item_in_turn(order, number, last_first).q_tile);
     return;
   }
   for (int sequence = 0; sequence < order.pairs / std::max(heads, 1); ++sequence)
     for (int number = 0; number < order.q_tiles * heads; ++number) {
       const int tile = item_in_sequence(number, order.q_tiles, heads, order.section).q_tile;
-      call(heaviest_first ? tile : order.q_tiles - 1 - tile);
+      call(last_first > 0 ? tile : order.q_tiles - 1 - tile);
     }
 }
 
@@ -86,7 +84,8 @@ struct Main {
   std::vector<Load> tiles;  // of a q tile, of gradients a kv tile, by its place in a sequence
   Order order;
   int heads;  // items of a tile
-  bool ragged, heaviest_first;
+  bool ragged;
+  int last_first;  // pairs whose last tile comes first
   int workers, sms_of_worker;
   double turns_left;  // of an item when the next one is asked for
   Rate rate;
@@ -105,7 +104,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .order = step.order,
          .heads = static_cast<int>(p.heads_q / step.pack.heads),
          .ragged = v.ragged,
-         .heaviest_first = v.mask != Mask::none,
+         .last_first = v.mask != Mask::none ? step.order.pairs : 0,
          .workers = std::min(grid, usable_sms(p, device)),  // two CTAs of one share its speed
          .sms_of_worker = 1,
          .turns_left = turns_left(v, parts),
@@ -133,7 +132,7 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
          .order = step.order,
          .heads = static_cast<int>(p.heads_kv),
          .ragged = v.ragged,
-         .heaviest_first = false,
+         .last_first = step.light_first,
          .workers = grid / bwd_ctas(v),
          .sms_of_worker = bwd_ctas(v),
          .turns_left = 0,
@@ -157,7 +156,7 @@ Shares shares_of(const Main& m) {
   const int64_t items = m.ragged ? int64_t{m.order.pairs} * m.order.q_tiles : m.order.items;
   if (items <= items_walked) {
     Workers workers(m.workers, m.rate, m.turns_left);
-    each_tile(m.order, m.heads, m.ragged, m.heaviest_first, [&](int tile) { workers.take(m.tiles[tile]); });
+    each_tile(m.order, m.heads, m.ragged, m.last_first, [&](int tile) { workers.take(m.tiles[tile]); });
     return {workers.busiest(), workers.all()};
   }
   Load all;

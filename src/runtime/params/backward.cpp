@@ -71,6 +71,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.seq_q = static_cast<int>(problem.seq_q);
   params.seq_kv = static_cast<int>(problem.seq_kv);
   params.same_way = step.same_way;
+  params.light_first = step.light_first;
   params.mask = mask_of(problem);
   params.scale = problem.scale;
   const ScaleParams scale = scale_of(problem);
