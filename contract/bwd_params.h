@@ -22,6 +22,12 @@ constexpr long long tiles_of_packed(long long total_q, long long batch, int tile
 }
 constexpr int first_tile_of_packed(int first_row, int sequence, int tile_q) { return first_row / tile_q + sequence; }
 
+// Where the numbers of a row lie among those of its tile. By fours: as a thread of the backward kernel takes them with
+// one load, two neighbours and the two that are 8 rows after them (tile::col_of).
+constexpr int place_of_row(bool by_fours, int row) {
+  return by_fours ? row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2 : row;
+}
+
 // A gradient: rows are written in the type of the tensors, or added to fp32 ones.
 struct GradTensor {
   StridedTensor to;
@@ -34,8 +40,8 @@ struct DeltaParams {
   RowNumbers lse;       // natural log, as the forward wrote it
   RowNumbers grad_lse;  // may be null
   const float* sink;    // [heads_q], natural units; may be null
-  float* rows;          // [tile][2][tile_q] out: lse x log2(e), +inf for rows that see nothing or do not exist; delta
-  float* dq_sum;        // [tile][dq_floats] out: zeros
+  float* rows;          // [tile][2][place_of_row] out: lse x log2(e), +inf where nothing is seen or no row is; delta
+  float* dq_sum;        // [tile][dq_floats] out: zeros; not where CTAs add in order, as the first one writes
   float* sink_parts;    // [tile] out: the tile's share of grad_sink; null without a sink
   unsigned int* turn;   // [tile] out: zeros; null where CTAs add in any order
   unsigned int* far;    // [1] out: the tag if some row's lse is so large that its rounding shows
@@ -43,6 +49,7 @@ struct DeltaParams {
   QTiles place;
   int sequences, seq_q, dim_v;
   int tile_q, dq_floats;
+  int by_fours;  // the order of rows among a tile's, place_of_row
   RaggedParams ragged;
 };
 
@@ -62,6 +69,7 @@ struct BwdParams {
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)
   float cap_scale;   // softcap only, as the forward's
+  int zero;          // is 0, which the compiler does not know: see Backward::Consumer::here
   RaggedParams ragged;
   MapUnits grad_o_units;
   Order order;
@@ -73,6 +81,7 @@ static_assert(sizeof(BwdParams) <= params_bytes_max);
 
 struct GradQParams {
   const float* dq_sum;
+  const unsigned int* turn;           // [tile], how many CTAs have added, 0: there is no sum; null: there always is
   const float* sink_parts;            // null without a sink
   GradTensor grad_q, grad_k, grad_v;  // of k and v: the rows of no sequence
   float* grad_sink;                   // [heads_q]; null without a sink

@@ -25,8 +25,10 @@
 //           ago, so that neither waits for the other. dP runs under the weights, grad_v under dS, grad_q and grad_k
 //           under the exchange, grad_k under the adding of grad_q. The loads of the next item's Q and grad_o run under
 //           the last turns and the epilogue of this one.
-//           With 64-row q tiles lse is read before S is issued: two 64-column wgmmas take all of shared memory's
-//           bandwidth, and a plain load behind them waits for hundreds of cycles. With 128 rows it would not fit.
+//           With 64-row q tiles lse is read before S is issued, and delta before the weights are computed: two
+//           64-column wgmmas take all of shared memory's bandwidth, and a plain load behind them waits for hundreds of
+//           cycles. With 128 rows it would not fit.
+//           Producers sleep while they wait: their questions would take that bandwidth too.
 //           The proxy fence comes after grad_k is issued: it compiles to MEMBAR.ALL.CTA, which also waits for the
 //           reductions of the turn before.
 // Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, Usher and Herald and,
@@ -42,7 +44,8 @@
 //                           In det variants the Usher arrives at full too: this turn's grad_q may be added.
 //           The last three advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
 //           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
-//           anything but loads and dS of t - 3. In det variants there are two more:
+//           anything but loads and dS of t - 3. With 128-row q tiles it also waits in turn t for Q of t + 1, which
+//           comes when the other has ended t - 1. In det variants there are two more:
 //           last_added      full: one arrival per Consumer warp, an item's last adds are issued. Of all other turns
 //                           the Herald sees it when Q of the turn after is given back.
 //           seen_ring       empty: the Herald has seen that a turn's adds are issued. The Usher waits for it before he
@@ -81,20 +84,32 @@ struct Backward {
   static constexpr int threads = bwd_threads, ctas = bwd_ctas(V);
   static constexpr int k_bytes = KTile::bytes;
   static constexpr int consumer_warps = bwd_consumers * warpgroup / 32;
-  // Beside softcap and these there is no register for it, and the cap hides the loads.
-  static constexpr bool lse_is_late = V.tiles.q != 64 || (V.softcap && (V.alibi || V.mask == Mask::chunk));
-  using LseValues = Pick<lse_is_late, RowValues, EarlyRowValues<V.tiles.q>>;
+  // Beside softcap and these there is no register for lse and delta, and the cap hides the loads. Where CTAs add in
+  // order, early delta was 0.90 to 1.00 of the speed: docs/8-backward.md.
+  static constexpr bool numbers_are_late = V.tiles.q != strip || (V.softcap && (V.alibi || V.mask == Mask::chunk));
+  static constexpr bool by_fours = bwd_rows_by_fours(V);
+  using LseValues = Pick<numbers_are_late, RowValues<by_fours>, EarlyRowValues<by_fours>>;
+  using DeltaValues = Pick<numbers_are_late || V.ordered, RowValues<by_fours>, EarlyRowValues<by_fours>>;
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
+  static constexpr bool sleeps = !V.ordered;  // or who wakes late makes all others late
   using ItemRing = tile::Ring<2>;
-  using ItemStage = tile::Cursor<2>;
+  using ItemStage = tile::Cursor<2, sleeps>;
   static constexpr int kv_stages = bwd_kv_stages(V);
   using KvRing = tile::Ring<kv_stages>;
-  using KvStage = tile::Cursor<kv_stages>;
+  using KvStage = tile::Cursor<kv_stages, sleeps>;
   using QRing = tile::Ring<V.tiles.stages>;
-  using QStage = tile::Cursor<V.tiles.stages>;
+  using QStage = tile::Cursor<V.tiles.stages, sleeps>;
   using DoStage = QStage;
   using DsRing = tile::Ring<bwd_ds_stages>;
+
+  // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
+  // uniform ones in front of the products. Computed in every turn (here) they leave room for a thread's own two places.
+  // With 64 columns and no mask this lost 2 % where items have few turns.
+  static constexpr bool places_of_threads = !V.ordered && (V.tiles.q == strip || V.mask != Mask::none);
+  // Whether Q of the next turn is there is asked before grad_q is added; later the answer comes behind the adds. With
+  // 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %.
+  static constexpr bool asks_ahead = !V.ordered && V.tiles.q != strip;
 
   struct Smem {
     KTile k[kv_stages];
@@ -162,8 +177,12 @@ struct Backward {
     unsigned items = 0;  // taken so far: gives stage and phase of the item, K and V rings
     ptx::u32 now = 0;    // turns so far: gives those of the dS ring
     ptx::u32 walks = 0;  // ordered only: items with turns so far
+    int left = 0;        // turns of this item, with this one; asks_ahead only
     QStage q;            // of Q and of grad_o
     DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
+    // This thread's, in the first stage of dS and in a piece of grad_q.
+    ptx::u32 ds_place = ptx::computed_here(tile::transposed_place(smem.ds[0], 0, number* strip));
+    ptx::u32 dq_place = ptx::computed_here(dq_sum.place());
 
     __device__ void run() {
       Scores s, dp;
@@ -187,14 +206,24 @@ struct Backward {
       }
     }
 
-    __device__ KTile& k() const { return smem.k[kv_stage()]; }
-    __device__ VTile& v() const { return smem.v[kv_stage()]; }
+    __device__ __forceinline__ KTile& k() const { return here(smem.k[kv_stage()]); }
+    __device__ __forceinline__ VTile& v() const { return here(smem.v[kv_stage()]); }
+    // The tile itself. Its place depends on the turn, for all that the compiler knows.
+    template <class Tile>
+    __device__ __forceinline__ Tile& here(Tile& tile) const {
+      if constexpr (!places_of_threads) return tile;
+      return *reinterpret_cast<Tile*>(reinterpret_cast<char*>(&tile) + (now & params.zero));
+    }
     __device__ int kv_stage() const { return kv_stages == 1 ? 0 : ptx::computed_here(KvRing::stage(items)); }
     __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
     __device__ int first_key() const { return Backward::first_key(item()) + number * strip; }
 
     __device__ __forceinline__ void walk(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
       Walk walk(params, item(), number);
+      if constexpr (asks_ahead) {
+        left = walk.all_turns();
+        q.wait(smem.q_ring);
+      }
       masked_turn</*First=*/true>(walk.far, s, dp, dk, dv);
       walk.count_first();
       do {
@@ -220,7 +249,7 @@ struct Backward {
       Weights ds;
       ds.clear();
       smem.ds_ring.wait_room(now);
-      tile::store_transposed(smem.ds[smem.ds_ring.stage(now)], 0, number * strip, ds);
+      store_ds(ds);
       if constexpr (!First) multiply_dq(dq, now - 1);
       publish_ds();
       q.wait(smem.do_ring);
@@ -242,7 +271,7 @@ struct Backward {
       Weights p, ds;
       const int stage = q.stage;
 
-      q.wait(smem.q_ring);
+      if constexpr (!asks_ahead) q.wait(smem.q_ring);
       const LseValues lse(smem.rows[stage].lse());
       tile::mma_abt<T>(s, k(), number * strip, smem.q[stage]);  // S^T
       q.wait(smem.do_ring);
@@ -250,6 +279,7 @@ struct Backward {
       // Here what it reads comes while S is computed; before the products are issued there is no register for it.
       const OnTop<V.alibi> on_top = sight().on_top(key(), smem.turns[stage]);
       ptx::wgmma_wait<1>();  // S is ready, dP is not
+      const DeltaValues delta(smem.rows[stage].delta());
       if constexpr (Masked)
         Weigh<V, true>{params, on_top, far, sight().hidden(key(), smem.turns[stage].q_tile)}.template run<T>(s, p,
                                                                                                              lse);
@@ -257,24 +287,30 @@ struct Backward {
         Weigh<V, false>{params, on_top}.template run<T>(s, p, lse);
       tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
       ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
-      to_ds(s, dp, RowValues(smem.rows[stage].delta()));
+      to_ds(s, dp, delta);
       tile::round_to<T>(ds, s);
       smem.ds_ring.wait_room(now);
-      tile::store_transposed(smem.ds[smem.ds_ring.stage(now)], 0, number * strip, ds);
+      store_ds(ds);
       if constexpr (!First) multiply_dq(dq, now - 1);
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
       q.give_back(smem.do_ring);
-      if constexpr (!First) {
-        smem.ds_ring.give_back(now - 1);
-        add_dq(dq);
-      }
+      if constexpr (!First) smem.ds_ring.give_back(now - 1);
+      if constexpr (asks_ahead) await_next_q();
+      if constexpr (!First) add_dq(dq);
       dq_sum.remember(smem.turns[stage]);
       ptx::wgmma_wait<0>();  // grad_k has read Q
       __syncwarp();
       q.release(smem.q_ring);
       ++now;
+    }
+
+    __device__ __forceinline__ void await_next_q() {
+      if (--left == 0) return;
+      QStage next = q;
+      next.advance();
+      next.wait(smem.q_ring);
     }
 
     __device__ __forceinline__ void last_dq() {
@@ -292,6 +328,14 @@ struct Backward {
 
     __device__ __forceinline__ Sight<V> sight() const { return Sight<V>(params, item().rows); }
     __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
+
+    __device__ __forceinline__ void store_ds(const Weights& ds) {
+      const int stage = smem.ds_ring.stage(now);
+      if constexpr (places_of_threads)
+        tile::store_transposed_at<DsTile>(ds_place + stage * DsTile::bytes, ds);
+      else
+        tile::store_transposed(smem.ds[stage], 0, number * strip, ds);
+    }
 
     // This warp's rows of dS are in place, for wgmma too.
     __device__ __forceinline__ void publish_ds() {
@@ -312,7 +356,8 @@ struct Backward {
     // Of the turn before.
     __device__ __forceinline__ void add_dq(const DqPiece& dq) {
       // Of 96 columns, this warp's may be none.
-      if (!transposed || number * strip + threadIdx.x / 32 % 4 * 16 < V.dims.qk) dq_sum.add(dq);
+      if (!transposed || number * strip + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
+        dq_sum.add(dq, places_of_threads ? dq_place : dq_sum.place());
     }
 
     __device__ void epilogue(GradK& dk, GradV& dv) {

@@ -73,7 +73,7 @@ struct WideConsumer {
     multiply_dq(dq);
     ptx::wgmma_wait<0>();
     smem.ds_ring.give_back(now - 1);
-    dq_sum.add(dq);
+    dq_sum.add(dq, dq_sum.place());
     if constexpr (V.ordered) {
       __syncwarp();
       if (threadIdx.x % 32 == 0) smem.last_added.announce(walks);
@@ -134,7 +134,7 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
-    const EarlyRowValues<V.tiles.q> lse(smem.rows[stage].lse());
+    const EarlyRowValues<bwd_rows_by_fours(V)> lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
     const OnTop<V.alibi> on_top = sight().on_top(key(), smem.turns[stage]);
     ptx::wgmma_wait<0>();
@@ -152,7 +152,7 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
       this->give_back_do();
       ptx::wgmma_wait<0>();
       smem.ds_ring.give_back(now - 1);
-      dq_sum.add(dq);
+      dq_sum.add(dq, dq_sum.place());
     } else {
       ptx::wgmma_wait<0>();
       this->give_back_do();
@@ -226,7 +226,7 @@ struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
-    const EarlyRowValues<V.tiles.q> delta(smem.rows[stage].delta());
+    const EarlyRowValues<bwd_rows_by_fours(V)> delta(smem.rows[stage].delta());
     multiply_dp(dp);
     take(weights);
     ptx::wgmma_wait<0>();
@@ -242,7 +242,7 @@ struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
       smem.ds_ring.give_back(now - 1);
-      dq_sum.add(dq);
+      dq_sum.add(dq, dq_sum.place());
     } else {
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();

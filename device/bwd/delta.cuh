@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before the backward kernel: for every query row lse in base 2 and delta = o . grad_o - grad_lse (the part of dS that
-// all keys of a row share), zeros where grad_q is summed, and the rows' shares of grad_sink.
+// all keys of a row share), zeros where grad_q is summed or where those who add are counted, and the rows' shares of
+// grad_sink.
 //
 // Work      one CTA = one q tile of one head, as the workspace counts them (QTiles, contract/bwd_params.h)
 // Roles     dim_v / 8 neighbouring threads = one row, 16 bytes of it each
@@ -58,9 +59,12 @@ struct Delta {
   }
 
   static __device__ void clear(const DeltaParams& params, int number) {
+    if (params.turn) {
+      if (threadIdx.x == 0) params.turn[number] = 0;
+      return;
+    }
     float4* sum = reinterpret_cast<float4*>(params.dq_sum + static_cast<long long>(number) * params.dq_floats);
     for (int i = threadIdx.x; i < params.dq_floats / 4; i += threads) sum[i] = {0.f, 0.f, 0.f, 0.f};
-    if (params.turn && threadIdx.x == 0) params.turn[number] = 0;
   }
 
   // o . grad_o of one row, in each of its lanes. A warp goes through here together: a tile's rows are a multiple of
@@ -95,7 +99,7 @@ struct Delta {
     const bool sees = lse != -tile::inf;
     const float lse_log2 = sees ? lse * tile::log2e : tile::inf;
     const float delta = sees ? dot - (params.grad_lse.data ? number_of(params.grad_lse) : 0.f) : 0.f;
-    float* to = params.rows + static_cast<long long>(number) * 2 * params.tile_q + row;
+    float* to = params.rows + static_cast<long long>(number) * 2 * params.tile_q + place_of_row(params.by_fours, row);
     to[0] = lse_log2;
     to[params.tile_q] = delta;
     if (sees && fabsf(lse_log2) > far_lse) *params.far = params.tag;

@@ -44,23 +44,37 @@ __device__ __forceinline__ int first_column() {
   return first + step * static_cast<int>(ptx::cta_in_cluster());
 }
 
-// One consumer's way to its share of a tile, one turn late: what it adds belongs to the turn before.
+// One consumer's way to its share of a tile, one turn late: what it adds belongs to the turn before. Where CTAs add in
+// order the first one writes, so that there need be no zeros.
 template <BwdVariant V, Share Its>
 struct DqSum {
   const BwdParams& params;
-  int tile = 0;  // of the turn before
+  int tile = 0;  // of the turn before, as Turn has it
 
   using Accum = tile::Accum<Its.count>;
   static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);
 
   __device__ __forceinline__ void remember(const Turn& turn) { tile = turn.dq_tile; }
 
-  __device__ __forceinline__ void add(const Accum& dq) const {
-    float* to = params.dq_sum + static_cast<long long>(tile) * floats + first_column<Its>() / 8 * dq_group_stride +
-                ptx::thread_here() % warpgroup * 4;
+  // Of a group of 4 accumulators, this thread's place.
+  static __device__ __forceinline__ ptx::u32 place() { return ptx::thread_here() % warpgroup * 4; }
+
+  __device__ __forceinline__ void add(const Accum& dq, ptx::u32 place) const {
+    const bool first = V.ordered && tile < 0;
+    float* to = params.dq_sum + static_cast<long long>(first ? ~tile : tile) * floats +
+                first_column<Its>() / 8 * dq_group_stride + place;
+    if (first)
+      each_group(dq, to, [](auto... args) { ptx::st_v4_f32(args...); });
+    else
+      each_group(dq, to, [](auto... args) { ptx::red_add_v4_f32(args...); });
+  }
+
+ private:
+  template <class Put>
+  static __device__ __forceinline__ void each_group(const Accum& dq, float* to, Put put) {
 #pragma unroll
     for (int i = 0; i < Its.count / 8; ++i)
-      ptx::red_add_v4_f32(to + i * dq_group_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
+      put(to + i * dq_group_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
   }
 };
 

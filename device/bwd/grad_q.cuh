@@ -2,8 +2,9 @@
 // After the backward kernel: grad_q = scale x its sums, rounded, or added to what is there; grad_sink from its parts;
 // zeros in the rows of no sequence.
 //
-// Work      CTA n < tiles = one q tile of one head, as the workspace counts them; the heads_q after them, where there
-//           is a sink, sum its parts of one head each. Ragged: every CTA also clears its share of unused rows.
+// Work      CTA n < tiles = one q tile of one head, as the workspace counts them: zeros if no CTA has added to it; the
+//           heads_q after them, where there is a sink, sum its parts of one head each. Ragged: every CTA also clears
+//           its share of unused rows.
 // Order     the pieces are copied to shared memory as they lie, and leave as rows. Parts of a sink's gradient are added
 //           in a fixed order, so that it is the same in every run.
 // Banks     4 floats of a thread stay together; in shared memory their order is such that a load of write() finds what
@@ -66,12 +67,13 @@ struct GradQ {
   static __device__ int place_of(int four) { return transposed ? four ^ four / 32 % 2 * 4 : four ^ four / 8 % 4; }
 
   static __device__ void read(Smem& smem, const GradQParams& params) {
+    const bool nobody_added = params.turn && params.turn[blockIdx.x] == 0;
     const float4* from =
         reinterpret_cast<const float4*>(params.dq_sum) + static_cast<long long>(blockIdx.x) * pieces * fours;
 #pragma unroll
     for (int i = 0; i < pieces * fours / threads; ++i) {
       const int at = i * threads + static_cast<int>(threadIdx.x);
-      ptx::cp_async_16(&smem.sums[at / fours][place_of(at % fours)], from + at, /*zeros=*/false);
+      ptx::cp_async_16(&smem.sums[at / fours][place_of(at % fours)], from + at, nobody_added);
     }
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();

@@ -59,7 +59,7 @@ struct Dispatcher {
     return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
   }
   __device__ int next_number(const attn::Tickets& tickets) {
-    if (draws()) ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
+    if (draws()) i.wait_long(&smem.next_wanted, wanted_phase);
     wanted_phase ^= 1;
     return draw(tickets);
   }
@@ -74,7 +74,7 @@ struct Dispatcher {
         return number;
       }
       ptx::mbarrier_arrive_expect_tx(&smem.number_here, sizeof smem.number);
-      ptx::mbarrier_wait(&smem.number_here, number_phase);
+      i.wait_long(&smem.number_here, number_phase);
       number_phase ^= 1;
       return static_cast<int>(smem.number);
     }
@@ -117,7 +117,7 @@ template <class Kernel, class Load, class Ask>
 __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
   typename Kernel::ItemStage at;
   while (true) {
-    at.wait(smem.item_ring);
+    at.wait_long(smem.item_ring);
     const WorkItem item = smem.items[at.stage];
     ptx::mbarrier_arrive(&smem.item_ring.empty[at.stage]);
     at.advance();
@@ -209,10 +209,12 @@ struct QLoader {
     if (!earlier_ended) ptx::wait_for_earlier_kernels();
     earlier_ended = true;
     const int tile = dq_tile<V>(params, item, head, q_tile);
+    const bool adds_first = V.ordered && rank_of_tile<V>(params, item, q_tile) == 0;
+    const Turn turn = {q_tile, adds_first ? ~tile : tile};
     if constexpr (V.alibi)
-      smem.turns[q.stage] = {{q_tile, tile}, slope};
+      smem.turns[q.stage] = {turn, slope};
     else
-      smem.turns[q.stage] = {q_tile, tile};
+      smem.turns[q.stage] = turn;
     ptx::u64* full = q.announce(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
     place_of_q<Kernel>(params, item, head, params.ragged.q).load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q);
     ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, tile);

@@ -33,7 +33,7 @@ struct alignas(16) WorkItem {
 // What Q's Loader tells the Consumers about a turn, so that they need not keep it in registers.
 struct Turn {
   int q_tile;
-  int dq_tile;  // of grad_q, in the workspace
+  int dq_tile;  // of grad_q, in the workspace; ~ of it where nobody adds to it before
 };
 struct TurnWithSlope : Turn {
   float slope;  // of its query head, in base 2

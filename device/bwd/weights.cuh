@@ -28,6 +28,8 @@ struct Walk {
     next_round();
   }
 
+  __device__ int all_turns() const { return same((item.q_end - item.q_begin) * params.heads_per_kv); }
+
   // The first turn of an item has only the masked form, whichever span it belongs to.
   __device__ void count_first() { --(masked > 0 ? masked : clear); }
 
@@ -51,24 +53,44 @@ struct Walk {
   static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }
 };
 
-// One number a query row, for the columns that this thread holds of a tile with queries along columns: read where it is
-// needed,
+// One number a query row, for the columns that this thread holds of a tile with queries along columns. ByFours: rows
+// lie as place_of_row has them, and one load brings four. Read where they are needed,
+template <bool ByFours>
 struct RowValues {
   const float* first;
-  __device__ __forceinline__ explicit RowValues(const float* rows) : first(rows + tile::thread_col()) {}
-  __device__ __forceinline__ float of(int i) const { return first[tile::col_of(i)]; }
+  __device__ __forceinline__ explicit RowValues(const float* rows)
+      : first(rows + (ByFours ? threadIdx.x % 4 * 4 : tile::thread_col())) {}
+  __device__ __forceinline__ float of(int i) const {
+    if constexpr (ByFours)
+      return one_of(reinterpret_cast<const float4*>(first)[i / 8 * 4], i);
+    else
+      return first[tile::col_of(i)];
+  }
+  static __device__ __forceinline__ float one_of(const float4& four, int i) {
+    return i & 4 ? (i & 1 ? four.w : four.z) : (i & 1 ? four.y : four.x);
+  }
 };
 
-// or all at once, in program order: the compiler may not move these loads behind a wgmma.
-template <int Rows>
+// or those of 64 rows all at once, in program order: the compiler may not move these loads behind a wgmma.
+template <bool ByFours>
 struct EarlyRowValues {
-  float2 x[Rows / 8];
+  float2 x[strip / 8];
   __device__ __forceinline__ explicit EarlyRowValues(const float* rows) {
     const ptx::u32 first = ptx::smem_addr(rows) + tile::thread_col() * 4;
 #pragma unroll
-    for (int i = 0; i < Rows / 8; ++i) x[i] = ptx::ld_shared_v2(first + i * 32);
+    for (int i = 0; i < strip / 8; ++i) x[i] = ptx::ld_shared_v2_f32(first + i * 32);
   }
   __device__ __forceinline__ float of(int i) const { return i & 1 ? x[i / 4].y : x[i / 4].x; }
+};
+template <>
+struct EarlyRowValues<true> {
+  float4 x[strip / 16];
+  __device__ __forceinline__ explicit EarlyRowValues(const float* rows) {
+    const ptx::u32 first = ptx::smem_addr(rows) + threadIdx.x % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < strip / 16; ++i) x[i] = ptx::ld_shared_v4_f32(first + i * 64);
+  }
+  __device__ __forceinline__ float of(int i) const { return RowValues<true>::one_of(x[i / 8], i); }
 };
 
 // s becomes the weights, p the weights rounded to T, for as many columns of queries as s has.

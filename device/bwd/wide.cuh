@@ -76,14 +76,15 @@ struct Wide {
                                                ? Share{panel_columns, panel_columns, 2 * panel_columns}
                                                : Share{2 * panel_columns, panel_columns / 2, panel_columns / 2};
 
+  static constexpr bool sleeps = !V.ordered;  // as in backward.cuh
   using ItemRing = tile::Ring<2>;
-  using ItemStage = tile::Cursor<2>;
+  using ItemStage = tile::Cursor<2, sleeps>;
   using KvRing = tile::Ring<1>;
-  using KvStage = tile::Cursor<1>;
+  using KvStage = tile::Cursor<1, sleeps>;
   using QRing = tile::Ring<V.tiles.stages>;
-  using QStage = tile::Cursor<V.tiles.stages>;
+  using QStage = tile::Cursor<V.tiles.stages, sleeps>;
   using DoRing = tile::Ring<bwd_do_stages(V)>;
-  using DoStage = tile::Cursor<bwd_do_stages(V)>;
+  using DoStage = tile::Cursor<bwd_do_stages(V), sleeps>;
   using DsRing = tile::Ring<bwd_ds_stages>;
 
   // dS of a turn. Before, the weights lie there on their way from GradV to GradK.

@@ -37,14 +37,31 @@ __device__ __forceinline__ void mbarrier_wait(u64* bar, u32 parity) {
       "r"(parity)
       : "memory");
 }
+// The same for who has time: until the phase completes this thread sleeps. To ask again at once takes turns of shared
+// memory from products, about one in twenty cycles for each thread that asks; to wake takes a little longer.
+__device__ __forceinline__ void mbarrier_wait_asleep(u64* bar, u32 parity) {
+  constexpr u32 at_most = 10'000'000;  // nanoseconds, then it asks again
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
+      "@!done bra again;\n}" ::"r"(smem_addr(bar)),
+      "r"(parity), "r"(at_most)
+      : "memory");
+}
 // What this thread wrote to shared memory by ordinary stores is visible to wgmma and to the copy engine.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// An ordinary load that stays in its place among the instructions of this room.
-__device__ __forceinline__ float2 ld_shared_v2(u32 addr) {
+// Ordinary loads that stay in their place among the instructions of this room.
+__device__ __forceinline__ float2 ld_shared_v2_f32(u32 addr) {
   float2 r;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "r"(addr));
+  return r;
+}
+__device__ __forceinline__ float4 ld_shared_v4_f32(u32 addr) {
+  float4 r;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w) : "r"(addr));
   return r;
 }
 __device__ __forceinline__ void ld_shared_v4(u32 (&d)[4], u32 addr) {

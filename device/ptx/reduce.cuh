@@ -11,6 +11,10 @@ __device__ __forceinline__ void red_add_v4_f32(float* to, float a, float b, floa
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");
 }
+// The same four written. Who has acquired a counter that this thread's CTA released afterwards may add to them.
+__device__ __forceinline__ void st_v4_f32(float* to, float a, float b, float c, float d) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 
 // A counter in global memory. What this thread knows of memory before the release is known to whoever acquires the
 // value that it made.

@@ -80,16 +80,23 @@ __device__ __forceinline__ void round_to(OperandA8<Cols>& dst, const Accum<Cols>
 
 // Writes a 64-row strip transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
 // first_col of a panel's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
-// The place is computed anew each time: kept through a loop that has no register left, it would be spilled.
+// A thread's place is computed anew each time: kept through a loop that has no register left, it would be spilled. A
+// caller that has one keeps it.
+template <int Rows, int Cols>
+__device__ __forceinline__ u32 transposed_place(SharedTile<Rows, Cols>& dst, int first_row, int first_col) {
+  using Tile = SharedTile<Rows, Cols>;
+  const u32 thread = ptx::thread_here(), lane = thread % 32, unit = thread / 32 % 4 * 2 + lane / 8 % 2;
+  return dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) + Tile::unit(unit, lane % 8);
+}
+template <class Tile, int N>
+__device__ __forceinline__ void store_transposed_at(u32 place, const OperandA<N>& src) {
+#pragma unroll
+  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(place + i * 16 * Tile::panel_row_bytes, src.x[i]);
+}
 template <int Rows, int Cols, int N>
 __device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, int first_row, int first_col,
                                                  const OperandA<N>& src) {
-  using Tile = SharedTile<Rows, Cols>;
-  const u32 thread = ptx::thread_here(), lane = thread % 32, unit = thread / 32 % 4 * 2 + lane / 8 % 2;
-  const u32 at =
-      dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) + Tile::unit(unit, lane % 8);
-#pragma unroll
-  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(at + i * 16 * Tile::panel_row_bytes, src.x[i]);
+  store_transposed_at<SharedTile<Rows, Cols>>(transposed_place(dst, first_row, first_col), src);
 }
 
 // Rounds Cols columns of a 64-row strip, x of an Accum, into rows of a tile from first_row on. Every 8 lanes write 8

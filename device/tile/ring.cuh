@@ -30,8 +30,9 @@ struct Ring {
   __device__ void give_back_alone(ptx::u32 n) { ptx::mbarrier_arrive(&empty[stage(n)]); }  // one thread
 };
 
-// One side's position in a ring. Producers start one lap ahead: the first wait on `empty` falls through.
-template <int Stages>
+// One side's position in a ring. Producers start one lap ahead: the first wait on `empty` falls through. Sleeps: they
+// do while they wait.
+template <int Stages, bool Sleeps = false>
 struct Cursor {
   int stage = 0;
   ptx::u32 phase = 0;
@@ -44,7 +45,7 @@ struct Cursor {
   }
 
   // Producer, one thread. 0 bytes: the stage is full at once.
-  __device__ void wait_room(Ring<Stages>& r) { ptx::mbarrier_wait(&r.empty[stage], phase ^ 1); }
+  __device__ void wait_room(Ring<Stages>& r) { wait_long(&r.empty[stage], phase ^ 1); }
   __device__ ptx::u64* announce(Ring<Stages>& r, ptx::u32 bytes) {
     ptx::mbarrier_arrive_expect_tx(&r.full[stage], bytes);
     return &r.full[stage];
@@ -52,6 +53,15 @@ struct Cursor {
   __device__ ptx::u64* fill(Ring<Stages>& r, ptx::u32 bytes) {
     wait_room(r);
     return announce(r, bytes);
+  }
+
+  // Producers that take what others publish, and any barrier of theirs.
+  __device__ void wait_long(Ring<Stages>& r) { wait_long(&r.full[stage], phase); }
+  static __device__ void wait_long(ptx::u64* bar, ptx::u32 phase) {
+    if constexpr (Sleeps)
+      ptx::mbarrier_wait_asleep(bar, phase);
+    else
+      ptx::mbarrier_wait(bar, phase);
   }
 
   // Consumer: every thread waits, one thread a warp gives back.

@@ -16,17 +16,29 @@ namespace {
 // Registers and shared memory leave no choice: contract/bwd_variant.h.
 Tiles tiles_for(Dims dims) { return {dims.qk == 64 ? 128 : 64, 128, 2}; }
 
-Result<BwdVariant> choose_variant(const Problem& p, const Hints& hints) {
+// CTAs that add to grad_q in order need no zeros to add to, since the first one writes: sums go to memory once less,
+// and are not read from there to be added to. With few keys that is more than what waiting for each other costs, if the
+// kv tiles of a pair do not begin together; to begin costs 2 us more. docs/8-backward.md, "Short sequences".
+bool order_pays(const Problem& p, const BwdVariant& v, int ctas) {
+  if (v.ragged || v.softcap || v.alibi || (v.mask != Mask::none && v.mask != Mask::causal)) return false;
+  const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), few = v.dims.qk == 64 && v.mask == Mask::causal ? 2 : 4;
+  const int64_t tiles = q_tiles_of(p, v.tiles.q) * p.heads_q;
+  const bool apart = kv_tiles == 1 || (kv_tiles <= few && p.batch * p.heads_kv >= ctas);
+  return apart && tiles * dq_floats(v.tiles.q, v.dims.qk) >= 4 << 20;  // 16 MiB
+}
+
+Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const Hints& hints) {
   const auto dims = choose_dims(p);
   if (!dims) return dims.failure();
-  const BwdVariant variant = {.dtype = p.dtype,
-                              .dims = *dims,
-                              .tiles = hints.tiles.value_or(tiles_for(*dims)),
-                              .mask = kernel_mask(p),
-                              .ragged = p.varlen || p.seqused,
-                              .softcap = p.softcap > 0,
-                              .ordered = p.deterministic,
-                              .alibi = p.alibi};
+  BwdVariant variant = {.dtype = p.dtype,
+                        .dims = *dims,
+                        .tiles = hints.tiles.value_or(tiles_for(*dims)),
+                        .mask = kernel_mask(p),
+                        .ragged = p.varlen || p.seqused,
+                        .softcap = p.softcap > 0,
+                        .ordered = p.deterministic,
+                        .alibi = p.alibi};
+  variant.ordered |= order_pays(p, variant, usable_sms(p, device) / bwd_ctas(variant));
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))
     return unsupported(text(
@@ -191,7 +203,7 @@ void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {
 Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& hints) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
   if (auto ok = check_hints(hints); !ok) return ok.failure();
-  const auto variant = choose_variant(p, hints);
+  const auto variant = choose_variant(p, device, hints);
   if (!variant) return variant.failure();
   const BwdVariant& v = *variant;
 
@@ -210,7 +222,7 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
     plan.launches.push_back(
         {.kernel = kernel_of(kernel), .grid = static_cast<int>(grid), .step = std::move(step), .overlaps = true});
   };
-  if (tiles > 0) add(delta, tiles, DeltaStep{delta, v.tiles.q, v.dims.qk});
+  if (tiles > 0) add(delta, tiles, DeltaStep{delta, v.tiles.q, v.dims.qk, bwd_rows_by_fours(v)});
   const int sms = usable_sms(p, device) / bwd_ctas(v) * bwd_ctas(v);  // whole clusters
   const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items * bwd_ctas(v));
   if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints));

@@ -81,6 +81,7 @@ struct CombineStep {
 struct DeltaStep {
   DeltaVariant variant;
   int tile_q, dim_qk;  // of the backward kernel's tiles
+  bool by_fours;       // place_of_row
 };
 struct BackwardStep {
   BwdVariant variant;

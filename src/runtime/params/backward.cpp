@@ -19,6 +19,12 @@ GradTensor grad_of(const View& view, const Problem& p) {
   return {.to = strided(view), .dim = static_cast<int>(view.dim), .add = p.accumulate ? 1 : 0};
 }
 
+// Those who add to a tile of grad_q are counted where they add in order.
+unsigned int* turns_of(const Run& run) {
+  const Slice& turns = run.plan.workspace.turns;
+  return turns.bytes > 0 ? run.slice<unsigned int>(turns) : nullptr;
+}
+
 Result<void> check_layouts(std::initializer_list<Named> tensors) {
   for (const Named& tensor : tensors)
     if (auto ok = check_layout(tensor); !ok) return ok;
@@ -41,7 +47,7 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.rows = run.slice<float>(workspace.rows);
   params.dq_sum = run.slice<float>(workspace.grad_q);
   params.sink_parts = problem.sink ? run.slice<float>(workspace.grad_sink) : nullptr;
-  params.turn = problem.deterministic ? run.slice<unsigned int>(workspace.turns) : nullptr;
+  params.turn = turns_of(run);
   params.far = run.slice<unsigned int>(workspace.far);
   params.tag = run.tag;
   params.place = place_of(problem, step.tile_q);
@@ -50,6 +56,7 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.dim_v = static_cast<int>(problem.dim_v);
   params.tile_q = step.tile_q;
   params.dq_floats = dq_floats(step.tile_q, step.dim_qk);
+  params.by_fours = step.by_fours;
   params.ragged = lengths_of(problem, views);
   return Params{params};
 }
@@ -60,7 +67,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   const Workspace& workspace = run.plan.workspace;
   BwdParams params{};
   params.dq_sum = run.slice<float>(workspace.grad_q);
-  params.turn = step.variant.ordered ? run.slice<unsigned int>(workspace.turns) : nullptr;
+  params.turn = turns_of(run);
   params.far = run.slice<unsigned int>(workspace.far);
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);
@@ -119,6 +126,7 @@ Result<Params> make_params(const Driver&, const Run& run, const GradQStep& step)
   if (auto ok = check_layouts({{"grad_q", views.grad_q}}); !ok) return ok.failure();
   GradQParams params{};
   params.dq_sum = run.slice<float>(run.plan.workspace.grad_q);
+  params.turn = turns_of(run);
   params.sink_parts = run.slice<float>(run.plan.workspace.grad_sink);
   params.grad_q = grad_of(views.grad_q, problem);
   params.grad_k = grad_of(views.grad_k, problem);
