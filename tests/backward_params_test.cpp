@@ -49,6 +49,22 @@ TEST(bwd_params, say_what_the_problem_says) {
   EXPECT_EQ(static_cast<void*>(params.turn), at(plan.workspace.turns));
 }
 
+TEST(bwd_params, count_who_adds_where_they_add_in_order) {
+  const Plan few_keys = plan_of("bwd bf16 b64 hq32 hkv32 sq256 skv256 d64"),
+             many = plan_of("bwd bf16 b1 hq32 hkv32 sq4096 skv4096 d64");
+  for (const Plan* plan : {&few_keys, &many}) {
+    std::vector<char> workspace(1);  // no more than its address is asked for
+    const auto& step = std::get<BackwardStep>(plan->launches.at(1).step);
+    const BwdParams params = plain_params({*plan, {}, workspace.data(), 7}, step);
+    EXPECT_EQ(params.zero, 0);
+    EXPECT_EQ(step.variant.ordered, plan == &few_keys);
+    if (plan == &few_keys)
+      EXPECT_EQ(static_cast<void*>(params.turn), static_cast<void*>(workspace.data() + plan->workspace.turns.offset));
+    else
+      EXPECT_EQ(params.turn, nullptr);
+  }
+}
+
 TEST(bwd_params, say_which_chunks_and_slopes) {
   const Plan plan = plan_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 chunk=70 alibi");
   std::vector<char> workspace(plan.workspace.bytes);

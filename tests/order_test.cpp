@@ -9,6 +9,7 @@
 #include <ostream>
 #include <vector>
 
+#include "contract/bwd_params.h"
 #include "contract/mask.h"
 #include "contract/order.h"
 
@@ -370,6 +371,21 @@ TEST(MaskRule, KvTilesOfAQTileAreThoseWhoseQTilesHoldIt) {
           }
         }
     });
+}
+
+// ---- Rows by fours ----
+
+// A thread of a quad holds two neighbouring columns of every 8, which are rows here, and takes those of 16 at once.
+TEST(RowsByFours, LieForOneLoadToBringAThreadsFour) {
+  for (int sixteen = 0; sixteen < 64; sixteen += 16)
+    for (int thread = 0; thread < 4; ++thread) {
+      const int first = sixteen + 2 * thread, place = sixteen + 4 * thread;
+      EXPECT_EQ(place_of_row(true, first), place);
+      EXPECT_EQ(place_of_row(true, first + 1), place + 1);
+      EXPECT_EQ(place_of_row(true, first + 8), place + 2);
+      EXPECT_EQ(place_of_row(true, first + 9), place + 3);
+    }
+  for (int row = 0; row < 128; ++row) EXPECT_EQ(place_of_row(false, row), row);
 }
 
 }  // namespace
