@@ -84,12 +84,12 @@ struct Backward {
   static constexpr int threads = bwd_threads, ctas = bwd_ctas(V);
   static constexpr int k_bytes = KTile::bytes;
   static constexpr int consumer_warps = bwd_consumers * warpgroup / 32;
-  // Beside softcap and these there is no register for lse and delta, and the cap hides the loads. Where CTAs add in
-  // order, early delta was 0.90 to 1.00 of the speed: docs/8-backward.md.
+  // Beside softcap and these there is no register for lse and delta, and the cap hides the loads; beside slopes there
+  // is none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed: docs/8-backward.md.
   static constexpr bool numbers_are_late = V.tiles.q != strip || (V.softcap && (V.alibi || V.mask == Mask::chunk));
   static constexpr bool by_fours = bwd_rows_by_fours(V);
   using LseValues = Pick<numbers_are_late, RowValues<by_fours>, EarlyRowValues<by_fours>>;
-  using DeltaValues = Pick<numbers_are_late || V.ordered, RowValues<by_fours>, EarlyRowValues<by_fours>>;
+  using DeltaValues = Pick<numbers_are_late || V.ordered || V.alibi, RowValues<by_fours>, EarlyRowValues<by_fours>>;
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
   static constexpr bool sleeps = !V.ordered;  // or who wakes late makes all others late
@@ -105,8 +105,8 @@ struct Backward {
 
   // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
   // uniform ones in front of the products. Computed in every turn (here) they leave room for a thread's own two places.
-  // With 64 columns and no mask this lost 2 % where items have few turns.
-  static constexpr bool places_of_threads = !V.ordered && (V.tiles.q == strip || V.mask != Mask::none);
+  // With 64 columns and no mask this lost 2 % where items have few turns; beside slopes it spilled.
+  static constexpr bool places_of_threads = !V.ordered && (V.tiles.q == strip || (V.mask != Mask::none && !V.alibi));
   // Whether Q of the next turn is there is asked before grad_q is added; later the answer comes behind the adds. With
   // 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %.
   static constexpr bool asks_ahead = !V.ordered && V.tiles.q != strip;
