@@ -50,10 +50,10 @@ TEST(bwd_params, say_what_the_problem_says) {
 }
 
 TEST(bwd_params, count_who_adds_where_they_add_in_order) {
-  const Plan few_keys = plan_of("bwd bf16 b64 hq32 hkv32 sq256 skv256 d64"),
-             many = plan_of("bwd bf16 b1 hq32 hkv32 sq4096 skv4096 d64");
+  const Plan few_keys = plan_of("bwd bf16 b64 hq8 hkv8 sq256 skv256 d64"),
+             many = plan_of("bwd bf16 b1 hq8 hkv8 sq4096 skv4096 d64");
   for (const Plan* plan : {&few_keys, &many}) {
-    std::vector<char> workspace(1);  // no more than its address is asked for
+    std::vector<char> workspace(plan->workspace.bytes);
     const auto& step = std::get<BackwardStep>(plan->launches.at(1).step);
     const BwdParams params = plain_params({*plan, {}, workspace.data(), 7}, step);
     EXPECT_EQ(params.zero, 0);

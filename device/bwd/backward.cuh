@@ -181,7 +181,7 @@ struct Backward {
     QStage q;            // of Q and of grad_o
     DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
     // This thread's, in the first stage of dS and in a piece of grad_q.
-    ptx::u32 ds_place = ptx::computed_here(tile::transposed_place(smem.ds[0], 0, number* strip));
+    ptx::u32 ds_place = ptx::computed_here(tile::transposed_place(smem.ds[0], 0, (number * strip)));
     ptx::u32 dq_place = ptx::computed_here(dq_sum.place());
 
     __device__ void run() {

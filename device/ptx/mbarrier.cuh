@@ -37,8 +37,8 @@ __device__ __forceinline__ void mbarrier_wait(u64* bar, u32 parity) {
       "r"(parity)
       : "memory");
 }
-// The same for who has time: until the phase completes this thread sleeps. To ask again at once takes turns of shared
-// memory from products, about one in twenty cycles for each thread that asks; to wake takes a little longer.
+// The same for who has time: until the phase completes this thread sleeps. To ask again at once takes cycles of shared
+// memory from products, about one in twenty where three threads ask; to wake takes a little longer.
 __device__ __forceinline__ void mbarrier_wait_asleep(u64* bar, u32 parity) {
   constexpr u32 at_most = 10'000'000;  // nanoseconds, then it asks again
   asm volatile(
