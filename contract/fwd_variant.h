@@ -68,6 +68,12 @@ constexpr int fwd_sharers(FwdVariant v) { return v.dims.v > 256 ? 2 : 1; }
 constexpr int fwd_columns(FwdVariant v) { return v.dims.v / fwd_sharers(v); }  // of O, that each has
 constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip * fwd_sharers(v); }
 
+// S, P and O of 8-bit types beside 128 columns are more than each of three Consumers has registers for. So none has S
+// and P together: it multiplies weights as soon as they are rounded, and the others' products run beside its softmax.
+constexpr bool fwd_multiplies_at_once(FwdVariant v) {
+  return fwd_narrow(v) && fwd_consumers(v) == 3 && v.dims.v > 64;
+}
+
 // wgmma adds up 8-bit products to 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
 // and begins anew; of larger tiles after as many as have no more keys.
 constexpr int promotion_tiles = 16;

@@ -26,6 +26,8 @@
 //           With scales weights are rounded before it is known that they could be (device/attn/softmax_e4m3.cuh).
 //           8-bit variants: Consumers issue products in turn (device/fwd/turn_taking.cuh), and O goes to a sum in fp32
 //           every fwd_promotion_tiles (device/fwd/promotion.cuh).
+//           Three of them beside more than 64 columns (fwd_multiplies_at_once) have no registers for S beside P: P V
+//           follows the softmax of its tile, and what runs beside both are products and softmax of the other two.
 // Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, Transposer and Widener
 //                           warp and, before its epilogue, per Consumer warp
 //           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last few tiles
@@ -94,6 +96,7 @@ struct Forward {
   using MeansIfAny = Pick<V.smooth, Means<V>, NoMeans>;
   using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;  // 16-bit products overlap better without
   static constexpr bool pv_later = narrow && V.dims.v > 192;   // behind the next Consumer's S, which needs it sooner
+  static constexpr bool at_once = fwd_multiplies_at_once(V);
 
   static constexpr int q_stages = fwd_q_stages(V);
   using KvRing = tile::Ring<V.tiles.stages>;
@@ -185,6 +188,7 @@ struct Forward {
     KvStage k, v;
     Turns turns = {smem.turns, number};
     Moved moved;           // 8-bit variants
+    bool o_begins = true;  // where it multiplies at once: the next product is not added to what O has
     float slope;           // alibi variants: of the item
     attn::RowPair q_rows;  // Q that became f16: what its rows are multiplied by
     Finishing<Forward> finishing = {params, smem};
@@ -206,7 +210,13 @@ struct Forward {
         first_turn(item, kv_tile--, softmax, s, p);
         finishing.give_back_q(q.stage ^ 1);
         skip(v, smem.v_ring, strip_of(item).skipped());
-        o.clear();
+        if constexpr (at_once) {
+          o_begins = true;
+          v.wait(smem.v_ring);
+          multiply(item, kv_tile + 1, softmax, p, o);
+        } else {
+          o.clear();
+        }
         if constexpr (fwd_joins(V))
           walk_parts<V>(*this, item, kv_tile, softmax, s, p, o);
         else
@@ -214,7 +224,7 @@ struct Forward {
         q.advance();
 
         softmax.complete();
-        pv(o, p);  // the last of this item
+        if constexpr (!at_once) pv(o, p);  // the last of this item
         if constexpr (narrow)
           if (Promotion<V>::has_sums(item.kv_begin, strip_of(item).last_tile()))
             promotion().finish(softmax, moved, o);
@@ -224,9 +234,9 @@ struct Forward {
         scale = scale_of(item);
         float unit = scaled ? unit_of<V>(params, finished) : 1.f;
         qk(s, next_number());  // the first of the next
-        ptx::wgmma_wait<1>();  // O is ready, S is not
+        if constexpr (!at_once) ptx::wgmma_wait<1>();  // O is ready, S is not
         turns.pass();
-        v.release(smem.v_ring);
+        if constexpr (!at_once) v.release(smem.v_ring);
         if constexpr (V.smooth) means.add(params, finished, softmax, unit, o);
         finishing.run(finished, number, half, q.stage ^ 1, softmax, unit, o);
         ptx::wgmma_wait<0>();  // S is ready
@@ -274,7 +284,7 @@ struct Forward {
     }
 
     __device__ void first_turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p) {
-      release_k(item, kv_tile);
+      if constexpr (!at_once) release_k(item, kv_tile);
       bend(s, softmax, item, kv_tile);
       if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > strip_of(item).seq_kv())
         strip_of(item).hide(s, kv_tile);
@@ -293,6 +303,7 @@ struct Forward {
     template <bool Cut>
     __device__ __forceinline__ void turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
+      if constexpr (at_once) return turn_at_once<Cut>(item, kv_tile, softmax, s, p, o);
       qk(s, number, &softmax);              // S of this tile
       if (!pv_later) pv(o, p);              // O += P V of the tile before
       ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
@@ -333,6 +344,58 @@ struct Forward {
       }
     }
 
+    // The same where P V follows the softmax of its tile. Only two other Consumers fill the time until then, so little
+    // stands between the last exponential and the issue of P V: V is awaited before the softmax, when it has long been
+    // there, and K is given back behind the issue. Turn t takes K and V of t and gives both back, so rings of two
+    // stages are enough as above.
+    template <bool Cut>
+    __device__ __forceinline__ void turn_at_once(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
+                                                 Weights& p, Output& o) {
+      qk(s, number, &softmax);
+      ptx::wgmma_wait<0>();
+      turns.pass();
+      v.wait(smem.v_ring);
+      bend(s, softmax, item, kv_tile);
+      if constexpr (Cut) {
+        strip_of(item).hide(s, kv_tile);
+        const attn::RowPair age = softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
+        tile::round_to<T>(p, s);
+        move(o, age);
+      } else {
+        float limit = softmax.limit();
+        ptx::computed_by_here(limit);
+        const auto guess = softmax.guess(s);
+        const bool holds = softmax.holds(guess, limit);
+        tile::round_to<T>(p, s);  // S is not kept beside P, so a guess that does not hold is never corrected
+        if (holds) [[likely]] {
+          softmax.keep(guess);
+        } else {
+          const attn::RowPair age = again(item, kv_tile, softmax, s);
+          tile::round_to<T>(p, s);
+          move(o, age);
+        }
+      }
+      multiply(item, kv_tile, softmax, p, o);
+    }
+
+    // References have moved.
+    __device__ __forceinline__ void move(Output& o, attn::RowPair age) {
+      o.scale_rows(age.top, age.bottom);
+      moved.all();
+    }
+
+    // O += P V of a tile whose V is there; the next tile may be one before which O is put aside.
+    __device__ __forceinline__ void multiply(const WorkItem& item, int kv_tile, const Softmax& softmax,
+                                             const Weights& p, Output& o) {
+      tile::mma_abt<T>(o, p, smem.v[v.stage], /*accumulate=*/!o_begins);
+      release_k(item, kv_tile);
+      const int next = kv_tile - 1, last = strip_of(item).last_tile();
+      o_begins = Promotion<V>::due(next, item.kv_begin, last);
+      ptx::wgmma_wait<0>();
+      v.release(smem.v_ring);
+      if (o_begins) [[unlikely]] promotion().promote(next, last, softmax, moved, o);
+    }
+
     // A tile whose weights are lost. Where registers are full, something is spilled for the product: here, by hand, and
     // not in the loop around it.
     __device__ __forceinline__ attn::RowPair again(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s) {
@@ -353,8 +416,9 @@ struct Forward {
 
     // Scales first: a load behind products waits until they have read their operands.
     __device__ __forceinline__ void qk(Scores& s, int its_strip, Softmax* softmax = nullptr) {
+      if (at_once) k.wait(smem.k_ring);  // which is there before the turn
       turns.take();
-      k.wait(smem.k_ring);
+      if (!at_once) k.wait(smem.k_ring);
       if (softmax != nullptr) take_scales(*softmax);
       tile::mma_abt<T>(s, smem.q[q.stage], its_strip * strip, smem.k[k.stage]);
     }

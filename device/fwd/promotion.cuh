@@ -100,6 +100,7 @@ struct Promotion {
       *head = {now.ref.top, now.ref.bottom, now.grown};
       moved.forget(part);
     }
+    if constexpr (fwd_multiplies_at_once(V)) return;  // the next product is not added to what O has
 #pragma unroll
     for (int i = 0; i < 4 * of_part; ++i) o.x[4 * begin + i] = 0.f;
   }

@@ -11,9 +11,10 @@ template <FwdVariant V>
 struct RegistersOf {
   static constexpr int count = fwd_consumers(V);
   static constexpr bool four = fwd_widens_in_four(V);
-  // S, P and O of an 8-bit variant's Consumer, which take 208, or 184 beside a mask: all that a thread can have.
+  // S, P and O of an 8-bit variant's Consumer, which take 208, or 184 beside a mask, or S and O of each of three, which
+  // take 128: all that a thread can have.
   static constexpr int of_tiles = fwd_narrow(V) ? V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 : 0;
-  static constexpr bool crowded = of_tiles > (V.mask == Mask::none ? 200 : 180);
+  static constexpr bool crowded = fwd_multiplies_at_once(V) || of_tiles > (V.mask == Mask::none ? 200 : 180);
   // Consumers need all of theirs where there are 4 of them, or 256 columns.
   static constexpr bool widens_in_few = fwd_widens(V) && !four && (count > 3 || V.dims.v > 192);
 
@@ -23,11 +24,11 @@ struct RegistersOf {
   };
   static constexpr Shares shares() {
     if (four) return V.packed ? Shares{240, 56, 96} : Shares{208, 40, 56};
-    if (crowded) return {240, 24};
+    if (crowded && count <= 2) return {240, 24};
     const Shares usual = count == 1 && V.packed ? Shares{216, 40}
                          : count <= 2           ? Shares{232, 40}
                                                 : Shares{count == 3 ? 160 : 112, 32};
-    if (!fwd_scaled(V) || widens_in_few) return usual;
+    if (!fwd_scaled(V) || widens_in_few || crowded) return usual;
     return {usual.consumers - (V.packed ? 16 : 8), 56};  // to transpose or to widen
   }
   static constexpr int consumers = shares().consumers, producers = shares().producers, wideners = shares().wideners;

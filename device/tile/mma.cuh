@@ -29,13 +29,15 @@ __device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, Shared
   ptx::wgmma_commit();
 }
 
-// d += a x b^T; a and b with their inner dimension in OperandA8's order. Asynchronous.
+// d += a x b^T, or d = where it does not accumulate; a and b with their inner dimension in OperandA8's order.
+// Asynchronous.
 template <class T, int N, int K>
-__device__ __forceinline__ void mma_abt(Accum<N>& d, const OperandA8<K>& a, SharedTile<N, K, 1>& b) {
+__device__ __forceinline__ void mma_abt(Accum<N>& d, const OperandA8<K>& a, SharedTile<N, K, 1>& b,
+                                        bool accumulate = true) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 32)
-    ptx::wgmma_rs</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.x[k / 32], b.k_major(0, k), /*accumulate=*/1);
+    ptx::wgmma_rs</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.x[k / 32], b.k_major(0, k), accumulate || k != 0);
   ptx::wgmma_commit();
 }
 

@@ -73,21 +73,33 @@ bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
 // What bends scores and the largest of them have no registers beside each other in tiles of 128 keys.
 bool watches_bent_scores(const Problem& p) { return p.max_logit && (p.softcap > 0 || p.alibi); }
 
+// 96 and 128 columns of 8-bit types: tiles of 192 rows, whose Consumers multiply at once (fwd_multiplies_at_once).
+// Measured on an H200 over 128x128, of 128 columns from 4k keys on over 128x192: 128 columns full 512, 1k, 2k, 4k, 8k,
+// 16k keys 1.03, 1.06, 1.19, 1.13, 1.07, 1.13, causal 512, 1k, 2k, 4k, 16k 0.91, 0.91, 1.04, 1.07, 1.09; 96 columns
+// full 512, 2k, 16k 1.07, 1.20, 1.20, causal 1k, 2k, 16k 0.94, 1.10, 1.18.
+Tiles narrow_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
+  const Mask mask = kernel_mask(p);
+  const Tiles rows_192{192, 128, dims.qk == 96 ? 4 : 3};
+  const bool long_tiles = dims.qk == 128 && p.scale_rows == 0 && p.seq_kv >= 4096;
+  const Tiles rows_128 = long_tiles ? Tiles{128, 192, 2} : Tiles{128, 128, 3};
+  const bool few_keys = (mask == Mask::causal || p.varlen || p.seqused) && p.seq_kv < 2048;
+  if (few_keys || 100 * padded_rows(p, 192) > 115 * padded_rows(p, 128)) return rows_128;
+  return of_two(p, dims, device, rows_128, rows_192, rows_192);
+}
+
 // 8-bit types: P takes half as many registers, and O is still as large. 128 keys beside 256 columns take all 240 that
 // a thread can have; a window, a softcap, an O that is added to or the largest score would spill in its inner loop, so
-// there are 64; nor does the latter fit beside 192 keys.
-// Measured on an H200 at 4k keys: 128x64 with 128 columns 0.73 of these, 192x64 0.90, with 256 columns 0.83 (causal
-// 0.87); 256x64 with 64 columns 0.96. With 64 causal columns 192x128 has 0.97 of 128x128 at 1k keys, 1.09 at 2k and
-// 4k, 1.15 at 8k.
-Tiles narrow_tiles(const Problem& p, Dims dims) {
+// there are 64; nor does the latter fit beside 192 keys or rows.
+// Measured on an H200 at 4k keys: 128x64 with 128 columns 0.73 of 128x128, with 256 columns 0.83 (causal 0.87); 256x64
+// with 64 columns 0.96. With 64 causal columns 192x128 has 0.97 of 128x128 at 1k keys, 1.09 at 2k and 4k, 1.15 at 8k.
+Tiles narrow_tiles(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   if (dims.qk == 64) {
     const bool many_rows = mask == Mask::none || (mask == Mask::causal && p.seq_kv >= 2048);
     return many_rows && !watches_bent_scores(p) ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
   }
   const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.merges() && !p.max_logit;
-  if (dims.qk == 128 && plain && p.scale_rows == 0 && p.seq_kv >= 4096) return {128, 192, 2};
-  if (dims.qk <= 128) return {128, 128, 3};
+  if (dims.qk <= 128) return plain ? narrow_tiles_of_128(p, dims, device) : Tiles{128, 128, 3};
   if (dims.qk == 192 && !watches_bent_scores(p)) return {128, 128, 2};
   return plain ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
@@ -113,7 +125,7 @@ Tiles tiles_above_256(Dims dims) {
 // that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which kernel". Few keys want
 // small tiles, whose remainders waste less; many want 192 query rows, which read K and V less often.
 Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
-  if (is_8_bit(p.dtype)) return narrow_tiles(p, dims);
+  if (is_8_bit(p.dtype)) return narrow_tiles(p, dims, device);
   if (is_8_bit(p.dtype_kv)) return widening_tiles(p, dims, device);
   if (above_256(dims)) return tiles_above_256(dims);
   const Mask mask = kernel_mask(p);
