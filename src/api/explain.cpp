@@ -62,7 +62,7 @@ std::string step_lines(const CombineStep& step) {
 }
 
 std::string step_lines(const DeltaStep& step) {
-  return text("\n  rows       lse and delta of {} query rows a CTA", step.tile_q);
+  return text("\n  rows       lse and delta of {} query rows a CTA", step.reader.tiles.q);
 }
 
 std::string step_lines(const BackwardStep& step) {

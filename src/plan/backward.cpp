@@ -222,7 +222,7 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
     plan.launches.push_back(
         {.kernel = kernel_of(kernel), .grid = static_cast<int>(grid), .step = std::move(step), .overlaps = true});
   };
-  if (tiles > 0) add(delta, tiles, DeltaStep{delta, v.tiles.q, v.dims.qk, bwd_rows_by_fours(v)});
+  if (tiles > 0) add(delta, tiles, DeltaStep{delta, v});
   const int sms = usable_sms(p, device) / bwd_ctas(v) * bwd_ctas(v);  // whole clusters
   const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items * bwd_ctas(v));
   if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints));

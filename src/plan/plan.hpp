@@ -80,8 +80,7 @@ struct CombineStep {
 };
 struct DeltaStep {
   DeltaVariant variant;
-  int tile_q, dim_qk;  // of the backward kernel's tiles
-  bool by_fours;       // place_of_row
+  BwdVariant reader;  // of what it writes
 };
 struct BackwardStep {
   BwdVariant variant;

@@ -168,9 +168,10 @@ Shares shares_of(const Main& m) {
 
 double row_heads_q(const Problem& p) { return 1.0 * p.rows_q() * p.heads_q; }
 
-// o and grad_o, lse and delta; and zeros where grad_q is summed.
-double bytes_of_delta(const Problem& p) {
-  return row_heads_q(p) * (2.0 * p.dim_v * size_of(p.dtype) + 4.0 * sizeof(float) + 1.0 * p.dim_qk * sizeof(float));
+// o and grad_o, lse and delta; and zeros where grad_q is summed in any order: else the first part is written.
+double bytes_of_delta(const Problem& p, const DeltaStep& step) {
+  const double zeros = step.reader.ordered ? 0 : 1.0 * p.dim_qk * sizeof(float);
+  return row_heads_q(p) * (2.0 * p.dim_v * size_of(p.dtype) + 4.0 * sizeof(float) + zeros);
 }
 double bytes_of_grad_q(const Problem& p) {
   return row_heads_q(p) * p.dim_qk * (sizeof(float) + (p.accumulate ? 2.0 * sizeof(float) : size_of(p.dtype)));
@@ -222,8 +223,9 @@ void add(Sum& sum, const Problem&, const FillStep&, int, const Device&) { sum.be
 void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device&) {
   sum.work_us += combine_us(p, step.parts.most);
 }
-void add(Sum& sum, const Problem& p, const DeltaStep&, int, const Device& device) {
-  sum.bytes += bytes_of_delta(p), sum.work_us += copy_us(bytes_of_delta(p), device);
+void add(Sum& sum, const Problem& p, const DeltaStep& step, int, const Device& device) {
+  const double bytes = bytes_of_delta(p, step);
+  sum.bytes += bytes, sum.work_us += copy_us(bytes, device);
 }
 void add(Sum& sum, const Problem& p, const GradQStep&, int, const Device& device) {
   sum.bytes += bytes_of_grad_q(p), sum.work_us += copy_us(bytes_of_grad_q(p), device);

@@ -50,13 +50,14 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.turn = turns_of(run);
   params.far = run.slice<unsigned int>(workspace.far);
   params.tag = run.tag;
-  params.place = place_of(problem, step.tile_q);
+  const BwdVariant& reader = step.reader;
+  params.place = place_of(problem, reader.tiles.q);
   params.sequences = static_cast<int>(problem.batch);
   params.seq_q = static_cast<int>(problem.seq_q);
   params.dim_v = static_cast<int>(problem.dim_v);
-  params.tile_q = step.tile_q;
-  params.dq_floats = dq_floats(step.tile_q, step.dim_qk);
-  params.by_fours = step.by_fours;
+  params.tile_q = reader.tiles.q;
+  params.dq_floats = dq_floats(reader.tiles.q, reader.dims.qk);
+  params.by_fours = bwd_rows_by_fours(reader);
   params.ragged = lengths_of(problem, views);
   return Params{params};
 }
