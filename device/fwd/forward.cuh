@@ -21,13 +21,10 @@
 //           the steady loop carries no mask (guarded softmax), tiles cut by a window's lower bound come last (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. Over the seam between two items it goes on: the last P V of one and the first S
-//           of the next are in flight together, O is stored while that S runs. The next kernel sets up when there is
-//           nothing left to draw.
+//           of the next are in flight together, O is stored beside that S. The next kernel sets up after the last draw.
 //           With scales weights are rounded before it is known that they could be (device/attn/softmax_e4m3.cuh).
-//           8-bit variants: Consumers issue products in turn (device/fwd/turn_taking.cuh), and O goes to a sum in fp32
-//           every fwd_promotion_tiles (device/fwd/promotion.cuh).
-//           Three of them beside more than 64 columns (fwd_multiplies_at_once) have no registers for S beside P: P V
-//           follows the softmax of its tile, and what runs beside both are products and softmax of the other two.
+//           8-bit variants issue products in turn (turn_taking.cuh); three Consumers beside more than 64 columns have
+//           no registers for S beside P (at_once.cuh); O goes to a sum every fwd_promotion_tiles (promotion.cuh).
 // Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, Transposer and Widener
 //                           warp and, before its epilogue, per Consumer warp
 //           next_wanted     one arrival a long item (order.late_tiles), by K's Loader once all but the last few tiles
@@ -38,8 +35,7 @@
 //           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S; where O leaves by
 //                           Q's place, when it has left, after the first turn of the next item (finish.cuh)
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
-//                           passed: a warp whose weights left the range of fp32 computes its S again. Consumers never
-//                           wait for each other.
+//                           passed: a warp whose weights left fp32's range computes S again. Nobody waits for others.
 //           turns           8-bit variants, which do: a Consumer waits for the one before, one arrival a warp of it
 //           raw_ring        with scales: tiles as in memory. full: by bytes; empty: one arrival per Transposer or
 //                           Widener warp. What these fill is full by one arrival each, behind its proxy fence. Why that
@@ -51,6 +47,7 @@
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/softmax_e4m3.cuh"
+#include "device/fwd/at_once.cuh"
 #include "device/fwd/barriers.cuh"
 #include "device/fwd/exact.cuh"
 #include "device/fwd/finish.cuh"
@@ -210,13 +207,10 @@ struct Forward {
         first_turn(item, kv_tile--, softmax, s, p);
         finishing.give_back_q(q.stage ^ 1);
         skip(v, smem.v_ring, strip_of(item).skipped());
-        if constexpr (at_once) {
-          o_begins = true;
-          v.wait(smem.v_ring);
-          multiply(item, kv_tile + 1, softmax, p, o);
-        } else {
+        if constexpr (at_once)
+          begin_at_once<Forward>(*this, item, kv_tile + 1, softmax, p, o);
+        else
           o.clear();
-        }
         if constexpr (fwd_joins(V))
           walk_parts<V>(*this, item, kv_tile, softmax, s, p, o);
         else
@@ -225,15 +219,13 @@ struct Forward {
 
         softmax.complete();
         if constexpr (!at_once) pv(o, p);  // the last of this item
-        if constexpr (narrow)
-          if (Promotion<V>::has_sums(item.kv_begin, strip_of(item).last_tile()))
-            promotion().finish(softmax, moved, o);
+        if constexpr (narrow) promotion().finish(item.kv_begin, strip_of(item).last_tile(), softmax, moved, o);
         const WorkItem finished = give_back_item();
         const MeansIfAny means(params, finished, strip_of(finished));
         item = take_item();
         scale = scale_of(item);
         float unit = scaled ? unit_of<V>(params, finished) : 1.f;
-        qk(s, next_number());  // the first of the next
+        qk(s, next_number());                          // the first of the next
         if constexpr (!at_once) ptx::wgmma_wait<1>();  // O is ready, S is not
         turns.pass();
         if constexpr (!at_once) v.release(smem.v_ring);
@@ -293,17 +285,14 @@ struct Forward {
     }
 
     // One kv tile in steady state. Between the two products and their waits lies the softmax: it hides P V, and the
-    // products of the other strips hide it.
-    //
-    // K is given back after the guard, because a lost tile is multiplied again. So a warp waits for V while it holds K.
-    // Nothing can hang by that. Count the turns of an item: turn t takes K of t and V of t - 1, and when it starts, the
-    // warp has given back K of t - 1 and V of t - 2 and all before. Let that be the slowest warp: every other one has
-    // given back as much; so the Loaders, which wait for room alone, have room for K of t and V of t - 1 in rings of
-    // two stages, and that warp goes on. The seam between two items: see last_tile.
+    // products of the other strips hide it. K is given back after the guard, because a lost tile is multiplied again;
+    // so a warp waits for V while it holds K. Nothing hangs by that: turn t takes K of t and V of t - 1, and when it
+    // starts, the slowest warp has given back K of t - 1, V of t - 2 and all before. So the Loaders, which wait for
+    // room alone, have it for both in rings of two stages, and that warp goes on. The seam of two items: see last_tile.
     template <bool Cut>
     __device__ __forceinline__ void turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
-      if constexpr (at_once) return turn_at_once<Cut>(item, kv_tile, softmax, s, p, o);
+      if constexpr (at_once) return turn_at_once<Forward, Cut>(*this, item, kv_tile, softmax, s, p, o);
       qk(s, number, &softmax);              // S of this tile
       if (!pv_later) pv(o, p);              // O += P V of the tile before
       ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
@@ -342,58 +331,6 @@ struct Forward {
         if (Promotion<V>::due(kv_tile, item.kv_begin, strip_of(item).last_tile()))
           promotion().promote(kv_tile, strip_of(item).last_tile(), softmax, moved, o);
       }
-    }
-
-    // The same where P V follows the softmax of its tile. Only two other Consumers fill the time until then, so little
-    // stands between the last exponential and the issue of P V: V is awaited before the softmax, when it has long been
-    // there, and K is given back behind the issue. Turn t takes K and V of t and gives both back, so rings of two
-    // stages are enough as above.
-    template <bool Cut>
-    __device__ __forceinline__ void turn_at_once(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
-                                                 Weights& p, Output& o) {
-      qk(s, number, &softmax);
-      ptx::wgmma_wait<0>();
-      turns.pass();
-      v.wait(smem.v_ring);
-      bend(s, softmax, item, kv_tile);
-      if constexpr (Cut) {
-        strip_of(item).hide(s, kv_tile);
-        const attn::RowPair age = softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
-        tile::round_to<T>(p, s);
-        move(o, age);
-      } else {
-        float limit = softmax.limit();
-        ptx::computed_by_here(limit);
-        const auto guess = softmax.guess(s);
-        const bool holds = softmax.holds(guess, limit);
-        tile::round_to<T>(p, s);  // S is not kept beside P, so a guess that does not hold is never corrected
-        if (holds) [[likely]] {
-          softmax.keep(guess);
-        } else {
-          const attn::RowPair age = again(item, kv_tile, softmax, s);
-          tile::round_to<T>(p, s);
-          move(o, age);
-        }
-      }
-      multiply(item, kv_tile, softmax, p, o);
-    }
-
-    // References have moved.
-    __device__ __forceinline__ void move(Output& o, attn::RowPair age) {
-      o.scale_rows(age.top, age.bottom);
-      moved.all();
-    }
-
-    // O += P V of a tile whose V is there; the next tile may be one before which O is put aside.
-    __device__ __forceinline__ void multiply(const WorkItem& item, int kv_tile, const Softmax& softmax,
-                                             const Weights& p, Output& o) {
-      tile::mma_abt<T>(o, p, smem.v[v.stage], /*accumulate=*/!o_begins);
-      release_k(item, kv_tile);
-      const int next = kv_tile - 1, last = strip_of(item).last_tile();
-      o_begins = Promotion<V>::due(next, item.kv_begin, last);
-      ptx::wgmma_wait<0>();
-      v.release(smem.v_ring);
-      if (o_begins) [[unlikely]] promotion().promote(next, last, softmax, moved, o);
     }
 
     // A tile whose weights are lost. Where registers are full, something is spilled for the product: here, by hand, and

@@ -52,7 +52,9 @@ struct Promotion {
   }
 
   // O becomes the whole of it. Its last product may be on its way. S is free: its registers take what comes from L2.
-  __device__ __forceinline__ void finish(const attn::E4m3Softmax& now, const Moved& moved, Output& o) const {
+  __device__ __forceinline__ void finish(int begin, int last, const attn::E4m3Softmax& now, const Moved& moved,
+                                         Output& o) const {
+    if (!has_sums(begin, last)) return;
     const float4* const sums = place();
     constexpr int together = V.tiles.kv / 8;
     attn::RowPair age = {1.f, 1.f};

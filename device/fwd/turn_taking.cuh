@@ -4,8 +4,8 @@
 // all of them get S at the same time, and then all of them want the exponential unit (docs/10-fp8.md).
 //
 // Every Consumer takes a turn for every kv tile of an item, also for one that its strip skips, so they differ by one
-// turn at most. Whose turn it is waits for K and V of its tile besides, and by then all Consumers have given back K of
-// two tiles before and V of three before: in rings of two stages there is room for both.
+// turn at most. Whose turn it is waits for K and V of its tile besides, or has waited for K, and by then all Consumers
+// have given back K of two tiles before and V of three before: in rings of two stages there is room for both.
 #pragma once
 #include "device/tile/ring.cuh"
 
