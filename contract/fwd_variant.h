@@ -23,6 +23,7 @@ struct FwdVariant {
   bool exact;      // every tile takes the exact step, so a row's bits depend on no other: device/fwd/exact.cuh
   bool smooth;     // 8-bit K and V lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
   bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
+  bool widened;    // an earlier launch has made K and V of 8 bits numbers of `dtype`: device/fwd/widen.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -48,10 +49,13 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("exact", v.exact);
   visit("smooth", v.smooth);
   visit("maxlogit", v.max_logit);
+  visit("widened", v.widened);
 }
 
-// K and V have 8 bits in memory: numbers with scales.
-constexpr bool fwd_scaled(FwdVariant v) { return is_8_bit(v.dtype_kv); }
+// K and V are numbers with scales. Those that an earlier launch has widened have one for all tiles of an item; else
+// they have 8 bits where the kernel reads them, and each tile may have a scale of its own.
+constexpr bool fwd_has_scales(FwdVariant v) { return is_8_bit(v.dtype_kv); }
+constexpr bool fwd_scaled(FwdVariant v) { return fwd_has_scales(v) && !v.widened; }
 // They become f16 before they are multiplied, by Q in f16: device/fwd/widening_producers.cuh. Beside 16-bit Q, and in
 // packed variants, where the speed of memory counts and not that of products.
 constexpr bool fwd_widens(FwdVariant v) { return fwd_scaled(v) && (v.packed || !is_8_bit(v.dtype)); }
@@ -68,8 +72,9 @@ constexpr int fwd_sharers(FwdVariant v) { return v.dims.v > 256 ? 2 : 1; }
 constexpr int fwd_columns(FwdVariant v) { return v.dims.v / fwd_sharers(v); }  // of O, that each has
 constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip * fwd_sharers(v); }
 
-// S, P and O of 8-bit types beside 128 columns are more than each of three Consumers has registers for. So none has S
-// and P together: it multiplies weights as soon as they are rounded, and the others' products run beside its softmax.
+// S, P and O of 8-bit types beside 96 and 128 columns are more than each of three Consumers has registers for. So none
+// has S and P together: it multiplies weights as soon as they are rounded, and products of the others run beside its
+// softmax.
 constexpr bool fwd_multiplies_at_once(FwdVariant v) {
   return fwd_narrow(v) && fwd_consumers(v) == 3 && v.dims.v > 64;
 }
@@ -179,7 +184,7 @@ constexpr int fwd_smem_bytes(FwdVariant v) {
 // Sizes are bounded one by one first, so that no product of them overflows.
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
-  if (v.dtype_kv != v.dtype && (is_8_bit(v.dtype) || !fwd_scaled(v)))
+  if (v.dtype_kv != v.dtype && (is_8_bit(v.dtype) || !is_8_bit(v.dtype_kv)))
     return "k and v have the type of q, or 8 bits beside f16 and bf16";
   const bool one_scale = fwd_narrow(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
   if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
@@ -197,6 +202,9 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.packed && v.tiles.q != strip) return "packed tiles of q have 64 rows";
   if (v.packed && !v.split) return "there is no kernel with packed tiles that may not be split";
   if (v.smooth && (!fwd_scaled(v) || v.softcap)) return "means are of 8-bit k and v, and of scores without a softcap";
+  const bool plain = !v.packed && !v.split && !v.exact && !v.softcap && !v.alibi && !v.merges && !v.smooth;
+  if (v.widened && (v.dtype_kv == v.dtype || v.max_logit || !plain))
+    return "an earlier launch widens 8-bit k and v for plain tiles of 16-bit q";
   if (v.exact && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
   if (v.exact && v.tiles.kv != exact_tile_kv) return "exact kernels have tiles of 64 keys";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)

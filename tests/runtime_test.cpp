@@ -304,7 +304,8 @@ FwdVariant small_variant() {
           .merges = false,
           .exact = false,
           .smooth = false,
-          .max_logit = false};
+          .max_logit = false,
+          .widened = false};
 }
 const KernelSpec no_preset = kernel_of(small_variant());
 

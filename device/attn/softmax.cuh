@@ -230,4 +230,15 @@ __device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale, const
   for (int i = 0; i < Cols / 2; ++i) s.x[i] = tanh_of(s.x[i], its);
 }
 
+// Of scores and values that have one scale, of 8-bit numbers that were widened: scale_log2 has that of scores.
+struct UnitSoftmax : OnlineSoftmax {
+  __device__ Finish finish_top(float sink, float unit) const { return in(unit, OnlineSoftmax::finish_top(sink)); }
+  __device__ Finish finish_bottom(float sink, float unit) const {
+    return in(unit, OnlineSoftmax::finish_bottom(sink));
+  }
+
+ private:
+  static __device__ Finish in(float unit, Finish row) { return {row.inverse * unit, row.lse, row.share}; }
+};
+
 }  // namespace froghopper::attn

@@ -135,6 +135,9 @@ struct ScaledSoftmax {
     g.largest = __int_as_float(largest);
     return g;
   }
+  static __device__ __forceinline__ Guess joined(const Guess& a, const Guess& b) {
+    return {{a.sum.top + b.sum.top, a.sum.bottom + b.sum.bottom}, fmaxf(a.largest, b.largest)};
+  }
   // The whole warp's.
   __device__ __forceinline__ bool holds(const Guess& g) const {
     return __all_sync(~0u, g.largest <= largest_weight && is_near());

@@ -11,7 +11,7 @@
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
 //           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.    232, 232, 160, 112 registers
 //                      Two share a strip where V has more than 256 columns: each computes S, and a half of O.
-//           8-bit variants: device/fwd/narrow_producers.cuh.       Registers: device/fwd/registers_of.cuh.
+//           8-bit variants: device/fwd/narrow_producers.cuh; widened ones have 16 bits, and scales of an item alone.
 //           NarrowLoader  warp 1, one thread; loads K and V, and the scales of their tiles.
 //           Transposer    warps 2 and 3; V -> V^T, the only form that wgmma reads of 8-bit numbers.
 //           Widening variants, 8-bit K and V beside 16-bit Q or packed: device/fwd/widening_producers.cuh.
@@ -49,6 +49,7 @@
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/at_once.cuh"
 #include "device/fwd/barriers.cuh"
+#include "device/fwd/between.cuh"
 #include "device/fwd/exact.cuh"
 #include "device/fwd/finish.cuh"
 #include "device/fwd/max_logit.cuh"
@@ -92,7 +93,7 @@ struct Forward {
   static constexpr int helpers = !scaled ? 1 : Registers::four ? 4 : 2;  // warps that fill V's stages
   using MeansIfAny = Pick<V.smooth, Means<V>, NoMeans>;
   using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;  // 16-bit products overlap better without
-  static constexpr bool pv_later = narrow && V.dims.v > 192;   // behind the next Consumer's S, which needs it sooner
+  static constexpr bool pv_later = narrow && V.dims.qk > 128;  // behind the next Consumer's S, which needs it sooner
   static constexpr bool at_once = fwd_multiplies_at_once(V);
 
   static constexpr int q_stages = fwd_q_stages(V);
@@ -224,7 +225,7 @@ struct Forward {
         const MeansIfAny means(params, finished, strip_of(finished));
         item = take_item();
         scale = scale_of(item);
-        float unit = scaled ? unit_of<V>(params, finished) : 1.f;
+        float unit = fwd_has_scales(V) ? unit_of<V>(params, finished) : 1.f;
         qk(s, next_number());                          // the first of the next
         if constexpr (!at_once) ptx::wgmma_wait<1>();  // O is ready, S is not
         turns.pass();
@@ -267,7 +268,7 @@ struct Forward {
       return item;
     }
 
-    // Read from shared memory once more, so that what only the epilogue needs spends no registers in the loop.
+    // Read from shared memory again, so that what only the epilogue needs spends no registers in the loop.
     __device__ WorkItem give_back_item() {
       const WorkItem item = smem.items[i.stage];
       __syncwarp();
@@ -286,9 +287,8 @@ struct Forward {
 
     // One kv tile in steady state. Between the two products and their waits lies the softmax: it hides P V, and the
     // products of the other strips hide it. K is given back after the guard, because a lost tile is multiplied again;
-    // so a warp waits for V while it holds K. Nothing hangs by that: turn t takes K of t and V of t - 1, and when it
-    // starts, the slowest warp has given back K of t - 1, V of t - 2 and all before. So the Loaders, which wait for
-    // room alone, have it for both in rings of two stages, and that warp goes on. The seam of two items: see last_tile.
+    // so a warp waits for V while it holds K. Turn t takes K of t and V of t - 1. When it starts, the slowest warp has
+    // given back K of t - 1, V of t - 2 and all before: in rings of two stages there is room for both: nothing hangs.
     template <bool Cut>
     __device__ __forceinline__ void turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
@@ -297,7 +297,7 @@ struct Forward {
       if (!pv_later) pv(o, p);              // O += P V of the tile before
       ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
       turns.pass();
-      if (pv_later) pv(o, p);
+      if (pv_later && (Cut || !multiplies_between(V))) pv(o, p);
       bend(s, softmax, item, kv_tile);
       attn::RowPair age;
       bool grew = true;
@@ -308,7 +308,7 @@ struct Forward {
         if constexpr (V.exact) grew = !__all_sync(~0u, age.top == 1.f && age.bottom == 1.f);
         finish_pv(p, s);
       } else if constexpr (scaled) {
-        const auto guess = softmax.guess(s);
+        const auto guess = guess_of<Forward>(*this, softmax, s, p, o);
         grew = !softmax.holds(guess);
         finish_pv(p, s);
         if (grew) {
@@ -369,13 +369,13 @@ struct Forward {
     }
 
     __device__ float scale_of(const WorkItem& item) const {  // read early, for it comes from memory
-      return scaled && !item.none() ? scale_of_scores<V>(params, item, strip_of(item)) : 0.f;
+      return fwd_has_scales(V) && !item.none() ? scale_of_scores<V>(params, item, strip_of(item)) : 0.f;
     }
 
     __device__ Softmax begin_softmax(float scale) const {
       if constexpr (fwd_converts_q(V)) return Softmax(attn::times(q_rows, scale), smem.scales[k.stage]);
       if constexpr (scaled && !fwd_converts_q(V)) return Softmax(scale, smem.scales[k.stage]);
-      if constexpr (!scaled) return Softmax{V.alibi ? 1.f : params.scale_log2};
+      if constexpr (!scaled) return Softmax{V.widened ? attn::of_all_rows(scale) : V.alibi ? 1.f : params.scale_log2};
     }
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
       if constexpr (scaled) softmax.take(smem.scales[k.stage]);

@@ -74,7 +74,8 @@ struct Watching : Softmax {
 template <FwdVariant V>
 struct PlainSoftmaxOf {
   using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
-  using type = Pick<fwd_scaled(V), attn::ScaledSoftmax<fwd_narrow(V), Scale>, attn::OnlineSoftmax>;
+  using type = Pick<fwd_scaled(V), attn::ScaledSoftmax<fwd_narrow(V), Scale>,
+                    Pick<V.widened, attn::UnitSoftmax, attn::OnlineSoftmax>>;
 };
 template <FwdVariant V>
 using SoftmaxOf = Pick<V.max_logit, Watching<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;

@@ -19,12 +19,6 @@ __device__ float scale_of_queries(const FwdParams& params, const WorkItem& item,
   if constexpr (fwd_widens(V)) return 1.f;
   return scale_of_row(params.narrow.q, item.sequence, item.head, row);
 }
-// What the scores of an item's strip are multiplied by.
-template <FwdVariant V>
-__device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const Strip<V>& its) {
-  const int row = min(its.first_row(), its.seq_q() - 1);  // a strip may have no rows
-  return (V.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
-}
 // That of a kv tile's keys, or of its values. The tile of rows that see no key lies after the last one: the scale there
 // is nobody's, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's columns
 // come to O at its end.
@@ -37,6 +31,13 @@ __device__ float scale_of_tile(const FwdParams& params, const ScaleNumbers& of, 
 template <FwdVariant V>
 __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, int kv_tile) {
   return scale_of_tile<V>(params, params.narrow.k, item, kv_tile);
+}
+// What the scores of an item's strip are multiplied by, but for the scale of a tile's keys where each has its own.
+template <FwdVariant V>
+__device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const Strip<V>& its) {
+  if constexpr (V.widened) return params.scale_log2 * scale_of_keys<V>(params, item, item.kv_end - 1);
+  const int row = min(its.first_row(), its.seq_q() - 1);  // a strip may have no rows
+  return (V.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }
 template <FwdVariant V>
 __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {

@@ -26,6 +26,12 @@ struct Accum {
   }
 };
 
+// Columns of it from Begin on, which are an Accum too.
+template <int Begin, int Cols, int Whole>
+__device__ __forceinline__ Accum<Cols>& columns_of(Accum<Whole>& whole) {
+  return *reinterpret_cast<Accum<Cols>*>(whole.x + Begin / 2);
+}
+
 // The row of this thread's top values within the 64; bottom is 8 further.
 __device__ __forceinline__ int thread_row() { return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4; }
 // The column of value i of an Accum is thread_col() + col_of(i).

@@ -54,6 +54,11 @@ std::string step_lines(const ForwardStep& step) {
   return lines;
 }
 
+std::string step_lines(const WidenStep& step) {
+  return text("\n  widening   k and v from {} to {} in the workspace, once for all query rows",
+              name_of(step.variant.dtype), name_of(step.variant.to));
+}
+
 std::string step_lines(const FillStep&) { return "\n  numbers    max_logit of every sequence and head, to -inf"; }
 
 std::string step_lines(const CombineStep& step) {

@@ -65,6 +65,18 @@ void add_fill(Plan& plan, int sms) {
                            .overlaps = true});
 }
 
+void add_widen(Plan& plan, int sms) {
+  const Problem& p = plan.problem;
+  const auto bytes = [&](int64_t dim) {
+    return static_cast<size_t>(p.rows_kv() * p.heads_kv * dim) * size_of(p.dtype);
+  };
+  plan.workspace.wide_k = plan.workspace.take(bytes(p.dim_qk));
+  plan.workspace.wide_v = plan.workspace.take(bytes(p.dim_v));
+  const WidenVariant variant{p.dtype_kv, p.dtype};
+  plan.launches.push_back(
+      {.kernel = kernel_of(variant), .grid = sms * widen_ctas_per_sm, .step = WidenStep{variant}, .overlaps = true});
+}
+
 // Whether an item may take longer than a launch's first ticket, 2 us. Measured on an H200: without tickets items of 64
 // to 512 keys are 1.00 to 1.17 times as fast, of 4096 and more 0.84 to 1.00; nothing explains the latter.
 bool hides_tickets(const Problem& p, const Cut& cut) {
@@ -109,6 +121,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
     plan.workspace.sums =
         plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
   if (cut->parts > 1) take_parts(plan, *cut);
+  if (variant->widened) add_widen(plan, sms);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
                            .step = ForwardStep{*variant, order_items(p, *cut, device, hints), cut->pack, parts(*cut),

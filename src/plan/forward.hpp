@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: the steps of planning a forward problem, each in a file of its own: the launch (forward.cpp), the tiles
-// (tiles.cpp), which heads share them and how their keys are cut (cut.cpp), the order of work items (order.cpp).
+// (tiles.cpp), which heads share them and how their keys are cut (cut.cpp), whether k and v are widened before
+// (widen.cpp), the order of work items (order.cpp).
 #pragma once
 #include "src/plan/either_pass.hpp"
 
@@ -34,6 +35,12 @@ Result<Cut> choose_cut(const Problem&, Dims, const Device&, const Hints&);
 // q tiles over all sequences and query heads; for packed sequences the most there can be.
 int64_t items_at_most(const Problem& p, int tile_q);
 int64_t items_at_most(const Problem& p, const FwdVariant&, PackParams);  // of all heads that share a tile one
+
+// 16-bit q beside 8-bit k and v: whether a launch before gives these q's type, once for all q tiles; else each CTA
+// makes f16 of them, for every q tile. `otherwise`: the kernel that would, keys in so many parts. widen.cpp.
+bool may_widen_first(const Problem&, const FwdVariant& otherwise);
+bool pays_to_widen_first(const Problem&, const FwdVariant& otherwise, int64_t parts, const Device&);
+FwdVariant widened_variant(const Problem&, const FwdVariant& otherwise, const Device&);
 
 Order order_items(const Problem& p, const Cut&, const Device& device, const Hints&);
 

@@ -13,6 +13,7 @@
 #include "contract/fill.h"
 #include "contract/fwd_variant.h"
 #include "contract/quantise_variant.h"
+#include "contract/widen.h"
 #include "src/base/result.hpp"
 #include "src/base/text.hpp"
 
@@ -36,6 +37,7 @@ KernelSpec kernel_of(const BwdVariant&);
 KernelSpec kernel_of(const GradQVariant&);
 KernelSpec kernel_of(const QuantiseVariant&);
 KernelSpec kernel_of(const AverageVariant&);
+KernelSpec kernel_of(const WidenVariant&);
 
 // ---- Names of variants ----
 
@@ -126,5 +128,6 @@ static_assert(all_fields_visited<BwdVariant>, "visit_fields lacks a field of Bwd
 static_assert(all_fields_visited<GradQVariant>, "visit_fields lacks a field of GradQVariant");
 static_assert(all_fields_visited<QuantiseVariant>, "visit_fields lacks a field of QuantiseVariant");
 static_assert(all_fields_visited<AverageVariant>, "visit_fields lacks a field of AverageVariant");
+static_assert(all_fields_visited<WidenVariant>, "visit_fields lacks a field of WidenVariant");
 
 }  // namespace froghopper

@@ -26,6 +26,7 @@ std::string words_of(const ForwardStep& step) {
   return words;
 }
 std::string words_of(const FillStep&) { return {}; }
+std::string words_of(const WidenStep&) { return {}; }
 std::string words_of(const CombineStep&) { return {}; }
 std::string words_of(const BackwardStep& step) {
   return order_words(step.order) + (step.light_first > 0 ? text(" light {}", step.light_first) : "");

@@ -15,6 +15,7 @@
 #include "contract/quantise_params.h"
 #include "contract/quantise_variant.h"
 #include "contract/split.h"
+#include "contract/widen.h"
 #include "src/plan/device.hpp"
 #include "src/plan/kernel.hpp"
 #include "src/problem/problem.hpp"
@@ -28,8 +29,9 @@ struct Slice {
 inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cudaMalloc gives, and enough for TMA
 
 struct Workspace {
-  Slice tickets;  // the counter of Tickets, device/attn/tickets.cuh
-  Slice sums;     // 8-bit types: parts of o of long sequences, device/fwd/promotion.cuh
+  Slice tickets;         // the counter of Tickets, device/attn/tickets.cuh
+  Slice sums;            // 8-bit types: parts of o of long sequences, device/fwd/promotion.cuh
+  Slice wide_k, wide_v;  // k and v of 8 bits in q's type, by WidenStep
   // Split forward only: contract/split.h.
   Slice part_o, part_rows;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
@@ -47,6 +49,8 @@ struct Workspace {
 };
 inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace::tickets},
                                                 std::pair{"sums", &Workspace::sums},
+                                                std::pair{"wide_k", &Workspace::wide_k},
+                                                std::pair{"wide_v", &Workspace::wide_v},
                                                 std::pair{"part_o", &Workspace::part_o},
                                                 std::pair{"part_rows", &Workspace::part_rows},
                                                 std::pair{"far", &Workspace::far},
@@ -65,6 +69,9 @@ struct Parts {
 };
 struct FillStep {  // max_logit begins at -inf
   FillVariant variant;
+};
+struct WidenStep {  // the forward kernel reads what it writes
+  WidenVariant variant;
 };
 struct ForwardStep {
   FwdVariant variant;
@@ -98,8 +105,8 @@ struct AverageStep {
   AverageVariant variant;
   Averaging what;
 };
-using Step =
-    std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep, FillStep>;
+using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep,
+                          FillStep, WidenStep>;
 
 struct Launch {
   KernelSpec kernel;

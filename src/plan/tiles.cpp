@@ -186,7 +186,8 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .merges = p.merges(),
           .exact = p.invariant,
           .smooth = p.smooth,
-          .max_logit = p.max_logit};
+          .max_logit = p.max_logit,
+          .widened = false};
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {

@@ -176,10 +176,14 @@ double bytes_of_delta(const Problem& p, const DeltaStep& step) {
 double bytes_of_grad_q(const Problem& p) {
   return row_heads_q(p) * p.dim_qk * (sizeof(float) + (p.accumulate ? 2.0 * sizeof(float) : size_of(p.dtype)));
 }
+// Of k and v.
+double numbers_of_keys(const Problem& p) { return 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v); }
 double bytes_of_quantise(const Problem& p, const QuantiseStep& step) {
-  const double numbers = row_heads_q(p) * p.dim_qk + 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v);
+  const double numbers = row_heads_q(p) * p.dim_qk + numbers_of_keys(p);
   return numbers * (size_of(p.dtype) + (step.scaling == Scaling::look ? 0 : size_of(p.dtype_kv)));
 }
+
+double bytes_of_widening(const Problem& p) { return (size_of(p.dtype_kv) + size_of(p.dtype)) * numbers_of_keys(p); }
 
 double copy_us(double bytes, const Device& device) { return bytes / (share_of_copies * 1e3 * device.memory_gbps); }
 
@@ -220,6 +224,9 @@ void add(Sum& sum, const Problem& p, const BackwardStep& step, int grid, const D
   add_main(sum, p, step, grid, device, 0);
 }
 void add(Sum& sum, const Problem&, const FillStep&, int, const Device&) { sum.between_us += next_launch_us; }
+void add(Sum& sum, const Problem& p, const WidenStep&, int, const Device& device) {
+  sum.bytes += bytes_of_widening(p), sum.work_us += widen_us(p, device);
+}
 void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device&) {
   sum.work_us += combine_us(p, step.parts.most);
 }
@@ -235,7 +242,7 @@ void add(Sum& sum, const Problem& p, const QuantiseStep& step, int, const Device
   sum.bytes += bytes_of_quantise(p, step), sum.work_us += copy_us(bytes_of_quantise(p, step), device);
 }
 void add(Sum& sum, const Problem& p, const AverageStep& step, int, const Device& device) {
-  const double bytes = 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype);
+  const double bytes = numbers_of_keys(p) * size_of(p.dtype);
   sum.between_us += next_launch_us;
   if (step.what == Averaging::add_up) sum.bytes += bytes, sum.work_us += copy_us(bytes, device);
 }
@@ -270,7 +277,9 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
                              .kv = v.tiles.kv,
                              .masked = v.mask != Mask::none},
                             device);
-  constexpr double softcap_takes = 1.38, widening_takes = 1.25;  // measured on an H200, 128 columns
+  // Measured on an H200, a softcap beside 128 columns, widening at 4k keys.
+  constexpr double softcap_takes = 1.38;
+  const double widening_takes = v.dims.qk < 128 ? 1.2 : v.dims.qk == 128 ? 1.27 : v.dims.qk == 192 ? 1.36 : 1.45;
   return {rate.turn_us * (v.softcap ? softcap_takes : 1) * (fwd_widens(v) ? widening_takes : 1), rate.pass_us};
 }
 
@@ -331,6 +340,11 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
         workers.take(load_of(part_of<int64_t>(seen, part, of_part, parts)));
   }
   return time_of(workers.busiest(), rate);
+}
+
+double widen_us(const Problem& p, const Device& device) {
+  constexpr double begins_us = 2;
+  return begins_us + copy_us(bytes_of_widening(p), device);
 }
 
 double read_us(double bytes, const Device& device) { return bytes / (share_of_reads * 1e3 * device.memory_gbps); }

@@ -19,6 +19,15 @@ SplitParams split_of(const Run& run, const Parts& parts) {
           .most = parts.most};
 }
 
+// An 8-bit tensor as WidenStep leaves it in the workspace: dense, so that a head's rows lie one after the other.
+View widened(const View& from, Element element, void* to) {
+  View wide = from;
+  wide.data = to, wide.element = element;
+  wide.stride_seq = from.dim, wide.stride_head = from.seq * from.dim,
+  wide.stride_batch = from.heads * wide.stride_head;
+  return wide;
+}
+
 }  // namespace
 
 FwdParams plain_params(const Run& run, const ForwardStep& step) {
@@ -76,9 +85,13 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   const Boxes boxes_kv = {.rows = tiles.kv, .ahead = !packed};
   const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
-  const auto k = set_map(driver, ragged, {"k", views.k}, boxes_kv, stand_in, params.k);
+  const Workspace& workspace = run.plan.workspace;
+  const bool wide = step.variant.widened;
+  const View view_k = wide ? widened(views.k, views.q.element, run.slice<void>(workspace.wide_k)) : views.k;
+  const View view_v = wide ? widened(views.v, views.q.element, run.slice<void>(workspace.wide_v)) : views.v;
+  const auto k = set_map(driver, ragged, {"k", view_k}, boxes_kv, stand_in, params.k);
   if (!k) return k.failure();
-  const auto v = set_map(driver, ragged, {"v", views.v}, boxes_kv, stand_in, params.v);
+  const auto v = set_map(driver, ragged, {"v", view_v}, boxes_kv, stand_in, params.v);
   if (!v) return v.failure();
   if (fwd_way_of_o(step.variant) != WayOfO::by_stores) {
     const auto o = set_map(driver, ragged, {"o", views.o}, Boxes{o_box_rows}, stand_in, params.o_map);
@@ -95,6 +108,22 @@ Result<Params> make_params(const Driver&, const Run& run, const FillStep&) {
   const View& to = run.views.max_logit;
   return Params{FillParams{
       .to = to.as<float>(), .count = to.batch * to.heads, .number = -std::numeric_limits<float>::infinity()}};
+}
+
+Result<Params> make_params(const Driver&, const Run& run, const WidenStep&) {
+  const auto tensor_of = [&](const View& from, const Slice& to) {
+    return WidenTensor{.from = strided(from),
+                       .to = run.slice<void>(to),
+                       .batch = from.batch,
+                       .seq = from.seq,
+                       .heads = static_cast<int>(from.heads),
+                       .dim = static_cast<int>(from.dim)};
+  };
+  const Views& views = run.views;
+  for (const Named& tensor : {Named{"k", views.k}, Named{"v", views.v}})
+    if (auto ok = check_layout(tensor); !ok) return ok.failure();
+  return Params{WidenParams{.k = tensor_of(views.k, run.plan.workspace.wide_k),
+                            .v = tensor_of(views.v, run.plan.workspace.wide_v)}};
 }
 
 Result<Params> make_params(const Driver&, const Run& run, const CombineStep& step) {

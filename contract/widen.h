@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the kernel that makes 16-bit numbers of 8-bit K and V before the forward kernel reads them
+// (FwdVariant::widened).
+#pragma once
+#include "contract/fields.h"
+#include "contract/parts.h"
+#include "contract/types.h"
+
+namespace froghopper {
+
+struct WidenVariant {
+  Dtype dtype, to;  // of K and V in memory, and of Q
+  bool operator==(const WidenVariant&) const = default;
+};
+
+template <class Variant, class Visit>
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const WidenVariant> {
+  visit("", v.dtype);
+  visit("", v.to);
+}
+
+constexpr int widen_threads = 256, widen_ctas_per_sm = 4;  // as many as there are registers for
+constexpr int widen_unit = 8;         // numbers that a thread takes at once: 16 bytes of what it writes
+constexpr int widen_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
+
+struct WidenTensor {
+  StridedTensor from;
+  void* to;              // [batch][heads][seq][dim], dense: a head's rows lie one after the other
+  long long batch, seq;  // of a packed tensor 1 and all rows
+  int heads, dim;        // dim: a multiple of widen_unit
+};
+struct WidenParams {
+  WidenTensor k, v;
+};
+
+constexpr const char* why_invalid(WidenVariant v) {
+  if (!is_8_bit(v.dtype)) return "k and v that are widened have 8 bits";
+  return v.to == Dtype::f16 || v.to == Dtype::bf16 ? nullptr : "k and v are widened to f16 or bf16";
+}
+
+}  // namespace froghopper

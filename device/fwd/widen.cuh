@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Before a forward kernel that reads K and V once for each of many q tiles: makes f16 or bf16 of them, of 8 bits in
+// memory. Both types have every such number, infinities and NaN included; scales stay apart, for the forward kernel.
+//
+// Work      a thread takes 8 numbers of a head and their columns in every so manieth row; a CTA as many rows at once as
+//           its threads have room for, and where one has more than that, its columns in several walks
+// Overlap   the next kernel may start at once, and waits; this one waits for those before it, which may still read what
+//           is here. Memory is hidden by many threads with some loads each
+// Shared    nothing
+#pragma once
+#include "contract/widen.h"
+#include "device/attn/element.cuh"
+#include "device/ptx/launch.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/narrow.cuh"
+
+namespace froghopper::fwd {
+
+template <WidenVariant V>
+struct Widen {
+  static constexpr int threads = widen_threads;
+  static constexpr int smem_bytes = widen_smem_bytes;
+  static_assert(why_invalid(V) == nullptr);
+  using From = typename attn::Element<V.dtype>::type;
+  using To = typename attn::Element<V.to>::type;
+
+  static __device__ void run(const WidenParams& params) {
+    ptx::let_next_kernel_start();
+    ptx::wait_for_earlier_kernels();
+    widen(params.k);
+    widen(params.v);
+  }
+
+  static __device__ void widen(const WidenTensor& tensor) {
+    const int of_head = tensor.dim / widen_unit, of_row = tensor.heads * of_head;  // units
+    const int at_once = max(threads / of_row, 1);                                  // rows of a CTA
+    const int mine = of_row < threads ? threadIdx.x / of_row : 0;
+    if (mine >= at_once) return;
+    const long long first_row = static_cast<long long>(blockIdx.x) * at_once + mine;
+    for (int unit = of_row < threads ? threadIdx.x % of_row : threadIdx.x; unit < of_row; unit += threads)
+      widen_rows(tensor, unit / of_head, unit % of_head * widen_unit, first_row, gridDim.x * at_once);
+  }
+
+  // Its columns of every so manieth row of all sequences.
+  static __device__ __forceinline__ void widen_rows(const WidenTensor& tensor, int head, int column, long long row,
+                                                    int step) {
+    const char* const from = static_cast<const char*>(tensor.from.data) + head * tensor.from.head + column;
+    char* const to = static_cast<char*>(tensor.to) + (head * tensor.seq * tensor.dim + column) * size_of(V.to);
+    const long long to_row = tensor.dim * size_of(V.to), to_batch = tensor.heads * tensor.seq * to_row;
+    long long sequence = row / tensor.seq;
+    row -= sequence * tensor.seq;
+    while (sequence < tensor.batch) {
+      constexpr int together = 4;  // loads that are on their way
+      uint2 x[together];
+      char* at[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        at[i] = nullptr;
+        if (sequence >= tensor.batch) continue;
+        x[i] = __ldg(reinterpret_cast<const uint2*>(from + sequence * tensor.from.batch + row * tensor.from.row));
+        at[i] = to + sequence * to_batch + row * to_row;
+        for (row += step; row >= tensor.seq && sequence < tensor.batch; ++sequence) row -= tensor.seq;
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i)
+        if (at[i] != nullptr)
+          *reinterpret_cast<uint4*>(at[i]) = {two(x[i].x, false), two(x[i].x, true), two(x[i].y, false),
+                                              two(x[i].y, true)};
+    }
+  }
+
+  static __device__ __forceinline__ ptx::u32 two(ptx::u32 four, bool high) {
+    const ptx::u32 wide = ptx::cvt_f16x2<From>(four, high);
+    if constexpr (V.to == Dtype::f16) return wide;
+    const float2 numbers = ptx::cvt_unpack2<ptx::f16>(wide);
+    return ptx::cvt_pack2<To>(numbers.x, numbers.y);
+  }
+};
+
+}  // namespace froghopper::fwd
