@@ -200,21 +200,9 @@ TEST(Kernel, NamesOfTheBackwardPassReadBack) {
 }
 
 TEST(Kernel, EachFieldOfAVariantChangesItsName) {
-  const FwdVariant plain = {.dtype = Dtype::bf16,
-                            .dtype_kv = Dtype::bf16,
-                            .dims = {192, 128},
-                            .tiles = {128, 96, 2},
-                            .mask = Mask::none,
-                            .ragged = false,
-                            .softcap = false,
-                            .packed = false,
-                            .split = false,
-                            .alibi = false,
-                            .merges = false,
-                            .exact = false,
-                            .smooth = false,
-                            .max_logit = false,
-                            .widened = false};
+  FwdVariant plain{};
+  plain.dtype = plain.dtype_kv = Dtype::bf16, plain.dims = {192, 128}, plain.tiles = {128, 96, 2};
+  plain.mask = Mask::none;
   EXPECT_EQ(kernel_of(plain).name, "fwd.bf16.d192.dv128.q128.kv96.s2");
   std::set<std::string> names{kernel_of(plain).name}, sources{kernel_of(plain).source};
   int fields = 0;
@@ -327,12 +315,13 @@ TEST(Device, H100IsNotH200) {
 TEST(Hints, AreReadAndPrinted) {
   Hints hints;
   EXPECT_EQ(hints.line(), "");
-  for (const char* const word : {"parts=4", "packed=1", "late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
-    EXPECT_TRUE(hints.read(word)) << word;
-  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8 packed=1 parts=4");
   for (const char* const word :
-       {"tiles=128", "tiles=128x64s3x", "tiles=0x64s3", "tiles=128x64s262144", "tiles=-128x64s3", "section=0MiB",
-        "section=16", "tail=30", "tail=100%", "tail=-1%", "late=", "late=-1", "late=8x", "h200", "64sm", ""}) {
+       {"parts=4", "widened=1", "packed=1", "late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
+    EXPECT_TRUE(hints.read(word)) << word;
+  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8 packed=1 parts=4 widened=1");
+  for (const char* const word : {"tiles=128", "tiles=128x64s3x", "tiles=0x64s3", "tiles=128x64s262144",
+                                 "tiles=-128x64s3", "section=0MiB", "section=16", "tail=30", "tail=100%", "tail=-1%",
+                                 "late=", "late=-1", "late=8x", "widened=2", "h200", "64sm", ""}) {
     Hints none;
     EXPECT_FALSE(none.read(word)) << word;
   }

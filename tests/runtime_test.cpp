@@ -291,21 +291,9 @@ TEST(compiler_report, notices_serialised_wgmma) {
 }
 
 FwdVariant small_variant() {
-  return {.dtype = Dtype::bf16,
-          .dtype_kv = Dtype::bf16,
-          .dims = {64, 64},
-          .tiles = {64, 32, 2},
-          .mask = Mask::none,
-          .ragged = false,
-          .softcap = false,
-          .packed = false,
-          .split = false,
-          .alibi = false,
-          .merges = false,
-          .exact = false,
-          .smooth = false,
-          .max_logit = false,
-          .widened = false};
+  FwdVariant v{};
+  v.dtype = v.dtype_kv = Dtype::bf16, v.dims = {64, 64}, v.tiles = {64, 32, 2}, v.mask = Mask::none;
+  return v;
 }
 const KernelSpec no_preset = kernel_of(small_variant());
 

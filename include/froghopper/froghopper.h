@@ -291,7 +291,7 @@ static inline fh_tensors fh_tensors_init(void) {
  *                    numbers: "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"
  * Hints after it change how fast a GPU runs, never the result: "hopper tiles=128x64s3 section=16MiB tail=30% late=8"
  * takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packed= and parts= are for few query rows
- * and few tiles; docs/4-planning.md. */
+ * and few tiles, widened= is for 8-bit k and v beside 16-bit q; docs/4-planning.md. */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
 FH_API void fh_plan_destroy(fh_plan* plan);
 FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan);

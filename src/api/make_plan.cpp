@@ -105,7 +105,7 @@ Result<Target> read_target(const char* target) {
     return Failure{FH_NO_DEVICE,
                    text("target is \"{}\", which names neither a backend nor a GPU: {} Use \"auto\", \"hopper\", "
                         "\"hopper:1\", \"cpu\" or a GPU to plan for, \"h200\"; on a GPU with hints such as "
-                        "tiles=128x64s3, section=16MiB, tail=30%, late=8, packed=1, parts=4.",
+                        "tiles=128x64s3, section=16MiB, tail=30%, late=8, packed=1, parts=4, widened=1.",
                         name, device.failure().text)};
   read.kind = Kind::named;
   read.device = std::move(*device);

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether 8-bit k and v beside 16-bit q are widened by a launch of their own: src/plan/widen.cpp.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "src/plan/plan.hpp"
+
+namespace froghopper {
+namespace {
+
+// Once for all q tiles where that takes less time than each CTA's work in every one of them; never where a tile has
+// scales of its own, or lengths lie on the device.
+TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
+  const auto widens = [](const std::string& line, const char* hint = nullptr) -> std::optional<bool> {
+    const auto problem = Problem::parse(line);
+    EXPECT_TRUE(problem) << line;
+    Hints hints;
+    if (hint) { EXPECT_TRUE(hints.read(hint)); }
+    const auto plan = make_gpu_plan(*problem, known_device("h200"), hints);
+    if (!plan) return std::nullopt;
+    const bool first = std::holds_alternative<WidenStep>(plan->launches[0].step);
+    const size_t wide = plan->workspace.wide_k.bytes + plan->workspace.wide_v.bytes;
+    const auto numbers = problem->rows_kv() * problem->heads_kv * (problem->dim_qk + problem->dim_v);
+    EXPECT_EQ(wide, first ? 2 * static_cast<size_t>(numbers) : 0) << line;
+    for (const Launch& launch : plan->launches) {
+      const auto* const step = std::get_if<ForwardStep>(&launch.step);
+      EXPECT_TRUE(step == nullptr || step->variant.widened == first) << line;
+    }
+    return first;
+  };
+  const std::string few = "fwd bf16 kv=e4m3 b1 hq8 hkv8 sq128 skv4096 d128";
+  const std::string many = "fwd bf16 kv=e4m3 b4 hq32 hkv8 sq2048 skv2048 d128 causal";
+  EXPECT_EQ(widens(many), true);
+  EXPECT_EQ(widens(many, "widened=0"), false);
+  EXPECT_EQ(widens(few), false);
+  EXPECT_EQ(widens(few, "widened=1"), true);
+  for (const char* more : {" scales128", " vcolumns", " softcap20", " smooth", " seqused", " maxlogit"}) {
+    EXPECT_EQ(widens(many + more), false) << more;
+    EXPECT_EQ(widens(many + more, "widened=1"), std::nullopt) << more;
+  }
+  EXPECT_EQ(widens("fwd bf16 kv=e4m3 b8 hq32 hkv8 sq8192 skv131072 d128"), false) << "4 GiB";
+  EXPECT_EQ(widens("fwd bf16 b4 hq32 hkv8 sq2048 skv2048 d128", "widened=1"), std::nullopt);
+  EXPECT_EQ(widens("fwd e4m3 b4 hq32 hkv8 sq2048 skv2048 d128", "widened=1"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace froghopper
