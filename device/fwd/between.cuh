@@ -14,9 +14,8 @@ constexpr bool multiplies_between(FwdVariant v) { return fwd_narrow(v) && v.dims
 // the second half. ptxas moves a product ahead of what it does not depend on, so whether this one accumulates is asked
 // of the first half's sum: it does, for no sum of weights is -0.
 template <class Kernel, class Consumer>
-__device__ __forceinline__ auto guess_of(Consumer& its, const typename Kernel::Softmax& softmax,
-                                         typename Kernel::Scores& s, const typename Kernel::Weights& p,
-                                         typename Kernel::Output& o) {
+__device__ __forceinline__ auto guess_of(Consumer& its, typename Kernel::Softmax& softmax, typename Kernel::Scores& s,
+                                         const typename Kernel::Weights& p, typename Kernel::Output& o) {
   if constexpr (!multiplies_between(Kernel::variant)) {
     return softmax.guess(s);
   } else {
