@@ -176,8 +176,6 @@ double bytes_of_delta(const Problem& p, const DeltaStep& step) {
 double bytes_of_grad_q(const Problem& p) {
   return row_heads_q(p) * p.dim_qk * (sizeof(float) + (p.accumulate ? 2.0 * sizeof(float) : size_of(p.dtype)));
 }
-// Of k and v.
-double numbers_of_keys(const Problem& p) { return 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v); }
 double bytes_of_quantise(const Problem& p, const QuantiseStep& step) {
   const double numbers = row_heads_q(p) * p.dim_qk + numbers_of_keys(p);
   return numbers * (size_of(p.dtype) + (step.scaling == Scaling::look ? 0 : size_of(p.dtype_kv)));
@@ -341,6 +339,8 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
   }
   return time_of(workers.busiest(), rate);
 }
+
+double numbers_of_keys(const Problem& p) { return 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v); }
 
 double widen_us(const Problem& p, const Device& device) {
   constexpr double begins_us = 2;

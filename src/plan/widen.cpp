@@ -10,9 +10,7 @@ namespace {
 // Of the workspace. A cache of more is widened tile by tile.
 constexpr double widened_most = 1 << 30;
 
-double widened_bytes(const Problem& p) {
-  return 1.0 * size_of(p.dtype) * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v);
-}
+double widened_bytes(const Problem& p) { return size_of(p.dtype) * numbers_of_keys(p); }
 
 }  // namespace
 
