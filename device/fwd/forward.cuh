@@ -9,7 +9,7 @@
 // Roles     Dispatcher warp 0; takes items, publishes them, loads Q.         warpgroup 0: 40, 40, 32, 32 registers
 //           Loader     warps 1 and 2, one thread each; loads K, loads V.
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
-//           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.    232, 232, 160, 112 registers
+//           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.   232, 232, 160, 112 (registers_of.cuh)
 //                      Two share a strip where V has more than 256 columns: each computes S, and a half of O.
 //           8-bit variants: device/fwd/narrow_producers.cuh; widened ones have 16 bits, and scales of an item alone.
 //           NarrowLoader  warp 1, one thread; loads K and V, and the scales of their tiles.
