@@ -185,6 +185,9 @@ def rival(name, fa3bwd=""):
         return by_autograd("cudnn", f"cudnn {torch.backends.cudnn.version()}", sdpa(SDPBackend.CUDNN_ATTENTION))
     if name in ("fa2", "torch"):
         return by_autograd(name, f"torch {torch.__version__}", sdpa(SDPBackend.FLASH_ATTENTION))
+    if name == "efficient":  # any head dim, as "math" has
+        return by_autograd(name, f"torch {torch.__version__}", sdpa(SDPBackend.EFFICIENT_ATTENTION))
+    if name == "math": return by_autograd(name, f"torch {torch.__version__}", sdpa(SDPBackend.MATH))
     if name == "fa3": return fa3(fa3bwd)
     if name == "fa4": return fa4()
-    raise ValueError(f"no rival is called {name}; there are cudnn, fa2, fa3, fa4 and torch")
+    raise ValueError(f"no rival is called {name}; there are cudnn, fa2, fa3, fa4, torch, efficient and math")

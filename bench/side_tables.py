@@ -13,7 +13,8 @@ PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 pape
 # Folder of bench/results: heading, and the unit in which its problems are shown.
 LISTS = {"few_items": ("Little work", "TFLOP/s"), "decode": ("Decoding and short queries", "GB/s"),
          "windows": ("Windows", "TFLOP/s"), "real": ("Shapes of models", "TFLOP/s"),
-         "above_256": ("More than 256 columns", "TFLOP/s")}
+         "above_256": ("More than 256 columns", "TFLOP/s"),
+         "above_256_bwd": ("Gradients of more than 256 columns", "TFLOP/s")}
 FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}
 
 

@@ -188,8 +188,7 @@ std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits) {
 }  // namespace
 
 std::string support_table() {
-  return "Head dims are all multiples of 8 from 8 to 512, of gradients on Hopper to 256; of 8-bit types of 16, to "
-         "256; "
+  return "Head dims are all multiples of 8 from 8 to 512; of 8-bit types of 16, to 256; "
          "unless a cell says otherwise.\n\n"
          "## Forward\n\n" +
          table_of(FH_FORWARD, columns, false) + "\n## Forward, 8-bit types\n\n" +

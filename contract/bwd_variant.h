@@ -39,7 +39,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 // What comes before it: one number for every query row, and zeros to add to.
 struct DeltaVariant {
   Dtype dtype;
-  int dim_v;  // columns of a row, rounded up to 64, 128 or 256: a lane takes 8 of them
+  int dim_v;  // columns of a row, rounded up to 64, 128, 256 or 512: a lane takes 8 of them, or twice 8
   bool ragged;
   bool operator==(const DeltaVariant&) const = default;
 };
@@ -73,9 +73,14 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 constexpr bool bwd_is_wide(BwdVariant v) { return v.dims.qk > 128; }
 
 // A wide kv tile is shared by a cluster of two CTAs, a strip of 64 keys each: each adds half of the columns of grad_q,
-// for the keys of both.
+// for the keys of both. Above 256 columns not even one gradient of 64 keys fits a consumer, so the two CTAs have the
+// same 64 keys and half of the columns of all tensors each (device/bwd/by_columns.cuh).
+constexpr bool bwd_by_columns(BwdVariant v) { return v.dims.qk > 256; }
 constexpr int bwd_ctas(BwdVariant v) { return bwd_is_wide(v) ? 2 : 1; }
-constexpr int bwd_keys_of_cta(BwdVariant v) { return v.tiles.kv / bwd_ctas(v); }
+constexpr int bwd_keys_of_cta(BwdVariant v) { return bwd_by_columns(v) ? v.tiles.kv : v.tiles.kv / bwd_ctas(v); }
+constexpr Dims bwd_dims_of_cta(BwdVariant v) {
+  return bwd_by_columns(v) ? Dims{v.dims.qk / 2, v.dims.v / 2} : v.dims;
+}
 
 // The order in which the numbers of rows lie, place_of_row. By fours they take half as many loads, of which shared
 // memory has too many. Tiles of 128 rows have no registers for it; wide ones had 0.975 to 0.995 of their speed.
@@ -98,14 +103,22 @@ constexpr int bwd_row_bytes(BwdVariant v) {  // lse and delta of a turn's rows, 
 }
 // K of the other CTA's keys, a panel for each consumer's columns of grad_q.
 constexpr int bwd_peer_bytes(BwdVariant v) {
-  return bwd_is_wide(v) ? bwd_tile_bytes(bwd_keys_of_cta(v), bwd_consumers * panel_columns) : 0;
+  const bool by_keys = bwd_is_wide(v) && !bwd_by_columns(v);
+  return by_keys ? bwd_tile_bytes(bwd_keys_of_cta(v), bwd_consumers * panel_columns) : 0;
 }
 // grad_o comes in parts of its columns. 256 of them leave room for three halves: the next turn's first half is loaded
 // ahead, the second when this turn's first has been read, which is in the middle of the turn.
-constexpr int bwd_do_parts(BwdVariant v) { return v.dims.v > 192 ? 2 : 1; }
+constexpr int bwd_do_parts(BwdVariant v) { return bwd_dims_of_cta(v).v > 192 ? 2 : 1; }
 constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_parts(v) == 2 ? 3 : v.tiles.stages; }
-// dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before.
-constexpr int bwd_ds_bytes(BwdVariant v) { return bwd_ctas(v) * bwd_tile_bytes(v.tiles.q, bwd_keys_of_cta(v)); }
+// dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before. Where
+// CTAs have the same keys there is one dS.
+constexpr int bwd_ds_bytes(BwdVariant v) {
+  return (bwd_by_columns(v) ? 1 : bwd_ctas(v)) * bwd_tile_bytes(v.tiles.q, bwd_keys_of_cta(v));
+}
+// What the other CTA's columns give of S and of dP, in fp32.
+constexpr int bwd_exchange_bytes(BwdVariant v) {
+  return bwd_by_columns(v) ? 2 * v.tiles.q * v.tiles.kv * static_cast<int>(sizeof(float)) : 0;
+}
 constexpr int bwd_barrier_bytes = 640;  // turns, work items and barriers, rounded up
 // 2: K and V of the next item are loaded while this one is computed. Which of two places to read costs uniform
 // instructions before each product. On an H200 it brought hd64 1 to 3 % under a causal mask; without a mask it brought
@@ -114,20 +127,25 @@ constexpr int bwd_barrier_bytes = 640;  // turns, work items and barriers, round
 constexpr int bwd_kv_stages(BwdVariant v) { return v.dims.qk <= 64 && v.mask != Mask::none && !v.ordered ? 2 : 1; }
 constexpr int bwd_smem_bytes(BwdVariant v) {
   const int keys = bwd_keys_of_cta(v);
-  const int k_and_v = bwd_tile_bytes(keys, v.dims.qk) + bwd_peer_bytes(v) + bwd_tile_bytes(keys, v.dims.v);
-  const int all = bwd_kv_stages(v) * k_and_v + v.tiles.stages * bwd_tile_bytes(v.tiles.q, v.dims.qk) +
-                  bwd_do_stages(v) * bwd_tile_bytes(v.tiles.q, v.dims.v / bwd_do_parts(v)) +
-                  bwd_ds_stages * bwd_ds_bytes(v) + bwd_row_bytes(v) + bwd_barrier_bytes;
+  const Dims dims = bwd_dims_of_cta(v);
+  const int k_and_v = bwd_tile_bytes(keys, dims.qk) + bwd_peer_bytes(v) + bwd_tile_bytes(keys, dims.v);
+  const int all = bwd_kv_stages(v) * k_and_v + v.tiles.stages * bwd_tile_bytes(v.tiles.q, dims.qk) +
+                  bwd_do_stages(v) * bwd_tile_bytes(v.tiles.q, dims.v / bwd_do_parts(v)) +
+                  bwd_ds_stages * bwd_ds_bytes(v) + bwd_exchange_bytes(v) + bwd_row_bytes(v) + bwd_barrier_bytes;
   return (all + 1023) / 1024 * 1024;  // tiles are aligned to it, and so is what holds them
 }
 
 constexpr const char* why_invalid(BwdVariant v) {
   if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "wgmma takes f16 and bf16 here, not f32";
-  if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
+  if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > v.dims.qk)
     return "dim_v of the tile must be 64, 96, ... up to its dim_qk";
   if (v.tiles.stages < 2 || v.tiles.stages > 4) return "the Q and grad_o rings have 2 to 4 stages";
-  if (bwd_is_wide(v)) {
+  if (bwd_by_columns(v)) {
+    if ((v.dims.qk != 384 && v.dims.qk != 512) || v.dims.v != v.dims.qk)
+      return "tiles of more than 256 columns have 384 or 512, and as many of v";
+    if (v.tiles.q != strip || v.tiles.kv != strip) return "tiles of more than 256 columns have 64 rows";
+  } else if (bwd_is_wide(v)) {
     if (v.dims.qk != 192 && v.dims.qk != 256) return "tiles of more than 128 columns have 192 or 256";
     if (v.dims.v > 192 && v.dims.v != 256) return "tiles of v of more than 192 columns have 256";
     if (v.tiles.q != strip) return "tiles of q have 64 rows with more than 128 columns";
@@ -145,15 +163,21 @@ constexpr int delta_smem_bytes = delta_threads / 32 * static_cast<int>(sizeof(fl
 
 constexpr const char* why_invalid(DeltaVariant v) {
   if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "rows are f16 or bf16 here, not f32";
-  if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256) return "a row has 64, 128 or 256 columns";
+  if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256 && v.dim_v != 512)
+    return "a row has 64, 128, 256 or 512 columns";
   return nullptr;
 }
+// Pieces that are in shared memory at once: more than four would leave an SM few CTAs.
+constexpr int grad_q_pieces(GradQVariant v) {
+  const int pieces = dq_pieces(v.tile_q, v.dim_qk);
+  return pieces > 4 ? pieces / 2 : pieces;
+}
 constexpr int grad_q_smem_bytes(GradQVariant v) {
-  return dq_floats(v.tile_q, v.dim_qk) * static_cast<int>(sizeof(float));
+  return grad_q_pieces(v) * dq_piece * static_cast<int>(sizeof(float));
 }
 constexpr const char* why_invalid(GradQVariant v) {
   if (v.dtype != Dtype::f16 && v.dtype != Dtype::bf16) return "rows are f16 or bf16 here, not f32";
-  if (v.dim_qk % 32 != 0 || v.dim_qk < 64 || v.dim_qk > 256) return "dim_qk of the tile must be 64, 96, ... 256";
+  if (v.dim_qk % 32 != 0 || v.dim_qk < 64 || v.dim_qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
   if (v.tile_q != 64 && v.tile_q != 128) return "tiles of q have 64 or 128 rows";
   return nullptr;
 }

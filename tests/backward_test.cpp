@@ -62,8 +62,7 @@ TEST(BackwardCases, are_planned_for_a_hopper_gpu_but_for_what_it_refuses) {
       ASSERT_FALSE(plan) << line.name;
       EXPECT_TRUE(plan.failure().text.starts_with("dtype is f32;")) << plan.failure().text;
     } else {
-      const bool too_wide = p.dim_qk > 256 || p.dim_v > 256;
-      EXPECT_EQ(static_cast<bool>(plan), !too_wide) << line.name;
+      EXPECT_TRUE(plan) << line.name << ": " << plan.failure().text;
     }
   }
 }
@@ -84,7 +83,7 @@ TEST(BackwardCases, have_every_length_that_tiles_begin_or_end_at) {
     EXPECT_TRUE(rows.contains(length)) << length;
     EXPECT_TRUE(keys.contains(length)) << length;
   }
-  for (const int64_t dim : {8, 16, 40, 48, 64, 72, 80, 96, 104, 112, 128, 192, 256})
+  for (const int64_t dim : {8, 16, 40, 48, 64, 72, 80, 96, 104, 112, 128, 192, 256, 264, 384, 512})
     EXPECT_TRUE(dims.contains(dim)) << "R39: " << dim;
   for (const int64_t group : {1, 2, 3, 4, 8}) EXPECT_TRUE(groups.contains(group)) << group;
   EXPECT_TRUE(accumulate && deterministic);

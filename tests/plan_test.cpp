@@ -48,17 +48,24 @@ TEST(Plan, IsWhatTheGoldenFileSays) {
 
 const Device h200 = known_device("h200");
 
-TEST(Plan, OfGradientsAbove256ColumnsIsRefused) {
-  for (const char* dims : {"d264", "d512", "d64 dv512", "d512 dv64"}) {
-    const auto problem = Problem::parse(text("bwd bf16 b1 hq1 hkv1 sq64 skv64 {}", dims));
-    ASSERT_TRUE(problem) << problem.failure().text;
-    const auto plan = make_gpu_plan(*problem, h200);
-    ASSERT_FALSE(plan) << plan->line();
-    EXPECT_EQ(plan.failure().status, FH_UNSUPPORTED);
-    EXPECT_NE(plan.failure().text.find("of gradients the Hopper kernels take up to 256 of each. Use target \"cpu\"."),
-              std::string::npos)
-        << plan.failure().text;
-  }
+// Two CTAs share the columns then, and v has the tile of q and k.
+TEST(Plan, OfGradientsAbove256ColumnsIsThereForEveryPairOfHeadDims) {
+  for (int64_t dim_qk = 8; dim_qk <= 512; dim_qk += 8)
+    for (int64_t dim_v = 8; dim_v <= 512; dim_v += 8) {
+      if (dim_qk <= 256 && dim_v <= 256) continue;
+      for (const char* rest :
+           {"sq700 skv900", "sq700 skv900 causal softcap20 det", "sq300 skv300 varlen tq500 tkv900"}) {
+        const auto problem = Problem::parse(text("bwd f16 b2 hq4 hkv2 d{} dv{} {}", dim_qk, dim_v, rest));
+        ASSERT_TRUE(problem) << problem.failure().text;
+        const auto plan = make_gpu_plan(*problem, h200);
+        ASSERT_TRUE(plan) << problem->line() << ": " << plan.failure().text;
+        const int64_t columns = std::max(dim_qk, dim_v) <= 384 ? 384 : 512;
+        const BwdVariant& v = std::get<BackwardStep>(plan->launches.at(1).step).variant;
+        EXPECT_TRUE(bwd_by_columns(v) && v.dims.qk == columns && v.dims.v == columns) << plan->line();
+        EXPECT_EQ(plan->launches[1].kernel.smem_bytes, bwd_smem_bytes(v));
+        EXPECT_LE(bwd_smem_bytes(v), smem_bytes_per_cta);
+      }
+    }
 }
 
 // Tiles that hold the columns, with a half of v's that is not empty; whatever else is asked for.
@@ -197,7 +204,8 @@ TEST(Kernel, NamesOfTheBackwardPassReadBack) {
   }
   for (const char* const name :
        {"bwd.bf16.d64.q64.kv128.s2", "bwd.bf16.d128.q64.kv64.s2", "bwd.f32.d64.q128.kv128.s2",
-        "bwd.bf16.d256.q64.kv64.s3", "delta.bf16.dv96", "delta.f32.dv64", "gradq.bf16.d64.q32"})
+        "bwd.bf16.d256.q64.kv64.s3", "bwd.bf16.d512.dv384.q64.kv64.s2", "bwd.bf16.d512.q64.kv128.s2",
+        "delta.bf16.dv96", "delta.f32.dv64", "gradq.bf16.d64.q32"})
     EXPECT_FALSE(kernel_named(name)) << name;
 }
 

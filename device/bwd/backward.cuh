@@ -141,14 +141,7 @@ struct Backward {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
       ptx::setmaxnreg_dec<24>();
-      if (warp == 0) Dispatcher<Backward>{params, smem}.run();
-      if (threadIdx.x == 32) QLoader<Backward>{params, smem}.run();
-      if constexpr (V.ordered) {
-        if (threadIdx.x == 64) herald<Backward>(params, smem);
-        if (threadIdx.x == 96) usher<Backward>(params, smem);
-      } else {
-        if (threadIdx.x == 64) GradOLoader<Backward>{params, smem}.run();
-      }
+      run_producers<Backward>(params, smem, warp);
     } else {
       ptx::setmaxnreg_inc<240>();
       if (warp < 8)
@@ -372,15 +365,8 @@ struct Backward {
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
-      smem.item_ring.init(consumer_warps + (V.ordered ? 3 : 2));
-      smem.k_ring.init(consumer_warps);
-      smem.v_ring.init(consumer_warps);
-      smem.q_ring.init(consumer_warps);
-      smem.do_ring.init(consumer_warps);
+      init_rings<Backward>(smem, consumer_warps);
       smem.ds_ring.init(consumer_warps, consumer_warps + (V.ordered ? 1 : 0));
-      smem.seen_ring.init(/*consumer_warps=*/1);
-      smem.last_added.init(1, consumer_warps);
-      ptx::mbarrier_init(&smem.next_wanted, 1);
       ptx::fence_mbarrier_init();
     }
     __syncthreads();

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: the consumers of wide.cuh, whose banner says how they act together. Kernel is Wide of a variant.
+// device/bwd: the turns of the consumers of wide.cuh, whose banner says how they act together. Kernel is Wide of a
+// variant.
 #pragma once
-#include "device/attn/element.cuh"
 #include "device/bwd/dq_sum.cuh"
-#include "device/bwd/epilogue.cuh"
-#include "device/bwd/weights.cuh"
+#include "device/bwd/walks_of_wide.cuh"
 #include "device/ptx/barrier.cuh"
-#include "device/ptx/cluster.cuh"
-#include "device/ptx/launch.cuh"
 #include "device/tile/mma.cuh"
-#include "device/tile/ring.cuh"
 
 namespace froghopper::bwd {
 
@@ -17,42 +13,12 @@ namespace froghopper::bwd {
 
 // Its: the columns of grad_q that this one adds; number: 0 or 1.
 template <class Kernel, Share Its, int number>
-struct WideConsumer {
-  static constexpr BwdVariant V = Kernel::variant;
+struct WideConsumer : ConsumerOfWide<Kernel> {
+  using Base = ConsumerOfWide<Kernel>;
+  using Base::V, Base::params, Base::smem, Base::now;
   using T = typename Kernel::T;
 
-  const BwdParams& params;
-  typename Kernel::Smem& smem;
-  ptx::u32 items = 0;  // taken so far: gives stage and phase of the item, K and V rings
-  ptx::u32 now = 0;    // turns so far: gives those of the dS ring
-  ptx::u32 walks = 0;  // ordered only: items with turns so far
-  typename Kernel::QStage q;
-  typename Kernel::DoStage grad_o;
   DqSum<V, Its> dq_sum{params};
-
-  __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
-  __device__ int first_key() const { return Kernel::first_key(item()); }
-
-  // Part i of this turn's grad_o, when it is there.
-  __device__ __forceinline__ typename Kernel::DoTile& part_of_do(int i) {
-    typename Kernel::DoStage at = grad_o;
-    if (i > 0) at.advance();
-    at.wait(smem.do_ring);
-    return smem.grad_o[at.stage];
-  }
-
-  // All parts of this turn's grad_o have been read.
-  __device__ __forceinline__ void give_back_do() {
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < Kernel::parts; ++i) grad_o.release(smem.do_ring);
-  }
-
-  __device__ __forceinline__ void give_back_item() {
-    __syncwarp();
-    smem.item_ring.give_back(items);
-    ++items;
-  }
 
   // dq = dS of the turn before x K, for the keys of both CTAs.
   __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
@@ -74,58 +40,21 @@ struct WideConsumer {
     ptx::wgmma_wait<0>();
     smem.ds_ring.give_back(now - 1);
     dq_sum.add(dq, dq_sum.place());
-    if constexpr (V.ordered) {
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.last_added.announce(walks);
-      ++walks;
-    }
+    this->announce_last();
   }
 };
 
 // ---- GradV ----
-//
-// The register tiles are locals of run() and arguments of every step, never fields: see device/fwd/forward.cuh.
 
 template <class Kernel>
-struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
+struct TurnsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
   using Base = WideConsumer<Kernel, Kernel::share_of_grad_v, 0>;
-  using Base::V, Base::params, Base::smem, Base::items, Base::now, Base::q, Base::dq_sum;
+  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
   using GradVPart = typename Kernel::GradVPart;
-  static constexpr int parts = Kernel::parts, part_columns = Kernel::part_columns;
-
-  __device__ void run() {
-    GradVPart dv[parts];
-    ptx::wait_for_earlier_kernels();
-    while (true) {
-      smem.item_ring.wait(items);
-      if (this->item().none()) return;
-#pragma unroll
-      for (GradVPart& part : dv) part.clear();
-      smem.k_ring.wait(items);
-      smem.v_ring.wait(items);
-      if (this->item().q_begin < this->item().q_end) walk(dv);
-      smem.k_ring.give_back(items);
-      smem.v_ring.give_back(items);
-      const RowsOfKeys rows(params, this->item(), this->first_key(), V.ragged);
-#pragma unroll
-      for (int i = 0; i < parts; ++i) rows.template store<T>(params.grad_v, dv[i], i * part_columns);
-      this->give_back_item();
-    }
-  }
-
-  __device__ __forceinline__ void walk(GradVPart (&dv)[parts]) {
-    Walk walk(params, this->item(), ptx::cta_in_cluster());
-    turn</*Masked=*/true, /*First=*/true>(walk.far, dv);
-    walk.count_first();
-    do {
-      for (; walk.masked > 0; --walk.masked) turn</*Masked=*/true, /*First=*/false>(walk.far, dv);
-      for (; walk.clear > 0; --walk.clear) turn</*Masked=*/false, /*First=*/false>(walk.far, dv);
-    } while (walk.next());
-    this->last_dq();
-  }
+  static constexpr int parts = Kernel::parts;
 
   template <bool Masked, bool First>
   __device__ __forceinline__ void turn(bool far, GradVPart (&dv)[parts]) {
@@ -136,10 +65,11 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_by_fours(V)> lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
-    const OnTop<V.alibi> on_top = sight().on_top(key(), smem.turns[stage]);
+    const OnTop<V.alibi> on_top = this->sight().on_top(this->key(), smem.turns[stage]);
     ptx::wgmma_wait<0>();
     if constexpr (Masked)
-      Weigh<V, true>{params, on_top, far, sight().hidden(key(), smem.turns[stage].q_tile)}.template run<T>(s, p, lse);
+      Weigh<V, true>{params, on_top, far, this->sight().hidden(this->key(), smem.turns[stage].q_tile)}
+          .template run<T>(s, p, lse);
     else
       Weigh<V, false>{params, on_top}.template run<T>(s, p, lse);
     hand_over(s);
@@ -174,50 +104,18 @@ struct OfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_here[stage]);
   }
-
-  __device__ __forceinline__ Sight<V> sight() const { return Sight<V>(params, this->item().rows); }
-  __device__ __forceinline__ int key() const { return this->first_key() + tile::thread_row(); }  // of the top values
 };
 
 // ---- GradK ----
 
 template <class Kernel>
-struct OfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
+struct TurnsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
   using Base = WideConsumer<Kernel, Kernel::share_of_grad_k, 1>;
-  using Base::V, Base::params, Base::smem, Base::items, Base::now, Base::q, Base::dq_sum;
+  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
   using GradK = typename Kernel::GradK;
-
-  __device__ void run() {
-    GradK dk;
-    ptx::wait_for_earlier_kernels();
-    while (true) {
-      smem.item_ring.wait(items);
-      if (this->item().none()) return;
-      dk.clear();
-      smem.k_ring.wait(items);
-      smem.v_ring.wait(items);
-      if (this->item().q_begin < this->item().q_end) walk(dk);
-      smem.k_ring.give_back(items);
-      smem.v_ring.give_back(items);
-      dk.scale_rows(params.scale, params.scale);
-      RowsOfKeys(params, this->item(), this->first_key(), V.ragged).template store<T>(params.grad_k, dk);
-      this->give_back_item();
-    }
-  }
-
-  __device__ __forceinline__ void walk(GradK& dk) {
-    Walk walk(params, this->item(), ptx::cta_in_cluster());
-    turn</*First=*/true>(dk);
-    walk.count_first();
-    do {
-      for (int turns = walk.masked + walk.clear; turns > 0; --turns) turn</*First=*/false>(dk);
-      walk.clear = 0;
-    } while (walk.next());
-    this->last_dq();
-  }
 
   template <bool First>
   __device__ __forceinline__ void turn(GradK& dk) {

@@ -4,7 +4,7 @@
 // grad_sink.
 //
 // Work      one CTA = one q tile of one head, as the workspace counts them (QTiles, contract/bwd_params.h)
-// Roles     dim_v / 8 neighbouring threads = one row, 16 bytes of it each
+// Roles     dim_v / 8 neighbouring threads, 32 at most, = one row, 16 bytes of every 256 columns of it each
 // Padding   rows that do not exist, and rows that saw no key (lse = -inf), get lse = +inf and delta = 0: every weight
 //           of such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next kernel.
 // Shared    one number a warp, for grad_sink: summed in a fixed order, so it is the same in every run
@@ -29,7 +29,8 @@ struct Delta {
 
   static constexpr int threads = delta_threads;
   static constexpr int smem_bytes = delta_smem_bytes;
-  static constexpr int lanes = V.dim_v / 8;  // of one row
+  static constexpr int units = V.dim_v > 256 ? 2 : 1;  // of 8 columns, of a lane
+  static constexpr int lanes = V.dim_v / 8 / units;    // of one row
   static constexpr int rows_at_once = threads / lanes;
 
   struct Smem {
@@ -70,19 +71,25 @@ struct Delta {
   // o . grad_o of one row, in each of its lanes. A warp goes through here together: a tile's rows are a multiple of
   // those that the CTA takes at once.
   static __device__ float row_dot(const DeltaParams& params, const TileOfQ& tile, int row, int lane, bool exists) {
-    float sum = 0.f;
-    if (exists && lane * 8 < params.dim_v) {
-      const uint4 o = load(params.o, tile, row, lane), grad_o = load(params.grad_o, tile, row, lane);
-      sum = dot(o.x, grad_o.x) + dot(o.y, grad_o.y) + dot(o.z, grad_o.z) + dot(o.w, grad_o.w);
-    }
+    float sum = unit_dot(params, tile, row, lane, exists);
+    if constexpr (units == 2) sum += unit_dot(params, tile, row, lane + lanes, exists);
 #pragma unroll
     for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
     return sum;
   }
 
-  static __device__ uint4 load(const StridedTensor& from, const TileOfQ& tile, int row, int lane) {
+  static __device__ float unit_dot(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool exists) {
+    float sum = 0.f;
+    if (exists && unit * 8 < params.dim_v) {
+      const uint4 o = load(params.o, tile, row, unit), grad_o = load(params.grad_o, tile, row, unit);
+      sum = dot(o.x, grad_o.x) + dot(o.y, grad_o.y) + dot(o.z, grad_o.z) + dot(o.w, grad_o.w);
+    }
+    return sum;
+  }
+
+  static __device__ uint4 load(const StridedTensor& from, const TileOfQ& tile, int row, int unit) {
     const char* at = static_cast<const char*>(from.data) + tile.batch * from.batch + tile.head * from.head;
-    return *reinterpret_cast<const uint4*>(at + row * from.row + lane * 16);
+    return *reinterpret_cast<const uint4*>(at + row * from.row + unit * 16);
   }
   static __device__ float dot(ptx::u32 a, ptx::u32 b) {
     const float2 x = ptx::cvt_unpack2<T>(a), y = ptx::cvt_unpack2<T>(b);

@@ -5,8 +5,8 @@
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
+#include "device/bwd/columns.cuh"
 #include "device/bwd/schedule.cuh"
-#include "device/ptx/cluster.cuh"
 #include "device/ptx/reduce.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
@@ -27,21 +27,6 @@ constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == strip &&
 template <BwdVariant V>
 __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, int q_tile) {
   return (item.first_tile + q_tile) * params.place.heads_q + head;
-}
-
-// Columns [first, first + count) of a tile, which one consumer adds; in the CTAs of a cluster, `step` columns further
-// each.
-struct Share {
-  int first, count, step = 0;
-};
-
-// The first column of it in this CTA. The fields are read as constants: through a member function of a template
-// argument they would be loads from global memory, in front of every turn's adds.
-template <Share Its>
-__device__ __forceinline__ int first_column() {
-  constexpr int first = Its.first, step = Its.step;
-  if constexpr (step == 0) return first;
-  return first + step * static_cast<int>(ptx::cta_in_cluster());
 }
 
 // One consumer's way to its share of a tile, one turn late: what it adds belongs to the turn before. Where CTAs add in

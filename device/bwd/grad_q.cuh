@@ -10,7 +10,7 @@
 // Banks     4 floats of a thread stay together; in shared memory their order is such that a load of write() finds what
 //           all its lanes read in other banks (place_of).
 // Barriers  __syncthreads between reading and writing
-// Shared    the tile in fp32
+// Shared    the tile in fp32, or half of it after half of it
 #pragma once
 #include "device/attn/element.cuh"
 #include "device/bwd/dq_sum.cuh"
@@ -28,12 +28,12 @@ struct GradQ {
 
   static constexpr int threads = grad_q_threads;
   static constexpr int smem_bytes = grad_q_smem_bytes(V);
-  static constexpr int pieces = dq_pieces(V.tile_q, V.dim_qk);
+  static constexpr int pieces = dq_pieces(V.tile_q, V.dim_qk), at_once = grad_q_pieces(V);
   static constexpr bool transposed = dq_transposed(V.tile_q, V.dim_qk);
   static constexpr int fours = dq_piece / 4;  // of floats, of a piece
 
   struct Smem {
-    float4 sums[pieces][fours];
+    float4 sums[at_once][fours];
   };
   static_assert(sizeof(Smem) == smem_bytes);
   struct SinkSmem {  // in its place
@@ -55,9 +55,13 @@ struct GradQ {
                                      static_cast<int>(blockIdx.x));
       const int rows = min(V.tile_q, tile.rows - tile.row);
       if (rows > 0) {
-        read(smem, params);
-        __syncthreads();
-        write(smem, params, tile, rows);
+#pragma unroll
+        for (int first = 0; first < pieces; first += at_once) {
+          if (first > 0) __syncthreads();
+          read(smem, params, first);
+          __syncthreads();
+          write(smem, params, tile, rows, first);
+        }
       }
     }
     if constexpr (V.ragged) clear_unused(params);
@@ -66,12 +70,13 @@ struct GradQ {
   // Where 4 floats of a piece lie in shared memory.
   static __device__ int place_of(int four) { return transposed ? four ^ four / 32 % 2 * 4 : four ^ four / 8 % 4; }
 
-  static __device__ void read(Smem& smem, const GradQParams& params) {
+  // Pieces from the first one on, as many as there is room for; both of these.
+  static __device__ void read(Smem& smem, const GradQParams& params, int first) {
     const bool nobody_added = params.turn && params.turn[blockIdx.x] == 0;
-    const float4* from =
-        reinterpret_cast<const float4*>(params.dq_sum) + static_cast<long long>(blockIdx.x) * pieces * fours;
+    const float4* from = reinterpret_cast<const float4*>(params.dq_sum) +
+                         (static_cast<long long>(blockIdx.x) * pieces + first) * fours;
 #pragma unroll
-    for (int i = 0; i < pieces * fours / threads; ++i) {
+    for (int i = 0; i < at_once * fours / threads; ++i) {
       const int at = i * threads + static_cast<int>(threadIdx.x);
       ptx::cp_async_16(&smem.sums[at / fours][place_of(at % fours)], from + at, nobody_added);
     }
@@ -80,7 +85,8 @@ struct GradQ {
   }
 
   // A thread has 8 columns of two rows of every piece.
-  static __device__ void write(const Smem& smem, const GradQParams& params, const TileOfQ& tile, int rows) {
+  static __device__ void write(const Smem& smem, const GradQParams& params, const TileOfQ& tile, int rows,
+                               int first_piece) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // Transposed: a warp has 8 rows and all columns; else 16 rows and half of the columns.
     const int row = transposed ? warp * 8 + lane % 4 * 2 : warp / 2 * 16 + lane % 8;
@@ -90,22 +96,23 @@ struct GradQ {
     const StridedTensor& to = params.grad_q.to;
     char* first = static_cast<char*>(to.data) + tile.batch * to.batch + tile.head * to.head + tile.first_row * to.row;
 #pragma unroll 1
-    for (int piece = 0; piece < pieces; ++piece) {
+    for (int here = 0; here < at_once; ++here) {  // in shared memory
       float x[2][8];
       if constexpr (transposed) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const int four = warp * warpgroup + unit / 2 * 32 + i * 4 + lane % 4;
-          const float2 both = reinterpret_cast<const float2*>(&smem.sums[piece][place_of(four)])[unit % 2];
+          const float2 both = reinterpret_cast<const float2*>(&smem.sums[here][place_of(four)])[unit % 2];
           x[0][i] = both.x, x[1][i] = both.y;
         }
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float4 four = smem.sums[piece][place_of(unit * warpgroup + warp / 2 * 32 + lane % 8 * 4 + i)];
+          const float4 four = smem.sums[here][place_of(unit * warpgroup + warp / 2 * 32 + lane % 8 * 4 + i)];
           x[0][2 * i] = four.x, x[0][2 * i + 1] = four.y, x[1][2 * i] = four.z, x[1][2 * i + 1] = four.w;
         }
       }
+      const int piece = first_piece + here;
       const int col = (transposed ? piece : piece / strips) * panel_columns + unit * 8;
       const int its_row = (transposed ? 0 : piece % strips * strip) + row;
       if (col >= params.grad_q.dim) continue;

@@ -100,9 +100,11 @@ struct Dispatcher {
     const int row = Kernel::first_key(item);
     const auto k = place(params.ragged.k);
     ptx::u64* full = kv.fill(smem.k_ring, Kernel::k_bytes);
-    k.load(smem.k[kv.stage], params.k, full, row);
-    if constexpr (Kernel::ctas == 2) Kernel::load_peer_k(smem.peer_k[kv.stage], k, params.k, full, item);
-    place(params.ragged.v).load(smem.v[kv.stage], params.v, kv.fill(smem.v_ring, Kernel::VTile::bytes), row);
+    k.load(smem.k[kv.stage], params.k, full, row, column_of_cta<V>(bwd_dims_of_cta(V).qk));
+    if constexpr (bwd_peer_bytes(V) > 0) Kernel::load_peer_k(smem.peer_k[kv.stage], k, params.k, full, item);
+    place(params.ragged.v)
+        .load(smem.v[kv.stage], params.v, kv.fill(smem.v_ring, Kernel::VTile::bytes), row,
+              column_of_cta<V>(bwd_dims_of_cta(V).v));
     kv.advance();
   }
 };
@@ -166,10 +168,12 @@ struct GradOLoader {
   }
 
   __device__ void load(const WorkItem& item, int head, int q_tile) {
+    constexpr int columns = bwd_dims_of_cta(V).v;
     const auto place = place_of_q<Kernel>(params, item, head, params.grad_o_units);
     for (int part = 0; part < bwd_do_parts(V); ++part) {
       ptx::u64* full = at.fill(smem.do_ring, Kernel::DoTile::bytes);
-      place.load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q, part * (V.dims.v / bwd_do_parts(V)));
+      place.load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q,
+                 column_of_cta<V>(columns) + part * (columns / bwd_do_parts(V)));
       at.advance();
     }
   }
@@ -216,7 +220,8 @@ struct QLoader {
     else
       smem.turns[q.stage] = turn;
     ptx::u64* full = q.announce(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
-    place_of_q<Kernel>(params, item, head, params.ragged.q).load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q);
+    place_of_q<Kernel>(params, item, head, params.ragged.q)
+        .load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q, column_of_cta<V>(bwd_dims_of_cta(V).qk));
     ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, tile);
     q.advance();
   }
@@ -261,6 +266,32 @@ __device__ void herald(const BwdParams& params, typename Kernel::Smem& smem) {
         ptx::red_release_add(params.turn + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
       },
       [] {});
+}
+
+// The barriers that the kernels have in common.
+template <class Kernel>
+__device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int consumer_warps) {
+  smem.item_ring.init(consumer_warps + (Kernel::variant.ordered ? 3 : 2));
+  smem.k_ring.init(consumer_warps);
+  smem.v_ring.init(consumer_warps);
+  smem.q_ring.init(consumer_warps);
+  smem.do_ring.init(consumer_warps);
+  smem.seen_ring.init(/*consumer_warps=*/1);
+  smem.last_added.init(1, consumer_warps);
+  ptx::mbarrier_init(&smem.next_wanted, Kernel::ctas);
+}
+
+// The producer warpgroup, by warps.
+template <class Kernel>
+__device__ __forceinline__ void run_producers(const BwdParams& params, typename Kernel::Smem& smem, int warp) {
+  if (warp == 0) Dispatcher<Kernel>{params, smem}.run();
+  if (threadIdx.x == 32) QLoader<Kernel>{params, smem}.run();
+  if constexpr (Kernel::variant.ordered) {
+    if (threadIdx.x == 64) herald<Kernel>(params, smem);
+    if (threadIdx.x == 96) usher<Kernel>(params, smem);
+  } else {
+    if (threadIdx.x == 64) GradOLoader<Kernel>{params, smem}.run();
+  }
 }
 
 }  // namespace froghopper::bwd

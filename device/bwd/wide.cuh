@@ -45,9 +45,10 @@ namespace froghopper::bwd {
 template <BwdVariant V>
 struct Wide {
   static constexpr BwdVariant variant = V;
-  static_assert(why_invalid(V) == nullptr && bwd_is_wide(V));
+  static_assert(why_invalid(V) == nullptr && bwd_is_wide(V) && !bwd_by_columns(V));
 
   static constexpr int ctas = bwd_ctas(V), keys = bwd_keys_of_cta(V);
+  static constexpr Dims columns = bwd_dims_of_cta(V);
   static constexpr int parts = bwd_do_parts(V), part_columns = V.dims.v / parts;  // of grad_o and grad_v
 
   using T = typename attn::Element<V.dtype>::type;
@@ -130,20 +131,13 @@ struct Wide {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
       ptx::setmaxnreg_dec<producer_registers>();
-      if (warp == 0) Dispatcher<Wide>{params, smem}.run();
-      if (threadIdx.x == 32) QLoader<Wide>{params, smem}.run();
-      if constexpr (V.ordered) {
-        if (threadIdx.x == 64) herald<Wide>(params, smem);
-        if (threadIdx.x == 96) usher<Wide>(params, smem);
-      } else {
-        if (threadIdx.x == 64) GradOLoader<Wide>{params, smem}.run();
-      }
+      run_producers<Wide>(params, smem, warp);
     } else {
       ptx::setmaxnreg_inc<consumer_registers>();
       if (warp < 8)
-        OfGradV<Wide>{{params, smem}}.run();
+        ItemsOfGradV<Wide, TurnsOfGradV<Wide>>{{{{params, smem}}}}.run();
       else
-        OfGradK<Wide>{{params, smem}}.run();
+        ItemsOfGradK<Wide, TurnsOfGradK<Wide>>{{{{params, smem}}}}.run();
     }
     // The other CTA may still write to this one's memory, or read from it.
     __syncwarp();
@@ -153,6 +147,7 @@ struct Wide {
 
   // ---- Two CTAs ----
 
+  static __device__ int strip_of_cta() { return static_cast<int>(ptx::cta_in_cluster()); }
   static __device__ ptx::u32 peer() { return ptx::cta_in_cluster() ^ 1; }
   static __device__ int first_key(const WorkItem& item, ptx::u32 cta = ptx::cta_in_cluster()) {
     return item.kv_tile * V.tiles.kv + static_cast<int>(cta) * keys;
@@ -169,18 +164,11 @@ struct Wide {
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
-      smem.item_ring.init(2 * warps + (V.ordered ? 3 : 2));
-      smem.k_ring.init(2 * warps);
-      smem.v_ring.init(2 * warps);
-      smem.q_ring.init(2 * warps);
-      smem.do_ring.init(2 * warps);
-      for (ptx::u64& here : smem.weights_here) ptx::mbarrier_init(&here, warps);
+      init_rings<Wide>(smem, 2 * warps);
       smem.ds_ring.init(2 * warps + 1, V.ordered ? 2 : 1);
+      for (ptx::u64& here : smem.weights_here) ptx::mbarrier_init(&here, warps);
       for (ptx::u64& room : smem.peer_room) ptx::mbarrier_init(&room, warps);
       ptx::mbarrier_init(&smem.number_here, 1);
-      smem.seen_ring.init(/*consumer_warps=*/1);
-      smem.last_added.init(1, 2 * warps);
-      ptx::mbarrier_init(&smem.next_wanted, ctas);
       ptx::fence_mbarrier_init();
     }
     ptx::cluster_arrive();

@@ -35,6 +35,12 @@ __device__ __forceinline__ void st_async(u32* to, u64* bar, u32 cta, u32 value) 
       "r"(value), "r"(smem_addr_at(bar, cta))
       : "memory");
 }
+// The same with 16 bytes and addresses that smem_addr_at has given, so that several stores need it once.
+__device__ __forceinline__ void st_async_v4_f32(u32 to, u32 bar, float a, float b, float c, float d) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+               "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
+               : "memory");
+}
 // Copies to the shared memory of that CTA and counts the bytes at its *bar.
 __device__ __forceinline__ void copy_to_cta(void* to, u64* bar, u32 cta, const void* from, u32 bytes) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

@@ -100,8 +100,7 @@ typedef struct fh_problem {
   int64_t heads_q;           /* at least 1 */
   int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
   int64_t seq_q, seq_kv;     /* rows of every sequence; with varlen, an upper bound on the longest one's */
-  int64_t dim_qk;            /* columns of q and k: a multiple of 8 from 8 to 512, of gradients on Hopper to 256; with
-                                8-bit types of 16, to 256 */
+  int64_t dim_qk;            /* columns of q and k: a multiple of 8 from 8 to 512; with 8-bit types of 16, to 256 */
   int64_t dim_v;             /* columns of v and o, likewise; 0 means dim_qk */
   int64_t total_q, total_kv; /* varlen only: rows of the packed q and of the packed k and v */
   int32_t varlen;            /* nonzero: sequences lie end to end in [1, total, heads, dim]; cu_seqlens say where */

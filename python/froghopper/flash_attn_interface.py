@@ -10,7 +10,7 @@ on the CPU, also in float32. q, k and v are copied where froghopper.torch says s
 as there.
 
 What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv,
-page_table, rotary embedding in flash_attn_with_kvcache, gradients of head dims above 256 on Hopper, and fp8 in
+page_table, rotary embedding in flash_attn_with_kvcache, and fp8 in
 flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or cu_seqlens_q.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
@@ -21,7 +21,7 @@ What differs on purpose
   return_attn_probs   gives (out, lse) as there; a gradient of lse is used here and is dropped there
   no keys at all      lse is -inf here, and +inf there if k has no rows; for sequences without keys both say -inf
   deterministic       works for every head dim; there not above 192
-  head dims           v may have any of its own, forward and backward; up to 512, gradients on Hopper up to 256
+  head dims           v may have any of its own, forward and backward; up to 512
   num_splits,         hints there; accepted and without effect here, where a plan decides. A result does not depend
   pack_gqa            on them
   scheduler_metadata  the same: get_scheduler_metadata gives an empty tensor, and any is accepted

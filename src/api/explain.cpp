@@ -78,7 +78,10 @@ std::string step_lines(const BackwardStep& step) {
                            bwd_do_parts(v) == 2 ? "halves of" : "of");
   lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
                 bwd_is_wide(v) ? "one for grad_v, one for grad_k" : "64 keys each");
-  if (bwd_ctas(v) > 1)
+  if (bwd_by_columns(v))
+    lines += text("\n  clusters   {} CTAs with the same keys; each has {} columns of q and k, and {} of v", bwd_ctas(v),
+                  bwd_dims_of_cta(v).qk, bwd_dims_of_cta(v).v);
+  else if (bwd_ctas(v) > 1)
     lines += text("\n  clusters   {} CTAs, {} keys each; each adds half of the columns of grad_q", bwd_ctas(v),
                   bwd_keys_of_cta(v));
   lines += order_line(order, "key head");

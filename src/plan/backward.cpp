@@ -9,12 +9,21 @@
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/either_pass.hpp"
+#include "src/plan/forward.hpp"
 
 namespace froghopper {
 namespace {
 
 // Registers and shared memory leave no choice: contract/bwd_variant.h.
-Tiles tiles_for(Dims dims) { return {dims.qk == 64 ? 128 : 64, 128, 2}; }
+Tiles tiles_for(Dims dims) { return {dims.qk == 64 ? 128 : 64, above_256(dims) ? 64 : 128, 2}; }
+
+// Above 256 columns v has the tile of q and k (device/bwd/by_columns.cuh).
+Result<Dims> choose_dims_of_gradients(const Problem& p) {
+  const auto dims = choose_dims(p);
+  if (!dims || !above_256(*dims)) return dims;
+  const int columns = std::max(p.dim_qk, p.dim_v) <= 384 ? 384 : 512;
+  return Dims{columns, columns};
+}
 
 // CTAs that add to grad_q in order need no zeros to add to, since the first one writes: sums go to memory once less,
 // and are not read from there to be added to. With few keys that is more than what waiting for each other costs, if the
@@ -28,7 +37,7 @@ bool order_pays(const Problem& p, const BwdVariant& v, int ctas) {
 }
 
 Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const Hints& hints) {
-  const auto dims = choose_dims(p);
+  const auto dims = choose_dims_of_gradients(p);
   if (!dims) return dims.failure();
   BwdVariant variant = {.dtype = p.dtype,
                         .dims = *dims,

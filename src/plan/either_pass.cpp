@@ -13,20 +13,16 @@ namespace {
 // Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound<int>, 2^30.
 constexpr int64_t seq_max = int64_t{1} << 29;
 
-// Columns of gradients, and of exact tiles of q and k, of which more do not fit shared memory.
-constexpr int64_t dim_max_of_some = 256;
+// Columns of exact tiles of q and k, of which more do not fit shared memory.
+constexpr int64_t dim_max_of_exact = 256;
 
 // What the CPU alone composes.
 std::string only_on_cpu(const Problem& p) {
-  if (p.backward() && std::max(p.dim_qk, p.dim_v) > dim_max_of_some)
-    return text(
-        "dim_qk is {} and dim_v is {}; of gradients the Hopper kernels take up to {} of each. Use target \"cpu\".",
-        p.dim_qk, p.dim_v, dim_max_of_some);
-  if (p.invariant && p.dim_qk > dim_max_of_some)
+  if (p.invariant && p.dim_qk > dim_max_of_exact)
     return text(
         "invariant is set and dim_qk is {}; the Hopper kernels have it up to {}. Set invariant to 0, or use target "
         "\"cpu\".",
-        p.dim_qk, dim_max_of_some);
+        p.dim_qk, dim_max_of_exact);
   if (p.alibi && is_8_bit(p.dtype_kv))
     return text(
         "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "

@@ -67,14 +67,16 @@ KernelSpec kernel_of(const DeltaVariant& v) {
 }
 
 KernelSpec kernel_of(const BwdVariant& v) {
-  const bool wide = bwd_is_wide(v);
-  return {
-      .name = variant_name(backward, v),
-      .source = source_of(wide ? "device/bwd/wide.cuh" : "device/bwd/backward.cuh",
-                          wide ? "bwd::Wide" : "bwd::Backward", "BwdParams", spelled("BwdVariant", v), bwd_ctas(v)),
-      .threads = bwd_threads,
-      .smem_bytes = bwd_smem_bytes(v),
-      .params_bytes = sizeof(BwdParams)};
+  const auto source = [&](const char* header, const char* kernel) {
+    return source_of(header, kernel, "BwdParams", spelled("BwdVariant", v), bwd_ctas(v));
+  };
+  return {.name = variant_name(backward, v),
+          .source = bwd_by_columns(v) ? source("device/bwd/by_columns.cuh", "bwd::ByColumns")
+                    : bwd_is_wide(v)  ? source("device/bwd/wide.cuh", "bwd::Wide")
+                                      : source("device/bwd/backward.cuh", "bwd::Backward"),
+          .threads = bwd_threads,
+          .smem_bytes = bwd_smem_bytes(v),
+          .params_bytes = sizeof(BwdParams)};
 }
 
 KernelSpec kernel_of(const GradQVariant& v) {

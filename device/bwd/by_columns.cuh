@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward attention on Hopper, more than 256 columns: as wide.cuh, but not even one gradient of 64 keys fits a
+// consumer, so the two CTAs of a cluster have the same keys and half of the columns of every tensor each. The consumers
+// themselves are in consumers_by_columns.cuh.
+//
+// Work      One item is one (sequence, key head, kv tile of 64), one turn a q tile of 64 rows and one query head, the
+//           same in both CTAs. Half of the columns give half of the sum that a score is, and half of dP: the CTAs send
+//           each other these halves in fp32, and then both have all of S and dP, bit for bit the same. From there on
+//           nobody needs the other: each CTA has the gradients of its columns.
+// Roles     Dispatcher, Loaders, Usher, Herald, GradV and GradK as in wide.cuh.       24 registers, consumers 240
+//           GradV has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 panels
+//           in a CTA, each adds half, a panel and what is left one after the other.
+// Order     as backward.cuh
+// Overlap   GradV runs ahead, and grad_q is multiplied one turn late, as in wide.cuh. While a consumer waits for the
+//           other CTA's half, the other consumer multiplies.
+// Barriers  item_ring, next_wanted, number_here, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as wide.cuh
+//           ds_ring         full: GradK's dS is in place, one arrival behind the fences of its warps; empty: one per
+//                           warp of both consumers, after its shares of grad_q have retired. The Usher as in wide.cuh.
+//           s_here, dp_here full by the bytes of the other CTA's half; a thread that waits for them says how many
+//           weights_here    one arrival per GradV warp: the weights are in the place of the half of S
+//           peer_room       one arrival per warp of the peer's GradK: it has read the weights and the half of dP of
+//                           this turn, so that the halves of the next one may be sent
+//           In turn t a consumer waits for loads, for the peer's half of turn t, and, before it sends its own, for the
+//           peer's GradK to have read what came in turn t - 1; of this CTA that one needs only what was sent in turn
+//           t - 1. So nobody waits for himself. The half of S becomes the weights thread by thread, and the next one
+//           comes when GradK has read them.
+// Shared    k | v | q[2] | grad_o[2, or 3 halves] | ds[2] | halves of S, then weights | halves of dP | lse, delta[2]
+//           | turns[2] | items[2] | rings
+#pragma once
+#include "device/bwd/consumers_by_columns.cuh"
+#include "device/bwd/producers.cuh"
+#include "device/ptx/registers.cuh"
+
+namespace froghopper::bwd {
+
+template <BwdVariant V>
+struct ByColumns {
+  static constexpr BwdVariant variant = V;
+  static_assert(why_invalid(V) == nullptr && bwd_by_columns(V));
+
+  static constexpr int ctas = bwd_ctas(V), keys = bwd_keys_of_cta(V);
+  static constexpr Dims columns = bwd_dims_of_cta(V);
+  static constexpr int parts = bwd_do_parts(V), part_columns = columns.v / parts;  // of grad_o and grad_v
+
+  using T = typename attn::Element<V.dtype>::type;
+  using QTile = tile::SharedTile<V.tiles.q, columns.qk>;
+  using DoTile = tile::SharedTile<V.tiles.q, part_columns>;
+  using KTile = tile::SharedTile<keys, columns.qk>;
+  using VTile = tile::SharedTile<keys, columns.v>;
+  using DsTile = tile::SharedTile<V.tiles.q, keys>;  // dS, not transposed
+  using Scores = tile::Accum<V.tiles.q>;             // S^T or dP^T, 64 keys x 64 queries
+  using Weights = tile::OperandA<V.tiles.q>;
+  using GradK = tile::Accum<columns.qk>;
+  using GradVPart = tile::Accum<part_columns>;
+
+  static constexpr int threads = bwd_threads;
+  static constexpr int warps = warpgroup / 32;  // of a consumer
+
+  static constexpr bool sleeps = !V.ordered;  // as in backward.cuh
+  using ItemRing = tile::Ring<2>;
+  using ItemStage = tile::Cursor<2, sleeps>;
+  using KvRing = tile::Ring<1>;
+  using KvStage = tile::Cursor<1, sleeps>;
+  using QRing = tile::Ring<V.tiles.stages>;
+  using QStage = tile::Cursor<V.tiles.stages, sleeps>;
+  using DoRing = tile::Ring<bwd_do_stages(V)>;
+  using DoStage = tile::Cursor<bwd_do_stages(V), sleeps>;
+  using DsRing = tile::Ring<bwd_ds_stages>;
+
+  // The scores of a consumer's threads, as they lie in their registers.
+  struct InRegisterOrder {
+    float4 x[V.tiles.q * keys / 4 / warpgroup][warpgroup];  // [group of 4 accumulators][thread]
+  };
+
+  struct Smem {
+    KTile k[1];  // arrays, for the Dispatcher loads into stages
+    VTile v[1];
+    QTile q[V.tiles.stages];
+    DoTile grad_o[bwd_do_stages(V)];
+    DsTile ds[bwd_ds_stages];
+    InRegisterOrder s, dp;  // the peer's halves; the weights in the place of s
+    RowsOfTurn<V.tiles.q> rows[V.tiles.stages];
+    TurnOf<V> turns[V.tiles.stages];
+    WorkItem items[2];
+    ItemRing item_ring;
+    KvRing k_ring, v_ring;
+    QRing q_ring;
+    DoRing do_ring;
+    DsRing ds_ring;
+    ptx::u64 s_here, dp_here, weights_here, peer_room;
+    tile::Ring<2> seen_ring, last_added;  // ordered only
+    ptx::u64 next_wanted, number_here;
+    ptx::u32 number;  // of the next item
+  };
+  static constexpr int k_bytes = KTile::bytes;
+  static constexpr int smem_bytes = bwd_smem_bytes(V);
+  static_assert(sizeof(Smem) == smem_bytes);
+
+  // Told to be in line as in backward.cuh.
+  static __device__ __forceinline__ void run(const BwdParams& params) {
+    extern __shared__ __align__(1024) char smem_memory[];
+    Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
+    init_barriers(smem);
+    ptx::let_next_kernel_start();
+
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (warp < 4) {
+      ptx::setmaxnreg_dec<24>();
+      run_producers<ByColumns>(params, smem, warp);
+    } else {
+      ptx::setmaxnreg_inc<240>();
+      if (warp < 8)
+        ItemsOfGradV<ByColumns, GradVByColumns<ByColumns>>{{{{params, smem}}}}.run();
+      else
+        ItemsOfGradK<ByColumns, GradKByColumns<ByColumns>>{{{{params, smem}}}}.run();
+    }
+    // The other CTA may still write to this one's memory, or read from it.
+    __syncwarp();
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+
+  // ---- Two CTAs ----
+
+  static __device__ ptx::u32 peer() { return ptx::cta_in_cluster() ^ 1; }
+  static __device__ int strip_of_cta() { return 0; }
+  static __device__ int first_key(const WorkItem& item) { return item.kv_tile * V.tiles.kv; }
+
+  // ---- Before the roles part ----
+
+  static __device__ void init_barriers(Smem& smem) {
+    if (threadIdx.x == 0) {
+      init_rings<ByColumns>(smem, 2 * warps);
+      smem.ds_ring.init(2 * warps, V.ordered ? 2 : 1);
+      ptx::mbarrier_init(&smem.s_here, 1);
+      ptx::mbarrier_init(&smem.dp_here, 1);
+      ptx::mbarrier_init(&smem.weights_here, warps);
+      ptx::mbarrier_init(&smem.peer_room, warps);
+      ptx::mbarrier_init(&smem.number_here, 1);
+      ptx::fence_mbarrier_init();
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+};
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: the turns of the consumers of by_columns.cuh, whose banner says how they act together. Kernel is
+// ByColumns of a variant.
+#pragma once
+#include "device/bwd/dq_sum.cuh"
+#include "device/bwd/walks_of_wide.cuh"
+#include "device/ptx/barrier.cuh"
+#include "device/tile/mma.cuh"
+
+namespace froghopper::bwd {
+
+// ---- What both consumers do ----
+
+// number: 0 or 1.
+template <class Kernel, int number>
+struct ConsumerByColumns : ConsumerOfWide<Kernel> {
+  using Base = ConsumerOfWide<Kernel>;
+  using Base::V, Base::params, Base::smem, Base::now;
+  using T = typename Kernel::T;
+  using Scores = typename Kernel::Scores;
+
+  // Columns of grad_q: a panel, and half of what the panels of both leave.
+  static constexpr int all = Kernel::columns.qk, rest = all / 2 - panel_columns;
+  static constexpr Share panel = {number * panel_columns, panel_columns, all};
+  static constexpr Share others = {2 * panel_columns + number * rest, rest, all};
+  DqSum<V, panel> dq_sum{params};
+
+  __device__ ptx::u32 parity() const { return now & 1; }
+
+  // Adds to this CTA's half of a sum the other one's, which goes the same way there.
+  __device__ __forceinline__ void complete(Scores& half, typename Kernel::InRegisterOrder& place, ptx::u64* here) {
+    const ptx::u32 thread = threadIdx.x % warpgroup;
+    ptx::mbarrier_wait(&smem.peer_room, parity() ^ 1);
+    const ptx::u32 to = ptx::smem_addr_at(&place.x[0][thread], Kernel::peer()),
+                   bar = ptx::smem_addr_at(here, Kernel::peer());
+#pragma unroll
+    for (int i = 0; i < V.tiles.q / 8; ++i)
+      ptx::st_async_v4_f32(to + i * sizeof place.x[0], bar, half.x[4 * i], half.x[4 * i + 1], half.x[4 * i + 2],
+                           half.x[4 * i + 3]);
+    if (thread == 0) ptx::mbarrier_arrive_expect_tx(here, sizeof place);
+    ptx::mbarrier_wait(here, parity());
+#pragma unroll
+    for (int i = 0; i < V.tiles.q / 8; ++i) {
+      const float4 other = place.x[i][thread];
+      half.x[4 * i] += other.x, half.x[4 * i + 1] += other.y, half.x[4 * i + 2] += other.z,
+          half.x[4 * i + 3] += other.w;
+    }
+  }
+
+  // dq = dS of the turn before x K.
+  template <Share Its>
+  __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
+    constexpr int col = Its.first;
+    tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(now - 1)], 0, smem.k[0], col);
+  }
+
+  template <Share Its>
+  __device__ __forceinline__ void add_dq(const tile::Accum<Its.count>& dq) {
+    const DqSum<V, Its> sum{params, dq_sum.tile};
+    sum.add(dq, sum.place());
+  }
+
+  // The same after the last turn, and added.
+  __device__ __forceinline__ void last_dq() {
+    tile::Accum<panel.count> dq;
+    smem.ds_ring.wait(now - 1);
+    multiply_dq<panel>(dq);
+    ptx::wgmma_wait<0>();
+    add_dq<panel>(dq);
+    add_others();
+    this->announce_last();
+  }
+
+  // The second share, at once: both in flight do not fit the registers.
+  __device__ __forceinline__ void add_others() {
+    tile::Accum<others.count> dq;
+    multiply_dq<others>(dq);
+    ptx::wgmma_wait<0>();
+    smem.ds_ring.give_back(now - 1);
+    add_dq<others>(dq);
+  }
+};
+
+// ---- GradV ----
+
+template <class Kernel>
+struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
+  using Base = ConsumerByColumns<Kernel, 0>;
+  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::panel, Base::others;
+  using T = typename Kernel::T;
+  using Scores = typename Kernel::Scores;
+  using Weights = typename Kernel::Weights;
+  using GradVPart = typename Kernel::GradVPart;
+  static constexpr int parts = Kernel::parts;
+
+  template <bool Masked, bool First>
+  __device__ __forceinline__ void turn(bool far, GradVPart (&dv)[parts]) {
+    Scores s;
+    Weights p;
+    const int stage = q.stage;
+
+    q.wait(smem.q_ring);
+    const EarlyRowValues<bwd_rows_by_fours(V)> lse(smem.rows[stage].lse());
+    tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
+    const OnTop<V.alibi> on_top = this->sight().on_top(this->key(), smem.turns[stage]);
+    ptx::wgmma_wait<0>();
+    this->complete(s, smem.s, &smem.s_here);
+    if constexpr (Masked)
+      Weigh<V, true>{params, on_top, far, this->sight().hidden(this->key(), smem.turns[stage].q_tile)}
+          .template run<T>(s, p, lse);
+    else
+      Weigh<V, false>{params, on_top}.template run<T>(s, p, lse);
+    hand_over(s);
+#pragma unroll
+    for (int i = 0; i < parts; ++i) tile::mma_ab<T>(dv[i], p, this->part_of_do(i));
+    if constexpr (!First) {
+      tile::Accum<panel.count> dq;
+      smem.ds_ring.wait(now - 1);
+      this->template multiply_dq<panel>(dq);
+      ptx::wgmma_wait<1>();  // grad_v has read grad_o, grad_q is in flight
+      this->give_back_do();
+      ptx::wgmma_wait<0>();
+      this->template add_dq<panel>(dq);
+      this->add_others();
+    } else {
+      ptx::wgmma_wait<0>();
+      this->give_back_do();
+    }
+    dq_sum.remember(smem.turns[stage]);
+    __syncwarp();
+    q.release(smem.q_ring);
+    ++now;
+  }
+
+  // In the place of the other CTA's half of S, from which this thread has read what it writes over.
+  __device__ __forceinline__ void hand_over(const Scores& weights) {
+#pragma unroll
+    for (int i = 0; i < V.tiles.q / 8; ++i)
+      smem.s.x[i][threadIdx.x % warpgroup] = {weights.x[4 * i], weights.x[4 * i + 1], weights.x[4 * i + 2],
+                                              weights.x[4 * i + 3]};
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_here);
+  }
+};
+
+// ---- GradK ----
+
+template <class Kernel>
+struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
+  using Base = ConsumerByColumns<Kernel, 1>;
+  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::panel, Base::others;
+  using T = typename Kernel::T;
+  using Scores = typename Kernel::Scores;
+  using Weights = typename Kernel::Weights;
+  using GradK = typename Kernel::GradK;
+
+  template <bool First>
+  __device__ __forceinline__ void turn(GradK& dk) {
+    Scores dp, weights;
+    Weights ds;
+    const int stage = q.stage;
+
+    q.wait(smem.q_ring);
+    const EarlyRowValues<bwd_rows_by_fours(V)> delta(smem.rows[stage].delta());
+    multiply_dp(dp);
+    ptx::wgmma_wait<0>();
+    this->give_back_do();
+    this->complete(dp, smem.dp, &smem.dp_here);
+    take(weights);
+    to_ds(weights, dp, delta);
+    tile::round_to<T>(ds, weights);
+    smem.ds_ring.wait_room(now);
+    tile::store_transposed(smem.ds[smem.ds_ring.stage(now)], 0, 0, ds);
+    invite_peer();
+    if constexpr (!First) {
+      tile::Accum<panel.count> dq;
+      smem.ds_ring.wait(now - 1);
+      this->template multiply_dq<panel>(dq);
+      tile::mma_ab<T>(dk, ds, smem.q[stage]);
+      publish_ds();
+      ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
+      this->template add_dq<panel>(dq);
+      this->add_others();
+    } else {
+      tile::mma_ab<T>(dk, ds, smem.q[stage]);
+      publish_ds();
+    }
+    dq_sum.remember(smem.turns[stage]);
+    ptx::wgmma_wait<0>();  // grad_k has read Q
+    __syncwarp();
+    q.release(smem.q_ring);
+    ++now;
+  }
+
+  __device__ __forceinline__ void multiply_dp(Scores& dp) {
+    tile::mma_abt<T>(dp, smem.v[0], 0, this->part_of_do(0));
+    if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v[0], 0, this->part_of_do(1));
+  }
+
+  __device__ __forceinline__ void take(Scores& weights) {
+    ptx::mbarrier_wait(&smem.weights_here, this->parity());
+#pragma unroll
+    for (int i = 0; i < V.tiles.q / 8; ++i) {
+      const float4 x = smem.s.x[i][threadIdx.x % warpgroup];
+      weights.x[4 * i] = x.x, weights.x[4 * i + 1] = x.y, weights.x[4 * i + 2] = x.z, weights.x[4 * i + 3] = x.w;
+    }
+  }
+
+  // There is room for the peer's halves of the next turn: what this warp has stored was computed from the half of dP
+  // and the weights of this one.
+  __device__ __forceinline__ void invite_peer() {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(&smem.peer_room, Kernel::peer());
+  }
+
+  // dS is in place, for wgmma too.
+  __device__ __forceinline__ void publish_ds() {
+    ptx::fence_proxy_async_shared();
+    ptx::warpgroup_sync(1);
+    if (threadIdx.x % warpgroup == 0) smem.ds_ring.announce(now);
+  }
+};
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: what the consumers of wide.cuh and of by_columns.cuh have in common: their items, and the way through an
+// item's turns. Kernel is Wide or ByColumns of a variant; the turns themselves are in consumers_of_wide.cuh and in
+// consumers_by_columns.cuh.
+#pragma once
+#include "device/attn/element.cuh"
+#include "device/bwd/columns.cuh"
+#include "device/bwd/epilogue.cuh"
+#include "device/bwd/weights.cuh"
+#include "device/ptx/launch.cuh"
+#include "device/tile/ring.cuh"
+
+namespace froghopper::bwd {
+
+// ---- What both consumers do ----
+
+template <class Kernel>
+struct ConsumerOfWide {
+  static constexpr BwdVariant V = Kernel::variant;
+
+  const BwdParams& params;
+  typename Kernel::Smem& smem;
+  ptx::u32 items = 0;  // taken so far: gives stage and phase of the item, K and V rings
+  ptx::u32 now = 0;    // turns so far: gives those of the dS ring
+  ptx::u32 walks = 0;  // ordered only: items with turns so far
+  typename Kernel::QStage q;
+  typename Kernel::DoStage grad_o;
+
+  __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
+  __device__ int first_key() const { return Kernel::first_key(item()); }
+  __device__ __forceinline__ Sight<V> sight() const { return Sight<V>(params, item().rows); }
+  __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
+
+  // Part i of this turn's grad_o, when it is there.
+  __device__ __forceinline__ typename Kernel::DoTile& part_of_do(int i) {
+    typename Kernel::DoStage at = grad_o;
+    if (i > 0) at.advance();
+    at.wait(smem.do_ring);
+    return smem.grad_o[at.stage];
+  }
+
+  // All parts of this turn's grad_o have been read.
+  __device__ __forceinline__ void give_back_do() {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < Kernel::parts; ++i) grad_o.release(smem.do_ring);
+  }
+
+  __device__ __forceinline__ void give_back_item() {
+    __syncwarp();
+    smem.item_ring.give_back(items);
+    ++items;
+  }
+
+  // An item's last adds to grad_q are issued.
+  __device__ __forceinline__ void announce_last() {
+    if constexpr (V.ordered) {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) smem.last_added.announce(walks);
+      ++walks;
+    }
+  }
+};
+
+// ---- The items of GradV and of GradK ----
+//
+// Turns: turn() and last_dq() of one of them, on top of ConsumerOfWide. The register tiles are locals of run() and
+// arguments of every step, never fields: see device/fwd/forward.cuh.
+
+template <class Kernel, class Turns>
+struct ItemsOfGradV : Turns {
+  using Turns::params, Turns::smem, Turns::items;
+  using GradVPart = typename Kernel::GradVPart;
+  static constexpr int parts = Kernel::parts, part_columns = Kernel::part_columns;
+
+  __device__ void run() {
+    GradVPart dv[parts];
+    ptx::wait_for_earlier_kernels();
+    while (true) {
+      smem.item_ring.wait(items);
+      if (this->item().none()) return;
+#pragma unroll
+      for (GradVPart& part : dv) part.clear();
+      smem.k_ring.wait(items);
+      smem.v_ring.wait(items);
+      if (this->item().q_begin < this->item().q_end) walk(dv);
+      smem.k_ring.give_back(items);
+      smem.v_ring.give_back(items);
+      const RowsOfKeys rows(params, this->item(), this->first_key(), Turns::V.ragged);
+      const int col = column_of_cta<Turns::V>(parts * part_columns);
+#pragma unroll
+      for (int i = 0; i < parts; ++i)
+        rows.template store<typename Kernel::T>(params.grad_v, dv[i], col + i * part_columns);
+      this->give_back_item();
+    }
+  }
+
+  __device__ __forceinline__ void walk(GradVPart (&dv)[parts]) {
+    Walk walk(params, this->item(), Kernel::strip_of_cta());
+    this->template turn</*Masked=*/true, /*First=*/true>(walk.far, dv);
+    walk.count_first();
+    do {
+      for (; walk.masked > 0; --walk.masked) this->template turn</*Masked=*/true, /*First=*/false>(walk.far, dv);
+      for (; walk.clear > 0; --walk.clear) this->template turn</*Masked=*/false, /*First=*/false>(walk.far, dv);
+    } while (walk.next());
+    this->last_dq();
+  }
+};
+
+template <class Kernel, class Turns>
+struct ItemsOfGradK : Turns {
+  using Turns::params, Turns::smem, Turns::items;
+  using GradK = typename Kernel::GradK;
+
+  __device__ void run() {
+    GradK dk;
+    ptx::wait_for_earlier_kernels();
+    while (true) {
+      smem.item_ring.wait(items);
+      if (this->item().none()) return;
+      dk.clear();
+      smem.k_ring.wait(items);
+      smem.v_ring.wait(items);
+      if (this->item().q_begin < this->item().q_end) walk(dk);
+      smem.k_ring.give_back(items);
+      smem.v_ring.give_back(items);
+      dk.scale_rows(params.scale, params.scale);
+      RowsOfKeys(params, this->item(), this->first_key(), Turns::V.ragged)
+          .template store<typename Kernel::T>(params.grad_k, dk, column_of_cta<Turns::V>(Kernel::columns.qk));
+      this->give_back_item();
+    }
+  }
+
+  __device__ __forceinline__ void walk(GradK& dk) {
+    Walk walk(params, this->item(), Kernel::strip_of_cta());
+    this->template turn</*First=*/true>(dk);
+    walk.count_first();
+    do {
+      for (int turns = walk.masked + walk.clear; turns > 0; --turns) this->template turn</*First=*/false>(dk);
+      walk.clear = 0;
+    } while (walk.next());
+    this->last_dq();
+  }
+};
+
+}  // namespace froghopper::bwd
