@@ -76,8 +76,8 @@ double loads_of(const std::string& line) {
     const bool by_heads = step.same_way == 0 && !v.ordered;
     const int head = by_heads ? cta.turn / tiles : cta.turn % heads,
               place = by_heads ? cta.turn % tiles : cta.turn / heads;
-    const bool last_first =
-        v.ordered ? cta.item.pair >= step.light_first : !by_heads && cta.item.pair / step.same_way % 2 == 0;
+    const bool lightest_first = v.ordered && cta.item.pair < step.light_first;
+    const bool last_first = step.same_way > 0 ? cta.item.pair / step.same_way % 2 == 0 : v.ordered && !lightest_first;
     const int q_tile = last_first ? q_tiles - 1 - place : first + place;
     l2.use((int64_t{cta.item.pair} * heads + head) * q_tiles + q_tile);
     cta.now += 1;
@@ -105,6 +105,13 @@ TEST(RowsStayInL2, WhereShortPairsAreAddedToInOrder) {
     for (int seq : {512, 1024, 2048, 4096})
       EXPECT_LT(loads_of(text("bwd bf16 b{} {} sq{} skv{} causal det", 16384 / seq, heads, seq, seq)), 3)
           << heads << seq;
+}
+
+// There and back, where many heads share keys: with fewer the CTAs would wait for each other.
+TEST(RowsStayInL2, WhereLongPairsOfManyHeadsAreAddedToInOrder) {
+  for (int seq : {8192, 16384})
+    EXPECT_LT(loads_of(text("bwd bf16 b{} hq64 hkv8 sq{} skv{} d128 causal det", 16384 / seq, seq, seq)), 3) << seq;
+  EXPECT_GT(loads_of("bwd bf16 b1 hq32 hkv8 sq16384 skv16384 d128 causal det"), 3);
 }
 
 }  // namespace

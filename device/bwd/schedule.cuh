@@ -114,12 +114,12 @@ struct Sight : MaskRule<V.mask> {
 
 // Where CTAs add to grad_q in order: under a causal mask every kv tile sees the last rows. Items that come from the
 // heaviest to the lightest begin there, so that CTAs that begin together meet every tile of grad_q in the order of
-// their keys, one a turn. Items that come from the lightest on begin at the first row they see, and meet it in the
-// other order.
+// their keys, one a turn, or one after the other at the first rows, as above. Items that come from the lightest on
+// begin at the first row they see, and meet it in the other order.
 template <BwdVariant V>
 __device__ Way way_of(const BwdParams& params, int pair) {
-  if (V.ordered) return V.mask == Mask::causal && pair < params.light_first ? Way::first_last : Way::last_first;
-  if (params.same_way == 0) return Way::by_heads;
+  if (V.ordered && V.mask == Mask::causal && pair < params.light_first) return Way::first_last;
+  if (params.same_way == 0) return V.ordered ? Way::last_first : Way::by_heads;
   return pair / params.same_way % 2 == 0 ? Way::last_first : Way::first_last;
 }
 
@@ -144,7 +144,8 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
 // one.
 template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
-  const bool last_key_first = V.mask == Mask::causal && item.way == Way::first_last;
+  const bool last_key_first =
+      V.mask == Mask::causal && item.sequence * params.heads_kv + item.head_kv < params.light_first;
   if (!bounded_below(V.mask) && !last_key_first) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
   const Range<int> tiles = Sight<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv);

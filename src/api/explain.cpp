@@ -79,8 +79,8 @@ std::string step_lines(const BackwardStep& step) {
   lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
                 bwd_is_wide(v) ? "one for grad_v, one for grad_k" : "64 keys each");
   if (bwd_by_columns(v))
-    lines += text("\n  clusters   {} CTAs with the same keys; each has {} columns of q and k, and {} of v", bwd_ctas(v),
-                  bwd_dims_of_cta(v).qk, bwd_dims_of_cta(v).v);
+    lines += text("\n  clusters   {} CTAs with the same keys; each has {} columns of q and k, and {} of v",
+                  bwd_ctas(v), bwd_dims_of_cta(v).qk, bwd_dims_of_cta(v).v);
   else if (bwd_ctas(v) > 1)
     lines += text("\n  clusters   {} CTAs, {} keys each; each adds half of the columns of grad_q", bwd_ctas(v),
                   bwd_keys_of_cta(v));

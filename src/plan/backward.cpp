@@ -93,12 +93,16 @@ int64_t pair_bytes(const Problem& p) {
   return rows * row_bytes * (p.heads_q / p.heads_kv);
 }
 
+// How many turns a kv tile has less than the one before it, under a causal mask.
+int64_t turns_less(const Problem& p, const BwdVariant& v) {
+  return v.tiles.kv / v.tiles.q * (p.heads_q / p.heads_kv);
+}
+
 // Where CTAs add in order and the heaviest kv tile comes first, the light ones at the end of a section follow one
-// another faster than an add and its news take, and wait; so sections begin with them, item_in_turn. A kv tile has
-// `turns_less` turns less than the one before it; with more than two they do not wait, on paper: docs/8-backward.md.
+// another faster than an add and its news take, and wait; so sections begin with them, item_in_turn. With more than two
+// turns less each they do not wait, on paper: docs/8-backward.md.
 bool light_first(const Problem& p, const BwdVariant& v) {
-  const int64_t turns_less = v.tiles.kv / v.tiles.q * (p.heads_q / p.heads_kv);
-  return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less <= 2;
+  return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less(p, v) <= 2;
 }
 
 // How the turns of items come where query heads share keys and kv tiles are unequal (Way, device/bwd/schedule.cuh).
@@ -122,17 +126,22 @@ Walk walk_of_ragged(const Problem& p, double in_flight) {
   return {0, std::min<int64_t>(p.heads_kv, std::max<int64_t>(2, std::lround(in_flight)))};
 }
 
-Walk walk_of(const Problem& p, const BwdVariant& v, int ctas) {
+Walk walk_of(const Problem& p, const BwdVariant& v, const Device& device) {
   if (v.mask != Mask::causal || p.heads_q == p.heads_kv) return {};
-  const double in_flight = double(ctas) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
+  const double in_flight = double(device.sms / bwd_ctas(v)) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
   if (v.ragged) return v.ordered ? Walk{} : walk_of_ragged(p, in_flight);
-  // All items of ordered ones go from the last q tile to the first in any case. Four short pairs in flight wait for
-  // each other no more than many do; a long one would. H100, H200: 64/8 heads of 128, 2k 1.45, 1.17, 4k 1.33, 1.08, 8k
-  // 0.98, 16k 0.96, 0.96. Not measured in clusters.
-  if (v.ordered) return in_flight >= 4 && bwd_ctas(v) == 1 && !light_first(p, v) ? Walk{0, 1} : Walk{};
   const auto section = static_cast<int64_t>(std::lround(in_flight));
-  const bool fits = section > 0 && std::abs(in_flight - section) <= 0.15;
-  return fits && section <= 2 ? Walk{section, section} : Walk{no_bound<int>, 1};
+  const bool fits = section > 0 && section <= 2 && std::abs(in_flight - section) <= 0.15;
+  if (!v.ordered) return fits ? Walk{section, section} : Walk{no_bound<int>, 1};
+  // Ordered ones go from the last q tile to the first, or there and back, but never head by head. Not measured in
+  // clusters. Where every other section goes the other way its CTAs follow one another by an add and its news, which
+  // few turns do not hide: 64/8 heads of 128 on an H100, 8k 1.12, 16k 1.06, but 32/8 0.90, and 32/4 of 64 columns 0.91.
+  // Not measured on an H200, whose memory is faster.
+  if (bwd_ctas(v) > 1 || light_first(p, v)) return {};
+  if (fits && turns_less(p, v) >= 16 && device.memory_gbps < 4000) return {section, section};
+  // Four short pairs in flight wait for each other no more than many do; a long one would. H100, H200: 64/8 heads of
+  // 128, 2k 1.45, 1.17, 4k 1.33, 1.08, 8k 0.98, 16k 0.96, 0.96.
+  return in_flight >= 4 ? Walk{0, 1} : Walk{};
 }
 
 // How many bytes of pairs go through their kv tiles side by side; 0: one pair.
@@ -167,7 +176,7 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
   const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(p, v, device);
   const int64_t all_pairs = p.batch * p.heads_kv;
   const int ctas = device.sms / bwd_ctas(v);
-  const Walk walk = hints.section_mib ? Walk{} : walk_of(p, v, ctas);
+  const Walk walk = hints.section_mib ? Walk{} : walk_of(p, v, device);
   int64_t section = 1, in_sections = all_pairs, light = 0;
   if (bytes > 0 && pairs > 0) {
     section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, ctas));
