@@ -57,9 +57,14 @@ def errors_heading(errors):
             "FlashAttention-3's on the same inputs, after it the error of standard attention in the same type")
 
 
+def machines_of_list(records):
+    """A list holds problems of one pass."""
+    return machines_of(records, *{r["pass"] for r in records})
+
+
 def list_rows(records, unit):
     """A row a problem; in each field our speed on a machine, and in brackets its ratio to the best rival."""
-    machines = machines_of(records)
+    machines = machines_of_list(records)
     cells = {machine: {c.problem: c for cells in tables.values() for c in cells}
              for machine, tables in machines.items()}
     problems = dict.fromkeys(r["problem"] for r in records if machine_of(r) in cells)
@@ -78,7 +83,7 @@ def list_field(cell, figure):
 def ratios_of(records):
     """{machine: ratios to the best rival of all problems that had one}."""
     return {machine: [c.ratio(c.rivals()) for cells in tables.values() for c in cells]
-            for machine, tables in machines_of(records).items()}
+            for machine, tables in machines_of_list(records).items()}
 
 
 NARROW_NAMES = ("data", "keys", "way", "dim")
