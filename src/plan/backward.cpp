@@ -21,8 +21,8 @@ Tiles tiles_for(Dims dims) { return {dims.qk == 64 ? 128 : 64, above_256(dims) ?
 Result<Dims> choose_dims_of_gradients(const Problem& p) {
   const auto dims = choose_dims(p);
   if (!dims || !above_256(*dims)) return dims;
-  const int columns = std::max(p.dim_qk, p.dim_v) <= 384 ? 384 : 512;
-  return Dims{columns, columns};
+  const int64_t columns = std::max(p.dim_qk, p.dim_v);
+  return *tile_dims(columns, columns);
 }
 
 // CTAs that add to grad_q in order need no zeros to add to, since the first one writes: sums go to memory once less,
