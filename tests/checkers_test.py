@@ -10,6 +10,7 @@ import check_known_failures
 import check_rooms
 import check_style
 import compile_golden
+import races
 import test_summary
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n// What this file is for.\n"
@@ -208,6 +209,42 @@ class Golden(unittest.TestCase):
     def test_presets_are_left_out(self):
         others = compile_golden.other_kernels(self.PLANS, ["combine.bf16.dv64  # a comment"])
         self.assertEqual(others, ["fwd.bf16.d64.exact"])
+
+
+class Races(unittest.TestCase):
+    BWD = "froghopper::bwd::"
+    PUBLISH = BWD + "Dispatcher<froghopper::bwd::Backward<(froghopper::Mask)0>>::publish(const WorkItem &)"
+    PUT = BWD + "InRegisterOrder<froghopper::tile::Accum<(int)64>>::put(const froghopper::tile::Accum<64> &)"
+    TAKE = BWD + "InRegisterOrder<froghopper::tile::Accum<(int)64>>::take(froghopper::tile::Accum<64> &) const"
+    TURN = f"void {BWD}Backward<(int)1>::Consumer<(int)0>::turn<(bool)1>(bool, froghopper::tile::Accum<64> &)"
+
+    def found(self, first, *others):
+        text = f"========= Error: Race reported between {first} access at %s+0x1f0 in a.cuh:1\n"
+        text += "".join(f"=========     and {kind} access at %s+0x20 in b.cuh:2 [8 hazards]\n" for kind in others)
+        return lambda *places: races.races(text % places)
+
+    def test_a_function_is_known_by_its_name(self):
+        self.assertEqual(races.function_of(self.PUBLISH), "bwd::Dispatcher::publish")
+        self.assertEqual(races.function_of(self.TAKE), "bwd::InRegisterOrder::take")
+        self.assertEqual(races.function_of(self.TURN), "bwd::Backward::Consumer::turn")
+
+    def test_known_hand_overs_pass_in_both_directions(self):
+        for kinds in (("Write", "Read"), ("Read", "Write")):
+            places = (self.PUBLISH, self.TURN) if kinds[0] == "Write" else (self.TURN, self.PUBLISH)
+            known, new = self.found(*kinds)(*places)
+            self.assertEqual((len(known), len(new)), (1, 0), kinds)
+        self.assertFalse(self.found("Write", "Read")(self.PUT, self.TAKE)[1])
+
+    def test_what_is_none_of_them_is_a_race(self):
+        read, write = ("Write", "Read"), ("Write", "Write")
+        for kinds, *places in ((read, self.PUT, self.TURN), (read, self.TURN, self.PUBLISH),
+                               (write, self.PUBLISH, self.PUBLISH), (write, self.PUT, self.PUT)):
+            self.assertEqual(len(self.found(*kinds)(*places)[1]), 1, (kinds, places))
+        known, new = self.found("Write", "Read", "Write")(self.PUBLISH, self.TURN, self.TURN)
+        self.assertEqual((len(known), len(new)), (1, 1), "every access of a report counts")
+
+    def test_a_report_without_places_is_a_race(self):
+        self.assertEqual(len(races.races("Error: Race reported between Write access at fh_kernel+0x1f0")[1]), 1)
 
 
 class Summary(unittest.TestCase):

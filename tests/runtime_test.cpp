@@ -309,8 +309,7 @@ class CompileTest : public testing::Test {
     setenv("FROGHOPPER_NVRTC", FROGHOPPER_BUILD_NVRTC, 1);
   }
   void TearDown() override {
-    unsetenv("FROGHOPPER_CACHE");
-    unsetenv("FROGHOPPER_NVRTC");
+    for (const char* name : {"FROGHOPPER_CACHE", "FROGHOPPER_NVRTC", "FROGHOPPER_LINE_INFO"}) unsetenv(name);
     if (!folder.empty()) std::filesystem::remove_all(folder);
   }
   std::string folder;
@@ -383,6 +382,17 @@ TEST_F(CompileTest, uses_a_preset_where_there_is_one) {
   ASSERT_TRUE(newer && older);
   EXPECT_EQ(newer->origin, "preset cuda13");
   EXPECT_EQ(older->origin, "preset cuda12");
+  setenv("FROGHOPPER_LINE_INFO", "1", 1);
+  EXPECT_FALSE(kernel_bytes(*spec, 13000)) << "presets have no line numbers";
+}
+
+TEST_F(CompileTest, gives_line_numbers_where_they_are_wanted) {
+  const auto plain = kernel_bytes(no_preset, 0);
+  setenv("FROGHOPPER_LINE_INFO", "1", 1);
+  const auto with_lines = kernel_bytes(no_preset, 0);
+  ASSERT_TRUE(plain && with_lines);
+  EXPECT_EQ(plain->packed.find(".debug_line"), std::string::npos);
+  EXPECT_NE(with_lines->packed.find(".debug_line"), std::string::npos);
 }
 
 }  // namespace

@@ -132,13 +132,15 @@ Result<CUkernel> loaded_kernel(const Driver& driver, const Gpu& gpu, const Kerne
 
 Result<KernelBytes> kernel_bytes(const KernelSpec& spec, int driver_version) {
   const EmbeddedFile* presets = presets_for(driver_version);
-  if (const EmbeddedFile* preset = find(presets, spec.name))
+  if (const EmbeddedFile* preset = find(presets, spec.name); preset != nullptr && !line_info_is_wanted())
     return KernelBytes{std::string(content(*preset)),
                        presets == froghopper_presets13 ? "preset cuda13" : "preset cuda12"};
   const auto compiler = find_compiler(driver_version);
   if (!compiler)
-    return Failure{compiler.failure().status, text("{} is no preset of this library, so it must be compiled, and {}",
-                                                   spec.name, compiler.failure().text)};
+    return Failure{compiler.failure().status,
+                   text("{} is {}, so it must be compiled, and {}", spec.name,
+                        line_info_is_wanted() ? "wanted with line numbers" : "no preset of this library",
+                        compiler.failure().text)};
   const DiskCache cache(DiskCache::default_folder());
   const Key key = compiler->key(spec);
   if (auto stored = cache.load(spec.name, key)) return KernelBytes{std::move(*stored), "disk cache"};

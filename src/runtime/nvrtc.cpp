@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #define XXH_INLINE_ALL
@@ -34,8 +35,12 @@ namespace {
 
 // -default-device: the plain constexpr functions of contract/ may be called on the device.
 // -v: ptxas reports registers and spills, see compiler_report.hpp.
-constexpr const char* options[] = {"--gpu-architecture=sm_90a", "--std=c++20", "-default-device",
-                                   "--ptxas-options=-v"};
+std::vector<const char*> options() {
+  std::vector<const char*> all = {"--gpu-architecture=sm_90a", "--std=c++20", "-default-device",
+                                  "--ptxas-options=-v"};
+  if (line_info_is_wanted()) all.push_back("-lineinfo");
+  return all;
+}
 constexpr int oldest_version = 12040;  // before it, a struct as template argument is not reliable
 
 // Loaded once and never closed: the compiler keeps state of its own.
@@ -78,6 +83,11 @@ Result<CompiledKernel> finished(const KernelSpec& spec, const Key& key, int vers
 
 }  // namespace
 
+bool line_info_is_wanted() {
+  const char* value = std::getenv("FROGHOPPER_LINE_INFO");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
 Result<Compiler> Compiler::open(const std::string& path) {
   auto functions = load(path);
   if (!functions) return functions.failure();
@@ -104,7 +114,7 @@ Key Compiler::key(const KernelSpec& spec) const {
   };
   add(FROGHOPPER_VERSION);
   add(text("nvrtc {} params {}", version_, spec.params_bytes));
-  for (const char* option : options) add(option);
+  for (const char* option : options()) add(option);
   add(spec.source);
   for (const EmbeddedFile* file = froghopper_sources; file->name != nullptr; ++file) {
     add(file->name);
@@ -128,7 +138,8 @@ Result<CompiledKernel> Compiler::compile(const KernelSpec& spec) const {
   if (nvrtc.nvrtcCreateProgram(&program, spec.source.c_str(), spec.name.c_str(), static_cast<int>(texts.size()),
                                texts.data(), names.data()) != 0)
     return Failure{FH_COMPILE_FAILED, text("{} could not start on {}; {}", name(), spec.name, path_)};
-  const int status = nvrtc.nvrtcCompileProgram(program, static_cast<int>(std::size(options)), options);
+  const std::vector<const char*> wanted = options();
+  const int status = nvrtc.nvrtcCompileProgram(program, static_cast<int>(wanted.size()), wanted.data());
 
   size_t bytes = 0;
   nvrtc.nvrtcGetProgramLogSize(program, &bytes);

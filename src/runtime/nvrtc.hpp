@@ -36,6 +36,10 @@ class Compiler {
 // there is no driver and any is good. The failure says what to install.
 Result<Compiler> find_compiler(int driver_version);
 
+// FROGHOPPER_LINE_INFO=1: kernels say which line of their sources an instruction comes from, for compute-sanitizer and
+// Nsight Compute. The machine code is the same, but presets do not say it, so none is used.
+bool line_info_is_wanted();
+
 // Where libnvrtc is looked for, in this order; see docs/6-jit.md.
 std::vector<std::string> compiler_candidates();
 

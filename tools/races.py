@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""R37: what compute-sanitizer's racecheck says of kernels with line numbers (FROGHOPPER_LINE_INFO=1), less what it
+cannot see and docs/7-debugging.md explains: a hand-over by an mbarrier, one arrival of a thread or for a warp.
+
+usage: python3 tools/races.py LOG      of --tool racecheck --racecheck-report analysis; exit code 1 if there is a race
+"""
+import collections
+import pathlib
+import re
+import sys
+
+# Who writes what is handed over, and who else may then touch it; None: any reader.
+KNOWN = {
+    "fwd::Dispatcher::publish": None,                # a work item
+    "bwd::Dispatcher::publish": None,
+    "bwd::QLoader::load": None,                      # the number of a turn, its slope
+    "fwd::NarrowLoader::load": None,                 # scales of a tile
+    "bwd::InRegisterOrder::put": "bwd::InRegisterOrder::take",  # weights of a turn
+}
+ACCESS = re.compile(r"\b(Read|Write) access at (.+)\+0x[0-9a-f]+ in (\S+)")
+
+
+def function_of(signature):
+    """froghopper::bwd::QLoader<...>::load(const ...) -> bwd::QLoader::load"""
+    name, depth = "", 0
+    for letter in signature:
+        if letter == "(" and depth == 0 and name:
+            break
+        depth += (letter in "<(") - (letter in ">)")
+        if depth == 0 and letter not in ">)":
+            name += letter
+    return name.split()[-1].removeprefix("froghopper::")
+
+
+def is_known(one, other):
+    """Each: (Read or Write, function). Of a hand-over one side writes, and the other one reads."""
+    for (kind, writer), (other_kind, reader) in ((one, other), (other, one)):
+        if kind == "Write" and other_kind == "Read" and writer in KNOWN:
+            return KNOWN[writer] in (None, reader)
+    return False
+
+
+def races(log):
+    """Of every pair of places that race: what they are, and how often."""
+    known, new, first = collections.Counter(), collections.Counter(), None
+    for line in log.splitlines():
+        found = ACCESS.search(line)
+        if "Race reported between" in line:
+            first = found
+            if not found:
+                new[line.strip("= ")] += 1
+        elif found and first:
+            ends = [(end[1], function_of(end[2])) for end in (first, found)]
+            text = " and ".join(f"{kind} in {name} ({end[3]})" for (kind, name), end in zip(ends, (first, found)))
+            (known if is_known(*ends) else new)[text] += 1
+    return known, new
+
+
+def main():
+    log = pathlib.Path(sys.argv[1]).read_text(errors="replace")
+    known, new = races(log)
+    summaries = re.findall(r"RACECHECK SUMMARY: (\d+) hazards", log)
+    for text, times in new.most_common():
+        print(f"race: {text}, {times} times")
+    print(f"{len(known)} known hand-overs, {len(new)} races" if summaries else "racecheck did not end")
+    return 1 if new or not summaries else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
