@@ -14,6 +14,7 @@
 // Roles     Dispatcher warp 0; takes items, publishes them, loads K and V.       warpgroup 0: 24 registers
 //           Loader     warps 1 and 2, one thread each; loads Q with lse and delta (and the slope of alibi variants),
 //                      loads grad_o.
+//           Fencer     warp 3, one thread; makes dS visible to wgmma. Where it pays: has_fencer.
 //           In det variants grad_o is loaded with Q, and two threads keep the order of adds to grad_q:
 //           Usher      warp 3, lets the Consumers add.   Herald   warp 2, says that they have.
 //           Consumer   warpgroups 1 and 2; wgmma, weights, gradients.            240 registers
@@ -29,23 +30,24 @@
 //           64-column wgmmas take all of shared memory's bandwidth, and a plain load behind them waits for hundreds of
 //           cycles. With 128 rows it would not fit.
 //           Producers sleep while they wait: their questions would take that bandwidth too.
-//           The proxy fence comes after grad_k is issued: it compiles to MEMBAR.ALL.CTA, which also waits for the
-//           reductions of the turn before.
-// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, Usher and Herald and,
-//                           when its item is over, per Consumer warp
+//           The proxy fence compiles to MEMBAR.ALL.CTA, which also waits for the reductions of the turn before. So
+//           the Fencer stands there, or a Consumer after grad_k is issued.
+// Barriers  item_ring       full: the Dispatcher has written it; empty: one per Loader, Fencer, Usher, Herald and, when
+//                           its item is over, Consumer warp
 //           next_wanted     one arrival an item, by Q's Loader near its end; the Dispatcher waits for it before it
 //                           draws the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
 //                           the other one's K and V are loaded while this item is computed.
 //           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q
 //           do_ring         full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
-//           ds_ring         full: one arrival per Consumer warp, behind its fence: its rows of dS are in place;
+//           ds_stored       one arrival per Consumer warp: its rows of dS are in place, and the Fencer may see to it
+//           ds_ring         full: one arrival by the Fencer, behind its fence, or per Consumer warp, behind its own;
 //                           empty: one per Consumer warp, after its share of grad_q has retired
 //                           In det variants the Usher arrives at full too: this turn's grad_q may be added.
-//           The last three advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
+//           The last four advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
 //           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
-//           anything but loads and dS of t - 3. With 128-row q tiles it also waits in turn t for Q of t + 1, which
-//           comes when the other has ended t - 1. In det variants there are two more:
+//           anything but loads and dS of t - 3; nor does the Fencer, between them. With 128-row q tiles it also waits
+//           in turn t for Q of t + 1, which comes when the other has ended t - 1. In det variants there are two more:
 //           last_added      full: one arrival per Consumer warp, an item's last adds are issued. Of all other turns
 //                           the Herald sees it when Q of the turn after is given back.
 //           seen_ring       empty: the Herald has seen that a turn's adds are issued. The Usher waits for it before he
@@ -92,6 +94,10 @@ struct Backward {
   using DeltaValues = Pick<numbers_are_late || V.ordered || V.alibi, RowValues<by_fours>, EarlyRowValues<by_fours>>;
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
+  // At 128 columns a Consumer that stands at the proxy fence itself waits there for a tenth of its time. With 128 rows
+  // and a mask, or with det, it was 1 to 6 % slower without. docs/8-backward.md, "The proxy fence".
+  static constexpr bool has_fencer = !V.ordered && (V.tiles.q == strip || V.mask == Mask::none);
+
   static constexpr bool sleeps = !V.ordered;  // or who wakes late makes all others late
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
@@ -124,6 +130,7 @@ struct Backward {
     KvRing k_ring, v_ring;
     QRing q_ring, do_ring;
     DsRing ds_ring;
+    ptx::u64 ds_stored[bwd_ds_stages];
     tile::Ring<2> seen_ring, last_added;  // ordered only
     ptx::u64 next_wanted;
   };
@@ -328,13 +335,19 @@ struct Backward {
         tile::store_transposed_at<DsTile>(ds_place + stage * DsTile::bytes, ds);
       else
         tile::store_transposed(smem.ds[stage], 0, number * strip, ds);
+      if constexpr (has_fencer) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.ds_stored[stage]);
+      }
     }
 
     // This warp's rows of dS are in place, for wgmma too.
     __device__ __forceinline__ void publish_ds() {
-      ptx::fence_proxy_async_shared();
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.ds_ring.announce(now);
+      if constexpr (!has_fencer) {
+        ptx::fence_proxy_async_shared();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) smem.ds_ring.announce(now);
+      }
     }
 
     __device__ __forceinline__ void multiply_dq(DqPiece& dq, unsigned of) {
@@ -366,7 +379,8 @@ struct Backward {
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
       init_rings<Backward>(smem, consumer_warps);
-      smem.ds_ring.init(consumer_warps, consumer_warps + (V.ordered ? 1 : 0));
+      smem.ds_ring.init(consumer_warps, has_fencer ? 1 : consumer_warps + (V.ordered ? 1 : 0));
+      for (ptx::u64& stored : smem.ds_stored) ptx::mbarrier_init(&stored, consumer_warps);
       ptx::fence_mbarrier_init();
     }
     __syncthreads();

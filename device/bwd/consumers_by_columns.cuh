@@ -5,7 +5,6 @@
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/walks_of_wide.cuh"
 #include "device/ptx/barrier.cuh"
-#include "device/tile/mma.cuh"
 
 namespace froghopper::bwd {
 
@@ -28,23 +27,18 @@ struct ConsumerByColumns : ConsumerOfWide<Kernel> {
   __device__ ptx::u32 parity() const { return now & 1; }
 
   // Adds to this CTA's half of a sum the other one's, which goes the same way there.
-  __device__ __forceinline__ void complete(Scores& half, typename Kernel::InRegisterOrder& place, ptx::u64* here) {
-    const ptx::u32 thread = threadIdx.x % warpgroup;
+  __device__ __forceinline__ void complete(Scores& half, InRegisterOrder<Scores>& place, ptx::u64* here) {
+    const ptx::u32 thread = place.thread();
     ptx::mbarrier_wait(&smem.peer_room, parity() ^ 1);
     const ptx::u32 to = ptx::smem_addr_at(&place.x[0][thread], Kernel::peer()),
                    bar = ptx::smem_addr_at(here, Kernel::peer());
 #pragma unroll
-    for (int i = 0; i < V.tiles.q / 8; ++i)
+    for (int i = 0; i < place.groups; ++i)
       ptx::st_async_v4_f32(to + i * sizeof place.x[0], bar, half.x[4 * i], half.x[4 * i + 1], half.x[4 * i + 2],
                            half.x[4 * i + 3]);
     if (thread == 0) ptx::mbarrier_arrive_expect_tx(here, sizeof place);
     ptx::mbarrier_wait(here, parity());
-#pragma unroll
-    for (int i = 0; i < V.tiles.q / 8; ++i) {
-      const float4 other = place.x[i][thread];
-      half.x[4 * i] += other.x, half.x[4 * i + 1] += other.y, half.x[4 * i + 2] += other.z,
-          half.x[4 * i + 3] += other.w;
-    }
+    place.add_to(half);
   }
 
   // dq = dS of the turn before x K.
@@ -134,10 +128,7 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
 
   // In the place of the other CTA's half of S, from which this thread has read what it writes over.
   __device__ __forceinline__ void hand_over(const Scores& weights) {
-#pragma unroll
-    for (int i = 0; i < V.tiles.q / 8; ++i)
-      smem.s.x[i][threadIdx.x % warpgroup] = {weights.x[4 * i], weights.x[4 * i + 1], weights.x[4 * i + 2],
-                                              weights.x[4 * i + 3]};
+    smem.s.put(weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_here);
   }
@@ -162,7 +153,7 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
 
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_by_fours(V)> delta(smem.rows[stage].delta());
-    multiply_dp(dp);
+    this->multiply_dp(dp);
     ptx::wgmma_wait<0>();
     this->give_back_do();
     this->complete(dp, smem.dp, &smem.dp_here);
@@ -192,18 +183,9 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
     ++now;
   }
 
-  __device__ __forceinline__ void multiply_dp(Scores& dp) {
-    tile::mma_abt<T>(dp, smem.v[0], 0, this->part_of_do(0));
-    if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v[0], 0, this->part_of_do(1));
-  }
-
   __device__ __forceinline__ void take(Scores& weights) {
     ptx::mbarrier_wait(&smem.weights_here, this->parity());
-#pragma unroll
-    for (int i = 0; i < V.tiles.q / 8; ++i) {
-      const float4 x = smem.s.x[i][threadIdx.x % warpgroup];
-      weights.x[4 * i] = x.x, weights.x[4 * i + 1] = x.y, weights.x[4 * i + 2] = x.z, weights.x[4 * i + 3] = x.w;
-    }
+    smem.s.take(weights);
   }
 
   // There is room for the peer's halves of the next turn: what this warp has stored was computed from the half of dP

@@ -5,7 +5,6 @@
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/walks_of_wide.cuh"
 #include "device/ptx/barrier.cuh"
-#include "device/tile/mma.cuh"
 
 namespace froghopper::bwd {
 
@@ -97,10 +96,7 @@ struct TurnsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
   __device__ __forceinline__ void hand_over(const Scores& weights) {
     const int stage = smem.ds_ring.stage(now);
     smem.ds_ring.wait_room(now);
-#pragma unroll
-    for (int i = 0; i < V.tiles.q / 8; ++i)
-      smem.ds[stage].weights[i][threadIdx.x % warpgroup] = {weights.x[4 * i], weights.x[4 * i + 1],
-                                                            weights.x[4 * i + 2], weights.x[4 * i + 3]};
+    smem.ds[stage].weights.put(weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_here[stage]);
   }
@@ -125,7 +121,7 @@ struct TurnsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
 
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_by_fours(V)> delta(smem.rows[stage].delta());
-    multiply_dp(dp);
+    this->multiply_dp(dp);
     take(weights);
     ptx::wgmma_wait<0>();
     this->give_back_do();
@@ -152,20 +148,11 @@ struct TurnsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
     ++now;
   }
 
-  __device__ __forceinline__ void multiply_dp(Scores& dp) {
-    tile::mma_abt<T>(dp, smem.v[0], 0, this->part_of_do(0));
-    if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v[0], 0, this->part_of_do(1));
-  }
-
   // Afterwards all of this consumer's warps have them, and it may store dS where they lay.
   __device__ __forceinline__ void take(Scores& weights) {
     const int stage = smem.ds_ring.stage(now);
     ptx::mbarrier_wait(&smem.weights_here[stage], smem.ds_ring.phase(now));
-#pragma unroll
-    for (int i = 0; i < V.tiles.q / 8; ++i) {
-      const float4 x = smem.ds[stage].weights[i][threadIdx.x % warpgroup];
-      weights.x[4 * i] = x.x, weights.x[4 * i + 1] = x.y, weights.x[4 * i + 2] = x.z, weights.x[4 * i + 3] = x.w;
-    }
+    smem.ds[stage].weights.take(weights);
     ptx::warpgroup_sync(1);
   }
 

@@ -227,6 +227,22 @@ struct QLoader {
   }
 };
 
+// What the Consumers have stored of dS is there for wgmma once a thread that knows of it has passed a proxy fence. The
+// Fencer, which adds nothing to grad_q, does so for all of them, while a turn goes by; why: Backward::has_fencer.
+template <class Kernel>
+__device__ void fencer(const BwdParams& params, typename Kernel::Smem& smem) {
+  ptx::u32 turn_number = 0;
+  each_turn<Kernel>(
+      smem, params.heads_per_kv,
+      [&](const WorkItem&, int, int, int) {
+        const int stage = smem.ds_ring.stage(turn_number);
+        Kernel::QStage::wait_long(&smem.ds_stored[stage], smem.ds_ring.phase(turn_number));
+        ptx::fence_proxy_async_shared();
+        smem.ds_ring.announce(turn_number++);
+      },
+      [] {});
+}
+
 // Where CTAs add to grad_q in order, two threads see to it: the Usher lets the Consumers add a turn's grad_q once the
 // CTAs before this one have, an answer that comes from memory; the Herald says that they have, by a release that waits
 // until their adds are over. A barrier of their own would cost the Consumers 2 to 4 % (docs/8-backward.md), though
@@ -271,7 +287,7 @@ __device__ void herald(const BwdParams& params, typename Kernel::Smem& smem) {
 // The barriers that the kernels have in common.
 template <class Kernel>
 __device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int consumer_warps) {
-  smem.item_ring.init(consumer_warps + (Kernel::variant.ordered ? 3 : 2));
+  smem.item_ring.init(consumer_warps + (Kernel::variant.ordered || Kernel::has_fencer ? 3 : 2));
   smem.k_ring.init(consumer_warps);
   smem.v_ring.init(consumer_warps);
   smem.q_ring.init(consumer_warps);
@@ -291,6 +307,8 @@ __device__ __forceinline__ void run_producers(const BwdParams& params, typename 
     if (threadIdx.x == 96) usher<Kernel>(params, smem);
   } else {
     if (threadIdx.x == 64) GradOLoader<Kernel>{params, smem}.run();
+    if constexpr (Kernel::has_fencer)
+      if (threadIdx.x == 96) fencer<Kernel>(params, smem);
   }
 }
 

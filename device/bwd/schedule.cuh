@@ -25,7 +25,8 @@ struct alignas(16) WorkItem {
   int first_tile;       // of the sequence, in the workspace
   Spans<int> spans[2];  // of its strips, in the order of its way
   Way way;
-  attn::Lengths rows;  // of the sequence
+  bool last_key_first;  // ordered only: its pair's kv tiles come from the last to the first
+  attn::Lengths rows;   // of the sequence
 
   __device__ bool none() const { return kv_tile < 0; }
 };
@@ -117,8 +118,8 @@ struct Sight : MaskRule<V.mask> {
 // their keys, one a turn, or one after the other at the first rows, as above. Items that come from the lightest on
 // begin at the first row they see, and meet it in the other order.
 template <BwdVariant V>
-__device__ Way way_of(const BwdParams& params, int pair) {
-  if (V.ordered && V.mask == Mask::causal && pair < params.light_first) return Way::first_last;
+__device__ Way way_of(const BwdParams& params, int pair, bool last_key_first) {
+  if (last_key_first) return Way::first_last;
   if (params.same_way == 0) return V.ordered ? Way::last_first : Way::by_heads;
   return pair / params.same_way % 2 == 0 ? Way::last_first : Way::first_last;
 }
@@ -131,21 +132,23 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const Range<int> tiles = sight.q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
   const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(rows.q_first, sequence, V.tiles.q)
                                                         : sequence * params.place.q_tiles;
-  const Way way = way_of<V>(params, sequence * params.heads_kv + head_kv);
+  const int pair = sequence * params.heads_kv + head_kv;
+  const bool last_key_first = V.ordered && V.mask == Mask::causal && pair < params.light_first;
+  const Way way = way_of<V>(params, pair, last_key_first);
   const auto spans = [&](int number) -> Spans<int> {
     const auto its = sight.spans(first_key + number * strip, strip, tiles, rows.seq_q, V.tiles.q);
     if (way == Way::last_first) return {its.masked_again, its.clear, its.masked};
     return its;
   };
-  return {kv_tile, head_kv, sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, way, rows};
+  return {kv_tile, head_kv,        sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)},
+          way,     last_key_first, rows};
 }
 
 // Where CTAs add to grad_q in order, it is the order in which items come: how many kv tiles add to a q tile before this
 // one.
 template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
-  const bool last_key_first =
-      V.mask == Mask::causal && item.sequence * params.heads_kv + item.head_kv < params.light_first;
+  const bool last_key_first = V.mask == Mask::causal && item.last_key_first;
   if (!bounded_below(V.mask) && !last_key_first) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
   const Range<int> tiles = Sight<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv);

@@ -1,16 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: what the consumers of wide.cuh and of by_columns.cuh have in common: their items, and the way through an
-// item's turns. Kernel is Wide or ByColumns of a variant; the turns themselves are in consumers_of_wide.cuh and in
-// consumers_by_columns.cuh.
+// device/bwd: what wide.cuh and by_columns.cuh have in common: the roles' registers, the consumers' items, and the way
+// through an item's turns. Kernel is Wide or ByColumns of a variant; the turns themselves are in consumers_of_wide.cuh
+// and in consumers_by_columns.cuh.
 #pragma once
 #include "device/attn/element.cuh"
 #include "device/bwd/columns.cuh"
 #include "device/bwd/epilogue.cuh"
+#include "device/bwd/producers.cuh"
 #include "device/bwd/weights.cuh"
+#include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 
 namespace froghopper::bwd {
+
+// Scores on their way from one warpgroup to another, or to the other CTA: a thread writes, and the thread of the same
+// number reads.
+template <class Scores>
+struct InRegisterOrder {
+  static constexpr int groups = sizeof(Scores) / sizeof(float4);  // of 4 accumulators
+  float4 x[groups][warpgroup];
+
+  static __device__ __forceinline__ ptx::u32 thread() { return threadIdx.x % warpgroup; }
+  __device__ __forceinline__ void put(const Scores& s) {
+#pragma unroll
+    for (int i = 0; i < groups; ++i) x[i][thread()] = {s.x[4 * i], s.x[4 * i + 1], s.x[4 * i + 2], s.x[4 * i + 3]};
+  }
+  __device__ __forceinline__ void take(Scores& s) const {
+#pragma unroll
+    for (int i = 0; i < groups; ++i) {
+      const float4 group = x[i][thread()];
+      s.x[4 * i] = group.x, s.x[4 * i + 1] = group.y, s.x[4 * i + 2] = group.z, s.x[4 * i + 3] = group.w;
+    }
+  }
+  __device__ __forceinline__ void add_to(Scores& s) const {
+#pragma unroll
+    for (int i = 0; i < groups; ++i) {
+      const float4 group = x[i][thread()];
+      s.x[4 * i] += group.x, s.x[4 * i + 1] += group.y, s.x[4 * i + 2] += group.z, s.x[4 * i + 3] += group.w;
+    }
+  }
+};
 
 // ---- What both consumers do ----
 
@@ -37,6 +69,13 @@ struct ConsumerOfWide {
     if (i > 0) at.advance();
     at.wait(smem.do_ring);
     return smem.grad_o[at.stage];
+  }
+
+  // dP^T of this turn.
+  __device__ __forceinline__ void multiply_dp(typename Kernel::Scores& dp) {
+    using T = typename Kernel::T;
+    tile::mma_abt<T>(dp, smem.v[0], 0, part_of_do(0));
+    if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v[0], 0, part_of_do(1));
   }
 
   // All parts of this turn's grad_o have been read.
@@ -142,5 +181,26 @@ struct ItemsOfGradK : Turns {
     this->last_dq();
   }
 };
+
+// ---- The roles ----
+
+template <class Kernel, class TurnsOfV, class TurnsOfK>
+__device__ __forceinline__ void run_roles(const BwdParams& params, typename Kernel::Smem& smem) {
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (warp < 4) {
+    ptx::setmaxnreg_dec<Kernel::producer_registers>();
+    run_producers<Kernel>(params, smem, warp);
+  } else {
+    ptx::setmaxnreg_inc<Kernel::consumer_registers>();
+    if (warp < 8)
+      ItemsOfGradV<Kernel, TurnsOfV>{{{{params, smem}}}}.run();
+    else
+      ItemsOfGradK<Kernel, TurnsOfK>{{{{params, smem}}}}.run();
+  }
+  // The other CTA may still write to this one's memory, or read from it.
+  __syncwarp();
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+}
 
 }  // namespace froghopper::bwd

@@ -37,8 +37,6 @@
 //           | rings
 #pragma once
 #include "device/bwd/consumers_of_wide.cuh"
-#include "device/bwd/producers.cuh"
-#include "device/ptx/registers.cuh"
 
 namespace froghopper::bwd {
 
@@ -77,7 +75,7 @@ struct Wide {
                                                ? Share{panel_columns, panel_columns, 2 * panel_columns}
                                                : Share{2 * panel_columns, panel_columns / 2, panel_columns / 2};
 
-  static constexpr bool sleeps = !V.ordered;  // as in backward.cuh
+  static constexpr bool sleeps = !V.ordered, has_fencer = false;  // as in backward.cuh
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
   using KvRing = tile::Ring<1>;
@@ -93,7 +91,7 @@ struct Wide {
     struct {
       DsTile mine, peers;
     };
-    float4 weights[V.tiles.q * keys / 4 / warpgroup][warpgroup];  // [group of 4 accumulators][thread]
+    InRegisterOrder<Scores> weights;
   };
 
   struct Smem {
@@ -127,22 +125,7 @@ struct Wide {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     init_barriers(smem);
     ptx::let_next_kernel_start();
-
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    if (warp < 4) {
-      ptx::setmaxnreg_dec<producer_registers>();
-      run_producers<Wide>(params, smem, warp);
-    } else {
-      ptx::setmaxnreg_inc<consumer_registers>();
-      if (warp < 8)
-        ItemsOfGradV<Wide, TurnsOfGradV<Wide>>{{{{params, smem}}}}.run();
-      else
-        ItemsOfGradK<Wide, TurnsOfGradK<Wide>>{{{{params, smem}}}}.run();
-    }
-    // The other CTA may still write to this one's memory, or read from it.
-    __syncwarp();
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
+    run_roles<Wide, TurnsOfGradV<Wide>, TurnsOfGradK<Wide>>(params, smem);
   }
 
   // ---- Two CTAs ----
