@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/compare.py on the CPU with made-up contenders: who is timed, who is refused, what is written. Needs PyTorch;
-without it nothing is tested, and the exit code is 77.
+"""bench/compare.py on the CPU with made-up contenders: who is timed, who is refused, what is written; bench/builds.py
+with one library twice. Needs PyTorch; without it nothing is tested, and the exit code is 77.
 
 usage: python3 tests/compare_test.py build/libfroghopper.so
 """
@@ -20,6 +20,7 @@ except ImportError as missing:
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+import builds
 import compare
 import contenders
 import froghopper_ctypes
@@ -196,6 +197,18 @@ class Rivals(unittest.TestCase):
                 problem = library.problem(text.strip())
                 self.assertEqual(problem.is_backward(), path.stem.endswith("_bwd"), line)
                 self.assertEqual(contenders.lengths_of(problem, keys) is not None, bool(problem.varlen))
+
+
+class Builds(unittest.TestCase):
+    def test_a_row_for_every_line_that_can_be_measured(self):
+        argv = ["builds.py", "--build", f"before={LIBRARY}", "--build", f"after={LIBRARY}", "--device", "cpu",
+                "--rounds", "1", "--ms", "0.1", DENSE, DENSE.replace("bwd", "fwd"), "no problem"]
+        with unittest.mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(io.StringIO()) as printed:
+            builds.main()
+        rows = printed.getvalue().splitlines()
+        self.assertEqual(len(rows), 3)
+        for row, line in zip(rows, argv[-3:-1]): self.assertRegex(row, rf"^ *[0-9.]+ us .* after +[0-9.]+  {line}$")
+        self.assertIn("no problem: ", rows[2])
 
 
 if __name__ == "__main__":
