@@ -9,6 +9,7 @@ will do (-DFROGHOPPER_PRESETS=OFF, minutes to make): kernels that are missing ar
 a process of its own. Needs PyTorch. For other libraries there is compare.py, which also keeps what it measures.
 """
 import argparse
+import collections
 import concurrent.futures
 import os
 import pathlib
@@ -26,6 +27,8 @@ from froghopper_ctypes import Error, Froghopper
 
 LINES = [f"bwd bf16 b{16384 // rows} hq16 hkv16 sq{rows} skv{rows} d128{mask}" for mask in ("", " causal")
          for rows in (512, 1024, 4096, 16384)]
+COMPILE = "compile"  # the word by which this program calls itself
+Build = collections.namedtuple("Build", "library path target")
 
 
 def arguments():
@@ -38,7 +41,6 @@ def arguments():
     p.add_argument("--rounds", type=int, default=9, help="turns of every build (default 9)")
     p.add_argument("--ms", type=float, default=6, help="length of one turn (default 6)")
     p.add_argument("--budget", type=float, default=0, metavar="SECONDS", help="begin no further line after this time")
-    p.add_argument("--only-compile", action="store_true", help="run every line once and print nothing")
     a = p.parse_args()
     a.lines = [line for what in a.lines for line in (read_suite(what) if pathlib.Path(what).is_file() else [what])]
     return a
@@ -46,62 +48,66 @@ def arguments():
 
 def call_of(cell, library, target):
     """A call of the pass that the line names."""
-    of_pass = gradients.froghopper_layer("froghopper", cell.problem, cell, library, target) \
-        if cell.problem.is_backward() else contenders.froghopper(cell, library, target)
-    call = next(iter(of_pass.values()))
-    if not cell.problem.is_backward(): return call
-    call.forward()  # whose lse the gradients need
-    return call.backward
+    if not cell.problem.is_backward(): return next(iter(contenders.froghopper(cell, library, target).values()))
+    layer = next(iter(gradients.froghopper_layer("froghopper", cell.problem, cell, library, target).values()))
+    layer.forward()  # whose lse the gradients need
+    return layer.backward
 
 
 def kernels_of(library, line, target):
     return frozenset(word for word in library.plan(library.problem(line), target).name().split() if "." in word)
 
 
-def compile_missing(a, builds, target):
+def compile_missing(a, builds):
     """Everything that is not in a library or in the disk cache yet."""
     wanted = []
-    for name, path in builds.items():
-        library, seen = Froghopper(path), set()
+    for library, path, target in builds.values():
+        seen = set()
         for line in a.lines:
             try: kernels = kernels_of(library, line, target)
             except Error: continue  # said when its turn comes
-            if not kernels <= seen: wanted.append((name, path, line))
+            if not kernels <= seen: wanted.append([path, target, line])
             seen |= kernels
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda job: subprocess.run(
-            [sys.executable, __file__, "--build", f"{job[0]}={job[1]}", "--device", a.device, "--only-compile", job[2]],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL), wanted))
+        list(pool.map(lambda job: subprocess.run([sys.executable, __file__, COMPILE, *job], stdout=subprocess.DEVNULL,
+                                                 stderr=subprocess.DEVNULL), wanted))
 
 
-def row(a, libraries, target, clock, line):
-    first = next(iter(libraries))
-    cell = contenders.Cell.make(libraries[first], line, a.device)
-    calls = {(name,): call_of(cell, library, target if name == first else f"{target} {a.hints}".strip())
-             for name, library in libraries.items()}
-    if a.only_compile:
-        for call in calls.values(): call()
-        return ""
+def compile_one(path, target, line):
+    library = Froghopper(path)
+    torch.cuda.set_stream(torch.cuda.Stream())
+    call_of(contenders.Cell.make(library, line, "cuda"), library, target)()
+    torch.cuda.synchronize()
+
+
+def row(a, builds, clock, line):
+    first = next(iter(builds))
+    cell = contenders.Cell.make(builds[first].library, line, a.device)
+    calls = {(name,): call_of(cell, build.library, build.target) for name, build in builds.items()}
     measured = turns.in_turns(calls, a.device == "cuda", a.ms, a.rounds, clock, print)
-    mine = measured[first,]
-    others = " ".join(f"{name} {mine.ms / measured[name,].ms:5.3f}" for name in libraries if name != first)
+    if len(measured) < len(builds): return f"  {line}: not measured"  # and in_turns has said why
+    mine = measured.pop((first,))
+    others = " ".join(f"{name} {mine.ms / its.ms:5.3f}" for (name,), its in measured.items())
     return f"{mine.ms * 1e3:10.1f} us {mine.spread:4.1f} % {mine.sm_clock_mhz or '-':>5} MHz  {others}  {line}"
 
 
 def main():
+    if sys.argv[1:2] == [COMPILE]: return compile_one(*sys.argv[2:])
     a, began = arguments(), time.time()
-    builds = {name: os.path.abspath(path) for name, path in (text.split("=", 1) for text in a.builds)}
-    target = {"cuda": "hopper", "cpu": "cpu"}[a.device]
-    if a.device == "cuda": torch.cuda.set_stream(torch.cuda.Stream())
-    if a.device == "cuda" and not a.only_compile: compile_missing(a, builds, target)
-    libraries = {name: Froghopper(path) for name, path in builds.items()}
-    clock = turns.Clock() if a.device == "cuda" and not a.only_compile else None
+    builds = {}
+    for name, path in (text.split("=", 1) for text in a.builds):
+        target = " ".join(filter(None, (contenders.TARGETS[a.device], a.hints if builds else "")))
+        builds[name] = Build(Froghopper(os.path.abspath(path)), os.path.abspath(path), target)
+    if a.device == "cuda":
+        torch.cuda.set_stream(torch.cuda.Stream())
+        compile_missing(a, builds)
+    clock = turns.Clock() if a.device == "cuda" else None
     for i, line in enumerate(a.lines):
         if a.budget and time.time() - began > a.budget:
             print(f"out of time: {len(a.lines) - i} of {len(a.lines)} lines were not measured, from {line}")
             break
-        try: print(row(a, libraries, target, clock, line), flush=True)
-        except (Error, KeyError) as problem: print(f"  {line}: {problem}", flush=True)
+        try: print(row(a, builds, clock, line), flush=True)
+        except Error as problem: print(f"  {line}: {problem}", flush=True)
 
 
 if __name__ == "__main__":

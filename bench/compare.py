@@ -79,7 +79,7 @@ def arguments():
 def main():
     a = arguments()
     library = Froghopper(os.path.abspath(a.library))
-    target = {"cuda": "hopper", "cpu": "cpu"}[a.device]
+    target = contenders.TARGETS[a.device]
     if a.device == "cuda": torch.cuda.set_stream(torch.cuda.Stream())
     clock = turns.Clock() if a.device == "cuda" else None
     facts = dict(gpu=device_name(a.device), driver=clock.driver if clock else "", commit=a.commit or commit_here())

@@ -45,7 +45,7 @@ def main():
     for name in filter(None, a.rivals.split(",")):
         try: offers.append(gradients.rival(name, a.fa3bwd))
         except Exception as problem: print(f"no {name}: {type(problem).__name__}: {problem}"[:400])
-    target = {"cuda": "hopper", "cpu": "cpu"}[a.device]
+    target = contenders.TARGETS[a.device]
     gpu = torch.cuda.get_device_name() if a.device == "cuda" else "CPU"
     facts = dict(gpu=gpu, commit=a.commit, date=f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ}")
     for line in a.lines:

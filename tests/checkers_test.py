@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkers of tools/ find what they are for, each rule once, and let good code pass."""
 import ast
+import contextlib
+import io
 import pathlib
 import sys
+import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
 import check_known_failures
@@ -242,6 +246,14 @@ class Races(unittest.TestCase):
             self.assertEqual(len(self.found(*kinds)(*places)[1]), 1, (kinds, places))
         known, new = self.found("Write", "Read", "Write")(self.PUBLISH, self.TURN, self.TURN)
         self.assertEqual((len(known), len(new)), (1, 1), "every access of a report counts")
+
+    def test_a_run_that_did_not_end_is_none_without_races(self):
+        begin, end = "= COMPUTE-SANITIZER\n", "= RACECHECK SUMMARY: 0 hazards\n"
+        for text, code in ((begin + end, 0), (begin + end + begin, 1), ("", 1)):
+            with tempfile.NamedTemporaryFile("w") as log, contextlib.redirect_stdout(io.StringIO()):
+                print(text, file=log, flush=True)
+                with unittest.mock.patch.object(sys, "argv", ["races.py", log.name]):
+                    self.assertEqual(races.main(), code, text)
 
     def test_a_report_without_places_is_a_race(self):
         self.assertEqual(len(races.races("Error: Race reported between Write access at fh_kernel+0x1f0")[1]), 1)

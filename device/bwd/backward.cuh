@@ -94,8 +94,8 @@ struct Backward {
   using DeltaValues = Pick<numbers_are_late || V.ordered || V.alibi, RowValues<by_fours>, EarlyRowValues<by_fours>>;
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
-  // At 128 columns a Consumer that stands at the proxy fence itself waits there for a tenth of its time. With 128 rows
-  // and a mask, or with det, it was 1 to 6 % slower without. docs/8-backward.md, "The proxy fence".
+  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. Where it does
+  // so still, a Fencer was slower: by 1 to 2 % with 128 rows and a mask. docs/8-backward.md, "The proxy fence".
   static constexpr bool has_fencer = !V.ordered && (V.tiles.q == strip || V.mask == Mask::none);
 
   static constexpr bool sleeps = !V.ordered;  // or who wakes late makes all others late

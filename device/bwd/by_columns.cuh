@@ -56,7 +56,7 @@ struct ByColumns {
   // With 40 and 232 at 192 columns a CTA producers do not spill, and it was 0.97 of the speed.
   static constexpr int producer_registers = 24, consumer_registers = 240;
 
-  static constexpr bool sleeps = !V.ordered, has_fencer = false;  // as in backward.cuh
+  static constexpr bool sleeps = !V.ordered, has_fencer = false;  // what they are: backward.cuh
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
   using KvRing = tile::Ring<1>;

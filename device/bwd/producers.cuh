@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/bwd: the roles of the backward kernels that move data. Their banners say how they act together. Kernel is
-// Backward or Wide of a variant.
+// Backward, Wide or ByColumns of a variant.
 #pragma once
 #include "device/attn/alibi.cuh"
 #include "device/attn/place.cuh"

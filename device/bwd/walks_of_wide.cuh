@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: what wide.cuh and by_columns.cuh have in common: the roles' registers, the consumers' items, and the way
+// device/bwd: what wide.cuh and by_columns.cuh have in common: who has which role, the consumers' items, and the way
 // through an item's turns. Kernel is Wide or ByColumns of a variant; the turns themselves are in consumers_of_wide.cuh
 // and in consumers_by_columns.cuh.
 #pragma once

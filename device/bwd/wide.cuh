@@ -75,7 +75,7 @@ struct Wide {
                                                ? Share{panel_columns, panel_columns, 2 * panel_columns}
                                                : Share{2 * panel_columns, panel_columns / 2, panel_columns / 2};
 
-  static constexpr bool sleeps = !V.ordered, has_fencer = false;  // as in backward.cuh
+  static constexpr bool sleeps = !V.ordered, has_fencer = false;  // what they are: backward.cuh
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
   using KvRing = tile::Ring<1>;
