@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of JAX on the CPU beside fp64 formulas (plain.py) and jax.numpy: under jit, grad and vmap; what is refused;
 what compiles again."""
-import os
-import pathlib
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 from jax_cases import all_close, attention, causal, close, given, jax, jnp, loss, on_the_cpu, plain, qkv  # noqa: F401
 from plain import Options, backward, excess
+from programs import example, run_python
 from test_numpy import CASES, Case, drawn, ends, exact_of, options_of
 
 import froghopper
 from froghopper import _xla
 from froghopper import jax as of_jax
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 NARROW = ("causal", "window", "softcap", "sink_blind_rows", "packed_causal", "used", "everything")
 GIVEN = [(name, "float32") for name in CASES] + [(name, dtype) for name in NARROW for dtype in ("float16", "bfloat16")]
 
@@ -254,16 +250,8 @@ def test_without_the_handlers(tmp_path, monkeypatch):
 
 
 def test_importing_froghopper_imports_no_jax():
-    script = "import sys, froghopper; sys.exit('jax' in sys.modules)"
-    path = os.pathsep.join([str(pathlib.Path(froghopper.__file__).parents[1]), *sys.path])
-    assert subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}).returncode == 0
+    run_python("-c", "import sys, froghopper; sys.exit('jax' in sys.modules)")
 
 
 def test_the_example():
-    example = ROOT / "examples/python/jax_training.py"
-    if not example.exists(): pytest.skip("tests of an installed package: there are no examples")
-    path = os.pathsep.join([str(pathlib.Path(froghopper.__file__).parents[1]), *sys.path])
-    said = subprocess.run([sys.executable, example, "--check"], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"})
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "same losses" in said.stdout
+    assert "same losses" in run_python(example("jax_training.py"), "--check", JAX_PLATFORMS="cpu")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """froghopper.torch inside of PyTorch's machinery: opcheck, compile, export, autocast, checkpoints, hooks, FSDP,
 torch.func, meta and fake tensors, and the example of training."""
-import pathlib
 import shutil
 import sys
 
 import pytest
+from programs import example
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -14,8 +14,6 @@ from torch_cases import drawn, layer, one_thread, qkv, same, samples, step
 from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
 from froghopper.torch import attention, scaled_dot_product_attention
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("arguments", [pytest.param(a, id=name) for name, a in samples()])
@@ -231,8 +229,7 @@ def test_lengths_on_a_gpu_are_not_looked_at():
 
 
 def test_the_training_example():
-    if not (ROOT / "examples/python").exists(): pytest.skip("tests of an installed package: there are no examples")
-    sys.path.insert(0, str(ROOT / "examples/python"))
+    sys.path.insert(0, str(example("torch_training.py").parent))
     try: import torch_training
     finally: sys.path.pop(0)
     losses = torch_training.train(steps=40)

@@ -6,12 +6,8 @@ fp32: at most 2e-5 of the largest number of the same tensor, some hundred roundi
 the mean square, is at most 1.2 times eager's own in bf16, 1e-3 of its size and 1e-5 of the largest tensor's (a bias of
 keys changes no weight, its gradient is 0 but for roundings).
 """
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
+from programs import example, run_python
 
 torch = pytest.importorskip("torch", reason="the plug of transformers needs torch, which is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -295,11 +291,5 @@ def test_in_place_of_pytorchs_function(monkeypatch):
 
 
 def test_example():
-    """examples/python/transformers_llama.py, as a user runs it, with the package that is tested here."""
-    example = pathlib.Path(__file__).resolve().parents[2] / "examples/python/transformers_llama.py"
-    if not example.exists(): pytest.skip("tests of an installed package: there are no examples")
-    path = os.pathsep.join([str(pathlib.Path(froghopper.__file__).parents[1]), *sys.path])
-    done = subprocess.run([sys.executable, example], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": path})
-    assert done.returncode == 0, done.stderr
-    assert "froghopper: loss" in done.stdout and "tokens more" in done.stdout
+    said = run_python(example("transformers_llama.py"))
+    assert "froghopper: loss" in said and "tokens more" in said
