@@ -379,11 +379,12 @@ TEST_F(CompileTest, uses_a_preset_where_there_is_one) {
   const auto spec = kernel_named(preset_names().front());
   ASSERT_TRUE(spec);
   const auto newer = kernel_bytes(*spec, 13000), older = kernel_bytes(*spec, 12090);
-  ASSERT_TRUE(newer && older);
+  ASSERT_TRUE(newer && older && is_preset(*spec));
   EXPECT_EQ(newer->origin, "preset cuda13");
   EXPECT_EQ(older->origin, "preset cuda12");
   setenv("FROGHOPPER_LINE_INFO", "1", 1);
   EXPECT_FALSE(kernel_bytes(*spec, 13000)) << "presets have no line numbers";
+  EXPECT_FALSE(is_preset(*spec));
 }
 
 TEST_F(CompileTest, gives_line_numbers_where_they_are_wanted) {

@@ -9,9 +9,9 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
+#include "src/base/environment.hpp"
 #include "src/base/log.hpp"
 #include "src/base/text.hpp"
 
@@ -92,7 +92,7 @@ bool write_in_place(const std::string& target, const std::string& bytes) {
 std::string DiskCache::default_folder() {
   for (const auto& [name, below] :
        {std::pair{"FROGHOPPER_CACHE", ""}, {"XDG_CACHE_HOME", "/froghopper"}, {"HOME", "/.cache/froghopper"}})
-    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return std::string(value) + below;
+    if (const std::string value = environment(name); !value.empty()) return value + below;
   return "";
 }
 

@@ -48,6 +48,11 @@ const EmbeddedFile* presets_for(int driver_version) {
   return driver_version == 0 || driver_version >= 13000 ? froghopper_presets13 : froghopper_presets12;
 }
 
+// Null where there is none: presets have no line numbers.
+const EmbeddedFile* preset_among(const EmbeddedFile* presets, const KernelSpec& spec) {
+  return line_info_is_wanted() ? nullptr : find(presets, spec.name);
+}
+
 // What the planner and the kernel must agree on. Only a library whose parts were mixed can fail here.
 Result<void> check_contract(const KernelSpec& spec, const KernelView& kernel, const std::string& origin) {
   if (cubin_constant(kernel.cubin, "fh_smem_bytes") == spec.smem_bytes &&
@@ -132,7 +137,7 @@ Result<CUkernel> loaded_kernel(const Driver& driver, const Gpu& gpu, const Kerne
 
 Result<KernelBytes> kernel_bytes(const KernelSpec& spec, int driver_version) {
   const EmbeddedFile* presets = presets_for(driver_version);
-  if (const EmbeddedFile* preset = find(presets, spec.name); preset != nullptr && !line_info_is_wanted())
+  if (const EmbeddedFile* preset = preset_among(presets, spec))
     return KernelBytes{std::string(content(*preset)),
                        presets == froghopper_presets13 ? "preset cuda13" : "preset cuda12"};
   const auto compiler = find_compiler(driver_version);
@@ -153,7 +158,7 @@ Result<KernelBytes> kernel_bytes(const KernelSpec& spec, int driver_version) {
   return KernelBytes{std::move(packed), compiler->name()};
 }
 
-bool is_preset(const KernelSpec& spec) { return find(froghopper_presets13, spec.name) != nullptr; }
+bool is_preset(const KernelSpec& spec) { return preset_among(froghopper_presets13, spec) != nullptr; }
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;

@@ -4,12 +4,12 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <cstring>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "src/base/environment.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/compiler_report.hpp"
 #include "src/runtime/embedded.hpp"
@@ -83,10 +83,7 @@ Result<CompiledKernel> finished(const KernelSpec& spec, const Key& key, int vers
 
 }  // namespace
 
-bool line_info_is_wanted() {
-  const char* value = std::getenv("FROGHOPPER_LINE_INFO");
-  return value != nullptr && std::string_view(value) == "1";
-}
+bool line_info_is_wanted() { return environment("FROGHOPPER_LINE_INFO") == "1"; }
 
 Result<Compiler> Compiler::open(const std::string& path) {
   auto functions = load(path);

@@ -3,20 +3,15 @@
 #include <dlfcn.h>
 #include <glob.h>
 
-#include <cstdlib>
 #include <string_view>
 
+#include "src/base/environment.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/nvrtc.hpp"
 
 namespace froghopper::runtime {
 
 namespace {
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 void add_matches(std::vector<std::string>& paths, const std::string& pattern) {
   glob_t found{};
