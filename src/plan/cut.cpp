@@ -231,15 +231,15 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
     const Choice best = plain_parts(p, v, dims, bounded, device);
     parts = best.count, v.tiles = best.tiles;
   }
-  if (hints.widened.value_or(0) > 0 && (!may_widen_first(p, v) || hints.parts.value_or(1) > 1))
+  const auto widened = widened_variant(p, v, device);
+  if (hints.widened.value_or(0) > 0 && (!widened || hints.parts.value_or(1) > 1))
     return unsupported(
         "widened=1 is a hint for 16-bit q beside 8-bit k and v with one scale a head, o in q's type and plain tiles "
         "in one part, without seqused, softcap, smooth, accumulate, max_logit and invariant. Leave widened out.");
   const bool free = !hints.tiles && !hints.parts;
-  if (hints.widened ? *hints.widened > 0 : free && pays_to_widen_first(p, v, parts, device)) {
-    const Tiles hinted = v.tiles;
-    v = widened_variant(p, v, device), parts = 1;
-    if (hints.tiles) v.tiles = hinted;
+  if (widened && (hints.widened ? *hints.widened > 0 : free && pays_to_widen_first(p, *widened, v, parts, device))) {
+    v = *widened, parts = 1;
+    if (hints.tiles) v.tiles = *hints.tiles;
   }
   Cut cut{v, pack, 0, 1};
   if (parts > 1) {

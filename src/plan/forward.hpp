@@ -38,9 +38,9 @@ int64_t items_at_most(const Problem& p, const FwdVariant&, PackParams);  // of a
 
 // 16-bit q beside 8-bit k and v: whether a launch before gives these q's type, once for all q tiles; else each CTA
 // makes f16 of them, for every q tile. `otherwise`: the kernel that would, keys in so many parts. widen.cpp.
-bool may_widen_first(const Problem&, const FwdVariant& otherwise);
-bool pays_to_widen_first(const Problem&, const FwdVariant& otherwise, int64_t parts, const Device&);
-FwdVariant widened_variant(const Problem&, const FwdVariant& otherwise, const Device&);
+std::optional<FwdVariant> widened_variant(const Problem&, const FwdVariant& otherwise, const Device&);
+bool pays_to_widen_first(const Problem&, const FwdVariant& widened, const FwdVariant& otherwise, int64_t parts,
+                         const Device&);
 
 Order order_items(const Problem& p, const Cut&, const Device& device, const Hints&);
 

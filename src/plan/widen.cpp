@@ -14,29 +14,26 @@ double widened_bytes(const Problem& p) { return size_of(p.dtype) * numbers_of_ke
 
 }  // namespace
 
-// Where used lengths lie on the device, most of a cache may be unused.
-bool may_widen_first(const Problem& p, const FwdVariant& otherwise) {
+// The kernel of a problem whose k and v have q's type from the start, but for their scales. Nothing where there is none
+// or where used lengths lie on the device: most of a cache may be unused.
+std::optional<FwdVariant> widened_variant(const Problem& p, const FwdVariant& otherwise, const Device& device) {
   FwdVariant v = otherwise;
   v.split = false, v.widened = true;
   const bool one_scale = p.scale_rows == 0 && !p.scale_v_columns;  // of a sequence and head
-  return why_invalid(v) == nullptr && one_scale && p.dtype_o == p.dtype && !p.seqused && p.rows_kv() > 0 &&
-         p.rows_q() > 0;
-}
-
-// The kernel of a problem whose k and v have q's type from the start, but for their scales.
-FwdVariant widened_variant(const Problem& p, const FwdVariant& otherwise, const Device& device) {
+  if (why_invalid(v) != nullptr || !one_scale || p.dtype_o != p.dtype || p.seqused || p.rows_kv() == 0 ||
+      p.rows_q() == 0)
+    return {};
   Problem wide = p;
   wide.dtype_kv = p.dtype;
-  FwdVariant v = otherwise;
-  v.split = false, v.widened = true;
   v.tiles = tuned_tiles(wide, v.dims, device);
   return v;
 }
 
-bool pays_to_widen_first(const Problem& p, const FwdVariant& otherwise, int64_t parts, const Device& device) {
-  if (!may_widen_first(p, otherwise) || widened_bytes(p) > widened_most) return false;
+bool pays_to_widen_first(const Problem& p, const FwdVariant& widened, const FwdVariant& otherwise, int64_t parts,
+                         const Device& device) {
+  if (widened_bytes(p) > widened_most) return false;
   const double own_us = kernel_us(p, otherwise, parts, device) + (parts > 1 ? combine_us(p, parts) : 0);
-  return kernel_us(p, widened_variant(p, otherwise, device), 1, device) + widen_us(p, device) < own_us;
+  return kernel_us(p, widened, 1, device) + widen_us(p, device) < own_us;
 }
 
 }  // namespace froghopper
