@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace froghopper::test {
 struct Line {
   std::string name;  // "masks_12"
   std::string text;
+
+  // Else GoogleTest prints the bytes of each line whenever a program begins, which is once for each of its tests.
+  friend void PrintTo(const Line& line, std::ostream* out) { *out << line.text; }
 };
 
 // 8-bit types have no gradients, and nor has quantising, merging, what is invariant or the largest score.
