@@ -137,6 +137,7 @@ class Offers:
         for hints in self.a.tries:
             (_, plan), call = next(iter(contenders.froghopper(cell, self.library, f"{self.target} {hints}").items()))
             calls[TRY + hints, plan] = call
+        calls |= contenders.beside_16_bits(cell, self.library, self.target)
         for offer in self.forward: calls.update(offer(cell))
         return {"fwd": calls}
 
@@ -201,7 +202,7 @@ def measure_pass(a, library, clock, facts, cell, kind, calls):
                 if impl.startswith(TRY): continue
                 file.write(json.dumps({
                     "problem": line, "pass": kind, "impl": impl, "plan": plan,
-                    "ms": round(m.ms, 6), "spread": round(m.spread, 2), "tflops": round(flops / m.ms / 1e9, 4),
+                    "ms": round(m.ms, 6), "spread": round(m.spread, 2), "tflops": float(f"{flops / m.ms / 1e9:.5g}"),
                     "gbps": round(moved / m.ms / 1e6, 1), "sm_clock_mhz": m.sm_clock_mhz, **facts,
                     "date": date, "turn_group": group}) + "\n")
     return {key: flops / m.ms / 1e9 for key, m in measured.items()}

@@ -22,9 +22,10 @@ from records import (DETERMINISTIC, HOST, LAYER, OLDER_BUILDS, OURS, amx_in_torc
 
 PASSES = {"fwd": "forward", "bwd": "backward", LAYER: "forward and backward of one layer"}
 DRAWN = ("fwd", "bwd")
-NARROW = "fp8"  # folder of bench/results with 8-bit problems, and the page that has their tables
-NARROW_ERRORS = "fp8_errors"  # the same of bench/fp8_errors.py
 NARROW_PAGE = "docs/10-fp8.md"
+NARROW = "fp8"  # folders of bench/results with 8-bit problems, whose tables that page has
+NARROW_KV, NARROW_DECODE = "fp8_kv", "fp8_kv_decode"  # of 16-bit q, beside 8-bit k and v
+NARROW_ERRORS = "fp8_errors"  # of bench/fp8_errors.py
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
@@ -51,8 +52,9 @@ def write(a, records):
     lists = {name: read(sorted((a.root / "bench/results" / name).glob("*.jsonl"))) for name in side_tables.LISTS}
     grads = side_tables.read_errors(sorted((a.root / "bench/results/grad_errors").glob("*.jsonl")))
     packed = {kind: machines_of(records, kind, packed=True) for kind in DRAWN}
-    narrow = machines_of(read(sorted((a.root / "bench/results" / NARROW).glob("*.jsonl"))))
-    aims = targets.rows(passes | {NARROW: narrow, "packed": packed["fwd"]} |
+    narrow = {name: read(sorted((a.root / "bench/results" / name).glob("*.jsonl")))
+              for name in (NARROW, NARROW_KV, NARROW_DECODE)}
+    aims = targets.rows(passes | {"packed": packed["fwd"]} | {name: machines_of(r) for name, r in narrow.items()} |
                         {name: machines_of(found) for name, found in lists.items()})
     wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors, lists)),
               results: long_report(passes, host, errors, lists, packed, grads, aims)}
@@ -61,13 +63,9 @@ def write(a, records):
         parts = [roof.section(of_roof, markdown), *energy_parts(a.root / "bench/results/energy")]
         wanted[performance] = between_markers(performance.read_text(), "\n\n".join(parts))
     if (page := a.root / NARROW_PAGE).exists():
-        of_narrow = [part for machine, tables in narrow.items() for part in short_tables(machine, "fwd", tables, False)]
         lost = side_tables.read_errors(sorted((a.root / "bench/results" / NARROW_ERRORS).glob("*.jsonl")),
                                        side_tables.NARROW_NAMES)
-        if lost:
-            of = ", ".join(dict.fromkeys(r["gpu"] for r in lost))
-            of_narrow += [f"{side_tables.NARROW_ERRORS}, {of}:", markdown(side_tables.narrow_error_rows(lost))]
-        wanted[page] = between_markers(page.read_text(), "\n\n".join(of_narrow))
+        wanted[page] = between_markers(page.read_text(), "\n\n".join(narrow_parts(narrow, lost)))
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if a.check:
         if stale: print(f"report.py: {', '.join(stale)} not up to date; run bench/report.py", file=sys.stderr)
@@ -93,6 +91,20 @@ def energy_parts(folder):
         here = [r for r in records if r["gpu"] == gpu]
         parts += [f"**{gpu}**. {side_tables.ENERGY}, commit {here[-1]['commit']}:",
                   markdown(side_tables.energy_rows(here))]
+    return parts
+
+
+def narrow_parts(narrow, lost):
+    """Speed of 8-bit q, of 16-bit q beside 8-bit k and v, and errors. narrow: {folder: records}."""
+    def tables_of(name):
+        return [part for machine, tables in machines_of(narrow[name]).items()
+                for part in short_tables(machine, "fwd", tables, False)]
+    parts, of_kv, decoding = tables_of(NARROW), tables_of(NARROW_KV), narrow[NARROW_DECODE]
+    if of_kv: parts += [side_tables.BESIDE_16_BITS, *of_kv]
+    if decoding: parts += [side_tables.DECODING_BESIDE_16_BITS, markdown(side_tables.list_rows(decoding, "GB/s"))]
+    if lost:
+        of = ", ".join(dict.fromkeys(r["gpu"] for r in lost))
+        parts += [f"{side_tables.NARROW_ERRORS}, {of}:", markdown(side_tables.narrow_error_rows(lost))]
     return parts
 
 

@@ -86,6 +86,10 @@ def ratios_of(records):
             for machine, tables in machines_of_list(records).items()}
 
 
+BESIDE_16_BITS = ("16-bit q beside 8-bit k and v. `froghopper_16_bits` is this library beside the same k and v in q's "
+                  "type: `bench/compare.py --suite bench/suites/fp8_kv_fwd.txt --rivals ''`.")
+DECODING_BESIDE_16_BITS = ("The same, decoding (bench/suites/fp8_kv_decode.txt): GB/s, in brackets the ratio of times.")
+
 NARROW_NAMES = ("data", "keys", "way", "dim")
 NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the inputs before they were quantised, 512 "
                  "rows of queries; in brackets its ratio to what exact arithmetic on the quantised inputs has, and to "

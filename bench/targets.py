@@ -56,6 +56,7 @@ TARGETS = [
     Target("the same, 128 columns", "fp8", 1.3, 0, ("128",), causal=False, rows=(4096, 1 << 62)),
     Target("the same, 256 columns", "fp8", 1.2, 0, ("256",), causal=False, rows=(4096, 1 << 62)),
     Target("e4m3, all", "fp8", 1.15, 0, ("64", "128", "256")),
+    Target("16-bit q, 8-bit k and v, beside 16-bit ones", "fp8_kv", 0.95),
 ]
 
 

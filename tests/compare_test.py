@@ -119,8 +119,22 @@ class Compare(unittest.TestCase):
         narrow = ("fwd e4m3 b1 hq2 hkv2 sq32 skv32 d64", "fwd bf16 kv=e5m2 b2 hq4 hkv2 sq20 skv30 d32 causal")
         with unittest.mock.patch.object(contenders, "rival", lambda name: contenders.sdpa("torch", [], "made up")):
             printed, times, _ = self.run_compare(*narrow, rivals={"torch": None})
-        self.assertEqual([(r["problem"], r["impl"]) for r in times], [(line, "froghopper") for line in narrow])
+        self.assertEqual([(r["problem"], r["impl"]) for r in times], [
+            (narrow[0], "froghopper"), (narrow[1], "froghopper"), (narrow[1], contenders.BESIDE_16_BITS)])
+        self.assertIn("froghopper / " + contenders.BESIDE_16_BITS, printed)
         self.assertNotIn("failed", printed)
+
+    def test_beside_16_bits_are_the_same_numbers(self):
+        library = froghopper_ctypes.Froghopper(LIBRARY)
+        cell = contenders.Cell.make(library, "fwd bf16 kv=e4m3 b1 hq4 hkv2 sq30 skv300 d32 scales128 causal", "cpu")
+        found = []
+        for offer in (contenders.froghopper, contenders.beside_16_bits):
+            ((_, call),) = offer(cell, library, "cpu").items()
+            call()
+            found.append(cell.o.clone())
+            cell.o.zero_()
+        torch.testing.assert_close(*found)
+        self.assertGreater(found[0].abs().max(), 0.1)
 
     def test_lengths_that_are_not_the_problems_are_refused(self):
         printed, times, _ = self.run_compare(PACKED.replace("5,20", "5,19"))

@@ -224,6 +224,21 @@ class Files(unittest.TestCase):
         self.assertIn("| bf16, 16 heads of 128, causal | 200 (1.20) | 100 |", page.read_text())
         self.assertIn("No measurement", (self.root / "README.md").read_text())
 
+    def test_8_bit_keys_are_shown_beside_16_bit_ones(self):
+        page = self.root / report.NARROW_PAGE
+        page.write_text(f"before\n{report.BEGIN}\n{report.END}\n")
+        line = LINE.replace("bf16", "bf16 kv=e4m3").format
+        for name, problems in ((report.NARROW_KV, [line(32, 512, 512), line(16, 1024, 1024)]),
+                               (report.NARROW_DECODE, [line(8, 1, 4096)])):
+            (folder := self.root / "bench/results" / name).mkdir()
+            (folder / "x.jsonl").write_text("".join(json.dumps(record(512, impl, ms, p) | {"problem": p}) + "\n" for p
+                                            in problems for impl, ms in (("froghopper", 0.5), ("other", 0.45))))
+        self.assertEqual(self.run_report("--no-plots"), (0, ""))
+        self.assertIn("in brackets the ratio to other", page.read_text())
+        self.assertIn("| bf16, 16 heads of 128, kv=e4m3 causal | 200 (0.90) | 200 (0.90) |", page.read_text())
+        self.assertIn(f"| `{line(8, 1, 4096)}` | 900 (0.90) |", page.read_text())
+        self.assertIn("16-bit ones | >= 0.95 | 0 of 2; least 0.90", (self.root / "docs/results.md").read_text())
+
     def test_nothing_measured_yet(self):
         self.assertEqual(self.run_report()[0], 0)
         self.assertIn("No measurement", (self.root / "README.md").read_text())
