@@ -4,14 +4,11 @@
 #include <vector>
 
 #include "check/check.hpp"
+#include "src/oracle/oracle.hpp"
 
 namespace froghopper::check {
 
-// A row of a tensor. Packed tensors have batch 0 and count rows over all sequences.
-struct RowId {
-  int64_t batch, row, head;
-  auto operator<=>(const RowId&) const = default;
-};
+using oracle::RowId, oracle::rows_of;
 
 // The rows of one written tensor that are compared, in rising order, and what the oracle says of them: [rows][dim].
 struct Expected {
@@ -22,8 +19,6 @@ struct Expected {
   double largest_lse = 0;                                   // of gradients: the largest |lse| that they were made of
   std::vector<size_t> scale_of_row = {}, mean_of_row = {};  // of quantised_x: which row of scale_x, of mean_x
 };
-
-std::vector<RowId> rows_of(const Shape&);  // all of them
 
 // Of every tensor that the problem writes.
 using Reference = std::vector<Expected>;

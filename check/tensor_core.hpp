@@ -30,14 +30,9 @@ struct Stored {
 void add_products(const Stored& x, int64_t at, const Stored& rows, int64_t first, int64_t count, int64_t begin,
                   std::vector<float>& sums);
 
-// What a GPU is measured by: oracle::compute_same_precision(), and of a forward problem with 8-bit q loops whose
-// products are added as above.
-oracle::Answers as_tensor_cores_add(const Problem&, const Views&);
-
-// The yardstick of a backend.
-using PlainLoops = oracle::Answers (*)(const Problem&, const Views&);
-constexpr PlainLoops plain_loops_for(Backend backend) {
-  return backend == Backend::hopper ? as_tensor_cores_add : oracle::compute_same_precision;
-}
+// What a backend is measured by, of all rows or of some: oracle::compute_same_precision(), and on a GPU, of a forward
+// problem with 8-bit q, loops whose products are added as above.
+oracle::Answers plain_loops(Backend, const Problem&, const Views&);
+oracle::Answers plain_loops(Backend, const Problem&, const Views&, const std::vector<oracle::RowId>&);
 
 }  // namespace froghopper::check

@@ -221,7 +221,10 @@ TEST(Reference, of_some_rows_agrees_with_that_of_all) {
         // Rows of a sequence that sees nothing have the sink as lse, those of no sequence do not.
         "fwd f32 b4 hq2 hkv1 sq20 skv30 d8 varlen tq60 tkv90 seqused causal sink : lens_q=20,9,7,13 lens_kv=9,5,0,30 "
         "used_q=20,9,7,4",
-        "fwd f16 b3 hq2 hkv2 sq20 skv30 d8 seqused causal topleft : layout=bhsd"}) {
+        "fwd f16 b3 hq2 hkv2 sq20 skv30 d8 seqused causal topleft : layout=bhsd",
+        // What depends on where keys are: slopes, chunks, blocks of scales.
+        "fwd f32 b2 hq4 hkv2 sq40 skv70 d16 causal alibi", "fwd f32 b2 hq2 hkv2 sq40 skv40 d16 chunk=16",
+        "fwd e4m3 b2 hq2 hkv1 sq70 skv300 d16 causal scales128 smooth"}) {
     const Case all = case_of(line);
     const auto in = make_inputs(all, 1);
     const auto views = bind(all.problem, in->tensors);

@@ -98,7 +98,8 @@ TEST(TensorCore, AgreesWithAnH200) {
     const auto in = make_inputs(c, 1);
     const auto views = bind(c.problem, in->tensors);
     ASSERT_TRUE(views);
-    const oracle::Answers exact = oracle::compute(c.problem, *views), plain = as_tensor_cores_add(c.problem, *views);
+    const oracle::Answers exact = oracle::compute(c.problem, *views),
+                          plain = plain_loops(Backend::hopper, c.problem, *views);
     const size_t tensor = index_of(r.tensor), dim = r.tensor == &Views::lse ? 1 : c.problem.dim_v;
     const size_t at = (r.row.row * c.problem.heads_q + r.row.head) * dim + r.column;
     EXPECT_NEAR(plain[tensor][at], r.found, 1e-6 * std::fabs(r.found)) << r.line;
@@ -113,7 +114,7 @@ TEST(TensorCore, LosesWhatAnH200LosesOfALongSum) {
   const auto views = bind(c.problem, in->tensors);
   ASSERT_TRUE(views);
   double gain = 0;
-  const std::vector<double> o = as_tensor_cores_add(c.problem, *views)[index_of(&Views::o)];
+  const std::vector<double> o = plain_loops(Backend::hopper, c.problem, *views)[index_of(&Views::o)];
   for (const double x : o) gain += x - 1;
   EXPECT_NEAR(gain / static_cast<double>(o.size()), -0.040, 0.0005);
 }
@@ -126,7 +127,7 @@ TEST(TensorCore, LosesNoMoreOfALongerSum) {
     const auto views = bind(c.problem, in->tensors);
     EXPECT_TRUE(views);
     double sum = 0;
-    const std::vector<double> o = as_tensor_cores_add(c.problem, *views)[index_of(&Views::o)];
+    const std::vector<double> o = plain_loops(Backend::hopper, c.problem, *views)[index_of(&Views::o)];
     for (const double x : o) sum += x - 1;
     return sum / static_cast<double>(o.size());
   };

@@ -18,6 +18,28 @@
 namespace froghopper::oracle {
 namespace {
 
+// Places in dense tensors [batch, seq, heads, dim]; packed tensors have batch = 1. lse has dim = 1.
+struct Dense {
+  int64_t seq_q, seq_kv, heads_q, heads_kv;
+  explicit Dense(const Problem& p)
+      : seq_q(p.extent_q()), seq_kv(p.extent_kv()), heads_q(p.heads_q), heads_kv(p.heads_kv) {}
+  int64_t q(const Sequence& s, int64_t i, int64_t head, int64_t dim) const {
+    return ((s.batch * seq_q + s.first_q + i) * heads_q + head) * dim;
+  }
+  int64_t kv(const Sequence& s, int64_t j, int64_t head, int64_t dim) const {
+    return ((s.batch * seq_kv + s.first_kv + j) * heads_kv + head) * dim;
+  }
+};
+
+// What gradients read besides.
+template <class Real>
+struct BothWays : Head<Real> {
+  Matrix<Real> k, v_columns;
+
+  BothWays(const Problem& p, const Views& views, const Sequence& s, int64_t head)
+      : Head<Real>(p, views, s, head), k(transposed(this->k_columns)), v_columns(transposed(this->v)) {}
+};
+
 // Dense, in the shapes of q, k and v; of the sink one number for each sequence and query head.
 template <class Real>
 struct Sums {
@@ -46,7 +68,7 @@ template <class Real, class Visit>
 void each_row(const Problem& p, const Views& views, const Sequence& s, int64_t index, int64_t head_kv, Visit visit) {
   const int64_t group = p.heads_q / p.heads_kv;
   for (int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
-    const Head<Real> head(p, views, s, h);
+    const BothWays<Real> head(p, views, s, h);
     for (int64_t i = 0; i < s.rows_q; ++i) visit(head, i, index * p.heads_q + h);
   }
 }
@@ -116,7 +138,7 @@ Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finis
 
 // ---- In the arithmetic of the storage type ----
 
-void add_row_same_precision(const Problem& p, const Views& views, const Sequence& s, const Head<float>& head,
+void add_row_same_precision(const Problem& p, const Views& views, const Sequence& s, const BothWays<float>& head,
                             int64_t i, int64_t sink_number, Sums<float>& sums) {
   const Visible visible = keys_of(p, s, i);
   const Given<float> given(views, s, head.index, i);
@@ -178,7 +200,7 @@ void add_to_sink(double weight, double delta, double delta_size, int64_t number,
   sizes.summed.sink[number] += std::pow(weight * delta_size, 2);
 }
 
-void add_row(const Problem& p, const Views& views, const Sequence& s, const Head<double>& head, int64_t i,
+void add_row(const Problem& p, const Views& views, const Sequence& s, const BothWays<double>& head, int64_t i,
              int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
   const Visible visible = keys_of(p, s, i);
   const Given<double> given(views, s, head.index, i);
@@ -228,7 +250,7 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Head
 Answers gradients_same_precision(const Problem& p, const Views& views) {
   Sums<float> sums(p);
   each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
-    each_row<float>(p, views, s, index, head_kv, [&](const Head<float>& head, int64_t i, int64_t sink_number) {
+    each_row<float>(p, views, s, index, head_kv, [&](const BothWays<float>& head, int64_t i, int64_t sink_number) {
       add_row_same_precision(p, views, s, head, i, sink_number, sums);
     });
   });
@@ -241,7 +263,7 @@ Gradients compute_gradients(const Problem& p, const Views& views) {
   Sums<double> sums(p);
   Sizes sizes{Sums<double>(p), Sums<double>(p)};
   each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
-    each_row<double>(p, views, s, index, head_kv, [&](const Head<double>& head, int64_t i, int64_t sink_number) {
+    each_row<double>(p, views, s, index, head_kv, [&](const BothWays<double>& head, int64_t i, int64_t sink_number) {
       add_row(p, views, s, head, i, sink_number, sums, sizes);
     });
   });

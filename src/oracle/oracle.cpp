@@ -15,7 +15,9 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "src/base/cores.hpp"
 #include "src/oracle/rows.hpp"
@@ -67,59 +69,88 @@ template void attend_row<double, false>(const Problem&, const Views&, const Head
 
 namespace {
 
-struct Output {
-  std::vector<double> o, lse, max_logit;
+// The sequence that a row of q lies in, and its first row; packed rows after the last sequence: none.
+struct Place {
+  int64_t sequence, first;
 };
-
-void read_held(const Views& views, Output& result) {
-  const View &o = views.o, &lse = views.lse;
-  int64_t i = 0;
-  for (int64_t b = 0; b < o.batch; ++b)
-    for (int64_t row = 0; row < o.seq; ++row)
-      for (int64_t head = 0; head < o.heads; ++head, ++i) {
-        for (int64_t c = 0; c < o.dim; ++c) result.o[i * o.dim + c] = o.as<float>()[o.at(b, row, head) + c];
-        result.lse[i] = lse.as<float>()[lse.at(b, row, head)];
-      }
+std::optional<Place> place_of(const Problem& p, const Views& views, const RowId& id) {
+  if (!p.varlen) return Place{id.batch, 0};
+  const auto* const ends = views.cu_seqlens_q.as<int32_t>();
+  const int64_t sequence = std::upper_bound(ends, ends + p.batch + 1, static_cast<int32_t>(id.row)) - ends - 1;
+  if (sequence == p.batch) return {};
+  return Place{sequence, ends[sequence]};
 }
 
 template <class Real, bool rounds>
-Output attend(const Problem& p, const Views& views) {
-  Output result;
-  result.max_logit = first_max_logit(p, views);
-  result.o.assign(p.rows_q() * p.heads_q * p.dim_v, 0.0);
-  result.lse.assign(p.rows_q() * p.heads_q, -std::numeric_limits<double>::infinity());
-  if (result.lse.empty()) return result;  // there may be any number of sequences without rows
-  const Dense dense(p);
-  if (p.merges()) read_held(views, result);
-  for_each(p.batch * p.heads_q, [&](int64_t pair) {
-    const Sequence s(p, views, pair / p.heads_q);
-    const Head<Real> head(p, views, s, pair % p.heads_q);
-    for (int64_t i = 0; i < s.rows_q; ++i) {
+Answers attend(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
+  Answers answers = first_answers(p, views, rows);
+  double* const o = answers[index_of(&Views::o)].data();
+  double* const lse = answers[index_of(&Views::lse)].data();
+  double* const max_logit = answers[index_of(&Views::max_logit)].data();
+  const std::vector<RowsOfHead> heads = by_head(p, views, rows);
+  for_each(static_cast<int64_t>(heads.size()), [&](int64_t n) {
+    const RowsOfHead& asked = heads[n];
+    const Sequence s(p, views, asked.sequence);
+    const Head<Real> head(p, views, s, asked.head);
+    for (const auto& [i, place] : asked.rows) {
       const Visible visible = keys_of(p, s, i);
       const std::vector<Real> of_row = scores(p, head, i, visible);
-      attend_row<Real, rounds>(p, views, head, visible, of_row, &result.o[dense.q(s, i, head.index, p.dim_v)],
-                               &result.lse[dense.q(s, i, head.index, 1)]);
-      if (p.max_logit) offer(result.max_logit[pair], of_row);
+      attend_row<Real, rounds>(p, views, head, visible, of_row, o + place * p.dim_v, lse + place);
+      if (p.max_logit) offer(max_logit[s.index * p.heads_q + head.index], of_row);
     }
   });
-  return result;
-}
-
-Answers by_tensor(Output output) {
-  Answers answers(tensors().size());
-  answers[index_of(&Views::o)] = std::move(output.o);
-  answers[index_of(&Views::lse)] = std::move(output.lse);
-  answers[index_of(&Views::max_logit)] = std::move(output.max_logit);
   return answers;
 }
 
+std::vector<RowId> rows_of_o(const Problem& p) { return rows_of(tensors()[index_of(&Views::o)].shape(p)); }
+
 }  // namespace
 
-std::vector<double> first_max_logit(const Problem& p, const Views& views) {
-  if (!p.max_logit) return {};
-  if (!p.merges()) return std::vector<double>(p.batch * p.heads_q, -std::numeric_limits<double>::infinity());
-  const auto* const held = views.max_logit.as<float>();
-  return std::vector<double>(held, held + p.batch * p.heads_q);
+std::vector<RowId> rows_of(const Shape& shape) {
+  std::vector<RowId> rows;
+  if (shape.seq == 0 || shape.heads == 0) return rows;  // there may be any number of sequences without rows
+  for (int64_t b = 0; b < shape.batch; ++b)
+    for (int64_t row = 0; row < shape.seq; ++row)
+      for (int64_t head = 0; head < shape.heads; ++head) rows.push_back({b, row, head});
+  return rows;
+}
+
+std::vector<RowsOfHead> by_head(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
+  struct Asked {
+    int64_t sequence, head, index, place;
+  };
+  std::vector<Asked> all;
+  for (const RowId& id : rows)
+    if (const auto at = place_of(p, views, id); at && id.row - at->first < rows_q(p, views, at->sequence).used)
+      all.push_back({at->sequence, id.head, id.row - at->first, &id - rows.data()});
+  const auto head_of = [](const Asked& x) { return std::pair(x.sequence, x.head); };
+  std::ranges::stable_sort(all, {}, head_of);
+  std::vector<RowsOfHead> heads;
+  for (const Asked& x : all) {
+    if (heads.empty() || std::pair(heads.back().sequence, heads.back().head) != head_of(x))
+      heads.push_back({x.sequence, x.head, {}});
+    heads.back().rows.push_back({x.index, x.place});
+  }
+  return heads;
+}
+
+Answers first_answers(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
+  constexpr double none = -std::numeric_limits<double>::infinity();
+  Answers answers(tensors().size());
+  std::vector<double>&o = answers[index_of(&Views::o)], &lse = answers[index_of(&Views::lse)];
+  std::vector<double>& max_logit = answers[index_of(&Views::max_logit)];
+  o.assign(rows.size() * p.dim_v, 0.0);
+  lse.assign(rows.size(), none);
+  if (p.max_logit) max_logit.assign(p.batch * p.heads_q, none);
+  if (!p.merges()) return answers;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& [batch, row, head] = rows[i];
+    const float* const held = views.o.as<float>() + views.o.at(batch, row, head);
+    std::copy(held, held + p.dim_v, &o[i * p.dim_v]);
+    lse[i] = views.lse.as<float>()[views.lse.at(batch, row, head)];
+  }
+  std::copy_n(views.max_logit.as<float>(), max_logit.size(), max_logit.begin());
+  return answers;
 }
 
 void for_each(int64_t count, const std::function<void(int64_t)>& work) {
@@ -135,12 +166,20 @@ void for_each(int64_t count, const std::function<void(int64_t)>& work) {
 
 Answers compute(const Problem& p, const Views& views) {
   if (p.backward()) return compute_gradients(p, views).exact;
-  return by_tensor(attend<double, /*rounds=*/false>(p, views));
+  return compute(p, views, rows_of_o(p));
+}
+
+Answers compute(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
+  return attend<double, /*rounds=*/false>(p, views, rows);
 }
 
 Answers compute_same_precision(const Problem& p, const Views& views) {
   if (p.backward()) return gradients_same_precision(p, views);
-  return by_tensor(attend<float, /*rounds=*/true>(p, views));
+  return compute_same_precision(p, views, rows_of_o(p));
+}
+
+Answers compute_same_precision(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
+  return attend<float, /*rounds=*/true>(p, views, rows);
 }
 
 }  // namespace froghopper::oracle

@@ -15,10 +15,21 @@ namespace froghopper::oracle {
 using Answers = std::vector<std::vector<double>>;
 Answers compute(const Problem&, const Views&);
 
+// A row of a tensor. Packed tensors have batch 0 and count rows over all sequences.
+struct RowId {
+  int64_t batch, row, head;
+  auto operator<=>(const RowId&) const = default;
+};
+std::vector<RowId> rows_of(const Shape&);  // all of them, in rising order
+
+// Of a forward problem these query rows alone: o is [row][dim] and lse [row], and max_logit is of them.
+Answers compute(const Problem&, const Views&, const std::vector<RowId>&);
+
 // The same loops with the arithmetic of the storage type: inputs and weights rounded to it, sums in float.
 // The error of this against compute() is the yardstick of every tolerance. A backward problem reads o and lse here;
 // compute() makes its own.
 Answers compute_same_precision(const Problem&, const Views&);
+Answers compute_same_precision(const Problem&, const Views&, const std::vector<RowId>&);
 
 // A backward problem: the same as compute(), and for every number how large that is which is added up to it. A gradient
 // may cancel to much less, or to 0, and yet no arithmetic but an exact one can know it better than to a part of these.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // oracle: what the loops of both passes share: where rows lie, their numbers, a score, and a query row's own output.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <vector>
@@ -26,24 +27,22 @@ struct Sequence {
   }
 };
 
-// Places in dense tensors [batch, seq, heads, dim]; packed tensors have batch = 1. lse has dim = 1.
-struct Dense {
-  int64_t seq_q, seq_kv, heads_q, heads_kv;
-  explicit Dense(const Problem& p)
-      : seq_q(p.extent_q()), seq_kv(p.extent_kv()), heads_q(p.heads_q), heads_kv(p.heads_kv) {}
-  int64_t q(const Sequence& s, int64_t i, int64_t head, int64_t dim) const {
-    return ((s.batch * seq_q + s.first_q + i) * heads_q + head) * dim;
-  }
-  int64_t kv(const Sequence& s, int64_t j, int64_t head, int64_t dim) const {
-    return ((s.batch * seq_kv + s.first_kv + j) * heads_kv + head) * dim;
-  }
+// The query rows of one head of one sequence that are asked for: where in the sequence, and which of all that are.
+struct RowsOfHead {
+  int64_t sequence, head;
+  struct Row {
+    int64_t index, place;
+  };
+  std::vector<Row> rows;
 };
+// Without those that belong to no sequence or do not count in theirs.
+std::vector<RowsOfHead> by_head(const Problem&, const Views&, const std::vector<RowId>&);
 
 // The rows of one head of one sequence that count, as numbers: 8-bit ones times their scale, with the mean that was
 // taken out of them. What lies after them is never read.
 template <class Real>
 struct Matrix {
-  int64_t columns;
+  int64_t rows, columns;
   std::vector<Real> numbers;
   const Real* row(int64_t i) const { return &numbers[i * columns]; }
 };
@@ -51,12 +50,15 @@ struct Matrix {
 template <class Real>
 Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head, const Scales& scales,
                   const float* mean = nullptr) {
-  Matrix<Real> m{view.dim, std::vector<Real>(rows * view.dim)};
+  Matrix<Real> m{rows, view.dim, {}};
+  m.numbers.reserve(rows * view.dim);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t begin = view.at(batch, first + i, head);
-    for (int64_t c = 0; c < view.dim; ++c)
-      m.numbers[i * view.dim + c] =
-          static_cast<Real>(load(view.data, begin + c, view.element)) * scales.at(i, c) + (mean ? mean[c] : 0);
+    const float scale = scales.by_column() ? 1 : scales.at(i, 0);
+    for (int64_t c = 0; c < view.dim; ++c) {
+      const auto number = static_cast<Real>(load(view.data, begin + c, view.element));
+      m.numbers.push_back(number * (scales.by_column() ? scales.at(i, c) : scale) + (mean ? mean[c] : 0));
+    }
   }
   return m;
 }
@@ -67,32 +69,30 @@ inline const float* mean_of(const View& means, const Sequence& s, int64_t head) 
 
 template <class Real>
 Matrix<Real> transposed(const Matrix<Real>& m) {
-  const int64_t rows = static_cast<int64_t>(m.numbers.size()) / m.columns;
-  Matrix<Real> t{rows, std::vector<Real>(m.numbers.size())};
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t c = 0; c < m.columns; ++c) t.numbers[c * rows + i] = m.row(i)[c];
+  constexpr int64_t at_once = 16;  // rows, so that what lies side by side is written together
+  Matrix<Real> t{m.columns, m.rows, std::vector<Real>(m.numbers.size())};
+  for (int64_t first = 0; first < m.rows; first += at_once)
+    for (int64_t c = 0; c < m.columns; ++c)
+      for (int64_t i = first; i < std::min(first + at_once, m.rows); ++i) t.numbers[c * m.rows + i] = m.row(i)[c];
   return t;
 }
 
 // What one query head of one sequence reads.
 template <class Real>
 struct Head {
-  int64_t index, index_kv;  // of the query head, of the key head that it reads
-  Matrix<Real> q, k, v;
-  Matrix<Real> k_columns, v_columns;  // transposed
-  Real slope;                         // of alibi; 0: none
-  int64_t diagonal;                   // the key that row 0 is level with
+  int64_t index, index_kv;       // of the query head, of the key head that it reads
+  Matrix<Real> q, k_columns, v;  // k_columns: k transposed
+  Real slope;                    // of alibi; 0: none
+  int64_t diagonal;              // the key that row 0 is level with
 
   Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
       : index(head),
         index_kv(head / (p.heads_q / p.heads_kv)),
         q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head, {p, views.scale_q, s.index, head})),
-        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_k, s.index, index_kv},
-                     mean_of(views.mean_k, s, index_kv))),
+        k_columns(transposed(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv,
+                                        {p, views.scale_k, s.index, index_kv}, mean_of(views.mean_k, s, index_kv)))),
         v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_v, s.index, index_kv},
                      mean_of(views.mean_v, s, index_kv))),
-        k_columns(transposed(k)),
-        v_columns(transposed(v)),
         slope(p.alibi ? views.alibi_slopes.as<float>()[views.alibi_slopes.at(s.index, 0, head)] : 0),
         diagonal(p.diagonal(s.rows_q, s.rows_kv)) {}
 };
@@ -146,8 +146,9 @@ std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, co
   return with_alibi(head, i, keys, plain_scores(p, head, i, keys));
 }
 
-// max_logit of every sequence and query head before a row is computed: nothing is seen yet, or what earlier calls saw.
-std::vector<double> first_max_logit(const Problem&, const Views&);
+// o and lse of these rows, and max_logit of every sequence and query head, before a row is computed: of rows that saw
+// nothing yet, or what earlier calls saw.
+Answers first_answers(const Problem&, const Views&, const std::vector<RowId>&);
 
 // A row's scores, of the keys that it sees; a NaN is left out.
 template <class Real>

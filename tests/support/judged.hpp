@@ -33,7 +33,7 @@ class Judged : public testing::Test {
 
   // Makes what plain loops compute of this problem and these tensors the result.
   void write(const Problem& p, const Views& inputs) {
-    const oracle::Answers answers = check::plain_loops_for(backend_)(p, before_->views(*in_, inputs));
+    const oracle::Answers answers = check::plain_loops(backend_, p, before_->views(*in_, inputs));
     for (size_t i = 0; i < answers.size(); ++i) {
       if (!is_written(tensors()[i].use(c_.problem))) continue;
       const View& view = views_.*tensors()[i].view;
