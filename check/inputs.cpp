@@ -10,6 +10,7 @@
 #include "check/layout.hpp"
 #include "contract/quantise.h"
 #include "src/base/storage.hpp"
+#include "src/oracle/oracle.hpp"
 #include "src/problem/mask.hpp"
 
 namespace froghopper::check {
@@ -117,24 +118,28 @@ std::vector<int64_t> draw_used(uint64_t stream, const Problem& p, const View& cu
 
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t);
 
-// Visits every entry of the rows that count: visit(sequence, row in it, rows, head, column, place, drawn number).
+// Visits every entry of the rows that count: visit(sequence, row in it, rows, head, column, place, drawn number). Heads
+// are shared among the cores, where there is enough to do for threads that are begun for it.
 template <class Visit>
 void each_entry(const Case& c, const Views& views, const View& x, RowsOf rows_of, uint64_t stream, Visit visit) {
+  constexpr int64_t enough = 1 << 18;  // entries, a millisecond's
   const Problem& p = c.problem;
   const auto draw = find_data(c.data)->draw;
-  uint64_t i = 0;
   if (x.empty()) return;  // there may be any number of sequences without rows
-  for (int64_t b = 0; b < p.batch; ++b) {
+  // The number of each sequence's first entry.
+  std::vector<int64_t> first{0};
+  for (int64_t b = 0; b < p.batch; ++b) first.push_back(first.back() + rows_of(p, views, b).used * x.heads * x.dim);
+  const auto visit_head = [&](int64_t pair) {
+    const int64_t b = pair / x.heads, head = pair % x.heads;
     const Rows rows = rows_of(p, views, b);
     for (int64_t row = 0; row < rows.used; ++row) {
-      for (int64_t head = 0; head < x.heads; ++head) {
-        const int64_t at = x.at(rows.batch, rows.first + row, head);
-        for (int64_t column = 0; column < x.dim; ++column) {
-          visit(b, row, rows.used, head, column, at + column, draw(stream, i++));
-        }
-      }
+      const int64_t at = x.at(rows.batch, rows.first + row, head), number = first[b] + (row * x.heads + head) * x.dim;
+      for (int64_t column = 0; column < x.dim; ++column)
+        visit(b, row, rows.used, head, column, at + column, draw(stream, static_cast<uint64_t>(number + column)));
     }
-  }
+  };
+  if (first.back() >= enough) return oracle::for_each(p.batch * x.heads, visit_head);
+  for (int64_t pair = 0; pair < p.batch * x.heads; ++pair) visit_head(pair);
 }
 
 // Gives every entry of the rows that count a number; value(row in its sequence, rows, column, drawn number).
