@@ -107,6 +107,21 @@ inline float load(const void* tensor, int64_t i, Element e) {
   return 0;
 }
 
+// `count` elements that lie side by side. The type is asked for once and not for each of them.
+template <class Real>
+void load_row(const void* tensor, int64_t first, int64_t count, Element e, Real* to) {
+  const auto all = [&](auto element) {
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<Real>(load(tensor, first + i, element()));
+  };
+  switch (e) {
+    case Element::f16: return all([] { return Element::f16; });
+    case Element::bf16: return all([] { return Element::bf16; });
+    case Element::e4m3: return all([] { return Element::e4m3; });
+    case Element::e5m2: return all([] { return Element::e5m2; });
+    default: return all([e] { return e; });
+  }
+}
+
 inline void store(void* tensor, int64_t i, Element e, float x) {
   switch (e) {
     case Element::f16: static_cast<uint16_t*>(tensor)[i] = float_to_f16(x); return;

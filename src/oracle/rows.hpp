@@ -50,15 +50,13 @@ struct Matrix {
 template <class Real>
 Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head, const Scales& scales,
                   const float* mean = nullptr) {
-  Matrix<Real> m{rows, view.dim, {}};
-  m.numbers.reserve(rows * view.dim);
+  Matrix<Real> m{rows, view.dim, std::vector<Real>(rows * view.dim)};
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t begin = view.at(batch, first + i, head);
-    const float scale = scales.by_column() ? 1 : scales.at(i, 0);
-    for (int64_t c = 0; c < view.dim; ++c) {
-      const auto number = static_cast<Real>(load(view.data, begin + c, view.element));
-      m.numbers.push_back(number * (scales.by_column() ? scales.at(i, c) : scale) + (mean ? mean[c] : 0));
-    }
+    Real* const row = &m.numbers[i * view.dim];
+    load_row(view.data, view.at(batch, first + i, head), view.dim, view.element, row);
+    const float* const scale = scales ? scales.of_row(i) : nullptr;
+    for (int64_t c = 0; scale && c < view.dim; ++c) row[c] *= scale[scales.by_column() ? c : 0];
+    for (int64_t c = 0; mean && c < view.dim; ++c) row[c] += mean[c];
   }
   return m;
 }
