@@ -119,7 +119,7 @@ std::vector<int64_t> draw_used(uint64_t stream, const Problem& p, const View& cu
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t);
 
 // Visits every entry of the rows that count: visit(sequence, row in it, rows, head, column, place, drawn number). Heads
-// are shared among the cores, where there is enough to do for threads that are begun for it.
+// are shared among the cores, where there is enough to do for threads that are begun for it and heads lie apart.
 template <class Visit>
 void each_entry(const Case& c, const Views& views, const View& x, RowsOf rows_of, uint64_t stream, Visit visit) {
   constexpr int64_t enough = 1 << 18;  // entries, a millisecond's
@@ -138,7 +138,7 @@ void each_entry(const Case& c, const Views& views, const View& x, RowsOf rows_of
         visit(b, row, rows.used, head, column, at + column, draw(stream, static_cast<uint64_t>(number + column)));
     }
   };
-  if (first.back() >= enough) return oracle::for_each(p.batch * x.heads, visit_head);
+  if (first.back() >= enough && !shares_places(c.layout)) return oracle::for_each(p.batch * x.heads, visit_head);
   for (int64_t pair = 0; pair < p.batch * x.heads; ++pair) visit_head(pair);
 }
 

@@ -44,6 +44,8 @@ bool is_of_sequences(View Views::*tensor) {
 
 bool is_layout(const std::string& name) { return std::ranges::find(names, name) != std::end(names); }
 
+bool shares_places(const std::string& name) { return name.starts_with("broadcast"); }
+
 Layout lay_out(const std::string& name, View Views::*tensor, const View& x, bool packed, bool written) {
   Layout l = dense(x);
   if (name == "bhsd") l = {x.heads * x.seq * x.dim, x.dim, x.seq * x.dim, 0};

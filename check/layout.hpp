@@ -10,6 +10,7 @@ namespace froghopper::check {
 
 std::span<const char* const> all_layouts();
 bool is_layout(const std::string& name);
+bool shares_places(const std::string& name);  // among sequences or heads, in tensors that are read
 
 // The tensor of these extents (packed: batch extent 1). `written` ones are never laid over themselves.
 struct Layout {
