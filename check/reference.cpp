@@ -11,7 +11,6 @@
 #include "check/tensor_core.hpp"
 #include "src/base/text.hpp"
 #include "src/oracle/oracle.hpp"
-#include "src/problem/mask.hpp"
 
 namespace froghopper::check {
 
@@ -55,19 +54,14 @@ std::vector<RowId> choose_rows(const Problem& p) {
   return rows;
 }
 
-// The rows are those of o and of lse.
-Reference some_rows(const Problem& p, const Views& views, Backend backend) {
-  const std::vector<RowId> rows = choose_rows(p);
+// rows: of o and of lse.
+Reference of_rows(const Problem& p, const Views& views, const std::vector<RowId>& rows, Backend backend) {
   oracle::Answers exact = oracle::compute(p, views, rows), same_precision = plain_loops(backend, p, views, rows);
   Reference r = written_tensors(p);
-  for (Expected& expected : r) put(expected, rows, exact, same_precision);
-  return r;
-}
-
-Reference all_rows(const Problem& p, const Views& views, Backend backend) {
-  oracle::Answers exact = oracle::compute(p, views), same_precision = plain_loops(backend, p, views);
-  Reference r = written_tensors(p);
-  for (Expected& expected : r) put(expected, rows_of(expected.tensor->shape(p)), exact, same_precision);
+  for (Expected& expected : r) {
+    const bool of_queries = expected.tensor->view != &Views::max_logit;
+    put(expected, of_queries ? rows : rows_of(expected.tensor->shape(p)), exact, same_precision);
+  }
   return r;
 }
 
@@ -117,7 +111,7 @@ Reference make_reference(const Case& c, const Views& views, Backend backend) {
   const Problem& p = c.problem;
   if (p.quantises()) return quantised_rows(p, views);
   if (p.backward()) return c.sample_rows ? gradients_of_groups(p, views) : all_gradients(p, views);
-  return c.sample_rows ? some_rows(p, views, backend) : all_rows(p, views, backend);
+  return of_rows(p, views, c.sample_rows ? choose_rows(p) : oracle::query_rows(p), backend);
 }
 
 }  // namespace froghopper::check

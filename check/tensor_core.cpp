@@ -186,43 +186,28 @@ void add_products(const Stored& x, int64_t at, const Stored& rows, int64_t first
 namespace {
 
 oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views, const std::vector<oracle::RowId>& rows) {
-  oracle::Answers answers = oracle::first_answers(p, views, rows);
-  double* const o = answers[index_of(&Views::o)].data();
-  double* const lse = answers[index_of(&Views::lse)].data();
-  double* const max_logit = answers[index_of(&Views::max_logit)].data();
-  const std::vector<oracle::RowsOfHead> heads = oracle::by_head(p, views, rows);
-  oracle::for_each(static_cast<int64_t>(heads.size()), [&](int64_t n) {
-    const oracle::RowsOfHead& asked = heads[n];
-    const oracle::Sequence s(p, views, asked.sequence);
-    const Head head(p, views, s, asked.head);
-    for (const auto& [i, place] : asked.rows) {
-      const Visible keys = oracle::keys_of(p, s, i);
-      std::vector<float> scores = scores_of(p, head, i, keys);
-      const float raised = raised_by_mean(p, head, i);
-      attend_row(p, views, head, scores, raised, keys, o + place * p.dim_v, lse + place);
-      if (!p.max_logit) continue;
-      for (float& score : scores) score += raised;
-      oracle::offer(max_logit[s.index * p.heads_q + head.index], scores);
-    }
-  });
-  return answers;
-}
-
-bool adds_8_bit_products(Backend backend, const Problem& p) {
-  return backend == Backend::hopper && !p.backward() && is_8_bit(p.dtype);
+  return oracle::attend_rows<Head>(
+      p, views, rows, [&](const oracle::Sequence& s, const Head& head, int64_t i, double* o, double* lse) {
+        const Visible keys = oracle::keys_of(p, s, i);
+        std::vector<float> scores = scores_of(p, head, i, keys);
+        const float raised = raised_by_mean(p, head, i);
+        attend_row(p, views, head, scores, raised, keys, o, lse);
+        for (float& score : scores) score += raised;
+        return scores;
+      });
 }
 
 }  // namespace
 
 oracle::Answers plain_loops(Backend backend, const Problem& p, const Views& views) {
-  if (!adds_8_bit_products(backend, p)) return oracle::compute_same_precision(p, views);
-  return as_tensor_cores_add(p, views, oracle::rows_of(tensors()[index_of(&Views::o)].shape(p)));
+  if (p.backward()) return oracle::compute_same_precision(p, views);
+  return plain_loops(backend, p, views, oracle::query_rows(p));
 }
 
 oracle::Answers plain_loops(Backend backend, const Problem& p, const Views& views,
                             const std::vector<oracle::RowId>& rows) {
-  if (!adds_8_bit_products(backend, p)) return oracle::compute_same_precision(p, views, rows);
-  return as_tensor_cores_add(p, views, rows);
+  if (backend == Backend::hopper && is_8_bit(p.dtype)) return as_tensor_cores_add(p, views, rows);
+  return oracle::compute_same_precision(p, views, rows);
 }
 
 }  // namespace froghopper::check

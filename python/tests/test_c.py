@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import run_python
 
 import froghopper
 from froghopper import _c, _call, _errors, _library
@@ -92,8 +93,7 @@ def test_importing_loads_nothing():
     code = ("import sys, froghopper, froghopper._call, froghopper._library as l; "
             "assert not {'numpy', 'torch', 'jax'} & set(sys.modules); assert l._loaded is None; "
             "froghopper.attention; assert 'numpy' in sys.modules and 'torch' not in sys.modules")
-    folder = str(pathlib.Path(froghopper.__file__).parent.parent)
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": folder})
+    run_python("-c", code)
 
 
 def test_explain():

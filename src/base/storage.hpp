@@ -116,9 +116,11 @@ void load_row(const void* tensor, int64_t first, int64_t count, Element e, Real*
   switch (e) {
     case Element::f16: return all([] { return Element::f16; });
     case Element::bf16: return all([] { return Element::bf16; });
+    case Element::f32: return all([] { return Element::f32; });
     case Element::e4m3: return all([] { return Element::e4m3; });
     case Element::e5m2: return all([] { return Element::e5m2; });
-    default: return all([e] { return e; });
+    case Element::i32: return all([] { return Element::i32; });
+    case Element::i64: return all([] { return Element::i64; });
   }
 }
 

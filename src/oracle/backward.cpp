@@ -34,10 +34,10 @@ struct Dense {
 // What gradients read besides.
 template <class Real>
 struct BothWays : Head<Real> {
-  Matrix<Real> k, v_columns;
+  Matrix<Real> v_columns;
 
   BothWays(const Problem& p, const Views& views, const Sequence& s, int64_t head)
-      : Head<Real>(p, views, s, head), k(transposed(this->k_columns)), v_columns(transposed(this->v)) {}
+      : Head<Real>(p, views, s, head), v_columns(transposed(this->v)) {}
 };
 
 // Dense, in the shapes of q, k and v; of the sink one number for each sequence and query head.
@@ -79,10 +79,9 @@ struct Given {
   std::vector<Real> grad_o;
   Real grad_lse = 0;
 
-  Given(const Views& views, const Sequence& s, int64_t head, int64_t i) {
+  Given(const Views& views, const Sequence& s, int64_t head, int64_t i) : grad_o(views.grad_o.dim) {
     const int64_t at = views.grad_o.at(s.batch, s.first_q + i, head);
-    for (int64_t c = 0; c < views.grad_o.dim; ++c)
-      grad_o.push_back(load(views.grad_o.data, at + c, views.grad_o.element));
+    load_row(views.grad_o.data, at, views.grad_o.dim, views.grad_o.element, grad_o.data());
     if (views.grad_lse.data) grad_lse = views.grad_lse.as<float>()[views.grad_lse.at(s.batch, s.first_q + i, head)];
   }
 };

@@ -83,26 +83,14 @@ std::optional<Place> place_of(const Problem& p, const Views& views, const RowId&
 
 template <class Real, bool rounds>
 Answers attend(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
-  Answers answers = first_answers(p, views, rows);
-  double* const o = answers[index_of(&Views::o)].data();
-  double* const lse = answers[index_of(&Views::lse)].data();
-  double* const max_logit = answers[index_of(&Views::max_logit)].data();
-  const std::vector<RowsOfHead> heads = by_head(p, views, rows);
-  for_each(static_cast<int64_t>(heads.size()), [&](int64_t n) {
-    const RowsOfHead& asked = heads[n];
-    const Sequence s(p, views, asked.sequence);
-    const Head<Real> head(p, views, s, asked.head);
-    for (const auto& [i, place] : asked.rows) {
-      const Visible visible = keys_of(p, s, i);
-      const std::vector<Real> of_row = scores(p, head, i, visible);
-      attend_row<Real, rounds>(p, views, head, visible, of_row, o + place * p.dim_v, lse + place);
-      if (p.max_logit) offer(max_logit[s.index * p.heads_q + head.index], of_row);
-    }
-  });
-  return answers;
+  return attend_rows<Head<Real>>(p, views, rows,
+                                 [&](const Sequence& s, const Head<Real>& head, int64_t i, double* o, double* lse) {
+                                   const Visible visible = keys_of(p, s, i);
+                                   std::vector<Real> of_row = scores(p, head, i, visible);
+                                   attend_row<Real, rounds>(p, views, head, visible, of_row, o, lse);
+                                   return of_row;
+                                 });
 }
-
-std::vector<RowId> rows_of_o(const Problem& p) { return rows_of(tensors()[index_of(&Views::o)].shape(p)); }
 
 }  // namespace
 
@@ -115,14 +103,17 @@ std::vector<RowId> rows_of(const Shape& shape) {
   return rows;
 }
 
+std::vector<RowId> query_rows(const Problem& p) { return rows_of(tensors()[index_of(&Views::o)].shape(p)); }
+
 std::vector<RowsOfHead> by_head(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
   struct Asked {
     int64_t sequence, head, index, place;
   };
   std::vector<Asked> all;
-  for (const RowId& id : rows)
-    if (const auto at = place_of(p, views, id); at && id.row - at->first < rows_q(p, views, at->sequence).used)
-      all.push_back({at->sequence, id.head, id.row - at->first, &id - rows.data()});
+  for (int64_t place = 0; place < static_cast<int64_t>(rows.size()); ++place)
+    if (const auto at = place_of(p, views, rows[place]))
+      if (const int64_t index = rows[place].row - at->first; index < rows_q(p, views, at->sequence).used)
+        all.push_back({at->sequence, rows[place].head, index, place});
   const auto head_of = [](const Asked& x) { return std::pair(x.sequence, x.head); };
   std::ranges::stable_sort(all, {}, head_of);
   std::vector<RowsOfHead> heads;
@@ -166,7 +157,7 @@ void for_each(int64_t count, const std::function<void(int64_t)>& work) {
 
 Answers compute(const Problem& p, const Views& views) {
   if (p.backward()) return compute_gradients(p, views).exact;
-  return compute(p, views, rows_of_o(p));
+  return compute(p, views, query_rows(p));
 }
 
 Answers compute(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
@@ -175,7 +166,7 @@ Answers compute(const Problem& p, const Views& views, const std::vector<RowId>& 
 
 Answers compute_same_precision(const Problem& p, const Views& views) {
   if (p.backward()) return gradients_same_precision(p, views);
-  return compute_same_precision(p, views, rows_of_o(p));
+  return compute_same_precision(p, views, query_rows(p));
 }
 
 Answers compute_same_precision(const Problem& p, const Views& views, const std::vector<RowId>& rows) {

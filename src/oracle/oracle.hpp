@@ -21,6 +21,7 @@ struct RowId {
   auto operator<=>(const RowId&) const = default;
 };
 std::vector<RowId> rows_of(const Shape&);  // all of them, in rising order
+std::vector<RowId> query_rows(const Problem&);
 
 // Of a forward problem these query rows alone: o is [row][dim] and lse [row], and max_logit is of them.
 Answers compute(const Problem&, const Views&, const std::vector<RowId>&);

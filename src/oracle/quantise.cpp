@@ -45,7 +45,7 @@ constexpr Part parts[] = {{&Views::q, &Views::quantised_q, &Views::scale_q, null
 
 Row row_of(const Problem& p, const View& from, bool rotates, int64_t begin) {
   Row row{std::vector<double>(from.dim), std::vector<double>(from.dim, 0.0)};
-  for (int64_t c = 0; c < from.dim; ++c) row.numbers[c] = load(from.data, begin + c, from.element);
+  load_row(from.data, begin, from.dim, from.element, row.numbers.data());
   return rotates ? rotated(row.numbers, p.rotate_seed) : row;
 }
 

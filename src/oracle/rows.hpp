@@ -27,17 +27,6 @@ struct Sequence {
   }
 };
 
-// The query rows of one head of one sequence that are asked for: where in the sequence, and which of all that are.
-struct RowsOfHead {
-  int64_t sequence, head;
-  struct Row {
-    int64_t index, place;
-  };
-  std::vector<Row> rows;
-};
-// Without those that belong to no sequence or do not count in theirs.
-std::vector<RowsOfHead> by_head(const Problem&, const Views&, const std::vector<RowId>&);
-
 // The rows of one head of one sequence that count, as numbers: 8-bit ones times their scale, with the mean that was
 // taken out of them. What lies after them is never read.
 template <class Real>
@@ -78,19 +67,20 @@ Matrix<Real> transposed(const Matrix<Real>& m) {
 // What one query head of one sequence reads.
 template <class Real>
 struct Head {
-  int64_t index, index_kv;       // of the query head, of the key head that it reads
-  Matrix<Real> q, k_columns, v;  // k_columns: k transposed
-  Real slope;                    // of alibi; 0: none
-  int64_t diagonal;              // the key that row 0 is level with
+  int64_t index, index_kv;          // of the query head, of the key head that it reads
+  Matrix<Real> q, k, v, k_columns;  // k_columns: k transposed
+  Real slope;                       // of alibi; 0: none
+  int64_t diagonal;                 // the key that row 0 is level with
 
   Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
       : index(head),
         index_kv(head / (p.heads_q / p.heads_kv)),
         q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head, {p, views.scale_q, s.index, head})),
-        k_columns(transposed(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv,
-                                        {p, views.scale_k, s.index, index_kv}, mean_of(views.mean_k, s, index_kv)))),
+        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_k, s.index, index_kv},
+                     mean_of(views.mean_k, s, index_kv))),
         v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_v, s.index, index_kv},
                      mean_of(views.mean_v, s, index_kv))),
+        k_columns(transposed(k)),
         slope(p.alibi ? views.alibi_slopes.as<float>()[views.alibi_slopes.at(s.index, 0, head)] : 0),
         diagonal(p.diagonal(s.rows_q, s.rows_kv)) {}
 };
@@ -144,14 +134,46 @@ std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, co
   return with_alibi(head, i, keys, plain_scores(p, head, i, keys));
 }
 
-// o and lse of these rows, and max_logit of every sequence and query head, before a row is computed: of rows that saw
-// nothing yet, or what earlier calls saw.
-Answers first_answers(const Problem&, const Views&, const std::vector<RowId>&);
-
 // A row's scores, of the keys that it sees; a NaN is left out.
 template <class Real>
 void offer(double& max_logit, const std::vector<Real>& scores) {
   for (const Real s : scores) max_logit = s > max_logit ? s : max_logit;
+}
+
+// The query rows of one head of one sequence that are asked for: where in the sequence, and which of all that are.
+struct RowsOfHead {
+  int64_t sequence, head;
+  struct Row {
+    int64_t index, place;
+  };
+  std::vector<Row> rows;
+};
+// Without those that belong to no sequence or do not count in theirs.
+std::vector<RowsOfHead> by_head(const Problem&, const Views&, const std::vector<RowId>&);
+
+// What o and lse hold of these rows, and max_logit of every sequence and query head, before a row is computed: that
+// nothing was seen, or what earlier calls left.
+Answers first_answers(const Problem&, const Views&, const std::vector<RowId>&);
+
+// The answers for these rows. attend(sequence, head, row in the sequence, its o, its lse) fills in a row and returns
+// the scores that max_logit is taken of; HeadOf is what it reads of a head, made of problem, views, sequence and head.
+template <class HeadOf, class Attend>
+Answers attend_rows(const Problem& p, const Views& views, const std::vector<RowId>& rows, Attend attend) {
+  Answers answers = first_answers(p, views, rows);
+  double* const o = answers[index_of(&Views::o)].data();
+  double* const lse = answers[index_of(&Views::lse)].data();
+  double* const max_logit = answers[index_of(&Views::max_logit)].data();
+  const std::vector<RowsOfHead> heads = by_head(p, views, rows);
+  for_each(static_cast<int64_t>(heads.size()), [&](int64_t n) {
+    const RowsOfHead& asked = heads[n];
+    const Sequence s(p, views, asked.sequence);
+    const HeadOf head(p, views, s, asked.head);
+    for (const auto& [i, place] : asked.rows) {
+      const auto scores = attend(s, head, i, o + place * p.dim_v, lse + place);
+      if (p.max_logit) offer(max_logit[s.index * p.heads_q + asked.head], scores);
+    }
+  });
+  return answers;
 }
 
 // One query row of one head; its o and lse hold those of a row that sees nothing, or what they are merged with.
