@@ -31,6 +31,7 @@ struct WidenTensor {
 };
 struct WidenParams {
   WidenTensor k, v;
+  const int* used;  // how many rows of each sequence count; none: all
 };
 
 constexpr const char* why_invalid(WidenVariant v) {

@@ -36,10 +36,11 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
   EXPECT_EQ(widens(many, "widened=0"), false);
   EXPECT_EQ(widens(few), false);
   EXPECT_EQ(widens(few, "widened=1"), true);
-  for (const char* more : {" scales128", " vcolumns", " softcap20", " smooth", " seqused", " maxlogit"}) {
+  for (const char* more : {" scales128", " vcolumns", " softcap20", " smooth", " maxlogit"}) {
     EXPECT_EQ(widens(many + more), false) << more;
     EXPECT_EQ(widens(many + more, "widened=1"), std::nullopt) << more;
   }
+  EXPECT_EQ(widens(many + " seqused"), true) << "as if all of it were used: both ways take less of less";
   EXPECT_EQ(widens("fwd bf16 kv=e4m3 b8 hq32 hkv8 sq8192 skv131072 d128"), false) << "4 GiB";
   EXPECT_EQ(widens("fwd bf16 b4 hq32 hkv8 sq2048 skv2048 d128", "widened=1"), std::nullopt);
   EXPECT_EQ(widens("fwd e4m3 b4 hq32 hkv8 sq2048 skv2048 d128", "widened=1"), std::nullopt);

@@ -101,20 +101,20 @@ struct Sequences {
   __device__ Lengths lengths(int sequence) const { return lengths_of(ragged, seq_q, seq_kv, sequence); }
 };
 
-// Visits the rows that no sequence uses: visit(batch, row). CTAs share the sequences. Packed tensors have one stretch
-// more than sequences: the rows after the last one. used: rows of a sequence that count; null: all.
+// Visits the rows that no sequence uses: visit(batch, row). used: rows of a sequence that count; null: all.
+// CTAs share the sequences; where these are fewer, several CTAs have the rows of one in turn. The rows of a packed
+// tensor that come after the last sequence, which may be more than all others, are everybody's.
 template <class Visit>
 __device__ void each_unused_row(const int* cu, const int* used, int sequences, int seq, int total, Visit visit) {
-  const int stretches = sequences + (cu ? 1 : 0);
-  for (int i = blockIdx.x; i < stretches; i += gridDim.x) {
-    const bool after_all = i == sequences;
-    const int first = cu ? cu[i] : 0;
-    const int end = after_all ? total : cu ? cu[i + 1] : seq;
-    int count = after_all ? 0 : end - first;
-    if (used && !after_all) count = min(count, used[i]);
-    count = max(0, min(count, after_all ? 0 : seq));
-    for (int row = first + count; row < end; ++row) visit(cu ? 0 : i, row);
+  const int ctas = gridDim.x, me = blockIdx.x, sharers = max(1, ctas / max(1, sequences));
+  for (int i = me; i < sequences * sharers; i += ctas) {
+    const int sequence = i % sequences, first = cu ? cu[sequence] : 0, end = cu ? cu[sequence + 1] : seq;
+    int count = min(end - first, seq);
+    if (used) count = min(count, used[sequence]);
+    for (int row = first + max(0, count) + i / sequences; row < end; row += sharers) visit(cu ? 0 : sequence, row);
   }
+  if (cu)
+    for (int row = cu[sequences] + me; row < total; row += ctas) visit(0, row);
 }
 
 }  // namespace froghopper::attn

@@ -95,7 +95,8 @@ struct Backward {
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
   // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. Where it does
-  // so still, a Fencer was slower: by 1 to 2 % with 128 rows and a mask. docs/8-backward.md, "The proxy fence".
+  // so still, with 128 rows and a mask, a Fencer was slower at 512 keys, and no faster in the mean: docs/8-backward.md,
+  // "The proxy fence".
   static constexpr bool has_fencer = !V.ordered && (V.tiles.q == strip || V.mask == Mask::none);
 
   static constexpr bool sleeps = !V.ordered;  // or who wakes late makes all others late
@@ -110,12 +111,12 @@ struct Backward {
   using DsRing = tile::Ring<bwd_ds_stages>;
 
   // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
-  // uniform ones in front of the products. Computed in every turn (here) they leave room for a thread's own two places.
-  // With 64 columns and no mask this lost 2 % where items have few turns; beside slopes it spilled.
-  static constexpr bool places_of_threads = !V.ordered && (V.tiles.q == strip || (V.mask != Mask::none && !V.alibi));
+  // uniform ones in front of the products. Computed in every turn (here) they leave room for a thread's own two places,
+  // which with 64 rows is up to a fifth of the speed. With 128 rows the registers do better: by 2 to 5 % under a mask.
+  static constexpr bool places_of_threads = !V.ordered && V.tiles.q == strip;
   // Whether Q of the next turn is there is asked before grad_q is added; later the answer comes behind the adds. With
-  // 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %.
-  static constexpr bool asks_ahead = !V.ordered && V.tiles.q != strip;
+  // 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %; with 128 and a mask it lost 1 %.
+  static constexpr bool asks_ahead = !V.ordered && V.tiles.q != strip && V.mask == Mask::none;
 
   struct Smem {
     KTile k[kv_stages];

@@ -24,8 +24,12 @@ struct Sweeper {
     const int lane = threadIdx.x % 32;
     char* o = static_cast<char*>(params.o.data) + batch * params.o.batch + row * params.o.row;
     const int units = params.dim_v * bytes / 16;  // of 16 bytes
-    for (int i = lane; i < params.heads_q * units; i += 32)
-      *reinterpret_cast<uint4*>(o + i / units * params.o.head + i % units * 16) = {0, 0, 0, 0};
+    int head = lane / units, unit = lane % units;
+    while (head < params.heads_q) {
+      *reinterpret_cast<uint4*>(o + head * params.o.head + unit * 16) = {0, 0, 0, 0};
+      head += 32 / units, unit += 32 % units;
+      if (unit >= units) unit -= units, ++head;
+    }
     if (!params.lse.data) return;
     for (int head = lane; head < params.heads_q; head += 32)
       params.lse.data[batch * params.lse.batch + head * params.lse.head + row] = -tile::inf;

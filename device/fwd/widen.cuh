@@ -27,23 +27,23 @@ struct Widen {
   static __device__ void run(const WidenParams& params) {
     ptx::let_next_kernel_start();
     ptx::wait_for_earlier_kernels();
-    widen(params.k);
-    widen(params.v);
+    widen(params.k, params.used);
+    widen(params.v, params.used);
   }
 
-  static __device__ void widen(const WidenTensor& tensor) {
+  static __device__ void widen(const WidenTensor& tensor, const int* used) {
     const int of_head = tensor.dim / widen_unit, of_row = tensor.heads * of_head;  // units
     const int at_once = max(threads / of_row, 1);                                  // rows of a CTA
     const int mine = of_row < threads ? threadIdx.x / of_row : 0;
     if (mine >= at_once) return;
     const long long first_row = static_cast<long long>(blockIdx.x) * at_once + mine;
     for (int unit = of_row < threads ? threadIdx.x % of_row : threadIdx.x; unit < of_row; unit += threads)
-      widen_rows(tensor, unit / of_head, unit % of_head * widen_unit, first_row, gridDim.x * at_once);
+      widen_rows(tensor, used, unit / of_head, unit % of_head * widen_unit, first_row, gridDim.x * at_once);
   }
 
-  // Its columns of every so manieth row of all sequences.
-  static __device__ __forceinline__ void widen_rows(const WidenTensor& tensor, int head, int column, long long row,
-                                                    int step) {
+  // Its columns of every so manieth row of all sequences, of those that count.
+  static __device__ __forceinline__ void widen_rows(const WidenTensor& tensor, const int* used, int head, int column,
+                                                    long long row, int step) {
     const char* const from = static_cast<const char*>(tensor.from.data) + head * tensor.from.head + column;
     char* const to = static_cast<char*>(tensor.to) + (head * tensor.seq * tensor.dim + column) * size_of(V.to);
     const long long to_row = tensor.dim * size_of(V.to), to_batch = tensor.heads * tensor.seq * to_row;
@@ -57,8 +57,10 @@ struct Widen {
       for (int i = 0; i < together; ++i) {
         at[i] = nullptr;
         if (sequence >= tensor.batch) continue;
-        x[i] = __ldg(reinterpret_cast<const uint2*>(from + sequence * tensor.from.batch + row * tensor.from.row));
-        at[i] = to + sequence * to_batch + row * to_row;
+        if (used == nullptr || row < __ldg(used + sequence)) {
+          x[i] = __ldg(reinterpret_cast<const uint2*>(from + sequence * tensor.from.batch + row * tensor.from.row));
+          at[i] = to + sequence * to_batch + row * to_row;
+        }
         for (row += step; row >= tensor.seq && sequence < tensor.batch; ++sequence) row -= tensor.seq;
       }
 #pragma unroll

@@ -14,14 +14,13 @@ double widened_bytes(const Problem& p) { return size_of(p.dtype) * numbers_of_ke
 
 }  // namespace
 
-// The kernel of a problem whose k and v have q's type from the start, but for their scales. Nothing where there is none
-// or where used lengths lie on the device: most of a cache may be unused.
+// The kernel of a problem whose k and v have q's type from the start, but for their scales. Nothing where there is
+// none.
 std::optional<FwdVariant> widened_variant(const Problem& p, const FwdVariant& otherwise, const Device& device) {
   FwdVariant v = otherwise;
   v.split = false, v.widened = true;
   const bool one_scale = p.scale_rows == 0 && !p.scale_v_columns;  // of a sequence and head
-  if (why_invalid(v) != nullptr || !one_scale || p.dtype_o != p.dtype || p.seqused || p.rows_kv() == 0 ||
-      p.rows_q() == 0)
+  if (why_invalid(v) != nullptr || !one_scale || p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0)
     return {};
   Problem wide = p;
   wide.dtype_kv = p.dtype;

@@ -123,7 +123,8 @@ Result<Params> make_params(const Driver&, const Run& run, const WidenStep&) {
   for (const Named& tensor : {Named{"k", views.k}, Named{"v", views.v}})
     if (auto ok = check_layout(tensor); !ok) return ok.failure();
   return Params{WidenParams{.k = tensor_of(views.k, run.plan.workspace.wide_k),
-                            .v = tensor_of(views.v, run.plan.workspace.wide_v)}};
+                            .v = tensor_of(views.v, run.plan.workspace.wide_v),
+                            .used = run.plan.problem.varlen ? nullptr : views.seqused_kv.as<int>()}};
 }
 
 Result<Params> make_params(const Driver&, const Run& run, const CombineStep& step) {
