@@ -42,14 +42,20 @@ class LeastRecentlyUsed {
   std::unordered_map<int64_t, std::list<int64_t>::iterator> places_;
 };
 
-// Loads of a q tile of a head, on average. A turn takes one unit of time.
-double loads_of(const std::string& line) {
+Plan plan_of(const std::string& line) {
   const auto problem = Problem::parse(line);
   EXPECT_TRUE(problem) << problem.failure().text;
   const auto plan = make_gpu_plan(*problem, known_device("h100"));
   EXPECT_TRUE(plan) << plan.failure().text;
-  const auto& step = std::get<BackwardStep>(plan->launches.at(1).step);
-  const Problem& p = *problem;
+  return *plan;
+}
+const BackwardStep& step_of(const Plan& plan) { return std::get<BackwardStep>(plan.launches.at(1).step); }
+
+// Loads of a q tile of a head, on average. A turn takes one unit of time.
+double loads_of(const std::string& line) {
+  const Plan plan = plan_of(line);
+  const BackwardStep& step = step_of(plan);
+  const Problem& p = plan.problem;
   const BwdVariant& v = step.variant;
   const int heads = static_cast<int>(p.heads_q / p.heads_kv), tile_q = v.tiles.q;
   const int q_tiles = static_cast<int>(ceil_div(p.seq_q, tile_q));
@@ -67,7 +73,7 @@ double loads_of(const std::string& line) {
   const auto draw = [&](double now) {
     if (next < step.order.items) ctas.push({now, item_in_turn(step.order, next++, step.light_first), 0});
   };
-  const int count = plan->launches.at(1).grid / bwd_ctas(v);
+  const int count = plan.launches.at(1).grid / bwd_ctas(v);
   for (int i = 0; i < count; ++i) draw(i * 1e-4);
   while (!ctas.empty()) {
     Cta cta = ctas.top();
@@ -112,6 +118,21 @@ TEST(RowsStayInL2, WhereLongPairsOfManyHeadsAreAddedToInOrder) {
   for (int seq : {8192, 16384})
     EXPECT_LT(loads_of(text("bwd bf16 b{} hq64 hkv8 sq{} skv{} d128 causal det", 16384 / seq, seq, seq)), 3) << seq;
   EXPECT_GT(loads_of("bwd bf16 b1 hq32 hkv8 sq16384 skv16384 d128 causal det"), 3);
+}
+
+// The longest of packed sequences walk as sequences of one length do, where those go there and back.
+TEST(RowsStayInL2, WhereLongSequencesArePacked) {
+  for (const char* more : {"", " det"})
+    for (int seq : {8192, 16384}) {
+      const Plan packed = plan_of(text("bwd bf16 b65 hq64 hkv8 sq{} skv{} d128 varlen tq{} tkv{} causal{}", seq, seq,
+                                       seq + 8192, seq + 8192, more));
+      const Plan alone = plan_of(text("bwd bf16 b65 hq64 hkv8 sq{} skv{} d128 causal{}", seq, seq, more));
+      EXPECT_EQ(step_of(packed).same_way, 16384 / seq) << seq << more;
+      EXPECT_EQ(step_of(packed).same_way, step_of(alone).same_way) << seq << more;
+      EXPECT_EQ(step_of(packed).order.section, step_of(alone).order.section) << seq << more;
+    }
+  EXPECT_EQ(step_of(plan_of("bwd bf16 b65 hq64 hkv8 sq4096 skv4096 d128 varlen tq12288 tkv12288 causal")).same_way,
+            0);
 }
 
 }  // namespace

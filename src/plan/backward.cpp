@@ -115,33 +115,39 @@ struct Walk {
   int64_t section = 0;
 };
 
-// Packed sequences. All heads of a tile come together where eight or more share keys and sequences are short: 30 of
+// Packed sequences whose heads come together, q tile by q tile: eight or more share keys, and sequences are short. 30 of
 // Zipf's law 1.09 and 1.11 on an H200 and an H100, 16 of 1024 rows 1.08 on the latter; long ones lose (4 of 4096 rows
-// 0.90 there), one long among many short ones 0.92 and 1.06; of four heads on each 0.97 to 1.04. As many pairs of a
-// sequence are side by side as have about one kv tile for every CTA, for those of the longest: more leave L2, fewer do
-// not begin together, and one by one SMs would end late. docs/8-backward.md.
-Walk walk_of_ragged(const Problem& p, double in_flight) {
+// 0.90 there); of four heads on each 0.97 to 1.04. docs/8-backward.md.
+bool is_packed_short(const Problem& p, const BwdVariant& v) {
   const int64_t rows = p.varlen ? p.total_kv : p.batch * p.seq_kv, mean = rows / std::max<int64_t>(p.batch, 1);
-  if (p.heads_q / p.heads_kv >= 8 && mean <= 2048 && p.seq_kv <= 16 * mean) return {no_bound<int>, 2};
-  return {0, std::min<int64_t>(p.heads_kv, std::max<int64_t>(2, std::lround(in_flight)))};
+  return v.ragged && p.heads_q / p.heads_kv >= 8 && mean <= 2048 && p.seq_kv <= 16 * mean;
+}
+
+// Packed sequences: as many pairs of one are side by side as have about one kv tile for every CTA, for those of the
+// longest. More leave L2, fewer do not begin together, and one by one SMs would end late. docs/8-backward.md.
+int64_t pairs_of_packed(const Problem& p, double in_flight) {
+  return std::min<int64_t>(p.heads_kv, std::max<int64_t>(2, std::lround(in_flight)));
 }
 
 Walk walk_of(const Problem& p, const BwdVariant& v, const Device& device) {
   if (v.mask != Mask::causal || p.heads_q == p.heads_kv) return {};
-  const double in_flight = double(device.sms / bwd_ctas(v)) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
-  if (v.ragged) return v.ordered ? Walk{} : walk_of_ragged(p, in_flight);
+  const double in_flight = double(usable_sms(p, device) / bwd_ctas(v)) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
   const auto section = static_cast<int64_t>(std::lround(in_flight));
   const bool fits = section > 0 && section <= 2 && std::abs(in_flight - section) <= 0.15;
-  if (!v.ordered) return fits ? Walk{section, section} : Walk{no_bound<int>, 1};
+  if (!v.ordered) {
+    if (is_packed_short(p, v)) return {no_bound<int>, 2};
+    if (fits) return {section, section};
+    return v.ragged ? Walk{0, pairs_of_packed(p, in_flight)} : Walk{no_bound<int>, 1};
+  }
   // Ordered ones go from the last q tile to the first, or there and back, but never head by head. Not measured in
   // clusters. Where every other section goes the other way its CTAs follow one another by an add and its news, which
-  // few turns do not hide: 64/8 heads of 128 on an H100, 8k 1.12, 16k 1.06, but 32/8 0.90, and 32/4 of 64 columns 0.91.
-  // Not measured on an H200, whose memory is faster.
+  // few turns do not hide: 64/8 heads of 128 on an H100, 8k 1.12, 16k 1.06, packed 1.12 to 1.18, but 32/8 0.90, and 32/4
+  // of 64 columns 0.91. Not measured on an H200, whose memory is faster.
   if (bwd_ctas(v) > 1 || light_first(p, v)) return {};
   if (fits && turns_less(p, v) >= 16 && device.memory_gbps < 4000) return {section, section};
   // Four short pairs in flight wait for each other no more than many do; a long one would. H100, H200: 64/8 heads of
   // 128, 2k 1.45, 1.17, 4k 1.33, 1.08, 8k 0.98, 16k 0.96, 0.96.
-  return in_flight >= 4 ? Walk{0, 1} : Walk{};
+  return !v.ragged && in_flight >= 4 ? Walk{0, 1} : Walk{};
 }
 
 // How many bytes of pairs go through their kv tiles side by side; 0: one pair.
@@ -175,7 +181,7 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
   const int64_t items = v.ragged ? p.heads_kv * kv_tiles : all_items;
   const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(p, v, device);
   const int64_t all_pairs = p.batch * p.heads_kv;
-  const int ctas = device.sms / bwd_ctas(v);
+  const int ctas = usable_sms(p, device) / bwd_ctas(v);
   const Walk walk = hints.section_mib ? Walk{} : walk_of(p, v, device);
   int64_t section = 1, in_sections = all_pairs, light = 0;
   if (bytes > 0 && pairs > 0) {
