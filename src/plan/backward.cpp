@@ -115,9 +115,9 @@ struct Walk {
   int64_t section = 0;
 };
 
-// Packed sequences whose heads come together, q tile by q tile: eight or more share keys, and sequences are short. 30 of
-// Zipf's law 1.09 and 1.11 on an H200 and an H100, 16 of 1024 rows 1.08 on the latter; long ones lose (4 of 4096 rows
-// 0.90 there); of four heads on each 0.97 to 1.04. docs/8-backward.md.
+// Packed sequences whose heads come together, q tile by q tile: eight or more share keys, and sequences are short. 30
+// of Zipf's law 1.09 and 1.11 on an H200 and an H100, 16 of 1024 rows 1.08 on the latter; long ones lose (4 of 4096
+// rows 0.90 there); of four heads on each 0.97 to 1.04. docs/8-backward.md.
 bool is_packed_short(const Problem& p, const BwdVariant& v) {
   const int64_t rows = p.varlen ? p.total_kv : p.batch * p.seq_kv, mean = rows / std::max<int64_t>(p.batch, 1);
   return v.ragged && p.heads_q / p.heads_kv >= 8 && mean <= 2048 && p.seq_kv <= 16 * mean;
@@ -141,8 +141,8 @@ Walk walk_of(const Problem& p, const BwdVariant& v, const Device& device) {
   }
   // Ordered ones go from the last q tile to the first, or there and back, but never head by head. Not measured in
   // clusters. Where every other section goes the other way its CTAs follow one another by an add and its news, which
-  // few turns do not hide: 64/8 heads of 128 on an H100, 8k 1.12, 16k 1.06, packed 1.12 to 1.18, but 32/8 0.90, and 32/4
-  // of 64 columns 0.91. Not measured on an H200, whose memory is faster.
+  // few turns do not hide: 64/8 heads of 128 on an H100, 8k 1.12, 16k 1.06, packed 1.12 and 1.18, but 32/8 0.90, and
+  // 32/4 of 64 columns 0.91. Not measured on an H200, whose memory is faster.
   if (bwd_ctas(v) > 1 || light_first(p, v)) return {};
   if (fits && turns_less(p, v) >= 16 && device.memory_gbps < 4000) return {section, section};
   // Four short pairs in flight wait for each other no more than many do; a long one would. H100, H200: 64/8 heads of
