@@ -11,7 +11,7 @@ namespace froghopper {
 namespace {
 
 // Once for all q tiles where that takes less time than each CTA's work in every one of them; never where a tile has
-// scales of its own, or lengths lie on the device.
+// scales of its own.
 TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
   const auto widens = [](const std::string& line, const char* hint = nullptr) -> std::optional<bool> {
     const auto problem = Problem::parse(line);
