@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What weights in e4m3 cost, by where the reference of a row begins and where it moves to: a simulation on the CPU.
+
+  bench/fp8_weights.py [--keys 16384] [--dims 64,128,256] [--data outliers] [--begin 16,16 --begin 16,64]
+
+Inputs are those of fp8_errors.py: one scale a head, with outliers q and k rotated by a Hadamard matrix with random
+signs. A kv tile of 128 keys after the other, as the kernel of docs/10-fp8.md takes them: the first makes a row's
+largest weight the first number of --begin; one that would pass 448 makes it the second. Weights are rounded to e4m3,
+products and sums are fp64, so nothing else is in the error: the root mean square of what differs from attention of the
+inputs before, over that of exact weights with the same numbers. In brackets, how many tiles in a hundred move a
+reference, for which one row of a warp's 16 is enough. Needs numpy and ml_dtypes, which .venv has.
+"""
+import argparse
+
+import ml_dtypes
+import numpy as np
+
+LARGEST, TILE_KEYS, WARP_ROWS = 448.0, 128, 16
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--keys", type=int, default=16384, help="a multiple of 128")
+    p.add_argument("--dims", default="64,128,256", help="powers of two, with commas")
+    p.add_argument("--data", choices=("outliers", "normal"), default="outliers")
+    p.add_argument("--begin", action="append", metavar="FIRST,MOVED", help="largest weights, several times")
+    p.add_argument("--rows", type=int, default=512, help="of queries, a multiple of 16")
+    p.add_argument("--heads", type=int, default=2)
+    p.add_argument("--seed", type=int, default=0)
+    a = p.parse_args()
+    begins = [tuple(map(float, text.split(","))) for text in a.begin or ["16,16", "16,64", "64,64"]]
+    rng = np.random.default_rng(a.seed)
+    for dim in map(int, a.dims.split(",")):
+        heads = [one_head(rng, a, dim, begins) for _ in range(a.heads)]
+        exact, *others = np.mean([squares for squares, _ in heads], axis=0)
+        moves = np.mean([share for _, share in heads], axis=0)
+        cells = [f"{first:g}, {moved:g}: {np.sqrt(square / exact):.3f} ({100 * share:.1f})"
+                 for (first, moved), square, share in zip(begins, others, moves)]
+        print(f"{a.data}, {a.keys} keys, {dim} columns, error {np.sqrt(exact):.2e}; " + "; ".join(cells), flush=True)
+
+
+def one_head(rng, a, dim, begins):
+    """Mean squares of the error: with exact weights, then of every form; and the share of tiles that each moves."""
+    q, k, v = (draw(rng, a.data, (rows, dim)) for rows in (a.rows, a.keys, a.keys))
+    true = attention(weights(q @ k.T / np.sqrt(dim) * np.log2(np.e)), v)
+    if a.data == "outliers":
+        rotation = np.where(rng.random(dim) < 0.5, -1.0, 1.0)[:, None] * hadamard(dim)
+        q, k = q @ rotation, k @ rotation
+    q, k, v = map(quantised, (q, k, v))
+    scores = q @ k.T / np.sqrt(dim) * np.log2(np.e)
+    squares, shares = [mean_square(attention(weights(scores), v) - true)], []
+    for first, moved in begins:
+        o, share = in_tiles(scores, v, first, moved)
+        squares.append(mean_square(o - true))
+        shares.append(share)
+    return squares, shares
+
+
+def in_tiles(scores, v, first, moved):
+    reference, o, moves = None, 0.0, []
+    row_sum = lambda: np.exp2(scores - reference).sum(1, keepdims=True)  # of unrounded weights
+    for begin in range(scores.shape[1] - TILE_KEYS, -1, -TILE_KEYS):
+        tile = scores[:, begin:begin + TILE_KEYS]
+        most = tile.max(1, keepdims=True)
+        if reference is None: reference = most - np.log2(first)
+        else:
+            outgrown = most - reference > np.log2(LARGEST)
+            lower = np.where(outgrown, most - np.log2(moved), reference)
+            o, reference = o * np.exp2(reference - lower), lower
+            moves.append(outgrown.reshape(-1, WARP_ROWS).any(1).mean())
+        o = o + rounded(np.exp2(tile - reference)) @ v[begin:begin + TILE_KEYS]
+    return o / row_sum(), np.mean(moves) if moves else 0.0
+
+
+def draw(rng, data, shape):
+    x = rng.standard_normal(shape)
+    return x if data == "normal" else x + 10 * rng.standard_normal(shape) * (rng.random(shape) < 0.001)
+
+
+def hadamard(dim):
+    matrix = np.ones((1, 1))
+    while len(matrix) < dim: matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix / np.sqrt(dim)
+
+
+def weights(scores): return np.exp2(scores - scores.max(1, keepdims=True))
+def attention(w, v): return w @ v / w.sum(1, keepdims=True)
+def mean_square(x): return (x * x).mean()
+def rounded(x): return np.clip(x, -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
+
+
+def quantised(x):
+    scale = np.abs(x).max() / LARGEST
+    return rounded(x / scale) * scale
+
+
+if __name__ == "__main__":
+    main()
