@@ -29,9 +29,14 @@ def main():
     p.add_argument("--heads", type=int, default=2)
     p.add_argument("--seed", type=int, default=0)
     a = p.parse_args()
+    dims = [int(dim) for dim in a.dims.split(",")]
+    if a.keys <= 0 or a.keys % TILE_KEYS: p.error(f"--keys is {a.keys}; a tile has {TILE_KEYS}, take a multiple of it")
+    if a.rows <= 0 or a.rows % WARP_ROWS: p.error(f"--rows is {a.rows}; a warp has {WARP_ROWS}, take a multiple of it")
+    if any(dim <= 0 or dim & (dim - 1) for dim in dims):
+        p.error(f"--dims is {a.dims}; the rotation is for powers of two, such as 64,128")
     begins = [tuple(map(float, text.split(","))) for text in a.begin or ["16,16", "16,64", "64,64"]]
     rng = np.random.default_rng(a.seed)
-    for dim in map(int, a.dims.split(",")):
+    for dim in dims:
         heads = [one_head(rng, a, dim, begins) for _ in range(a.heads)]
         exact, *others = np.mean([squares for squares, _ in heads], axis=0)
         moves = np.mean([share for _, share in heads], axis=0)
@@ -43,12 +48,12 @@ def main():
 def one_head(rng, a, dim, begins):
     """Mean squares of the error: with exact weights, then of every form; and the share of tiles that each moves."""
     q, k, v = (draw(rng, a.data, (rows, dim)) for rows in (a.rows, a.keys, a.keys))
-    true = attention(weights(q @ k.T / np.sqrt(dim) * np.log2(np.e)), v)
+    true = attention(weights(scores_of(q, k)), v)
     if a.data == "outliers":
         rotation = np.where(rng.random(dim) < 0.5, -1.0, 1.0)[:, None] * hadamard(dim)
         q, k = q @ rotation, k @ rotation
     q, k, v = map(quantised, (q, k, v))
-    scores = q @ k.T / np.sqrt(dim) * np.log2(np.e)
+    scores = scores_of(q, k)
     squares, shares = [mean_square(attention(weights(scores), v) - true)], []
     for first, moved in begins:
         o, share = in_tiles(scores, v, first, moved)
@@ -59,7 +64,6 @@ def one_head(rng, a, dim, begins):
 
 def in_tiles(scores, v, first, moved):
     reference, o, moves = None, 0.0, []
-    row_sum = lambda: np.exp2(scores - reference).sum(1, keepdims=True)  # of unrounded weights
     for begin in range(scores.shape[1] - TILE_KEYS, -1, -TILE_KEYS):
         tile = scores[:, begin:begin + TILE_KEYS]
         most = tile.max(1, keepdims=True)
@@ -70,7 +74,8 @@ def in_tiles(scores, v, first, moved):
             o, reference = o * np.exp2(reference - lower), lower
             moves.append(outgrown.reshape(-1, WARP_ROWS).any(1).mean())
         o = o + rounded(np.exp2(tile - reference)) @ v[begin:begin + TILE_KEYS]
-    return o / row_sum(), np.mean(moves) if moves else 0.0
+    of_unrounded = np.exp2(scores - reference).sum(1, keepdims=True)
+    return o / of_unrounded, np.mean(moves) if moves else 0.0
 
 
 def draw(rng, data, shape):
@@ -84,6 +89,7 @@ def hadamard(dim):
     return matrix / np.sqrt(dim)
 
 
+def scores_of(q, k): return q @ k.T / np.sqrt(q.shape[1]) * np.log2(np.e)  # in base 2
 def weights(scores): return np.exp2(scores - scores.max(1, keepdims=True))
 def attention(w, v): return w @ v / w.sum(1, keepdims=True)
 def mean_square(x): return (x * x).mean()

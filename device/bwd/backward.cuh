@@ -19,9 +19,10 @@
 //           Usher      warp 3, lets the Consumers add.   Herald   warp 2, says that they have.
 //           Consumer   warpgroups 1 and 2; wgmma, weights, gradients.            240 registers
 //           The strip is a template argument: it keeps every shared address out of the registers.
-// Order     q tiles from first to last, one query head after the other. A turn whose rows do not all see all keys of
-//           the strip carries a mask; so does the first one of an item, which has no other form. Where they see none,
-//           its Consumer gives zeros for dS and computes nothing.
+// Order     q tiles from first to last, one query head after the other; where heads share keys under a causal mask, or
+//           adds have an order, also tile by tile for all heads, or from last to first (Way, device/bwd/schedule.cuh).
+//           A turn whose rows do not all see all keys of the strip carries a mask; so does the first one of an item,
+//           which has no other form. Where they see none, its Consumer gives zeros for dS and computes nothing.
 // Overlap   grad_q is one turn late: a turn multiplies the dS of the turn before, which both Consumers finished long
 //           ago, so that neither waits for the other. dP runs under the weights, grad_v under dS, grad_q and grad_k
 //           under the exchange, grad_k under the adding of grad_q. The loads of the next item's Q and grad_o run under
@@ -46,8 +47,8 @@
 //                           In det variants the Usher arrives at full too: this turn's grad_q may be added.
 //           The last four advance once a turn. Nobody can wait for himself: a Consumer in turn t has given back Q and
 //           grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without waiting for
-//           anything but loads and dS of t - 3; nor does the Fencer, between them. With 128-row q tiles it also waits
-//           in turn t for Q of t + 1, which comes when the other has ended t - 1. In det variants there are two more:
+//           anything but loads and dS of t - 3; nor does the Fencer, between them. Where it asks ahead it also waits in
+//           turn t for Q of t + 1, which comes when the other has ended t - 1. In det variants there are two more:
 //           last_added      full: one arrival per Consumer warp, an item's last adds are issued. Of all other turns
 //                           the Herald sees it when Q of the turn after is given back.
 //           seen_ring       empty: the Herald has seen that a turn's adds are issued. The Usher waits for it before he

@@ -25,14 +25,19 @@ Result<Dims> choose_dims_of_gradients(const Problem& p) {
   return *tile_dims(columns, columns);
 }
 
+// Each by a CTA, or by those of a cluster.
+int kv_tiles_at_once(const Problem& p, const BwdVariant& v, const Device& device) {
+  return usable_sms(p, device) / bwd_ctas(v);
+}
+
 // CTAs that add to grad_q in order need no zeros to add to, since the first one writes: sums go to memory once less,
 // and are not read from there to be added to. With few keys that is more than what waiting for each other costs, if the
 // kv tiles of a pair do not begin together; to begin costs 2 us more. docs/8-backward.md, "Short sequences".
-bool order_pays(const Problem& p, const BwdVariant& v, int ctas) {
+bool order_pays(const Problem& p, const BwdVariant& v, int at_once) {
   if (v.ragged || v.softcap || v.alibi || (v.mask != Mask::none && v.mask != Mask::causal)) return false;
   const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), few = v.dims.qk == 64 && v.mask == Mask::causal ? 2 : 4;
   const int64_t tiles = q_tiles_of(p, v.tiles.q) * p.heads_q;
-  const bool apart = kv_tiles == 1 || (kv_tiles <= few && p.batch * p.heads_kv >= ctas);
+  const bool apart = kv_tiles == 1 || (kv_tiles <= few && p.batch * p.heads_kv >= at_once);
   return apart && tiles * dq_floats(v.tiles.q, v.dims.qk) >= 4 << 20;  // 16 MiB
 }
 
@@ -47,7 +52,7 @@ Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const 
                         .softcap = p.softcap > 0,
                         .ordered = p.deterministic,
                         .alibi = p.alibi};
-  variant.ordered |= order_pays(p, variant, usable_sms(p, device) / bwd_ctas(variant));
+  variant.ordered |= order_pays(p, variant, kv_tiles_at_once(p, variant, device));
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))
     return unsupported(text(
@@ -131,7 +136,7 @@ int64_t pairs_of_packed(const Problem& p, double in_flight) {
 
 Walk walk_of(const Problem& p, const BwdVariant& v, const Device& device) {
   if (v.mask != Mask::causal || p.heads_q == p.heads_kv) return {};
-  const double in_flight = double(usable_sms(p, device) / bwd_ctas(v)) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
+  const double in_flight = double(kv_tiles_at_once(p, v, device)) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
   const auto section = static_cast<int64_t>(std::lround(in_flight));
   const bool fits = section > 0 && section <= 2 && std::abs(in_flight - section) <= 0.15;
   if (!v.ordered) {
@@ -181,20 +186,20 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
   const int64_t items = v.ragged ? p.heads_kv * kv_tiles : all_items;
   const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(p, v, device);
   const int64_t all_pairs = p.batch * p.heads_kv;
-  const int ctas = usable_sms(p, device) / bwd_ctas(v);
+  const int at_once = kv_tiles_at_once(p, v, device);
   const Walk walk = hints.section_mib ? Walk{} : walk_of(p, v, device);
   int64_t section = 1, in_sections = all_pairs, light = 0;
   if (bytes > 0 && pairs > 0) {
-    section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, ctas));
+    section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, at_once));
     if (walk.section > 0) section = walk.section;
     if (v.ragged) {
       section = without_small_remainder(pairs, section);
       const RaggedTiles tiles = {v.tiles.kv, p.total_kv, p.seq_kv, p.heads_kv};
       if (v.mask != Mask::none)
-        in_sections -= sequences_at_the_end(p, tiles, rounds_at_the_end(p, v), ctas) * p.heads_kv;
+        in_sections -= sequences_at_the_end(p, tiles, rounds_at_the_end(p, v), at_once) * p.heads_kv;
     } else if (v.mask != Mask::none) {
       const int64_t at_the_end =
-          walk.section > 0 ? ctas / kv_tiles : ceil_div(rounds_at_the_end(p, v) * ctas, kv_tiles);
+          walk.section > 0 ? at_once / kv_tiles : ceil_div(rounds_at_the_end(p, v) * at_once, kv_tiles);
       in_sections = std::max<int64_t>(pairs - at_the_end, 0) / section * section;
       if (walk.section > 0 && pairs <= 2 * at_the_end) in_sections = 0;  // they would wait for the last of one pair
       if (light_first(p, v)) light = in_sections;
@@ -247,7 +252,7 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
         {.kernel = kernel_of(kernel), .grid = static_cast<int>(grid), .step = std::move(step), .overlaps = true});
   };
   if (tiles > 0) add(delta, tiles, DeltaStep{delta, v});
-  const int sms = usable_sms(p, device) / bwd_ctas(v) * bwd_ctas(v);  // whole clusters
+  const int sms = kv_tiles_at_once(p, v, device) * bwd_ctas(v);  // whole clusters
   const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items * bwd_ctas(v));
   if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints));
   // Sequences of lengths of their own have rows of no sequence, which are cleared.

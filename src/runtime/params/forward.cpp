@@ -122,6 +122,7 @@ Result<Params> make_params(const Driver&, const Run& run, const WidenStep&) {
   const Views& views = run.views;
   for (const Named& tensor : {Named{"k", views.k}, Named{"v", views.v}})
     if (auto ok = check_layout(tensor); !ok) return ok.failure();
+  // Packed rows do not know their sequence, so all are widened.
   return Params{WidenParams{.k = tensor_of(views.k, run.plan.workspace.wide_k),
                             .v = tensor_of(views.v, run.plan.workspace.wide_v),
                             .used = run.plan.problem.varlen ? nullptr : views.seqused_kv.as<int>()}};
