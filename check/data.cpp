@@ -63,6 +63,11 @@ constexpr Data kinds[] = {
     // Neighbouring rows of q as far apart as bf16 has numbers.
     {"rows_apart", 1, 1, nullptr, 0, 0, random_normal,
      [](int64_t row) { return row % 2 == 0 ? 4.0f : std::ldexp(1.0f, -static_cast<int>(row % 120)); }},
+    // Neighbouring blocks of rows of v as far apart as fp16 has numbers.
+    {"v_apart", 1, 1, nullptr, 0, 0, random_normal, nullptr,
+     [](int64_t row) {
+       return std::ldexp(1.5f, std::array{-20, 0, 13}[static_cast<size_t>(row / scale_block % 3)]);
+     }},
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ struct Data {
   float all_v = 0;                                      // not 0: every entry of v
   float (*draw)(uint64_t, uint64_t) = random_normal;    // entries of q, k and v, before they are multiplied
   float (*row_of_q)(int64_t row) = nullptr;             // what the entries of a row of q are multiplied by besides
+  float (*row_of_v)(int64_t row) = nullptr;             // and those of v
 };
 std::span<const Data> all_data();
 const Data* find_data(const std::string& name);  // null: there is none of this name

@@ -80,7 +80,10 @@ class Entries {
     if (all_ != 0) return all_;
     return data_.score && column == 0 ? key_column_0(data_, problem_, row, rows) : data_.size_k * drawn;
   }
-  float of_v(float drawn) const { return all_ != 0 ? all_ : data_.all_v != 0 ? data_.all_v : drawn; }
+  float of_v(int64_t row, float drawn) const {
+    if (all_ != 0) return all_;
+    return data_.all_v != 0 ? data_.all_v : drawn * (data_.row_of_v ? data_.row_of_v(row) : 1);
+  }
 
  private:
   const Problem& problem_;
@@ -265,7 +268,7 @@ constexpr Content contents[] = {
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
        fill_scaled(c, v, v.v, v.scale_v, rows_kv, stream,
-                   [&](int64_t, int64_t, int64_t, float drawn) { return entry.of_v(drawn); });
+                   [&](int64_t row, int64_t, int64_t, float drawn) { return entry.of_v(row, drawn); });
      }},
     {&Views::sink, put_sink},
     {&Views::grad_o,

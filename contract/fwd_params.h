@@ -14,6 +14,7 @@ struct NarrowParams {
   int v_columns;  // nonzero: v.data has one for every column, and none for blocks
   Dtype dtype_o;
   float* sums;  // of O, see promotion_tiles and fwd_joins: [CTA][Consumer][of rows, then groups of 4][thread][4]
+  BlockScales blocks;  // blocks variants only
 };
 
 // Smooth variants only: what all keys and all values of a sequence have beside their numbers times scales; and Q, whose

@@ -24,6 +24,7 @@ struct FwdVariant {
   bool smooth;     // 8-bit K and V lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
   bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
   bool widened;    // an earlier launch has made K and V of 8 bits numbers of `dtype`: device/fwd/widen.cuh
+  bool blocks;     // with scales of blocks of rows or of V's columns: device/attn/softmax_of_tiles.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -50,10 +51,11 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("smooth", v.smooth);
   visit("maxlogit", v.max_logit);
   visit("widened", v.widened);
+  visit("blocks", v.blocks);
 }
 
-// K and V are numbers with scales. Those that an earlier launch has widened have one for all tiles of an item; else
-// they have 8 bits where the kernel reads them, and each tile may have a scale of its own.
+// K and V are numbers with scales. Those that an earlier launch has widened have one for all tiles of an item, but
+// with `blocks`; else they have 8 bits where the kernel reads them. Then, too, each tile may have its own.
 constexpr bool fwd_has_scales(FwdVariant v) { return is_8_bit(v.dtype_kv); }
 constexpr bool fwd_scaled(FwdVariant v) { return fwd_has_scales(v) && !v.widened; }
 // They become f16 before they are multiplied, by Q in f16: device/fwd/widening_producers.cuh. Beside 16-bit Q, and in
@@ -205,6 +207,10 @@ constexpr const char* why_invalid(FwdVariant v) {
   const bool plain = !v.packed && !v.split && !v.exact && !v.softcap && !v.alibi && !v.merges && !v.smooth;
   if (v.widened && (v.dtype_kv == v.dtype || v.max_logit || !plain))
     return "an earlier launch widens 8-bit k and v for plain tiles of 16-bit q";
+  const bool in_block = v.tiles.kv == scale_block || v.tiles.kv == scale_block / 2;
+  if (v.blocks && (!v.widened || v.dtype != Dtype::bf16 || !in_block))
+    return "weights times scales of v are in the range of bf16 alone, and a tile has 64 or 128 keys, which share a "
+           "scale";
   if (v.exact && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
   if (v.exact && v.tiles.kv != exact_tile_kv) return "exact kernels have tiles of 64 keys";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)

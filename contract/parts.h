@@ -2,6 +2,7 @@
 // contract: parts that the parameters of several kernels share.
 #pragma once
 #include "contract/order.h"
+#include "contract/types.h"
 
 namespace froghopper {
 
@@ -29,6 +30,16 @@ struct ScaleNumbers {
   const float* data;
   long long batch, head, block;  // block: scale_block rows; 0 where all rows of a sequence share a scale
 };
+
+// What K and V are multiplied by where an earlier launch has widened them and not all rows of a sequence share a scale:
+// pairs of a sequence and head. The first one is the unit of its values, which is their largest scale, and 0; then one
+// for each block of scale_block keys, the scale of its scores in base 2 and log2 of that of V over the unit.
+constexpr float least_lift = -120.f;  // of such a logarithm, so that weights times that scale are numbers of fp32
+struct BlockScales {
+  float* data;      // null: there are none
+  int batch, head;  // pairs from one to the next
+};
+constexpr long long block_scales_of_head(long long seq_kv) { return 1 + (seq_kv + scale_block - 1) / scale_block; }
 
 // Keys seen before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner, else
 // it ends in the bottom-right one.

@@ -29,9 +29,19 @@ struct WidenTensor {
   long long batch, seq;  // of a packed tensor 1 and all rows
   int heads, dim;        // dim: a multiple of widen_unit
 };
+// What makes BlockScales.
+struct WidenScales {
+  BlockScales to;
+  ScaleNumbers k, v;
+  int v_columns;        // nonzero: v has one for every column, which come to O at its end
+  float scale_log2;     // as in FwdParams
+  RaggedParams ragged;  // of K; fixed lengths: seq_kv
+  int seq_kv, sequences, heads;
+};
 struct WidenParams {
   WidenTensor k, v;
   const int* used;  // how many rows of each sequence count; none: all
+  WidenScales scales;
 };
 
 constexpr const char* why_invalid(WidenVariant v) {

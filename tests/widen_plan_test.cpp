@@ -10,8 +10,8 @@
 namespace froghopper {
 namespace {
 
-// Once for all q tiles where that takes less time than each CTA's work in every one of them; never where a tile has
-// scales of its own.
+// Once for all q tiles where that takes less time than each CTA's work in every one of them; where a tile has scales of
+// its own, beside bf16 q alone.
 TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
   const auto widens = [](const std::string& line, const char* hint = nullptr) -> std::optional<bool> {
     const auto problem = Problem::parse(line);
@@ -36,7 +36,19 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
   EXPECT_EQ(widens(many, "widened=0"), false);
   EXPECT_EQ(widens(few), false);
   EXPECT_EQ(widens(few, "widened=1"), true);
-  for (const char* more : {" scales128", " vcolumns", " softcap20", " smooth", " maxlogit"}) {
+  for (const char* more : {" scales128", " vcolumns"}) {
+    EXPECT_EQ(widens(many + more), true) << more;
+    EXPECT_EQ(widens("fwd f16 kv=e4m3 b4 hq32 hkv8 sq2048 skv2048 d128" + std::string(more), "widened=1"),
+              std::nullopt)
+        << "weights times scales of v are beyond the range of f16";
+  }
+  const std::string short_ones = "fwd bf16 kv=e4m3 b4096 hq32 hkv8 sq65536 skv65536 d128 varlen tq65536 tkv65536";
+  EXPECT_EQ(widens(short_ones), true);
+  EXPECT_EQ(widens(short_ones + " scales128"), true);
+  EXPECT_EQ(widens("fwd bf16 kv=e4m3 b65536 hq32 hkv8 sq65536 skv65536 d128 varlen tq65536 tkv65536 scales128"),
+            false)
+      << "scales of sequences as long as they may be would fill 2 GiB";
+  for (const char* more : {" softcap20", " smooth", " maxlogit"}) {
     EXPECT_EQ(widens(many + more), false) << more;
     EXPECT_EQ(widens(many + more, "widened=1"), std::nullopt) << more;
   }

@@ -61,6 +61,7 @@ __device__ __forceinline__ void scale_columns(const FwdParams& params, const Wor
 template <FwdVariant V>
 struct Epilogue {
   using Output = tile::Accum<fwd_columns(V)>;
+  static constexpr bool scales_columns = fwd_scaled(V) ? !V.smooth : V.blocks;  // smooth: device/fwd/means.cuh
 
   const FwdParams& params;
   const WorkItem& item;
@@ -81,7 +82,7 @@ struct Epilogue {
 
   __device__ __forceinline__ void run(attn::Finish top, attn::Finish bottom, Output& o) const {
     o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (fwd_scaled(V) && !V.smooth) scale_columns<V>(params, item, o);  // smooth: device/fwd/means.cuh
+    if constexpr (scales_columns) scale_columns<V>(params, item, o);
 
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
@@ -104,6 +105,7 @@ struct Epilogue {
     constexpr bool own = fwd_way_of_o(V) == WayOfO::by_its_own;
     constexpr int columns = own ? o_own_columns : V.dims.v;
     o.scale_rows(top.inverse, bottom.inverse);
+    if constexpr (scales_columns) scale_columns<V>(params, item, o);
 #pragma unroll
     for (int col = 0; col < V.dims.v; col += columns) {
       const ptx::u32 thread = ptx::thread_here();

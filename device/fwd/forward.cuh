@@ -11,7 +11,7 @@
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
 //           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.   232, 232, 160, 112 (registers_of.cuh)
 //                      Two share a strip where V has more than 256 columns: each computes S, and a half of O.
-//           8-bit variants: device/fwd/narrow_producers.cuh; widened ones have 16 bits, and scales of an item alone.
+//           8-bit variants: device/fwd/narrow_producers.cuh; widened ones have 16 bits.
 //           NarrowLoader  warp 1, one thread; loads K and V, and the scales of their tiles.
 //           Transposer    warps 2 and 3; V -> V^T, the only form that wgmma reads of 8-bit numbers.
 //           Widening variants, 8-bit K and V beside 16-bit Q or packed: device/fwd/widening_producers.cuh.
@@ -58,6 +58,7 @@
 #include "device/fwd/producers.cuh"
 #include "device/fwd/promotion.cuh"
 #include "device/fwd/queries_in_f16.cuh"
+#include "device/fwd/raw_tiles.cuh"
 #include "device/fwd/registers_of.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/schedule.cuh"
@@ -76,11 +77,10 @@ struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
   static constexpr bool narrow = fwd_narrow(V), widens = fwd_widens(V), scaled = fwd_scaled(V);
-  static constexpr int bytes = fwd_element_bytes(V), raw_bytes = size_of(V.dtype_kv);
+  static constexpr int bytes = fwd_element_bytes(V);
   using T = Pick<widens, ptx::f16, typename attn::Element<V.dtype>::type>;  // what is multiplied
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, bytes>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk, bytes>;
-  using RawTile = tile::SharedTile<V.tiles.kv, V.dims.v, raw_bytes>;  // V as in memory
   using VTile =
       Pick<narrow, tile::SharedTile<V.dims.v, V.tiles.kv, bytes>, tile::SharedTile<V.tiles.kv, V.dims.v, bytes>>;
   using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile, then P in place
@@ -92,6 +92,7 @@ struct Forward {
   using Registers = RegistersOf<V>;
   static constexpr int helpers = !scaled ? 1 : Registers::four ? 4 : 2;  // warps that fill V's stages
   using MeansIfAny = Pick<V.smooth, Means<V>, NoMeans>;
+  using ScalesIfBlocks = Pick<V.blocks, ScalesOfBlocks<V>, NoScalesOfBlocks>;
   using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;  // 16-bit products overlap better without
   static constexpr bool pv_later = narrow && V.dims.qk > 128;  // behind the next Consumer's S, which needs it sooner
   static constexpr bool at_once = fwd_multiplies_at_once(V);
@@ -103,25 +104,15 @@ struct Forward {
   using QStage = tile::Cursor<q_stages>;
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2>;
-  static constexpr int raw_stages = fwd_raw_stages(V);
-  using RawRing = tile::Ring<raw_stages>;
-  using RawStage = tile::Cursor<raw_stages>;
-  union RawTiles {
-    tile::SharedTile<V.tiles.kv, V.dims.qk, raw_bytes> k;
-    RawTile v;
-  };
-  struct ScaledSmem {
-    Pick<widens, RawTiles, RawTile> raw[raw_stages];
-    attn::TileScales scales[V.tiles.stages];  // of the tiles in k
-    RawRing raw_ring;
-    attn::TileScales raw_scales[raw_stages];  // widening variants: of the tiles of K in raw
-  };
+  using RawStage = tile::Cursor<fwd_raw_stages(V)>;
+  using RawTiles = fwd::RawTiles<V>;
+  using RawTile = decltype(RawTiles::v);  // V as in memory
   struct Nothing {};
   static constexpr WayOfO way_of_o = fwd_way_of_o(V);
   struct OwnSmem {
     tile::SharedTile<V.tiles.q, o_own_columns> o;
   };
-  struct Smem : Pick<scaled, ScaledSmem, Pick<way_of_o == WayOfO::by_its_own, OwnSmem, Nothing>> {
+  struct Smem : Pick<scaled, RawSmem<V>, Pick<way_of_o == WayOfO::by_its_own, OwnSmem, Nothing>> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
     VTile v[V.tiles.stages];
@@ -185,10 +176,11 @@ struct Forward {
     QStage q;
     KvStage k, v;
     Turns turns = {smem.turns, number};
-    Moved moved;           // 8-bit variants
-    bool o_begins = true;  // where it multiplies at once: the next product is not added to what O has
-    float slope;           // alibi variants: of the item
-    attn::RowPair q_rows;  // Q that became f16: what its rows are multiplied by
+    Moved moved;            // 8-bit variants
+    bool o_begins = true;   // where it multiplies at once: the next product is not added to what O has
+    float slope;            // alibi variants: of the item
+    attn::RowPair q_rows;   // Q that became f16: what its rows are multiplied by
+    ScalesIfBlocks scales;  // of the tile whose S is next
     Finishing<Forward> finishing = {params, smem};
 
     __device__ void run() {
@@ -262,7 +254,9 @@ struct Forward {
       item.kv_begin = __shfl_sync(~0u, item.kv_begin, 0);
       item.kv_end = __shfl_sync(~0u, item.kv_end, 0);
       slope = slope_of<V>(params, item);  // early, for it comes from memory
-      skip(k, smem.k_ring, Strip<V>{params, item, next_number()}.skipped(), turns);
+      const Strip<V> next_strip{params, item, next_number()};
+      scales.begin(params, item, next_strip.last_tile());
+      skip(k, smem.k_ring, next_strip.skipped(), turns);
       q.wait(smem.q_ring);
       if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, smem.q[q.stage], number);
       return item;
@@ -281,7 +275,8 @@ struct Forward {
       bend(s, softmax, item, kv_tile);
       if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > strip_of(item).seq_kv())
         strip_of(item).hide(s, kv_tile);
-      softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
+      scales.read(params, kv_tile - 1);
+      softmax.step(s, strip_of(item).template headroom<Softmax, /*First=*/true>(kv_tile));
       tile::round_to<T>(p, s);
     }
 
@@ -293,8 +288,9 @@ struct Forward {
     __device__ __forceinline__ void turn(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p,
                                          Output& o) {
       if constexpr (at_once) return turn_at_once<Forward, Cut>(*this, item, kv_tile, softmax, s, p, o);
-      qk(s, number, &softmax);              // S of this tile
-      if (!pv_later) pv(o, p);              // O += P V of the tile before
+      qk(s, number, &softmax);  // S of this tile
+      if (!pv_later) pv(o, p);  // O += P V of the tile before
+      scales.read(params, kv_tile - 1);
       ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
       turns.pass();
       if (pv_later && (Cut || !multiplies_between(V))) pv(o, p);
@@ -340,7 +336,7 @@ struct Forward {
       if constexpr (Registers::crowded) softmax.put_aside(aside);
       tile::mma_abt_alone<T>(s, smem.q[q.stage], number * strip, smem.k[k.stage]);
       if constexpr (Registers::crowded) softmax.take_back(aside);
-      take_scales(softmax);
+      if constexpr (scaled) take_scales(softmax);  // those that blocks variants have read are of the next tile
       bend(s, softmax, item, kv_tile);
       return softmax.step(s);
     }
@@ -369,16 +365,19 @@ struct Forward {
     }
 
     __device__ float scale_of(const WorkItem& item) const {  // read early, for it comes from memory
-      return fwd_has_scales(V) && !item.none() ? scale_of_scores<V>(params, item, strip_of(item)) : 0.f;
+      return fwd_has_scales(V) && !V.blocks && !item.none() ? scale_of_scores<V>(params, item, strip_of(item)) : 0.f;
     }
 
     __device__ Softmax begin_softmax(float scale) const {
       if constexpr (fwd_converts_q(V)) return Softmax(attn::times(q_rows, scale), smem.scales[k.stage]);
       if constexpr (scaled && !fwd_converts_q(V)) return Softmax(scale, smem.scales[k.stage]);
-      if constexpr (!scaled) return Softmax{V.widened ? attn::of_all_rows(scale) : V.alibi ? 1.f : params.scale_log2};
+      if constexpr (V.blocks) return Softmax(scales.next);
+      if constexpr (!scaled && !V.blocks)
+        return Softmax{V.widened ? attn::of_all_rows(scale) : V.alibi ? 1.f : params.scale_log2};
     }
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
       if constexpr (scaled) softmax.take(smem.scales[k.stage]);
+      if constexpr (V.blocks) softmax.take(scales.next);
     }
     __device__ __forceinline__ void bend(Scores& s, Softmax& softmax, const WorkItem& item, int kv_tile) const {
       cap<V>(params, s, softmax);

@@ -10,6 +10,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/softmax_e4m3.cuh"
+#include "device/attn/softmax_of_tiles.cuh"
 #include "device/fwd/rows.cuh"
 
 namespace froghopper::fwd {
@@ -75,7 +76,7 @@ template <FwdVariant V>
 struct PlainSoftmaxOf {
   using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
   using type = Pick<fwd_scaled(V), attn::ScaledSoftmax<fwd_narrow(V), Scale>,
-                    Pick<V.widened, attn::UnitSoftmax, attn::OnlineSoftmax>>;
+                    Pick<V.blocks, attn::TileSoftmax, Pick<V.widened, attn::UnitSoftmax, attn::OnlineSoftmax>>>;
 };
 template <FwdVariant V>
 using SoftmaxOf = Pick<V.max_logit, Watching<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;

@@ -53,11 +53,12 @@ struct Strip {
   }
 
   // How far above its maximum a row's reference shall be; rows under a mask may have seen few keys after this tile.
-  template <class Softmax>
+  template <class Softmax, bool First = false>
   __device__ __forceinline__ attn::RowPair headroom(int kv_tile) const {
-    if constexpr (V.mask == Mask::none || V.exact) return {0.f, 0.f};
+    constexpr float least = First ? Softmax::first_headroom : 0.f, of_few = Softmax::headroom + least;
+    if constexpr (V.mask == Mask::none || V.exact) return {least, least};
     const int begin = kv_tile * V.tiles.kv;
-    const auto of = [&](int row) { return sight().end(row) - begin < Softmax::few_keys ? Softmax::headroom : 0.f; };
+    const auto of = [&](int row) { return sight().end(row) - begin < Softmax::few_keys ? of_few : least; };
     return {of(rows().top), of(rows().bottom)};
   }
 

@@ -43,9 +43,49 @@ template <FwdVariant V>
 __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
   return params.narrow.v_columns ? 1.f : scale_of_tile<V>(params, params.narrow.v, item, kv_tile);
 }
-// O is in units of V's scale where an item begins.
+// Of blocks variants, from what the earlier launch has prepared. Each Consumer reads its own, a tile ahead: from shared
+// memory they would wait behind what wgmma reads, and P V behind them.
+template <FwdVariant V>
+struct ScalesOfBlocks {
+  int of_head;  // number of its first pair, which is that of no block: rows that see no key
+  attn::TileScales next;
+
+  // For the item's tile kv_tile, which lies behind the last key where a row sees none.
+  __device__ void begin(const FwdParams& params, const WorkItem& item, int kv_tile) {
+    if (item.none()) return;
+    of_head = first_of(params, item);
+    const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
+    read(params, min(kv_tile, (keys + V.tiles.kv - 1) / V.tiles.kv - 1));
+  }
+  // Tile -1 is of no block.
+  __device__ __forceinline__ void read(const FwdParams& params, int kv_tile) {
+    constexpr int of_block = scale_block / V.tiles.kv;
+    next = pair(params, of_head + (kv_tile + of_block) / of_block);
+  }
+  static __device__ float unit_of(const FwdParams& params, const WorkItem& item) {
+    return pair(params, first_of(params, item)).k;
+  }
+
+ private:
+  static __device__ int first_of(const FwdParams& params, const WorkItem& item) {
+    return item.sequence * params.narrow.blocks.batch + kv_head<V>(params, item) * params.narrow.blocks.head;
+  }
+  static __device__ __forceinline__ attn::TileScales pair(const FwdParams& params, int number) {
+    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.narrow.blocks.data) + number);
+    return {its.x, its.y};
+  }
+};
+
+// Of others.
+struct NoScalesOfBlocks {
+  __device__ void begin(const FwdParams&, const WorkItem&, int) {}
+  __device__ void read(const FwdParams&, int) {}
+};
+
+// O is in units of V's scale where an item begins, or of its largest.
 template <FwdVariant V>
 __device__ float unit_of(const FwdParams& params, const WorkItem& item) {
+  if constexpr (V.blocks) return ScalesOfBlocks<V>::unit_of(params, item);
   return scale_of_values<V>(params, item, item.kv_end - 1);
 }
 

@@ -3,13 +3,15 @@
 // memory. Both types have every such number, infinities and NaN included; scales stay apart, for the forward kernel.
 //
 // Work      a thread takes 8 numbers of a head and their columns in every so manieth row; a CTA as many rows at once as
-//           its threads have room for, and where one has more than that, its columns in several walks
+//           its threads have room for, and where one has more than that, its columns in several walks. Where blocks of
+//           rows have scales, a warp prepares all of a sequence and head for the forward kernel (BlockScales)
 // Overlap   the next kernel may start at once, and waits; this one waits for those before it, which may still read what
 //           is here. Memory is hidden by many threads with some loads each
 // Shared    nothing
 #pragma once
 #include "contract/widen.h"
 #include "device/attn/element.cuh"
+#include "device/attn/lengths.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/narrow.cuh"
@@ -27,8 +29,30 @@ struct Widen {
   static __device__ void run(const WidenParams& params) {
     ptx::let_next_kernel_start();
     ptx::wait_for_earlier_kernels();
+    if (params.scales.to.data != nullptr) prepare(params.scales);
     widen(params.k, params.used);
     widen(params.v, params.used);
+  }
+
+  static __device__ void prepare(const WidenScales& its) {
+    const int warps = gridDim.x * (threads / 32), lane = threadIdx.x % 32;
+    for (int pair = blockIdx.x * (threads / 32) + threadIdx.x / 32; pair < its.sequences * its.heads; pair += warps) {
+      const int sequence = pair / its.heads, head = pair % its.heads;
+      const int keys = min(attn::lengths_of(its.ragged, 0, its.seq_kv, sequence).seq_kv, its.seq_kv);
+      const int blocks = (keys + scale_block - 1) / scale_block;
+      const auto scale_of = [&](const ScaleNumbers& of, int block) {
+        return of.data[sequence * of.batch + head * of.head + block * of.block];
+      };
+      const auto of_v = [&](int block) { return its.v_columns ? 1.f : scale_of(its.v, block); };
+      float unit = 0.f;
+      for (int block = lane; block < blocks; block += 32) unit = fmaxf(unit, of_v(block));
+      for (int distance = 16; distance > 0; distance /= 2) unit = fmaxf(unit, __shfl_xor_sync(~0u, unit, distance));
+      float2* const to = reinterpret_cast<float2*>(its.to.data) + sequence * its.to.batch + head * its.to.head;
+      if (lane == 0) to[0] = {blocks > 0 ? unit : 1.f, 0.f};
+      for (int block = lane; block < blocks; block += 32)
+        to[block + 1] = {its.scale_log2 * scale_of(its.k, block),
+                         fmaxf(ptx::lg2_approx(of_v(block) / unit), least_lift)};
+    }
   }
 
   static __device__ void widen(const WidenTensor& tensor, const int* used) {

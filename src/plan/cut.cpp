@@ -234,8 +234,10 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
   const auto widened = widened_variant(p, v, device);
   if (hints.widened.value_or(0) > 0 && (!widened || hints.parts.value_or(1) > 1))
     return unsupported(
-        "widened=1 is a hint for 16-bit q beside 8-bit k and v with one scale a head, o in q's type and plain tiles "
-        "in one part, without softcap, smooth, accumulate, max_logit and invariant. Leave widened out.");
+        "widened=1 is a hint for 16-bit q beside 8-bit k and v with one scale a head (beside bf16 q also with "
+        "others), "
+        "o in q's type and plain tiles in one part, without softcap, smooth, accumulate, max_logit and invariant. "
+        "Leave widened out.");
   const bool free = !hints.tiles && !hints.parts;
   if (widened && (hints.widened ? *hints.widened > 0 : free && pays_to_widen_first(p, *widened, v, parts, device))) {
     v = *widened, parts = 1;

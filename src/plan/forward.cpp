@@ -65,13 +65,16 @@ void add_fill(Plan& plan, int sms) {
                            .overlaps = true});
 }
 
-void add_widen(Plan& plan, int sms) {
+void add_widen(Plan& plan, bool blocks, int sms) {
   const Problem& p = plan.problem;
   const auto bytes = [&](int64_t dim) {
     return static_cast<size_t>(p.rows_kv() * p.heads_kv * dim) * size_of(p.dtype);
   };
   plan.workspace.wide_k = plan.workspace.take(bytes(p.dim_qk));
   plan.workspace.wide_v = plan.workspace.take(bytes(p.dim_v));
+  if (blocks)
+    plan.workspace.block_scales = plan.workspace.take(static_cast<size_t>(p.batch * p.heads_kv) *
+                                                      block_scales_of_head(p.seq_kv) * 2 * sizeof(float));
   const WidenVariant variant{p.dtype_kv, p.dtype};
   plan.launches.push_back(
       {.kernel = kernel_of(variant), .grid = sms * widen_ctas_per_sm, .step = WidenStep{variant}, .overlaps = true});
@@ -121,7 +124,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
     plan.workspace.sums =
         plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
   if (cut->parts > 1) take_parts(plan, *cut);
-  if (variant->widened) add_widen(plan, sms);
+  if (variant->widened) add_widen(plan, variant->blocks, sms);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
                            .step = ForwardStep{*variant, order_items(p, *cut, device, hints), cut->pack, parts(*cut),

@@ -32,6 +32,7 @@ struct Workspace {
   Slice tickets;         // the counter of Tickets, device/attn/tickets.cuh
   Slice sums;            // 8-bit types: parts of o of long sequences, device/fwd/promotion.cuh
   Slice wide_k, wide_v;  // k and v of 8 bits in q's type, by WidenStep
+  Slice block_scales;    // with them: BlockScales
   // Split forward only: contract/split.h.
   Slice part_o, part_rows;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
@@ -51,6 +52,7 @@ inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace:
                                                 std::pair{"sums", &Workspace::sums},
                                                 std::pair{"wide_k", &Workspace::wide_k},
                                                 std::pair{"wide_v", &Workspace::wide_v},
+                                                std::pair{"block_scales", &Workspace::block_scales},
                                                 std::pair{"part_o", &Workspace::part_o},
                                                 std::pair{"part_rows", &Workspace::part_rows},
                                                 std::pair{"far", &Workspace::far},

@@ -187,7 +187,8 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .exact = p.invariant,
           .smooth = p.smooth,
           .max_logit = p.max_logit,
-          .widened = false};
+          .widened = false,
+          .blocks = false};
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {

@@ -10,7 +10,19 @@ namespace {
 // Of the workspace. A cache of more is widened tile by tile.
 constexpr double widened_most = 1 << 30;
 
-double widened_bytes(const Problem& p) { return size_of(p.dtype) * numbers_of_keys(p); }
+// Pairs of BlockScales. Packed sequences may be far shorter than their bound, which counts here.
+int64_t block_scales(const Problem& p) { return p.batch * p.heads_kv * block_scales_of_head(p.seq_kv); }
+
+double widened_bytes(const Problem& p, bool blocks) {
+  return size_of(p.dtype) * numbers_of_keys(p) +
+         (blocks ? 2.0 * sizeof(float) * static_cast<double>(block_scales(p)) : 0);
+}
+
+// The keys of a tile share a scale.
+Tiles within_blocks(Tiles tiles) {
+  const int keys = tiles.kv >= scale_block ? scale_block : scale_block / 2;
+  return {.q = tiles.q, .kv = keys, .stages = tiles.stages * tiles.kv / keys};
+}
 
 }  // namespace
 
@@ -19,18 +31,20 @@ double widened_bytes(const Problem& p) { return size_of(p.dtype) * numbers_of_ke
 std::optional<FwdVariant> widened_variant(const Problem& p, const FwdVariant& otherwise, const Device& device) {
   FwdVariant v = otherwise;
   v.split = false, v.widened = true;
-  const bool one_scale = p.scale_rows == 0 && !p.scale_v_columns;  // of a sequence and head
-  if (why_invalid(v) != nullptr || !one_scale || p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0)
-    return {};
+  v.blocks = p.scale_rows > 0 || p.scale_v_columns;
+  if (p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0) return {};
+  if (v.blocks && block_scales(p) > items_max) return {};
   Problem wide = p;
   wide.dtype_kv = p.dtype;
   v.tiles = tuned_tiles(wide, v.dims, device);
+  if (v.blocks) v.tiles = within_blocks(v.tiles);
+  if (why_invalid(v) != nullptr) return {};
   return v;
 }
 
 bool pays_to_widen_first(const Problem& p, const FwdVariant& widened, const FwdVariant& otherwise, int64_t parts,
                          const Device& device) {
-  if (widened_bytes(p) > widened_most) return false;
+  if (widened_bytes(p, widened.blocks) > widened_most) return false;
   const double own_us = kernel_us(p, otherwise, parts, device) + (parts > 1 ? combine_us(p, parts) : 0);
   return kernel_us(p, widened, 1, device) + widen_us(p, device) < own_us;
 }

@@ -28,6 +28,14 @@ View widened(const View& from, Element element, void* to) {
   return wide;
 }
 
+BlockScales block_scales(const Run& run) {
+  const Problem& problem = run.plan.problem;
+  const auto head = static_cast<int>(block_scales_of_head(problem.seq_kv));
+  return {.data = run.slice<float>(run.plan.workspace.block_scales),
+          .batch = static_cast<int>(problem.heads_kv) * head,
+          .head = head};
+}
+
 }  // namespace
 
 FwdParams plain_params(const Run& run, const ForwardStep& step) {
@@ -54,7 +62,8 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                      .v = scale_numbers(views.scale_v),
                      .v_columns = problem.scale_v_columns,
                      .dtype_o = problem.dtype_o,
-                     .sums = nullptr};
+                     .sums = nullptr,
+                     .blocks = block_scales(run)};
   params.narrow.sums = run.slice<float>(run.plan.workspace.sums);
   params.order = step.order;
   params.queue = {step.draws ? run.slice<unsigned long long>(run.plan.workspace.tickets) : nullptr, run.tag};
@@ -122,10 +131,21 @@ Result<Params> make_params(const Driver&, const Run& run, const WidenStep&) {
   const Views& views = run.views;
   for (const Named& tensor : {Named{"k", views.k}, Named{"v", views.v}})
     if (auto ok = check_layout(tensor); !ok) return ok.failure();
+  const Problem& problem = run.plan.problem;
+  const WidenScales scales = {.to = block_scales(run),
+                              .k = scale_numbers(views.scale_k),
+                              .v = scale_numbers(views.scale_v),
+                              .v_columns = problem.scale_v_columns,
+                              .scale_log2 = scale_of(problem).scale_log2,
+                              .ragged = lengths_of(problem, views),
+                              .seq_kv = static_cast<int>(problem.seq_kv),
+                              .sequences = static_cast<int>(problem.batch),
+                              .heads = static_cast<int>(problem.heads_kv)};
   // Packed rows do not know their sequence, so all are widened.
   return Params{WidenParams{.k = tensor_of(views.k, run.plan.workspace.wide_k),
                             .v = tensor_of(views.v, run.plan.workspace.wide_v),
-                            .used = run.plan.problem.varlen ? nullptr : views.seqused_kv.as<int>()}};
+                            .used = problem.varlen ? nullptr : views.seqused_kv.as<int>(),
+                            .scales = scales}};
 }
 
 Result<Params> make_params(const Driver&, const Run& run, const CombineStep& step) {

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: what shared memory holds besides where 8-bit K and V, or V alone, come as they are in memory.
+#pragma once
+#include "contract/fwd_variant.h"
+#include "device/attn/softmax_e4m3.cuh"
+#include "device/tile/ring.cuh"
+#include "device/tile/shared_tile.cuh"
+
+namespace froghopper::fwd {
+
+template <FwdVariant V>
+union RawTiles {
+  tile::SharedTile<V.tiles.kv, V.dims.qk, size_of(V.dtype_kv)> k;
+  tile::SharedTile<V.tiles.kv, V.dims.v, size_of(V.dtype_kv)> v;
+};
+
+template <FwdVariant V>
+struct RawSmem {
+  Pick<fwd_widens(V), RawTiles<V>, decltype(RawTiles<V>::v)> raw[fwd_raw_stages(V)];
+  attn::TileScales scales[V.tiles.stages];  // of the tiles in k
+  tile::Ring<fwd_raw_stages(V)> raw_ring;
+  attn::TileScales raw_scales[fwd_raw_stages(V)];  // widening variants: of the tiles of K in raw
+};
+
+}  // namespace froghopper::fwd
