@@ -100,6 +100,7 @@ Order order_items(const Problem& p, const Cut& cut, const Device& device, const 
   if (v.packed || v.split) return order_of_parts(p, cut, hints);
   const int64_t q_tiles = ceil_div(p.seq_q, v.tiles.q), pairs = p.batch * p.heads_q;
   const int64_t all_items = items_at_most(p, v.tiles.q);
+  const int sms = usable_sms(p, device);
   Order order{
       .items = static_cast<int>(all_items),
       .pairs = static_cast<int>(pairs),
@@ -107,21 +108,21 @@ Order order_items(const Problem& p, const Cut& cut, const Device& device, const 
       .section = 1,  // without a mask all tiles weigh the same: one pair after the other, K and V are read once
       .in_sections = static_cast<int>(pairs),
       .tail = 0,
-      .late_tiles = hints.late_tiles.value_or(late_tiles(v, all_items, device.sms))};
+      .late_tiles = hints.late_tiles.value_or(late_tiles(v, all_items, sms))};
   if (v.mask == Mask::none || pairs == 0) return order;
 
   const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;
   const int64_t together = v.ragged ? p.heads_q : pairs;  // ragged: sequences come one after the other
   const int64_t items = v.ragged ? p.heads_q * q_tiles : all_items;
   const int64_t bytes = section_bytes(device, p.seq_q, hints);
-  const int64_t section = ceil_div(together, sections_of(together, pair_bytes, bytes, items, device.sms));
+  const int64_t section = ceil_div(together, sections_of(together, pair_bytes, bytes, items, sms));
   order.section = static_cast<int>(v.ragged ? without_small_remainder(together, section) : section);
   const int percent = hints.tail_percent.value_or(tail_percent(q_tiles));
   if (!v.ragged) order.tail = static_cast<int>(q_tiles * percent / 100);
   if (v.ragged) {
     constexpr int64_t rounds = 2;  // the heaviest item is a quarter of a CTA's share where sequences are so short
     const RaggedTiles tiles = {v.tiles.q, p.total_q, p.seq_q, p.heads_q};
-    order.in_sections -= static_cast<int>(sequences_at_the_end(p, tiles, rounds, device.sms) * p.heads_q);
+    order.in_sections -= static_cast<int>(sequences_at_the_end(p, tiles, rounds, sms) * p.heads_q);
   }
   return order;
 }
