@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: P V between two halves of the exponentials, where two Consumers have 8-bit products of 192 columns.
-// Kernel is Forward of a variant and Consumer its own; forward.cuh has the rest of a turn.
+// device/fwd: P V between two halves of the exponentials, where two Consumers have 8-bit products of 192 columns and
+// more. Kernel is Forward of a variant and Consumer its own; forward.cuh has the rest of a turn.
 #pragma once
 #include "contract/fwd_variant.h"
 #include "device/tile/mma.cuh"
 
 namespace froghopper::fwd {
 
-constexpr bool multiplies_between(FwdVariant v) { return fwd_narrow(v) && v.dims.qk == 192; }
+// 256 columns of q take all registers, so there it is where nothing else needs some.
+constexpr bool multiplies_between(FwdVariant v) {
+  const bool more = v.ragged || v.smooth || v.max_logit || v.softcap || v.merges || v.tiles.kv != scale_block;
+  return fwd_narrow(v) && (v.dims.qk == 192 || (v.dims.qk > 192 && !more));
+}
 
 // Weights of a tile by the old reference and, if it is not on its way yet, O += P V of the one before. Issued ahead of
 // them, P V would be ahead of the next Consumer's S, which it then keeps waiting; behind them, nothing would run beside
