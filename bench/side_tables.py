@@ -90,10 +90,11 @@ BESIDE_16_BITS = ("16-bit q beside 8-bit k and v. `froghopper_16_bits` is this l
                   "type: `bench/compare.py --suite bench/suites/fp8_kv_fwd.txt --rivals ''`.")
 DECODING_BESIDE_16_BITS = ("The same, decoding (bench/suites/fp8_kv_decode.txt): GB/s, in brackets the ratio of times.")
 
-NARROW_NAMES = ("data", "keys", "way", "dim")
+NARROW_NAMES = ("data", "means", "keys", "way", "dim")
+OF_MEANS = ("one scale a head", "blocks, smooth")  # ways to quantise that show what means of columns do
 NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the inputs before they were quantised, 512 "
                  "rows of queries; in brackets its ratio to what exact arithmetic on the quantised inputs has, and to "
-                 "FlashAttention-3's on the same numbers")
+                 "FlashAttention-3's on the same numbers; with means: columns of k and v have one, N(0, 16)")
 
 
 def narrow_error_rows(errors):
@@ -101,10 +102,11 @@ def narrow_error_rows(errors):
     found = {tuple(r[name] for name in NARROW_NAMES): r for r in errors}
     dims = sorted({r["dim"] for r in errors})
     rows = [["inputs, keys", "quantised"] + [f"head dim {dim}" for dim in dims]]
-    for data, keys, way in dict.fromkeys(key[:3] for key in found):
+    for data, means, keys, way in dict.fromkeys(key[:4] for key in found):
         if data == "normal" and "rotated" in way: continue  # rotated normal numbers are normal numbers
-        fields = [narrow_error_field(found.get((data, keys, way, dim))) for dim in dims]
-        rows.append([f"{data}, {keys}", way] + fields)
+        if means and way not in OF_MEANS: continue
+        fields = [narrow_error_field(found.get((data, means, keys, way, dim))) for dim in dims]
+        rows.append([f"{data}{' with means' if means else ''}, {keys}", way] + fields)
     return rows
 
 

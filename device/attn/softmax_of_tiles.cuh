@@ -14,6 +14,7 @@ namespace froghopper::attn {
 struct TileSoftmax : OnlineSoftmax {
   float lift, unlift;  // log2 of V's scale over its unit, 0 or below; unlift = 2^-lift
 
+  // A tile's k is all that its scores are multiplied by, in base 2.
   __device__ explicit TileSoftmax(TileScales first) : OnlineSoftmax{0.f} { take(first); }
   __device__ __forceinline__ void take(TileScales tile) {
     scale_log2 = of_all_rows(tile.k);
