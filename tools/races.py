@@ -15,6 +15,7 @@ KNOWN = {
     "bwd::Dispatcher::publish": None,
     "bwd::QLoader::load": None,  # the number of a turn, its slope
     "fwd::NarrowLoader::load": None,  # scales of a tile
+    "fwd::Widener::run": None,  # the same
     "bwd::InRegisterOrder::put": "bwd::InRegisterOrder::take",  # weights of a turn
 }
 ACCESS = re.compile(r"\b(Read|Write) access at (.+)\+0x[0-9a-f]+ in (\S+)")
