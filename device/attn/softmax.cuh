@@ -77,7 +77,7 @@ struct OnlineSoftmax {
   // score is likely to be small, and the next tile would move them. The largest weight is 2^-3 then, and still exact.
   static constexpr float headroom = 3.f;
   static constexpr int few_keys = 64;
-  static constexpr float first_headroom = 0.f;  // of a row's first reference, besides
+  static constexpr float headroom_again = 0.f;  // of a row whose weights are lost
   // A partial sum up to which weights can be divided: finite, also with the sum so far, at most 2^32. The exponents
   // of such weights, below 128, were rounded to 2^-18, less than the scores themselves where these are as large.
   static constexpr float movable = 0x1p100f;

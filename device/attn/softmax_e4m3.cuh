@@ -5,7 +5,7 @@
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 16 and 448: a row starts at 16, so that few tiles pass 448. One that would moves the reference, and then the
 // largest is 64: a row will hardly grow as much again, and the larger it is, the less of the small ones is lost.
-// V's scale goes into the weights: w = 2^(s - reference + lift), where lift is log2 of 64 times this tile's scale of V
+// V's scale goes into the weights: w = 2^(s - reference + lift), where lift is log2 of 16 times this tile's scale of V
 // over O's unit. That is the scale of the item's first tile, at first. The sum is of unrounded weights, without the
 // lift: rounded small ones would be missing there. A weight that has a row to itself should not be rounded, so step()
 // adds the fraction of the lift to the reference: then the largest weight is a power of two.
@@ -23,9 +23,9 @@ namespace froghopper::attn {
 struct alignas(8) TileScales {
   float k, lift;
 
-  static constexpr float weight = 64.f, usual_lift = 6.f;  // of a row's largest score, where its reference is
+  static constexpr float first_weight = 16.f, first_lift = 4.f;
   static __device__ TileScales of(float k, float v, float unit) {
-    return {k, usual_lift + ptx::lg2_approx(v * ptx::rcp_approx(unit))};
+    return {k, first_lift + ptx::lg2_approx(v * ptx::rcp_approx(unit))};
   }
 };
 
@@ -40,9 +40,11 @@ __device__ __forceinline__ RowPair times(RowPair scale, float by) { return {scal
 // Narrow: weights become e4m3. Scale: float, or RowPair where rows have scales of their own.
 template <bool Narrow, class Scale = float>
 struct ScaledSoftmax {
-  static constexpr float weight = TileScales::weight, usual_lift = TileScales::usual_lift;
-  static constexpr float first_headroom = 2.f;  // of a row's first reference: its largest weight is 16 then
+  static constexpr float first_weight = TileScales::first_weight, first_lift = TileScales::first_lift;
   static constexpr float largest_weight = 448.f;
+  // Once a row has outgrown its reference, which is raised by so much less then.
+  static constexpr float moved_lift = Narrow ? 6.f : first_lift, moved_weight = Narrow ? 64.f : first_weight;
+  static constexpr float headroom_again = first_lift - moved_lift;
   static constexpr float headroom = OnlineSoftmax::headroom;
   static constexpr int few_keys = OnlineSoftmax::few_keys;
   static constexpr float movable = OnlineSoftmax::movable;
@@ -85,7 +87,7 @@ struct ScaledSoftmax {
     see(most);
     const float growth = grow();
     // e4m3: where a row has few keys. In the others no key has the row to itself, and its error is that of all weights.
-    const bool some_few = __any_sync(~0u, fmaxf(above.top, above.bottom) >= headroom);
+    const bool some_few = __any_sync(~0u, above.top + above.bottom > 0.f);
     if (!Narrow || some_few) {
       const float fraction = lift - floorf(lift);
       above = {above.top + fraction, above.bottom + fraction};
@@ -156,9 +158,9 @@ struct ScaledSoftmax {
   // OnlineSoftmax::later() does.
   template <int Cols>
   __device__ Fate correct(tile::Accum<Cols>& s, const Guess& g, RowPair& age) {
-    const RowPair most = quad_most(s, {weight, weight});
-    const RowPair next = {ref.top + (ptx::lg2_approx(most.top) - usual_lift),
-                          ref.bottom + (ptx::lg2_approx(most.bottom) - usual_lift)};
+    const RowPair most = quad_most(s, {moved_weight, moved_weight});
+    const RowPair next = {ref.top + (ptx::lg2_approx(most.top) - moved_lift),
+                          ref.bottom + (ptx::lg2_approx(most.bottom) - moved_lift)};
     const bool stays_near = is_near() && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= far;
     if (!__all_sync(~0u, g.largest <= movable && stays_near)) return Fate::lost;
     age = {ptx::ex2_approx(ref.top - next.top), ptx::ex2_approx(ref.bottom - next.bottom)};
@@ -171,7 +173,7 @@ struct ScaledSoftmax {
   // As OnlineSoftmax.
   __device__ void complete() { sum = {quad_sum(sum.top), quad_sum(sum.bottom)}; }
 
-  // As OnlineSoftmax; O is in units of `weight` and of V. unit: the first.
+  // As OnlineSoftmax; O is in units of first_weight and of V. unit: the first.
   __device__ Finish finish_top(float sink, float unit) const { return lowered(finish(ref.top, sum.top, sink), unit); }
   __device__ Finish finish_bottom(float sink, float unit) const {
     return lowered(finish(ref.bottom, sum.bottom, sink), unit);
@@ -180,12 +182,12 @@ struct ScaledSoftmax {
   // What is here of rows whose keys are cut into parts, and what their O is multiplied by.
   __device__ PartOfRow part_top() const { return {ref.top, sum.top}; }
   __device__ PartOfRow part_bottom() const { return {ref.bottom, sum.bottom}; }
-  __device__ float of_values(float unit) const { return unit * ptx::ex2_approx(grown) / weight; }
+  __device__ float of_values(float unit) const { return unit * ptx::ex2_approx(grown) / first_weight; }
 
   // Once O has been multiplied by that, this is its unit.
   __device__ float become_plain() {
     grown = 0.f;
-    return weight;
+    return first_weight;
   }
   // The scores of all keys are larger by so much, in base 2, than those that were weighed.
   __device__ void raise(RowPair by) { ref = {ref.top + by.top, ref.bottom + by.bottom}; }
@@ -200,9 +202,9 @@ struct ScaledSoftmax {
   }
 
  private:
-  // Lets the weights of a tile's largest scores be `weight` at most; returns what O is to be multiplied by.
+  // Lets a tile's weights begin at first_weight at most; returns what O is to be multiplied by.
   __device__ float grow() {
-    const float by = ceilf(fmaxf(lift - usual_lift, 0.f));
+    const float by = ceilf(fmaxf(lift - first_lift, 0.f));
     grown += by;
     lift -= by;
     unlift = ptx::ex2_approx(-lift);

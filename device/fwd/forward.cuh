@@ -276,7 +276,7 @@ struct Forward {
       if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > strip_of(item).seq_kv())
         strip_of(item).hide(s, kv_tile);
       scales.read(params, kv_tile - 1);
-      softmax.step(s, strip_of(item).template headroom<Softmax, /*First=*/true>(kv_tile));
+      softmax.step(s, strip_of(item).template headroom<Softmax>(kv_tile));
       tile::round_to<T>(p, s);
     }
 
@@ -338,7 +338,7 @@ struct Forward {
       if constexpr (Registers::crowded) softmax.take_back(aside);
       if constexpr (scaled) take_scales(softmax);  // those that blocks variants have read are of the next tile
       bend(s, softmax, item, kv_tile);
-      return softmax.step(s);
+      return softmax.step(s, {Softmax::headroom_again, Softmax::headroom_again});
     }
 
     __device__ __forceinline__ void finish_pv(Weights& p, const Scores& s) {

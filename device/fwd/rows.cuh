@@ -53,12 +53,11 @@ struct Strip {
   }
 
   // How far above its maximum a row's reference shall be; rows under a mask may have seen few keys after this tile.
-  template <class Softmax, bool First = false>
+  template <class Softmax>
   __device__ __forceinline__ attn::RowPair headroom(int kv_tile) const {
-    constexpr float least = First ? Softmax::first_headroom : 0.f, of_few = Softmax::headroom + least;
-    if constexpr (V.mask == Mask::none || V.exact) return {least, least};
+    if constexpr (V.mask == Mask::none || V.exact) return {0.f, 0.f};
     const int begin = kv_tile * V.tiles.kv;
-    const auto of = [&](int row) { return sight().end(row) - begin < Softmax::few_keys ? of_few : least; };
+    const auto of = [&](int row) { return sight().end(row) - begin < Softmax::few_keys ? Softmax::headroom : 0.f; };
     return {of(rows().top), of(rows().bottom)};
   }
 
