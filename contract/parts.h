@@ -40,6 +40,7 @@ struct BlockScales {
   int batch, head;  // pairs from one to the next
 };
 constexpr long long block_scales_of_head(long long seq_kv) { return 1 + (seq_kv + scale_block - 1) / scale_block; }
+constexpr int block_scale_bytes = 8;  // of a pair
 
 // Keys seen before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner, else
 // it ends in the bottom-right one.

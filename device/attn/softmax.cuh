@@ -238,7 +238,7 @@ struct UnitSoftmax : OnlineSoftmax {
     return in(unit, OnlineSoftmax::finish_bottom(sink));
   }
 
- private:
+ protected:
   static __device__ Finish in(float unit, Finish row) { return {row.inverse * unit, row.lse, row.share}; }
 };
 

@@ -11,11 +11,11 @@
 
 namespace froghopper::attn {
 
-struct TileSoftmax : OnlineSoftmax {
+struct TileSoftmax : UnitSoftmax {
   float lift, unlift;  // log2 of V's scale over its unit, 0 or below; unlift = 2^-lift
 
   // A tile's k is all that its scores are multiplied by, in base 2.
-  __device__ explicit TileSoftmax(TileScales first) : OnlineSoftmax{0.f} { take(first); }
+  __device__ explicit TileSoftmax(TileScales first) : UnitSoftmax{{0.f}} { take(first); }
   __device__ __forceinline__ void take(TileScales tile) {
     scale_log2 = of_all_rows(tile.k);
     lift = tile.lift;
@@ -86,7 +86,6 @@ struct TileSoftmax : OnlineSoftmax {
     differences.scale_log2 = 1.f;
     return differences.weights(s, {-lift, -lift});
   }
-  static __device__ Finish in(float unit, Finish row) { return {row.inverse * unit, row.lse, row.share}; }
 };
 
 }  // namespace froghopper::attn

@@ -73,8 +73,7 @@ void add_widen(Plan& plan, bool blocks, int sms) {
   plan.workspace.wide_k = plan.workspace.take(bytes(p.dim_qk));
   plan.workspace.wide_v = plan.workspace.take(bytes(p.dim_v));
   if (blocks)
-    plan.workspace.block_scales = plan.workspace.take(static_cast<size_t>(p.batch * p.heads_kv) *
-                                                      block_scales_of_head(p.seq_kv) * 2 * sizeof(float));
+    plan.workspace.block_scales = plan.workspace.take(static_cast<size_t>(block_scales(p)) * block_scale_bytes);
   const WidenVariant variant{p.dtype_kv, p.dtype};
   plan.launches.push_back(
       {.kernel = kernel_of(variant), .grid = sms * widen_ctas_per_sm, .step = WidenStep{variant}, .overlaps = true});

@@ -41,6 +41,7 @@ int64_t items_at_most(const Problem& p, const FwdVariant&, PackParams);  // of a
 std::optional<FwdVariant> widened_variant(const Problem&, const FwdVariant& otherwise, const Device&);
 bool pays_to_widen_first(const Problem&, const FwdVariant& widened, const FwdVariant& otherwise, int64_t parts,
                          const Device&);
+int64_t block_scales(const Problem&);  // how many pairs BlockScales has, with scales of blocks or columns
 
 Order order_items(const Problem& p, const Cut&, const Device& device, const Hints&);
 

@@ -10,12 +10,9 @@ namespace {
 // Of the workspace. A cache of more is widened tile by tile.
 constexpr double widened_most = 1 << 30;
 
-// Pairs of BlockScales. Packed sequences may be far shorter than their bound, which counts here.
-int64_t block_scales(const Problem& p) { return p.batch * p.heads_kv * block_scales_of_head(p.seq_kv); }
-
 double widened_bytes(const Problem& p, bool blocks) {
   return size_of(p.dtype) * numbers_of_keys(p) +
-         (blocks ? 2.0 * sizeof(float) * static_cast<double>(block_scales(p)) : 0);
+         (blocks ? block_scale_bytes * static_cast<double>(block_scales(p)) : 0);
 }
 
 // The keys of a tile share a scale.
@@ -25,6 +22,9 @@ Tiles within_blocks(Tiles tiles) {
 }
 
 }  // namespace
+
+// Packed sequences may be far shorter than their bound, which counts here.
+int64_t block_scales(const Problem& p) { return p.batch * p.heads_kv * block_scales_of_head(p.seq_kv); }
 
 // The kernel of a problem whose k and v have q's type from the start, but for their scales. Nothing where there is
 // none.
