@@ -110,7 +110,7 @@ LogitErrors measure_logits(const Expected& expected, const std::vector<double>& 
   LogitErrors e;
   for (size_t i = 0; i < expected.exact.size(); ++i) {
     const double exact = expected.exact[i];
-    if (exact == minus_infinity) continue;  // see wrong_infinity()
+    if (std::isinf(exact)) continue;  // see wrong_infinity()
     e.error.offer(std::fabs(found[i] - exact) / (1 + std::fabs(exact)), i);
     e.largest = std::max(e.largest, std::fabs(exact));
   }
@@ -119,8 +119,9 @@ LogitErrors measure_logits(const Expected& expected, const std::vector<double>& 
 
 std::string wrong_infinity(const Expected& expected, const std::vector<double>& found) {
   for (size_t i = 0; i < expected.exact.size(); ++i)
-    if (expected.exact[i] == minus_infinity && found[i] != minus_infinity)
-      return text("{} sees no key: {} must be -inf and is {}", name_of(expected, i), expected.tensor->name, found[i]);
+    if (const double exact = expected.exact[i]; std::isinf(exact) && found[i] != exact)
+      return text("{} {}: {} must be {} and is {}", name_of(expected, i),
+                  exact < 0 ? "sees no key" : "has an infinite logit", expected.tensor->name, exact, found[i]);
   return {};
 }
 

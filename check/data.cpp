@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 namespace froghopper::check {
 
@@ -68,6 +69,7 @@ constexpr Data kinds[] = {
      [](int64_t row) {
        return std::ldexp(1.5f, std::array{-20, 0, 13}[static_cast<size_t>(row / scale_block % 3)]);
      }},
+    {"ends", 1, 1, nullptr, 0, 0, random_normal, nullptr, nullptr, true},
 };
 
 }  // namespace
@@ -99,6 +101,15 @@ const Data* find_data(const std::string& name) {
   return found == std::end(kinds) ? nullptr : found;
 }
 
+float end_of_range(uint64_t i) {
+  using Float = std::numeric_limits<float>;
+  constexpr float largest = Float::max(), infinity = Float::infinity();
+  // 2.4e38 and more is infinite in base 2.
+  constexpr std::array ends = {largest,  1.0f,        -infinity, 2.4e38f, infinity, Float::denorm_min(),
+                               -largest, Float::min()};
+  return ends[i % ends.size()];
+}
+
 float largest_entry(Dtype t) {
   switch (t) {
     case Dtype::f16: return 57344.0f;
@@ -111,6 +122,7 @@ float largest_entry(Dtype t) {
 }
 
 float key_column_0(const Data& data, const Problem& p, int64_t key, int64_t keys) {
+  if (p.scale == 0) return 0;  // then no number gives another score
   const float wanted = data.score(key, keys) / (p.scale * query_column_0);
   return std::clamp(wanted, -largest_entry(p.dtype_kv), largest_entry(p.dtype_kv));
 }

@@ -22,6 +22,7 @@ struct Data {
   float (*draw)(uint64_t, uint64_t) = random_normal;    // entries of q, k and v, before they are multiplied
   float (*row_of_q)(int64_t row) = nullptr;             // what the entries of a row of q are multiplied by besides
   float (*row_of_v)(int64_t row) = nullptr;             // and those of v
+  bool ends = false;  // sinks, slopes and lse that is merged: at the ends of fp32's range, see end_of_range
 };
 std::span<const Data> all_data();
 const Data* find_data(const std::string& name);  // null: there is none of this name
@@ -29,6 +30,7 @@ const Data* find_data(const std::string& name);  // null: there is none of this 
 // Column 0 of q and k where data.score is set: q0 k0 scale is the score that was asked for, as far as the type can
 // hold it.
 inline constexpr float query_column_0 = 64;
+float end_of_range(uint64_t i);  // by turns, with 1 between
 float key_column_0(const Data&, const Problem&, int64_t key, int64_t keys);
 float largest_entry(Dtype);  // of column 0 and of data "huge": fp16 ends at 65504
 

@@ -93,7 +93,10 @@ class Entries {
 
 // Every third head has a sink that takes nearly all the weight.
 void put_sink(const Case& c, const Views& views, uint64_t stream) {
-  for (int64_t h = 0; h < c.problem.heads_q; ++h)
+  const bool ends = find_data(c.data)->ends;
+  for (int64_t h = 0; ends && h < c.problem.heads_q; ++h)
+    views.sink.as<float>()[h] = end_of_range(static_cast<uint64_t>(h));
+  for (int64_t h = 0; !ends && h < c.problem.heads_q; ++h)
     views.sink.as<float>()[h] = 2 * random_normal(stream, static_cast<uint64_t>(h)) + (h % 3 == 2 ? 12.0f : 0.0f);
 }
 
@@ -204,13 +207,15 @@ void put_held_lse(const Case& c, const Views& views, uint64_t stream) {
   const auto usual = static_cast<float>(std::log(1.0 + static_cast<double>(p.seq_kv)));
   auto* const lse = views.lse.as<float>();
   for (int64_t i = 0; i < p.rows_q() * p.heads_q; ++i)
-    lse[i] = random_bits(stream, static_cast<uint64_t>(i)) % 5 == 4 ? -INFINITY : usual + 3 * lse[i];
+    lse[i] = find_data(c.data)->ends                                  ? end_of_range(static_cast<uint64_t>(i))
+             : random_bits(stream, static_cast<uint64_t>(i)) % 5 == 4 ? -INFINITY
+                                                                      : usual + 3 * lse[i];
   for (int64_t b = 0; b < p.batch; ++b) {
     const Rows q = rows_q(p, views, b), kv = rows_kv(p, views, b);
     for (int64_t i = 0; i < q.used; ++i) {
       const Visible keys = visible_keys(p, q.used, kv.used, i);
       for (int64_t head = 0; keys.begin < keys.end && head < p.heads_q; ++head)
-        if (std::isinf(lse[views.lse.at(q.batch, q.first + i, head)]))
+        if (lse[views.lse.at(q.batch, q.first + i, head)] == -INFINITY)
           std::memset(views.o.address(q.batch, q.first + i, head), 0xff,
                       sizeof(float) * static_cast<size_t>(p.dim_v));
     }
@@ -291,8 +296,12 @@ constexpr Content contents[] = {
      }},
     {&Views::lse, put_held_lse},
     {&Views::alibi_slopes,
-     [](const Case&, const Views& v, uint64_t stream) {
+     [](const Case& c, const Views& v, uint64_t stream) {
        fill_all(v.alibi_slopes, stream, 0.2f);  // some are below 0: far keys weigh more
+       uint64_t i = 0;
+       for (int64_t b = 0; find_data(c.data)->ends && b < v.alibi_slopes.batch; ++b)
+         for (int64_t head = 0; head < v.alibi_slopes.heads; ++head)
+           v.alibi_slopes.as<float>()[v.alibi_slopes.at(b, 0, head)] = end_of_range(i++);
      }},
     {&Views::max_logit, put_held_max_logit},
 };

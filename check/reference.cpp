@@ -67,6 +67,9 @@ Reference of_rows(const Problem& p, const Views& views, const std::vector<RowId>
 
 }  // namespace
 
+// Weights are exp(s - lse): with an lse of 2^18 they are known to 8 u32 2^18, an eighth, and tell nothing.
+constexpr float largest_known = 0x1p18f;
+
 Reference written_tensors(const Problem& p) {
   Reference r;
   for (const Tensor& tensor : tensors())
@@ -74,7 +77,7 @@ Reference written_tensors(const Problem& p) {
   return r;
 }
 
-// Of the rows that count; the others hold NaN.
+// Of the rows that count; the others hold NaN. Where a large sink is all of lse, weights are known: they are 0.
 double largest_lse(const Problem& p, const Views& views) {
   double largest = 0;
   if (views.lse.empty()) return largest;
@@ -83,7 +86,7 @@ double largest_lse(const Problem& p, const Views& views) {
     for (int64_t i = 0; i < rows.used; ++i)
       for (int64_t head = 0; head < p.heads_q; ++head)
         if (const float lse = views.lse.as<float>()[views.lse.at(rows.batch, rows.first + i, head)];
-            std::isfinite(lse))
+            std::isfinite(lse) && !(p.sink && lse == views.sink.as<float>()[head] && lse > largest_known))
           largest = std::max<double>(largest, std::fabs(lse));
   }
   return largest;
@@ -95,8 +98,7 @@ Result<void> can_be_judged(const Case& c, const Views& views) {
                    "rows=sample knows the scores of some rows alone, and max_logit is the largest of all. Leave rows "
                    "out."};
   if (!c.problem.backward()) return {};
-  // Weights are exp(s - lse): with an lse of 2^18 they are known to 8 u32 2^18, an eighth, and tell nothing.
-  if (const double lse = largest_lse(c.problem, views); lse > 0x1p18)
+  if (const double lse = largest_lse(c.problem, views); lse > largest_known)
     return Failure{FH_UNSUPPORTED, text("lse reaches {:.3g} in this case; in fp32 it has no digit left there that "
                                         "exp(s - lse) could be told from. Choose other data.",
                                         lse)};

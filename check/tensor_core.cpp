@@ -136,19 +136,20 @@ void attend_row(const Problem& p, const Views& views, const Head& head, const st
   // The largest weight is 256: the larger the numbers, the fewer of the small ones vanish, and e4m3 ends at 448. The
   // sum is of unrounded ones.
   constexpr float largest_weight = 256;
-  const float of_sink = p.sink ? std::exp(sink - largest) : 0;
-  float denominator = of_sink;
+  const float of_sink = p.sink ? oracle::weight_below(largest, sink) : 0;
+  float of_keys = 0;
   Stored weights(1, keys.end - keys.begin);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
-    const float weight = std::exp(scores[j - keys.begin] - largest);
-    denominator += weight;
+    const float weight = oracle::weight_below(largest, scores[j - keys.begin]);
+    of_keys += weight;
     const float lifted = largest_weight * weight * (scale_of(j) / largest_scale);
     weights.set(j - keys.begin, Stored::number_of(rounded(lifted, Dtype::e4m3), Element::e4m3));
   }
+  const float denominator = of_keys + of_sink;
   const std::vector<float> sums = outputs_of(p, head, weights, keys.begin);
   for (int64_t c = 0; c < p.dim_v; ++c) {
     const float unit = head.scale_v.by_column() ? head.scale_v.at(0, c) : largest_scale;
-    const float mean = head.mean_v ? head.mean_v[c] * ((denominator - of_sink) / denominator) : 0;
+    const float mean = head.mean_v ? head.mean_v[c] * (of_keys / denominator) : 0;
     o[c] = rounded(sums[c] / denominator * (unit / largest_weight) + mean, p.dtype_o);
   }
   *lse = largest + std::log(denominator) + raised;

@@ -207,13 +207,17 @@ struct BadScale {
 TEST(Cpu8Bit, BadScalesAreRefusedAndNothingIsWritten) {
   const BadScale all[] = {
       {&Views::scale_q, 0, 0,
-       "scale_q[0, 0, 0, 0] is 0; a scale is positive and finite. Use 1 for numbers that stand for themselves."},
+       "scale_q[0, 0, 0, 0] is 0; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for numbers "
+       "that stand for themselves."},
       {&Views::scale_k, 0, -2,
-       "scale_k[0, 0, 0, 0] is -2; a scale is positive and finite. Use 1 for numbers that stand for themselves."},
+       "scale_k[0, 0, 0, 0] is -2; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for numbers "
+       "that stand for themselves."},
       {&Views::scale_v, 7, nan,
-       "scale_v[0, 0, 0, 7] is nan; a scale is positive and finite. Use 1 for numbers that stand for themselves."},
+       "scale_v[0, 0, 0, 7] is nan; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for numbers "
+       "that stand for themselves."},
       {&Views::scale_v, 7, infinity,
-       "scale_v[0, 0, 0, 7] is inf; a scale is positive and finite. Use 1 for numbers that stand for themselves."},
+       "scale_v[0, 0, 0, 7] is inf; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for numbers "
+       "that stand for themselves."},
   };
   for (const BadScale& bad : all) {
     HandMade t(parsed("fwd e4m3 b2 hq2 hkv2 sq9 skv200 d16 scales128 vcolumns"));

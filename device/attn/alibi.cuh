@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/attn: the slope of a query head, of alibi variants.
 #pragma once
+#include "contract/alibi.h"
 #include "contract/parts.h"
 #include "device/tile/numbers.cuh"
 
@@ -8,7 +9,7 @@ namespace froghopper::attn {
 
 // What alibi takes from a score for each key of distance, in base 2.
 __device__ __forceinline__ float slope_of(const ScaleNumbers& slopes, int sequence, int head) {
-  return slopes.data[sequence * slopes.batch + head * slopes.head] * tile::log2e;
+  return within_steepest_in_base_2(slopes.data[sequence * slopes.batch + head * slopes.head] * tile::log2e);
 }
 
 }  // namespace froghopper::attn

@@ -42,11 +42,11 @@ __device__ __forceinline__ float joined(float before, float more, const Joint& j
 // As finish.
 __device__ __forceinline__ Finish finish_part(const PartOfRow& whole, float scale_log2, float sink) {
   if (whole.sum == 0.f) return {0.f, sink};
-  const float reference = scaled(whole, scale_log2), sink_log2 = __fmul_rn(sink, tile::log2e);
+  const float reference = finite(scaled(whole, scale_log2)), sink_log2 = sink_in_base_2(sink);
   const float top = fmaxf(reference, sink_log2);
   const float age = ptx::ex2_approx(__fsub_rn(reference, top));
   const float all = __fmaf_rn(fabsf(whole.sum), age, ptx::ex2_approx(__fsub_rn(sink_log2, top)));
-  return {__fmul_rn(age, ptx::rcp_approx(all)), __fmul_rn(__fadd_rn(top, ptx::lg2_approx(all)), tile::ln2)};
+  return {__fmul_rn(age, ptx::rcp_approx(all)), lse_of(__fadd_rn(top, ptx::lg2_approx(all)), sink)};
 }
 
 }  // namespace froghopper::attn

@@ -52,14 +52,28 @@ __device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair
 struct Finish {
   float inverse, lse, share;
 };
+
+// In base 2 numbers up to fp32's largest may be infinite, of which a difference is none. NaN stays.
+__device__ __forceinline__ float finite(float reference) {
+  return ptx::max_or_nan(ptx::min_or_nan(reference, tile::largest), -tile::largest);
+}
+__device__ __forceinline__ float sink_in_base_2(float sink) {  // -inf stays too
+  return ptx::min_or_nan(__fmul_rn(sink, tile::log2e), tile::largest);
+}
+// The log of a sum is not below that of a summand. Rounding would put it there, and above 2.3e38 base 2 has ended.
+__device__ __forceinline__ float lse_of(float in_base_2, float sink) {
+  return ptx::max_or_nan(__fmul_rn(in_base_2, tile::ln2), sink);
+}
+
 __device__ __forceinline__ Finish finish(float reference, float sum, float sink) {
   if (sum == 0.f) return {0.f, sink, 1.f};
-  const float sink_log2 = sink * tile::log2e;
+  reference = finite(reference);
+  const float sink_log2 = sink_in_base_2(sink);
   const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
   const float age = ptx::ex2_approx(reference - top);
   const float of_sink = ptx::ex2_approx(sink_log2 - top);
   const float all = sum * age + of_sink, one = ptx::rcp_approx(all);
-  return {age * one, (top + ptx::lg2_approx(all)) * tile::ln2, of_sink * one};
+  return {age * one, lse_of(top + ptx::lg2_approx(all), sink), of_sink * one};
 }
 
 // What else may be done with the largest scores of a tile's two rows, which step() finds: nothing.
@@ -99,8 +113,10 @@ struct OnlineSoftmax {
     see(most);
     RowPair next = {fmaxf(ref.top, scaled(most.top) + above.top),
                     fmaxf(ref.bottom, scaled(most.bottom) + above.bottom)};
-    // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
-    RowPair at = {next.top == -tile::inf ? 0.f : next.top, next.bottom == -tile::inf ? 0.f : next.bottom};
+    // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0. A score may be -inf only once
+    // it is scaled: such a row is far.
+    RowPair at = {fmaxf(ref.top, most.top) == -tile::inf ? 0.f : next.top,
+                  fmaxf(ref.bottom, most.bottom) == -tile::inf ? 0.f : next.bottom};
     RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
     const bool near = fmaxf(fabsf(at.top), fabsf(at.bottom)) <= far && !is_far(sum.top) && !is_far(sum.bottom);
     const bool some_far = !__all_sync(~0u, near);
@@ -171,12 +187,12 @@ struct OnlineSoftmax {
   }
   __device__ float reach_row(float old, float sum, float most, float& next, float& at, float& age) const {
     const bool was_far = is_far(sum);
-    const float old_scaled = was_far ? scaled(old) : old;
+    const float old_scaled = was_far ? scaled(old) : old, largest_far = was_far ? fmaxf(old, most) : most;
     next = fmaxf(old_scaled, scaled(most));
     at = next == -tile::inf ? 0.f : next;
     age = ptx::ex2_approx(old_scaled - at);
-    if (fabsf(at) <= far) return 0.f;
-    next = was_far ? fmaxf(old, most) : most;
+    if (fabsf(next) <= far || largest_far == -tile::inf) return 0.f;
+    next = largest_far;
     at = 0.f;
     if (was_far) age = ptx::ex2_approx(scaled(old - next));
     return next;

@@ -34,8 +34,11 @@ __device__ __forceinline__ float of_all_rows(float scale) {
   return __shfl_sync(~0u, scale, 0);  // into a uniform register, which an FFMA reads beside two others
 }
 __device__ __forceinline__ RowPair of_all_rows(RowPair scale) { return scale; }
-__device__ __forceinline__ float times(float scale, float by) { return scale * by; }
-__device__ __forceinline__ RowPair times(RowPair scale, float by) { return {scale.top * by, scale.bottom * by}; }
+// Not 0, however small both are: the score of a hidden key, -inf, stays -inf.
+__device__ __forceinline__ float times(float scale, float by) { return __fmaf_rn(scale, by, tile::least); }
+__device__ __forceinline__ RowPair times(RowPair scale, float by) {
+  return {times(scale.top, by), times(scale.bottom, by)};
+}
 
 // Narrow: weights become e4m3. Scale: float, or RowPair where rows have scales of their own.
 template <bool Narrow, class Scale = float>

@@ -104,13 +104,15 @@ struct Delta {
     };
     const float lse = exists ? number_of(params.lse) : -tile::inf;
     const bool sees = lse != -tile::inf;
-    const float lse_log2 = sees ? lse * tile::log2e : tile::inf;
+    // A large sink is in lse: not as +inf, from which a score that is as large would be NaN away.
+    const float lse_log2 = sees ? ptx::min_or_nan(lse * tile::log2e, tile::largest) : tile::inf;
     const float delta = sees ? dot - (params.grad_lse.data ? number_of(params.grad_lse) : 0.f) : 0.f;
     float* to = params.rows + static_cast<long long>(number) * 2 * params.tile_q + place_of_row(params.by_fours, row);
     to[0] = lse_log2;
     to[params.tile_q] = delta;
     if (sees && fabsf(lse_log2) > far_lse) *params.far = params.tag;
     if (!params.sink || !sees) return 0.f;
+    // At most 1, also where both are +inf: the smaller one of 0 and NaN is 0.
     return -ptx::ex2_approx(fminf(0.f, (params.sink[tile.head] - lse) * tile::log2e)) * delta;
   }
 };

@@ -141,7 +141,7 @@ struct Weigh {
     if constexpr (V.alibi) exponent = __fmaf_rn(score, params.scale_log2, on_top(i)) - lse;
     if constexpr (Far) {
       const float rounding = fminf(fabsf(lse) * 0x1p-20f, 0x1p120f);  // finite where lse is not
-      exponent = fabsf(exponent) <= rounding ? 0.f : fminf(exponent, 0.f);
+      exponent = fabsf(exponent) <= rounding ? 0.f : ptx::min_or_nan(exponent, 0.f);
     }
     const float w = ptx::ex2_approx(exponent);
     return Masked && hidden(i) ? 0.f : w;

@@ -35,7 +35,7 @@ __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, in
 // What the scores of an item's strip are multiplied by, but for the scale of a tile's keys where each has its own.
 template <FwdVariant V>
 __device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const Strip<V>& its) {
-  if constexpr (V.widened) return params.scale_log2 * scale_of_keys<V>(params, item, item.kv_end - 1);
+  if constexpr (V.widened) return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv_end - 1));
   const int row = min(its.first_row(), its.seq_q() - 1);  // a strip may have no rows
   return (V.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }

@@ -12,6 +12,7 @@
 #include "contract/widen.h"
 #include "device/attn/element.cuh"
 #include "device/attn/lengths.cuh"
+#include "device/attn/softmax_e4m3.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/narrow.cuh"
@@ -50,7 +51,7 @@ struct Widen {
       float2* const to = reinterpret_cast<float2*>(its.to.data) + sequence * its.to.batch + head * its.to.head;
       if (lane == 0) to[0] = {blocks > 0 ? unit : 1.f, 0.f};
       for (int block = lane; block < blocks; block += 32)
-        to[block + 1] = {its.scale_log2 * scale_of(its.k, block),
+        to[block + 1] = {attn::times(its.scale_log2, scale_of(its.k, block)),
                          fmaxf(ptx::lg2_approx(of_v(block) / unit), least_lift)};
     }
   }

@@ -44,6 +44,18 @@ __device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) {
   return r;
 }
 
+// NaN where one is NaN; of fminf and fmaxf the result is the other one then.
+__device__ __forceinline__ float min_or_nan(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 __device__ __forceinline__ float ex2_approx(float x) {  // 2^x, relative error 2^-22
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -38,6 +38,8 @@
  *       bits, with scale_q, scale_k and scale_v, as a forward problem of that type takes them. Each of the three may be
  *       left out, with its copy, its scales and its mean. Rows of no sequence are not written; every scale and mean
  *       that the shapes name is: 1 for blocks without rows, 0 for sequences without. Entries are finite.
+ *  (10) docs/1-math.md, section 1.6, has a table of what options mean at the ends of fp32's range. In short: an
+ *       infinite sink, merged lse or slope means a very large one, and NaN in one gives NaN to its head or row alone.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
@@ -109,8 +111,8 @@ typedef struct fh_problem {
   fh_align align;            /* of causal, window, attention_chunk and alibi */
   int64_t window_left;       /* keys a query sees before the one it is level with; FH_ALL: no bound */
   int64_t window_right;      /* keys a query sees after it; FH_ALL: no bound */
-  float scale;               /* of q k^T; 0 means 1/sqrt(dim_qk) */
-  float softcap;             /* scores become softcap tanh(score / softcap); 0 means none */
+  float scale;               /* of q k^T, at most 2^127; 0 means 1/sqrt(dim_qk), -0.0f a scale of zero */
+  float softcap;             /* scores become softcap tanh(score / softcap); 0 means none; on a GPU at most 2^15 */
   int32_t sink;              /* nonzero: tensors.sink holds one more logit a head, in the denominator alone */
 
   /* How it may be computed. These never change the result beyond rounding. */
@@ -211,7 +213,7 @@ typedef struct fh_tensors {
   const int32_t* cu_seqlens_kv;
   const int32_t* seqused_q; /* seqused: [batch], rows of a sequence that count, at most all; NULL: all of them */
   const int32_t* seqused_kv;
-  const float* sink; /* sink: [heads_q]; else NULL */
+  const float* sink; /* sink: [heads_q]; else NULL. -inf: that head has none; +inf: lse is +inf and o is 0 */
 
   /* Backward only, else NULL. */
   fh_tensor grad_o;                 /* shape of o. Read. */
@@ -220,7 +222,7 @@ typedef struct fh_tensors {
   float* grad_sink;                 /* sink: [heads_q]. Written; accumulate: added to. */
 
   /* 8-bit types only, else NULL: f32, what the numbers of q, k and v are multiplied by. Read, by a quantise problem
-   * written; positive and finite, which the CPU checks and a GPU plan cannot. `batch` counts sequences, also with
+   * written; 2^-126 to 2^126, which the CPU checks and a GPU plan cannot. `batch` counts sequences, also with
    * varlen, and stride_batch is used there too. blocks: ceil(seq / scale_rows), or 1 where scale_rows is 0; stride_seq
    * steps over them. A stride of 0 says that all share a scale: one for the tensor has three of them. Blocks past a
    * sequence's last row that counts are not read. */
@@ -238,7 +240,7 @@ typedef struct fh_tensors {
   fh_tensor mean_v; /* [batch, 1, heads_kv, dim_v] */
 
   /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], with strides as scales have them: a stride_batch of 0 says that
-   * all sequences have the same. Read; the slopes have no gradients. */
+   * all sequences have the same. Beyond 2^90 they count as 2^90. Read; the slopes have no gradients. */
   fh_tensor alibi_slopes;
 
   /* max_logit only, else NULL: [batch, heads_q], dense; batch counts sequences, also with varlen. The largest score

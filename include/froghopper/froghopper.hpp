@@ -54,7 +54,7 @@ struct Problem {
   bool causal = false;
   Align align = Align::bottom_right;
   int64_t window_left = all, window_right = all;
-  float scale = 0;    // 0: 1/sqrt(dim_qk)
+  float scale = 0;    // 0: 1/sqrt(dim_qk); -0.0f: zero. A float: what is below 7e-46 is 0 in it
   float softcap = 0;  // 0: none
   bool sink = false;
   bool deterministic = false;

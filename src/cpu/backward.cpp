@@ -15,6 +15,7 @@
 #include <new>
 #include <vector>
 
+#include "contract/alibi.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/cpu/chunks.hpp"
@@ -225,7 +226,7 @@ class TilesOfChunk final : public RowTiles {
     t_.grad_q = views.grad_q.address(s_.batch, row, head()), t_.stride_grad_q = views.grad_q.stride_seq;
     const View& slopes = views.alibi_slopes;  // for rows of no sequence, which see nothing, there are none
     const bool sloped = sh_.p.alibi && s_.index < sh_.p.batch;
-    t_.slope = sloped ? slopes.as<float>()[slopes.at(s_.index, 0, head())] : 0;
+    t_.slope = sloped ? within_steepest(slopes.as<float>()[slopes.at(s_.index, 0, head())]) : 0;
     t_.level = first + sh_.p.diagonal(s_.used_q, s_.used_kv) - first_key();
     t_.fresh = tile_ >= before_.end;
     t_.last = tile_ < after_.begin;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: the lanes of a piece of forward work that are computed side by side, and what is known of them.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -55,10 +56,17 @@ struct Block {
     }
   }
 
+  // Some score may be beyond the largest float; an infinite one is not told from others. One that is NaN is.
+  bool left_range() const {
+    for (int i = 0; i < count; ++i)
+      if (lanes[i].begin < lanes[i].end && std::isinf(known.largest[i])) return true;
+    return false;
+  }
+
   // What alibi needs for the keys from `first` on.
   const LaneSlopes& slopes(int64_t first, LaneSlopes& to) const {
     for (int i = 0; i < width; ++i)
-      to.slope[i] = lane(i).slope, to.level[i] = static_cast<float>(lane(i).level - first);
+      to.slope[i] = lane(i).slope / known.unit, to.level[i] = static_cast<float>(lane(i).level - first);
     return to;
   }
 };

@@ -51,19 +51,34 @@ struct Finish {
       if (lane.lse && !merges) *lane.lse = lane.sink;  // which alone is in the denominator
       return 0;
     }
-    if (lane.max_logit && !again) *lane.max_logit = std::max(*lane.max_logit, b.known.largest[i]);
-    double largest = b.known.largest[i], sum = std::ldexp(of_keys, b.known.less), shrunk = 1;
+    if (lane.max_logit && !again) *lane.max_logit = std::max(*lane.max_logit, b.known.largest[i] * b.known.unit);
+    double largest = double{b.known.largest[i]} * b.known.unit, sum = std::ldexp(of_keys, b.known.less), shrunk = 1;
+    if (sum == 0) return weight_of_none(lane, merges, again, of_sink, of_keys);
     of_sink = 0, of_keys = 1;
     if (lane.sink != minus_infinity) {
-      const double larger = std::max<double>(largest, lane.sink), beside = std::exp(lane.sink - larger);
-      shrunk = std::exp(largest - larger);
-      sum = sum * shrunk + beside;
+      const double larger = std::max<double>(largest, lane.sink), beside = weight_below(larger, lane.sink);
+      shrunk = weight_below(larger, largest);
+      const double keys = sum * shrunk;
+      sum = keys + beside;
       of_sink = static_cast<float>(beside / sum);
-      of_keys = static_cast<float>(1 - beside / sum);
+      of_keys = static_cast<float>(keys / sum);  // as 1 less the other it would have no digits beside a large sink
       largest = larger;
     }
     if (lane.lse && !again) *lane.lse = static_cast<float>(largest + std::log(sum));
     return static_cast<float>(std::ldexp(shrunk / sum, b.known.less));
+  }
+
+  // Infinity is no distance from itself.
+  static double weight_below(double largest, double logit) {
+    return logit == largest ? 1 : std::exp(logit - largest);
+  }
+
+  // As weight_of_all, of a lane all of whose scores are -inf: as if it saw no key, but that o is written.
+  static float weight_of_none(const Lane& lane, bool merges, bool again, float& of_sink, float& of_keys) {
+    if (lane.lse && !again) *lane.lse = lane.sink;
+    of_sink = merges && lane.sink != minus_infinity ? 1.0f : 0.0f;
+    of_keys = 0;
+    return 0;
   }
 
   // Again: only what was not finite the first time.

@@ -9,6 +9,7 @@
 #include <new>
 #include <vector>
 
+#include "contract/alibi.h"
 #include "src/base/text.hpp"
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/pieces.hpp"
@@ -126,13 +127,15 @@ class Forward {
             .begin = visible.begin,
             .end = visible.end,
             .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
-            .slope = p_.alibi ? views_.alibi_slopes.as<float>()[views_.alibi_slopes.at(slopes_of(s), 0, head)] : 0,
+            .slope = p_.alibi ? slope_of(s, head) : 0,
             .level = i + p_.diagonal(s.used_q, s.used_kv),
             .sink = i < s.used_q ? logit_beside(s, row, head) : no_sink};
   }
 
-  // Rows of no sequence see nothing; any slope will do.
-  int64_t slopes_of(const Sequence& s) const { return s.index < p_.batch ? s.index : 0; }
+  float slope_of(const Sequence& s, int64_t head) const {
+    const int64_t index = s.index < p_.batch ? s.index : 0;  // rows of no sequence see nothing; any slope will do
+    return within_steepest(views_.alibi_slopes.as<float>()[views_.alibi_slopes.at(index, 0, head)]);
+  }
 
   float logit_beside(const Sequence& s, int64_t row, int64_t head) const {
     if (p_.merges()) return views_.lse.as<float>()[views_.lse.at(s.batch, row, head)];

@@ -9,7 +9,8 @@
 //       softmax  weights = e^(s - largest so far), see softmax-inl.hpp
 //       output   o = o aged + weights v
 //   finish   o divided by the sum of weights, rounded, back in rows, merged with what was there if so asked; lse
-//   again    with smaller weights, for what became too large for a float before it was divided
+//   again    with smaller weights, for what became too large for a float before it was divided; and before that, with
+//            scores in larger units, where one left the range of a float
 //
 // Sums and the softmax are in fp32. So are products, also of f16 and bf16, but for kernels that multiply pairs of bf16
 // numbers or tiles of them: these round the weights to bf16. 8-bit numbers are multiplied as they are; scores get the
@@ -70,10 +71,13 @@ class Attention {
 
   void run() {
     prepare();
+    const bool in_parts = w_.parts || w_.parts_there > 0;  // parts are of the same units
+    if (in_parts) count_in_units();
     if (w_.parts_there > 0) {
       join();
     } else {
       walk(0);
+      if (!in_parts && left_range() && count_in_units()) walk(0);
       if (w_.parts) return each_part(w_.parts, [](const PartOfBlock<Unit>& part, Block& b) { part.save(b); });
     }
     finish();
@@ -83,6 +87,20 @@ class Attention {
   }
 
  private:
+  bool left_range() const {
+    return std::any_of(block_, block_ + blocks_, [](const Block& b) { return b.left_range(); });
+  }
+
+  // Scores from here on. false: as before.
+  bool count_in_units() {
+    bool other = false;
+    for (int b = 0; b < blocks_; ++b) {
+      if (w_.softcap == 0) block_[b].known.unit = unit_of_scores(block_[b].scale, w_.alibi);
+      other |= block_[b].known.unit != 1;
+    }
+    return other;
+  }
+
   void join() {
     forget(0);
     for (int i = 0; i < w_.parts_there; ++i)
@@ -132,7 +150,7 @@ class Attention {
       b.width = (b.count + lane_group - 1) / lane_group * lane_group;
       b.q = take<Unit>(units_qk_ * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
-      b.known = {take(block_lanes), take(block_lanes), take(block_lanes), 0};
+      b.known = {.largest = take(block_lanes), .sum = take(block_lanes), .age = take(block_lanes), .less = 0};
       b.scales_q = take(block_lanes);
       b.beside = take(block_lanes);
       b.scale = w_.scale;
@@ -218,8 +236,8 @@ class Attention {
     const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
     // 0 x inf and 0 x NaN are NaN: then weights are wanted as floats, and v is looked at lane by lane.
     const bool guarded = sight && !tile_.v_is_finite(), scaled = w_.of_heads[b.head].scales_v.by_rows();
-    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, b.scale, w_.softcap, sight, slopes, b.known,
-                                            rounded(guarded));
+    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, b.scale / b.known.unit, w_.softcap, sight, slopes,
+                                            b.known, rounded(guarded));
     if (scaled && (guarded || in_floats)) scale_rows(s_, keys, b.width, tile_.scales_v() + at);
     if (guarded) {
       output_guarded(b, tile_.v_floats() + at * w_.dim_v, keys, *sight);
@@ -237,8 +255,8 @@ class Attention {
       const Lane& lane = b.lanes[0];
       score_row(b.q, k, k_row, keys, w_.dim_qk, s_);
       if (b.descales) descale_row(s_, keys, tile_.scales_k() + at, *b.scales_q, *b.beside);
-      weigh_row(s_, keys, b.scale, w_.softcap, lane.slope, static_cast<float>(lane.level - tile_.first_key() - at),
-                b.known);
+      weigh_row(s_, keys, b.scale / b.known.unit, w_.softcap, lane.slope / b.known.unit,
+                static_cast<float>(lane.level - tile_.first_key() - at), b.known);
       if (w_.of_heads[b.head].scales_v.by_rows()) times_row(s_, keys, tile_.scales_v() + at);
       output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0], b.o);
     };

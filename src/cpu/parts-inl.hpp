@@ -47,7 +47,9 @@ class PartOfBlock {
     for (int lane = 0; lane < width_; lane += vector_lanes) {
       const Vector before = hn::Load(d, b.known.largest + lane), here = hn::LoadU(d, largest_ + lane);
       const Vector most = hn::Max(before, here), base = base_of(most);
-      const Vector of_before = exponential(hn::Sub(before, base)), of_here = exponential(hn::Sub(here, base));
+      const Vector unit = hn::Set(d, b.known.unit);
+      const Vector of_before = exponential(hn::Mul(hn::Sub(before, base), unit));
+      const Vector of_here = exponential(hn::Mul(hn::Sub(here, base), unit));
       const Vector shrunk = hn::Mul(hn::Load(d, b.known.sum + lane), of_before);
       hn::Store(hn::MulAdd(hn::LoadU(d, sum_ + lane), of_here, shrunk), d, b.known.sum + lane);
       hn::Store(most, d, b.known.largest + lane);

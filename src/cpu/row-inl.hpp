@@ -92,7 +92,8 @@ inline void times_row(float* s, int keys, const float* factors) {  // likewise
 }
 
 // s [keys], q.k on entry and with room for whole vectors: weights on exit. All lanes of `known` are the row. slope, and
-// level as LaneSlopes has it: of alibi, else 0. As weigh_vectors, also in what goes through memory.
+// level as LaneSlopes has it: of alibi, else 0. As weigh_vectors, also in what goes through memory. scale and slope as
+// softmax() has them.
 inline void weigh_row(float* s, int keys, float scale, float softcap, float slope, float level,
                       const Statistics& known) {
   const Floats d;
@@ -111,7 +112,8 @@ inline void weigh_row(float* s, int keys, float scale, float softcap, float slop
   }
   const Vector largest[1] = {hn::MaxOfLanes(d, most)}, base[1] = {base_of(largest[0])};
   for (int j = 0; j < padded; j += vector_lanes) {
-    const Vector weight = exponential(hn::Sub(hn::LoadU(d, s + j), base[0]), known.less);
+    const Vector below = hn::Mul(hn::Sub(hn::LoadU(d, s + j), base[0]), hn::Set(d, known.unit));
+    const Vector weight = exponential(below, known.less);
     hn::StoreU(weight, d, s + j);
     sums = hn::Add(sums, weight);
   }

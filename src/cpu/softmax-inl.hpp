@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: the online softmax of one tile, lane by lane. A lane keeps the largest score so far and the sum of its weights,
 // e^(score - largest); when a tile brings a larger score, what was summed before shrinks by the lane's age.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -107,6 +108,11 @@ inline void add_scaled(const float* part, float scale, int rows, int width, bool
   }
 }
 
+inline void multiply(float* s, int count, float factor) {
+  const Floats d;
+  for (int i = 0; i < count; i += vector_lanes) hn::Store(hn::Mul(hn::Load(d, s + i), hn::Set(d, factor)), d, s + i);
+}
+
 // s [count], q.k on entry: softcap tanh(scale q.k / softcap) on exit.
 inline void cap(float* s, int count, float scale, float softcap) {
   const Floats d;
@@ -142,11 +148,20 @@ inline void add_alibi(float* s, int keys, int width, float scale, const LaneSlop
 
 // What the lanes of a block know about the keys so far.
 struct Statistics {
-  float* largest;  // score; -inf before the first key
+  float* largest;  // score, in units; -inf before the first key
   float* sum;      // of weights
   float* age;      // what this tile multiplied earlier sums with
   int less;        // weights are 2^-less e^(score - largest)
+  float unit = 1;  // a power of two: of scores, where these may leave the range of a float, see unit_of_scores
 };
+
+// In such units no score is infinite that is a scale times a finite product, whatever a slope adds (contract/alibi.h).
+// A scale is at most 2^127.
+inline float unit_of_scores(float scale, bool alibi) {
+  int exponent = 0;
+  std::frexp(scale, &exponent);  // scale < 2^exponent
+  return std::ldexp(1.0f, std::clamp(exponent + (alibi ? 1 : 0), 0, 127));
+}
 
 // What weights count from. A lane that has seen no key yet has no largest score; with any number its weights become 0.
 HWY_INLINE Vector base_of(Vector largest) {
@@ -162,10 +177,20 @@ HWY_INLINE void remember(const Statistics& known, const Vector (&old)[vectors], 
 #pragma GCC unroll 8
   for (int c = 0; c < vectors; ++c) {
     const int lane = c * vector_lanes;
-    const Vector age = exponential(hn::Sub(old[c], base[c]));
+    const Vector age = exponential(hn::Mul(hn::Sub(old[c], base[c]), hn::Set(d, known.unit)));
     hn::Store(age, d, known.age + lane);
     hn::Store(largest[c], d, known.largest + lane);
     hn::Store(hn::MulAdd(hn::Load(d, known.sum + lane), age, sum[c]), d, known.sum + lane);
+  }
+}
+
+// s [keys][vectors], scores in units on entry: how far above the base they are on exit.
+template <int vectors>
+HWY_NOINLINE void differences(float* s, int keys, const Vector (&base)[vectors], float unit) {
+  const Floats d;
+  for (int j = 0; j < keys; ++j) {
+    for (int c = 0; c < vectors; ++c, s += vector_lanes)
+      hn::Store(hn::Mul(hn::Sub(hn::Load(d, s), base[c]), hn::Set(d, unit)), d, s);
   }
 }
 
@@ -193,11 +218,15 @@ HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistic
     base[c] = base_of(largest[c]);
     sum[c] = hn::Zero(d);
   }
+  Vector from[vectors];
+#pragma GCC unroll 8
+  for (int c = 0; c < vectors; ++c) from[c] = known.unit == 1 ? base[c] : hn::Zero(d);
+  if (known.unit != 1) differences<vectors>(s, keys, base, known.unit);
   at = s;
   for (int j = 0; j < keys; ++j) {
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c, at += vector_lanes) {
-      const Vector weight = exponential(hn::Sub(hn::Load(d, at), base[c]), known.less);
+      const Vector weight = exponential(hn::Sub(hn::Load(d, at), from[c]), known.less);
       hn::Store(weight, d, at);
       sum[c] = hn::Add(sum[c], weight);
     }
@@ -260,15 +289,17 @@ inline Weigh weigh_with(int vectors) {
 }
 
 // s [keys][width], q.k on entry: weights on exit; or, where `pairs` is not null, rounded to pairs there, and s holds
-// nothing. sight: null where every lane sees all of the keys; slopes: null without alibi.
+// nothing. sight: null where every lane sees all of the keys; slopes: null without alibi. scale and slopes are over the
+// unit of scores, which is 1 with softcap.
 template <bool by_instruction>
 void softmax(float* s, int keys, int width, float scale, float softcap, const LaneSight* sight,
              const LaneSlopes* slopes, const Statistics& known, Pair* pairs) {
   if (softcap != 0) cap(s, keys * width, std::exchange(scale, 1.0f), softcap);
   if (slopes) add_alibi(s, keys, width, std::exchange(scale, 1.0f), *slopes);
+  if (scale == 0) multiply(s, keys * width, std::exchange(scale, 1.0f));  // before keys are hidden: 0 x -inf is NaN
   if (sight) hide(s, keys, width, *sight);
 #if HWY_TARGET == HWY_AVX3
-  if (pairs) {
+  if (pairs && known.unit == 1) {
     constexpr std::array with = {weigh_pairs<1, by_instruction>, weigh_pairs<2, by_instruction>,
                                  weigh_pairs<3, by_instruction>, weigh_pairs<4, by_instruction>};
     return with[width / vector_lanes - 1](s, keys, scale, known, pairs);

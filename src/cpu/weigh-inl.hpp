@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: weights and the gradients of scores, of query rows for a block of keys, one key a lane.
 #include <cstdint>
+#include <limits>
 
 #if defined(FROGHOPPER_CPU_WEIGH_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FROGHOPPER_CPU_WEIGH_INL
@@ -31,6 +32,8 @@ struct Weights {
   int64_t level;             // of the first row, counted from the block's first key
 };
 
+inline constexpr float largest_float = std::numeric_limits<float>::max();
+
 // A weight is at most 1, and in exact arithmetic score - lse at most 0. Where scores are large, lse may be below the
 // largest score by a rounding, which may be hundreds: the smaller of the two, and then the difference, gives 1. It also
 // keeps the product with the scale, which is rounded as in the forward pass, and the difference apart: fused, they
@@ -39,10 +42,14 @@ template <bool capped, bool sloped>
 HWY_NOINLINE void weigh_rows(const Weights& w) {
   const Floats d;
   const Vector scale = hn::Set(d, w.scale), in = hn::Set(d, capped ? 1.0f : w.scale);
-  const Vector per_cap = hn::Set(d, capped ? 1 / w.softcap : 0.0f);
+  // Over softcap by way of a power of two: one over a tiny softcap is infinite.
+  const float lift = capped && w.softcap < 0x1p-64f ? 0x1p64f : 1.0f;
+  const Vector lifted = hn::Set(d, lift), per_cap = hn::Set(d, capped ? 1 / (w.softcap * lift) : 0.0f);
   float *s = w.s, *grad_s = w.grad_s;
   for (int i = 0; i < w.rows; ++i, s += w.width, grad_s += w.width) {
-    const Vector lse = hn::Set(d, w.lse[i]), delta = hn::Set(d, w.delta[i]);
+    // An infinite score is not below an infinite lse, but above the largest float.
+    const float its_lse = w.lse[i] > largest_float ? largest_float : w.lse[i];
+    const Vector lse = hn::Set(d, its_lse), delta = hn::Set(d, w.delta[i]);
     const Vector level = hn::Set(d, sloped ? static_cast<float>(w.level + i) : 0.0f);
     for (int lane = 0; lane < w.width; lane += vector_lanes) {
       const Vector plain = hn::Mul(hn::Load(d, s + lane), in);
@@ -53,7 +60,7 @@ HWY_NOINLINE void weigh_rows(const Weights& w) {
       const Vector weight = exponential(hn::Sub(least, lse));
       Vector gradient = hn::Mul(weight, hn::Sub(hn::Load(d, grad_s + lane), delta));
       if constexpr (capped) {  // the slope of tanh
-        const Vector height = hn::Mul(plain, per_cap);
+        const Vector height = hn::Mul(hn::Mul(plain, lifted), per_cap);
         gradient = hn::Mul(gradient, hn::NegMulAdd(height, height, hn::Set(d, 1.0f)));
       }
       hn::Store(weight, d, s + lane);

@@ -144,7 +144,7 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
   const std::vector<float> o = read<float>(views.o, s.batch, s.first_q + i, 1, head.index, {p, {}, 0, 0}).numbers;
   const float lse = views.lse.as<float>()[views.lse.at(s.batch, s.first_q + i, head.index)];
   const float delta = dot(given.grad_o.data(), o.data(), p.dim_v) - given.grad_lse;
-  if (p.sink) sums.sink[sink_number] -= std::exp(views.sink.as<float>()[head.index] - lse) * delta;
+  if (p.sink) sums.sink[sink_number] -= weight_below(lse, views.sink.as<float>()[head.index]) * delta;
 
   const Dense dense(p);
   float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
@@ -152,7 +152,7 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
   const std::vector<float> dp = dots(given.grad_o, head.v_columns, visible);
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     const float s_j = all_s[j - visible.begin], grad_weight = dp[j - visible.begin];
-    const float weight = std::exp(s_j - lse);
+    const float weight = weight_below(lse, s_j);
     const float ds = rounded(weight * (grad_weight - delta) * slope_of(p, plain[j - visible.begin]), p.dtype);
     const float factor = rounded(weight, p.dtype);
     float* const grad_k = sums.k.data() + dense.kv(s, j, head.index_kv, p.dim_qk);
@@ -211,7 +211,7 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Both
   const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
   const double delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
   if (p.sink) {
-    const double weight = std::exp(views.sink.as<float>()[head.index] - lse);
+    const double weight = weight_below<double>(lse, views.sink.as<float>()[head.index]);
     add_to_sink(weight, delta, delta_size, sink_number, sums, sizes);
   }
 
@@ -224,7 +224,7 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Both
   std::vector<double> weighted_k(p.dim_qk, 0.0);  // what an error of delta, which all keys share, is multiplied by
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     const double *const q = head.q.row(i), *const k = head.k.row(j);
-    const double weight = std::exp(all_s[j - visible.begin] - lse);
+    const double weight = weight_below(lse, all_s[j - visible.begin]);
     const double sloped = weight * slope_of(p, plain[j - visible.begin]);
     const double ds = sloped * (dp[j - visible.begin] - delta);
     const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);

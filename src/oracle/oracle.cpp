@@ -39,7 +39,8 @@ void attend_row(const Problem& p, const Views& views, const Head<Real>& head, co
                 const std::vector<Real>& scores, double* o, double* lse) {
   constexpr Real none = -std::numeric_limits<Real>::infinity();
   const Real other = p.merges() ? static_cast<Real>(*lse) : p.sink ? views.sink.as<float>()[head.index] : none;
-  if (scores.empty()) {  // no output; the sink alone is in the denominator
+  // No key, or none that is not infinitely far below others: no output; the sink alone is in the denominator.
+  if (std::ranges::all_of(scores, [](Real s) { return s == none; })) {
     if (p.sink) *lse = other;
     return;
   }
@@ -47,12 +48,12 @@ void attend_row(const Problem& p, const Views& views, const Head<Real>& head, co
   const Real largest = std::max(*std::max_element(scores.begin(), scores.end()), other);
 
   // Sums of o are divided by the denominator at the end; e^largest is taken out of both, so that nothing overflows.
-  Real denominator = std::exp(other - largest);
+  Real denominator = weight_below(largest, other);
   std::vector<Real> sums(p.dim_v, Real(0));
   if (p.merges() && other != none)
     for (int64_t c = 0; c < p.dim_v; ++c) sums[c] = denominator * static_cast<Real>(o[c]);
   for (int64_t j = visible.begin; j < visible.end; ++j) {
-    Real weight = std::exp(scores[j - visible.begin] - largest);
+    Real weight = weight_below(largest, scores[j - visible.begin]);
     denominator += weight;
     if constexpr (rounds) weight = rounded_weight(static_cast<float>(weight), p);
     for (int64_t c = 0; c < p.dim_v; ++c) sums[c] += weight * head.v.row(j)[c];

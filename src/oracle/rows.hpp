@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "contract/alibi.h"
 #include "src/base/storage.hpp"
 #include "src/oracle/oracle.hpp"
 #include "src/problem/mask.hpp"
@@ -81,7 +82,7 @@ struct Head {
         v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_v, s.index, index_kv},
                      mean_of(views.mean_v, s, index_kv))),
         k_columns(transposed(k)),
-        slope(p.alibi ? views.alibi_slopes.as<float>()[views.alibi_slopes.at(s.index, 0, head)] : 0),
+        slope(p.alibi ? within_steepest(views.alibi_slopes.as<float>()[views.alibi_slopes.at(s.index, 0, head)]) : 0),
         diagonal(p.diagonal(s.rows_q, s.rows_kv)) {}
 };
 
@@ -132,6 +133,12 @@ std::vector<Real> with_alibi(const Head<Real>& head, int64_t i, const Visible& k
 template <class Real>
 std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, const Visible& keys) {
   return with_alibi(head, i, keys, plain_scores(p, head, i, keys));
+}
+
+// e^(logit - other), other being at least as large but for rounding. Infinity is no distance from itself.
+template <class Real>
+Real weight_below(Real other, Real logit) {
+  return logit == other ? Real(1) : std::exp(logit - other);
 }
 
 // A row's scores, of the keys that it sees; a NaN is left out.

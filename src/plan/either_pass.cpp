@@ -35,6 +35,10 @@ std::string only_on_cpu(const Problem& p) {
 
 Failure unsupported(std::string why) { return {FH_UNSUPPORTED, std::move(why)}; }
 
+// The kernels' tanh is off by up to 2^-22, a score by softcap times that: here by 2^-7, with which a weight is as far
+// off as by being rounded to bf16.
+constexpr float softcap_max = 0x1p15f;
+
 Result<void> check_limits(const Problem& p) {
   if (p.dtype == Dtype::f32)
     return unsupported(
@@ -59,6 +63,11 @@ Result<void> check_limits(const Problem& p) {
     return unsupported(
         "invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
         "invariant to 0, or use target \"cpu\".");
+  if (p.softcap > softcap_max)
+    return unsupported(
+        text("softcap is {}; the Hopper kernels take up to {}, beyond which scores are not exact enough. Use 0 for "
+             "none, or target \"cpu\".",
+             p.softcap, softcap_max));
   if (std::string why = only_on_cpu(p); !why.empty()) return unsupported(std::move(why));
   return {};
 }

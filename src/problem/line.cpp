@@ -6,11 +6,13 @@
 //       [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth]
 //       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [smsN]
 //
+// scale0 is a scale of zero, unlike a scale of 0 in C, which is the default. softcap0 is none.
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
 // -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "src/base/text.hpp"
@@ -110,6 +112,7 @@ Result<Problem> Problem::parse(const std::string& line) {
         return wrong(text("\"{}\" at offset {}: {} is there already, at offset {}. Leave one of them.", words[i].all,
                           words[i].offset, words[i].key, words[j].offset));
     std::string bad = read_word(words[i], p);
+    if (words[i].key == "scale" && p.scale == 0) p.scale = -0.0f;  // which is zero in the struct; 0 is the default
     if (!bad.empty()) return wrong(text("\"{}\" at offset {}: {}", words[i].all, words[i].offset, bad));
   }
   std::string missing = missing_word(words);
@@ -168,7 +171,9 @@ std::vector<Word> words_of(std::string_view line) {
 template <class T>
 std::string read_number(std::string_view value, T& number) {
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error == std::errc::result_out_of_range) return "this number is out of range. Use a smaller one.";
+  if (error == std::errc::result_out_of_range)
+    return std::is_same_v<T, float> ? "this number is out of range. Use 0, or one from 1.4e-45 to 3.4e38."
+                                    : "this number is out of range. Use a smaller one.";
   if (error != std::errc() || end != value.data() + value.size()) return "a number is expected after the letters.";
   return {};
 }

@@ -23,7 +23,7 @@ struct Problem {
   bool seqused = false;
   fh_align align = FH_BOTTOM_RIGHT;  // FH_BOTTOM_RIGHT where nothing is aligned, so that equal problems are equal
   int64_t window_left = all_keys, window_right = all_keys;  // causal: all_keys, 0
-  float scale = 0;                                          // never 0 here: the default is filled in
+  float scale = 0;                                          // the default is filled in: 0 is zero here
   float softcap = 0;
   bool sink = false;
   bool deterministic = false;

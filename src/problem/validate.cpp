@@ -231,9 +231,17 @@ std::string window(const fh_problem& p) {
   return {};
 }
 
+// Of the scale, so that it is a number of fp32 in base 2 too, as kernels have it.
+constexpr float largest_scale = 0x1p127f;
+
+// C has one word for "as usual" and for zero; the sign tells them apart.
+bool is_default(float scale) { return scale == 0 && !std::signbit(scale); }
+
 std::string factors(const fh_problem& p) {
-  if (!std::isfinite(p.scale) || p.scale < 0)
-    return text("scale is {}; it must be positive and finite. Use 0 for 1/sqrt(dim_qk).", p.scale);
+  if (!std::isfinite(p.scale) || p.scale < 0 || p.scale > largest_scale)
+    return text(
+        "scale is {}; it must be from 0 to {}. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or multiply q.",
+        p.scale, largest_scale);
   if (!std::isfinite(p.softcap) || p.softcap < 0)
     return text("softcap is {}; it must be positive and finite. Use 0 for none.", p.softcap);
   return {};
@@ -280,7 +288,7 @@ std::string only_attention(const fh_problem& p) {
   } all[] = {{"causal", p.causal != 0, "0"},
              {"window_left", p.window_left != FH_ALL, "FH_ALL"},
              {"window_right", p.window_right != FH_ALL, "FH_ALL"},
-             {"scale", p.scale != 0 && p.scale != default_scale(p.dim_qk), "0"},
+             {"scale", !is_default(p.scale) && p.scale != default_scale(p.dim_qk), "0"},
              {"softcap", p.softcap != 0, "0"},
              {"sink", p.sink != 0, "0"},
              {"alibi", p.alibi != 0, "0"},
@@ -337,8 +345,8 @@ Problem filled_in(const fh_problem& p) {
   full.window_right = p.causal ? 0 : p.window_right;
   full.alibi = p.alibi != 0, full.attention_chunk = p.attention_chunk;
   full.align = full.aligned() ? p.align : FH_BOTTOM_RIGHT;
-  full.scale = p.scale == 0 ? default_scale(p.dim_qk) : p.scale;
-  full.softcap = p.softcap == 0 ? 0 : p.softcap;  // -0 is 0
+  full.scale = is_default(p.scale) ? default_scale(p.dim_qk) : std::fabs(p.scale);  // -0 is 0
+  full.softcap = p.softcap == 0 ? 0 : p.softcap;                                    // -0 is 0
   full.sink = p.sink != 0;
   full.deterministic = p.deterministic != 0;
   full.max_sms = p.max_sms;
@@ -368,7 +376,7 @@ fh_problem Problem::user_struct() const {
   p.total_q = total_q, p.total_kv = total_kv;
   p.varlen = varlen, p.seqused = seqused, p.causal = causal(), p.align = align;
   p.window_left = window_left, p.window_right = window_right;
-  p.scale = scale, p.softcap = softcap;
+  p.scale = scale == 0 ? -0.0f : scale, p.softcap = softcap;
   p.sink = sink, p.deterministic = deterministic, p.max_sms = max_sms;
   p.accumulate = accumulate;
   if (dtype_kv != dtype) p.dtype_kv = static_cast<fh_dtype>(dtype_kv);

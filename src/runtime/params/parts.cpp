@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <numbers>
 #include <random>
 
@@ -33,10 +34,14 @@ MaskParams mask_of(const Problem& problem) {
 
 int chunk_of(const Problem& problem) { return at_most_no_bound(problem.attention_chunk); }
 
+// A scale of zero is the least float instead: with any q.k a score is below 2^-20 then, but that of a hidden key, -inf,
+// stays -inf. Of a tiny softcap every tanh is -1, 0 or 1 in either case, but 0 times infinity would be none of them.
 ScaleParams scale_of(const Problem& problem) {
+  constexpr double least = std::numeric_limits<float>::denorm_min(), largest_cap_scale = 0x1p100;
   const double log2e = std::numbers::log2e, scale = problem.scale, cap = problem.softcap;
-  return {static_cast<float>((cap > 0 ? cap : scale) * log2e),
-          cap > 0 ? static_cast<float>(2 * log2e * scale / cap) : 0, softcap_params(cap > 0 ? scale / cap : 0)};
+  const double in_base_2 = std::max((cap > 0 ? cap : scale) * log2e, least);
+  const double cap_scale = cap > 0 ? std::min(2 * log2e * scale / cap, largest_cap_scale) : 0;
+  return {static_cast<float>(in_base_2), static_cast<float>(cap_scale), softcap_params(cap > 0 ? scale / cap : 0)};
 }
 
 RaggedParams lengths_of(const Problem& problem, const Views& views) {
