@@ -5,11 +5,14 @@ multiplies by what the busiest SM has to do (src/plan/time.cpp, docs/4-planning.
 
   bench/fit_times.py --lib build/libfroghopper.so           writes the table; build, and again until nothing changes
   bench/fit_times.py --lib build/libfroghopper.so --check   writes nothing; fails if fewer than 90 % of the measured
-                                                            times are within 10 % of the model's
+                                                            times are within 10 % of the model's, or if the library
+                                                            looks a kernel up elsewhere than the table has it
   ... --list                                                prints both for every time
 
-Counted are times of plans that this planner still makes, the newest of each. Of each kernel on each card the two
-numbers are those with the least sum of squared relative errors; neither is negative.
+Counted are times of plans that this planner still makes, the newest of each. A row of the table is for all kernels of
+one key (MeasuredKernel in src/plan/rates.hpp) on one card. Its two numbers are those with the least sum of squared
+relative errors; neither is negative. A row keeps those that it has where others are hardly better: what is counted
+depends a little on the numbers themselves, and the last digits would go to and fro.
 """
 import argparse
 import collections
@@ -30,6 +33,10 @@ WITHIN, SHARE = 0.10, 0.90
 FITTED_LISTS = ("few_items", "windows", "real", "fp8", "above_256")  # beside the tables; decoding waits for memory
 # A pass of a kernel that was measured at one length alone: near this, in microseconds.
 USUAL_PASS, WEIGHT_OF_USUAL = 1.5, 0.003
+HARDLY = 0.005  # of a root mean square of relative errors: `explain` rounds, and a run differs from the next by more
+# The kernels that have rates; of others the library derives the time from these (rate_of, src/plan/time.cpp).
+KERNEL = re.compile(r"(?P<family>fwd|bwd)\.(?P<dtype>\w+)\.d(?P<qk>\d+)(\.dv(?P<v>\d+))?\.q(?P<q>\d+)\.kv(?P<kv>\d+)"
+                    r"\.s\d+(\.(?P<mask>causal|window|chunk))?(\.split)?(?P<det>\.det)?")
 
 
 class Time:
@@ -47,6 +54,7 @@ class Time:
                           r"passes of ([\d.]+) us", said)
         self.model_us, self.turns, turn_us, self.passes, pass_us = map(float, model.groups())
         self.rest_us = self.model_us - self.turns * turn_us - self.passes * pass_us
+        self.found = numbers(turn_us, pass_us)
 
     def error(self): return self.model_us / self.us - 1
 
@@ -84,26 +92,56 @@ def fit(times):
     return (turn, one_pass) if one_pass > 0 else (ay / aa, 0.0)
 
 
-def row(card, kernel, turn_us, pass_us):
-    """A line of the table; the numbers are in the kernel's name."""
-    def number(word): return int(re.search(rf"\.{word}(\d+)", kernel)[1])
-    dim_qk = number("d")
-    dim_v = number("dv") if ".dv" in kernel else dim_qk
+def numbers(turn_us, pass_us): return f"{turn_us:.3f}, {pass_us:.2f}"
+
+
+def key(card, kernel):
+    """What a line of the table begins with: the card, and what the library looks the kernel up by."""
+    words = KERNEL.fullmatch(kernel)
+    if not words: raise ValueError(f"{kernel} has no rates of its own: src/plan/time.cpp derives its time from others")
     def flag(is_so): return "true" if is_so else "false"
-    return (f'    {{"{card}", {{{flag(kernel.startswith("bwd"))}, {flag(".det" in kernel)}, '
-            f'{flag(re.match("fwd.e[45]m[23].", kernel))}, {{{dim_qk}, {dim_v}}}, '
-            f'{number("q")}, {number("kv")}, {flag(".causal" in kernel)}}}, {turn_us:.3f}, {pass_us:.2f}}},')
+    return (f'{{"{card}", {{{flag(words["family"] == "bwd")}, {flag(words["det"])}, '
+            f'{flag(words["dtype"] in ("e4m3", "e5m2"))}, {{{words["qk"]}, {words["v"] or words["qk"]}}}, '
+            f'{words["q"]}, {words["kv"]}, Mask::{words["mask"] or "none"}}}, ')
+
+
+def kept_numbers(text):
+    """What the lines of the table have, by their keys."""
+    return dict(re.findall(r'^    (\{"\w+", \{.*\}, )([\d.]+, [\d.]+)\},$', text, re.MULTILINE))
+
+
+def root_mean_square(times, words):
+    """Of the relative errors of these times with such numbers."""
+    turn_us, pass_us = map(float, words.split(","))
+    return statistics.fmean(((t.turns * turn_us + t.passes * pass_us + t.rest_us) / t.us - 1) ** 2 for t in times) ** .5
+
+
+def table(times, kept):
+    """The lines of the table, one for each key."""
+    by_key = collections.defaultdict(list)
+    for t in times: by_key[key(t.card, t.kernel)].append(t)
+    lines = []
+    for start, of_key in sorted(by_key.items()):
+        best, old = numbers(*fit(of_key)), kept.get(start)
+        keep = old and root_mean_square(of_key, old) < root_mean_square(of_key, best) + HARDLY
+        lines.append(f"    {start}{old if keep else best}}},")
+    return lines
+
+
+def lost(times, kept):
+    """The kernels whose numbers the library finds elsewhere than in their line of the table, and what it finds."""
+    of_times = {(t.card, t.kernel): (kept.get(key(t.card, t.kernel)), t.found) for t in times}
+    return [f"{card} {kernel}: the table has {its}, the library finds {found}"
+            for (card, kernel), (its, found) in sorted(of_times.items()) if its not in (None, found)]
 
 
 def write(times):
-    by_kernel = collections.defaultdict(list)
-    for t in times: by_kernel[t.card, re.sub(r"\.b?f16(\.e\dm\d)?", "", t.kernel)].append(t)
-    rows = [row(*key, *fit(of_kernel)) for key, of_kernel in sorted(by_kernel.items())]
     before = TABLE.read_text()
+    rows = table(times, kept_numbers(before))
     first, last = re.search(r".*measured_rates\[\] = \{\n.*?\n", before, re.DOTALL).end(), before.index("};\n\n}  //")
     TABLE.write_text(before[:first] + "\n".join(rows) + "\n" + before[last:])
     done = "same as before" if TABLE.read_text() == before else "build, and again"
-    print(f"fit_times.py: {len(rows)} kernels from {len(times)} times; {done}")
+    print(f"fit_times.py: {len(rows)} rows from {len(times)} times; {done}")
 
 
 def main():
@@ -119,7 +157,10 @@ def main():
     near = sum(abs(t.error()) <= WITHIN for t in times)
     print(f"fit_times.py: {near} of {len(times)} times within {100 * WITHIN:.0f} % of the model, median error "
           f"{100 * statistics.median(abs(t.error()) for t in times):.1f} %; {others} of plans that are no longer made")
-    if a.check: return 0 if near >= SHARE * len(times) else 1
+    if a.check:
+        elsewhere = lost(times, kept_numbers(TABLE.read_text()))
+        for line in elsewhere: print(f"fit_times.py: {line}")
+        return 0 if near >= SHARE * len(times) and not elsewhere else 1
     write(times)
     return 0
 

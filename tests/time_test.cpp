@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "src/plan/forward.hpp"
+#include "src/plan/rates.hpp"
 
 namespace froghopper {
 namespace {
@@ -94,6 +95,41 @@ TEST(Time, IsNotKnownOfWhatWasNeverMeasured) {
   EXPECT_FALSE(estimated("fwd e4m3 b1 hq16 hkv16 sq4096 skv4096 d96"));
   EXPECT_FALSE(estimated("bwd bf16 b1 hq16 hkv16 sq4096 skv4096 d128 softcap30"));
   EXPECT_FALSE(estimated("fwd bf16 b0 hq16 hkv16 sq4096 skv4096 d128")) << "nothing is launched";
+}
+
+template <class Variant>
+Variant variant_of(const MeasuredKernel& of) {
+  Variant v{};
+  v.dtype = of.narrow ? Dtype::e4m3 : Dtype::bf16;
+  if constexpr (std::is_same_v<Variant, FwdVariant>)
+    v.dtype_kv = v.dtype;
+  else
+    v.ordered = of.det;
+  v.dims = of.dims, v.tiles = {of.q, of.kv, 2}, v.mask = of.mask;
+  return v;
+}
+
+// What bench/fit_times.py files a kernel under is what the planner looks it up by.
+TEST(Time, OfAMeasuredKernelIsThatOfItsOwnRow) {
+  for (const MeasuredRate& m : measured_rates) {
+    const auto check = [&](const auto& v) {
+      const Rate rate = rate_of(v, known_device(m.card));
+      EXPECT_EQ(rate.turn_us, m.turn_us) << m.card << " " << kernel_of(v).name;
+      EXPECT_EQ(rate.pass_us, m.pass_us) << m.card << " " << kernel_of(v).name;
+    };
+    m.of.backward ? check(variant_of<BwdVariant>(m.of)) : check(variant_of<FwdVariant>(m.of));
+  }
+}
+
+// Of 64x64 tiles of 256 columns windows alone were measured, and chunks of none.
+TEST(Time, OfAKernelThatWasNotMeasuredIsThatOfTheMostSimilarOne) {
+  const auto turn_us = [](Mask mask, int tile_q) {
+    const MeasuredKernel of = {false, false, false, {256, 256}, tile_q, 64, mask};
+    return rate_of(variant_of<FwdVariant>(of), h200).turn_us;
+  };
+  EXPECT_EQ(turn_us(Mask::chunk, 128), turn_us(Mask::causal, 128));
+  EXPECT_EQ(turn_us(Mask::causal, 64), turn_us(Mask::window, 64));
+  EXPECT_EQ(turn_us(Mask::none, 64), turn_us(Mask::none, 128) / 2);
 }
 
 // A card of one's own: half of the clock takes twice the time where the tensor cores bound it, half of the memory where
