@@ -33,7 +33,12 @@ WITHIN, SHARE = 0.10, 0.90
 FITTED_LISTS = ("few_items", "windows", "real", "fp8", "above_256")  # beside the tables; decoding waits for memory
 # A pass of a kernel that was measured at one length alone: near this, in microseconds.
 USUAL_PASS, WEIGHT_OF_USUAL = 1.5, 0.003
-HARDLY = 0.005  # of a root mean square of relative errors: `explain` rounds, and a run differs from the next by more
+# Memory hides turns: where it takes more of the time than this, a forward time says too little of them to be fitted.
+HIDDEN = 2 / 3
+# In the middle a window's turn is a causal one: near that of the same tiles. What its two ends cost is in the pass.
+WEIGHT_OF_CAUSAL = 0.5
+# Of a root mean square of relative errors: `explain` rounds, and one run differs from the next by more.
+HARDLY = 0.005
 # The kernels that have rates; of others the library derives the time from these (rate_of, src/plan/time.cpp).
 KERNEL = re.compile(r"(?P<family>fwd|bwd)\.(?P<dtype>\w+)\.d(?P<qk>\d+)(\.dv(?P<v>\d+))?\.q(?P<q>\d+)\.kv(?P<kv>\d+)"
                     r"\.s\d+(\.(?P<mask>causal|window|chunk))?(\.split)?(?P<det>\.det)?")
@@ -55,6 +60,8 @@ class Time:
         self.model_us, self.turns, turn_us, self.passes, pass_us = map(float, model.groups())
         self.rest_us = self.model_us - self.turns * turn_us - self.passes * pass_us
         self.found = numbers(turn_us, pass_us)
+        memory_us = self.model_us * int(re.search(r"memory +(\d+) %", said)[1]) / 100
+        self.hidden = self.kernel.startswith("fwd") and memory_us > HIDDEN * self.us
 
     def error(self): return self.model_us / self.us - 1
 
@@ -81,15 +88,27 @@ def measured(library):
     return [t for t in times if t.current], sum(not t.current for t in times)
 
 
-def fit(times):
-    """(turn_us, pass_us) of one kernel on one card: two unknowns, weighted least squares, by their normal equations."""
+def equations(times, causal_us):
+    """Of one kernel on one card: (a, b, c) where a * turn_us + b * pass_us should be c, each by its weight."""
     rows = [(t.turns / t.us, t.passes / t.us, (t.us - t.rest_us) / t.us) for t in times]
     rows.append((0.0, WEIGHT_OF_USUAL, WEIGHT_OF_USUAL * USUAL_PASS))
+    if causal_us: rows.append((WEIGHT_OF_CAUSAL, 0.0, WEIGHT_OF_CAUSAL * causal_us))
+    return rows
+
+
+def fit(rows):
+    """(turn_us, pass_us): two unknowns, least squares, by their normal equations."""
     aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     ay, by = (sum(r[i] * r[2] for r in rows) for i in (0, 1))
     determinant = aa * bb - ab * ab
     turn, one_pass = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
     return (turn, one_pass) if one_pass > 0 else (ay / aa, 0.0)
+
+
+def root_mean_square(rows, words):
+    """Of what these numbers of a line of the table leave of the equations."""
+    turn_us, pass_us = map(float, words.split(","))
+    return statistics.fmean((a * turn_us + b * pass_us - c) ** 2 for a, b, c in rows) ** .5
 
 
 def numbers(turn_us, pass_us): return f"{turn_us:.3f}, {pass_us:.2f}"
@@ -110,20 +129,17 @@ def kept_numbers(text):
     return dict(re.findall(r'^    (\{"\w+", \{.*\}, )([\d.]+, [\d.]+)\},$', text, re.MULTILINE))
 
 
-def root_mean_square(times, words):
-    """Of the relative errors of these times with such numbers."""
-    turn_us, pass_us = map(float, words.split(","))
-    return statistics.fmean(((t.turns * turn_us + t.passes * pass_us + t.rest_us) / t.us - 1) ** 2 for t in times) ** .5
-
-
 def table(times, kept):
     """The lines of the table, one for each key."""
     by_key = collections.defaultdict(list)
-    for t in times: by_key[key(t.card, t.kernel)].append(t)
+    for t in times:
+        if not t.hidden: by_key[key(t.card, t.kernel)].append(t)
     lines = []
     for start, of_key in sorted(by_key.items()):
-        best, old = numbers(*fit(of_key)), kept.get(start)
-        keep = old and root_mean_square(of_key, old) < root_mean_square(of_key, best) + HARDLY
+        causal = kept.get(start.replace("Mask::window", "Mask::causal")) if "Mask::window" in start else None
+        rows, old = equations(of_key, causal and float(causal.split(",")[0])), kept.get(start)
+        best = numbers(*fit(rows))
+        keep = old and root_mean_square(rows, old) < root_mean_square(rows, best) + HARDLY
         lines.append(f"    {start}{old if keep else best}}},")
     return lines
 

@@ -16,6 +16,7 @@ if(TARGET froghopper_program)
 endif()
 add_check(results ${FROGHOPPER_PYTHON} bench/report.py --check)
 add_check(times ${FROGHOPPER_PYTHON} bench/fit_times.py --lib $<TARGET_FILE:froghopper> --check)
+add_check(rates ${FROGHOPPER_PYTHON} tests/fit_times_test.py)
 add_check(bindings ${FROGHOPPER_PYTHON} tests/bindings_test.py $<TARGET_FILE:froghopper>)
 add_check(compare ${FROGHOPPER_PYTHON} tests/compare_test.py $<TARGET_FILE:froghopper>)
 set_tests_properties(checks.compare PROPERTIES SKIP_RETURN_CODE 77)  # where PyTorch is not installed

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/fit_times.py files a kernel under. That the library looks there too is fit_times.py --check's."""
+import pathlib
+import re
+import sys
+import types
+import unittest
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+import fit_times
+
+KERNEL = "fwd.bf16.d128.q192.kv64.s4"
+
+
+def time(kernel, us, turns, passes, found="1.000, 1.00"):
+    return types.SimpleNamespace(card="h200", kernel=kernel, us=us, turns=turns, passes=passes, rest_us=0.0,
+                                 hidden=False, found=found)
+
+
+class Keys(unittest.TestCase):
+    def test_every_kind_of_mask_has_its_own(self):
+        kinds = re.search(r"enum class Mask[^{]*{ (.*) }", (ROOT / "contract/types.h").read_text())[1].split(", ")
+        self.assertIn("window", kinds)
+        for kind in kinds:
+            kernel = KERNEL if kind == "none" else f"{KERNEL}.{kind}"
+            self.assertEqual(fit_times.key("h100", kernel),
+                             f'{{"h100", {{false, false, false, {{128, 128}}, 192, 64, Mask::{kind}}}, ')
+
+    def test_hold_what_else_changes_the_time(self):
+        self.assertEqual(fit_times.key("h200", "bwd.bf16.d64.q128.kv128.s2.causal.det"),
+                         '{"h200", {true, true, false, {64, 64}, 128, 128, Mask::causal}, ')
+        self.assertEqual(fit_times.key("h200", "fwd.e5m2.d192.dv128.q128.kv128.s2"),
+                         '{"h200", {false, false, true, {192, 128}, 128, 128, Mask::none}, ')
+
+    def test_parts_and_stages_do_not(self):
+        self.assertEqual(fit_times.key("h100", "fwd.f16.d128.q192.kv64.s3.split"), fit_times.key("h100", KERNEL))
+
+    def test_kernels_whose_time_is_derived_are_refused(self):
+        for kernel in (f"{KERNEL}.softcap", f"{KERNEL}.causal.alibi", "fwd.bf16.e4m3.d128.q192.kv64.s3",
+                       "fwd.bf16.d128.q64.kv64.s3.packed.split", f"{KERNEL}.ragged", f"{KERNEL}.window.exact"):
+            with self.assertRaises(ValueError, msg=kernel): fit_times.key("h100", kernel)
+
+
+class Table(unittest.TestCase):
+    def test_kernels_of_one_key_share_a_line(self):
+        times = [time(KERNEL, 12.0, 10, 1), time(KERNEL + ".split", 22.0, 20, 1), time(KERNEL + ".window", 5.0, 2, 1)]
+        lines = fit_times.table(times, {})
+        self.assertEqual(len(lines), 2)
+        self.assertIn("    " + fit_times.key("h200", KERNEL) + "1.000, 2.00},", lines)
+
+    def test_a_line_is_kept_where_another_is_hardly_better(self):
+        start = fit_times.key("h200", KERNEL)
+        times = [time(KERNEL, 12.0, 10, 1), time(KERNEL, 22.0, 20, 1)]
+        self.assertEqual(fit_times.table(times, {start: "1.003, 1.98"}), [f"    {start}1.003, 1.98}},"])
+        self.assertEqual(fit_times.table(times, {start: "1.100, 2.00"}), [f"    {start}1.000, 2.00}},"])
+
+    def test_a_window_has_nearly_the_turns_of_a_causal_kernel(self):
+        causal = {fit_times.key("h200", KERNEL + ".causal"): "1.000, 2.00"}
+        line, = fit_times.table([time(KERNEL + ".window", 8.0, 4, 1)], causal)
+        self.assertTrue(line.endswith("1.000, 4.00},"), line)
+
+    def test_memory_hides_turns(self):
+        hidden = time(KERNEL, 12.0, 10, 1)
+        hidden.hidden = True
+        self.assertEqual(fit_times.table([hidden], {}), [])
+
+    def test_a_line_that_the_library_does_not_find_is_named(self):
+        kept = {fit_times.key("h200", KERNEL + ".window"): "1.100, 3.00"}
+        said, = fit_times.lost([time(KERNEL + ".window", 8.0, 4, 1, found="1.000, 1.00")], kept)
+        self.assertIn(f"{KERNEL}.window: the table has 1.100, 3.00, the library finds 1.000, 1.00", said)
+        self.assertEqual(fit_times.lost([time(KERNEL + ".window", 8.0, 4, 1, found="1.100, 3.00")], kept), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
