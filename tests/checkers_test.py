@@ -10,6 +10,7 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+import check_current
 import check_known_failures
 import check_rooms
 import check_style
@@ -200,6 +201,28 @@ no Hopper GPU here
 [  SKIPPED ] A.gpu (0 ms)</system-out></testcase>
 <testcase name="checks.rooms" status="fail"><failure/><system-out>bad</system-out></testcase>
 </testsuite>"""
+
+
+class Names(unittest.TestCase):
+    sources = {"src/a.cpp": "int here(int keys_bytes);\nvoid b::there();  // aside", "src/b.cpp": "int other;"}
+
+    def stale(self, text): return list(check_current.stale_names(self.sources | {"docs/x.md": text}))
+
+    def test_what_is_there_may_be_named(self):
+        text = "`here()` (src/a.cpp), `b::there`, `aside`, `_bytes`, `other`,\nsrc/b.cpp, `1 + x`"
+        self.assertEqual(self.stale(text), [])
+
+    def test_what_is_nowhere_may_not(self):
+        self.assertEqual(self.stale("a\n`her`"), ["docs/x.md:2: `her` is nowhere but in documents: no her"])
+        self.assertEqual(len(self.stale("`b::nowhere`, `_rows`")), 2)
+
+    def test_nor_what_is_in_another_file(self):
+        self.assertEqual(self.stale("one (`other`,\nsrc/a.cpp)"), ["docs/x.md:1: `other` is not in src/a.cpp"])
+        self.assertEqual(len(self.stale("`other`, src/c.cpp")), 1)
+
+    def test_documents_do_not_vouch_for_each_other(self):
+        both = self.sources | {"README.md": "`gone`", "CHANGELOG.md": "`gone`"}
+        self.assertEqual(len(list(check_current.stale_names(both))), 1)
 
 
 class Golden(unittest.TestCase):

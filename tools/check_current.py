@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that a program writes and git keeps must be what the program writes today.
+"""Text that a program writes and git keeps must be what it writes today, and what documents name must be there.
 
 usage: python3 tools/check_current.py PROGRAM [--write]
 
-PROGRAM is the built froghopper, libfroghopper.so beside it; --write brings the files up to date.
+PROGRAM is the built froghopper, libfroghopper.so beside it; --write brings the files up to date. A name in backticks
+must be in some file that is no document, and one that is followed by a file, as in "`item_at`, contract/order.h", in
+that file.
 """
 import difflib
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -31,6 +34,33 @@ def makers(program):
     }
 
 
+NAME = re.compile(r"`([A-Za-z_][\w.:]*)(?:\(\))?`")
+PLACED = re.compile(r"`([A-Za-z_][\w.:]*)(?:\(\))?`(?:,| \()\s*((?:\w+/)+\w+\.\w+)")
+OTHERS = ("stall_",)  # what names of other programs begin with: Nsight Compute's columns
+
+
+def words_of(text): return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def is_there(word, words):
+    """A word that begins with an underscore stands for all that end so: `_bytes`."""
+    return word in words or word.startswith(OTHERS) or (word[0] == "_" and any(w.endswith(word) for w in words))
+
+
+def stale_names(texts):
+    """texts: {path: text} of the tree. What documents name and nothing has."""
+    documents = {path: text for path, text in texts.items() if re.fullmatch(r"(docs/.*|README|CONTRIBUTING)\.md", path)}
+    words = set().union(*(words_of(text) for path, text in texts.items() if not path.endswith(".md")))
+    for path, text in documents.items():
+        for name in NAME.finditer(text):
+            at = f"{path}:{text.count(chr(10), 0, name.start()) + 1}"
+            its, placed = words_of(name[1]), PLACED.match(text, name.start())
+            if missing := [word for word in sorted(its) if not is_there(word, words)]:
+                yield f"{at}: `{name[1]}` is nowhere but in documents: no {', '.join(missing)}"
+            elif placed and not its <= words_of(texts.get(placed[2], "")):
+                yield f"{at}: `{name[1]}` is not in {placed[2]}"
+
+
 def main():
     program, write = sys.argv[1], "--write" in sys.argv
     stale = 0
@@ -46,7 +76,10 @@ def main():
             print("\n".join(list(difference)[:20]))
             print(f"{name} is not what {' '.join(command)} writes.")
             print(f"To write it: python3 tools/check_current.py {program} --write")
-    return 1 if stale else 0
+    texts = {path.as_posix(): tree.text(path) for path in tree.files()}
+    names = list(stale_names({path: text for path, text in texts.items() if text is not None}))
+    print("\n".join(names), end="\n" if names else "")
+    return 1 if stale or names else 0
 
 
 if __name__ == "__main__":
