@@ -119,6 +119,7 @@ typedef struct fh_problem {
   int32_t deterministic; /* nonzero: bit-equal from run to run (forward always is) */
   int64_t max_sms;       /* SMs (GPU) or threads (CPU) it may occupy; 0 means all */
 
+  /* What is computed, continued: fields keep their places, so those that came later stand after others. */
   int32_t
       accumulate; /* nonzero: gradients are added to what grad_q, grad_k, grad_v and grad_sink hold; grad_q, grad_k and
                          grad_v are f32 then. Forward: o and lse are merged with what they hold, see (6); o is f32
@@ -132,6 +133,8 @@ typedef struct fh_problem {
                               are 8-bit, else dtype. Forward with accumulate: f32 */
   int64_t scale_rows; /* rows of a sequence that share a scale, counted from its first row: 128; 0: all of them */
   int32_t scale_v_columns; /* nonzero: v has a scale for each column instead, over all rows of a sequence */
+
+  /* How it may be computed, continued. This never changes the result beyond rounding. */
   int32_t invariant; /* forward only. Nonzero: a row of o and lse has the same bits whatever batch, bounds, max_sms
                               and other rows it is computed with; docs/1-math.md. This place was always 0 before */
 
@@ -141,11 +144,12 @@ typedef struct fh_problem {
   uint32_t rotate_seed; /* of the signs; q and k of one attention need the same */
 
   /* 8-bit k and v. */
-  int32_t smooth;    /* nonzero: a quantise problem takes the mean of all rows of a sequence out of k and v and writes
+  int32_t smooth; /* nonzero: a quantise problem takes the mean of all rows of a sequence out of k and v and writes
                         it to mean_k and mean_v; a forward problem reads these and adds them */
+
+  /* What is computed, continued. */
   int32_t max_logit; /* forward only. Nonzero: tensors.max_logit gets the largest score of each sequence and query
                            head. This place was always 0 before */
-
   int64_t
       attention_chunk; /* keys lie in chunks of so many, from key 0 on; a query sees those of the chunk alone that it
                               is level with, by align, and of these what causal and window leave. 0: none */
