@@ -52,7 +52,7 @@ class Time:
         line = record["problem"] + (" det" if record["impl"].endswith(records.DETERMINISTIC) else "")
         self.line = line
         problem = library.problem(line)
-        self.current = same_work(library.plan(problem, self.card).name(), record["plan"])
+        self.current = work(library.plan(problem, self.card).name()) == work(record["plan"])
         said = library.calls.fh_explain(ctypes.byref(problem), self.card.encode()).decode()
         self.kernel = re.search(r"\b(?:fwd|bwd)\.\S+\.d\d+\S*", said)[0]
         model = re.search(r"time +([\d.]+) us by the model; the busiest \w+ has (\d+) turns of ([\d.]+) us in (\d+) "
@@ -66,10 +66,9 @@ class Time:
     def error(self): return self.model_us / self.us - 1
 
 
-def same_work(plan, other):
-    """Whether two plans have the same kernels and order of work; when the next item is drawn may differ."""
-    def work(line): return re.sub(r" (early|late \d+|ws \d+)\b", "", line)
-    return work(plan) == work(other)
+def work(plan):
+    """A plan's kernels and their order of work, by which times are told apart: not when the next item is drawn."""
+    return re.sub(r" (early|late \d+|ws \d+)\b", "", plan)
 
 
 def measured(library):
@@ -82,8 +81,8 @@ def measured(library):
         if not ours or r["gpu"] not in CARDS or r["pass"] not in ("fwd", "bwd"): continue
         if r["plan"].startswith(records.HOST) or records.is_packed(r["problem"]): continue
         if re.search(r" sq\d ", r["problem"]): continue  # decoding
-        key = r["gpu"], r["problem"], r["impl"], r["plan"]
-        if key not in newest or newest[key]["date"] < r["date"]: newest[key] = r
+        of = r["gpu"], r["problem"], r["impl"], work(r["plan"])
+        if of not in newest or newest[of]["date"] < r["date"]: newest[of] = r
     times = [Time(r, library) for r in newest.values()]
     return [t for t in times if t.current], sum(not t.current for t in times)
 

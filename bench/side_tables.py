@@ -19,12 +19,13 @@ FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}
 
 
 def read_errors(paths, names=("problem", "data", "impl")):
-    """The newest record of everything that these names tell apart."""
+    """The newest record of everything that these names tell apart; of one date the last."""
     newest = {}
     for path in paths:
         for line in path.read_text().splitlines():
             record = json.loads(line)
-            newest[tuple(record[name] for name in names)] = record
+            key = tuple(record[name] for name in names)
+            if key not in newest or newest[key]["date"] <= record["date"]: newest[key] = record
     return list(newest.values())
 
 

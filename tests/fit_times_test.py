@@ -5,6 +5,7 @@ import re
 import sys
 import types
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -41,6 +42,21 @@ class Keys(unittest.TestCase):
         for kernel in (f"{KERNEL}.softcap", f"{KERNEL}.causal.alibi", "fwd.bf16.e4m3.d128.q192.kv64.s3",
                        "fwd.bf16.d128.q64.kv64.s3.packed.split", f"{KERNEL}.ragged", f"{KERNEL}.window.exact"):
             with self.assertRaises(ValueError, msg=kernel): fit_times.key("h100", kernel)
+
+
+class Times(unittest.TestCase):
+    def test_the_newest_counts_however_its_items_are_drawn(self):
+        plan = "fwd.bf16.d128.q192.kv64.s4 grid 132 section 1 tail 0 {}smem 225KiB ws {}"
+        def record(date, drawn, workspace, impl="froghopper"):
+            return {"gpu": "NVIDIA H200", "pass": "fwd", "problem": "fwd bf16 b1 hq16 hkv16 sq4096 skv4096 d128",
+                    "impl": impl, "plan": plan.format(drawn, workspace), "date": date, "ms": 1.0}
+        found = [record("2026-01-02", "", 8), record("2026-01-03", "late 8 ", 16), record("2026-01-01", "early ", 8)]
+        class Read:
+            def __init__(self, record, _): self.record, self.current = record, True
+        with unittest.mock.patch.object(fit_times.records, "read", return_value=found), \
+                unittest.mock.patch.object(fit_times, "Time", Read):
+            (newest,), _ = fit_times.measured(None)
+        self.assertEqual(newest.record["date"], "2026-01-03")
 
 
 class Table(unittest.TestCase):

@@ -309,7 +309,6 @@ class Scripts(unittest.TestCase):
         graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
 
 
-
 class SideTables(unittest.TestCase):
     def error(self, impl, rmse, dtype="f16", dim=64):
         return {"problem": f"fwd {dtype} b4 hq8 hkv8 sq4096 skv4096 d{dim}", "data": "outliers", "impl": impl,
@@ -325,7 +324,8 @@ class SideTables(unittest.TestCase):
     def test_the_newest_error_counts(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "x.jsonl")
-            path.write_text("\n".join(json.dumps(self.error("fa3", x)) for x in (1e-5, 4e-5)) + "\n")
+            dated = [(1e-5, "2026-01-01"), (4e-5, "2026-01-03"), (2e-5, "2026-01-02")]
+            path.write_text("\n".join(json.dumps(self.error("fa3", x) | {"date": date}) for x, date in dated) + "\n")
             (newest,) = side_tables.read_errors([path])
         self.assertEqual(newest["rmse"], 4e-5)
 
@@ -377,8 +377,8 @@ class Roof(unittest.TestCase):
         self.assertEqual(roof.share_field(None), "")
 
     def test_energy_is_the_newest_of_every_contender(self):
-        lines = [{"gpu": "A card", "problem": "fwd x", "impl": impl, "pj_per_flop": pj, "commit": "abc"}
-                 for impl, pj in (("froghopper", 2), ("fa3", 1.25), ("froghopper", 0.996))]
+        lines = [{"gpu": "A card", "problem": "fwd x", "impl": impl, "pj_per_flop": pj, "commit": "abc",
+                  "date": "2026-01-01"} for impl, pj in (("froghopper", 2), ("fa3", 1.25), ("froghopper", 0.996))]
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
             heading, table = report.energy_parts(pathlib.Path(folder))
