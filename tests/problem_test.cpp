@@ -132,7 +132,7 @@ Problem random_problem(std::mt19937_64& random) {
   if (coin()) p.align = FH_TOP_LEFT;
   if (coin()) p.window_left = coin() ? size() : huge;
   if (coin() && !p.causal) p.window_right = size();
-  if (coin()) p.scale = random_positive_float(random);
+  if (coin()) p.scale = coin() ? -0.0f : std::min(random_positive_float(random), 0x1p127f);
   if (coin()) p.softcap = random_positive_float(random);
   auto problem = Problem::from(p);
   EXPECT_TRUE(problem) << problem.failure().text;

@@ -244,7 +244,7 @@ typedef struct fh_tensors {
   fh_tensor mean_v; /* [batch, 1, heads_kv, dim_v] */
 
   /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], with strides as scales have them: a stride_batch of 0 says that
-   * all sequences have the same. Beyond 2^90 they count as 2^90. Read; the slopes have no gradients. */
+   * all sequences have the same. Beyond 1.2e27 they count as that. Read; the slopes have no gradients. */
   fh_tensor alibi_slopes;
 
   /* max_logit only, else NULL: [batch, heads_q], dense; batch counts sequences, also with varlen. The largest score
