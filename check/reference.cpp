@@ -86,7 +86,7 @@ double largest_lse(const Problem& p, const Views& views) {
     for (int64_t i = 0; i < rows.used; ++i)
       for (int64_t head = 0; head < p.heads_q; ++head)
         if (const float lse = views.lse.as<float>()[views.lse.at(rows.batch, rows.first + i, head)];
-            std::isfinite(lse) && !(p.sink && lse == views.sink.as<float>()[head] && lse > largest_known))
+            std::isfinite(lse) && !(p.sink && lse == views.sink.as<float>()[head] && std::fabs(lse) > largest_known))
           largest = std::max<double>(largest, std::fabs(lse));
   }
   return largest;

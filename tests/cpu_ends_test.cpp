@@ -107,7 +107,7 @@ TEST(CpuEnds, Softcaps) {
         p.softcap = softcap;
         HandMade t(p);
         expect_exact(t);
-        if (!p.invariant) expect_right_gradients(gradients_of(p));
+        if (!p.invariant && p.seq_kv <= 300) expect_right_gradients(gradients_of(p));
       }
     }
   }
