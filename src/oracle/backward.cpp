@@ -99,6 +99,13 @@ double sum_of_sizes(const double* x, const double* y, int64_t count) {
   return sum;
 }
 
+// Of -inf, which is none, 0, also where a row has nothing else.
+template <class Real>
+Real weight_of_sink(const Views& views, int64_t head, Real lse) {
+  const Real sink = views.sink.as<float>()[head];
+  return sink == -std::numeric_limits<Real>::infinity() ? Real(0) : weight_below(lse, sink);
+}
+
 template <class Real>
 Real slope_of(const Problem& p, Real s) {
   const Real cap = p.softcap;
@@ -144,7 +151,7 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
   const std::vector<float> o = read<float>(views.o, s.batch, s.first_q + i, 1, head.index, {p, {}, 0, 0}).numbers;
   const float lse = views.lse.as<float>()[views.lse.at(s.batch, s.first_q + i, head.index)];
   const float delta = dot(given.grad_o.data(), o.data(), p.dim_v) - given.grad_lse;
-  if (p.sink) sums.sink[sink_number] -= weight_below(lse, views.sink.as<float>()[head.index]) * delta;
+  if (p.sink) sums.sink[sink_number] -= weight_of_sink(views, head.index, lse) * delta;
 
   const Dense dense(p);
   float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
@@ -211,7 +218,7 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Both
   const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
   const double delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
   if (p.sink) {
-    const double weight = weight_below<double>(lse, views.sink.as<float>()[head.index]);
+    const double weight = weight_of_sink(views, head.index, lse);
     add_to_sink(weight, delta, delta_size, sink_number, sums, sizes);
   }
 
