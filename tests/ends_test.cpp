@@ -301,5 +301,19 @@ TEST_P(Ends, scores_as_large_as_can_be) {
   }
 }
 
+// Its tanh has an absolute error, which softcap multiplies.
+TEST(EndsOfAPlan, a_gpu_refuses_a_softcap_that_leaves_no_digits) {
+  EXPECT_TRUE(create_plan(test::case_of("fwd bf16 b1 hq1 hkv1 sq9 skv9 d64 softcap32768").problem, "h200"));
+  for (const char* const op : {"fwd", "bwd"}) {
+    const auto plan =
+        create_plan(test::case_of(op + std::string(" bf16 b1 hq1 hkv1 sq9 skv9 d64 softcap1e+30")).problem, "h200");
+    ASSERT_FALSE(plan) << op;
+    EXPECT_EQ(plan.failure().status, FH_UNSUPPORTED);
+    EXPECT_TRUE(plan.failure().text.find("softcap is 1e+30; the Hopper kernels take up to 32768, beyond") !=
+                std::string::npos)
+        << plan.failure().text;
+  }
+}
+
 }  // namespace
 }  // namespace froghopper
