@@ -16,6 +16,9 @@ FwdVariant plain_variant(const Problem&, Dims, Tiles);
 constexpr bool above_256(Dims dims) { return dims.qk > 256 || dims.v > 256; }
 
 Tiles tuned_tiles(const Problem&, Dims, const Device&);
+
+// The most keys that one query row sees.
+int64_t keys_seen(const Problem&);
 Tiles few_rows_tiles(const Problem&, Dims);                  // where there are few work items
 std::optional<Tiles> many_rows_tiles(const Problem&, Dims);  // the largest ones, if they are worth cutting
 
