@@ -92,9 +92,11 @@ TEST(table, fields_are_apart) {
 
 // Each option by itself: a tensor that it demands may not be missing, and none may be there without it.
 TEST(table, every_option_demands_its_tensors_and_refuses_others) {
-  for (const std::string option : {"fwd", "fwd varlen tq250 tkv500", "fwd seqused", "fwd sink", "bwd", "bwd sink",
-                                   "bwd acc", "bwd varlen tq250 tkv500 acc sink", "fwd kv=e4m3 scales128",
-                                   "fwd maxlogit", "fwd varlen tq250 tkv500 acc maxlogit"}) {
+  for (const std::string option :
+       {"fwd", "fwd varlen tq250 tkv500", "fwd seqused", "fwd sink", "bwd", "bwd sink", "bwd acc",
+        "bwd varlen tq250 tkv500 acc sink", "fwd kv=e4m3 scales128", "fwd maxlogit",
+        "fwd varlen tq250 tkv500 acc maxlogit", "fwd alibi", "bwd alibi", "fwd kv=e4m3", "fwd kv=e4m3 smooth",
+        "fwd kv=e5m2 vcolumns smooth", "fwd kv=e4m3 scales128 varlen tq250 tkv500 smooth seqused"}) {
     const Problem p = problem_of(option.substr(0, 3) + " bf16 b2 hq8 hkv2 sq100 skv200 d64" + option.substr(3));
     for (const Tensor& tensor : tensors()) {
       fh_tensors t = tensors_of(p);

@@ -23,7 +23,7 @@
  *   (5) A plan is immutable. Any number of threads may run it at once, each with its own workspace.
  *   (6) Every row of o and lse that the shapes name is written, also rows of no sequence. A query row that sees no key
  *       gets o = 0 and lse = -inf; where its head has a sink, lse is the sink, since the denominator holds it. Rows of
- *       no sequence get o = 0 and lse = -inf. Nothing else is written. o and lse share no memory with what is read.
+ *       no sequence get o = 0 and lse = -inf. Nothing else is written.
  *       With accumulate o and lse are the attention over the keys of earlier calls, and become that over these keys
  *       too; rows that see no key and rows of no sequence stay as they are. Begin with o = 0 and lse = -inf, or the
  *       head's sink. Where lse is -inf and the row sees a key, o is not read. max_logit becomes the larger one of what
@@ -33,13 +33,17 @@
  *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse that a forward problem gave for the
  *       same description. It writes every row of grad_q, grad_k and grad_v that the shapes name: 0 for rows that see no
  *       key, keys that no row sees, and rows of no sequence. With accumulate it adds to what is there instead. Nothing
- *       else is written; what is written shares no memory with what is read.
+ *       else is written.
  *   (9) A quantise problem (FH_QUANTISE) reads q, k and v and writes quantised_q, quantised_k and quantised_v, in 8
  *       bits, with scale_q, scale_k and scale_v, as a forward problem of that type takes them. Each of the three may be
  *       left out, with its copy, its scales and its mean. Rows of no sequence are not written; every scale and mean
  *       that the shapes name is: 1 for blocks without rows, 0 for sequences without. Entries are finite.
  *  (10) docs/1-math.md, section 1.6, has a table of what options mean at the ends of fp32's range. In short: an
  *       infinite sink, merged lse or slope means a very large one, and NaN in one gives NaN to its head or row alone.
+ *  (11) A tensor that is written, and the workspace, share no byte with any other tensor: FH_INVALID_TENSOR otherwise.
+ *       Every row that the shapes name counts, also one past a sequence's end. Slices of a buffer may lie between each
+ *       other: q, k, v and o in the columns of a tensor share nothing. Tensors with unlike strides that cannot be told
+ *       apart in a few thousand steps are refused too. What is only read may overlap, k and v may be the same.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
@@ -331,8 +335,9 @@ FH_API const char* fh_status_name(fh_status status);
 FH_API const char* fh_version(void); /* "0.3.0" */
 
 /* What the library does (plans made, kernels compiled), one line a message, to your function; NULL turns it off.
- * Your function may be called from any thread, also from several at once. When fh_set_log returns, the function that
- * was set before is not running any more and will not be called again. */
+ * Your function may be called from any thread, also from several at once. When fh_set_log returns, no function that
+ * was set before is running any more or will be called again, whichever thread has replaced it. Called from inside such
+ * a function, which cannot wait for itself, fh_set_log waits for none. */
 typedef void (*fh_log_function)(const char* line, void* user);
 FH_API void fh_set_log(fh_log_function function, void* user);
 

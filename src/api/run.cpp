@@ -6,7 +6,7 @@
 #include "src/api/run.hpp"
 
 #include "src/base/text.hpp"
-#include "src/problem/tensors.hpp"
+#include "src/problem/overlap.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper {
@@ -49,6 +49,7 @@ Result<void> run_on_gpu(const Plan& plan, const Views& views, void* workspace, s
         text("workspace is at address {}; it lies at a multiple of {} bytes, as what cudaMalloc returns. "
              "Align it.",
              workspace, slice_alignment));
+  if (std::string bad = shared_with_workspace(views, workspace, needed); !bad.empty()) return wrong(std::move(bad));
   return runtime::launch(plan, views, workspace, stream);
 }
 

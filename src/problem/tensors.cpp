@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
 
 #include "src/base/text.hpp"
+#include "src/problem/overlap.hpp"
 #include "src/problem/sized.hpp"
 
 namespace froghopper {
@@ -17,7 +19,6 @@ std::string wrong_presence(const Problem&, const Tensor&, Use, const fh_tensor&)
 std::string wrong_view(const Tensor&, Use, const View&);
 std::string rows_overlap(const char* name, const View&);
 std::string incomplete(const Views&, bool smooth);
-std::string shared_address(const Problem&, const Views&);
 
 // Every version of the struct has q, k, v and o.
 constexpr size_t smallest_tensors = offsetof(fh_tensors, lse);
@@ -45,7 +46,7 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
     return wrong("seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one.");
   std::string bad = p.quantises() ? incomplete(views, p.smooth) : std::string();
   if (!bad.empty()) return wrong(std::move(bad));
-  bad = shared_address(p, views);
+  bad = shared_memory(p, views);
   if (!bad.empty()) return wrong(std::move(bad));
   return views;
 }
@@ -80,6 +81,9 @@ std::array<Axis, 3> axes_of(const View& view) {
            {"head", view.heads, view.stride_head}}};
 }
 
+// No memory has so many bytes, and sums of a few such numbers fit 64 bits (overlap.cpp).
+constexpr int64_t bytes_most = std::numeric_limits<int64_t>::max() / 4;
+
 std::string wrong_view(const Tensor& tensor, Use use, const View& view) {
   if (view.empty() || (!(tensor.field.strided() && is_demanded(use)) && !view.data)) return {};
   const auto data = [&] { return tensor.field.strided() ? text("{}.data", tensor.name) : std::string(tensor.name); };
@@ -98,7 +102,8 @@ std::string wrong_view(const Tensor& tensor, Use use, const View& view) {
                   tensor.name, axis.name, axis.stride);
     int64_t step;
     if (__builtin_mul_overflow(axis.extent - 1, axis.stride, &step) ||
-        __builtin_mul_overflow(step, element_bytes, &step) || __builtin_add_overflow(end, step, &end))
+        __builtin_mul_overflow(step, element_bytes, &step) || __builtin_add_overflow(end, step, &end) ||
+        end > bytes_most)
       return text("{}.stride_{} is {} with {} steps; that is past the end of memory. Strides count elements.",
                   tensor.name, axis.name, axis.stride, axis.extent - 1);
   }
@@ -150,24 +155,6 @@ std::string incomplete(const Views& v, bool smooth) {
   }
   return any ? ""
              : "q, k and v are NULL; there is nothing to quantise. Set one of them, with its copy and its scales.";
-}
-
-// Only what can be told from addresses alone: slices of one buffer may lie between each other and yet be apart.
-std::string shared_address(const Problem& p, const Views& views) {
-  for (const Tensor& out : tensors()) {
-    const void* const address = (views.*out.view).data;
-    if (!address || !is_written(out.use(p))) continue;
-    for (const Tensor& other : tensors()) {
-      if (&other == &out || (views.*other.view).data != address) continue;
-      if (is_written(other.use(p)))
-        return text("{0} and {1} are at the same address {2}; both are written. Give {0} its own memory.", other.name,
-                    out.name, fmt::ptr(address));
-      return text(
-          "{0} and {1} are at the same address {2}; {0} is written while {1} is still read. Give {0} its own memory.",
-          out.name, other.name, fmt::ptr(address));
-    }
-  }
-  return {};
 }
 
 }  // namespace

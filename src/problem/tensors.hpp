@@ -100,8 +100,8 @@ size_t index_of(View Views::*);  // in tensors()
 View view_of(const Tensor&, const Problem&, const fh_tensor& user);
 
 // The rules that hold on every backend: what must be there is there, what may not overlap does not (rows that are
-// written), strides are not negative. The address of an empty tensor may be NULL. Alignment for TMA: see
-// runtime/tensor_map.hpp. No pointer is followed: it may be memory of a GPU.
+// written; what is written and any other tensor, overlap.hpp), strides are not negative. The address of an empty tensor
+// may be NULL. Alignment for TMA: see runtime/tensor_map.hpp. No pointer is followed: it may be memory of a GPU.
 Result<Views> bind(const Problem&, const fh_tensors&);
 
 // Rows of one sequence: where they begin in the packed or batched tensor, how many there are, how many count.
