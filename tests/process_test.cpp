@@ -131,6 +131,64 @@ TEST(process, a_listener_is_replaced_while_threads_log) {
   for (const Ear& ear : ears) EXPECT_EQ(ear.heard_when_gone, 0);
 }
 
+// Whoever has replaced it: `first` is still running when `second`, which has replaced it, is taken away.
+TEST(process, no_listener_that_was_ever_set_outlives_the_next_call) {
+  struct Slow {
+    std::atomic<bool> inside{false}, may_leave{false}, left{false};
+  } first;
+  std::atomic<int> second{0};
+  const auto make_plan = [] {
+    Call call(lines[3]);
+    fh_plan* plan = nullptr;
+    if (fh_plan_create(&call.problem, "cpu", &plan) == FH_OK) fh_plan_destroy(plan);
+  };
+  fh_set_log(
+      [](const char*, void* user) {
+        Slow& slow = *static_cast<Slow*>(user);
+        if (slow.inside.exchange(true)) return;  // not the thread that looks for `second`
+        while (!slow.may_leave) std::this_thread::yield();
+        slow.left = true;
+      },
+      &first);
+  std::thread logs(make_plan);
+  while (!first.inside) std::this_thread::yield();
+  std::thread replaces([&] {
+    fh_set_log([](const char*, void* user) { ++*static_cast<std::atomic<int>*>(user); }, &second);
+    EXPECT_TRUE(first.left);
+  });
+  while (second == 0) make_plan();  // it is in place
+  std::thread lets_go([&] {
+    usleep(100'000);
+    first.may_leave = true;
+  });
+  fh_set_log(nullptr, nullptr);
+  EXPECT_TRUE(first.left) << "it was still running";
+  for (std::thread* thread : {&logs, &replaces, &lets_go}) thread->join();
+}
+
+// Two threads inside of listeners would wait for each other for ever.
+TEST(process, listeners_that_set_others_wait_for_none) {
+  static std::atomic<int> inside{0};
+  fh_set_log(
+      [](const char*, void*) {
+        ++inside;
+        while (inside < 2) std::this_thread::yield();
+        fh_set_log([](const char*, void*) {}, nullptr);
+      },
+      nullptr);
+  std::vector<std::thread> threads;
+  for (int n = 0; n < 2; ++n) {
+    threads.emplace_back([] {
+      Call call(lines[3]);
+      fh_plan* plan = nullptr;
+      if (fh_plan_create(&call.problem, "cpu", &plan) == FH_OK) fh_plan_destroy(plan);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  fh_set_log(nullptr, nullptr);
+  EXPECT_EQ(inside, 2);
+}
+
 TEST(process, a_listener_may_set_another) {
   static std::atomic<int> second{0};
   fh_set_log([](const char*, void*) { fh_set_log([](const char*, void*) { ++second; }, nullptr); }, nullptr);

@@ -9,6 +9,7 @@ namespace froghopper {
 
 bool log_wanted();  // so that a line that is not wanted is not put together
 void log(const std::string& line);
-void set_log(fh_log_function, void* user);  // when it returns, the former function is not running any more
+// When it returns no former function is running any more, nor will be; called by one of them it waits for none.
+void set_log(fh_log_function, void* user);
 
 }  // namespace froghopper
