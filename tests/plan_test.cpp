@@ -284,11 +284,11 @@ TEST(Plan, OfTheLargestNumbersHasNoOverflow) {
   }
   const auto heavy = Problem::parse("fwd bf16 b16777216 hq1 hkv1 sq1 skv536870911 d256 causal");
   ASSERT_TRUE(heavy) << heavy.failure().text;
-  const auto vast = Device::parse({"h200", "l2=2147483647MiB"});
-  ASSERT_TRUE(vast) << vast.failure().text;
+  Device vast = h200;
+  vast.l2_bytes = int64_t{INT32_MAX} << 20;
   Hints plain;
   ASSERT_TRUE(plain.read("packed=0"));
-  const auto plan = make_gpu_plan(*heavy, *vast, plain);
+  const auto plan = make_gpu_plan(*heavy, vast, plain);
   ASSERT_TRUE(plan) << plan.failure().text;
   EXPECT_EQ(std::get<ForwardStep>(plan->launches.at(0).step).order.section, 1093) << plan->line();
 }

@@ -33,6 +33,24 @@ bool number_between(const std::string& word, const std::string& begin, const std
          number_after(word.substr(0, word.size() - end.size()), begin, value);
 }
 
+// Far more than any GPU has. Planning goes through the SMs one by one, and products of these numbers fit 64 bits.
+constexpr int sms_most = 4096, l2_mib_most = 1 << 20, clock_mhz_most = 100'000, memory_gbps_most = 1'000'000;
+
+// A word that is one of a GPU's numbers, but not one that a GPU can have.
+std::string beyond_any_gpu(const Device& device) {
+  const struct {
+    int64_t value;
+    int most;
+    const char* what;
+  } all[] = {{device.sms, sms_most, "SMs"},
+             {device.l2_bytes >> 20, l2_mib_most, "MiB of L2"},
+             {device.clock_mhz, clock_mhz_most, "MHz"},
+             {device.memory_gbps, memory_gbps_most, "GB/s"}};
+  for (const auto& [value, most, what] : all)
+    if (value > most) return text("{} {} are more than any GPU has; plans are made for up to {}.", value, what, most);
+  return {};
+}
+
 bool read_word(const std::string& word, Device& device) {
   int mib = 0;
   if (number_between(word, "l2=", "MiB", mib)) return device.l2_bytes = int64_t{mib} << 20, mib > 0;
@@ -75,6 +93,7 @@ Result<Device> Device::parse(const std::vector<std::string>& words) {
     if (!read_word(words[i], device)) return unclear(text("\"{}\" says nothing about a GPU.", words[i]));
   if (device.sms == 0 || device.l2_bytes == 0 || device.clock_mhz == 0 || device.memory_gbps == 0)
     return unclear(text("\"{}\" is no GPU whose numbers are known.", words[0]));
+  if (std::string why = beyond_any_gpu(device); !why.empty()) return unclear(std::move(why));
   return device;
 }
 

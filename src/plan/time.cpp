@@ -93,7 +93,8 @@ void each_tile(const Order& order, int heads, bool ragged, int last_first, const
 
 // What the launch does that takes longest, and what a turn of it is.
 struct Main {
-  std::vector<Load> tiles;  // of a q tile, of gradients a kv tile, by its place in a sequence
+  std::vector<Load> tiles;  // of a q tile, of gradients a kv tile, by its place in a sequence: of every so many one
+  int64_t tiles_of_pair;    // that they stand for
   Order order;
   int heads;  // items of a tile
   bool ragged;
@@ -104,6 +105,9 @@ struct Main {
   double flops, exponentials;  // of a turn
 };
 
+// Which tiles of so many are looked at: all, unless they are more than are walked.
+int64_t step_of(int64_t tiles) { return std::max<int64_t>(1, ceil_div(tiles, items_walked)); }
+
 // How many turns an item has left when its CTA asks for the next one; of whole items 0, by which rates are fitted.
 double turns_left(const FwdVariant& v, int64_t parts) { return parts > 1 && !v.packed ? v.tiles.stages : 0.0; }
 
@@ -113,6 +117,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
   const int64_t rows = v.packed ? step.pack.rows : v.tiles.q, q_tiles = ceil_div(rows_q, rows);
   const int64_t parts = step.parts.most;
   Main m{.tiles = {},
+         .tiles_of_pair = q_tiles * parts,
          .order = step.order,
          .heads = static_cast<int>(p.heads_q / step.pack.heads),
          .ragged = v.ragged,
@@ -124,7 +129,8 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .flops = (fwd_narrow(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
          .exponentials = 1.0 * fwd_sharers(v) * v.tiles.q * v.tiles.kv};
   m.order.q_tiles = static_cast<int>(q_tiles * parts);
-  for (int64_t unit = 0; unit < q_tiles * parts; ++unit) {
+  const int64_t each = step_of(m.tiles_of_pair);
+  for (int64_t unit = each / 2; unit < m.tiles_of_pair; unit += each) {
     const int64_t first = unit / parts * rows;
     auto seen = tiles_seen(p, rows_q, rows_kv, first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
     if (v.split)
@@ -141,6 +147,7 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
   const int64_t kv_tiles = ceil_div(rows_kv, v.tiles.kv);
   const auto group = static_cast<double>(p.heads_q / p.heads_kv);
   Main m{.tiles = {},
+         .tiles_of_pair = kv_tiles,
          .order = step.order,
          .heads = static_cast<int>(p.heads_kv),
          .ragged = v.ragged,
@@ -152,7 +159,8 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
          .flops = 2.0 * v.tiles.q * v.tiles.kv * (3 * v.dims.qk + 2 * v.dims.v),
          .exponentials = 1.0 * v.tiles.q * v.tiles.kv};
   m.order.q_tiles = static_cast<int>(kv_tiles);
-  for (int64_t tile = 0; tile < kv_tiles; ++tile) {
+  const int64_t each = step_of(kv_tiles);
+  for (int64_t tile = each / 2; tile < kv_tiles; tile += each) {
     const int64_t first = tile * v.tiles.kv;
     const int64_t last = std::min(first + v.tiles.kv, rows_kv) - 1;
     const auto turns = q_tiles_that_see(p, rows_q, rows_kv, first, last, v.tiles.q);
@@ -165,14 +173,16 @@ struct Shares {
   Load busiest, all;
 };
 Shares shares_of(const Main& m) {
-  const int64_t items = m.ragged ? int64_t{m.order.pairs} * m.order.q_tiles : m.order.items;
+  const int64_t items = m.ragged ? m.order.pairs * m.tiles_of_pair : m.order.items;
   if (items <= items_walked) {
     Workers workers(m.workers, m.rate, m.turns_left);
     each_tile(m.order, m.heads, m.ragged, m.last_first, [&](int tile) { workers.take(m.tiles[tile]); });
     return {workers.busiest(), workers.all()};
   }
   Load all;
-  for (const Load& tile : m.tiles) all.turns += m.order.pairs * tile.turns, all.passes += m.order.pairs * tile.passes;
+  const double times =
+      m.order.pairs * (static_cast<double>(m.tiles_of_pair) / std::max(1.0, static_cast<double>(m.tiles.size())));
+  for (const Load& tile : m.tiles) all.turns += times * tile.turns, all.passes += times * tile.passes;
   return {{all.turns / m.workers, all.passes / m.workers}, all};
 }
 
