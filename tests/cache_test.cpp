@@ -13,7 +13,10 @@
 #include <iterator>
 #include <thread>
 
+#include "src/base/log.hpp"
+#include "src/base/new_file.hpp"
 #include "src/runtime/cache.hpp"
+#include "src/runtime/trust.hpp"
 
 namespace froghopper::runtime {
 namespace {
@@ -134,6 +137,7 @@ TEST_F(CacheTest, passes_over_what_is_no_kernel_file_and_replaces_it) {
   }
 }
 
+// To read is not to write: a file that its group may change would not be taken.
 TEST_F(CacheTest, lets_others_read_as_far_as_the_umask_does) {
   const DiskCache cache(folder);
   const mode_t before = umask(0027);
@@ -142,7 +146,86 @@ TEST_F(CacheTest, lets_others_read_as_far_as_the_umask_does) {
   EXPECT_TRUE(cache.store("k", key_of(2), pack(kernel_of(2, 'x'))));
   umask(before);
   EXPECT_EQ(fs::status(cache.path("k", key_of(1))).permissions(), fs::perms(0640));
-  EXPECT_EQ(fs::status(cache.path("k", key_of(2))).permissions(), fs::perms(0664));
+  EXPECT_EQ(fs::status(cache.path("k", key_of(2))).permissions(), fs::perms(0644));
+  EXPECT_TRUE(cache.load("k", key_of(2)));
+}
+
+// A kernel file is code for the GPU of whoever loads it, so nothing is taken that somebody else could have put there.
+TEST_F(CacheTest, trusts_what_only_the_user_and_root_can_change) {
+  const std::string packed = pack(kernel_of(1, 'x')), below = folder + "/a/b";
+  const DiskCache cache(below);
+  const mode_t before = umask(0);
+  EXPECT_TRUE(cache.store("k", key_of(1), packed));
+  umask(before);
+  for (const char* const made : {"/a", "/a/b"})
+    EXPECT_EQ(fs::status(folder + made).permissions(), fs::perms(0700)) << made;
+  ASSERT_TRUE(cache.load("k", key_of(1)));
+
+  const std::string file = cache.path("k", key_of(1));
+  const auto taken = [&] { return cache.load("k", key_of(1)).has_value(); };
+  for (const std::string& path : {file, below, folder + "/a"}) {
+    const fs::perms right = fs::status(path).permissions();
+    for (const unsigned mode : {0770u, 0722u}) {
+      fs::permissions(path, fs::perms(mode));
+      EXPECT_FALSE(taken()) << path << ' ' << std::oct << mode;
+      if (path != file) { EXPECT_FALSE(cache.store("k2", key_of(2), packed)) << path; }
+    }
+    fs::permissions(path, fs::perms(0755));  // others may look
+    EXPECT_TRUE(taken()) << path;
+    fs::permissions(path, right);
+  }
+  EXPECT_FALSE(fs::exists(cache.path("k2", key_of(2))));
+  fs::permissions(folder + "/a", fs::perms(01777));  // as /tmp: what is in there stays its owner's
+  EXPECT_TRUE(taken());
+  fs::permissions(below, fs::perms(01777));
+  EXPECT_FALSE(taken());
+  EXPECT_NE(why_untrusted(below).find("chmod go-w " + below), std::string::npos) << why_untrusted(below);
+}
+
+TEST_F(CacheTest, trusts_links_and_folders_of_the_user_and_root_alone) {
+  const std::string packed = pack(kernel_of(1, 'x'));
+  ASSERT_TRUE(DiskCache(folder + "/real").store("k", key_of(1), packed));
+  fs::create_symlink("real", folder + "/link");
+  fs::create_symlink(folder + "/link/../link", folder + "/far");
+  const auto taken = [&](const char* name) { return DiskCache(folder + name).load("k", key_of(1)).has_value(); };
+  EXPECT_TRUE(taken("/link"));
+  EXPECT_TRUE(taken("/far"));
+  fs::create_symlink("circle", folder + "/circle");
+  EXPECT_FALSE(taken("/circle"));
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files to others";
+  constexpr uid_t other = 54321;
+  ASSERT_EQ(lchown((folder + "/link").c_str(), other, other), 0);
+  EXPECT_FALSE(taken("/link"));
+  EXPECT_FALSE(taken("/far"));
+  EXPECT_TRUE(taken("/real"));
+  const std::string file = DiskCache(folder + "/real").path("k", key_of(1));
+  for (const std::string& path : {file, folder + "/real"}) {
+    ASSERT_EQ(chown(path.c_str(), other, other), 0);
+    EXPECT_FALSE(taken("/real")) << path;
+    ASSERT_EQ(chown(path.c_str(), 0, 0), 0);
+    EXPECT_TRUE(taken("/real")) << path;
+  }
+}
+
+// The user can hear why every process compiles.
+TEST_F(CacheTest, says_that_it_is_not_used) {
+  fs::permissions(folder, fs::perms(0777));
+  std::string heard;
+  set_log([](const char* line, void* user) { *static_cast<std::string*>(user) += line; }, &heard);
+  EXPECT_FALSE(DiskCache(folder).load("k", key_of(1)));
+  set_log(nullptr, nullptr);
+  EXPECT_EQ(heard.find("cache: " + folder + " is not used: " + folder + " can be written to by others"), 0u) << heard;
+}
+
+// A link that was planted where the half-written file would be must not be followed, nor a file there be used.
+TEST_F(CacheTest, writes_new_files_alone) {
+  const std::string kept = folder + "/kept", link = folder + "/link";
+  overwrite(kept, "as it was");
+  fs::create_symlink("kept", link);
+  EXPECT_EQ(create_file(kept, 0600), -1);
+  EXPECT_EQ(create_file(link, 0600), -1);
+  EXPECT_NE(name_beside(kept), name_beside(kept));
+  EXPECT_EQ(fs::file_size(kept), 9u);
 }
 
 // One of several writers' files, whole, or nothing yet.

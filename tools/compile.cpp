@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/new_file.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/kernel.hpp"
 #include "src/runtime/cache.hpp"
@@ -31,17 +32,6 @@ int fail(const std::string& message) {
 std::string read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Written next to its place and renamed, so that an interrupted build leaves no half of a file.
-bool write_file(const fs::path& path, const std::string& bytes) {
-  const fs::path part = path.string() + ".part";
-  std::ofstream file(part, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  std::error_code error;
-  if (file.good()) fs::rename(part, path, error);
-  return file.good() && !error;
 }
 
 std::vector<std::string> read_names(const fs::path& path) {
@@ -78,7 +68,7 @@ std::string compile_one(const Compiler& compiler, const std::string& name, const
   if (!packed) return packed.failure().text;
   if (unpack(*packed)->facts.serialised)
     return text("{}: {} serialises wgmma (C75xx). Change the kernel, or take the preset out.", name, compiler.name());
-  if (!write_file(path, *packed)) return text("{} cannot be written", path.string());
+  if (!write_in_place(path, *packed, 0666)) return text("{} cannot be written", path.string());
   return "";
 }
 
@@ -122,6 +112,7 @@ int table(const std::vector<std::string>& folders) {
   std::printf("%-60s %6s %9s %5s %12s %11s %7s\n", "# preset", "nvrtc", "registers", "stack", "spill_stores",
               "spill_loads", "smem");
   for (const std::string& line : lines) std::fputs(line.c_str(), stdout);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) return fail("writing to stdout failed");
   return 0;
 }
 

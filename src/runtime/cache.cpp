@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: the disk cache's files. A kernel is written next to its place and renamed into it, so that no reader sees
-// half of one, and what does not fit its key counts as absent.
+// runtime: the disk cache's files. What does not fit its key, or what others may have put there, counts as absent.
 #include "src/runtime/cache.hpp"
 
 #include <fcntl.h>
@@ -8,12 +7,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <filesystem>
 
 #include "src/base/environment.hpp"
 #include "src/base/log.hpp"
+#include "src/base/new_file.hpp"
 #include "src/base/text.hpp"
+#include "src/runtime/trust.hpp"
 
 namespace froghopper::runtime {
 
@@ -36,11 +35,11 @@ std::optional<std::string> read_exactly(int file, size_t count) {
   return bytes;
 }
 
-// A folder that is shared may hold anything under a kernel's name. So nothing but a regular file is read, without
-// waiting for it, and only if it has as many bytes as its header says.
+// A folder may hold anything under a kernel's name. So nothing but a regular file that nobody else may change is read,
+// without waiting for it, and only if it has as many bytes as its header says.
 std::optional<std::string> read_kernel(int file) {
   struct stat facts {};
-  if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode)) return {};
+  if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || is_of_others(facts)) return {};
   auto bytes = read_exactly(file, packed_header_bytes);
   if (!bytes) return {};
   const auto said = packed_bytes(*bytes);
@@ -48,43 +47,6 @@ std::optional<std::string> read_kernel(int file) {
   const auto rest = read_exactly(file, *said - packed_header_bytes);
   if (!rest) return {};
   return *bytes += *rest;
-}
-
-// On disk when it returns true: a rename that survives a crash while the bytes do not would leave a torn file.
-bool write_all(int file, const std::string& bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t put = write(file, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    done += static_cast<size_t>(put);
-  }
-  return fsync(file) == 0;
-}
-
-// A new file next to the target, under a name that no other process or machine has. mkstemp would make one that only
-// its owner may read; this one has the rights that the user's umask leaves.
-int open_part(const std::string& target, std::string& part) {
-  constexpr int attempts = 100;
-  for (int i = 0; i < attempts; ++i) {
-    uint64_t number = 0;
-    if (getentropy(&number, sizeof number) != 0) return -1;
-    part = text("{}.{:016x}", target, number);
-    const int file = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file >= 0 || errno != EEXIST) return file;
-  }
-  return -1;
-}
-
-// In a file of its own next to the target, which a rename then puts in place at once, over whatever was there.
-bool write_in_place(const std::string& target, const std::string& bytes) {
-  std::string part;
-  const int file = open_part(target, part);
-  if (file < 0) return false;
-  const bool written = write_all(file, bytes);
-  if (close(file) == 0 && written && rename(part.c_str(), target.c_str()) == 0) return true;
-  unlink(part.c_str());
-  return false;
 }
 
 }  // namespace
@@ -102,22 +64,26 @@ std::string DiskCache::path(const std::string& name, const Key& key) const {
 
 std::optional<std::string> DiskCache::load(const std::string& name, const Key& key) const {
   if (folder_.empty()) return {};
+  if (const std::string why = why_untrusted(folder_); !why.empty()) {
+    log(text("cache: {} is not used: {}", folder_, why));
+    return {};
+  }
   const int file = open(path(name, key).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (file < 0) return {};
   const Close at_end{file};
   auto bytes = read_kernel(file);
   const auto kernel = bytes ? unpack(*bytes) : std::nullopt;
   if (kernel && kernel->key == key) return bytes;
-  log(text("cache: {} is damaged and will be replaced", path(name, key)));
+  log(text("cache: {} is damaged, or others may change it, and will be replaced", path(name, key)));
   return {};
 }
 
 bool DiskCache::store(const std::string& name, const Key& key, const std::string& packed) const {
   if (folder_.empty()) return false;
-  std::error_code ignored;
-  std::filesystem::create_directories(folder_, ignored);
   const std::string target = path(name, key);
-  if (write_in_place(target, packed)) return true;
+  const auto trusted = [&] { return why_untrusted(folder_).empty(); };
+  // Looked at again once it is there: somebody else may have made it first.
+  if (trusted() && make_private_folder(folder_) && trusted() && write_in_place(target, packed, 0644)) return true;
   log(text("cache: {} cannot be written; the kernel will be compiled again in the next process", target));
   return false;
 }

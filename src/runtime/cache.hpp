@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime: kernels on disk, so that NVRTC runs once per machine. Any number of processes and threads may share a
-// folder. Nothing here is an error: a cache that cannot be read or written costs a compilation, not a result.
+// folder, and users that of root: one that others may change is not used (trust.hpp). Nothing here is an error: a cache
+// that cannot be read or written costs a compilation, not a result.
 #pragma once
 #include <optional>
 #include <string>

@@ -13,6 +13,7 @@
 #include "src/runtime/embedded.hpp"
 #include "src/runtime/modules.hpp"
 #include "src/runtime/nvrtc.hpp"
+#include "src/runtime/trust.hpp"
 
 namespace froghopper::runtime {
 
@@ -117,7 +118,11 @@ Info info() {
   Info info;
   info.serves = serves_text();
   info.cache = DiskCache::default_folder();
-  if (info.cache.empty()) info.cache = "none: HOME, XDG_CACHE_HOME and FROGHOPPER_CACHE are not set";
+  if (info.cache.empty()) {
+    info.cache = "none: HOME, XDG_CACHE_HOME and FROGHOPPER_CACHE are not set";
+  } else if (const std::string why = why_untrusted(info.cache); !why.empty()) {
+    info.cache += text(", not used: {}", why);
+  }
   const auto driver = runtime::driver();
   if (driver) {
     info.driver = text("{}CUDA {}", module_version(), version_text((*driver)->version));
