@@ -4,6 +4,7 @@
 #include <charconv>
 #include <fstream>
 #include <numeric>
+#include <sstream>
 #include <string_view>
 
 #include "check/check.hpp"
@@ -179,9 +180,33 @@ Result<Case> parse_case(const std::string& line) {
   return Failure{FH_INVALID_PROBLEM, text("byte {}: {}", refusal.byte, refusal.text)};
 }
 
-Result<std::vector<Case>> read_cases(const std::string& path) {
-  std::ifstream file(path);
+namespace {
+
+// A device or a pipe may go on forever; the longest file of tests/cases has 35 KB.
+constexpr size_t most_bytes = 16 << 20;
+
+Result<std::string> read_bounded(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
   if (!file) return Failure{FH_INVALID_PROBLEM, text("{} cannot be read; it must be a file of problem lines.", path)};
+  std::string bytes, piece(1 << 16, '\0');
+  while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0) {
+    bytes.append(piece, 0, static_cast<size_t>(file.gcount()));
+    if (bytes.size() > most_bytes)
+      return Failure{FH_INVALID_PROBLEM,
+                     text("{} has more than {} bytes; files of problem lines are shorter. Cut it into parts.", path,
+                          most_bytes)};
+  }
+  // Also on a read that fails, of a folder for instance.
+  if (file.bad()) return Failure{FH_INVALID_PROBLEM, text("{}: reading failed at byte {}.", path, bytes.size())};
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::vector<Case>> read_cases(const std::string& path) {
+  const auto bytes = read_bounded(path);
+  if (!bytes) return bytes.failure();
+  std::istringstream file(*bytes);
   std::vector<Case> cases;
   std::string line;
   size_t number = 0, begin = 0;
@@ -198,8 +223,6 @@ Result<std::vector<Case>> read_cases(const std::string& path) {
     }
     begin += line.size() + 1;
   }
-  // getline also ends on a failed read, of a directory for instance.
-  if (file.bad()) return Failure{FH_INVALID_PROBLEM, text("{}: reading failed at byte {}.", path, begin)};
   return cases;
 }
 

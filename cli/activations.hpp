@@ -38,6 +38,9 @@ Result<Activations> load_activations(const std::vector<std::string>& in, const W
 // as they are and room for the gradients. max_logit stays where it is, to be written too.
 void turn_around(Activations&);
 
+// Whether save_activations could write: before anything is computed.
+Result<void> can_save_activations(const std::string& out, const Activations&, bool with_lse);
+
 // OUT.safetensors with o, lse and max_logit if wanted, gradients if they were computed, the metadata of the input and
 // the forward problem's line; or OUT.npy with o and OUT.NAME.npy next to it with the others. Returns what was written,
 // for people.

@@ -140,6 +140,7 @@ int run(const Options& options) {
   auto a = load_activations(options.in, options.wishes);
   if (!a) return complain(a.failure());
   if (const auto why = bad_output(options, a->problem.dtype); !why.empty()) return complain(exit_bad_input, why);
+  if (auto can = can_save_activations(options.out, *a, options.lse); !can) return complain(can.failure());
   int code = attend(options, *a);
   if (code != exit_ok && code != exit_check_failed) return code;
   if (a->grad_o) {

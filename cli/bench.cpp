@@ -88,8 +88,8 @@ int run(const Options& options) {
     std::fprintf(stderr, "[%zu/%zu] %s\n", i + 1, cases.size(), cases[i].line().c_str());
     const int code = measure(cases[i], options, header_wanted);
     if (code != exit_ok && code != exit_unsupported) return code;
-    if (code != exit_ok) worst = code;  // the rest of a suite is measured all the same
-    std::fflush(stdout);
+    if (code != exit_ok) worst = code;                     // the rest of a suite is measured all the same
+    if (std::fflush(stdout) != 0) return exit_run_failed;  // main() says what failed
   }
   return worst;
 }

@@ -157,7 +157,7 @@ int run(const Options& options) {
   Tally tally;
   for (const check::Case& c : cases) {
     if (!check_one(c, options, tally)) return complain(exit_run_failed, text("writing to {} failed.", options.json));
-    std::fflush(stdout);  // rows are the progress
+    if (std::fflush(stdout) != 0) return exit_run_failed;  // rows are the progress; main() says what failed
   }
   std::printf("%d right, %d wrong, %d refused, %d skipped\n", tally.passed, tally.failed, tally.refused,
               tally.skipped);

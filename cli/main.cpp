@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: the program. It knows the commands and how they end; each command has a file of its own.
+#include <fcntl.h>
 #include <froghopper/froghopper.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -61,6 +65,16 @@ size_t character(std::string_view text) {
   return first == 0xc2 && byte(1) < 0xa0 ? 0 : bytes;  // U+0080 to U+009F control a terminal too
 }
 
+// A file that is opened where stdout is closed would get its number, and what is printed would go into it. So what is
+// missing is opened the wrong way round: to use it is an error still, and its number is taken. False: it cannot be.
+bool open_standard_files() {
+  for (int file = STDIN_FILENO; file <= STDERR_FILENO; ++file) {
+    const bool missing = fcntl(file, F_GETFD) < 0 && errno == EBADF;
+    if (missing && open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY) != file) return false;
+  }
+  return true;
+}
+
 // What a disk did not take shows when the last of it is flushed, after every command: here. --help goes through cout.
 int after_output(int code) {
   std::cout.flush();
@@ -112,6 +126,9 @@ int exit_code_of(fh_status status) {
 
 int main(int argc, char** argv) {
   using namespace froghopper::cli;
+  if (!open_standard_files()) return exit_run_failed;
+  // Who reads no further, as head does, ends the program without a word, also where its parent ignores the signal.
+  signal(SIGPIPE, SIG_DFL);
   try {
     return after_output(run(argc, argv));
   } catch (const std::bad_alloc&) {

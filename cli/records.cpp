@@ -2,21 +2,41 @@
 // cli: lines of JSON, and the words they share.
 #include "cli/records.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "src/base/cores.hpp"
+#include "src/base/new_file.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
 
-bool can_append(const std::string& path) { return path.empty() || std::ofstream(path, std::ios::app); }
+namespace {
+
+// Without waiting: opening a pipe that nobody reads would wait forever. -1: it cannot be opened.
+int open_to_append(const std::string& path) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+  if (file >= 0) fcntl(file, F_SETFL, O_APPEND);  // a full pipe is waited for
+  return file;
+}
+
+}  // namespace
+
+bool can_append(const std::string& path) {
+  if (path.empty()) return true;
+  const int file = open_to_append(path);
+  return file >= 0 && close(file) == 0;
+}
 
 bool append_line(const std::string& path, const nlohmann::ordered_json& record) {
-  std::ofstream file(path, std::ios::app);
-  file << record.dump() + "\n";
-  return static_cast<bool>(file.flush());
+  const int file = open_to_append(path);
+  if (file < 0) return false;
+  const bool written = write_all(file, record.dump() + "\n");
+  return close(file) == 0 && written;
 }
 
 std::string now(const char* form) {

@@ -3,6 +3,7 @@
 #include "files/tensor_file.hpp"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,9 +12,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
+#include <optional>
 
 #include "files/source.hpp"
+#include "src/base/new_file.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::files {
@@ -21,11 +23,6 @@ namespace froghopper::files {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Close {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, Close>;
 
 Failure unwritable(const std::string& path, const std::string& why) {
   return {FH_INTERNAL, text("{}: cannot be written: {}", path, why)};
@@ -72,8 +69,15 @@ class RemovedBySignals {
   std::array<struct sigaction, signals.size()> former_{};
 };
 
+// What will be written: where it lies, and whose it is if it is there already.
+struct Target {
+  std::string path;
+  bool exists;
+  struct stat facts;
+};
+
 // Where a path leads in the end: a link stays a link, and the file it names is written. That need not exist yet.
-Result<std::string> end_of_links(const std::string& path) {
+Result<Target> target_of(const std::string& path) {
   constexpr int most_links = 40;  // as many as the system follows
   fs::path at = path;
   std::error_code error;
@@ -83,11 +87,47 @@ Result<std::string> end_of_links(const std::string& path) {
     if (error) return unwritable(path, error.message());
     at = at.parent_path() / next;
   }
-  const fs::file_status found = fs::status(at, error);
-  if (fs::exists(found) && !fs::is_regular_file(found)) {
-    return unwritable(path, "it is a folder, a pipe or a device, not a regular file. Name another");
+  Target target{at.string(), false, {}};
+  if (stat(target.path.c_str(), &target.facts) != 0) {
+    if (errno == ENOENT) return target;
+    return unwritable(path, std::strerror(errno));
   }
-  return at.string();
+  target.exists = true;
+  if (!S_ISREG(target.facts.st_mode))
+    return unwritable(path, "it is a folder, a pipe or a device, not a regular file. Name another");
+  // A rename asks nobody whether the file may be written to.
+  if (access(target.path.c_str(), W_OK) != 0) return unwritable(path, std::strerror(errno));
+  return target;
+}
+
+// The file that replaces another one has its owner, as far as this user may give it, and its rights. Where the group is
+// another one, that one gets none.
+bool take_after(int file, const Target& target) {
+  if (!target.exists) return true;
+  mode_t rights = target.facts.st_mode & 0777;
+  const bool alike = fchown(file, target.facts.st_uid, target.facts.st_gid) == 0;
+  if (!alike && fchown(file, static_cast<uid_t>(-1), target.facts.st_gid) != 0) rights &= ~S_IRWXG;
+  return fchmod(file, rights) == 0;
+}
+
+// In a file beside the target, which a rename then puts in its place. Without bytes it only tries whether there may be
+// such a file.
+Result<void> write_beside(const std::string& path, std::optional<std::string_view> bytes) {
+  const auto target = target_of(path);
+  if (!target) return target.failure();
+  const std::string part = name_beside(target->path);
+  const RemovedBySignals guard(part);
+  // Nobody else may look at what replaces a file before it has that file's rights.
+  const int file = part.empty() ? -1 : create_file(part, target->exists ? 0600 : 0666);
+  if (file < 0) return unwritable(path, std::strerror(errno));
+  const bool written = bytes && take_after(file, *target) && write_all(file, *bytes);
+  int why = errno;
+  const bool closed = close(file) == 0;
+  if (written && closed && std::rename(part.c_str(), target->path.c_str()) == 0) return {};
+  if (written) why = errno;
+  unlink(part.c_str());
+  if (!bytes) return {};
+  return unwritable(path, std::strerror(why));
 }
 
 }  // namespace
@@ -102,20 +142,7 @@ Result<FileTensor> read_npy(const std::string& path) {
   return source ? of_file(path, parse_npy(**source)) : source.failure();
 }
 
-Result<void> write_file(const std::string& path, std::string_view bytes) {
-  const auto target = end_of_links(path);
-  if (!target) return target.failure();
-  const std::string part = text("{}.part{}", *target, getpid());
-  const RemovedBySignals guard(part);
-  errno = 0;
-  File file(std::fopen(part.c_str(), "wbe"));
-  if (!file) return unwritable(path, std::strerror(errno));
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file.get()) == bytes.size();
-  const bool closed = std::fclose(file.release()) == 0;
-  if (written && closed && std::rename(part.c_str(), target->c_str()) == 0) return {};
-  const int why = errno;
-  std::remove(part.c_str());
-  return unwritable(path, std::strerror(why));
-}
+Result<void> can_write_file(const std::string& path) { return write_beside(path, std::nullopt); }
+Result<void> write_file(const std::string& path, std::string_view bytes) { return write_beside(path, bytes); }
 
 }  // namespace froghopper::files

@@ -33,7 +33,10 @@ Result<std::string> print_npy(const FileTensor&);  // .npy has no bf16
 // By file. Failures begin with the path. Only regular files are read, and a file is judged before memory is taken.
 Result<TensorFile> read_safetensors(const std::string& path);
 Result<FileTensor> read_npy(const std::string& path);
-// Whole or not at all, by rename; a signal that ends the process meanwhile leaves no part of it. A link is followed.
+// Whole or not at all, by rename; a signal that ends the process meanwhile leaves no part of it. A link is followed,
+// and a file that was there before keeps its rights.
 Result<void> write_file(const std::string& path, std::string_view bytes);
+// Whether write_file could begin: for whoever has to compute for a long time first. It changes nothing.
+Result<void> can_write_file(const std::string& path);
 
 }  // namespace froghopper::files

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: the program froghopper as a script sees it: what it prints where, and its exit codes. Its command attend has a
 // file of its own.
+#include <sys/stat.h>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "check/check.hpp"
+#include "src/base/text.hpp"
 #include "tests/support/program.hpp"
 
 namespace froghopper::files {
@@ -66,6 +69,84 @@ TEST_F(Program, fails_where_its_output_does_not_arrive) {
     EXPECT_TRUE(has(r.err, "writing to stdout failed")) << arguments;
   }
   EXPECT_EQ(run("check --backend tpu", "/dev/full").code, 2);  // nothing was to be written there
+}
+
+// What cannot be kept is noticed before anything is computed, of every file that is written.
+TEST_F(Program, fails_where_its_files_cannot_be_written) {
+  TensorFile in = small_file();
+  in.tensors["grad_o"] = ones(Element::f32, {1, 3, 2, 8});
+  write("in.safetensors", print_safetensors(in));
+  std::filesystem::create_directories(path("taken.lse.npy"));
+  std::filesystem::create_directories(path("used.grad_k.npy"));
+  for (const std::string& out : {path("no/folder/o.safetensors"), path("no/folder/o.npy"), path("taken.npy"),
+                                 path("used.npy"), path("in.safetensors/o.npy")}) {
+    const Ran r = run("attend --lse --backend cpu " + path("in.safetensors") + " -o " + out);
+    EXPECT_EQ(r.code, 5) << out;
+    EXPECT_EQ(r.out, "") << out << " was computed first";
+    EXPECT_TRUE(has(r.err, "cannot be written")) << out;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("taken.npy")));
+  const std::string line = "'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'";
+  for (const std::string& arguments : {"check --backend cpu --json /dev/full " + line,
+                                       "bench --backend cpu --ms 1 --rounds 1 --json /dev/full " + line}) {
+    const Ran r = run(arguments);
+    EXPECT_EQ(r.code, 5) << arguments;
+    EXPECT_TRUE(has(r.err, "writing to /dev/full failed")) << arguments;
+  }
+  EXPECT_EQ(run("check --backend cpu --json " + folder_ + " " + line).code, 5);
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);  // that nobody reads
+  EXPECT_EQ(run("check --backend cpu --json " + path("pipe") + " " + line).code, 5);
+}
+
+// Who reads no further ends the program, without a message, as head does with any.
+TEST_F(Program, says_nothing_where_nobody_reads) {
+  write("in.safetensors", print_safetensors(small_file()));
+  const std::string line = "'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'";
+  const std::string all[] = {"info",
+                             "--help",
+                             "explain --target cpu " + line,
+                             "check --backend cpu " + line,
+                             "bench --backend cpu --ms 1 --rounds 1 " + line,
+                             "attend --backend cpu " + path("in.safetensors") + " -o " + path("out.safetensors")};
+  for (const char* const before : {"", "trap '' PIPE; "}) {  // also where the parent ignores the signal
+    for (const std::string& arguments : all) {
+      // The program begins to write when the reader has gone.
+      const std::string command = text("{{ {}sleep 0.1; {} {} 2>{}; echo $? >{}; }} | true", before,
+                                       FROGHOPPER_PROGRAM, arguments, path("stderr"), path("code"));
+      ASSERT_EQ(std::system(command.c_str()), 0);
+      EXPECT_EQ(contents(path("code")), "141\n") << arguments;  // 128 + SIGPIPE
+      const std::string said = contents(path("stderr"));
+      EXPECT_TRUE(said.empty() || said.starts_with("[1/1] ")) << arguments << said;
+    }
+  }
+}
+
+// The next file that is opened would get the number of the one that is closed, and what is printed would go into it.
+TEST_F(Program, prints_nothing_into_other_files_where_stdout_is_closed) {
+  write("in.safetensors", print_safetensors(small_file()));
+  const Ran r = run("attend --backend cpu " + path("in.safetensors") + " -o " + path("out.safetensors"), "&-");
+  EXPECT_EQ(r.code, 5);
+  EXPECT_TRUE(has(r.err, "writing to stdout failed"));
+  EXPECT_TRUE(read_safetensors(path("out.safetensors")));
+  const Ran checked =
+      run("check --backend cpu --json " + path("x.jsonl") + " 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'", "&-");
+  EXPECT_EQ(checked.code, 5);
+  EXPECT_FALSE(has(contents(path("x.jsonl")), "problem\n"));
+}
+
+// A device or a pipe may never end. Their lines are read as those of a file.
+TEST_F(Program, reads_cases_from_pipes_and_not_for_ever) {
+  for (const char* const command : {"check", "bench --backend cpu"}) {
+    const Ran r = run(std::string(command) + " /dev/zero");
+    EXPECT_EQ(r.code, 2) << command;
+    EXPECT_TRUE(has(r.err, "/dev/zero has more than 16777216 bytes")) << command;
+  }
+  EXPECT_EQ(run("check " + folder_).code, 2);
+  ASSERT_EQ(std::system(text("echo 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64' | {} check --backend cpu /dev/stdin >{}",
+                             FROGHOPPER_PROGRAM, path("out"))
+                            .c_str()),
+            0);
+  EXPECT_TRUE(has(contents(path("out")), "1 right, 0 wrong"));
 }
 
 // More sequences than anything can count to, and not a row in them.

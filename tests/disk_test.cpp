@@ -144,6 +144,68 @@ TEST_F(Folder, keeps_its_links_when_their_files_are_written) {
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
+// A name for the half-written file that can be guessed could be somebody else's link to what this user may write to.
+TEST_F(Folder, has_links_for_half_written_files_and_they_are_not_followed) {
+  std::ofstream(path("victim")) << "as it was";
+  const std::string part = path("out.part") + std::to_string(getpid());
+  fs::create_symlink("victim", part);
+  ASSERT_TRUE(write_file(path("out"), "new"));
+  EXPECT_EQ(contents(path("victim")), "as it was");
+  EXPECT_TRUE(fs::is_symlink(part));
+  EXPECT_EQ(contents(path("out")), "new");
+}
+
+TEST_F(Folder, has_files_that_keep_their_rights) {
+  const mode_t before = umask(0022);
+  for (const unsigned rights : {0600u, 0640u, 0664u, 0700u}) {
+    const std::string name = path("out" + std::to_string(rights));
+    std::ofstream(name) << "before";
+    fs::permissions(name, fs::perms(rights));
+    ASSERT_TRUE(write_file(name, "after"));
+    EXPECT_EQ(fs::status(name).permissions(), fs::perms(rights));
+    EXPECT_EQ(contents(name), "after");
+  }
+  ASSERT_TRUE(write_file(path("new"), "after"));
+  EXPECT_EQ(fs::status(path("new")).permissions(), fs::perms(0644));
+  umask(before);
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files to others";
+  ASSERT_EQ(chown(path("new").c_str(), 54321, 54322), 0);
+  ASSERT_TRUE(write_file(path("new"), "again"));
+  struct stat facts {};
+  ASSERT_EQ(stat(path("new").c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_uid, 54321u);
+  EXPECT_EQ(facts.st_gid, 54322u);
+}
+
+// As a user who may write to the folder, but not to the file in it.
+TEST_F(Folder, has_a_file_that_may_not_be_written_to) {
+  std::ofstream(path("out")) << "before";
+  fs::permissions(path("out"), fs::perms(0444));
+  fs::permissions(folder, fs::perms(0777));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (geteuid() == 0 && setuid(54321) != 0) _exit(2);
+    _exit(write_file(path("out"), "after") || can_write_file(path("out")) ? 1 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(contents(path("out")), "before");
+}
+
+TEST_F(Folder, can_be_asked_before_anything_is_computed) {
+  EXPECT_TRUE(can_write_file(path("out")));
+  std::ofstream(path("file")) << "before";
+  EXPECT_TRUE(can_write_file(path("file")));
+  EXPECT_EQ(contents(path("file")), "before");
+  fs::create_symlink("no/folder/x", path("link"));
+  for (const std::string& bad :
+       {path("no/folder/out"), path("file/out"), folder, path("link"), std::string("/dev/full")})
+    EXPECT_FALSE(can_write_file(bad)) << bad;
+  EXPECT_EQ(names(), (std::vector<std::string>{"file", "link"}));
+}
+
 // In a child that a signal ends while it writes.
 int status_of(pid_t child) {
   int status = 0;
@@ -174,13 +236,12 @@ TEST_F(Folder, has_no_part_of_a_file_after_an_interrupt) {
       while (write_file(path("out"), bytes)) continue;
       _exit(1);
     }
-    const std::string part = path("out") + ".part" + std::to_string(child);
-    for (int i = 0; i < 10'000 && !fs::exists(part); ++i) usleep(1000);
-    EXPECT_TRUE(fs::exists(part) || fs::exists(path("out")));
+    for (int i = 0; i < 10'000 && names().empty(); ++i) usleep(1000);
+    EXPECT_FALSE(names().empty());
     kill(child, SIGINT);
     const int status = status_of(child);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
-    EXPECT_FALSE(fs::exists(part));
+    for (const std::string& name : names()) EXPECT_EQ(name, "out");
   }
 }
 
