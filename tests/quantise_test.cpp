@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,6 +13,7 @@
 #include "check/compare.hpp"
 #include "contract/quantise.h"
 #include "src/base/storage.hpp"
+#include "src/base/text.hpp"
 #include "src/cpu/quantise_work.hpp"
 #include "src/cpu/work.hpp"
 #include "src/oracle/oracle.hpp"
@@ -222,6 +224,35 @@ TEST(Quantise, EachTensorMayBeLeftOut) {
       fh_last_error(),
       "fh_attention: q, k and v are NULL; there is nothing to quantise. Set one of them, with its copy and its "
       "scales.");
+}
+
+// Four sequences of a row, and bounds far above them. Every tile of the bound looked at every other one once.
+TEST(Quantise, TimeIsThatOfTheRowsAndNotOfTheirBound) {
+  for (const char* const options : {"", " smooth"}) {
+    std::vector<std::vector<uint8_t>> found;
+    std::vector<std::vector<float>> scales;
+    for (const int64_t bound : {1, 1 << 24}) {
+      const auto p = Problem::parse(
+          text("quantise f32 kv=e4m3 b4 hq1 hkv1 sq{0} skv{0} d16 varlen tq4 tkv4{1}", bound, options));
+      ASSERT_TRUE(p) << p.failure().text;
+      std::vector<float> k(4 * 16), scale(4), mean(4 * 16);
+      for (size_t i = 0; i < k.size(); ++i) k[i] = static_cast<float>(i % 7) - 3;
+      std::vector<uint8_t> k8(k.size());
+      const std::vector<int32_t> cu_seqlens{0, 1, 2, 3, 4};
+      fh_tensors t = fh_tensors_init();
+      t.k = Quantised::dense(k, 1, 16), t.quantised_k = Quantised::dense(k8, 1, 16);
+      t.scale_k = {scale.data(), 1, 1, 1};
+      if (p->smooth) t.mean_k = {mean.data(), 16, 16, 16};
+      t.cu_seqlens_q = t.cu_seqlens_kv = cu_seqlens.data();
+      const fh_problem user = p->user_struct();
+      const auto begin = std::chrono::steady_clock::now();
+      ASSERT_EQ(fh_attention(&user, "cpu", &t, nullptr, 0, nullptr), FH_OK) << fh_last_error();
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5)) << bound << options;
+      found.push_back(k8), scales.push_back(scale);
+    }
+    EXPECT_EQ(found[0], found[1]);
+    EXPECT_EQ(scales[0], scales[1]);
+  }
 }
 
 TEST(Quantise, TheJudgeSeesAStepAScaleAndARowTooMany) {

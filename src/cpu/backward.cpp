@@ -106,12 +106,15 @@ class Shared {
         sum_row(row_floats(static_cast<int>(p.dim_qk))),
         slot_rows(group * chunks.tiles_max() * tile_rows),
         done_(chunks.slots() * chunks.chunks_max()) {
-    sums_.reset(new (std::align_val_t{64}) float[chunks.slots() * slot_rows * sum_row]);
+    sums_.reset(new (std::align_val_t{64}) float[chunks.slots() * slot_rows * chunks.sums_of_row() * sum_row]);
     deltas_.resize(chunks.slots() * slot_rows);
     if (p.sink) sink_parts.resize(p.heads_q * (p.rows_q() == 0 ? 0 : p.batch));
   }
 
   float* sums(int64_t slot) const { return sums_.get() + slot * slot_rows * sum_row; }
+  float* sums_of_span(int64_t slot) const {
+    return chunks.chunks_of_span() > 1 ? sums(chunks.slots() + slot) : nullptr;
+  }
   float* deltas(int64_t slot) { return deltas_.data() + slot * slot_rows; }
 
   // How far each chunk is, counted in tiles of all its query heads, on top of what earlier turns of its slot counted.
@@ -212,7 +215,7 @@ class TilesOfChunk final : public RowTiles {
   int64_t head() const { return id_.head_kv * sh_.group + head_; }
 
   void done() {
-    if (t_.fresh && sh_.p.sink) add_to_sink();
+    if (t_.fresh && sh_.p.sink && s_.used_q > 0) add_to_sink();
     sh_.publish(id_, head_ * meeting_.all_tiles() + (tile_ + 1 == tiles_.end ? meeting_.all_tiles() : tile_ + 1));
   }
 
@@ -234,6 +237,11 @@ class TilesOfChunk final : public RowTiles {
     const bool alone = s_.used_q == 0 || s_.used_kv == 0;
     const int64_t place = alone ? 0 : (head_ * meeting_.all_tiles() + tile_) * tile_rows;
     t_.sum = sh_.sums(id_.slot) + place * sh_.sum_row;
+    float* const of_spans = sh_.sums_of_span(id_.slot);
+    t_.of_span = of_spans ? of_spans + place * sh_.sum_row : nullptr;
+    t_.span_fresh = t_.fresh || id_.chunk % sh_.chunks.chunks_of_span() == 0;
+    t_.span_last = t_.last || (id_.chunk + 1) % sh_.chunks.chunks_of_span() == 0;
+    t_.bunch = (head_ * meeting_.all_tiles() + tile_) / bunch_tiles;
     t_.delta = sh_.deltas(id_.slot) + place;
     for (int i = 0; i < t_.rows; ++i) fill_row(i, first + i);
   }

@@ -3,8 +3,9 @@
 // them.
 //
 // A pair is one key head of one sequence. While its chunks are computed it has a slot, memory for grad_q of its rows as
-// floats. There are fewer slots than pairs: pair n has slot n % slots, in turn n / slots, and a turn's pairs are
-// computed side by side: chunk 0 of each of them, then chunk 1 of each, so that threads seldom wait for each other.
+// floats, twice where chunks are smaller than spans. There are fewer slots than pairs: pair n has slot n % slots, in
+// turn n / slots, and a turn's pairs are computed side by side: chunk 0 of each of them, then chunk 1 of each, so that
+// threads seldom wait for each other.
 #pragma once
 #include <vector>
 
@@ -28,9 +29,11 @@ class Chunks {
 
   int64_t count() const { return count_; }
   int64_t slots() const { return slots_; }
-  int64_t chunks_max() const { return chunks_max_; }  // of a pair
-  int64_t tiles_max() const { return tiles_max_; }    // of query rows, of a sequence whose rows see keys
-  bool find(int64_t number, ChunkId&) const;          // false: nothing to do at this number
+  int64_t chunks_max() const { return chunks_max_; }          // of a pair
+  int64_t tiles_max() const { return tiles_max_; }            // of query rows, of a sequence whose rows see keys
+  int64_t chunks_of_span() const { return chunks_of_span_; }  // see gradient_work.hpp
+  int64_t sums_of_row() const { return chunks_of_span_ > 1 ? 2 : 1; }  // of all keys, of those of a span
+  bool find(int64_t number, ChunkId&) const;                           // false: nothing to do at this number
 
  private:
   struct Turn {
@@ -44,7 +47,7 @@ class Chunks {
 
   const Problem& p_;
   const Views& views_;
-  int64_t chunk_keys_, slots_ = 0, count_ = 0, chunks_max_ = 0, tiles_max_ = 0;
+  int64_t chunk_keys_, slots_ = 0, count_ = 0, chunks_max_ = 0, tiles_max_ = 0, chunks_of_span_ = 1;
   std::vector<int64_t> order_;  // of packed sequences: those with most chunks first
   std::vector<int64_t> first_;  // packed: the number of each turn's first chunk
 };

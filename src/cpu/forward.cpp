@@ -127,14 +127,15 @@ class Forward {
             .begin = visible.begin,
             .end = visible.end,
             .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
-            .slope = p_.alibi ? slope_of(s, head) : 0,
+            .slope = slope(s, head),
             .level = i + p_.diagonal(s.used_q, s.used_kv),
             .sink = i < s.used_q ? logit_beside(s, row, head) : no_sink};
   }
 
-  float slope_of(const Sequence& s, int64_t head) const {
-    const int64_t index = s.index < p_.batch ? s.index : 0;  // rows of no sequence see nothing; any slope will do
-    return within_steepest(views_.alibi_slopes.as<float>()[views_.alibi_slopes.at(index, 0, head)]);
+  // Rows of no sequence have none.
+  float slope(const Sequence& s, int64_t head) const {
+    const View& slopes = views_.alibi_slopes;
+    return p_.alibi && s.index < p_.batch ? within_steepest(slopes.as<float>()[slopes.at(s.index, 0, head)]) : 0;
   }
 
   float logit_beside(const Sequence& s, int64_t row, int64_t head) const {

@@ -17,6 +17,18 @@ namespace froghopper::cpu {
 // Query rows per tile. The weights of 128 rows for 64 keys are 32 KiB, as in the forward pass.
 inline constexpr int tile_rows = 128;
 inline constexpr int chunk_keys_max = 256;
+// Of a chunk, at most. What a thread knows about its keys fits in its second-level cache, 1 MiB: with heads of 128, 256
+// keys are 8 % faster than 128, because each tile of rows is loaded for more of them.
+constexpr int64_t chunk_keys_most(int64_t columns) {  // of q and o together
+  return columns <= 256 ? chunk_keys_max : columns <= 512 ? chunk_keys_max / 2 : chunk_keys_max / 4;
+}
+
+// Each number that is added to a sum is rounded to the last digit of all that were added before, so errors grow with
+// the number of them. So no sum has more than some hundred: products, of up to 128 numbers, begin at 0; those of a bunch
+// of tiles are added up, and the bunches then; of keys, those of a span, and the spans then. Both lie where they lie for
+// chunks of any size, which follows from the number of threads, and so bits do not.
+inline constexpr int64_t bunch_tiles = 16;
+constexpr int64_t span_keys(int64_t columns) { return chunk_keys_most(columns); }
 
 // Rows of one query head. Those that fill a tile of the sequence or, at its end, fewer.
 struct RowTile {
@@ -24,11 +36,14 @@ struct RowTile {
   const void *q, *o, *grad_o;  // of its first row; o and grad_o alone where a row sees a key
   int64_t stride_q, stride_o, stride_grad_o, stride_grad_q;  // elements from row to row
   void* grad_q;
-  float slope;       // of alibi, else 0
-  int64_t level;     // the key that alibi counts from for the first row, counted from the chunk's first
-  bool fresh, last;  // no chunk has had this tile yet; none will have it after this one
-  float* sum;        // [rows][row_floats(dim_qk)]: grad_q so far
-  float* delta;      // [rows]
+  float slope;                 // of alibi, else 0
+  int64_t level;               // the key that alibi counts from for the first row, counted from the chunk's first
+  bool fresh, last;            // no chunk has had this tile yet; none will have it after this one
+  float* sum;                  // [rows][row_floats(dim_qk)]: grad_q of all spans so far
+  float* of_span;              // likewise, of this span; null: the chunk is all of it
+  bool span_fresh, span_last;  // as above, of the chunks of the span
+  int64_t bunch;               // number of the bunch
+  float* delta;                // [rows]
   // By row. What a row that sees no key has in lse, o and grad_o is never read.
   float lse[tile_rows];                      // infinite where the row sees no key: its weights are 0
   float grad_lse[tile_rows];                 // 0 where it has none, and for rows that do not count
@@ -65,15 +80,15 @@ struct KeyChunk {
 // lines, so that a column does not fall on a few sets of the cache.
 constexpr int row_floats(int dim) { return ((dim + 15) / 16 | 1) * 16; }
 
-// k in rows and k, v transposed; their gradients transposed; a tile's q and grad_o; scores and their gradients for a
-// block; four rows on their way in or out. Pairs need less for most of it, but the tile, and what is rounded of a
-// block, a second time.
+// k in rows and k, v transposed; their gradients transposed, of the last tiles and of those before; a tile's q, grad_o
+// and grad_q; scores and their gradients for a block; four rows on their way in or out. Pairs need less for most of it,
+// but the tile, and what is rounded of a block, a second time.
 constexpr size_t gradient_floats(int dim_qk, int dim_v, int chunk_keys) {
   const size_t keys = chunk_keys, rows_qk = row_floats(dim_qk), rows_v = row_floats(dim_v);
-  return keys * (rows_qk + 2 * (dim_qk + dim_v)) + tile_rows * (rows_qk + rows_v) + 2 * tile_rows * 64 + 4 * dim_max +
-         tile_rows / 2 * (64 + 3 * 64);
+  return keys * (rows_qk + 3 * (dim_qk + dim_v)) + tile_rows * (2 * rows_qk + rows_v) + 2 * tile_rows * 64 +
+         4 * dim_max + tile_rows / 2 * (64 + 3 * 64);
 }
-static_assert(gradient_floats(256, 256, chunk_keys_max / 2) * sizeof(float) <= 5 << 18,
-              "at most 1.25 MiB a thread up to 256 columns");
+static_assert(gradient_floats(256, 256, chunk_keys_max / 2) * sizeof(float) <= 13 << 17,
+              "at most 1.625 MiB a thread up to 256 columns");
 
 }  // namespace froghopper::cpu

@@ -59,8 +59,13 @@ class Gradients {
     load_keys();
     while (const RowTile* tile = tiles_.next()) {
       if (tile->fresh) begin(*tile);
+      if (const int64_t before = std::exchange(bunch_, tile->bunch); before >= 0 && before != bunch_) settle();
       add(*tile);
       if (tile->last) finish(*tile);
+    }
+    if (settled_) {
+      settle();
+      std::swap(grad_k_, total_k_), std::swap(grad_v_, total_v_);
     }
     finish_keys();
   }
@@ -91,6 +96,9 @@ class Gradients {
     v_ = take<Unit>(keys * units_v_);
     grad_k_ = take(keys * c_.dim_qk);
     grad_v_ = take(keys * c_.dim_v);
+    total_k_ = take(keys * c_.dim_qk);
+    total_v_ = take(keys * c_.dim_v);
+    of_chunk_ = take(tile_rows * qk_row_);
   }
 
   // Lanes are loaded and stored four at a time, and in whole vectors.
@@ -140,6 +148,13 @@ class Gradients {
     }
   }
 
+  void settle() {  // of a bunch of tiles
+    const int keys = padded(c_.keys);
+    move_to_total(grad_k_, keys * c_.dim_qk, total_k_, settled_);
+    move_to_total(grad_v_, keys * c_.dim_v, total_v_, settled_);
+    settled_ = true;
+  }
+
   void finish_keys() {
     for (int block = 0; block < c_.keys; block += block_lanes) {
       const int width = width_of(block), keys = std::min(block_lanes, c_.keys - block);
@@ -181,6 +196,8 @@ class Gradients {
 
   void add(const RowTile& t) {
     bool loaded = false;
+    row_sums_ = t.of_span ? t.of_span : c_.keys > block_lanes ? of_chunk_ : t.sum;
+    if (row_sums_ != t.sum && t.span_fresh) std::fill_n(row_sums_, t.rows * qk_row_, 0.0f);
     for (int block = 0; block < c_.keys; block += block_lanes) {
       const int keys = std::min(block_lanes, c_.keys - block);
       const auto sees = [&](int i) { return t.begin[i] < t.end[i] && t.begin[i] < block + keys && t.end[i] > block; };
@@ -194,6 +211,7 @@ class Gradients {
       loaded = true;
       turn(t, block, first, last);
     }
+    if (row_sums_ != t.sum && t.span_last) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
   }
 
   // Rows that see no key of the chunk are 0: what lies there may be anything.
@@ -250,7 +268,7 @@ class Gradients {
                  grad_v_ + block * c_.dim_v, c_.dim_v, width);
     add_for_keys(rounded(grad_s_, rows, width, grad_s_across_), first, rows, q_, q_across_, qk_row_,
                  grad_k_ + block * c_.dim_qk, c_.dim_qk, width);
-    add_for_rows(block, width, t.sum + first * qk_row_, rows);
+    add_for_rows(block, width, row_sums_ + first * qk_row_, rows);
   }
 
   static void score(const Unit* rows, size_t row, size_t count, const Unit* keys, float* out, int row_count,
@@ -337,7 +355,7 @@ class Gradients {
       add_seen(s_ + at, seen, row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v, grad_v_ + block * c_.dim_v,
                width);
       add_seen(grad_s_ + at, seen, row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk, grad_k_ + block * c_.dim_qk, width);
-      float* const sum = t.sum + i * qk_row_;
+      float* const sum = row_sums_ + i * qk_row_;
       for (int j = seen.begin; j < seen.end; ++j) {
         to_floats(row(c_.k, c_.stride_k, block + j), c_.dtype, c_.dim_qk, k);
         for (int c = 0; c < c_.dim_qk; ++c) sum[c] = fused(grad_s_[at + j], k[c], sum[c]);
@@ -357,8 +375,12 @@ class Gradients {
   float *s_, *grad_s_;  // [rows][width]: scores, then weights; the gradient of the weights, then of the scores
   Unit *weights_across_ = nullptr, *grad_s_across_ = nullptr, *grad_s_along_ = nullptr;  // of floats: s_ and grad_s_
   Unit* k_rows_;                                                                         // in rows, or across
-  Unit *k_, *v_;             // block by block [units][width]
-  float *grad_k_, *grad_v_;  // block by block [dim][width]
+  Unit *k_, *v_;               // block by block [units][width]
+  float *grad_k_, *grad_v_;    // block by block [dim][width]
+  float *total_k_, *total_v_;  // likewise, of the bunches before
+  int64_t bunch_ = -1;
+  bool settled_ = false;         // some bunch is
+  float *of_chunk_, *row_sums_;  // grad_q of a tile: of this chunk alone; of the keys of the span so far
   bool k_finite_, rows_finite_, rows_checked_;
 };
 
@@ -366,10 +388,10 @@ void differentiate_in_floats(const KeyChunk& chunk, RowTiles& tiles) { Gradients
 void differentiate_in_pairs(const KeyChunk& chunk, RowTiles& tiles) { Gradients<InPairs>(chunk, tiles).run(); }
 #if HWY_TARGET == HWY_AVX3  // the vectors for tiles
 void differentiate_in_tiles(const KeyChunk& chunk, RowTiles& tiles) {
-  Gradients<InTiles<multiply_tiles>>(chunk, tiles).run();
+  Gradients<InTiles<multiply_tiles, true>>(chunk, tiles).run();
 }
 void differentiate_in_emulated_tiles(const KeyChunk& chunk, RowTiles& tiles) {
-  Gradients<InTiles<multiply_emulated_tiles>>(chunk, tiles).run();
+  Gradients<InTiles<multiply_emulated_tiles, false>>(chunk, tiles).run();
 }
 #endif
 

@@ -52,6 +52,11 @@ inline constexpr int less_when_too_large = 32;
 // AMX adds up 16 pairs before it adds them to what is there: sums are the same only where these begin at the same key.
 inline constexpr int keys_together = 32;
 
+// What is added to a sum is rounded to the last digit of all that was added before, so errors grow with the number of
+// tiles. Sums of so many keys are set aside, and begin anew; these are added up then. Of 131072 keys in tiles of 128,
+// 32 tiles 32 times. Counted from key 0, so that they begin at the same keys for every lane.
+inline constexpr int64_t keys_set_aside = 4096;
+
 template <class Numbers>
 class Attention {
   using Unit = typename Numbers::Unit;
@@ -118,6 +123,7 @@ class Attention {
     // Scores are not needed any more when their place is used for a part of o, nor when one is for a row of o.
     finish_.spare = s_ = take(std::max(std::max(tile_kv_, w_.dim_v) * block_lanes, dim_max));
     weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv_ / per_unit * block_lanes);
+    aside_ = free_;
   }
 
   // What is at `memory`, block by block.
@@ -127,6 +133,18 @@ class Attention {
       what(PartOfBlock<Unit>(block_[b], w_.dim_v, one_row(), memory), block_[b]);
       memory += part_floats(w_.dim_v, block_[b].width);
     }
+  }
+
+  // What blocks know of the keys so far goes to what is aside; in `last`, comes from there.
+  void set_aside(bool last) {
+    each_part(aside_, [&](const PartOfBlock<Unit>& part, Block& b) {
+      if (any_aside_) part.join(b);
+      if (last) return;
+      part.save(b);
+      std::fill_n(b.known.sum, block_lanes, 0.0f);
+      b.fresh = true;
+    });
+    any_aside_ = !last;
   }
 
   // One query row without others that read its keys: see row-inl.hpp. All keys of a tile are seen then.
@@ -179,7 +197,8 @@ class Attention {
   void know_scales(Block& b) {
     const auto& [scales_k, scales_v, mean, mean_v] = w_.of_heads[b.head];
     b.scale = static_cast<float>(double{w_.scale} * *scales_k.of_row(0) * b.lanes[0].scale_q);
-    b.descales = mean || scales_k.by_rows() || !std::isnormal(b.scale);
+    // Where rows are invariant, not even whether the lanes beside have the same scales decides how one is rounded.
+    b.descales = w_.invariant || mean || scales_k.by_rows() || !std::isnormal(b.scale);
     for (int i = 0; i < b.width; ++i) {
       const Lane& lane = b.lane(i);
       b.scales_q[i] = lane.scale_q;
@@ -208,6 +227,7 @@ class Attention {
   void walk(int less) {
     forget(less);
     for (int64_t begin = begin_; begin < end_; begin += tile_kv_) {
+      if (begin > begin_ && begin / keys_set_aside != (begin - tile_kv_) / keys_set_aside) set_aside(/*last=*/false);
       const int64_t end = std::min(begin + tile_kv_, end_);
       if (w_.heads == 1) tile_.load(0, begin, static_cast<int>(end - begin));
       tile_.ask_for(end, static_cast<int>(std::min<int64_t>(tile_kv_, end_ - end)));
@@ -219,6 +239,7 @@ class Attention {
         if (first < last) turn(block_[b], static_cast<int>(first - begin), static_cast<int>(last - first));
       }
     }
+    if (any_aside_) set_aside(/*last=*/true);
   }
 
   // keys of the tile, from its key `at` on.
@@ -355,6 +376,8 @@ class Attention {
   float* free_;         // scratch not yet taken
   float *rows_, *s_;
   Unit* weights_;  // of floats: s
+  float* aside_;   // a part of every block
+  bool any_aside_ = false;
   KeyTile<Numbers> tile_;
   Block block_[lanes_max / block_lanes];
   int blocks_;
@@ -365,8 +388,8 @@ class Attention {
 void attend_in_floats(const Work& work) { Attention<InFloats>(work).run(); }
 void attend_in_pairs(const Work& work) { Attention<InPairs>(work).run(); }
 #if HWY_TARGET == HWY_AVX3  // the vectors for tiles
-void attend_in_tiles(const Work& work) { Attention<InTiles<multiply_tiles>>(work).run(); }
-void attend_in_emulated_tiles(const Work& work) { Attention<InTiles<multiply_emulated_tiles>>(work).run(); }
+void attend_in_tiles(const Work& work) { Attention<InTiles<multiply_tiles, true>>(work).run(); }
+void attend_in_emulated_tiles(const Work& work) { Attention<InTiles<multiply_emulated_tiles, false>>(work).run(); }
 #endif
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

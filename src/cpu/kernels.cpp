@@ -2,6 +2,7 @@
 // cpu: which kernels there are, and which of them this machine runs.
 #include "src/cpu/factors.hpp"
 #include "src/cpu/gradient_work.hpp"
+#include "src/cpu/processor.hpp"
 #include "src/cpu/work.hpp"
 
 #define HWY_IS_DEBUG_BUILD 0
@@ -66,14 +67,12 @@ bool has_avx512() {
 }
 // Processors with AMX start a vdpbf16ps every 2 cycles, and two fp32 multiply-adds in every cycle: pairs are half as
 // fast there, although each is two products. Zen 5 starts as many of the one as of the other.
-bool has_fast_pairs() {
-  return has_avx512() && __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_supports("amx-bf16");
-}
-bool has_tiles() { return has_avx512() && __builtin_cpu_supports("avx512bf16") && has_amx(); }
+bool has_fast_pairs() { return has_avx512() && processor().avx512bf16 && !processor().amx_bf16; }
+bool has_tiles() { return has_avx512() && processor().avx512bf16 && has_amx(); }
 #endif
 #if HWY_TARGETS & HWY_AVX2
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && processor().f16c &&
          __builtin_cpu_supports("bmi2");
 }
 #endif

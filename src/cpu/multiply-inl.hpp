@@ -7,7 +7,9 @@
 //   output    out = o [columns][lanes], a = v(key, column),  b = weights [keys][lanes]
 //
 // Numbers of a are taken one by one and spread over a vector, so a may lie in memory in any way: k and v are never
-// transposed. Every sum is made in the order of i, whatever the numbers of rows and vectors that are computed together.
+// transposed. Every sum begins at 0 and is made in the order of i, whatever the numbers of rows and vectors that are
+// computed together; then it meets what out holds. So the error of a sum over many tiles grows with their number, and not
+// with that of their rows: each step is rounded to the last digit of the sum so far.
 //
 // A unit is a float, or a pair of bf16 numbers that meets another pair in one instruction: the sum of two products. The
 // loops are the same; how matrices are laid out in pairs is in pairs-inl.hpp.
@@ -75,11 +77,7 @@ HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < vectors; ++c) {
-      const size_t at = c * vector_lanes;
-      sum[r][c] = f.adds ? hn::Load(d, f.out + r * f.out_row + at) : hn::Zero(d);
-      if (f.age) sum[r][c] = hn::Mul(hn::Load(d, f.age + at), sum[r][c]);
-    }
+    for (int c = 0; c < vectors; ++c) sum[r][c] = hn::Zero(d);
   }
 
   const Unit *a = f.a, *b = f.b;
@@ -98,7 +96,15 @@ HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < vectors; ++c) hn::Store(sum[r][c], d, f.out + r * f.out_row + c * vector_lanes);
+    for (int c = 0; c < vectors; ++c) {
+      float* const out = f.out + r * f.out_row + c * vector_lanes;
+      if (f.age) {
+        sum[r][c] = hn::MulAdd(hn::Load(d, f.age + c * vector_lanes), hn::Load(d, out), sum[r][c]);
+      } else if (f.adds) {
+        sum[r][c] = hn::Add(hn::Load(d, out), sum[r][c]);
+      }
+      hn::Store(sum[r][c], d, out);
+    }
   }
 }
 

@@ -50,11 +50,11 @@ inline void make_older(const float* age, float* out, int rows, int columns, size
 }
 
 // In tiles the first factor's pairs lie along its rows in memory too.
-template <auto multiply_pairs>
+template <auto multiply_pairs, bool with_instructions>
 struct InTiles {
   using Unit = Pair;
   static constexpr int per_unit = 2;
-  static constexpr bool tiles = true, rounds_by_instruction = multiply_pairs == multiply_tiles;
+  static constexpr bool tiles = true, rounds_by_instruction = with_instructions;
   static void product(Factors<Pair> f, int rows, int columns) {
     if (f.age) make_older(std::exchange(f.age, nullptr), f.out, rows, columns, f.out_row);
     multiply_pairs(f, rows, columns);

@@ -35,12 +35,9 @@ bool heads_side_by_side(const Kernel& kernel, const Problem& p) {
   return p.heads_kv > 1 && lanes_of_head(p) <= kernel.block_lanes && !p.invariant;
 }
 
-// Keys of a chunk of the backward pass. What a thread knows about them fits in its second-level cache, 1 MiB: with
-// heads of 128, 256 keys are 8 % faster than 128, because each tile of rows is loaded for more of them. Fewer where
-// there would not be chunks for all threads.
+// Keys of a chunk of the backward pass. Fewer where there would not be chunks for all threads.
 int64_t chunk_keys_for(const Problem& p, int64_t threads) {
-  const int64_t columns = p.dim_qk + p.dim_v;
-  int64_t keys = columns <= 256 ? chunk_keys_max : columns <= 512 ? chunk_keys_max / 2 : chunk_keys_max / 4;
+  int64_t keys = chunk_keys_most(p.dim_qk + p.dim_v);
   const auto chunks = [&] { return static_cast<double>(p.batch) * p.heads_kv * ceil_div(p.seq_kv, keys); };
   while (keys > 64 && chunks() < 2 * static_cast<double>(threads)) keys /= 2;
   return keys;

@@ -122,20 +122,22 @@ inline void weigh_row(float* s, int keys, float scale, float softcap, float slop
 }
 
 // o[column] = age o + sum over keys of weight v, for some vectors of columns; age 0: o holds nothing yet. o has room
-// for whole vectors.
+// for whole vectors. As in other products, the sum begins at 0.
 template <int Vectors, class T>
 HWY_INLINE void output_columns(const float* weights, const T* v, int64_t v_row, int keys, int left, float age,
                                float* o) {
   const Floats d;
   Vector sums[Vectors];
-  for (int i = 0; i < Vectors; ++i)
-    sums[i] = age == 0 ? hn::Zero(d) : hn::Mul(hn::LoadU(d, o + i * vector_lanes), hn::Set(d, age));
+  for (Vector& sum : sums) sum = hn::Zero(d);
   for (int j = 0; j < keys; ++j) {
     const Vector weight = hn::Set(d, weights[j]);
     for (int i = 0; i < Vectors; ++i)
       sums[i] = hn::MulAdd(weight, load_columns(v + j * v_row + i * vector_lanes, left - i * vector_lanes), sums[i]);
   }
-  for (int i = 0; i < Vectors; ++i) hn::StoreU(sums[i], d, o + i * vector_lanes);
+  for (int i = 0; i < Vectors; ++i) {
+    float* const to = o + i * vector_lanes;
+    hn::StoreU(age == 0 ? sums[i] : hn::MulAdd(hn::LoadU(d, to), hn::Set(d, age), sums[i]), d, to);
+  }
 }
 // As many columns at once as registers hold sums of, so that v is read along its rows.
 template <class T>

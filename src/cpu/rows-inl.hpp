@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: what the backward pass does with single rows of the user's tensors.
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -47,6 +48,16 @@ inline bool row_is_finite(const void* row, Dtype type, int dim) {
   float x[dim_max];
   to_floats(row, type, dim, x);
   return all_finite(x, dim);
+}
+
+// total += sum, and sum = 0. adds: false where total holds nothing yet.
+inline void move_to_total(float* sum, int count, float* total, bool adds) {
+  if (adds) {
+    plus(sum, 1, count, total);
+  } else {
+    std::copy_n(sum, count, total);
+  }
+  std::fill_n(sum, count, 0.0f);
 }
 
 // a b + c, rounded as in the products.

@@ -8,6 +8,7 @@
 
 #include "src/base/storage.hpp"
 #include "src/cpu/factors.hpp"
+#include "src/cpu/processor.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -205,8 +206,7 @@ void multiply_emulated_tiles(const Factors<Pair>& f, int rows, int columns) { mu
 
 #if defined(__x86_64__)
 bool has_amx() {
-  static const bool here =
-      __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") && ask_for_tiles();
+  static const bool here = processor().amx_tile && processor().amx_bf16 && ask_for_tiles();
   return here;
 }
 void multiply_tiles(const Factors<Pair>& f, int rows, int columns) { multiply<Amx>(f, rows, columns); }

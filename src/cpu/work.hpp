@@ -86,13 +86,16 @@ inline constexpr int dim_max = 512;
 inline constexpr int block_lanes_max = 64;
 
 // q and o of all lanes; a k and a v tile, v in pairs and in floats; the weights of a block, and its scores or a part of
-// its o; four rows on their way in or out; what is known of lanes; the scales of keys.
+// its o; four rows on their way in or out; what is known of lanes; the scales of keys. Of more than 4096 keys, what was
+// known of earlier ones.
 constexpr size_t scratch_floats(int dim_qk, int dim_v, int lanes, int keys) {
   return size_t(lanes + keys) * (dim_qk + dim_v) + keys / 2 * (dim_v + block_lanes_max) +
-         (keys > dim_v ? keys : dim_v) * block_lanes_max + 4 * dim_max + 5 * lanes + 2 * keys;
+         (keys > dim_v ? keys : dim_v) * block_lanes_max + 4 * dim_max + 5 * lanes + 2 * keys +
+         part_floats(dim_v, lanes);
 }
-static_assert(scratch_floats(256, 256, lanes_usual, tile_kv) * sizeof(float) <= 1 << 20,
-              "at most 1 MiB a thread up to 256 columns");
+static_assert((scratch_floats(256, 256, lanes_usual, tile_kv) - part_floats(256, lanes_usual)) * sizeof(float) <=
+                  1 << 20,
+              "at most 1 MiB a thread up to 256 columns, but for what is seldom touched");
 
 struct KeyChunk;  // gradient_work.hpp
 class RowTiles;

@@ -140,7 +140,8 @@ std::string incomplete(const Views& v, bool smooth) {
   bool any = false;
   for (const auto& [name, from, to, scale] : all) {
     any = any || from.data || from.empty();
-    if (from.empty() || (!from.data == !to.data && !from.data == !scale.data)) continue;
+    // Where all sequences of a side are empty, there are no scales.
+    if (from.empty() || (!from.data == !to.data && (scale.empty() || !from.data == !scale.data))) continue;
     return text("{0} is {1}, quantised_{0} is {2} and scale_{0} is {3}; they go together. Set all three, or none.",
                 name, from.data ? "set" : "NULL", to.data ? "set" : "NULL", scale.data ? "set" : "NULL");
   }
