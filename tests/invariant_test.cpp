@@ -25,13 +25,13 @@ constexpr const char* lines[] = {
     "fwd bf16 b1 hq2 hkv2 sq800 skv800 d64 dv40 window200,0 invariant",
     "fwd f16 b1 hq4 hkv2 sq900 skv900 d96 causal sink invariant",
     // 8-bit types: scales of a head or of 128 rows, so that rows computed side by side have different ones.
-    "fwd e4m3 b1 hq6 hkv2 sq521 skv700 d64 invariant",
-    "fwd e4m3 b1 hq1 hkv1 sq529 skv529 d32 causal invariant",
-    "fwd e4m3 b1 hq4 hkv4 sq516 skv700 d64 scales128 invariant",
-    "fwd e5m2 b1 hq5 hkv1 sq515 skv515 d48 dv64 causal scales128 smooth invariant",
-    "fwd e4m3 o=f32 b1 hq4 hkv2 sq530 skv900 d64 window300,0 vcolumns sink invariant",
-    "fwd bf16 kv=e4m3 b1 hq4 hkv2 sq517 skv800 d64 scales128 invariant",
-    "fwd f16 kv=e5m2 b1 hq4 hkv2 sq519 skv519 d64 causal smooth invariant",
+    "fwd e4m3 b1 hq6 hkv2 sq521 skv700 d32 invariant",
+    "fwd e4m3 b1 hq1 hkv1 sq529 skv529 d16 causal invariant",
+    "fwd e4m3 b1 hq2 hkv2 sq516 skv700 d16 scales128 invariant",
+    "fwd e5m2 b1 hq5 hkv1 sq515 skv515 d16 dv32 causal scales128 smooth invariant",
+    "fwd e4m3 o=f32 b1 hq4 hkv2 sq530 skv900 d16 window300,0 vcolumns sink invariant",
+    "fwd bf16 kv=e4m3 b1 hq2 hkv1 sq517 skv800 d16 scales128 invariant",
+    "fwd f16 kv=e5m2 b1 hq2 hkv1 sq519 skv519 d16 causal smooth invariant",
 };
 
 // By one kernel, with so many threads.

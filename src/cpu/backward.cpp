@@ -241,7 +241,7 @@ class TilesOfChunk final : public RowTiles {
     t_.of_span = of_spans ? of_spans + place * sh_.sum_row : nullptr;
     t_.span_fresh = t_.fresh || id_.chunk % sh_.chunks.chunks_of_span() == 0;
     t_.span_last = t_.last || (id_.chunk + 1) % sh_.chunks.chunks_of_span() == 0;
-    t_.bunch = (head_ * meeting_.all_tiles() + tile_) / bunch_tiles;
+    t_.number = head_ * meeting_.all_tiles() + tile_;
     t_.delta = sh_.deltas(id_.slot) + place;
     for (int i = 0; i < t_.rows; ++i) fill_row(i, first + i);
   }

@@ -26,7 +26,8 @@ Chunks::Chunks(const Plan& plan, const Views& views) : p_(plan.problem), views_(
   }
   if (p_.seqused && !p_.varlen) tiles_max_ = ceil_div(p_.seq_q, tile_rows);
   tiles_max_ = std::max<int64_t>(tiles_max_, 1);
-  if (chunks_max_ > 1) chunks_of_span_ = std::max<int64_t>(1, span_keys(p_.dim_qk + p_.dim_v) / chunk_keys_);
+  if (chunks_max_ > 1 && !plan.kernel->bf16_only)
+    chunks_of_span_ = std::max<int64_t>(1, span_keys(p_.dim_qk + p_.dim_v) / chunk_keys_);
   const int64_t group = p_.heads_q / p_.heads_kv, row = sums_of_row() * row_floats(static_cast<int>(p_.dim_qk)) + 1;
   const int64_t bytes = tiles_max_ * tile_rows * group * row * static_cast<int64_t>(sizeof(float));
   const int64_t affordable = std::max<int64_t>(1, plan.threads * slot_bytes_a_thread / bytes);

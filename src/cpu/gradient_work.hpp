@@ -24,10 +24,9 @@ constexpr int64_t chunk_keys_most(int64_t columns) {  // of q and o together
 }
 
 // Each number that is added to a sum is rounded to the last digit of all that were added before, so errors grow with
-// the number of them. So no sum has more than some hundred: products, of up to 128 numbers, begin at 0; those of a bunch
-// of tiles are added up, and the bunches then; of keys, those of a span, and the spans then. Both lie where they lie for
-// chunks of any size, which follows from the number of threads, and so bits do not.
-inline constexpr int64_t bunch_tiles = 16;
+// the number of them. So no sum has more than some hundred up to 100 000: products of a few rows begin at 0; those of a
+// bunch of tiles are added up, and the bunches then; of keys, those of a span, and the spans then. Both lie where they
+// lie for chunks of any size, which follows from the number of threads, and so bits do not. Pairs have no spans.
 constexpr int64_t span_keys(int64_t columns) { return chunk_keys_most(columns); }
 
 // Rows of one query head. Those that fill a tile of the sequence or, at its end, fewer.
@@ -40,9 +39,9 @@ struct RowTile {
   int64_t level;               // the key that alibi counts from for the first row, counted from the chunk's first
   bool fresh, last;            // no chunk has had this tile yet; none will have it after this one
   float* sum;                  // [rows][row_floats(dim_qk)]: grad_q of all spans so far
-  float* of_span;              // likewise, of this span; null: the chunk is all of it
+  float* of_span;              // likewise, of this span; null: the chunk is all of it, or there are none
   bool span_fresh, span_last;  // as above, of the chunks of the span
-  int64_t bunch;               // number of the bunch
+  int64_t number;              // of all tiles of the key head, also those that do not come here
   float* delta;                // [rows]
   // By row. What a row that sees no key has in lse, o and grad_o is never read.
   float lse[tile_rows];                      // infinite where the row sees no key: its weights are 0

@@ -41,6 +41,9 @@ class Gradients {
   using Unit = typename Numbers::Unit;
   static constexpr int per_unit = Numbers::per_unit;
   static constexpr bool in_floats = per_unit == 1;
+  // Of sums that begin at 0. Pairs are rounded to bf16, beside which these errors are small, and cost less.
+  static constexpr int rows_together = in_floats ? 32 : tile_rows;
+  static constexpr int64_t bunch_tiles = in_floats ? 4 : 64;
 
  public:
   Gradients(const KeyChunk& chunk, RowTiles& tiles)
@@ -59,7 +62,8 @@ class Gradients {
     load_keys();
     while (const RowTile* tile = tiles_.next()) {
       if (tile->fresh) begin(*tile);
-      if (const int64_t before = std::exchange(bunch_, tile->bunch); before >= 0 && before != bunch_) settle();
+      const int64_t bunch = tile->number / bunch_tiles, before = std::exchange(bunch_, bunch);
+      if (before >= 0 && before != bunch) settle();
       add(*tile);
       if (tile->last) finish(*tile);
     }
@@ -196,7 +200,7 @@ class Gradients {
 
   void add(const RowTile& t) {
     bool loaded = false;
-    row_sums_ = t.of_span ? t.of_span : c_.keys > block_lanes ? of_chunk_ : t.sum;
+    row_sums_ = t.of_span ? t.of_span : in_floats && c_.keys > block_lanes ? of_chunk_ : t.sum;
     if (row_sums_ != t.sum && t.span_fresh) std::fill_n(row_sums_, t.rows * qk_row_, 0.0f);
     for (int block = 0; block < c_.keys; block += block_lanes) {
       const int keys = std::min(block_lanes, c_.keys - block);
@@ -227,18 +231,9 @@ class Gradients {
       }
     }
     if constexpr (!in_floats) {
-      lay_across(q_, q_row_, c_.dim_qk, q_across_, qk_row_);
-      lay_across(grad_o_, grad_o_row_, c_.dim_v, grad_o_across_, v_row_);
-    }
-  }
-
-  // [tile_rows / 2][dim]; for tiles transposed, [dim][tile_rows / 2].
-  void lay_across(const Pair* rows, int row, int dim, Pair* to, int to_row) const {
-    auto* const four = reinterpret_cast<Pair*>(four_);
-    for (int i = 0; i < tile_rows / 2; ++i) {
-      Pair* const pair_row = Numbers::tiles ? four + i % 4 * dim_max : to + i * to_row;
-      across(rows + 2 * i * row, rows + (2 * i + 1) * row, dim, pair_row);
-      if (Numbers::tiles && i % 4 == 3) transpose(four, dim_max, 4, dim, to + i - 3, tile_rows / 2);
+      auto* const four = reinterpret_cast<Unit*>(four_);
+      lay_across<Numbers::tiles>(q_, q_row_, tile_rows, c_.dim_qk, q_across_, qk_row_, four);
+      lay_across<Numbers::tiles>(grad_o_, grad_o_row_, tile_rows, c_.dim_v, grad_o_across_, v_row_, four);
     }
   }
 
@@ -299,17 +294,20 @@ class Gradients {
     const Unit* const from = in_floats        ? x + first * x_row
                              : Numbers::tiles ? x_across + first / 2
                                               : x_across + first / 2 * x_row;
-    Numbers::product({.a = from,
-                      .a_row = Numbers::tiles ? tile_rows / 2 : 1,
-                      .a_step = Numbers::tiles ? 1 : x_row,
-                      .b = weights,
-                      .b_step = static_cast<size_t>(width),
-                      .count = static_cast<size_t>(units(rows, per_unit)),
-                      .adds = true,
-                      .age = nullptr,
-                      .out = sum,
-                      .out_row = static_cast<size_t>(width)},
-                     dim, width);
+    Factors<Unit> f{.a = from,
+                    .a_row = Numbers::tiles ? tile_rows / 2 : 1,
+                    .a_step = Numbers::tiles ? 1 : x_row,
+                    .b = weights,
+                    .b_step = static_cast<size_t>(width),
+                    .count = 0,
+                    .adds = true,
+                    .age = nullptr,
+                    .out = sum,
+                    .out_row = static_cast<size_t>(width)};
+    for (int left = rows; left > 0; left -= rows_together, f.a += f.count * f.a_step, f.b += f.count * f.b_step) {
+      f.count = static_cast<size_t>(units(std::min(left, rows_together), per_unit));
+      Numbers::product(f, dim, width);
+    }
   }
 
   void add_for_rows(int block, int width, float* sum, int rows) const {

@@ -93,18 +93,28 @@ HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
     }
   }
 
+  // What is read of f is read before the first store, which may be one to f as far as the compiler knows.
+  float* const out = f.out;
+  const size_t out_row = f.out_row;
+  const auto store = [&](auto with_before) HWY_ATTR {
 #pragma GCC unroll 12
-  for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < vectors; ++c) {
-      float* const out = f.out + r * f.out_row + c * vector_lanes;
-      if (f.age) {
-        sum[r][c] = hn::MulAdd(hn::Load(d, f.age + c * vector_lanes), hn::Load(d, out), sum[r][c]);
-      } else if (f.adds) {
-        sum[r][c] = hn::Add(hn::Load(d, out), sum[r][c]);
+      for (int c = 0; c < vectors; ++c) {
+        float* const to = out + r * out_row + c * vector_lanes;
+        hn::Store(with_before(to, c, sum[r][c]), d, to);
       }
-      hn::Store(sum[r][c], d, out);
     }
+  };
+  if (const float* const age = f.age) {
+    Vector ages[vectors];
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c) ages[c] = hn::Load(d, age + c * vector_lanes);
+    store([&](const float* to, int c, Vector x) HWY_ATTR { return hn::MulAdd(ages[c], hn::Load(d, to), x); });
+  } else if (f.adds) {
+    store([&](const float* to, int, Vector x) HWY_ATTR { return hn::Add(hn::Load(d, to), x); });
+  } else {
+    store([](const float*, int, Vector x) HWY_ATTR { return x; });
   }
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "src/cpu/factors.hpp"
+#include "src/cpu/work.hpp"
 
 #if defined(FROGHOPPER_CPU_PAIRS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FROGHOPPER_CPU_PAIRS_INL
@@ -141,6 +142,16 @@ inline void across(const void* first, const void* second, int count, Pair* to) {
     hn::StoreU(hn::InterleaveUpper(d, x, y), d, out + 2 * i + 8);
   }
 #endif
+}
+
+// Rows along -> [count / 2][dim] across; for tiles transposed, [dim][count / 2]. four: room for four rows of dim_max.
+template <bool tiles>
+void lay_across(const Pair* rows, int row, int count, int dim, Pair* to, int to_row, Pair* four) {
+  for (int i = 0; i < count / 2; ++i) {
+    Pair* const pair_row = tiles ? four + i % 4 * dim_max : to + i * to_row;
+    across(rows + 2 * i * row, rows + (2 * i + 1) * row, dim, pair_row);
+    if (tiles && i % 4 == 3) transpose(four, dim_max, 4, dim, to + i - 3, count / 2);
+  }
 }
 
 // Two vectors of floats, rounded, become one of pairs. by_instruction: with AVX-512, by one that processors have which

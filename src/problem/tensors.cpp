@@ -140,7 +140,7 @@ std::string incomplete(const Views& v, bool smooth) {
   bool any = false;
   for (const auto& [name, from, to, scale] : all) {
     any = any || from.data || from.empty();
-    // Where all sequences of a side are empty, there are no scales.
+    // Of rows of no sequence there are no scales, nor means.
     if (from.empty() || (!from.data == !to.data && (scale.empty() || !from.data == !scale.data))) continue;
     return text("{0} is {1}, quantised_{0} is {2} and scale_{0} is {3}; they go together. Set all three, or none.",
                 name, from.data ? "set" : "NULL", to.data ? "set" : "NULL", scale.data ? "set" : "NULL");
@@ -150,7 +150,7 @@ std::string incomplete(const Views& v, bool smooth) {
     const View &from, &mean;
   } smoothed[] = {{"k", v.k, v.mean_k}, {"v", v.v, v.mean_v}};
   for (const auto& [name, from, mean] : smoothed) {
-    if (!smooth || from.empty() || !from.data == !mean.data) continue;
+    if (!smooth || from.empty() || mean.empty() || !from.data == !mean.data) continue;
     return text("{0} is {1} and mean_{0} is {2}; with smooth they go together. Set both, or none.", name,
                 from.data ? "set" : "NULL", mean.data ? "set" : "NULL");
   }
