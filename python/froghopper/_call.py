@@ -18,16 +18,22 @@ from typing import Any, NamedTuple, TypeVar
 from froghopper import _c
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
+from froghopper._values import ALIGNS, check_softcap, text
+from froghopper._values import Window as Window
+from froghopper._values import check_align as check_align
+from froghopper._values import check_scale as check_scale
+from froghopper._values import check_window as check_window
+from froghopper._values import flag as flag
+from froghopper._values import number as number
+from froghopper._values import whole_number as whole_number
 
 Shape = Sequence[int]
 Strides = tuple[int, int, int]  # of batch, seq and head, in elements
-Window = tuple[int | None, int | None]
 T = TypeVar("T")
 
 DTYPES = {"float16": _c.Dtype.F16, "bfloat16": _c.Dtype.BF16, "float32": _c.Dtype.F32}
 DTYPES_8_BIT = {"float8_e4m3fn": _c.Dtype.E4M3, "float8_e5m2": _c.Dtype.E5M2}  # a scale goes with each number
 SCALE_ROWS = 128  # rows that share a scale where there is more than one for a sequence
-ALIGNS = {"bottom_right": _c.Align.BOTTOM_RIGHT, "top_left": _c.Align.TOP_LEFT}
 LAYOUT, PACKED_LAYOUT = "[batch, seq, heads, dim]", "[total, heads, dim]"
 KEPT = 1024  # plans and calls; a table that is full is emptied, so that new lengths at every step do not add up
 
@@ -50,7 +56,7 @@ class Packed(NamedTuple):
 
 
 def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False, causal: bool = False,
-             window: Window | None = None, softcap: float = 0.0, scale: float | None = None,
+             window: Window | None = None, softcap: float | None = 0.0, scale: float | None = None,
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
              deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
              attention_chunk: int = 0, invariant: bool = False, max_logit: bool = False,
@@ -58,9 +64,9 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     """Shapes of q, k and v, the name of their type, options -> the problem.
 
     Shapes are [batch, seq, heads, dim], or [total, heads, dim] where packed is given; dtype is the type of q, and types
-    are there where k and v are 8-bit. What is wrong with one argument
-    alone or between the shapes is said here, InvalidType or InvalidProblem; what the library knows better (heads that
-    do not divide, head dims, windows) it says itself when the plan is made.
+    are there where k and v are 8-bit. scale: None for 1/sqrt(dim), and a zero of either sign for zero. What is wrong
+    with one argument alone or between the shapes is said here, InvalidType or InvalidProblem; what the library knows
+    better (heads that do not divide, head dims, windows) it says itself when the plan is made.
     """
     if dtype not in DTYPES and types is None:
         raise InvalidType(f"q, k and v are {dtype}; they can be {', '.join(DTYPES)}. Convert them.")
@@ -70,7 +76,6 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
     left, right = check_window(window)
     check_align(align)
-    if scale is not None: check_scale(number("scale", scale))
     known, of_8_bits = DTYPES | DTYPES_8_BIT, {}
     if types is not None:
         of_8_bits = dict(dtype_kv=known[types.kv], dtype_o=known[types.o], scale_rows=types.scale_rows,
@@ -80,9 +85,9 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         batch=batch, heads_q=q[-2], heads_kv=k[-2], seq_q=seq_q, seq_kv=seq_kv, dim_qk=q[-1], dim_v=positive_dim(v[-1]),
         total_q=q[0] if packed else 0, total_kv=k[0] if packed else 0, varlen=packed is not None,
         seqused=flag("seqused", seqused), causal=flag("causal", causal), align=ALIGNS[align], window_left=left,
-        window_right=right, scale=scale or 0.0, softcap=number("softcap", softcap), sink=flag("sink", sink),
-        deterministic=flag("deterministic", deterministic), accumulate=flag("accumulate", accumulate),
-        max_sms=whole_number("max_sms", max_sms), alibi=alibi,
+        window_right=right, scale=0.0 if scale is None else check_scale(scale), softcap=check_softcap(softcap),
+        sink=flag("sink", sink), deterministic=flag("deterministic", deterministic),
+        accumulate=flag("accumulate", accumulate), max_sms=whole_number("max_sms", max_sms), alibi=alibi,
         attention_chunk=whole_number("attention_chunk", attention_chunk),
         invariant=flag("invariant", invariant) and not backward, max_logit=max_logit and not backward, **of_8_bits)
 
@@ -133,8 +138,7 @@ def check_means(mean_k: Any, mean_v: Any) -> bool:
 
 
 def mean_of(name: str, shape: Shape, strides: Sequence[int], batch: int, heads: int, dim: int) -> Strides:
-    """Strides of sequence, block and head of mean_k or mean_v; () is that of none. strides: in elements."""
-    if tuple(shape) == (): return 0, 0, 0
+    """Strides of sequence, block and head of mean_k or mean_v. strides: in elements."""
     if tuple(shape) != (batch, 1, heads, dim):
         raise InvalidTensor(f"{name} has the shape {list(shape)}; it is [batch, 1, heads, dim] "
                             f"{[batch, 1, heads, dim]}, as quantise gives it. Reshape it.")
@@ -164,8 +168,10 @@ def check_scale_is_there(name: str, scale: Any, of: str, dtype: str) -> None:
 def check_rank(name: str, shape: Shape, packed: bool) -> None:
     if len(shape) == (3 if packed else 4): return
     reads = PACKED_LAYOUT + " with cu_seqlens" if packed else LAYOUT + " without cu_seqlens"
-    out = f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}." if packed else (
-        f"Add the missing dimension, or give cu_seqlens_q and cu_seqlens_kv for {PACKED_LAYOUT}.")
+    out = "Reshape it."
+    if packed and len(shape) == 4: out = f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}."
+    if not packed and len(shape) == 3:
+        out = f"Add the missing dimension, or give cu_seqlens_q and cu_seqlens_kv for {PACKED_LAYOUT}."
     raise InvalidProblem(f"{name} has the shape {list(shape)}; it reads {reads}. {out}")
 
 
@@ -186,15 +192,6 @@ def positive_dim(dim: int) -> int:
     return dim
 
 
-def check_window(window: Window | None) -> tuple[int, int]:
-    if window is None: return _c.ALL, _c.ALL
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise InvalidType(f"window is {window!r}; it is (left, right), keys before and after, None or -1 for no bound. "
-                          "Give two numbers, or None for no window.")
-    left, right = (_c.ALL if bound is None else whole_number("window", bound) for bound in window)
-    return left, right
-
-
 def check_held(given: Any, with_max_logit: bool, kind: str) -> tuple[str, ...]:
     """What accumulate is made of; kind: of what it is, in words."""
     names = ("o", "lse", "max_logit") if with_max_logit else ("o", "lse")
@@ -209,34 +206,6 @@ def results_of(o: T, lse: T, max_logit: T, return_lse: bool, return_max_logit: b
     """What attention returns."""
     if return_max_logit: return (o, lse, max_logit) if return_lse else (o, max_logit)
     return (o, lse) if return_lse else o
-
-
-def check_align(align: str) -> None:
-    if align not in ALIGNS:
-        raise InvalidProblem(f"align is {align!r}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
-
-
-def check_scale(scale: float) -> None:
-    """0 would mean 1/sqrt(dim) to the library."""
-    if scale == 0: raise InvalidProblem("scale is 0, which makes all keys alike. Use None for 1/sqrt(dim).")
-
-
-def flag(name: str, value: Any) -> bool:
-    if isinstance(value, (bool, int)) or type(value).__name__ in ("bool", "bool_"): return bool(value)
-    raise InvalidType(f"{name} is {value!r}; it is True or False. Give one of them.")
-
-
-def number(name: str, value: Any) -> float:
-    if isinstance(value, (int, float)): return float(value)
-    if hasattr(value, "__float__") and not getattr(value, "shape", ()): return float(value)  # a scalar of NumPy
-    raise InvalidType(f"{name} is {value!r}; it is a number. Give a float.")
-
-
-def whole_number(name: str, value: Any) -> int:
-    if not hasattr(value, "__index__"): raise InvalidType(f"{name} is {value!r}; it is a whole number. Give an int.")
-    found = int(value.__index__())
-    if not -2**63 <= found < 2**63: raise InvalidProblem(f"{name} is {found}; it has 64 bits. Use -1 for no bound.")
-    return found
 
 
 class Plan:
@@ -359,6 +328,7 @@ def explain(problem: _c.Problem | str, target: str = "auto") -> str:
     problem: a line such as "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", or what describe gave. target: "auto",
     "cpu", "hopper", "h200", ...; froghopper.h has all. A contradiction in the problem is told, not raised.
     """
-    if not isinstance(target, str): raise InvalidType(f"target is {target!r}; it is a text. Use \"auto\".")
-    if isinstance(problem, str): problem = library().problem(problem)
+    target = text("target", target, "auto")
+    if not isinstance(problem, _c.Problem):
+        problem = library().problem(text("problem", problem, "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128"))
     return str(library().calls.fh_explain(ctypes.byref(problem), target.encode()).decode())

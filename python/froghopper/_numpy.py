@@ -4,7 +4,8 @@
 Arrays read [batch, seq, heads, dim], or [total, heads, dim] with cu_seqlens_q and cu_seqlens_kv; float16, float32, or
 ml_dtypes' bfloat16, and with scales its float8_e4m3fn and float8_e5m2. Any strides will do as long as
 columns lie side by side; nothing is copied but lse, grad_lse and sink where they are not contiguous, lengths that are
-not int32, and scales that are not float32.
+not int32, and scales, means and slopes that are not float32 or lie at no multiple of 4 bytes. Arrays with masks are
+refused.
 """
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal, NamedTuple, overload
@@ -12,14 +13,14 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, Window, cached, check_means, check_rank,
-                              check_scale_is_there, describe, flag, mean_of, output_of, plan_of, results_of,
-                              scale_of)
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
-from froghopper._numpy_arrays import (Array, HeldLengths, Lengths, address, check_array, check_shape, check_writeable,
-                                      dense, dense_strides, held_arrays, held_arrays_of, key_of, layout_of, lse_for,
-                                      lse_shape, max_logit_for, packed_of, read_lengths, result_shape, slope_array,
-                                      slopes_of, strides_of, window_key)
+from froghopper._call import (Call, Window, cached, check_means, check_scale_is_there, describe, plan_of, results_of)
+from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._numpy_8_bit import attention_8_bit, is_8_bit
+from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, check_no_mask, check_place,
+                                      check_shape, check_writeable, dense, dense_strides, float32_of, held_arrays,
+                                      held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
+                                      read_lengths, result_shape, slopes_of, strides_of)
+from froghopper._values import flag, plain
 
 _calls: dict[Hashable, Call] = {}
 
@@ -33,59 +34,85 @@ class Gradients(NamedTuple):
 
 
 @overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Lengths | None = ...,
-              cu_seqlens_kv: Lengths | None = ..., seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ...,
-              return_lse: Literal[False] = ..., out: Array | None = ..., align: str = ..., max_sms: int = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
-              scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
-              out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: ArrayLike | None = ...,
-              attention_chunk: int = ..., invariant: bool = ...,
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[False] = ...,
+              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
+              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Lengths | None = ...,
-              cu_seqlens_kv: Lengths | None = ..., seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ...,
-              return_lse: Literal[True], out: Array | None = ..., align: str = ..., max_sms: int = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
-              scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
-              out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, ...] | None = ...,
-              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[True],
+              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
+              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Lengths | None = ...,
-              cu_seqlens_kv: Lengths | None = ..., seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ...,
-              return_lse: Literal[False] = ..., out: Array | None = ..., align: str = ..., max_sms: int = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
-              scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
-              out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, ...] | None = ...,
-              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[False] = ...,
+              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
+              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
 @overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Lengths | None = ...,
-              cu_seqlens_kv: Lengths | None = ..., seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ...,
-              return_lse: Literal[True], out: Array | None = ..., align: str = ..., max_sms: int = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ...,
-              scale_k: ArrayLike | None = ..., scale_v: ArrayLike | None = ..., dtype: str | None = ...,
-              out_dtype: DTypeLike | None = ..., mean_k: Array | None = ..., mean_v: Array | None = ...,
-              accumulate: tuple[Array, ...] | None = ...,
-              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[True],
+              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
+              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: bool = ...,
+              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
+              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: tuple[Array, ...],
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: bool = ...,
+              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
+              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: tuple[Array, ...],
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
-              softcap: float = 0.0, scale: float | None = None, sink: Array | None = None,
+              softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
               seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, return_lse: bool = False,
               out: Array | None = None, align: str = "bottom_right", max_sms: int = 0,
@@ -102,11 +129,13 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    have its own dim
     causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
     window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
-    softcap        scores become softcap tanh(score / softcap); 0 for none
-    scale          of q k^T; None for 1/sqrt(dim)
+    softcap        scores become softcap tanh(score / softcap); 0 or None for none
+    scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
+                   rounds to 0
     sink           [heads_q] float32: one more logit a head, in the denominator alone
     cu_seqlens_*   [batch + 1] rows where each packed sequence begins, and the end; both or none
-    seqused_*      [batch] how many rows of a sequence count
+    seqused_*      [batch] how many rows of a sequence count. causal and windows align the last query that counts with
+                   the last key that counts: beside them give both, or align="top_left"
     out            where the result goes, and what is returned then; shape of the result, type of q, memory of its own
     max_sms        threads it may use; 0 for all
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks
@@ -118,8 +147,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
                    numbers times their scales; both or none
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
-                   too, as in ring attention, and is what is returned. Begin with o = 0 and lse = -inf, or the sink.
-                   Rows that see no key stay as they are. Without sink and out
+                   too, as in ring attention, and is what is returned, both whatever return_lse. Begin with o = 0 and
+                   lse = -inf, or the sink. Rows that see no key stay as they are. Without sink and out
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap
     attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
@@ -136,17 +165,19 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     a wrong kind, ValueError for shapes, options and memory that do not fit, NotImplementedError; `out` is unwritten
     then. docs/1-math.md has the mathematics and the bounds.
     """
+    for name, x in (("q", q), ("k", k), ("v", v)): check_is_array(name, x)
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-    with_max = flag("return_max_logit", return_max_logit)
-    held = None if accumulate is None else held_arrays_of(accumulate, out, with_max)
+    return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)
+    held = None if accumulate is None else held_arrays_of(accumulate, out, return_max_logit)
+    return_lse |= held is not None
+    plain_options = plain(causal=causal, window=window, softcap=softcap, scale=scale, align=align, max_sms=max_sms,
+                          attention_chunk=attention_chunk, invariant=invariant)
     smooth = check_means(mean_k, mean_v)
     if dtype is not None or out_dtype is not None or scale_k is not None or smooth or is_8_bit(q) or is_8_bit(k):
         found: Array | tuple[Array, ...] = attention_8_bit(
             q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v},
-            {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse, with_max,
-            max_seqlen_q, max_seqlen_kv, causal=causal, window=window_key(window), softcap=softcap,
-            scale=scale, align=align, max_sms=max_sms, alibi_slopes=alibi_slopes,
-            attention_chunk=attention_chunk, invariant=invariant)
+            {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse,
+            return_max_logit, max_seqlen_q, max_seqlen_kv, alibi_slopes=alibi_slopes, **plain_options)
         return found
     for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
         if value is not None: check_scale_is_there(name, value, name[-1], q.dtype.name)
@@ -156,10 +187,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     name_of_o, given = ("out", out) if held is None else ("accumulate[0]", held[0])
     if held is not None: arrays[name_of_o] = held[0]
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
-    sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
-    options = dict(causal=causal, window=window_key(window), softcap=softcap, scale=scale, align=align, packed=packed,
-                   seqused=lengths.used, sink=sink is not None, max_sms=max_sms, accumulate=held is not None,
-                   alibi=slopes is not None, attention_chunk=attention_chunk, invariant=invariant, max_logit=with_max)
+    sink, slopes = dense("sink", sink, q.shape[-2:-1]), float32_of("alibi_slopes", alibi_slopes)
+    options = plain_options | dict(packed=packed, seqused=lengths.used, sink=sink is not None,
+                                   accumulate=held is not None, alibi=slopes is not None, max_logit=return_max_logit)
 
     def make() -> Call:
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)
@@ -172,90 +202,16 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     if given is not None: check_writeable(name_of_o, given)
     o = np.empty(result_shape(q, v), q.dtype) if given is None else given
     lse = lse_for(q, held, return_lse)
-    largest = max_logit_for(q, packed.batch if packed else q.shape[0], held, with_max)
+    largest = max_logit_for(q, packed.batch if packed else q.shape[0], held, return_max_logit)
     call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
                  alibi_slopes=address(slopes), max_logit=address(largest))
-    results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, with_max)
+    results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, return_max_logit)
     return results
-
-
-def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means: dict[str, Array | None],
-                    dtype: str | None, out_dtype: Any, lengths: HeldLengths, sink: Array | None, out: Array | None,
-                    held: tuple[Array, ...] | None, return_lse: bool, with_max: bool, max_seqlen_q: int | None,
-                    max_seqlen_kv: int | None, alibi_slopes: Any = None, **options: Any) -> Any:
-    """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
-    names = {}
-    for name, array in {"q": q, "k": k, "v": v}.items():
-        check_array(name, array, array)
-        names[name] = type_name(name, array, dtype)
-    wanted = out_dtype if out_dtype is None or out_dtype == "bfloat16" else np.dtype(out_dtype).name
-    if held is not None: wanted, out = wanted or "float32", held[0]
-    of_o = output_of(names["q"], names["k"], names["v"], wanted, list(DTYPES))
-    if names["k"] not in DTYPES_8_BIT:
-        raise InvalidType(f"k is {names['k']}; scales, means, dtype and out_dtype go with 8-bit k and v. Leave them "
-                          "out.")
-    packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
-    for name, array in (("q", q), ("k", k), ("v", v)): check_rank(name, array.shape, packed is not None)
-    batch, rows_q, rows_kv = packed or (q.shape[0], q.shape[1], k.shape[1])
-    scaled, lie = [], []
-    for (name, given), array, rows, dim in zip(scales.items(), (q, k, v), (rows_q, rows_kv, rows_kv),
-                                              (0, 0, v.shape[-1])):
-        check_scale_is_there(name, given, name[-1], names[name[-1]])
-        scaled.append(None if given is None else scale_array(name, given))
-        lie.append(scale_of(name, *layout_of(scaled[-1]), batch, rows, array.shape[-2], dim))
-    of_means = []
-    for (name, mean), array in zip(means.items(), (k, v)):
-        scaled.append(None if mean is None else scale_array(name, mean))
-        of_means.append(mean_of(name, *layout_of(scaled[-1]), batch, array.shape[-2], array.shape[-1]))
-    sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
-    types = Types(names["k"], of_o, SCALE_ROWS if any(x.blocked for x in lie) else 0, lie[2].columns,
-                  smooth=means["mean_k"] is not None)
-    problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
-                       sink=sink is not None, types=types, accumulate=held is not None,
-                       alibi=slopes is not None, max_logit=with_max, **options)
-    shape = result_shape(q, v)
-    o = np.empty(shape, array_type(of_o)) if out is None else out
-    check_shape("out", o, shape)
-    if o.dtype != array_type(of_o): raise InvalidType(f"out is {o.dtype}; o is {of_o} here. Give that.")
-    check_writeable("out", o)
-    strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("out", o))]
-    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem))
-    lse, largest = lse_for(q, held, return_lse), max_logit_for(q, batch, held, with_max)
-    call.forward_with_all(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
-                          address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]), address(scaled[3]),
-                          address(scaled[4]), alibi_slopes=address(slopes), max_logit=address(largest))
-    return results_of(o, lse, largest, return_lse, with_max)
-
-
-def is_8_bit(array: Any) -> bool: return isinstance(array, np.ndarray) and array.dtype.name in DTYPES_8_BIT
-
-
-def type_name(name: str, array: Array, dtype: str | None) -> str:
-    """What the numbers are: uint8 holds those of dtype."""
-    if array.dtype != np.uint8: return array.dtype.name
-    if dtype not in DTYPES_8_BIT:
-        raise InvalidType(f"{name} is uint8 and dtype is {dtype!r}; it says which 8-bit numbers those are. Use "
-                          f"{' or '.join(map(repr, DTYPES_8_BIT))}.")
-    return dtype
-
-
-def array_type(name: str) -> Any:
-    """NumPy's type of o; without ml_dtypes bfloat16 is held as its bits."""
-    if name != "bfloat16": return np.dtype(name)
-    try: import ml_dtypes
-    except ImportError: return np.dtype(np.uint16)
-    return np.dtype(ml_dtypes.bfloat16)
-
-
-def scale_array(name: str, given: Any) -> Array:
-    array = np.asarray(given)
-    if array.dtype.kind not in "fiu": raise InvalidType(f"{name} is {array.dtype}; scales are float32. Convert it.")
-    return array.astype(np.float32, copy=False)
 
 
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
                        grad_lse: Array | None = None, causal: bool = False, window: Window | None = None,
-                       softcap: float = 0.0, scale: float | None = None, sink: Array | None = None,
+                       softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
                        cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
                        seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None,
                        deterministic: bool = False, out: Gradients | Sequence[Array | None] | None = None,
@@ -276,19 +232,19 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     """
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     arrays = {"q": q, "k": k, "v": v, "o": o, "grad_o": grad_o}
+    check_is_array("q", q)
     for name, array in arrays.items(): check_array(name, array, q)
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
-    sink, slopes = dense("sink", sink, q.shape[-2:-1]), slope_array(alibi_slopes)
-    options = dict(causal=causal, window=window_key(window), softcap=softcap, scale=scale, align=align, packed=packed,
-                   seqused=lengths.used, sink=sink is not None, max_sms=max_sms, deterministic=deterministic,
-                   accumulate=accumulate, alibi=slopes is not None, attention_chunk=attention_chunk,
-                   backward=True)
+    sink, slopes = dense("sink", sink, q.shape[-2:-1]), float32_of("alibi_slopes", alibi_slopes)
+    options = plain(causal=causal, window=window, softcap=softcap, scale=scale, align=align, max_sms=max_sms,
+                    attention_chunk=attention_chunk, deterministic=deterministic, accumulate=accumulate)
+    options |= dict(packed=packed, seqused=lengths.used, sink=sink is not None, alibi=slopes is not None, backward=True)
     describe(q.shape, k.shape, v.shape, q.dtype.name, **options)  # shapes make sense from here on
     for name in ("o", "grad_o"): check_shape(name, arrays[name], result_shape(q, v))
     if lse is None: raise InvalidType("lse is None; gradients need it. Use attention(..., return_lse=True).")
     lse = dense("lse", lse, lse_shape(q))
     grad_lse = dense("grad_lse", grad_lse, lse_shape(q))
-    grads = gradients_for(out, q, k, v, sink, accumulate)
+    grads = gradients_for(out, q, k, v, sink, options["accumulate"])
     arrays |= {"out[0]": grads.q, "out[1]": grads.k, "out[2]": grads.v}
 
     def make() -> Call:
@@ -311,19 +267,19 @@ def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, ac
         return Gradients(new_q, new_k, new_v, None if sink is None else np.empty_like(sink))
     if not isinstance(out, (tuple, list)):
         raise InvalidType(f"out is a {type(out).__name__}; it has an array for each gradient. Give a tuple of them.")
-    held = [x for x in out if x is not None]
     likes = [x for x in (q, k, v, sink) if x is not None]
+    held = out[:3] if len(out) == 4 and sink is None and out[3] is None else out
     if len(held) != len(likes):
         raise InvalidType(f"out has {len(held)} arrays; there are gradients of q, k, v{', sink' * (sink is not None)}. "
                           f"Give {len(likes)}.")
     for at, (array, like) in enumerate(zip(held, likes)):
+        check_no_mask(f"out[{at}]", array)
         wanted = np.dtype(np.float32) if accumulate else like.dtype
         if not isinstance(array, np.ndarray) or array.dtype != wanted:
-            kind = getattr(array, "dtype", type(array).__name__)
+            kind = array.dtype if isinstance(array, np.ndarray) else "a " + type(array).__name__
             raise InvalidType(f"out[{at}] is {kind}; it is an array of {wanted.name}"
                               f"{', as accumulate adds in float32' * accumulate}. Give that.")
         check_shape(f"out[{at}]", array, like.shape)
         check_writeable(f"out[{at}]", array)
-    if sink is not None and not held[3].flags.c_contiguous:
-        raise InvalidTensor("out[3] is not contiguous; the gradient of sink is dense. Give a contiguous array.")
+    if sink is not None: check_place("out[3]", held[3], "the gradient of sink")
     return Gradients(held[0], held[1], held[2], held[3] if sink is not None else None)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from froghopper._call import Packed, Shape, Strides, check_held, element_strides, slope_strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._values import shown, whole_number
 
 Array = NDArray[Any]
 Lengths = NDArray[np.integer[Any]] | Sequence[int]
@@ -35,14 +36,15 @@ def read_lengths(*given: Lengths | None) -> HeldLengths:
 
 def read_one_length(name: str, value: Lengths | None) -> Array | None:
     if value is None: return None
-    array = np.asarray(value)
-    if array.size == 0: array = array.astype(np.int32)  # an empty list is one of floats
+    array = array_of(name, value)
+    if array.shape == (0,): array = np.empty(0, np.int32)  # an empty list is one of floats
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise InvalidType(f"{name} is {array.dtype.name} with the shape {list(array.shape)}; it is a list of whole "
                           "numbers. Give int32.")
-    if array.size and not (array.min() >= -2**31 and array.max() < 2**31):
-        raise InvalidTensor(f"{name} holds {array.max()}; rows are counted in int32. Split the batch.")
-    return np.ascontiguousarray(array, np.int32)
+    for end in (array.min(initial=0), array.max(initial=0)):
+        if not -2**31 <= end < 2**31:
+            raise InvalidTensor(f"{name} holds {end}; rows are counted in int32. Split the batch.")
+    return contiguous(array.astype(np.int32, copy=False))
 
 
 def packed_of(lengths: HeldLengths, q: Array, k: Array, max_seqlen_q: int | None,
@@ -56,10 +58,14 @@ def packed_of(lengths: HeldLengths, q: Array, k: Array, max_seqlen_q: int | None
     packed, batch = None, q.shape[0] if q.ndim else 0
     if begins_q is not None and begins_kv is not None:
         for name, begins in (("q", begins_q), ("kv", begins_kv)):
-            if len(begins) < 1 or len(begins) != len(begins_q):
+            if len(begins) < 1:
+                raise InvalidProblem(f"cu_seqlens_{name} has 0 numbers; it has one more than there are sequences. Give "
+                                     "[0] for none.")
+            if len(begins) != len(begins_q):
                 raise InvalidProblem(f"cu_seqlens_{name} has {len(begins)} numbers and cu_seqlens_q {len(begins_q)}; "
                                      "both have one more than there are sequences. Make them equally long.")
-        packed = Packed(len(begins_q) - 1, longest(begins_q, max_seqlen_q), longest(begins_kv, max_seqlen_kv))
+        packed = Packed(len(begins_q) - 1, longest("max_seqlen_q", begins_q, max_seqlen_q),
+                        longest("max_seqlen_kv", begins_kv, max_seqlen_kv))
         batch = packed.batch
     elif max_seqlen_q is not None or max_seqlen_kv is not None:
         raise InvalidProblem("max_seqlen_q or max_seqlen_kv is given without cu_seqlens; only packed sequences have a "
@@ -67,24 +73,64 @@ def packed_of(lengths: HeldLengths, q: Array, k: Array, max_seqlen_q: int | None
     for name, used in (("seqused_q", lengths.seqused_q), ("seqused_kv", lengths.seqused_kv)):
         if used is not None and len(used) != batch:
             raise InvalidProblem(f"{name} has {len(used)} numbers and there are {batch} sequences; it has one for "
-                                 f"each. Give it {batch}.")
+                                 f"each. Give {batch} numbers.")
     return packed
 
 
-def longest(begins: Array, given: int | None) -> int:
-    if given is not None: return given
-    return max(0, int(np.diff(begins).max(initial=0)))
+def longest(name: str, begins: Array, given: int | None) -> int:
+    rows = max(0, int(np.diff(begins.astype(np.int64)).max(initial=0)))
+    if given is None: return rows
+    bound = whole_number(name, given)
+    if bound < rows:
+        raise InvalidProblem(f"{name} is {bound} and the longest sequence has {rows} rows; it is an upper bound. Give "
+                             f"{rows} or more, or None.")
+    return bound
+
+
+def array_of(name: str, given: Any) -> Array:
+    """Numbers of any kind as an array of NumPy."""
+    check_no_mask(name, given)
+    try: return np.asarray(given)
+    except Exception as error:  # what other classes raise where they are asked for an array is theirs
+        raise InvalidType(f"{name} is {shown(given)}; NumPy makes no array of it ({error}). Give an array.") from error
+
+
+def check_no_mask(name: str, array: Any) -> None:
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidType(f"{name} is a {type(array).__name__}; its mask would be lost. Use its method filled.")
+
+
+def check_is_array(name: str, array: Any) -> None:
+    check_no_mask(name, array)
+    if isinstance(array, np.ndarray): return
+    where = type(array).__module__.partition(".")[0].removesuffix("lib")  # arrays of JAX are jaxlib's
+    out = f"Use froghopper.{where} for it." if where in ("torch", "jax") else "Use numpy.asarray."
+    raise InvalidType(f"{name} is a {type(array).__name__}; this function computes on arrays of NumPy. {out}")
 
 
 def check_array(name: str, array: Any, q: Any) -> None:
     """It is an array of NumPy in the type of q, in this machine's byte order."""
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-        where = type(array).__module__.partition(".")[0]
-        out = f"Use froghopper.{where} for it." if where in ("torch", "jax") else "Use numpy.asarray."
-        raise InvalidType(f"{name} is a {type(array).__name__}; this function computes on arrays of NumPy. {out}")
+    check_is_array(name, array)
     if array.dtype != q.dtype:
         raise InvalidType(f"{name} is {array.dtype} and q is {q.dtype}; they have the same type. Convert one.")
     if not array.dtype.isnative: raise InvalidType(f"{name} has the other byte order. Convert to {array.dtype.name}.")
+
+
+def contiguous(array: Array) -> Array:
+    """Without gaps, each number at a multiple of its size, as the library reads what has no strides."""
+    return np.require(array, requirements=("C", "A"))
+
+
+def float32_of(name: str, given: Any) -> Array | None:
+    """Numbers that are read as float32, a copy where they lie otherwise: strides are counted in elements."""
+    if given is None: return None
+    array = array_of(name, given)
+    if array.dtype.kind not in "fiu": raise InvalidType(f"{name} is {array.dtype}; it is float32. Convert it.")
+    with np.errstate(over="raise"):
+        try: narrow = array.astype(np.float32, copy=False)
+        except FloatingPointError:
+            raise InvalidTensor(f"{name} holds numbers that float32 does not. Give smaller ones.") from None
+    return narrow if narrow.flags.aligned else narrow.copy()
 
 
 def check_shape(name: str, array: Array, shape: Shape) -> None:
@@ -99,11 +145,23 @@ def check_writeable(name: str, array: Array) -> None:
 def dense(name: str, array: Any, shape: Shape) -> Any:
     """The same, contiguous: a float32 array of that shape, or None."""
     if array is None: return None
-    if not isinstance(array, np.ndarray) or array.dtype != np.float32:
-        kind = array.dtype.name if isinstance(array, np.ndarray) else "a " + type(array).__name__
-        raise InvalidType(f"{name} is {kind}; it is an array of float32. Convert it.")
+    check_float32(name, array)
     check_shape(name, array, shape)
-    return np.ascontiguousarray(array)
+    return contiguous(array)
+
+
+def check_float32(name: str, array: Any) -> None:
+    check_no_mask(name, array)
+    if isinstance(array, np.ndarray) and array.dtype == np.float32: return
+    kind = array.dtype if isinstance(array, np.ndarray) else "a " + type(array).__name__
+    raise InvalidType(f"{name} is {kind}; it is an array of float32. Convert it.")
+
+
+def check_place(name: str, array: Array, what: str) -> None:
+    """An array without strides may be written to."""
+    check_writeable(name, array)
+    if not array.flags.c_contiguous or not array.flags.aligned:
+        raise InvalidTensor(f"{name} is not contiguous; {what} is dense. Give a contiguous array.")
 
 
 def result_shape(q: Array, v: Array) -> tuple[int, ...]: return (*q.shape[:-1], *v.shape[-1:])
@@ -118,13 +176,10 @@ def dense_strides(shape: Shape) -> Strides:
 
 
 def strides_of(name: str, array: Array) -> Strides:
-    if any(stride % array.itemsize for stride in array.strides):
+    if any(stride % array.itemsize for stride, n in zip(array.strides, array.shape) if n > 1):
         raise InvalidTensor(f"{name} has the strides {list(array.strides)} (bytes); elements have {array.itemsize} "
                             "bytes and lie at multiples of that. Copy it first.")
     return element_strides(name, array.shape, [stride // array.itemsize for stride in array.strides])
-
-
-def window_key(window: Any) -> Any: return tuple(window) if isinstance(window, list) else window
 
 
 def key_of(arrays: Any, options: dict[str, Any]) -> Hashable:
@@ -136,24 +191,16 @@ def address(array: Array | None) -> int:
     return 0 if array is None else int(array.__array_interface__["data"][0])
 
 
-def slope_array(given: Any) -> Array | None:
-    if given is None: return None
-    array = np.asarray(given)
-    if array.dtype.kind not in "fiu":
-        raise InvalidType(f"alibi_slopes is {array.dtype}; it is float32. Convert it.")
-    return array.astype(np.float32, copy=False)
-
-
 def slopes_of(slopes: Array | None, problem: Any) -> Strides:
     if slopes is None: return 0, 0, 0
-    strides = [stride // slopes.itemsize for stride in slopes.strides]
-    return slope_strides(slopes.shape, strides, problem.batch, problem.heads_q)
+    return slope_strides(*layout_of(slopes), problem.batch, problem.heads_q)
 
 
 def held_arrays(*arrays: Array | None) -> list[Array]: return [x for x in arrays if x is not None]
 
 
 def layout_of(array: Array | None) -> tuple[Shape, Strides]:
+    """Shape, and strides in elements, of what float32_of gave."""
     if array is None: return (), (0, 0, 0)
     return array.shape, tuple(stride // array.itemsize for stride in array.strides)  # type: ignore[return-value]
 
@@ -166,9 +213,7 @@ def held_arrays_of(given: Any, out: Any, with_max_logit: bool) -> tuple[Array, .
         raise InvalidProblem("out and accumulate are given; results are merged with what accumulate holds and stay "
                              "there. Leave out out.")
     for at, array in enumerate(given):
-        if not isinstance(array, np.ndarray) or array.dtype != np.float32 or not array.dtype.isnative:
-            raise InvalidType(f"accumulate[{at}] is {getattr(array, 'dtype', type(array).__name__)}; it is an array of "
-                              "float32. Give that.")
+        check_float32(f"accumulate[{at}]", array)
     return tuple(given[:len(names)])
 
 
@@ -186,7 +231,5 @@ def max_logit_for(q: Array, batch: int, held: tuple[Array, ...] | None, wanted: 
 
 def dense_held(at: int, name: str, held: tuple[Array, ...], shape: Shape) -> Array:
     check_shape(f"accumulate[{at}]", held[at], shape)
-    check_writeable(f"accumulate[{at}]", held[at])
-    if not held[at].flags.c_contiguous:
-        raise InvalidTensor(f"accumulate[{at}] is not contiguous; {name} is dense. Give a contiguous array.")
+    check_place(f"accumulate[{at}]", held[at], name)
     return held[at]

@@ -6,8 +6,8 @@ import numpy as np
 
 from froghopper._call import DTYPES, SCALE_ROWS, check_rank, check_shapes
 from froghopper._errors import InvalidType
-from froghopper._numpy_arrays import (Array, Lengths, address, check_array, dense_strides, layout_of, packed_of,
-                                      read_lengths, strides_of)
+from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, dense_strides, layout_of,
+                                      packed_of, read_lengths, strides_of)
 from froghopper._quantise import check_packed, quantiser, run
 
 
@@ -57,6 +57,7 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
     as attention does.
     """
     arrays = (q, k, v)
+    check_is_array("q", q)
     for name, array in zip("qkv", arrays): check_array(name, array, q)
     if q.dtype.name not in DTYPES:
         raise InvalidType(f"q, k and v are {q.dtype}; they can be {', '.join(DTYPES)}. Convert them.")
@@ -75,7 +76,7 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
     tensors |= {f"scale_{name}": (address(array), layout_of(array)[1][:3]) for name, array in zip("qkv", scales)}
     tensors |= {f"mean_{name}": (address(array), layout_of(array)[1][:3]) for name, array in zip("kv", means)}
     run(plan, tensors, dict(zip(lengths._fields, lengths.addresses())))
-    return Smoothed(*small, *scales, *means) if smooth else Quantised(*small, *scales)
+    return Smoothed(*small, *scales, *means) if means else Quantised(*small, *scales)
 
 
 def array_type(name: str) -> Any:

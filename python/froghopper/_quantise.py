@@ -4,8 +4,9 @@ import ctypes
 from typing import Any, NamedTuple
 
 from froghopper import _c
-from froghopper._call import DTYPES_8_BIT, Packed, Plan, Shape, Strides, describe, flag, plan_of, whole_number
+from froghopper._call import DTYPES_8_BIT, Packed, Plan, Shape, Strides, describe, plan_of
 from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._values import flag, shown, whole_number
 
 
 class Quantiser(NamedTuple):
@@ -25,15 +26,17 @@ def check_packed(begins_q: Any, begins_kv: Any) -> None:
 def quantiser(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, target: str, *, packed: Packed | None,
               seqused: bool, scale_rows: int, rotate: bool, rotate_seed: int, smooth: bool, max_sms: int) -> Quantiser:
     """Of q, k and v of these shapes, which hold `stored` and become `dtype`."""
-    if dtype not in DTYPES_8_BIT:
-        raise InvalidType(f"dtype is {dtype}; q, k and v become {' or '.join(DTYPES_8_BIT)}. Give one.")
-    if flag("rotate", rotate) is False: rotate_seed = 0
-    if not 0 <= whole_number("rotate_seed", rotate_seed) < 2**32:
+    if not isinstance(dtype, str) or dtype not in DTYPES_8_BIT:
+        raise InvalidType(f"dtype is {dtype if isinstance(dtype, str) else shown(dtype)}; q, k and v become "
+                          f"{' or '.join(DTYPES_8_BIT)}. Give one.")
+    rotate, smooth = flag("rotate", rotate), flag("smooth", smooth)
+    rotate_seed, scale_rows = whole_number("rotate_seed", rotate_seed), whole_number("scale_rows", scale_rows)
+    if not 0 <= rotate_seed < 2**32:
         raise InvalidProblem(f"rotate_seed is {rotate_seed}; it has 32 bits. Use 0 to 2^32 - 1.")
     problem = describe(*shapes, stored, packed=packed, seqused=seqused, max_sms=max_sms)
     problem.op, problem.dtype_kv = _c.Op.QUANTISE, DTYPES_8_BIT[dtype]
-    problem.scale_rows = whole_number("scale_rows", scale_rows)
-    problem.rotate, problem.rotate_seed, problem.smooth = rotate, rotate_seed, flag("smooth", smooth)
+    problem.scale_rows, problem.smooth = scale_rows, smooth
+    problem.rotate, problem.rotate_seed = rotate, rotate_seed if rotate else 0
     plan = plan_of(problem, target)
     rows = (problem.seq_q, problem.seq_kv, problem.seq_kv)
     of_q, of_k, of_v = ((problem.batch, blocks_of(n, scale_rows), shape[-2], 1) for n, shape in zip(rows, shapes))

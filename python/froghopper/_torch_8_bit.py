@@ -110,8 +110,8 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
             check_place(name, mean, q)
             if mean.dtype != torch.float32:
                 raise InvalidType(f"{name} is {name_of(mean.dtype)}; it is float32. Convert it.")
-        means.append(mean_of(name, () if mean is None else mean.shape, () if mean is None else mean.stride(), batch,
-                             x.shape[-2], x.shape[-1]))
+        means.append((0, 0, 0) if mean is None else
+                     mean_of(name, mean.shape, mean.stride(), batch, x.shape[-2], x.shape[-1]))
     scale_rows = SCALE_ROWS if any(x.blocked for x in lie) else 0
     return (BY_NAME[of_o], Types(names[1], of_o, scale_rows, lie[2].columns, check_means(*scales[3:])),
             [*(x.strides for x in lie), *means])

@@ -60,7 +60,7 @@ class Options(NamedTuple):
     """Of describe, but for what shapes and arrays say. max_seqlen_*: None for as many as there are rows."""
     causal: bool = False
     window: Window | None = None
-    softcap: float = 0.0
+    softcap: float | None = 0.0
     scale: float | None = None
     align: str = "bottom_right"
     deterministic: bool = False
@@ -306,7 +306,9 @@ def unsharded(like: Any, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 @functools.partial(primitive.def_impl)
-def run_now(*arrays: jax.Array, kind: Kind) -> Any: return jax.jit(functools.partial(bound, kind))(*arrays)
+def run_now(*arrays: jax.Array, kind: Kind) -> Any:
+    """Compiled also where programs are not (jax.disable_jit): there is nothing else that computes it."""
+    with jax.disable_jit(False): return jax.jit(functools.partial(bound, kind))(*arrays)
 
 
 def lowered_for(platform: str) -> Callable[..., Any]:

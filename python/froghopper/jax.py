@@ -22,8 +22,9 @@ from typing import Any, Literal, TypeAlias, overload
 import jax
 import numpy as np
 
-from froghopper._call import Window, cached, check_held, check_window, flag, number, whole_number
+from froghopper._call import Window, cached, check_held
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._values import flag, plain, shown, whole_number
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
 __all__ = ["attention"]
@@ -31,55 +32,72 @@ __all__ = ["attention"]
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
 ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit")  # o, lse, it: of accumulate
+HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # as a user knows them
 FLOATS = ("sink", "o", "lse", "alibi_slopes", "max_logit")
 
 
 @overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
-              cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
-              deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: Array | None = ...,
-              attention_chunk: int = ..., invariant: bool = ...,
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
+              return_lse: Literal[False] = ..., deterministic: bool = ..., align: str = ..., accumulate: None = ...,
+              alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
-              cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[True],
-              deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: Array | None = ...,
-              attention_chunk: int = ..., invariant: bool = ...,
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
+              return_lse: Literal[True], deterministic: bool = ..., align: str = ..., accumulate: None = ...,
+              alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
-              cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[False] = ...,
-              deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: Array | None = ...,
-              attention_chunk: int = ..., invariant: bool = ...,
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
+              return_lse: Literal[False] = ..., deterministic: bool = ..., align: str = ..., accumulate: None = ...,
+              alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
 @overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Array | None = ..., cu_seqlens_q: Array | None = ...,
-              cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Array | None = ..., seqused_kv: Array | None = ..., return_lse: Literal[True],
-              deterministic: bool = ..., align: str = ...,
-              accumulate: tuple[Array, ...] | None = ..., alibi_slopes: Array | None = ...,
-              attention_chunk: int = ..., invariant: bool = ...,
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
+              return_lse: Literal[True], deterministic: bool = ..., align: str = ..., accumulate: None = ...,
+              alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
+              return_lse: bool = ..., deterministic: bool = ..., align: str = ..., accumulate: tuple[Array, ...],
+              alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
+              return_lse: bool = ..., deterministic: bool = ..., align: str = ..., accumulate: tuple[Array, ...],
+              alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
-              softcap: float = 0.0, scale: float | None = None, sink: Array | None = None,
+              softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
               return_lse: bool = False, deterministic: bool = False, align: str = "bottom_right",
@@ -93,18 +111,20 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    have its own dim
     causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
     window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
-    softcap        scores become softcap tanh(score / softcap); 0 for none
-    scale          of q k^T; None for 1/sqrt(dim)
+    softcap        scores become softcap tanh(score / softcap); 0 or None for none
+    scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
+                   rounds to 0
     sink           [heads_q] float32: one more logit a head, in the denominator alone
     cu_seqlens_*   [batch + 1] int32, rows where each packed sequence begins, and the end; both or none. On a GPU they
                    are not checked
     max_seqlen_*   packed: an upper bound on the longest sequence; None for all rows. A bound near the truth is planned
                    better
-    seqused_*      [batch] int32, how many rows of a sequence count
+    seqused_*      [batch] int32, how many rows of a sequence count. causal and windows align the last query that counts
+                   with the last key that counts: beside them give both, or align="top_left"
     deterministic  gradients are bit-equal from run to run; the forward pass always is
-    accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned is that over these
-                   keys too, as in ring attention. Begin with o = 0 and lse = -inf, or the sink. Rows that see no key
-                   stay as they are. Without sink and derivatives
+    accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned, both whatever
+                   return_lse, is that over these keys too, as in ring attention. Begin with o = 0 and lse = -inf, or
+                   the sink. Rows that see no key stay as they are. Without sink and derivatives
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap. What is differentiated takes
                    them for constants
@@ -124,20 +144,21 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     is traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with
     the library's sentence. docs/1-math.md has the mathematics and the bounds.
     """
+    return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
              "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink,
-             **held_arrays(accumulate, with_max := flag("return_max_logit", return_max_logit)),
-             "alibi_slopes": alibi_slopes}
-    arrays = {name: checked(name, array, q) for name, array in given.items() if array is not None}
+             **held_arrays(accumulate, return_max_logit), "alibi_slopes": alibi_slopes}
+    arrays = {name: checked(name, array, q) for name, array in given.items()
+              if array is not None or name in ("q", "k", "v", *HELD)}
     if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
-    options = Options(causal, window, softcap, scale, align, deterministic, max_seqlen_q, max_seqlen_kv,
-                      attention_chunk, invariant)
-    key = (*options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
-    results = results_of(bool(return_lse) or "o" in arrays, with_max)
-    found = run(cached(_fit, key, lambda: fitting(options, arrays)), results, varying_alike(arrays))
-    if len(results) == 1: return found
-    asked = tuple(x for name, x in zip(results, found) if return_lse or name != "lse")
-    return asked[0] if len(asked) == 1 else asked
+    options = Options(**bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv) | plain(
+        causal=causal, window=window, softcap=softcap, scale=scale, align=align, deterministic=deterministic,
+        attention_chunk=attention_chunk, invariant=invariant))
+    key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
+    results = results_of(return_lse or "o" in arrays, return_max_logit)
+    cached(_fit, key, lambda: fits(options, arrays))
+    found: Array | tuple[Array, ...] = run(options, results, varying_alike(arrays))
+    return found
 
 
 def slopes_of(arrays: Given) -> Array:
@@ -155,15 +176,14 @@ def held_arrays(given: Any, with_max_logit: bool) -> Given:
     return {} if given is None else dict(zip(check_held(given, with_max_logit, "arrays"), given))
 
 
-_fit: dict[Hashable, Options] = {}  # what was checked already, so that a call that is not traced costs less
+_fit: dict[Hashable, bool] = {}  # what was checked already, so that a call that is not traced costs less
 
 
-def fitting(options: Options, arrays: Given) -> Options:
-    """The options, with numbers of Python; raises what is wrong with them or with the shapes."""
-    check_lengths(arrays, options.max_seqlen_q, options.max_seqlen_kv)
+def fits(options: Options, arrays: Given) -> bool:
+    """Raises what is wrong with the shapes, and with the options for them."""
     check_problem(kind_of(options, arrays), tuple(arrays.values()))
     check_sizes(arrays)
-    return hashable(options)
+    return True
 
 
 def kind_of(options: Options, arrays: Given, results: tuple[str, ...] = ("o", "lse")) -> Kind:
@@ -173,17 +193,6 @@ def kind_of(options: Options, arrays: Given, results: tuple[str, ...] = ("o", "l
 def in_order(arrays: Given) -> Given:
     """jit sorts a dict by its names; programs read better in the order of the arguments."""
     return {name: arrays[name] for name in ARGUMENTS if name in arrays}
-
-
-def hashable(options: Options) -> Options:
-    """The same as numbers of Python; describe has found them fit."""
-    scale, window = options.scale, options.window
-    return options._replace(
-        causal=bool(options.causal), window=None if window is None else check_window(window),
-        softcap=number("softcap", options.softcap), scale=None if scale is None else number("scale", scale),
-        deterministic=bool(options.deterministic),
-        attention_chunk=whole_number("attention_chunk", options.attention_chunk),
-        invariant=bool(options.invariant))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -235,36 +244,50 @@ differentiable.defvjp(forward, backward)
 
 def checked(name: str, array: Any, q: Any) -> Array:
     """An array of JAX (or NumPy, which JAX takes too) of the type that this argument has."""
+    said = HELD.get(name, name)
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidType(f"{said} is a {type(array).__name__}; its mask would be lost. Use its method filled.")
     if not isinstance(array, (jax.Array, np.ndarray)):
-        raise InvalidType(f"{name} is a {type(array).__name__}; this function computes on arrays of JAX. Use "
+        raise InvalidType(f"{said} is a {type(array).__name__}; this function computes on arrays of JAX. Use "
                           "jax.numpy.asarray.")
     if name in LENGTHS:
-        if array.dtype.kind in "iu" and array.ndim == 1: return jax.numpy.asarray(array, jax.numpy.int32)
+        if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
         raise InvalidType(f"{name} is {array.dtype.name} with the shape {list(array.shape)}; it is a list of whole "
                           "numbers. Give int32.")
     wanted = "float32" if name in FLOATS else getattr(q, "dtype", array.dtype).name
     if array.dtype.name == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
     why = "it is float32" if name in FLOATS else f"q is {wanted}, and they have the same type"
-    raise InvalidType(f"{name} is {array.dtype.name}; {why}. Convert it with astype.")
+    raise InvalidType(f"{said} is {array.dtype.name}; {why}. Convert it with astype.")
 
 
-def check_lengths(arrays: Given, max_seqlen_q: int | None, max_seqlen_kv: int | None) -> None:
-    """Both cu_seqlens or none, equally long; bounds only with them."""
+def lengths_of(array: Any) -> Array:
+    """As int32. What does not fit becomes the nearest number that does, and the library says that it is no length."""
+    if array.dtype.itemsize >= 4 and array.dtype != np.int32:
+        ends = np.iinfo(np.int32)
+        of = np if isinstance(array, np.ndarray) else jax.numpy
+        low = 0 if array.dtype.kind == "u" else ends.min
+        array = of.clip(array, of.asarray(low, array.dtype), of.asarray(ends.max, array.dtype))
+    return jax.numpy.asarray(array, np.int32)
+
+
+def bounds(arrays: Given, **given: int | None) -> dict[str, Any]:
+    """The largest lengths, which only packed sequences have; both cu_seqlens are there or none, equally long."""
     ends = [name for name in ("cu_seqlens_q", "cu_seqlens_kv") if name in arrays]
     if len(ends) == 1:
         other = {"cu_seqlens_q": "cu_seqlens_kv", "cu_seqlens_kv": "cu_seqlens_q"}[ends[0]]
         raise InvalidProblem(f"{ends[0]} is given and {other} is not; both sides are packed or none. Give {other}.")
-    for name, bound in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_kv", max_seqlen_kv)):
-        if bound is None: continue
-        if not ends:
-            raise InvalidProblem(f"{name} is {bound!r} without cu_seqlens; only packed sequences have a longest one. "
-                                 "Leave it out.")
-        whole_number(name, bound)
-    if not ends: return
+    for name, bound in given.items():
+        if bound is None or ends: continue
+        raise InvalidProblem(f"{name} is {shown(bound)} without cu_seqlens; only packed sequences have a longest one. "
+                             "Leave it out.")
     counts = [arrays[name].shape[0] for name in ends]
-    if counts[0] != counts[1] or counts[0] < 1:
+    if 0 in counts:
+        raise InvalidProblem(f"{ends[counts.index(0)]} has 0 numbers; it has one more than there are sequences. Give "
+                             "[0] for none.")
+    if ends and counts[0] != counts[1]:
         raise InvalidProblem(f"cu_seqlens_q has {counts[0]} numbers and cu_seqlens_kv {counts[1]}; both have one more "
                              "than there are sequences. Make them equally long.")
+    return {name: None if bound is None else whole_number(name, bound) for name, bound in given.items()}
 
 
 def check_sizes(arrays: Given) -> None:
@@ -276,8 +299,8 @@ def check_sizes(arrays: Given) -> None:
                         ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows),
                         ("max_logit", (batch, q.shape[-2]))):
         if name in arrays and arrays[name].shape != shape:
-            raise InvalidTensor(f"{name} has the shape {list(arrays[name].shape)}; it must be {list(shape)}. "
-                                "Reshape it.")
+            raise InvalidTensor(f"{HELD.get(name, name)} has the shape {list(arrays[name].shape)}; it must be "
+                                f"{list(shape)}. Reshape it.")
 
 
 def varying_alike(arrays: Given) -> Given:

@@ -59,7 +59,7 @@ def visible(rows, keys, options):
 
 def weights_of(q, k, head, options):
     """Of one sequence and head: (weights, lse, slope of the softcap, largest |score|)."""
-    scale = options.scale or 1 / np.sqrt(q.shape[-1])
+    scale = 1 / np.sqrt(q.shape[-1]) if options.scale is None else options.scale
     s, slope = scale * (q @ k.T), 1.0
     if options.softcap:
         bent = np.tanh(s / options.softcap)
@@ -107,7 +107,8 @@ def backward(q, k, v, o, lse, grad_o, grad_lse, sequences, dtype, options):
     o and lse as they are rounded, which changes delta = o . grad_o by a rounding of each product."""
     exact = {name: np.zeros(x.shape) for name, x in (("q", q), ("k", k), ("v", v), ("sink", np.zeros(q.shape[2])))}
     size = {name: np.zeros(x.shape) for name, x in exact.items()}
-    tiny, scale, largest = NORMAL[dtype], options.scale or 1 / np.sqrt(q.shape[-1]), 0
+    tiny, largest = NORMAL[dtype], 0
+    scale = 1 / np.sqrt(q.shape[-1]) if options.scale is None else options.scale
     for head, at_q, at_kv in heads_of(sequences, q, k):
         p, log, slope, high = weights_of(q[at_q], k[at_kv], head, options)
         row_grad = grad_lse[at_q[0], head, at_q[1]]

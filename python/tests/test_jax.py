@@ -194,7 +194,7 @@ REFUSED = {
     "window is 3": lambda q, k, v: attention(q, k, v, window=3),
     "causal is 'yes'": lambda q, k, v: attention(q, k, v, causal="yes"),
     "align is 'left'": lambda q, k, v: attention(q, k, v, align="left"),
-    "scale is 0": lambda q, k, v: attention(q, k, v, scale=0.0),
+    "scale is -1": lambda q, k, v: attention(q, k, v, scale=-1.0),
     "softcap is -1": lambda q, k, v: attention(q, k, v, softcap=-1.0),
     "cu_seqlens_q is given and cu_seqlens_kv is not":
         lambda q, k, v: attention(q[0], k[0], v[0], cu_seqlens_q=np.asarray([0, 12])),

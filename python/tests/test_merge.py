@@ -35,7 +35,7 @@ def test_numpy(dtype):
     held = nothing()
     for piece in PIECES:
         found = froghopper.attention(q, k[:, piece], v[:, piece], softcap=8.0, accumulate=held)
-        assert found is held[0]
+        assert found[0] is held[0] and found[1] is held[1]  # both, whatever return_lse
     close(held, wanted, dtype)
     assert froghopper.attention(q, k[:, :0], v[:, :0], accumulate=held, return_lse=True)[1] is held[1]
     close(held, wanted, dtype)
@@ -119,13 +119,32 @@ def test_jax():
     with jax.default_device(jax.devices("cpu")[0]):
         wanted = attention(q, k, v, return_lse=True)
         begin = held = tuple(map(jax.numpy.asarray, nothing()))
-        for piece in PIECES: held = attention(q, k[:, piece], v[:, piece], accumulate=held, return_lse=True)
+        for piece in PIECES: held = attention(q, k[:, piece], v[:, piece], accumulate=held)
         close(held, wanted)
+        close(jax.jit(lambda *x: attention(*x[:3], accumulate=x[3:], return_lse=True))(q, k, v, *begin), wanted)
         assert np.isnan(begin[0]).all()  # arrays of JAX stay as they are
         twice = jax.vmap(lambda *x: attention(*x[:3], accumulate=x[3:], return_lse=True))(
             *(x[:, None] for x in (q, k, v, *held)))
         close([twice[1][:, 0]], [wanted[1] + np.log(2)])
         with pytest.raises(NotImplementedError, match="accumulate is given and a gradient is asked for"):
-            jax.grad(lambda x: attention(x, k, v, accumulate=held).sum())(q)
-        with pytest.raises(ValueError, match="o has the shape"):
+            jax.grad(lambda x: attention(x, k, v, accumulate=held)[0].sum())(q)
+        with pytest.raises(ValueError, match=r"accumulate\[0\] has the shape"):
             attention(q, k, v, accumulate=(held[0][:1], held[1]))
+        with pytest.raises(TypeError, match=r"accumulate\[1\] is a NoneType"): attention(q, k, v, accumulate=(held[0], None))
+        merged = jax.grad(lambda x: merge_by_hand(jax.numpy, held, attention(x, k, v, return_lse=True)).sum())(q)
+        alone = jax.grad(lambda x: merge_by_hand(jax.numpy, held, plain(jax.numpy, x, k, v)).sum())(q)
+        close([merged], [alone])  # as that refusal says
+
+
+def plain(np, q, k, v):
+    k, v = (np.repeat(x, HEADS // HEADS_KV, axis=2) for x in (k, v))
+    s = np.einsum("bshd,bthd->bhst", q, k) / DIM**0.5
+    lse = np.log(np.exp(s).sum(-1))
+    return np.einsum("bhst,bthd->bshd", np.exp(s - lse[..., None]), v), lse
+
+
+def merge_by_hand(np, held, found):
+    """o of both sets of keys."""
+    lse = np.logaddexp(held[1], found[1])
+    first, second = (np.exp(part - lse).swapaxes(1, 2)[..., None] for part in (held[1], found[1]))
+    return first * held[0] + second * found[0]

@@ -7,7 +7,8 @@
 //   results     text   likewise; a last "workspace" is bytes to compute in: "o lse workspace"
 //
 // Arrays are dense, in the order of docs and header. The workspace is aligned here, so it has 255 bytes to spare.
-// Only XLA's C interface is used, and of that what its first version had: one binary serves every XLA that says 0.x.
+// Only XLA's C interface is used, and of that what its first version had: one binary serves every XLA that says 0.x. It
+// is compiled with the headers of jaxlib 0.6 to 0.12; scripts/wheel tries the oldest and the newest.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -288,7 +289,7 @@ void describe(const XLA_FFI_CallFrame& frame, XLA_FFI_Metadata& metadata, XLA_FF
 
 template <class Body>
 XLA_FFI_Error* answer(XLA_FFI_CallFrame* frame, XLA_FFI_Handler_Traits traits, Body body) noexcept {
-  const XLA_FFI_Extension_Base* const extension = frame->extension_start;
+  const auto* const extension = frame->extension_start;  // a name of its own in each version of the header
   if (extension && extension->type == XLA_FFI_Extension_Metadata) {
     describe(*frame, *reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)->metadata, traits);
     return nullptr;

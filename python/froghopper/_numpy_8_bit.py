@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of 8-bit k and v in arrays of NumPy, which have ml_dtypes' types or hold the bits as uint8."""
+from typing import Any
+
+import numpy as np
+
+from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, check_rank, check_scale_is_there, describe,
+                              mean_of, output_of, plan_of, results_of, scale_of)
+from froghopper._errors import InvalidType
+from froghopper._numpy_arrays import (Array, HeldLengths, address, check_array, check_is_array, check_shape,
+                                      check_writeable, dense, float32_of, layout_of, lse_for, max_logit_for, packed_of,
+                                      result_shape, slopes_of, strides_of)
+from froghopper._values import one_of, shown
+
+
+def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means: dict[str, Array | None],
+                    dtype: str | None, out_dtype: Any, lengths: HeldLengths, sink: Array | None, out: Array | None,
+                    held: tuple[Array, ...] | None, return_lse: bool, with_max: bool, max_seqlen_q: int | None,
+                    max_seqlen_kv: int | None, alibi_slopes: Any = None, **options: Any) -> Any:
+    """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
+    if dtype is not None: one_of("dtype", dtype, DTYPES_8_BIT)
+    names = {}
+    for name, array in {"q": q, "k": k, "v": v}.items():
+        check_array(name, array, array)
+        names[name] = type_name(name, array, dtype)
+    wanted = None if out_dtype is None else name_of_type(out_dtype)
+    name_of_o = "out" if held is None else "accumulate[0]"
+    if held is not None: wanted, out = wanted or "float32", held[0]
+    of_o = output_of(names["q"], names["k"], names["v"], wanted, list(DTYPES))
+    if names["k"] not in DTYPES_8_BIT:
+        raise InvalidType(f"k is {names['k']}; scales, means, dtype and out_dtype go with 8-bit k and v. Leave them "
+                          "out.")
+    packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
+    for name, array in (("q", q), ("k", k), ("v", v)): check_rank(name, array.shape, packed is not None)
+    batch, rows_q, rows_kv = packed or (q.shape[0], q.shape[1], k.shape[1])
+    scaled, lie = [], []
+    for (name, given), array, rows, dim in zip(scales.items(), (q, k, v), (rows_q, rows_kv, rows_kv),
+                                              (0, 0, v.shape[-1])):
+        check_scale_is_there(name, given, name[-1], names[name[-1]])
+        scaled.append(float32_of(name, given))
+        lie.append(scale_of(name, *layout_of(scaled[-1]), batch, rows, array.shape[-2], dim))
+    of_means = []
+    for (name, mean), array in zip(means.items(), (k, v)):
+        scaled.append(float32_of(name, mean))
+        of_means.append((0, 0, 0) if mean is None else
+                        mean_of(name, *layout_of(scaled[-1]), batch, array.shape[-2], array.shape[-1]))
+    sink, slopes = dense("sink", sink, q.shape[-2:-1]), float32_of("alibi_slopes", alibi_slopes)
+    types = Types(names["k"], of_o, SCALE_ROWS if any(x.blocked for x in lie) else 0, lie[2].columns,
+                  smooth=means["mean_k"] is not None)
+    problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
+                       sink=sink is not None, types=types, accumulate=held is not None,
+                       alibi=slopes is not None, max_logit=with_max, **options)
+    shape = result_shape(q, v)
+    o = np.empty(shape, array_type(of_o)) if out is None else out
+    check_is_array(name_of_o, o)
+    check_shape(name_of_o, o, shape)
+    if o.dtype != array_type(of_o):
+        raise InvalidType(f"{name_of_o} is {o.dtype}; o is {of_o} here. Give that, or out_dtype.")
+    check_writeable(name_of_o, o)
+    strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), (name_of_o, o))]
+    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem))
+    lse, largest = lse_for(q, held, return_lse), max_logit_for(q, batch, held, with_max)
+    call.forward_with_all(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
+                          address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]), address(scaled[3]),
+                          address(scaled[4]), alibi_slopes=address(slopes), max_logit=address(largest))
+    return results_of(o, lse, largest, return_lse, with_max)
+
+
+def is_8_bit(array: Any) -> bool: return isinstance(array, np.ndarray) and array.dtype.name in DTYPES_8_BIT
+
+
+def type_name(name: str, array: Array, dtype: str | None) -> str:
+    """What the numbers are: uint8 holds those of dtype."""
+    if array.dtype != np.uint8:
+        if dtype is not None and array.dtype.name in DTYPES_8_BIT and array.dtype.name != dtype:
+            raise InvalidType(f"dtype is {dtype} and {name} is {array.dtype}; it says what uint8 holds. Leave it out.")
+        return array.dtype.name
+    if dtype is None:
+        raise InvalidType(f"{name} is uint8 and dtype is None; it says which 8-bit numbers those are. Use "
+                          f"{' or '.join(map(repr, DTYPES_8_BIT))}.")
+    return dtype
+
+
+def name_of_type(out_dtype: Any) -> str:
+    """Of what NumPy takes for a type; "bfloat16" is known without ml_dtypes too."""
+    if isinstance(out_dtype, str) and out_dtype == "bfloat16": return out_dtype
+    try: return str(np.dtype(out_dtype).name)
+    except (TypeError, ValueError) as error:
+        raise InvalidType(f"out_dtype is {shown(out_dtype)}; o can be {', '.join(DTYPES)}. Give one.") from error
+
+
+def array_type(name: str) -> Any:
+    """NumPy's type of o; without ml_dtypes bfloat16 is held as its bits."""
+    if name != "bfloat16": return np.dtype(name)
+    try: import ml_dtypes
+    except ImportError: return np.dtype(np.uint16)
+    return np.dtype(ml_dtypes.bfloat16)

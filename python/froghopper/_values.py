@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options as a user writes them -> plain values of Python, or what is wrong with them: InvalidType where a value is of
+another kind, InvalidProblem where nothing could be computed with it. Both name the argument.
+
+Plans and calls are kept under keys that options are part of. These must be plain values, since 2, 2.0 and True are the
+same key; a kind that is refused must not be found under that of one that is not.
+"""
+import ctypes
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+from froghopper import _c
+from froghopper._errors import InvalidProblem, InvalidType
+
+Window = tuple[int | None, int | None]
+
+LARGEST_SCALE = 2.0**127  # of the library
+ALIGNS = {"bottom_right": _c.Align.BOTTOM_RIGHT, "top_left": _c.Align.TOP_LEFT}
+
+
+def shown(value: Any) -> str:
+    """A value in one line of a message, cut where it is long."""
+    try: line = " ".join(repr(value).split())
+    except Exception: return f"a {type(value).__name__}"  # a number of more digits than Python prints, or a class's own
+    return line if len(line) <= 100 else line[:97] + "..."
+
+
+def flag(name: str, value: Any) -> bool:
+    if isinstance(value, (bool, int)) or type(value).__name__ in ("bool", "bool_"): return bool(value)
+    raise InvalidType(f"{name} is {shown(value)}; it is True or False. Give one of them.")
+
+
+def number(name: str, value: Any) -> float:
+    if not is_real(value): wrong_kind(name, value, "a number", "a float")
+    try: return float(value)
+    except OverflowError as error:
+        raise InvalidProblem(f"{name} is {shown(value)}; a float holds less. Give a smaller one.") from error
+    except (TypeError, ValueError): wrong_kind(name, value, "a number", "a float")
+
+
+def whole_number(name: str, value: Any) -> int:
+    if not hasattr(value, "__index__"): wrong_kind(name, value, "a whole number", "an int")
+    try: found = int(value.__index__())
+    except (TypeError, ValueError, OverflowError): wrong_kind(name, value, "a whole number", "an int")
+    if not -2**63 <= found < 2**63:
+        raise InvalidProblem(f"{name} is {shown(found)}; it has 64 bits. Give one from -2^63 to 2^63 - 1.")
+    return found
+
+
+def wrong_kind(name: str, value: Any, kind: str, out: str) -> NoReturn:
+    raise InvalidType(f"{name} is {shown(value)}; it is {kind}. Give {out}.")
+
+
+def is_real(value: Any) -> bool:
+    """A number, or a scalar of a framework, which has no dimensions; complex ones would lose a part."""
+    if isinstance(value, (int, float)): return True
+    if getattr(value, "shape", ()) or getattr(getattr(value, "dtype", None), "kind", "") == "c": return False
+    return hasattr(value, "__float__") and not isinstance(value, complex)
+
+
+def text(name: str, value: Any, out: str) -> str:
+    """A text that may go to the library. out: one that could be given."""
+    if not isinstance(value, str): raise InvalidType(f'{name} is {shown(value)}; it is a text. Use "{out}".')
+    if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InvalidProblem(f'{name} is {shown(value)}; it must be UTF-8 without zeros. Use "{out}".')
+    return value
+
+
+def one_of(name: str, value: Any, names: Iterable[str]) -> str:
+    """One of a few names; what has another kind is not looked up, since it need not have a hash."""
+    if isinstance(value, str) and value in names: return value
+    raise InvalidType(f"{name} is {shown(value)}; it is {' or '.join(map(repr, names))}. Give one.")
+
+
+def check_align(align: str) -> None:
+    if not isinstance(align, str) or align not in ALIGNS:
+        error = InvalidProblem if isinstance(align, str) else InvalidType
+        raise error(f"align is {shown(align)}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
+
+
+def check_window(window: Window | None) -> tuple[int, int]:
+    if window is None: return _c.ALL, _c.ALL
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise InvalidType(f"window is {shown(window)}; it is (left, right), keys before and after, None or -1 for no "
+                          "bound. Give two numbers, or None for no window.")
+    left, right = (_c.ALL if bound is None else whole_number("window", bound) for bound in window)
+    return left, right
+
+
+def check_scale(scale: Any) -> float:
+    """As the library takes it: in float32, where 0 is -0.0, since 0.0 means 1/sqrt(dim) there. What rounds to 0 in
+    float32 is 0, as it is for every score of float32."""
+    found = number("scale", scale)
+    if not 0 <= found <= LARGEST_SCALE:
+        raise InvalidProblem(f"scale is {shown(scale)}; it must be from 0 to 2^127, finite and positive. Use None for "
+                             "1/sqrt(dim), -q for one below 0.")
+    return ctypes.c_float(found).value or -0.0
+
+
+def check_softcap(softcap: Any) -> float:
+    """None is 0, for none. A cap that float32 cannot hold would be none, too, or no number."""
+    if softcap is None: return 0.0
+    found = number("softcap", softcap)
+    narrow = ctypes.c_float(found).value
+    if not 0 <= narrow < math.inf or (narrow == 0) != (found == 0):
+        raise InvalidProblem(f"softcap is {shown(softcap)}; it must be a number of float32, finite and positive. Use 0 "
+                             "or None for none.")
+    return narrow
+
+
+def plain_scale(name: str, scale: Any) -> float | None: return None if scale is None else check_scale(scale)
+
+
+def plain_align(name: str, align: Any) -> str:
+    check_align(align)
+    return str(align)
+
+
+KINDS: dict[str, Callable[[str, Any], Any]] = {
+    "causal": flag, "window": lambda name, window: check_window(window), "scale": plain_scale, "align": plain_align,
+    "softcap": lambda name, softcap: check_softcap(softcap), "max_sms": whole_number, "attention_chunk": whole_number,
+    "invariant": flag, "deterministic": flag, "accumulate": flag,
+}
+
+
+def plain(**options: Any) -> dict[str, Any]:
+    """Options of describe as plain values."""
+    return {name: KINDS[name](name, value) for name, value in options.items()}
