@@ -4,14 +4,20 @@
     froghopper info                       the library in use, the frameworks that are installed, what would run here
     froghopper explain LINE [TARGET]      how a problem would be computed, or why not: "auto", "cpu", "hopper", "h200"
 """
+import contextlib
+import errno
 import importlib.metadata
+import os
+import signal
 import sys
+from typing import TextIO
 
 import froghopper
 from froghopper._library import library
 
 SAMPLE = "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal"
 FRAMEWORKS = ("numpy", "torch", "transformers", "jax")
+DONE, BAD_INPUT, WRITING_FAILED = 0, 2, 5  # as the program of the source tree has them
 
 
 def installed(name: str) -> str:
@@ -19,26 +25,46 @@ def installed(name: str) -> str:
     except importlib.metadata.PackageNotFoundError: return "not installed"
 
 
-def info() -> None:
-    print(f"froghopper    {froghopper.__version__}")
-    print(f"library       {library().path}")
-    for name in FRAMEWORKS: print(f"{name:<13} {installed(name)}")
-    print(f"\nFor example:\n{froghopper.explain(SAMPLE)}")
+def info() -> str:
+    found = {"froghopper": froghopper.__version__, "library": library().path} | {x: installed(x) for x in FRAMEWORKS}
+    lines = [f"{name:<13} {what}" for name, what in found.items()]
+    return "\n".join([*lines, "", "For example:", froghopper.explain(SAMPLE)])
+
+
+def answer(command: str, words: list[str]) -> tuple[int, str]:
+    """The exit code and what is said."""
+    usage = __doc__.strip()
+    try:
+        if command == "info" and not words: return DONE, info()
+        if command == "explain" and len(words) in (1, 2): return DONE, froghopper.explain(*words)
+    except froghopper.Error as error: return BAD_INPUT, f"froghopper: {error}"
+    return (DONE if command in ("help", "-h", "--help") else BAD_INPUT), usage
+
+
+def say(said: str, file: TextIO | None) -> None:
+    """OSError where it cannot be written. What an encoding lacks, as in the name of a folder, is spelled out."""
+    if file is None: raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    encoding = file.encoding or "utf-8"
+    print(said.encode(encoding, "backslashreplace").decode(encoding), file=file, flush=True)
 
 
 def main() -> int:
-    """0 done, 2 the words make no sense or the library refuses them."""
-    command, words = (sys.argv[1:] or ["help"])[0], sys.argv[2:]
-    try:
-        if command == "info" and not words: info()
-        elif command == "explain" and len(words) in (1, 2): print(froghopper.explain(*words))
-        else:
-            print(__doc__.strip(), file=sys.stdout if command in ("help", "-h", "--help") else sys.stderr)
-            return 0 if command in ("help", "-h", "--help") else 2
-    except froghopper.Error as error:
-        print(f"froghopper: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """0 done, 2 the words make no sense or the library refuses them, 5 the answer cannot be written."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # who reads the first lines alone ends it, as with any tool
+    code, said = answer((sys.argv[1:] or ["help"])[0], sys.argv[2:])
+    try: say(said, sys.stderr if code else sys.stdout)
+    except OSError as error:
+        with contextlib.suppress(OSError): say(f"froghopper: the answer cannot be written: {error.strerror}.", sys.stderr)
+        silence()
+        return WRITING_FAILED
+    return code
+
+
+def silence() -> None:
+    """What is left in the buffers goes nowhere: Python would try again at its end, and complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None: os.dup2(nowhere, stream.fileno())
 
 
 if __name__ == "__main__":

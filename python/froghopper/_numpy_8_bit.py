@@ -28,8 +28,9 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     if held is not None: wanted, out = wanted or "float32", held[0]
     of_o = output_of(names["q"], names["k"], names["v"], wanted, list(DTYPES))
     if names["k"] not in DTYPES_8_BIT:
-        raise InvalidType(f"k is {names['k']}; scales, means, dtype and out_dtype go with 8-bit k and v. Leave them "
-                          "out.")
+        given = (scales | means | {"dtype": dtype, "out_dtype": out_dtype}).items()
+        raise InvalidType(f"k is {names['k']} and {', '.join(x for x, value in given if value is not None)} given; "
+                          "scales, means, dtype and out_dtype go with 8-bit k and v. Leave them out.")
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
     for name, array in (("q", q), ("k", k), ("v", v)): check_rank(name, array.shape, packed is not None)
     batch, rows_q, rows_kv = packed or (q.shape[0], q.shape[1], k.shape[1])
@@ -85,7 +86,7 @@ def name_of_type(out_dtype: Any) -> str:
     """Of what NumPy takes for a type; "bfloat16" is known without ml_dtypes too."""
     if isinstance(out_dtype, str) and out_dtype == "bfloat16": return out_dtype
     try: return str(np.dtype(out_dtype).name)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # what other classes raise where they are asked for a type is theirs
         raise InvalidType(f"out_dtype is {shown(out_dtype)}; o can be {', '.join(DTYPES)}. Give one.") from error
 
 

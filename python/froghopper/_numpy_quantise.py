@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from froghopper._call import DTYPES, SCALE_ROWS, check_rank, check_shapes
-from froghopper._errors import InvalidType
+from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, dense_strides, layout_of,
                                       packed_of, read_lengths, strides_of)
 from froghopper._quantise import check_packed, quantiser, run
@@ -70,7 +70,10 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
                              seqused=lengths.used, scale_rows=scale_rows, rotate=rotate, rotate_seed=rotate_seed,
                              smooth=smooth, max_sms=max_sms)
     small = [np.empty(array.shape, array_type(dtype)) for array in arrays]
-    scales, means = ([np.empty(shape, np.float32) for shape in each] for each in (shapes, mean_shapes))
+    try: scales, means = ([np.empty(shape, np.float32) for shape in each] for each in (shapes, mean_shapes))
+    except (MemoryError, ValueError) as error:
+        raise InvalidProblem(f"scales have the shapes {', '.join(str(list(shape)) for shape in shapes)}, by max_seqlen_q "
+                             "and max_seqlen_kv; there is no memory for them. Give bounds near the truth.") from error
     tensors = {name: (address(array), strides_of(name, array)) for name, array in zip("qkv", arrays)}
     tensors |= {f"quantised_{name}": (address(array), dense_strides(array.shape)) for name, array in zip("qkv", small)}
     tensors |= {f"scale_{name}": (address(array), layout_of(array)[1][:3]) for name, array in zip("qkv", scales)}

@@ -81,10 +81,11 @@ def check_align(align: str) -> None:
 
 def check_window(window: Window | None) -> tuple[int, int]:
     if window is None: return _c.ALL, _c.ALL
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
+    found = tuple(window) if isinstance(window, (tuple, list)) else ()
+    if len(found) != 2:
         raise InvalidType(f"window is {shown(window)}; it is (left, right), keys before and after, None or -1 for no "
                           "bound. Give two numbers, or None for no window.")
-    left, right = (_c.ALL if bound is None else whole_number("window", bound) for bound in window)
+    left, right = (_c.ALL if bound is None else whole_number("window", bound) for bound in found)
     return left, right
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, overload
 import jax
 import numpy as np
 
-from froghopper._call import Window, cached, check_held
+from froghopper._call import DTYPES, Window, cached, check_held
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._values import flag, plain, shown, whole_number
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
@@ -254,6 +254,8 @@ def checked(name: str, array: Any, q: Any) -> Array:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
         raise InvalidType(f"{name} is {array.dtype.name} with the shape {list(array.shape)}; it is a list of whole "
                           "numbers. Give int32.")
+    if name == "q" and array.dtype.name not in DTYPES:
+        raise InvalidType(f"q, k and v are {array.dtype.name}; they can be {', '.join(DTYPES)}. Convert them.")
     wanted = "float32" if name in FLOATS else getattr(q, "dtype", array.dtype).name
     if array.dtype.name == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
     why = "it is float32" if name in FLOATS else f"q is {wanted}, and they have the same type"

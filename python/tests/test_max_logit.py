@@ -205,5 +205,5 @@ def test_jax():
         packed = attention(*flat, cu_seqlens_q=ends, cu_seqlens_kv=jax.numpy.asarray([0, KEYS, 2 * KEYS], "int32"),
                            return_max_logit=True)[1]
         close(packed, plain(q, k))
-        with pytest.raises(ValueError, match=r"max_logit has the shape \[1, 4\]; it must be \[2, 4\]"):
+        with pytest.raises(ValueError, match=r"accumulate\[2\] has the shape \[1, 4\]; it must be \[2, 4\]"):
             attention(q, k, v, accumulate=(*held[:2], held[2][:1]), return_max_logit=True)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command of the package, and what it does where nobody reads its answer or it cannot be written."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import froghopper
+
+LINE = "fwd f32 b1 hq2 hkv1 sq9 skv9 d16 causal"
+
+
+def run(*words, **streams):
+    path = os.pathsep.join([str(pathlib.Path(froghopper.__file__).parents[1]), *sys.path])
+    return subprocess.run([sys.executable, "-m", "froghopper", *words], text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": path},
+                          **dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE) | streams)
+
+
+@pytest.mark.parametrize("words, code, said", [
+    (["info"], 0, froghopper.__version__), (["explain", LINE, "cpu"], 0, LINE), (["--help"], 0, "explain LINE"),
+    (["explain"], 2, "explain LINE"), (["info", "more"], 2, "explain LINE"),
+    (["explain", "fwd b0x"], 2, "b0x"), (["explain", "fwd \udce9"], 2, "it must be UTF-8"),
+])
+def test_what_it_says(words, code, said):
+    found = run(*words)
+    assert found.returncode == code and said in (found.stderr if code else found.stdout)
+    assert (found.stdout if code else found.stderr) == ""
+
+
+@pytest.mark.parametrize("words", [["info"], ["explain", LINE], ["help"]])
+def test_a_closed_pipe_ends_it_quietly(words):
+    reads, writes = os.pipe()
+    os.close(reads)
+    try: found = run(*words, stdout=writes)
+    finally: os.close(writes)
+    assert found.returncode == -signal.SIGPIPE and found.stderr == ""  # as head ends any tool
+
+
+@pytest.mark.parametrize("words", [["info"], ["explain", LINE], ["help"]])
+def test_a_full_disk_is_told(words):
+    with open("/dev/full", "w") as full: found = run(*words, stdout=full)
+    assert found.returncode == 5
+    assert found.stderr == "froghopper: the answer cannot be written: No space left on device.\n"
+
+
+def test_complaints_that_cannot_be_written():
+    with open("/dev/full", "w") as full: found = run("explain", "fwd b0x", stderr=full)
+    assert found.returncode == 5 and found.stdout == ""
+    found = run("info", stdout=subprocess.DEVNULL, preexec_fn=lambda: os.close(1))
+    assert found.returncode == 5 and found.stderr.startswith("froghopper: the answer cannot be written: Bad file")
+
+
+def test_a_name_that_the_encoding_lacks_is_spelled_out(tmp_path, monkeypatch):
+    from froghopper import _library
+    odd = tmp_path / "fr\u00f6sche"
+    odd.mkdir()
+    (odd / "libfroghopper.so").symlink_to(pathlib.Path(_library.library().path).resolve())
+    monkeypatch.setenv("FROGHOPPER_LIBRARY", str(odd / "libfroghopper.so"))
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert r"fr\xf6sche" in run("info").stdout
