@@ -151,3 +151,9 @@ def test_lines_come_back():
 ])
 def test_describe(line, shapes, options):
     assert _library.library().line(_call.describe(*shapes, **options)) == line
+
+
+@pytest.mark.parametrize("scale, found", [(None, "0.0"), (0.0, "-0.0"), (-0.0, "-0.0"), (1e-50, "-0.0"), (0.5, "0.5")])
+def test_a_scale_of_zero_is_negative_to_the_library(scale, found):
+    shapes = [(1, 4, 1, 8), (1, 5, 1, 8), (1, 5, 1, 8)]
+    assert str(_call.describe(*shapes, dtype="float32", scale=scale).scale) == found
