@@ -54,7 +54,8 @@ def main() -> int:
     code, said = answer((sys.argv[1:] or ["help"])[0], sys.argv[2:])
     try: say(said, sys.stderr if code else sys.stdout)
     except OSError as error:
-        with contextlib.suppress(OSError): say(f"froghopper: the answer cannot be written: {error.strerror}.", sys.stderr)
+        with contextlib.suppress(OSError):
+            say(f"froghopper: the answer cannot be written: {error.strerror}.", sys.stderr)
         silence()
         return WRITING_FAILED
     return code

@@ -72,8 +72,9 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
     small = [np.empty(array.shape, array_type(dtype)) for array in arrays]
     try: scales, means = ([np.empty(shape, np.float32) for shape in each] for each in (shapes, mean_shapes))
     except (MemoryError, ValueError) as error:
-        raise InvalidProblem(f"scales have the shapes {', '.join(str(list(shape)) for shape in shapes)}, by max_seqlen_q "
-                             "and max_seqlen_kv; there is no memory for them. Give bounds near the truth.") from error
+        raise InvalidProblem(f"scales have the shapes {', '.join(str(list(shape)) for shape in shapes)}, by "
+                             "max_seqlen_q and max_seqlen_kv; there is no memory for them. Give bounds near the "
+                             "truth.") from error
     tensors = {name: (address(array), strides_of(name, array)) for name, array in zip("qkv", arrays)}
     tensors |= {f"quantised_{name}": (address(array), dense_strides(array.shape)) for name, array in zip("qkv", small)}
     tensors |= {f"scale_{name}": (address(array), layout_of(array)[1][:3]) for name, array in zip("qkv", scales)}

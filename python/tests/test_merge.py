@@ -130,7 +130,8 @@ def test_jax():
             jax.grad(lambda x: attention(x, k, v, accumulate=held)[0].sum())(q)
         with pytest.raises(ValueError, match=r"accumulate\[0\] has the shape"):
             attention(q, k, v, accumulate=(held[0][:1], held[1]))
-        with pytest.raises(TypeError, match=r"accumulate\[1\] is a NoneType"): attention(q, k, v, accumulate=(held[0], None))
+        with pytest.raises(TypeError, match=r"accumulate\[1\] is a NoneType"):
+            attention(q, k, v, accumulate=(held[0], None))
         merged = jax.grad(lambda x: merge_by_hand(jax.numpy, held, attention(x, k, v, return_lse=True)).sum())(q)
         alone = jax.grad(lambda x: merge_by_hand(jax.numpy, held, plain(jax.numpy, x, k, v)).sum())(q)
         close([merged], [alone])  # as that refusal says

@@ -77,7 +77,7 @@ def test_numpy(name, argument):
         try: function(**words)
         except froghopper.Error as error:
             if not names(error, argument): wrong.append(f"{at} {_values.shown(value)}: unnamed: {error}")
-            if not str(error).endswith((".", "\n")): wrong.append(f"{at} {_values.shown(value)}: no way out: {error}")
+            if not str(error).endswith("."): wrong.append(f"{at} {_values.shown(value)}: no way out: {error}")
         except BaseException as error: wrong.append(f"{at} {_values.shown(value)}: {type(error).__name__}: {error}")
     assert not wrong, "\n".join(wrong)
 
@@ -88,7 +88,8 @@ def test_a_bound_for_which_there_is_no_memory():
 
 
 LIKES = [("max_sms", 2, 2.0), ("causal", True, 1.0), ("causal", False, 0.0), ("attention_chunk", 3, 3.0),
-         ("window", (2, 0), (2.0, 0)), ("window", [2, 0], [2, 0.0]), ("invariant", True, 1.0), ("align", "top_left", [])]
+         ("window", (2, 0), (2.0, 0)), ("window", [2, 0], [2, 0.0]), ("invariant", True, 1.0),
+         ("align", "top_left", [])]
 
 
 @pytest.mark.parametrize("name, fit, unfit", LIKES)
@@ -100,7 +101,8 @@ def test_what_is_refused_is_so_after_its_like_was_computed(name, fit, unfit):
         froghopper.attention(**QKV, **{name: fit})
     if name == "invariant": return
     for _ in range(2):
-        with pytest.raises(froghopper.InvalidType, match=name): froghopper.attention_backward(**BACKWARD, **{name: unfit})
+        with pytest.raises(froghopper.InvalidType, match=name):
+            froghopper.attention_backward(**BACKWARD, **{name: unfit})
         froghopper.attention_backward(**BACKWARD, **{name: fit})
 
 
