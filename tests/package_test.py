@@ -37,6 +37,13 @@ class Pyproject(unittest.TestCase):
         self.assertEqual(set(asked), {"nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime"})
         for name, pin in asked.items(): self.assertEqual(pin, pins[name], name)
 
+    def test_the_header_of_xla_has_bounds(self):
+        """Names in it change, and pip takes the newest; and Pythons are named, which scripts/wheel pythons takes."""
+        self.assertRegex(self.text, r'"jaxlib>=[\d.]+,<[\d.]+"')
+        named = re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', self.text)
+        self.assertEqual(re.search(r'requires-python = ">=3\.(\d+)"', self.text)[1], named[0])
+        self.assertGreaterEqual(int(named[-1]), 13)
+
     def test_the_version_is_found(self):
         pattern = re.search(r"regex = '(.+)'", self.text)[1]
         self.assertEqual(re.search(pattern, (ROOT / "CMakeLists.txt").read_text())["value"], version())

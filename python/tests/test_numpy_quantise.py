@@ -71,3 +71,18 @@ def test_packed_sequences_have_blocks_of_their_own():
 def test_what_is_wrong_is_named(change, message):
     x = draw(1, 10, 2, 64)
     with pytest.raises((TypeError, ValueError), match=message): froghopper.quantise(**(dict(q=x, k=x, v=x) | change))
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("ends_q, ends_kv", [([0, 0, 0], [0, 3, 7]), ([0, 3, 7], [0, 0, 0]), ([0, 0], [0, 0]),
+                                             ([0], [0])])
+def test_sequences_without_rows(ends_q, ends_kv, smooth):
+    """All of one side may be empty, with rows of no sequence behind them."""
+    x, batch = draw(9, 2, 16), len(ends_q) - 1
+    found = froghopper.quantise(x, x, x, cu_seqlens_q=ends_q, cu_seqlens_kv=ends_kv, smooth=smooth)
+    assert found.scale_q.shape == (batch, min(ends_q[-1], 1), 2, 1)
+    assert found.scale_k.shape == found.scale_v.shape == (batch, min(ends_kv[-1], 1), 2, 1)
+    if not ends_kv[-1] or smooth: return
+    alone = froghopper.quantise(x[None, :3], x[None, :3], x[None, :3])
+    np.testing.assert_array_equal(found.k[:3].view(np.uint8), alone.k[0].view(np.uint8))
+    np.testing.assert_array_equal(found.scale_v[0], alone.scale_v[0])
