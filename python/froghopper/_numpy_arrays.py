@@ -158,10 +158,13 @@ def check_float32(name: str, array: Any) -> None:
 
 
 def check_place(name: str, array: Array, what: str) -> None:
-    """An array without strides may be written to."""
+    """It may be written to by the address of its first number alone."""
     check_writeable(name, array)
-    if not array.flags.c_contiguous or not array.flags.aligned:
+    if not array.flags.c_contiguous:
         raise InvalidTensor(f"{name} is not contiguous; {what} is dense. Give a contiguous array.")
+    if not array.flags.aligned:
+        raise InvalidTensor(f"{name} is at address {address(array)}; its numbers have {array.itemsize} bytes and lie at "
+                            "multiples of that. Give another array.")
 
 
 def result_shape(q: Array, v: Array) -> tuple[int, ...]: return (*q.shape[:-1], *v.shape[-1:])
