@@ -32,12 +32,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface
 from transformers import masking_utils as masks
 
-from froghopper._errors import InvalidType, Unsupported
+from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._spans import ends_of, pairs, spans_of_keys, spans_of_queries
+from froghopper._transformers_mask import EAGER, Mask
 from froghopper.torch import attention
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -54,39 +54,6 @@ def register(name: str = "froghopper") -> str:
     AttentionInterface.register(name, attention_forward)
     masks.AttentionMaskInterface.register(name, attention_mask)
     return name
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Mask(BlockMask):
-    """What attention_mask hands to attention_forward, through a model that does not look into it. It is a BlockMask by
-    name alone: generate prepares masks before it calls the model, which then knows a finished mask by that type.
-
-    keys      how many rows of k there are to see; None for all
-    begin     [batch] int32: the first row of k that counts; None for 0
-    end       [batch] int32: the end of those that count; None for all
-    rows      [batch] int32: how many rows of q count, the first ones; None for all
-    ends      [sequences + 1] int32: packed sequences in the batch, as cu_seqlens; longest is the longest of them
-    """
-    causal: bool
-    window: tuple[int | None, int | None]
-    keys: int | None = None
-    begin: Tensor | None = None
-    end: Tensor | None = None
-    rows: Tensor | None = None
-    ends: Tensor | None = None
-    longest: int | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]: return (1, 1, 1, 1)
-
-    def contiguous(self) -> "Mask": return self
-
-    def to(self, device: Any, **_: Any) -> "Mask":
-        """Its tensors on another device, as accelerate moves what layers are given."""
-        moved: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name, x in moved.items():
-            if isinstance(x, Tensor): moved[name] = x.to(device)
-        return Mask(**moved)
 
 
 @dataclasses.dataclass
@@ -119,16 +86,42 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
     Raises NotImplementedError for rules and paddings that are not bounds and lengths.
     """
     pattern = read(mask_function)
+    check_window(pattern.left)
     shift = q_offset - kv_offset  # row i of q is at row i + shift of k
-    mask = Mask(pattern.right == 0, (pattern.left, None if pattern.right == 0 else pattern.right))
-    if pattern.sequence is not None: return packed(mask, pattern.sequence)
+    mask = Mask(pattern.right == 0, (pattern.left, None if pattern.right == 0 else pattern.right),
+                (batch_size, q_length, kv_length))
+    if attention_mask is not None: check_tokens(attention_mask, batch_size)
+    if pattern.sequence is not None:
+        if attention_mask is not None or q_length != kv_length:
+            raise Unsupported(f"position_ids tell of packed sequences, beside {q_length} queries and {kv_length} keys"
+                              f"{' and an attention_mask' * (attention_mask is not None)}; they are computed for as "
+                              f"many keys as queries and without one. {EAGER}")
+        return packed(mask, pattern.sequence)
     if pattern.aligned and not mask.causal and not (isinstance(shift, int) and shift == 0 and q_length == kv_length):
         raise Unsupported(f"a window to both sides has {q_length} queries and {kv_length} keys; it is computed for as "
-                          "many keys as queries. Use attn_implementation=\"sdpa\".")
+                          f"many keys as queries. {EAGER}")
     stop = shift + q_length if mask.causal else kv_length  # later keys are not seen
-    if isinstance(stop, Tensor): mask = dataclasses.replace(mask, end=stop.to(torch.int32).expand(batch_size))
+    if not (isinstance(stop, Tensor) and stop.device.type != "cpu") and stop > kv_length:
+        raise Unsupported(f"the last query is at key {int(stop) - 1} and there are {kv_length} keys; queries behind "
+                          f"all keys are not computed here. {EAGER}")
+    if isinstance(stop, Tensor):
+        mask = dataclasses.replace(mask, end=stop.to(torch.int32).expand(batch_size).contiguous())
     elif stop < kv_length: mask = dataclasses.replace(mask, keys=stop)
-    return mask if attention_mask is None else padded(mask, attention_mask.bool(), q_length, kv_length, kv_offset, stop)
+    if attention_mask is None: return mask
+    return padded(mask, attention_mask.bool().expand(batch_size, -1), kv_offset, stop)
+
+
+def check_window(left: int | None) -> None:
+    """-1 would mean no bound to the library."""
+    if left is not None and left < 0:
+        raise InvalidProblem(f"sliding_window is {left + 1}; a query sees as many keys, its own among them. Use 1 or "
+                             "more, or None for no window.")
+
+
+def check_tokens(attention_mask: Tensor, batch_size: int) -> None:
+    if attention_mask.ndim == 2 and attention_mask.shape[0] in (1, batch_size): return
+    raise InvalidProblem(f"attention_mask has the shape {list(attention_mask.shape)}; it is [batch, tokens] with a "
+                         f"batch of {batch_size}. Give that, 0 where a token is padding.")
 
 
 def read(function: Callable[..., Any]) -> Pattern:
@@ -147,7 +140,7 @@ def read(function: Callable[..., Any]) -> Pattern:
         if made_by == "packed_sequence_mask_function": return Pattern(sequence=held["packed_sequence_mask"])
         if made_by == "remap_positions_for_packed_sequence": return read(held["mask_function"])
     raise Unsupported(f"the model's mask is made by {made_by}; masks that froghopper reads are causal, sliding "
-                      "windows, padding and packed sequences. Use attn_implementation=\"sdpa\" or \"flex_attention\".")
+                      f"windows, padding and packed sequences. {EAGER}")
 
 
 def merged(patterns: list[Pattern]) -> Pattern:
@@ -167,8 +160,9 @@ def packed(mask: Mask, sequence: Tensor) -> Mask:
     return dataclasses.replace(mask, ends=ends, longest=int(ends.diff().max()))
 
 
-def padded(mask: Mask, tokens: Tensor, q_length: int, kv_length: int, kv_offset: int, stop: int | Tensor) -> Mask:
+def padded(mask: Mask, tokens: Tensor, kv_offset: int, stop: int | Tensor) -> Mask:
     """The mask without the keys whose tokens are False: those, and rows of q at such keys, do not count."""
+    _, q_length, kv_length = mask.made_for
     missing = kv_offset + kv_length - tokens.shape[1]
     if missing > 0: tokens = torch.nn.functional.pad(tokens, (0, missing))
     tokens, at = tokens[:, kv_offset:kv_offset + kv_length], torch.arange(kv_length, device=tokens.device)
@@ -179,7 +173,7 @@ def padded(mask: Mask, tokens: Tensor, q_length: int, kv_length: int, kv_offset:
                                           (tokens.sum(1) == end - begin).all()]).tolist()
     if not one_run:
         raise Unsupported("attention_mask has padding between tokens of one sequence; froghopper computes one run of "
-                          "tokens a sequence. Pad at one side, or use attn_implementation=\"sdpa\".")
+                          f"tokens a sequence. Pad at one side alone. {EAGER}")
     if whole: return mask
     # Bottom-right: the last row of q that counts is at the last key that does.
     aligned = mask.causal or mask.window != (None, None)
@@ -193,24 +187,35 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
                       sliding_window: int | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
                       position_bias: Tensor | None = None, cache: Any = None, cu_seq_lens_q: Tensor | None = None,
                       cu_seq_lens_k: Tensor | None = None, max_length_q: int | None = None,
-                      max_length_k: int | None = None, **others: Any) -> tuple[Tensor, None]:
+                      max_length_k: int | None = None, deterministic: bool | None = None,
+                      **others: Any) -> tuple[Tensor, None]:
     """The attention of transformers' attention interface.
 
     query           [batch, heads, rows, dim]; key, value [batch, heads_kv, keys, dim]
     attention_mask  a Mask, which says all about masks; None where the model makes none: then is_causal, or else the
                     module's, and sliding_window count
-    cu_seq_lens_*   [sequences + 1] int32, max_length_*: packed sequences in a batch of 1
+    scaling         None for 1/sqrt(dim); 0 makes all keys alike
+    softcap         None or 0 for none
+    cu_seq_lens_*   [sequences + 1], max_length_*: packed sequences in a batch of 1; without padding
+    deterministic   gradients are the same bits in every run; None as torch.use_deterministic_algorithms says
+    others          what models hand to every layer and attention does not read, such as position_ids. Those that would
+                    change attention are refused
 
     Returns (out [batch, rows, heads, dim of value], None).
     """
     refuse(module, attention_mask, dropout, position_bias, cache, others)
     mask = attention_mask if attention_mask is not None else unsaid(module, query, key, is_causal, sliding_window)
+    check_made_for(module, mask, query, key)
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     options: dict[str, Any] = dict(causal=mask.causal, window=mask.window, scale=scaling, softcap=softcap or 0.0,
-                                   sink=None if s_aux is None else s_aux.float())
-    if cu_seq_lens_q is not None:
-        mask = dataclasses.replace(mask, ends=cu_seq_lens_q, longest=max_length_q)
-        options |= dict(cu_seqlens_kv=cu_seq_lens_k, max_seqlen_kv=max_length_k)
+                                   sink=None if s_aux is None else s_aux.float(), deterministic=bool(deterministic))
+    lengths = dict(cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k, max_length_q=max_length_q,
+                   max_length_k=max_length_k)
+    if any(x is not None for x in lengths.values()):
+        check_packed(mask, query, lengths)
+        assert cu_seq_lens_q is not None and cu_seq_lens_k is not None
+        mask = dataclasses.replace(mask, ends=cu_seq_lens_q.to(torch.int32), longest=max_length_q)
+        options |= dict(cu_seqlens_kv=cu_seq_lens_k.to(torch.int32), max_seqlen_kv=max_length_k)
     if mask.ends is not None:
         options = dict(cu_seqlens_q=mask.ends, cu_seqlens_kv=mask.ends, max_seqlen_q=mask.longest,
                        max_seqlen_kv=mask.longest) | options
@@ -222,23 +227,58 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     return out.reshape(*q.shape[:2], *out.shape[1:]).contiguous(), None
 
 
+# Keywords of attention functions that change what is computed, and are not computed here.
+CHANGES = {
+    "output_attentions": "weights are never written out here. Use attn_implementation=\"eager\".",
+    "sinks": f"sinks are s_aux here, one for each head. {EAGER}",
+    "indices": f"keys are not chosen one by one here. {EAGER}",
+    "block_indices": f"keys are not chosen block by block here. {EAGER}",
+    "head_mask": f"heads are not masked here. {EAGER}",
+    "block_table": "pages are not read here. Use attn_implementation=\"sdpa\" or \"eager\".",
+}
+
+
 def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Tensor | None, cache: Any,
            others: dict[str, Any]) -> None:
     """NotImplementedError for what the library does not compute."""
-    other = "Use attn_implementation=\"sdpa\" or \"eager\"."
     if dropout:
-        raise Unsupported(f"dropout is {dropout}; attention weights are not dropped here. Set the config's "
-                          "attention_dropout to 0.")
-    if position_bias is not None: raise Unsupported(f"position_bias is given; scores have no bias here. {other}")
-    if others.get("output_attentions"):
-        raise Unsupported("output_attentions is set; weights are never written out here. Use "
-                          "attn_implementation=\"eager\".")
-    if cache is not None: raise Unsupported(f"cache is a {type(cache).__name__}; pages are not read here. {other}")
+        raise Unsupported(f"dropout is {dropout}; attention weights are not dropped here. Set it to 0 in the config, "
+                          "where it is attention_dropout, attention_probs_dropout_prob or attn_pdrop, or call eval().")
+    if position_bias is not None: raise Unsupported(f"position_bias is given; scores have no bias here. {EAGER}")
+    for name, says in CHANGES.items():
+        if others.get(name) is not None and others[name] is not False:
+            raise Unsupported(f"{type(module).__name__} has {name}; {says}")
+    if cache is not None: raise Unsupported(f"cache is a {type(cache).__name__}; {CHANGES['block_table']}")
     if mask is not None and not isinstance(mask, Mask):
         shape = list(mask.shape) if isinstance(mask, Tensor) else ""
         raise Unsupported(f"{type(module).__name__} has attention_mask, a {type(mask).__name__} {shape}; froghopper "
                           f"reads masks that transformers makes for it, not matrices. Give padding as [batch, "
-                          f"tokens]. {other}")
+                          f"tokens]. {EAGER}")
+
+
+def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tensor) -> None:
+    """A mask says lengths: rows that it does not know of would be seen, or take the place of others."""
+    batch, queries, keys = mask.made_for
+    found, lengths = (query.shape[0], query.shape[2], key.shape[2]), (mask.begin, mask.end, mask.rows, mask.ends)
+    if found[1:] != (queries, keys):
+        raise Unsupported(f"{type(module).__name__} has {found[1]} queries and {found[2]} keys, and its attention_mask "
+                          f"is made for {queries} queries and {keys} keys; what it says ends there. {EAGER}")
+    if found[0] != batch and any(x is not None for x in lengths):
+        raise Unsupported(f"{type(module).__name__} has a batch of {found[0]}, and its attention_mask is made for one "
+                          f"of {batch}, with lengths for each. {EAGER}")
+
+
+def check_packed(mask: Mask, query: Tensor, lengths: dict[str, Any]) -> None:
+    """Packed sequences that the caller tells: all about them, and nothing else."""
+    if any(x is not None for x in (mask.keys, mask.begin, mask.end)):
+        raise Unsupported("cu_seq_lens are given beside an attention_mask with padding or a cache with room left; "
+                          "packed sequences have neither. Leave out one of them.")
+    needed = lengths if query.is_cuda else ("cu_seq_lens_q", "cu_seq_lens_k")
+    for name in needed:
+        if lengths[name] is None:
+            given = ", ".join(other for other, x in lengths.items() if x is not None)
+            raise InvalidProblem(f"{given} without {name}; packed sequences are told by all of {', '.join(needed)}. "
+                                 f"Give {name}.")
 
 
 def unsaid(module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool | None,
@@ -248,9 +288,10 @@ def unsaid(module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool 
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and rows > 1
     if causal and rows != keys:
         raise Unsupported(f"{type(module).__name__} is causal, has {rows} queries and {keys} keys and no mask that "
-                          "says where the queries are. Use attn_implementation=\"sdpa\".")
+                          f"says where the queries are. {EAGER}")
     left = None if sliding_window is None or sliding_window > keys else sliding_window - 1
-    return Mask(causal, (left, None if causal else left))
+    check_window(left)
+    return Mask(causal, (left, None if causal else left), (query.shape[0], rows, keys))
 
 
 def spans(mask: Mask, q: Tensor, k: Tensor) -> dict[str, Any]:
