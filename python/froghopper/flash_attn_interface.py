@@ -26,15 +26,20 @@ What differs on purpose
   pack_gqa            on them
   scheduler_metadata  the same: get_scheduler_metadata gives an empty tensor, and any is accepted
   sm_margin           becomes max_sms: that many SMs are left alone. On the CPU it has no effect
+  rotary_interleaved  says nothing without rotary_cos, there too
+  forward-mode        tangents of tensors raise NotImplementedError; they are dropped there
 """
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from froghopper import _kv_cache as kv_cache
+from froghopper import _torch_ops as ops
+from froghopper._call import whole_number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._spans import ends_of, merges, spans_of_keys, spans_of_queries
-from froghopper._torch_calls import FLOAT8
+from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper.torch import attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -43,9 +48,10 @@ __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata"]
 
 ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
+PAGES = "pages are not read here. Gather them into a cache [batch, seq, heads, dim]."
 REFUSED = {
     "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 512 in all.",
-    "page_table": "pages are not read here. Gather them into a cache [batch, seq, heads, dim].",
+    "page_table": PAGES, "page_size": PAGES,
     "rotary_cos": ROTARY, "rotary_sin": ROTARY, "rotary_seqlens": ROTARY,
 }
 
@@ -53,19 +59,19 @@ REFUSED = {
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False,
                     qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
                     v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0,
-                    softcap: float = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
+                    softcap: float | None = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
                     deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Result:
     """softmax(scale q k^T + mask) v, differentiable.
 
     q              [batch, seq_q, heads, dim]
     k, v           [batch, seq_k, heads_k, dim]; heads_k divides heads, and v may have its own dim
-    softmax_scale  None for 1/sqrt(dim)
+    softmax_scale  None for 1/sqrt(dim); 0 makes all keys alike
     causal         the last query sees the last key, every query before it one key less
     window_size    (left, right): query i sees keys i + seq_k - seq_q - left to i + seq_k - seq_q + right; negative for
                    no bound
     attention_chunk  query i sees keys of the chunk of so many alone in which key i + seq_k - seq_q lies; 0 for none.
                    With gradients, which FlashAttention-3 does not have of it
-    softcap        scores become softcap tanh(score / softcap); 0 for none
+    softcap        scores become softcap tanh(score / softcap); None, 0 or negative for none, as there
     deterministic  gradients are bit-equal from run to run; the result always is
     *_descale      fp8: [batch, heads_k] float32, what q, k and v are multiplied by; None for 1
 
@@ -85,7 +91,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            seqused_k: Tensor | None = None, softmax_scale: float | None = None, causal: bool = False,
                            qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
                            v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1),
-                           attention_chunk: int = 0, softcap: float = 0.0, num_splits: int = 1,
+                           attention_chunk: int = 0, softcap: float | None = 0.0, num_splits: int = 1,
                            pack_gqa: bool | None = None, deterministic: bool = False, sm_margin: int = 0,
                            return_attn_probs: bool = False) -> Result:
     """The same of packed sequences.
@@ -111,20 +117,25 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
 def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, causal: bool = False,
                               q_descale: Tensor | None = None, k_descale: Tensor | None = None,
                               v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1),
-                              attention_chunk: int = 0, softcap: float = 0.0, deterministic: bool = False,
+                              attention_chunk: int = 0, softcap: float | None = 0.0, deterministic: bool = False,
                               num_heads_q: int | None = None, sm_margin: int = 0,
                               return_attn_probs: bool = False) -> Result:
     """flash_attn_func of q, k and v in one tensor, which is read where it lies.
 
     qkv            [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, dim] with num_heads_q
+    num_heads_q    with five dimensions heads, or None
 
     Its gradient comes in one tensor too, which costs one copy of it. Raises ValueError where qkv is neither.
     """
+    check_tensor("qkv", qkv)
     shape = list(qkv.shape)
     if qkv.ndim == 5:
         if shape[2] != 3:
             raise InvalidProblem(f"qkv has the shape {shape}; with five dimensions the third is 3, for q, k and v. "
                                  "Give [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, dim].")
+        if num_heads_q not in (None, shape[3]):
+            raise InvalidProblem(f"num_heads_q is {num_heads_q} and qkv has the shape {shape}, {shape[3]} heads; with "
+                                 "five dimensions the shape says it. Leave it out.")
         q, k, v = qkv.unbind(2)
     else:
         if qkv.ndim != 4 or num_heads_q is None or not 0 < num_heads_q < shape[2] or (shape[2] - num_heads_q) % 2:
@@ -146,9 +157,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             rotary_seqlens: Tensor | None = None, q_descale: Tensor | None = None,
                             k_descale: Tensor | None = None, v_descale: Tensor | None = None,
                             softmax_scale: float | None = None, causal: bool = False,
-                            window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0, softcap: float = 0.0,
-                            rotary_interleaved: bool = True, scheduler_metadata: Tensor | None = None,
-                            num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0,
+                            window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0,
+                            softcap: float | None = 0.0, rotary_interleaved: bool = True,
+                            scheduler_metadata: Tensor | None = None, num_splits: int = 0,
+                            pack_gqa: bool | None = None, sm_margin: int = 0,
                             return_softmax_lse: bool = False) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention of q to keys and values in a cache, without gradients; new ones are first written into it.
 
@@ -156,10 +168,17 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
     k, v             [batch, seq_new, heads_k, dim], or [total_new, heads_k, dim] with cu_seqlens_k_new: written to the
                      cache from row cache_seqlens[b] on, by PyTorch's indexing, one operation each
-    cache_seqlens    [batch] int32, or an int: how many rows of the cache count, before k and v are added; None for all
+    cache_seqlens    [batch] int32, or an int: how many rows of the cache count, before k and v are added; None for all.
+                     0 to seq_k, less the new rows
     cache_batch_idx  [batch] int32: which row of the cache a sequence has. No two may be equal (this is looked up, and
                      the call waits for the GPU)
-    cache_leftpad    [batch] int32: the first row of the cache that counts
+    cache_leftpad    [batch] int32: the first row of the cache that counts, 0 to seq_k
+    max_seqlen_q     packed: an upper bound on the rows of a sequence
+
+    Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, but for cache_batch_idx,
+    as reading them would wait for it. There nothing outside of the cache is read or written: new rows that have no
+    place in it are dropped, more rows than it has count as all of them, and a sequence with a negative number of rows
+    has none and gets no new ones: its out is 0 and its lse -inf.
 
     The cache is never copied: with cache_batch_idx, cache_leftpad or cu_seqlens_q its sequences must lie one after the
     other in memory, as torch.empty gives them, and q, which is small, is put in their order. Returns out, shaped as q
@@ -167,33 +186,36 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     the last two are partial results of splits there, and here there are none.
     """
     refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table)
+    lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+                   cu_seqlens_k_new=cu_seqlens_k_new)
+    kv_cache.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, max_seqlen_q)
     scales = scales_of(q, k_cache, q_descale, k_descale, v_descale)
-    if scales and not (cache_batch_idx is cache_leftpad is cu_seqlens_q is None):
+    packed = not cache_batch_idx is cache_leftpad is cu_seqlens_q is None
+    if scales and packed:
         raise Unsupported(f"k_cache is {k_cache.dtype} and cache_batch_idx, cache_leftpad or cu_seqlens_q is given; "
                           "scales are not put in the order of such a cache here. Give the cache in the order of the "
                           "batch.")
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if cache.ndim != 4 or cache.stride(-1) != 1:
-            raise InvalidTensor(f"{name} has the shape {list(cache.shape)} and the strides {list(cache.stride())}; it "
-                                "is [rows, seq, heads, dim] and its last stride 1. Make it contiguous.")
-    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-    used = lengths_of_cache(cache_seqlens, batch, k_cache)
-    if cache_batch_idx is not None: check_distinct(cache_batch_idx)
+    if packed: kv_cache.check_merged(k_cache, v_cache)
+    check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v))
+    kv_cache.check_numbers(q, k_cache, k, lengths, cu_seqlens_q, max_seqlen_q)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin) | scales
+    q, batch = columns(q), kv_cache.batch_of(q, cu_seqlens_q)
+    if isinstance(cache_seqlens, Tensor): used = cache_seqlens.contiguous()
+    else:
+        count = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
+        used = torch.full((batch,), count, dtype=torch.int32, device=q.device)
     out: Tensor
     lse: Tensor
     with torch.no_grad():
-        if k is not None or v is not None:
-            if k is None or v is None or cache_seqlens is None:
-                raise InvalidProblem("k, v and cache_seqlens are not all given; new keys and values come together and "
-                                     "go where cache_seqlens ends. Give all three, or cache_seqlens alone.")
-            used = append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
-        if cache_batch_idx is None and cache_leftpad is None and cu_seqlens_q is None:
-            given = None if cache_seqlens is None else used
-            out, lse = attention(columns(q), k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
+        if k is not None and v is not None:
+            kv_cache.try_once(q, k_cache, v_cache, used, packed, max_seqlen_q, options)
+            used = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
+        if packed:
+            out, lse = kv_cache.attend_in_place(q, k_cache, v_cache, used, cache_batch_idx, cache_leftpad, cu_seqlens_q,
+                                                max_seqlen_q, options)
         else:
-            out, lse = attend_in_place(columns(q), k_cache, v_cache, used, cache_batch_idx, cache_leftpad, cu_seqlens_q,
-                                       max_seqlen_q, options)
+            given = None if cache_seqlens is None else used
+            out, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
     if not return_softmax_lse: return out
     return out, lse, lse.new_empty(0), lse.new_empty(0)
 
@@ -210,12 +232,17 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
     all -inf get 0 and -inf. Written in PyTorch, not a kernel of this library. Raises TypeError, ValueError.
     """
     for name, part in (("out_partial", out_partial), ("lse_partial", lse_partial)):
+        check_tensor(name, part)
         if part.dtype != torch.float32:
             raise InvalidType(f"{name} is {part.dtype}; partial results are float32. Convert it.")
     if out_partial.ndim not in (4, 5) or out_partial.shape[:-1] != lse_partial.shape:
         raise InvalidProblem(f"out_partial has the shape {list(out_partial.shape)} and lse_partial "
                              f"{list(lse_partial.shape)}; the latter is [splits, batch, seq, heads] or [splits, total, "
                              "heads], the former has dim columns more. Reshape them.")
+    for name, x in (("lse_partial", lse_partial), ("out", out)):
+        if x is not None and x.device != out_partial.device:
+            raise InvalidTensor(f"{name} is on {x.device} and out_partial on {out_partial.device}; all tensors are on "
+                                "one device. Move one.")
     lse = torch.logsumexp(lse_partial, 0)
     weights = torch.exp(lse_partial - torch.where(lse == -torch.inf, 0.0, lse)).unsqueeze(-1)
     found = torch.where(weights == 0, 0.0, weights * out_partial).sum(0)
@@ -234,7 +261,8 @@ def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int
                            window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0, has_softcap: bool = False,
                            num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> Tensor:
     """An empty int32 tensor on cache_seqlens' device, for flash_attn_with_kvcache, which needs none: this library's
-    kernels read lengths themselves when they hand out their work."""
+    kernels read lengths themselves when they hand out their work. page_size is refused, as pages are."""
+    refuse(page_size=page_size)
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
 
 
@@ -251,6 +279,7 @@ def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | None, k_descale: Tensor 
     """FlashAttention-3's descales, [batch, heads_k] -> scales of froghopper.torch.attention; {} without fp8. That of
     q is one number for all query heads of a key head; q in 16 bits has none."""
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    check_tangents(descales)
     for name, value in descales.items():
         of = "q" if name == "q_descale" else "k"
         dtype = getattr(q if of == "q" else k, "dtype", None)
@@ -260,25 +289,28 @@ def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | None, k_descale: Tensor 
     if q.dtype not in FLOAT8: del descales["q_descale"]
     one, made = None, {}
     for name, value in descales.items():
-        if value is None: value = one = torch.ones((), device=q.device) if one is None else one
+        if value is None: value = one = torch.ones((), dtype=torch.float32, device=q.device) if one is None else one
         elif name == "q_descale" and value.ndim == 2: value = value.repeat_interleave(q.shape[-2] // k.shape[-2], 1)
         made["scale_" + name[0]] = value
     return made
 
 
 def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: tuple[int, int],
-               attention_chunk: int, softcap: float, sm_margin: int) -> dict[str, Any]:
+               attention_chunk: int, softcap: float | None, sm_margin: int) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
-    if len(window_size) != 2:
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
         raise InvalidType(f"window_size is {window_size!r}; it is (left, right), negative for no bound. Give "
                           "two numbers.")
     left, right = (None if bound is None or bound < 0 else bound for bound in window_size)
-    return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right), softcap=max(softcap, 0.0),
+    return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
+                softcap=0.0 if softcap is None or softcap < 0 else softcap,
                 attention_chunk=attention_chunk, max_sms=sms_without(q, sm_margin))
 
 
 def sms_without(q: Tensor, sm_margin: int) -> int:
     """max_sms: 0 for all."""
+    if whole_number("sm_margin", sm_margin) < 0:
+        raise InvalidProblem(f"sm_margin is {sm_margin}; so many SMs are left alone. Use 0 or more.")
     if sm_margin == 0 or not q.is_cuda: return 0
     sms = torch.cuda.get_device_properties(q.device).multi_processor_count
     if not 0 < sm_margin < sms:
@@ -287,82 +319,11 @@ def sms_without(q: Tensor, sm_margin: int) -> int:
     return int(sms - sm_margin)
 
 
+def check_tangents(tensors: dict[str, Tensor | None]) -> None:
+    """Of forward-mode differentiation, which there is none of: they would be dropped."""
+    if forward_ad._current_level >= 0: ops.check_tangents(tensors)
+
+
 def columns(x: Tensor) -> Tensor:
     """Itself, or a copy where columns do not lie side by side."""
     return x.contiguous() if isinstance(x, Tensor) and x.ndim and x.stride(-1) != 1 else x
-
-
-def lengths_of_cache(given: int | Tensor | None, batch: int, k_cache: Tensor) -> Tensor:
-    if isinstance(given, Tensor):
-        if given.dtype != torch.int32 or given.shape != (batch,):
-            raise InvalidType(f"cache_seqlens is {given.dtype} with the shape {list(given.shape)}; it is int32 "
-                              f"and [{batch}], a number for each sequence. Convert it.")
-        return given.contiguous()
-    return torch.full((batch,), k_cache.shape[1] if given is None else given, dtype=torch.int32, device=k_cache.device)
-
-
-def check_distinct(cache_batch_idx: Tensor) -> None:
-    held = cache_batch_idx.tolist()
-    if len(set(held)) != len(held):
-        raise Unsupported(f"cache_batch_idx is {held}; two sequences cannot share a row of the cache here. Copy that "
-                          "row, or call once for each.")
-
-
-def append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
-           cu_seqlens_k_new: Tensor | None) -> Tensor:
-    """Writes k and v behind the used rows of the cache; returns how many rows are used then, [batch] int32."""
-    if cu_seqlens_k_new is None:
-        added: int | Tensor = k.shape[1]
-        row = used[:, None] + torch.arange(k.shape[1], device=used.device)
-        sequence = torch.arange(len(used), device=used.device)[:, None]
-    else:
-        added, at = cu_seqlens_k_new.diff(), torch.arange(k.shape[0], dtype=torch.int32, device=used.device)
-        sequence = torch.searchsorted(cu_seqlens_k_new, at, right=True) - 1
-        row = used[sequence] + at - cu_seqlens_k_new[sequence]
-    if cache_batch_idx is not None: sequence = cache_batch_idx[sequence]
-    if k.dtype != k_cache.dtype or v.dtype != v_cache.dtype:
-        raise InvalidType(f"k is {k.dtype} and v {v.dtype}, the cache {k_cache.dtype} and {v_cache.dtype}; what is "
-                          "written to it has its type. Convert k and v.")
-    if k_cache.dtype in FLOAT8:  # PyTorch writes bytes by index, not these
-        k_cache, v_cache, k, v = (x.view(torch.uint8) for x in (k_cache, v_cache, k, v))
-    k_cache[sequence, row], v_cache[sequence, row] = k, v
-    return (used + added).to(torch.int32)
-
-
-def attend_in_place(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
-                    cache_leftpad: Tensor | None, cu_seqlens_q: Tensor | None, max_seqlen_q: int | None,
-                    options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Attention to the cache as packed sequences, in the order in which it lies; (out, lse) in the order of q."""
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if not merges(cache):
-            raise Unsupported(f"{name} has the strides {list(cache.stride())}; with cache_batch_idx, cache_leftpad or "
-                              "cu_seqlens_q sequences must lie one after the other, as the cache is not copied. "
-                              "Make it contiguous.")
-    batch, rows = len(used), k_cache.shape[0]
-    if cu_seqlens_q is not None and max_seqlen_q is None:
-        raise InvalidProblem("cu_seqlens_q is given and max_seqlen_q is not; it bounds the rows of a sequence. "
-                             "Give it.")
-    if cache_batch_idx is None and rows != batch:
-        raise InvalidProblem(f"k_cache has {rows} sequences and q {batch}; each has its own. Give cache_batch_idx.")
-    begin, ends, longest, packed = cache_leftpad, cu_seqlens_q, max_seqlen_q, q
-    if ends is None: ends, longest, packed = ends_of(batch, q.shape[1], used), q.shape[1], q.flatten(0, 1)
-    if cache_batch_idx is not None:
-        def placed(values: Tensor) -> Tensor:
-            return values.new_zeros(rows).index_copy_(0, cache_batch_idx.long(), values)
-        at = torch.arange(len(packed), device=q.device, dtype=torch.int32)
-        sequence = torch.searchsorted(ends, at, right=True).clamp(max=batch) - 1
-        sorted_ends = torch.nn.functional.pad(placed(ends.diff()).cumsum(0, dtype=torch.int32), (1, 0))
-        place = torch.where(at < ends[-1], sorted_ends[cache_batch_idx[sequence]] + at - ends[sequence], at).long()
-        packed = torch.empty_like(packed).index_copy_(0, place, packed)
-        ends, used, begin = sorted_ends, placed(used), None if begin is None else placed(begin)
-    if begin is None: ends_kv, used_kv = ends_of(rows, k_cache.shape[1], used), used
-    else:
-        ends_kv, used_kv = spans_of_keys(rows, k_cache.shape[1], begin, torch.maximum(used, begin))
-        ends = spans_of_queries(ends)
-    out, lse = attention(packed, k_cache.flatten(0, 1), v_cache.flatten(0, 1), cu_seqlens_q=ends, cu_seqlens_kv=ends_kv,
-                         max_seqlen_q=longest, max_seqlen_kv=k_cache.shape[1], seqused_kv=used_kv, return_lse=True,
-                         **options)
-    if cache_batch_idx is not None: out, lse = out[place], lse[:, place]
-    if cu_seqlens_q is not None: return out, lse
-    lse = lse.reshape(lse.shape[0], *q.shape[:2]).transpose(0, 1).contiguous()
-    return out.reshape(*q.shape[:2], *out.shape[1:]), lse

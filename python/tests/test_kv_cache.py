@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flash_attn_with_kvcache and its cache: nothing is written before everything is checked, and on a GPU, where lengths
+are not read, nothing is written or read outside of it and nothing waits."""
+import contextlib
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the interface of FlashAttention-3 needs torch, which is not installed")
+
+from torch.autograd import forward_ad  # noqa: E402
+
+from froghopper import _kv_cache as kv_cache  # noqa: E402
+from froghopper import flash_attn_interface as fa  # noqa: E402
+from froghopper.torch import attention  # noqa: E402
+
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))
+ROWS, KEYS, NEW = 3, 9, 2
+
+
+def drawn(*shape, seed=0, dtype=torch.bfloat16):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def ints(*numbers, dtype=torch.int32): return torch.tensor(numbers, dtype=dtype)
+
+
+def given(**changed):
+    """A call that is right, changed."""
+    tensors = dict(q=drawn(2, ROWS, 4, 64), k_cache=drawn(2, KEYS, 2, 64, seed=1), v_cache=drawn(2, KEYS, 2, 64, seed=2),
+                   k=drawn(2, NEW, 2, 64, seed=3), v=drawn(2, NEW, 2, 64, seed=4), cache_seqlens=ints(4, 7))
+    return {name: x for name, x in (tensors | changed).items() if x is not None}
+
+
+def packed(**changed):
+    return given(**dict(q=drawn(6, 4, 64), cu_seqlens_q=ints(0, 3, 6), max_seqlen_q=3) | changed)
+
+
+def new_packed(ends): return dict(k=drawn(4, 2, 64), v=drawn(4, 2, 64), cu_seqlens_k_new=ends)
+
+
+def without_a_kernel(): return given(**{name: drawn(2, rows, heads, 60) for name, rows, heads in (
+    ("q", ROWS, 4), ("k_cache", KEYS, 2), ("v_cache", KEYS, 2), ("k", NEW, 2), ("v", NEW, 2))})
+
+
+REFUSED = {
+    "a_full_cache": (ValueError, given(cache_seqlens=ints(4, 8)), r"cache_seqlens\[1\] is 8, and 2 rows.*Use 0 to 7"),
+    "a_negative_length": (ValueError, given(cache_seqlens=ints(-2, 3)), r"cache_seqlens\[0\] is -2"),
+    "a_negative_number": (ValueError, given(cache_seqlens=-1), r"cache_seqlens\[0\] is -1"),
+    "a_number_too_large": (ValueError, given(cache_seqlens=8), r"cache_seqlens\[0\] is 8"),
+    "no_number": (TypeError, given(cache_seqlens=2.5), "cache_seqlens is 2.5"),
+    "negative_without_new": (ValueError, given(cache_seqlens=-1, k=None, v=None), r"cache_seqlens\[0\] is -1"),
+    "large_without_new": (ValueError, given(cache_seqlens=ints(1, 10), k=None, v=None), r"cache_seqlens\[1\] is 10"),
+    "one_head": (ValueError, given(k=drawn(2, NEW, 1, 64)), r"k has the shape \[2, 2, 1, 64\].*here \[2, 2, 2, 64\]"),
+    "one_sequence": (ValueError, given(v=drawn(1, NEW, 2, 64)), r"v has the shape \[1, 2, 2, 64\]"),
+    "one_column": (ValueError, given(v=drawn(2, NEW, 2, 1)), r"v has the shape \[2, 2, 2, 1\]"),
+    "fewer_values": (ValueError, given(v=drawn(2, 1, 2, 64)), r"v has the shape \[2, 1, 2, 64\]"),
+    "packed_without_ends": (ValueError, given(k=drawn(4, 2, 64), v=drawn(4, 2, 64)), r"it reads \[batch, seq_new"),
+    "other_type": (TypeError, given(v=drawn(2, NEW, 2, 64).half()), "v torch.float16"),
+    "other_columns_of_q": (ValueError, given(q=drawn(2, ROWS, 4, 32)), "dim"),
+    "other_type_of_q": (TypeError, given(q=drawn(2, ROWS, 4, 64).half()), "the same type"),
+    "heads": (ValueError, given(q=drawn(2, ROWS, 3, 64)), "heads"),
+    "head_dim": (ValueError, without_a_kernel(), "dim_qk is 60"),
+    "two_caches": (ValueError, given(v_cache=drawn(2, KEYS - 1, 2, 64)), "v_cache has the shape"),
+    "another_batch": (ValueError, given(k_cache=drawn(3, KEYS, 2, 64), v_cache=drawn(3, KEYS, 2, 64)),
+                      "Give cache_batch_idx"),
+    "chunks": (ValueError, given(attention_chunk=-1), "attention_chunk is -1"),
+    "scale": (ValueError, given(softmax_scale=float("nan")), "scale is nan"),
+    "softcap": (ValueError, given(softcap=float("nan")), "softcap is nan"),
+    "window": (TypeError, given(window_size=(1, 2, 3)), "window_size"),
+    "margin": (ValueError, given(sm_margin=-1), "sm_margin is -1"),
+    "left": (ValueError, given(cache_leftpad=ints(0, 10)), r"cache_leftpad\[1\] is 10; it is 0 to 9"),
+    "left_of_others": (TypeError, given(cache_leftpad=ints(0, 1, 2)), r"cache_leftpad.*\[3\]"),
+    "left_wide": (TypeError, given(cache_leftpad=ints(0, 1, dtype=torch.int64)), "cache_leftpad is torch.int64"),
+    "index": (ValueError, given(cache_batch_idx=ints(0, 2)), r"cache_batch_idx\[1\] is 2; it is 0 to 1"),
+    "index_negative": (ValueError, given(cache_batch_idx=ints(-1, 0)), r"cache_batch_idx\[0\] is -1"),
+    "index_twice": (NotImplementedError, given(cache_batch_idx=ints(1, 1)), "cannot share"),
+    "scattered": (NotImplementedError, given(k_cache=drawn(2, 2 * KEYS, 2, 64)[:, :KEYS], cache_leftpad=ints(0, 0)),
+                  "one after the other"),
+    "no_bound": (ValueError, packed(max_seqlen_q=None), "max_seqlen_q is not"),
+    "a_low_bound": (ValueError, packed(max_seqlen_q=2), "cu_seqlens_q is .* at most 2 rows"),
+    "a_low_bound_of_a_batch": (ValueError, given(max_seqlen_q=2), "max_seqlen_q is 2"),
+    "ends_that_fall": (ValueError, packed(cu_seqlens_q=ints(0, 4, 3)), "cu_seqlens_q is"),
+    "ends_past_q": (ValueError, packed(cu_seqlens_q=ints(0, 6, 9), max_seqlen_q=9), "ends at 6 at most"),
+    "ends_of_nothing": (TypeError, packed(cu_seqlens_q=ints()), "cu_seqlens_q"),
+    "new_ends_past_k": (ValueError, given(**new_packed(ints(0, 2, 5))), "cu_seqlens_k_new is .* ends at 4 at most"),
+    "new_ends_that_fall": (ValueError, given(**new_packed(ints(0, 3, 2))), "cu_seqlens_k_new is"),
+    "too_many_new": (ValueError, given(**new_packed(ints(0, 1, 4))), r"cache_seqlens\[1\] is 7, and 3 rows"),
+    "new_ends_of_others": (TypeError, given(**new_packed(ints(0, 1, 2, 3))), "cu_seqlens_k_new"),
+    "new_ends_alone": (ValueError, given(k=None, v=None, cu_seqlens_k_new=ints(0, 1, 2)), "k and v are not"),
+    "elsewhere": (ValueError, given(k=drawn(2, NEW, 2, 64).to("meta")), "k is on meta"),
+    "a_list": (TypeError, given(k=[1]), "k is a list"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_nothing_is_written_before_all_is_checked(name):
+    error, call, says = REFUSED[name]
+    before = [call[cache].clone() for cache in ("k_cache", "v_cache")]
+    with pytest.raises(error, match=says): fa.flash_attn_with_kvcache(**call)
+    assert torch.equal(call["k_cache"], before[0]) and torch.equal(call["v_cache"], before[1])
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "k_cache", "v_cache"])
+def test_tangents_are_refused_before_it(name):
+    call = copy.deepcopy(given())
+    with forward_ad.dual_level():
+        before = call["k_cache"].clone(), call["v_cache"].clone()
+        held = dict(call)
+        held[name] = forward_ad.make_dual(call[name], torch.ones_like(call[name]))
+        with pytest.raises(NotImplementedError, match=f"{name} has a tangent"): fa.flash_attn_with_kvcache(**held)
+    assert torch.equal(call["k_cache"], before[0]) and torch.equal(call["v_cache"], before[1])
+
+
+def test_ways_out():
+    """What the messages name: shorter lengths, a longer cache, the index of a cache with other rows."""
+    call = copy.deepcopy(given(cache_seqlens=ints(4, 7)))
+    wanted = call["k_cache"].clone()
+    wanted[0, 4:6], wanted[1, 7:9] = call["k"][0], call["k"][1]
+    fa.flash_attn_with_kvcache(**call)
+    assert torch.equal(call["k_cache"], wanted)
+    longer = {name: drawn(2, KEYS + 1, 2, 64) for name in ("k_cache", "v_cache")}
+    fa.flash_attn_with_kvcache(**given(cache_seqlens=ints(4, 8), **longer))
+    other = {name: drawn(3, KEYS, 2, 64) for name in ("k_cache", "v_cache")}
+    fa.flash_attn_with_kvcache(**given(cache_batch_idx=ints(2, 0), **other))
+    scattered = drawn(2, 2 * KEYS, 2, 64)[:, :KEYS].contiguous()
+    fa.flash_attn_with_kvcache(**given(k_cache=scattered, cache_leftpad=ints(0, 0)))
+    fa.flash_attn_with_kvcache(**packed())
+
+
+@contextlib.contextmanager
+def nothing_waits(device):
+    """An error for what waits for the GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+    try: yield
+    finally:
+        if device == "cuda": torch.cuda.set_sync_debug_mode("default")
+
+
+USED = (-2, 0, 3, KEYS - NEW, KEYS - 1, KEYS, KEYS + 4, 2**31 - 1)
+
+
+def placed(cache, new, used, counts):
+    """(the cache with new rows, as loops write them; how many rows count then)."""
+    cache, found = cache.clone(), []
+    for b, (first, count) in enumerate(zip(used, counts)):
+        for at in range(count):
+            if first >= 0 and first + at < cache.shape[1]: cache[b, first + at] = new[b][at]
+        found.append(0 if first < 0 else min(first + count, cache.shape[1]))
+    return cache, found
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("how", ["dense", "packed", "fp8"])
+def test_rows_without_a_place_are_not_written(device, how):
+    """Lengths that nobody checked: those on a GPU."""
+    batch, dtype = len(USED), torch.float8_e4m3fn if how == "fp8" else torch.bfloat16
+    caches = [drawn(batch, KEYS, 2, 64, seed=at).to(device).to(dtype) for at in range(2)]
+    counts = [1, 0, 3, 2, 3, 1, 2, 2] if how == "packed" else [NEW] * batch
+    new = [[drawn(count, 2, 64, seed=9 * at + b).to(device).to(dtype) for b, count in enumerate(counts)]
+           for at in range(2)]
+    begins, used = None, ints(*USED).to(device)
+    given_new = [torch.stack(x) for x in new] if how != "packed" else None
+    if given_new is None:  # three rows more than the sequences have
+        begins = ints(*[sum(counts[:b]) for b in range(batch + 1)]).to(device)
+        given_new = [torch.cat([*x, torch.ones_like(x[2])]) for x in new]
+
+    def bytes_of(x): return x.view(torch.uint8) if how == "fp8" else x
+    wanted = [placed(bytes_of(cache), [bytes_of(rows) for rows in x], USED, counts) for cache, x in zip(caches, new)]
+    with nothing_waits(device): found = kv_cache.append(*caches, *given_new, used, None, begins)
+    assert found.tolist() == wanted[0][1] and found.dtype == torch.int32
+    for cache, (held, _) in zip(caches, wanted): assert torch.equal(bytes_of(cache), held)
+
+
+@pytest.mark.parametrize("device", [GPU])
+@pytest.mark.parametrize("left", [False, True])
+def test_a_call_with_such_lengths(device, left):
+    """On a GPU: the cache, out and lse of what counts, without waiting; a sequence of no rows gets 0 and -inf."""
+    batch = len(USED)
+    q, k_cache, v_cache, k, v = (drawn(batch, rows, heads, 64, seed=at).to(device) for at, (rows, heads) in enumerate(
+        ((ROWS, 4), (KEYS, 2), (KEYS, 2), (NEW, 2), (NEW, 2))))
+    begin = [0, 2, 4, 0, -3, 20, 1, 8] if left else [0] * batch
+    given_left = dict(cache_leftpad=ints(*begin).to(device)) if left else {}
+    wanted, counts = placed(k_cache, k, USED, [NEW] * batch)
+    wanted_v, _ = placed(v_cache, v, USED, [NEW] * batch)
+    used = ints(*USED).to(device)
+    fa.flash_attn_with_kvcache(q, k_cache.clone(), v_cache.clone(), k, v, cache_seqlens=used.clamp(0, 5), causal=True,
+                               **({"cache_leftpad": used.clamp(0, 3)} if left else {}))  # the kernels are loaded
+    with nothing_waits(device):
+        out, lse, *_ = fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=used, causal=True,
+                                                  return_softmax_lse=True, **given_left)
+    assert torch.equal(k_cache, wanted) and torch.equal(v_cache, wanted_v)
+    for b, count in enumerate(counts):
+        rows = slice(min(max(begin[b], 0), KEYS), count)
+        alone, alone_lse = attention(q[b:b + 1], wanted[b:b + 1, rows], wanted_v[b:b + 1, rows], causal=True,
+                                     return_lse=True)
+        torch.testing.assert_close(out[b:b + 1], alone, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(lse[b:b + 1], alone_lse, rtol=1e-4, atol=1e-4)
