@@ -86,7 +86,6 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
     Raises NotImplementedError for rules and paddings that are not bounds and lengths.
     """
     pattern = read(mask_function)
-    check_window(pattern.left)
     shift = q_offset - kv_offset  # row i of q is at row i + shift of k
     mask = Mask(pattern.right == 0, (pattern.left, None if pattern.right == 0 else pattern.right),
                 (batch_size, q_length, kv_length))
@@ -109,13 +108,6 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
     elif stop < kv_length: mask = dataclasses.replace(mask, keys=stop)
     if attention_mask is None: return mask
     return padded(mask, attention_mask.bool().expand(batch_size, -1), kv_offset, stop)
-
-
-def check_window(left: int | None) -> None:
-    """-1 would mean no bound to the library."""
-    if left is not None and left < 0:
-        raise InvalidProblem(f"sliding_window is {left + 1}; a query sees as many keys, its own among them. Use 1 or "
-                             "more, or None for no window.")
 
 
 def check_tokens(attention_mask: Tensor, batch_size: int) -> None:
@@ -257,15 +249,22 @@ def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Te
 
 
 def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tensor) -> None:
-    """A mask says lengths: rows that it does not know of would be seen, or take the place of others."""
-    batch, queries, keys = mask.made_for
+    """A mask says lengths: rows that it does not know of would be seen, or take the place of others. One query or one
+    key without a bound stands for all, as in a matrix."""
+    (batch, queries, keys), left = mask.made_for, mask.window[0]
     found, lengths = (query.shape[0], query.shape[2], key.shape[2]), (mask.begin, mask.end, mask.rows, mask.ends)
-    if found[1:] != (queries, keys):
+    told = any(x is not None for x in lengths)
+    bounded = told or mask.keys is not None or mask.window != (None, None) or (mask.causal and queries > 1)
+    if not (found[2] == keys or (keys == 1 and not bounded)) or not (
+            found[1] == queries or (queries == 1 and not bounded and not mask.causal)):
         raise Unsupported(f"{type(module).__name__} has {found[1]} queries and {found[2]} keys, and its attention_mask "
                           f"is made for {queries} queries and {keys} keys; what it says ends there. {EAGER}")
-    if found[0] != batch and any(x is not None for x in lengths):
+    if found[0] != batch and told:
         raise Unsupported(f"{type(module).__name__} has a batch of {found[0]}, and its attention_mask is made for one "
                           f"of {batch}, with lengths for each. {EAGER}")
+    if left is not None and left < 0:  # -1 would mean no bound to the library
+        raise InvalidProblem(f"sliding_window is {left + 1}; a query sees as many keys, its own among them. Use 1 or "
+                             "more, or None for no window.")
 
 
 def check_packed(mask: Mask, query: Tensor, lengths: dict[str, Any]) -> None:
@@ -288,9 +287,9 @@ def unsaid(module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool 
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and rows > 1
     if causal and rows != keys:
         raise Unsupported(f"{type(module).__name__} is causal, has {rows} queries and {keys} keys and no mask that "
-                          f"says where the queries are. {EAGER}")
+                          "says where the queries are. Give it one that froghopper.transformers.attention_mask makes, "
+                          f"with q_offset={keys - rows} if the last query is at the last key.")
     left = None if sliding_window is None or sliding_window > keys else sliding_window - 1
-    check_window(left)
     return Mask(causal, (left, None if causal else left), (query.shape[0], rows, keys))
 
 

@@ -28,8 +28,9 @@ def ints(*numbers, dtype=torch.int32): return torch.tensor(numbers, dtype=dtype)
 
 def given(**changed):
     """A call that is right, changed."""
-    tensors = dict(q=drawn(2, ROWS, 4, 64), k_cache=drawn(2, KEYS, 2, 64, seed=1), v_cache=drawn(2, KEYS, 2, 64, seed=2),
-                   k=drawn(2, NEW, 2, 64, seed=3), v=drawn(2, NEW, 2, 64, seed=4), cache_seqlens=ints(4, 7))
+    tensors = dict(q=drawn(2, ROWS, 4, 64), k_cache=drawn(2, KEYS, 2, 64, seed=1),
+                   v_cache=drawn(2, KEYS, 2, 64, seed=2), k=drawn(2, NEW, 2, 64, seed=3),
+                   v=drawn(2, NEW, 2, 64, seed=4), cache_seqlens=ints(4, 7))
     return {name: x for name, x in (tensors | changed).items() if x is not None}
 
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.transformers token by token beside eager attention: every cache that generate knows, batches of one and
+two, with padding and without, prompts in one piece and in chunks; small models with random weights."""
+import pytest
+
+torch = pytest.importorskip("torch", reason="the plug of transformers needs torch, which is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from test_transformers import VOCABULARY  # noqa: E402
+
+import froghopper.transformers  # noqa: E402
+
+NAME = froghopper.transformers.register()
+SIZES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=16, vocab_size=VOCABULARY, max_position_embeddings=64)
+MODELS = {
+    "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_embd=64, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=64, bos_token_id=1, eos_token_id=2)),
+    "gemma2": lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
+        **SIZES, sliding_window=7, attn_logit_softcapping=2.0, query_pre_attn_scalar=16)),
+    "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=5)),
+    "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES)),
+}
+CACHES = {"dynamic": None, "static": "static", "sliding_window": "sliding_window"}
+TOKENS, MORE = 11, 6
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors here are small, and threads that wait for each other are slow
+    yield
+    torch.set_num_threads(before)
+
+
+def tokens_of(model, how, **given):
+    """(tokens, logits of each step)."""
+    model.set_attn_implementation(how)
+    found = model.generate(max_new_tokens=MORE, do_sample=False, output_logits=True, return_dict_in_generate=True,
+                           disable_compile=True, pad_token_id=0, eos_token_id=None, **given)
+    return found.sequences, torch.stack(found.logits)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", MODELS)
+def test_token_by_token(name, cache, batch, padded, device):
+    """With chunks of 4 of the prompt too; on a GPU in bfloat16, whose roundings the logits have."""
+    torch.manual_seed(3)
+    model = MODELS[name]().eval().to(device, torch.bfloat16 if device == "cuda" else torch.float32)
+    ids = torch.randint(1, VOCABULARY, (batch, TOKENS), generator=torch.Generator().manual_seed(4)).to(device)
+    seen = torch.ones_like(ids)
+    if padded: seen[-1, :3] = 0
+    given = dict(input_ids=ids, attention_mask=seen, cache_implementation=CACHES[cache])
+    tolerance = dict(rtol=0, atol=0.012) if device == "cuda" else dict(rtol=1e-4, atol=1e-5)
+    for chunk in ({}, dict(prefill_chunk_size=4)):
+        wanted, logits = tokens_of(model, "eager", **given, **chunk)
+        found, found_logits = tokens_of(model, NAME, **given, **chunk)
+        if device == "cpu": assert torch.equal(found, wanted)
+        same = (found == wanted).cumprod(1).bool()[:, TOKENS - 1:-1].T  # what comes before a step
+        torch.testing.assert_close(found_logits[same], logits[same], **tolerance)
+        assert same[0].all()
