@@ -244,7 +244,9 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
             raise InvalidTensor(f"{name} is on {x.device} and out_partial on {out_partial.device}; all tensors are on "
                                 "one device. Move one.")
     lse = torch.logsumexp(lse_partial, 0)
-    weights = torch.exp(lse_partial - torch.where(lse == -torch.inf, 0.0, lse)).unsqueeze(-1)
+    # Not exp(lse_partial - lse): of a large lse the logarithm of the sum is lost in rounding, and weights sum to more.
+    weights = torch.softmax(torch.where(lse == -torch.inf, 0.0, lse_partial), 0)
+    weights = torch.where(lse_partial == -torch.inf, 0.0, weights).unsqueeze(-1)
     found = torch.where(weights == 0, 0.0, weights * out_partial).sum(0)
     if out is None: return found.to(out_dtype or torch.float32), lse
     if out.shape != found.shape or out.dtype != (out_dtype or out.dtype):
