@@ -17,9 +17,10 @@ eager attention says with a matrix. What models ask for and how it is done:
     several sequences in a row, by position_ids or cu_seq_lens_q      packed sequences
 
 What cannot be said so raises NotImplementedError with the reason: dropout, output_attentions, position biases, masks of
-the caller's own (4 dimensions), chunks, tokens between padding, the paged cache of continuous batching. Finding padding
-looks at the mask once a step and waits for the GPU, as transformers does for its own. Under torch.compile the mask is
-made between two graphs, so a whole model is not one (fullgraph). Tested with transformers 5.
+the caller's own (4 dimensions), chunks, tokens between padding, the paged cache of continuous batching, keys chosen
+one by one, and models that cut, add or read their mask as a matrix, or have other keys than it was made for. Finding
+padding looks at the mask once a step and waits for the GPU, as transformers does for its own. Under torch.compile the
+mask is made between two graphs, so a whole model is not one (fullgraph). Tested with transformers 5.
 
 diffusers and timm call torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p,
 is_causal, scale) or take a function of that shape: froghopper.torch.scaled_dot_product_attention is one. In timm, and
@@ -200,7 +201,8 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     check_made_for(module, mask, query, key)
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     options: dict[str, Any] = dict(causal=mask.causal, window=mask.window, scale=scaling, softcap=softcap or 0.0,
-                                   sink=None if s_aux is None else s_aux.float(), deterministic=bool(deterministic))
+                                   sink=None if s_aux is None else s_aux.float(),
+                                   deterministic=False if deterministic is None else deterministic)
     lengths = dict(cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k, max_length_q=max_length_q,
                    max_length_k=max_length_k)
     if any(x is not None for x in lengths.values()):

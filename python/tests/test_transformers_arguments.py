@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of froghopper.transformers.attention_forward and attention_mask: each is used or refused, and the ways
+out that messages name work."""
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the plug of transformers needs torch, which is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from torch.autograd import forward_ad  # noqa: E402
+from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
+
+import froghopper.transformers  # noqa: E402
+from froghopper.transformers import Mask, attention_forward, attention_mask  # noqa: E402
+
+NAME = froghopper.transformers.register()
+masks = transformers.masking_utils
+
+
+class Layer(torch.nn.Module):
+    is_causal = True
+
+
+class Encoder(torch.nn.Module):
+    is_causal = False
+
+
+def drawn(*shape, seed=0): return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def attend(rows=5, keys=5, **more):
+    given = dict(module=Layer(), query=drawn(2, 4, rows, 16), key=drawn(2, 4, keys, 16, seed=1),
+                 value=drawn(2, 4, keys, 16, seed=2), attention_mask=None) | more
+    out, weights = attention_forward(**given)
+    assert weights is None and out.is_contiguous()
+    return out
+
+
+ENDS = torch.tensor([0, 3, 10], dtype=torch.int32)
+LENGTHS = dict(cu_seq_lens_q=ENDS, cu_seq_lens_k=ENDS, max_length_q=7, max_length_k=7)
+
+
+def test_no_argument_is_ignored():
+    """Each changes the result or is refused; others is what models hand to every layer."""
+    changes = dict(
+        module=Encoder(), query=drawn(2, 4, 5, 16, seed=5), key=drawn(2, 4, 5, 16, seed=5),
+        value=drawn(2, 4, 5, 16, seed=5), attention_mask=Mask(False, (1, 1), (2, 5, 5)), dropout=0.1, scaling=1.0,
+        is_causal=False, sliding_window=2, softcap=0.5, s_aux=torch.zeros(4), position_bias=torch.zeros(1),
+        cache=object(), cu_seq_lens_q=ENDS, cu_seq_lens_k=ENDS, max_length_q=7, max_length_k=7)
+    parameters = inspect.signature(attention_forward).parameters
+    assert set(parameters) == set(changes) | {"deterministic", "others"}
+    wanted = attend()
+    for name, value in changes.items():
+        try: found = attend(**{name: value})
+        except (ValueError, NotImplementedError): continue
+        assert not torch.equal(found, wanted), name
+    assert torch.equal(attend(position_ids=torch.arange(5), use_cache=True, output_attentions=False), wanted)
+    for name in ("sinks", "indices", "block_indices", "head_mask", "block_table", "output_attentions"):
+        with pytest.raises(NotImplementedError, match=f"Layer has {name}; "): attend(**{name: torch.ones(2)})
+        assert torch.equal(attend(**{name: None}), wanted)
+
+
+def test_deterministic():
+    """Of gradients: handed on to the plan."""
+    q = drawn(2, 4, 5, 16).requires_grad_()
+    grads = [torch.autograd.grad(attend(query=q, deterministic=how).sum(), q)[0] for how in (None, True)]
+    torch.testing.assert_close(*grads)
+    with pytest.raises(TypeError, match="deterministic"): attend(query=q, deterministic="yes")
+
+
+def test_scales_and_softcaps():
+    assert torch.equal(attend(scaling=None), attend(scaling=0.25))
+    flat = attend(module=Encoder(), scaling=0.0)
+    values = drawn(2, 4, 5, 16, seed=2)
+    torch.testing.assert_close(flat, values.mean(2)[:, None].expand_as(flat), rtol=1e-5, atol=1e-6)
+    assert torch.equal(attend(softcap=None), attend(softcap=0.0))
+    assert not torch.equal(attend(softcap=0.5), attend())
+
+
+def test_tangents():
+    for name in ("query", "key", "value", "s_aux"):
+        x = torch.zeros(4) if name == "s_aux" else drawn(2, 4, 5, 16)
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="has a tangent"):
+            attend(**{name: forward_ad.make_dual(x, torch.ones_like(x))})
+
+
+@pytest.mark.parametrize("without", list(LENGTHS))
+def test_packed_lengths(without):
+    """Of any whole-number type; both ends are needed, and the longest where nothing can be read."""
+    alone = dict(query=drawn(1, 4, 10, 16), key=drawn(1, 4, 10, 16, seed=1), value=drawn(1, 4, 10, 16, seed=2))
+    parts = [attend(**{name: x[:, :, part] for name, x in alone.items()}) for part in (slice(0, 3), slice(3, 10))]
+    for dtype in (torch.int32, torch.int64):
+        given = {name: x.to(dtype) if name.startswith("cu") else x for name, x in LENGTHS.items()}
+        torch.testing.assert_close(attend(**alone, **given), torch.cat(parts, 1))
+    fewer = {name: x for name, x in LENGTHS.items() if name != without}
+    if without.startswith("cu"):
+        with pytest.raises(ValueError, match=f"without {without}; .* Give {without}"): attend(**alone, **fewer)
+    else: torch.testing.assert_close(attend(**alone, **fewer), torch.cat(parts, 1))
+    with pytest.raises(ValueError, match="without cu_seq_lens_q"): attend(max_length_q=7)
+    tokens = torch.tensor([[0, 1, 1, 1, 1, 1, 1, 1, 1, 1]])
+    with pytest.raises(NotImplementedError, match="beside an attention_mask with padding"):
+        attend(**alone, **LENGTHS, attention_mask=attention_mask(1, 10, 10, attention_mask=tokens))
+    torch.testing.assert_close(attend(**alone, **LENGTHS, attention_mask=attention_mask(1, 10, 10)),
+                               torch.cat(parts, 1))
+
+
+def matrix(function, rows, keys, offset=0):
+    """The rule as transformers evaluates it: [rows, keys]."""
+    return function(0, 0, torch.arange(rows)[:, None] + offset, torch.arange(keys)).expand(rows, keys)
+
+
+def by_hand(seen, rows, keys):
+    return scaled_dot_product_attention(drawn(2, 4, rows, 16), drawn(2, 4, keys, 16, seed=1),
+                                        drawn(2, 4, keys, 16, seed=2), seen).transpose(1, 2)
+
+
+def test_without_a_mask():
+    """A causal module that has more keys than queries has to say where its queries are; the message says how."""
+    with pytest.raises(NotImplementedError, match="Layer is causal, has 3 queries and 9 keys.*attention_mask makes, "
+                                                  "with q_offset=6"): attend(3, 9)
+    seen = matrix(masks.causal_mask_function, 3, 9, 6)
+    found = attend(3, 9, attention_mask=attention_mask(2, 3, 9, q_offset=6))
+    torch.testing.assert_close(found, by_hand(seen, 3, 9), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(attend(3, 9, is_causal=False), by_hand(None, 3, 9), rtol=1e-4, atol=1e-5)
+
+
+def test_windows():
+    """One of 0 would be none to the library; it is refused where it is used: models make masks that no layer uses."""
+    rule = masks.sliding_window_causal_mask_function
+    for window in (0, -3):
+        mask = attention_mask(2, 5, 5, mask_function=rule(window))
+        with pytest.raises(ValueError, match=f"sliding_window is {window}; .* Use 1 or more"):
+            attend(attention_mask=mask)
+    with pytest.raises(ValueError, match="sliding_window is 0"): attend(sliding_window=0)
+    for window in (1, 3):
+        wanted = by_hand(matrix(rule(window), 5, 5), 5, 5)
+        for found in (attend(attention_mask=attention_mask(2, 5, 5, mask_function=rule(window))),
+                      attend(sliding_window=window)): torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(attend(sliding_window=None), attend())
+
+
+MADE = {
+    "three_dimensions": (ValueError, dict(attention_mask=torch.ones(2, 5, 5)), r"\[2, 5, 5\]; it is \[batch, tokens\]"),
+    "another_batch": (ValueError, dict(attention_mask=torch.ones(3, 5)), "with a batch of 2"),
+    "behind_all_keys": (NotImplementedError, dict(q_offset=3), "the last query is at key 7 and there are 5 keys"),
+    "behind_them_in_a_tensor": (NotImplementedError, dict(q_offset=torch.tensor(3)), "at key 7 and there are 5"),
+    "window_to_both_sides": (NotImplementedError, dict(
+        q_length=3, mask_function=masks.sliding_window_bidirectional_mask_function(2)), "3 queries and 5 keys"),
+    "packed_and_padded": (NotImplementedError, dict(
+        mask_function=masks.packed_sequence_mask_function(torch.zeros(2, 5)), attention_mask=torch.ones(2, 5)),
+        "5 queries and 5 keys and an attention_mask"),
+    "packed_with_a_cache": (NotImplementedError, dict(
+        q_length=3, mask_function=masks.packed_sequence_mask_function(torch.zeros(2, 3))), "3 queries and 5 keys"),
+    "holes": (NotImplementedError, dict(attention_mask=torch.tensor([[1, 0, 1, 1, 1]] * 2)), "Pad at one side alone"),
+    "own": (NotImplementedError, dict(mask_function=lambda *_: True), "the model's mask is made by MADE|made by"),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_masks_that_are_not_made(name):
+    error, given, says = MADE[name]
+    with pytest.raises(error, match=says): attention_mask(**(dict(batch_size=2, q_length=5, kv_length=5) | given))
+
+
+def test_padding_of_one_row_is_that_of_all():
+    tokens = torch.tensor([[0, 0, 1, 1, 1]])
+    mask, each = (attention_mask(2, 5, 5, attention_mask=x) for x in (tokens, tokens.expand(2, -1)))
+    assert mask.begin.tolist() == each.begin.tolist() == [2, 2]
+    assert torch.equal(attend(attention_mask=mask), attend(attention_mask=each))
+
+
+def test_ways_out():
+    """dropout: eval() and the config's names; weights: eager; biases: eager and sdpa, where the model has it."""
+    sizes = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, vocab_size=61)
+    bert = transformers.BertModel._from_config(transformers.BertConfig(**sizes), attn_implementation=NAME).train()
+    ids = torch.arange(9)[None]
+    with pytest.raises(NotImplementedError, match="dropout is 0.1.*attention_probs_dropout_prob.*eval()"): bert(ids)
+    bert.eval()(ids)
+    quiet = transformers.BertConfig(**sizes, attention_probs_dropout_prob=0.0)
+    transformers.BertModel._from_config(quiet, attn_implementation=NAME).train()(ids)
+    gpt2 = transformers.GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=61, attn_pdrop=0.0)
+    transformers.GPT2Model._from_config(gpt2, attn_implementation=NAME).train()(ids)
+    llama = transformers.LlamaConfig(**sizes, attention_dropout=0.0)
+    transformers.LlamaModel._from_config(llama, attn_implementation=NAME).train()(ids)
+    with pytest.raises(NotImplementedError, match="output_attentions"): bert(ids, output_attentions=True)
+    bert.set_attn_implementation("eager")
+    assert bert(ids, output_attentions=True).attentions[0].shape == (1, 4, 9, 9)
+    t5 = transformers.T5Config(d_model=64, d_kv=16, d_ff=96, num_layers=1, num_heads=4, vocab_size=61)
+    for how in ("eager", "sdpa", NAME):
+        try: model = transformers.T5EncoderModel._from_config(t5, attn_implementation=how).eval()
+        except ValueError: continue  # this transformers has no sdpa for it
+        if how != NAME: model(ids)
+        else:
+            with pytest.raises(NotImplementedError, match="position_bias is given"): model(ids)
+    assert froghopper.transformers.register("frog_two") == "frog_two"
