@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="the plug of transformers needs torc
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from test_transformers import VOCABULARY  # noqa: E402
+from torch_cases import one_thread  # noqa: E402, F401
 
 import froghopper.transformers  # noqa: E402
 
@@ -26,14 +27,6 @@ CACHES = {"dynamic": None, "static": "static", "sliding_window": "sliding_window
 TOKENS, MORE = 11, 6
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors here are small, and threads that wait for each other are slow
-    yield
-    torch.set_num_threads(before)
 
 
 def tokens_of(model, how, **given):
