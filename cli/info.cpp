@@ -25,7 +25,7 @@ void print_info() {
   std::printf("driver     %s\n", info.driver.c_str());
   for (const std::string& gpu : info.gpus) std::printf("GPU        %s\n", gpu.c_str());
   std::printf("NVRTC      %s\n", info.nvrtc.c_str());
-  std::printf("presets    %zu kernels in the library\n", runtime::preset_names().size());
+  std::printf("presets    %s\n", info.presets.c_str());
   std::printf("serves     %s\n", info.serves.c_str());
   std::printf("cache      %s\n", info.cache.c_str());
   const auto plan = cpu::plan(common);

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Where the pieces of CUDA are that the build uses. They come as PyPI wheels, so the python that holds them is asked:
-#   nvidia-cuda-runtime     cuda.h, the driver's header       FROGHOPPER_CUDA_INCLUDE
-#   nvidia-cuda-nvrtc       the compiler of CUDA 13           FROGHOPPER_NVRTC13
-#   nvidia-cuda-nvrtc-cu12  the compiler of CUDA 12           FROGHOPPER_NVRTC12
-#   nvidia-cuda-nvdisasm    for the check of spills in loops  FROGHOPPER_NVDISASM
+# Where the pieces of CUDA are that the build uses. They come as PyPI wheels, so the python that holds them is asked,
+# and then a CUDA toolkit:
+#   nvidia-cuda-runtime     cuda.h, the driver's header       FROGHOPPER_CUDA_INCLUDE   always
+#   nvidia-cuda-nvrtc       the compiler of CUDA 13           FROGHOPPER_NVRTC13        presets; one of the two will do
+#   nvidia-cuda-nvrtc-cu12  the compiler of CUDA 12           FROGHOPPER_NVRTC12        presets
+#   nvidia-cuda-nvdisasm    for the check of spills in loops  FROGHOPPER_NVDISASM       tests of presets
 # Each may also be given as -DNAME=PATH. scripts/setup makes a .venv with all of them; for a Python wheel
 # scikit-build-core names the python that it installed them for.
 if(FROGHOPPER_WHEEL AND Python_EXECUTABLE)
@@ -18,20 +19,29 @@ endif()
 execute_process(COMMAND ${FROGHOPPER_PYTHON} -c
                 "import importlib.util as u; print(*u.find_spec('nvidia').submodule_search_locations, sep=';')"
                 OUTPUT_VARIABLE wheels OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-
 list(TRANSFORM wheels APPEND /cu13 OUTPUT_VARIABLE wheels13)
 list(TRANSFORM wheels APPEND /cuda_nvrtc/lib OUTPUT_VARIABLE wheels12)
-find_path(FROGHOPPER_CUDA_INCLUDE cuda.h HINTS ${wheels13} PATH_SUFFIXES include PATHS /usr/local/cuda)
-find_file(FROGHOPPER_NVRTC13 libnvrtc.so.13 PATHS ${wheels13} PATH_SUFFIXES lib NO_DEFAULT_PATH)
-find_file(FROGHOPPER_NVRTC12 libnvrtc.so.12 PATHS ${wheels12} NO_DEFAULT_PATH)
-find_program(FROGHOPPER_NVDISASM nvdisasm HINTS ${wheels13} PATH_SUFFIXES bin NO_DEFAULT_PATH)
+
+# Toolkits: the one that the user's build names, then those in their usual place.
+file(GLOB toolkits LIST_DIRECTORIES true /usr/local/cuda-1[2-9]*)
+list(PREPEND toolkits ${CUDAToolkit_ROOT} $ENV{CUDAToolkit_ROOT} $ENV{CUDA_PATH} $ENV{CUDA_HOME} /usr/local/cuda)
+
+find_path(FROGHOPPER_CUDA_INCLUDE cuda.h HINTS ${wheels13} ${toolkits} PATH_SUFFIXES include)
+foreach(generation 13 12)
+  find_file(FROGHOPPER_NVRTC${generation} libnvrtc.so.${generation} NO_DEFAULT_PATH PATH_SUFFIXES lib lib64
+            targets/x86_64-linux/lib
+            PATHS ${wheels${generation}} ${toolkits} /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE} /usr/lib64 /usr/lib)
+endforeach()
+find_program(FROGHOPPER_NVDISASM nvdisasm HINTS ${wheels13} ${toolkits} PATH_SUFFIXES bin)
 
 if(NOT FROGHOPPER_CUDA_INCLUDE)
-  message(FATAL_ERROR "cuda.h was not found with ${FROGHOPPER_PYTHON}; the library is compiled against the driver's "
-          "header. Run scripts/setup, or pip install nvidia-cuda-runtime and give -DFROGHOPPER_PYTHON=THAT_PYTHON.")
+  message(FATAL_ERROR "cuda.h was found neither with ${FROGHOPPER_PYTHON} nor in a CUDA toolkit; the library is "
+          "compiled against the driver's header, and needs nothing else of CUDA. Run scripts/setup; or pip install "
+          "nvidia-cuda-runtime and give -DFROGHOPPER_PYTHON=THAT_PYTHON; or give -DFROGHOPPER_CUDA_INCLUDE=FOLDER.")
 endif()
-if(FROGHOPPER_PRESETS AND NOT (FROGHOPPER_NVRTC13 AND FROGHOPPER_NVRTC12))
-  message(FATAL_ERROR "FROGHOPPER_PRESETS is on and NVRTC was not found with ${FROGHOPPER_PYTHON}; it compiles the "
-          "kernels. Run scripts/setup, or pip install nvidia-cuda-nvrtc nvidia-cuda-nvrtc-cu12 and give "
-          "-DFROGHOPPER_PYTHON=THAT_PYTHON, or build without presets: -DFROGHOPPER_PRESETS=OFF.")
+if(FROGHOPPER_PRESETS AND NOT FROGHOPPER_NVRTC13 AND NOT FROGHOPPER_NVRTC12)
+  message(FATAL_ERROR "FROGHOPPER_PRESETS is on and NVRTC was found neither with ${FROGHOPPER_PYTHON} nor in a CUDA "
+          "toolkit; it compiles the kernels. Run scripts/setup; or pip install nvidia-cuda-nvrtc and give "
+          "-DFROGHOPPER_PYTHON=THAT_PYTHON; or give -DFROGHOPPER_NVRTC13=PATH/libnvrtc.so.13; or build without "
+          "presets: -DFROGHOPPER_PRESETS=OFF.")
 endif()

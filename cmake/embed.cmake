@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# embed(OUT.s SYMBOL NAME=FILE ...): an assembler file that holds the files as bytes, and an index of them in the
-# order given, as src/runtime/embedded.hpp declares it. The assembler copies 16 MB in a moment; a C++ array would take
-# minutes.
-function(embed out symbol)
+# embed(OUT.s SYMBOL VISIBILITY NAME=FILE ...): an assembler file that holds the files as bytes, and an index of them in
+# the order given, as src/runtime/embedded.hpp declares it. VISIBILITY is hidden, or visible for a shared library that
+# others read it from. The assembler copies 16 MB in a moment; a C++ array would take minutes.
+function(embed out symbol visibility)
   set(index "  .section .data.rel.ro,\"aw\",@progbits\n  .balign 8\n")
-  string(APPEND index "  .globl ${symbol}\n  .hidden ${symbol}\n${symbol}:\n")
+  string(APPEND index "  .globl ${symbol}\n  .type ${symbol}, @object\n")
+  if(visibility STREQUAL hidden)
+    string(APPEND index "  .hidden ${symbol}\n")
+  endif()
+  string(APPEND index "${symbol}:\n")
   set(bytes "  .section .rodata,\"a\",@progbits\n")
   set(files)
   set(number 0)
@@ -17,7 +21,7 @@ function(embed out symbol)
     list(APPEND files ${CMAKE_MATCH_2})
     math(EXPR number "${number} + 1")
   endforeach()
-  string(APPEND index "  .quad 0, 0, 0\n")  # the index ends with a null name
+  string(APPEND index "  .quad 0, 0, 0\n  .size ${symbol}, . - ${symbol}\n")  # the index ends with a null name
   file(CONFIGURE OUTPUT ${out} CONTENT "${index}${bytes}  .section .note.GNU-stack,\"\",@progbits\n" @ONLY)
   set_source_files_properties(${out} PROPERTIES OBJECT_DEPENDS "${files}")
 endfunction()

@@ -1,15 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-# install: the shared library, its headers, and the package that find_package(froghopper) reads.
+# install: the library, its headers, the packages that find_package(froghopper) and pkg-config read, and documents.
 include(CMakePackageConfigHelpers)
 
 # Before 1.0 each minor version may change the interface, so it has a name of its own for the loader.
-set_target_properties(froghopper PROPERTIES VERSION ${PROJECT_VERSION}
-                      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(froghopper_library froghopper_static)
+if(froghopper_is_shared)
+  set(froghopper_library froghopper)
+  set_target_properties(froghopper PROPERTIES VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endif()
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/froghopper)
-
-install(TARGETS froghopper EXPORT froghopper-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS ${froghopper_library} EXPORT froghopper-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/froghopper DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h*")
-install(EXPORT froghopper-targets NAMESPACE froghopper:: DESTINATION ${package_folder} FILE froghopper-config.cmake)
+install(EXPORT froghopper-targets NAMESPACE froghopper:: DESTINATION ${package_folder})
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/froghopper-config.cmake @ONLY CONTENT
+     "include(CMakeFindDependencyMacro)
+find_dependency(Threads)
+include(\${CMAKE_CURRENT_LIST_DIR}/froghopper-targets.cmake)
+if(NOT TARGET froghopper::static AND NOT \"@froghopper_is_shared@\")
+  add_library(froghopper::static ALIAS froghopper::froghopper)
+endif()
+")
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/froghopper-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/froghopper-config-version.cmake DESTINATION ${package_folder})
+install(FILES ${PROJECT_BINARY_DIR}/froghopper-config.cmake ${PROJECT_BINARY_DIR}/froghopper-config-version.cmake
+        DESTINATION ${package_folder})
+
+# pkg-config froghopper. An archive needs what the library itself links, a shared library does not. The prefix is found
+# from where the file lies, so that an installed folder may be moved.
+set(archive_libraries "-lstdc++ -lm -ldl -pthread")
+if(FROGHOPPER_PRESETS)
+  string(PREPEND archive_libraries "-lzstd ")
+endif()
+set(libraries "-L\${libdir} -lfroghopper")
+if(NOT froghopper_is_shared)
+  string(APPEND libraries " ${archive_libraries}")
+endif()
+file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/froghopper.pc @ONLY CONTENT
+     "prefix=\${pcfiledir}/@up@
+libdir=\${prefix}/@CMAKE_INSTALL_LIBDIR@
+includedir=\${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
+
+Name: froghopper
+Description: Exact attention on NVIDIA Hopper GPUs and on CPUs
+Version: @PROJECT_VERSION@
+Cflags: -I\${includedir}
+Libs: @libraries@
+")
+install(FILES ${PROJECT_BINARY_DIR}/froghopper.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(FILES LICENSE LICENSE-third-party.txt README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.png")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is embedded in the library as bytes: the device sources, which NVRTC compiles at run time, and the presets, which
-# tools/compile compiles at build time with the same function, once with each compiler.
+# What is embedded in the library as bytes: the device sources, which NVRTC compiles at run time, and with
+# FROGHOPPER_PRESETS the presets, which tools/compile compiles at build time with the same function, once with each
+# compiler that was found, and packs into one bundle each.
 #   froghopper_sources    object library; all that tools/compile needs
 #   froghopper_embedded   object library; sources and presets
 include(cmake/embed.cmake)
@@ -11,17 +12,27 @@ set(entries)
 foreach(file ${device_files})
   list(APPEND entries ${file}=${PROJECT_SOURCE_DIR}/${file})
 endforeach()
-embed(${PROJECT_BINARY_DIR}/embedded_sources.s froghopper_sources ${entries})
+embed(${PROJECT_BINARY_DIR}/embedded_sources.s froghopper_sources hidden ${entries})
 add_library(froghopper_sources OBJECT ${PROJECT_BINARY_DIR}/embedded_sources.s)
 
-add_executable(froghopper_compile tools/compile.cpp)
-target_link_libraries(froghopper_compile PRIVATE froghopper_foundation froghopper_sources)
+if(TARGET froghopper_zstd)  # it packs with zstd
+  add_executable(froghopper_compile tools/compile.cpp tools/bundle.cpp)
+  target_link_libraries(froghopper_compile PRIVATE froghopper_foundation froghopper_sources froghopper_zstd)
+  if(NOT FROGHOPPER_TESTS)
+    set_target_properties(froghopper_compile PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endif()
 
-# Names of variants, one a line; # begins a comment.
+# Names of variants, one a line; # begins a comment. FROGHOPPER_PRESET_LISTS: other lists than those of presets/.
 set(presets)
 if(FROGHOPPER_PRESETS)
-  file(GLOB preset_lists CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/presets/*.txt)
-  list(FILTER preset_lists EXCLUDE REGEX "/registers\\.txt$")
+  set(FROGHOPPER_PRESET_LISTS "" CACHE FILEPATH "files that name the presets; all of presets/ if it is empty")
+  mark_as_advanced(FROGHOPPER_PRESET_LISTS)
+  set(preset_lists ${FROGHOPPER_PRESET_LISTS})
+  if(NOT preset_lists)
+    file(GLOB preset_lists CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/presets/*.txt)
+    list(FILTER preset_lists EXCLUDE REGEX "/registers\\.txt$")
+  endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${preset_lists})
   foreach(list ${preset_lists})
     file(STRINGS ${list} lines)
@@ -36,34 +47,46 @@ if(FROGHOPPER_PRESETS)
   list(SORT presets)
 endif()
 
-# One command a compiler; the two run side by side. What is in the folder or in the disk cache (docs/6-jit.md) with the
-# right content key is not compiled again.
-set(embedded_files ${PROJECT_BINARY_DIR}/embedded_sources.s)
-foreach(generation 13 12)
-  set(folder ${PROJECT_BINARY_DIR}/presets/cuda${generation})
-  set(entries)
-  set(kernels)
-  foreach(preset ${presets})
-    list(APPEND entries ${preset}=${folder}/${preset}.kernel)
-    list(APPEND kernels ${folder}/${preset}.kernel)
-  endforeach()
-  if(presets)
-    list(JOIN presets "\n" names)
-    file(CONFIGURE OUTPUT ${folder}/names.txt CONTENT "${names}\n" @ONLY)
-    add_custom_command(OUTPUT ${kernels}
-      COMMAND froghopper_compile --nvrtc ${FROGHOPPER_NVRTC${generation}} --out ${folder} ${folder}/names.txt
-      DEPENDS froghopper_compile ${folder}/names.txt ${FROGHOPPER_NVRTC${generation}}
-      COMMENT "Compiling the presets with NVRTC ${generation}" VERBATIM)
+# One command a compiler, one after the other, since each uses all cores. What is in the folder or in the disk cache
+# (docs/6-jit.md) with the right content key is not compiled again.
+set(bundles)
+set(before)
+foreach(generation 12 13)
+  if(NOT presets OR NOT FROGHOPPER_NVRTC${generation})
+    continue()
   endif()
-  embed(${PROJECT_BINARY_DIR}/embedded_presets${generation}.s froghopper_presets${generation} ${entries})
-  list(APPEND embedded_files ${PROJECT_BINARY_DIR}/embedded_presets${generation}.s)
+  set(folder ${PROJECT_BINARY_DIR}/presets/cuda${generation})
+  list(JOIN presets "\n" names)
+  file(CONFIGURE OUTPUT ${folder}/names.txt CONTENT "${names}\n" @ONLY)
+  add_custom_command(OUTPUT ${folder}.bundle
+    COMMAND froghopper_compile --nvrtc ${FROGHOPPER_NVRTC${generation}} --out ${folder} ${folder}/names.txt
+    COMMAND froghopper_compile --bundle ${folder} ${folder}.bundle
+    DEPENDS froghopper_compile ${folder}/names.txt ${FROGHOPPER_NVRTC${generation}} ${before}
+    COMMENT "Compiling the presets with NVRTC ${generation}" VERBATIM)
+  list(APPEND bundles cuda${generation}=${folder}.bundle)
+  set(before ${folder}.bundle)
 endforeach()
-add_library(froghopper_embedded OBJECT ${embedded_files})
+if(presets)
+  list(LENGTH bundles compilers)
+  list(LENGTH presets count)
+  message(STATUS "${count} presets are compiled by ${compilers} of the compilers NVRTC 13 and 12")
+endif()
+embed(${PROJECT_BINARY_DIR}/embedded_presets.s froghopper_presets hidden ${bundles})
+add_library(froghopper_embedded OBJECT ${PROJECT_BINARY_DIR}/embedded_sources.s
+            ${PROJECT_BINARY_DIR}/embedded_presets.s)
 
 # cmake --build BUILD --target registers: writes presets/registers.txt again, where a difference is meant.
-if(presets AND FROGHOPPER_DEVELOPER)
+if(presets AND FROGHOPPER_TESTS)
   set(folders ${PROJECT_BINARY_DIR}/presets/cuda13 ${PROJECT_BINARY_DIR}/presets/cuda12)
   add_custom_target(registers
     COMMAND froghopper_compile --table ${folders} > ${PROJECT_SOURCE_DIR}/presets/registers.txt)
   add_dependencies(registers froghopper_embedded)
+endif()
+
+# The programs of the tests read the presets from one file instead of having some each.
+if(FROGHOPPER_TESTS)
+  embed(${PROJECT_BINARY_DIR}/embedded_presets_for_tests.s froghopper_presets visible ${bundles})
+  add_library(froghopper_presets_for_tests SHARED ${PROJECT_BINARY_DIR}/embedded_presets_for_tests.s)
+  set_target_properties(froghopper_presets_for_tests PROPERTIES LINKER_LANGUAGE C)
+  add_dependencies(froghopper_presets_for_tests froghopper_embedded)  # so that two do not make the bundles at once
 endif()

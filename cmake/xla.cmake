@@ -6,7 +6,7 @@
 set(FROGHOPPER_XLA AUTO CACHE STRING "build libfroghopper_xla.so, for JAX: AUTO, ON or OFF")
 set_property(CACHE FROGHOPPER_XLA PROPERTY STRINGS AUTO ON OFF)
 
-if(FROGHOPPER_XLA)
+if(FROGHOPPER_XLA AND froghopper_is_shared)
   # The folder of jaxlib, without loading it.
   execute_process(COMMAND ${FROGHOPPER_PYTHON} -c
                   "import importlib.util as u; print(*u.find_spec('jaxlib').submodule_search_locations)"
@@ -15,7 +15,9 @@ if(FROGHOPPER_XLA)
             DOC "the folder that holds xla/ffi/api/c_api.h")
 endif()
 
-if(FROGHOPPER_XLA AND FROGHOPPER_XLA_INCLUDE)
+if(NOT froghopper_is_shared)
+  return()  # the handlers call the shared library
+elseif(FROGHOPPER_XLA AND FROGHOPPER_XLA_INCLUDE)
   add_library(froghopper_xla MODULE src/xla/handlers.cpp)
   target_link_libraries(froghopper_xla PRIVATE froghopper_flags froghopper)
   target_include_directories(froghopper_xla SYSTEM PRIVATE ${FROGHOPPER_XLA_INCLUDE})
@@ -23,7 +25,7 @@ if(FROGHOPPER_XLA AND FROGHOPPER_XLA_INCLUDE)
                       LINKER:-z,defs)
   set_target_properties(froghopper_xla PROPERTIES PREFIX lib BUILD_RPATH $ORIGIN INSTALL_RPATH $ORIGIN
                         BUILD_WITH_INSTALL_RPATH ON LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/xla.map)
-  if(PROJECT_IS_TOP_LEVEL)
+  if(FROGHOPPER_INSTALL)
     install(TARGETS froghopper_xla LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
 elseif(FROGHOPPER_XLA STREQUAL AUTO)

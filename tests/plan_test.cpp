@@ -3,24 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 
 #include "src/base/text.hpp"
 #include "src/plan/plan.hpp"
+#include "tests/support/preset_lists.hpp"
 
 namespace froghopper {
 namespace {
 
-// path: from the project's folder, wherever the test runs.
-std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream in(FROGHOPPER_SOURCE_DIR "/" + path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);)
-    if (!line.empty() && line[0] != '#') lines.push_back(line);
-  EXPECT_FALSE(lines.empty()) << path << " is not there";
-  return lines;
-}
+using test::lines_of;
 
 std::string planned(const std::string& device_line, const std::string& problem_line) {
   Hints hints;

@@ -18,7 +18,7 @@
 #include "src/cpu/work.hpp"
 #include "src/oracle/oracle.hpp"
 #include "src/plan/plan.hpp"
-#include "src/runtime/runtime.hpp"
+#include "tests/support/preset_lists.hpp"
 #include "tests/support/quantised.hpp"
 
 namespace froghopper {
@@ -87,6 +87,7 @@ TEST(Problem, ContradictionsAreNamed) {
 }
 
 TEST(Plan, OfBf16AndE4m3IsOfPresets) {
+  const auto presets = test::listed_presets();
   Problem p = *Problem::parse("quantise bf16 kv=e4m3 b1 hq2 hkv1 sq300 skv300 d16 rotate");
   for (p.dim_qk = 16; p.dim_qk <= 256; p.dim_qk += 16) {
     p.dim_v = p.dim_qk;
@@ -94,7 +95,7 @@ TEST(Plan, OfBf16AndE4m3IsOfPresets) {
     ASSERT_TRUE(plan) << plan.failure().text;
     ASSERT_EQ(plan->launches.size(), 2) << "one to look and one to write";
     for (const Launch& launch : plan->launches) {
-      EXPECT_TRUE(runtime::is_preset(launch.kernel) || runtime::preset_names().empty()) << launch.kernel.name;
+      EXPECT_TRUE(presets.contains(launch.kernel.name)) << launch.kernel.name;
       const auto again = kernel_named(launch.kernel.name);
       ASSERT_TRUE(again) << again.failure().text;
       EXPECT_EQ(again->source, launch.kernel.source);

@@ -373,20 +373,6 @@ TEST_F(CompileTest, leaves_a_compiler_alone_that_is_newer_than_the_driver) {
   EXPECT_NE(compiler.failure().text.find("needs a driver of CUDA 13"), std::string::npos) << compiler.failure().text;
 }
 
-TEST_F(CompileTest, uses_a_preset_where_there_is_one) {
-  if (preset_names().empty()) GTEST_SKIP() << "built with FROGHOPPER_PRESETS=OFF";
-  setenv("FROGHOPPER_NVRTC", "/nowhere/libnvrtc.so", 1);
-  const auto spec = kernel_named(preset_names().front());
-  ASSERT_TRUE(spec);
-  const auto newer = kernel_bytes(*spec, 13000), older = kernel_bytes(*spec, 12090);
-  ASSERT_TRUE(newer && older && is_preset(*spec));
-  EXPECT_EQ(newer->origin, "preset cuda13");
-  EXPECT_EQ(older->origin, "preset cuda12");
-  setenv("FROGHOPPER_LINE_INFO", "1", 1);
-  EXPECT_FALSE(kernel_bytes(*spec, 13000)) << "presets have no line numbers";
-  EXPECT_FALSE(is_preset(*spec));
-}
-
 TEST_F(CompileTest, gives_line_numbers_where_they_are_wanted) {
   const auto plain = kernel_bytes(no_preset, 0);
   setenv("FROGHOPPER_LINE_INFO", "1", 1);

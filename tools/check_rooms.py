@@ -36,7 +36,7 @@ ROOMS = {
     "src/cpu": (["contract", "src/base", "src/problem", "src/cpu"], ["std", "froghopper/", "hwy/", "immintrin"],
                 rf"{CUDA}|{MANNERS}"),
     "src/runtime": (["contract", "src/base", "src/problem", "src/plan", "src/runtime"],
-                    ["std", "froghopper/", "cuda.h", "nvrtc.h", "xxhash.h"],
+                    ["std", "froghopper/", "cuda.h", "nvrtc.h", "xxhash.h", "zstd.h"],
                     rf"asm|{MANNERS}|{LAUNCHING}|cuda[A-Z]\w+"),
     "src/api": (["contract", "src/base", "src/problem", "src/plan", "src/cpu", "src/runtime", "src/api"],
                 ["std", "froghopper/"], rf"asm|{CUDA}|{MANNERS}"),
@@ -52,7 +52,7 @@ ROOMS = {
     "bench": (["contract", "src", "check", "cli", "bench"], ["std", "froghopper/", "nlohmann/", "fmt/"], r"asm"),
     "tests": (["contract", "device", "src", "check", "files", "cli", "tests"],
               ["std", "froghopper/", "gtest/", "gmock/", "nlohmann/", "fmt/", "cuda.h"], r"asm"),
-    "tools": (["contract", "src", "tools"], ["std", "froghopper/", "fmt/", "nvrtc.h"], r"asm"),
+    "tools": (["contract", "src", "tools"], ["std", "froghopper/", "fmt/", "nvrtc.h", "zstd.h"], r"asm"),
 }
 # What "std" means: <vector>, <sys/stat.h>, and these of C and POSIX. Any other <name.h> is somebody's library.
 C_AND_POSIX = ("assert ctype dirent dlfcn elf errno fcntl fenv float glob inttypes limits link locale math poll "

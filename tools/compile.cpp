@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // tools/compile: names of kernels -> kernel files, at build time, with the function that also compiles at run time.
-//   froghopper_compile --nvrtc LIBRARY --out FOLDER NAMES.txt   compiles what the folder does not hold already
+//   froghopper_compile --nvrtc LIBRARY --out FOLDER NAMES.txt   compiles what the folder does not hold already, in as
+//                                                               many processes as there are cores
+//   froghopper_compile --bundle FOLDER OUT                      all kernels of the folder in one compressed file
 //   froghopper_compile --table FOLDER...                        registers, stack and spills of every kernel there
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "src/base/new_file.hpp"
@@ -17,6 +27,7 @@
 #include "src/runtime/cache.hpp"
 #include "src/runtime/kernel_file.hpp"
 #include "src/runtime/nvrtc.hpp"
+#include "tools/bundle.hpp"
 
 namespace fs = std::filesystem;
 using namespace froghopper;
@@ -80,16 +91,49 @@ void remove_others(const fs::path& folder, const std::vector<std::string>& names
       fs::remove(entry.path());
 }
 
-int compile(const std::string& library, const fs::path& folder, const fs::path& list) {
+// One process of those that compile: takes the next name until there is none. How many failed.
+int work(const std::string& library, const fs::path& folder, const std::vector<std::string>& names,
+         std::atomic<size_t>& next) {
   const auto compiler = Compiler::open(library);
   if (!compiler) return fail(compiler.failure().text);
+  int failures = 0;
+  for (size_t i; (i = next.fetch_add(1)) < names.size();)
+    if (const std::string why = compile_one(*compiler, names[i], folder); !why.empty()) failures += fail(why);
+  return failures;
+}
+
+// As many processes as cores, since NVRTC compiles one program at a time in each, but no more than memory is there for:
+// one takes up to half a gigabyte. The compiler is opened in them alone.
+int compile(const std::string& library, const fs::path& folder, const fs::path& list) {
   fs::create_directories(folder);
   const std::vector<std::string> names = read_names(list);
   remove_others(folder, names);
+  void* const shared =
+      mmap(nullptr, sizeof(std::atomic<size_t>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return fail("the system gives no memory that processes share");
+  auto& next = *new (shared) std::atomic<size_t>(0);
+  std::vector<pid_t> workers;
+  for (unsigned i = 0; i < std::clamp(std::thread::hardware_concurrency(), 1u, 32u); ++i) {
+    const pid_t child = fork();
+    if (child == 0) _exit(work(library, folder, names, next) == 0 ? 0 : 1);
+    if (child > 0) workers.push_back(child);
+  }
+  if (workers.empty()) return work(library, folder, names, next) == 0 ? 0 : 1;
   int failures = 0;
-  for (const std::string& name : names)
-    if (const std::string why = compile_one(*compiler, name, folder); !why.empty()) failures += fail(why);
+  for (const pid_t child : workers) {
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) ++failures;
+  }
   return failures == 0 ? 0 : 1;
+}
+
+int bundle(const fs::path& folder, const fs::path& out) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".kernel") files[entry.path().stem().string()] = read_file(entry.path());
+  for (const auto& [name, bytes] : files)
+    if (!unpack(bytes)) return fail(text("{}/{}.kernel is no kernel file", folder.string(), name));
+  return write_file(out, tools::bundle_of(files)) ? 0 : fail(text("{} cannot be written", out.string()));
 }
 
 int table(const std::vector<std::string>& folders) {
@@ -121,6 +165,9 @@ int table(const std::vector<std::string>& folders) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() == 5 && words[0] == "--nvrtc" && words[2] == "--out") return compile(words[1], words[3], words[4]);
+  if (words.size() == 3 && words[0] == "--bundle") return bundle(words[1], words[2]);
   if (words.size() >= 2 && words[0] == "--table") return table({words.begin() + 1, words.end()});
-  return fail("usage: froghopper_compile --nvrtc LIBRARY --out FOLDER NAMES.txt | --table FOLDER...");
+  return fail(
+      "usage: froghopper_compile --nvrtc LIBRARY --out FOLDER NAMES.txt | --bundle FOLDER OUT | "
+      "--table FOLDER...");
 }

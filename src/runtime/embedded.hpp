@@ -13,9 +13,8 @@ struct EmbeddedFile {
 };
 
 // Each index ends with a null name and is sorted by name.
-extern "C" const EmbeddedFile froghopper_sources[];    // "device/fwd/forward.cuh", ...: what NVRTC compiles
-extern "C" const EmbeddedFile froghopper_presets13[];  // kernel files of the presets, from the compiler of CUDA 13
-extern "C" const EmbeddedFile froghopper_presets12[];  // the same from the compiler of CUDA 12
+extern "C" const EmbeddedFile froghopper_sources[];  // "device/fwd/forward.cuh", ...: what NVRTC compiles
+extern "C" const EmbeddedFile froghopper_presets[];  // "cuda12", "cuda13": a bundle from the compiler of that CUDA
 
 inline std::string_view content(const EmbeddedFile& file) {
   return {reinterpret_cast<const char*>(file.begin), file.bytes};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -11,8 +12,8 @@
 #include "src/base/log.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/cache.hpp"
-#include "src/runtime/embedded.hpp"
 #include "src/runtime/nvrtc.hpp"
+#include "src/runtime/presets.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper::runtime {
@@ -41,16 +42,6 @@ struct Table {
 Table& table() {
   static Table& instance = *new Table;  // lives until the process ends: threads may still launch while it exits
   return instance;
-}
-
-// A cubin of CUDA 13 is of no use to a driver of CUDA 12.
-const EmbeddedFile* presets_for(int driver_version) {
-  return driver_version == 0 || driver_version >= 13000 ? froghopper_presets13 : froghopper_presets12;
-}
-
-// Null where there is none: presets have no line numbers.
-const EmbeddedFile* preset_among(const EmbeddedFile* presets, const KernelSpec& spec) {
-  return line_info_is_wanted() ? nullptr : find(presets, spec.name);
 }
 
 // What the planner and the kernel must agree on. Only a library whose parts were mixed can fail here.
@@ -120,6 +111,11 @@ Result<void> make_ready(const Driver& driver, const Gpu& gpu, const Loaded& load
                       spec.name, gpu.ordinal, gpu.name, driver.words(result))};
 }
 
+// Presets have no line numbers, so none is used where they are wanted.
+bool is_preset_of(int generation, const KernelSpec& spec) {
+  return !line_info_is_wanted() && presets(generation).has(spec.name);
+}
+
 }  // namespace
 
 Result<CUkernel> loaded_kernel(const Driver& driver, const Gpu& gpu, const KernelSpec& spec) {
@@ -136,10 +132,13 @@ Result<CUkernel> loaded_kernel(const Driver& driver, const Gpu& gpu, const Kerne
 }
 
 Result<KernelBytes> kernel_bytes(const KernelSpec& spec, int driver_version) {
-  const EmbeddedFile* presets = presets_for(driver_version);
-  if (const EmbeddedFile* preset = preset_among(presets, spec))
-    return KernelBytes{std::string(content(*preset)),
-                       presets == froghopper_presets13 ? "preset cuda13" : "preset cuda12"};
+  const int generation = preset_generation(driver_version);
+  if (is_preset_of(generation, spec)) {
+    std::string origin = text("preset cuda{}", generation);
+    auto packed = presets(generation).kernel(spec.name);
+    if (packed) return KernelBytes{std::move(*packed), std::move(origin)};
+    return Failure{FH_COMPILE_FAILED, text("{} from {} is damaged. Rebuild the library.", spec.name, origin)};
+  }
   const auto compiler = find_compiler(driver_version);
   if (!compiler)
     return Failure{compiler.failure().status,
@@ -149,21 +148,20 @@ Result<KernelBytes> kernel_bytes(const KernelSpec& spec, int driver_version) {
   const DiskCache cache(DiskCache::default_folder());
   const Key key = compiler->key(spec);
   if (auto stored = cache.load(spec.name, key)) return KernelBytes{std::move(*stored), "disk cache"};
-  log(text("compiling {} with {}", spec.name, compiler->name()));
+  log(text("compiling {} with {}, which takes seconds", spec.name, compiler->name()));
+  const auto began = std::chrono::steady_clock::now();
   const auto kernel = compiler->compile(spec);
   if (!kernel) return kernel.failure();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  log(text("compiled {} in {:.1f} s", spec.name, took.count()));
   if (kernel->facts.serialised) log(text("{} is right but slow: {} serialises wgmma", spec.name, compiler->name()));
   std::string packed = pack(*kernel);
   cache.store(spec.name, key, packed);
   return KernelBytes{std::move(packed), compiler->name()};
 }
 
-bool is_preset(const KernelSpec& spec) { return preset_among(froghopper_presets13, spec) != nullptr; }
+bool is_preset(const KernelSpec& spec) { return is_preset_of(preset_generation(0), spec); }
 
-std::vector<std::string> preset_names() {
-  std::vector<std::string> names;
-  for (const EmbeddedFile* file = froghopper_presets13; file->name != nullptr; ++file) names.push_back(file->name);
-  return names;
-}
+std::vector<std::string> preset_names() { return presets(preset_generation(0)).names(); }
 
 }  // namespace froghopper::runtime

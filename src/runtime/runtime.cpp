@@ -10,9 +10,9 @@
 #include "src/base/text.hpp"
 #include "src/runtime/cache.hpp"
 #include "src/runtime/driver.hpp"
-#include "src/runtime/embedded.hpp"
 #include "src/runtime/modules.hpp"
 #include "src/runtime/nvrtc.hpp"
+#include "src/runtime/presets.hpp"
 #include "src/runtime/trust.hpp"
 
 namespace froghopper::runtime {
@@ -43,18 +43,30 @@ std::string module_version() {
   return "";
 }
 
-std::string set_text(const EmbeddedFile* index, const char* drivers) {
-  int count = 0, compiler = 0;
-  for (; index->name != nullptr; ++index, ++count)
-    if (const auto kernel = unpack(content(*index))) compiler = kernel->facts.compiler;
-  return text("{}: {} presets by NVRTC {}", drivers, count, version_text(compiler));
+// How many there are, from which compiler, and what they take in the library.
+std::string presets_text(int generation) {
+  const Bundle& bundle = presets(generation);
+  const std::vector<std::string> names = bundle.names();
+  const auto first = names.empty() ? std::nullopt : bundle.kernel(names.front());
+  const auto kernel = first ? unpack(*first) : std::nullopt;
+  if (!kernel) return "";
+  return text("{} kernels by NVRTC {}, {:.1f} MB, unpacked {:.1f} MB", names.size(),
+              version_text(kernel->facts.compiler), static_cast<double>(bundle.packed_bytes()) / 1e6,
+              static_cast<double>(bundle.unpacked_bytes()) / 1e6);
+}
+
+std::string presets_text() {
+  std::string all;
+  for (const int generation : {13, 12})
+    if (const std::string some = presets_text(generation); !some.empty()) all += (all.empty() ? "" : "; ") + some;
+  return all.empty() ? "none; every kernel is compiled by NVRTC at its first use" : all;
 }
 
 std::string serves_text() {
-  if (froghopper_presets13->name == nullptr)
-    return "no presets were built in; every kernel is compiled by NVRTC at its first use";
-  return text("{}; {}", set_text(froghopper_presets13, "CUDA 13.0 and newer (R580)"),
-              set_text(froghopper_presets12, "CUDA 12.0 to 12.9 (R525 to R575)"));
+  const bool newer = !presets(13).empty(), older = !presets(12).empty();
+  if (!newer && !older) return "no driver without NVRTC";
+  if (!older) return "CUDA 13.0 and newer (R580)";
+  return newer ? "CUDA 13.0 and newer (R580); CUDA 12.0 to 12.9 (R525 to R575)" : "CUDA 12.0 and newer (R525)";
 }
 
 std::string gpu_text(const Gpu& gpu) {
@@ -116,6 +128,7 @@ Result<Resources> resources(const KernelSpec& spec) {
 
 Info info() {
   Info info;
+  info.presets = presets_text();
   info.serves = serves_text();
   info.cache = DiskCache::default_folder();
   if (info.cache.empty()) {

@@ -45,11 +45,12 @@ std::vector<std::string> preset_names();
 Result<Resources> resources(
     const KernelSpec&);  // needs no GPU; compiles what is neither a preset nor in the disk cache
 
-struct Info {          // for `froghopper info`; every field has text also where the thing is missing
-  std::string driver;  // "580.95, CUDA 13.0" or why there is none
-  std::string nvrtc;   // "13.5 (libnvrtc.so.13)" or why there is none
-  std::string serves;  // which drivers the embedded presets serve
-  std::string cache;   // directory of the disk cache
+struct Info {           // for `froghopper info`; every field has text also where the thing is missing
+  std::string driver;   // "580.95, CUDA 13.0" or why there is none
+  std::string nvrtc;    // "13.5 (libnvrtc.so.13)" or why there is none
+  std::string presets;  // "384 kernels by NVRTC 13.5, 4.1 MB, unpacked 44.2 MB; ..."
+  std::string serves;   // which drivers the embedded presets serve
+  std::string cache;    // directory of the disk cache
   std::vector<std::string> gpus;
 };
 Info info();

@@ -1,51 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a developer gets beyond the library: the oracle and the checks, the command line, one program per test file.
+# The tests: one program per test file, programs in C, and scripts (cmake/checks.cmake).
+#   ctest -L presets   what can only be said of a build with FROGHOPPER_PRESETS=ON
+#   ctest -L fast      what most changes break, in about a minute
 enable_testing()
 find_package(GTest REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(nlohmann_json REQUIRED)
 include(GoogleTest)
-
-file(GLOB check_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/oracle/*.cpp check/*.cpp
-     check/gpu/*.cpp files/*.cpp)
-if(check_sources)
-  add_library(froghopper_check STATIC ${check_sources})
-  target_link_libraries(froghopper_check PUBLIC froghopper_core nlohmann_json::nlohmann_json)
-endif()
-
-file(GLOB cli_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} cli/*.cpp)
-if(cli_sources)
-  add_executable(froghopper_program ${cli_sources})
-  set_target_properties(froghopper_program PROPERTIES OUTPUT_NAME froghopper)
-  target_link_libraries(froghopper_program PRIVATE froghopper_check froghopper_core froghopper_embedded CLI11::CLI11
-                        nlohmann_json::nlohmann_json)
-  install(TARGETS froghopper_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
 
 # What tests may want to know about the build, as macros.
 add_library(froghopper_test_flags INTERFACE)
 target_compile_definitions(froghopper_test_flags INTERFACE
   FROGHOPPER_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
   FROGHOPPER_LIBRARY="$<TARGET_FILE:froghopper>"
-  FROGHOPPER_PROGRAM="${PROJECT_BINARY_DIR}/froghopper"
+  FROGHOPPER_PROGRAM="$<TARGET_FILE:froghopper_program>"
   FROGHOPPER_COMPILE="$<TARGET_FILE:froghopper_compile>"
   FROGHOPPER_PRESET_FOLDER="${PROJECT_BINARY_DIR}/presets"
   FROGHOPPER_BUILD_NVRTC="$<$<BOOL:${FROGHOPPER_NVRTC13}>:${FROGHOPPER_NVRTC13}>")
 
+# The programs of these take little time together, and see most of what goes wrong.
+set(fast_tests plan_test problem_test)
 file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*_test.cpp)
+if(NOT FROGHOPPER_PRESETS)
+  list(REMOVE_ITEM test_sources tests/presets_test.cpp)
+endif()
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
-  target_link_libraries(${name} PRIVATE $<TARGET_NAME_IF_EXISTS:froghopper_check> froghopper_core froghopper_embedded
+  target_link_libraries(${name} PRIVATE froghopper_check froghopper_core froghopper_sources froghopper_presets_for_tests
                         froghopper_test_flags nlohmann_json::nlohmann_json GTest::gtest_main)
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES TIMEOUT 300)
+  set_target_properties(${name} PROPERTIES BUILD_RPATH_USE_ORIGIN ON)
+  set(label slow)
+  if(name IN_LIST fast_tests)
+    set(label fast)
+  elseif(name STREQUAL presets_test)
+    set(label presets)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES TIMEOUT 300 LABELS ${label})
 endforeach()
 
 add_test(NAME spills_test COMMAND ${FROGHOPPER_PYTHON} ${PROJECT_SOURCE_DIR}/tests/spills_test.py)
 if(FROGHOPPER_PRESETS AND FROGHOPPER_NVDISASM)
   foreach(generation cuda13 cuda12)
-    add_test(NAME presets.no_spill_in_an_inner_loop.${generation} COMMAND ${FROGHOPPER_PYTHON}
+    set(name presets.no_spill_in_an_inner_loop.${generation})
+    add_test(NAME ${name} COMMAND ${FROGHOPPER_PYTHON}
              ${PROJECT_SOURCE_DIR}/tools/spills.py ${FROGHOPPER_NVDISASM} ${PROJECT_BINARY_DIR}/presets/${generation})
+    set_tests_properties(${name} PROPERTIES LABELS presets)
   endforeach()
 endif()
 

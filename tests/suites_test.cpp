@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claim: every shape that bench/suites and docs/performance.md measure on a Hopper GPU runs on presets alone, so that
+// with them nobody waits for a compiler; but for head dims above 256, which docs/6-jit.md says are compiled.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "src/plan/plan.hpp"
+#include "tests/support/preset_lists.hpp"
+
+namespace froghopper {
+namespace {
+
+// The lines of the suites for GPUs, without the lengths that follow a colon, and every line that the document quotes.
+std::set<std::string> measured_lines() {
+  std::set<std::string> lines;
+  for (const auto& entry : std::filesystem::directory_iterator(FROGHOPPER_SOURCE_DIR "/bench/suites")) {
+    const std::string file = entry.path().filename().string();
+    if (file.starts_with("cpu_")) continue;
+    for (const std::string& line : test::lines_of("bench/suites/" + file))
+      lines.insert(line.substr(0, line.find(" :")));
+  }
+  static const std::regex quoted("[`']((?:fwd|bwd) [^`']+)[`']");
+  for (const std::string& line : test::lines_of("docs/performance.md"))
+    for (std::sregex_iterator at(line.begin(), line.end(), quoted), end; at != end; ++at) lines.insert((*at)[1]);
+  return lines;
+}
+
+TEST(Suites, RunOnPresetsAlone) {
+  const auto presets = test::listed_presets();
+  size_t shapes = 0, without = 0;
+  std::set<std::string> missing;
+  for (const std::string& line : measured_lines()) {
+    const auto p = Problem::parse(line);
+    ASSERT_TRUE(p) << line << ": " << p.failure().text;
+    if (p->dtype == Dtype::f32 || std::max(p->dim_qk, p->dim_v) > 256) continue;
+    for (const char* const gpu : {"h100", "h200"}) {
+      const auto plan = make_gpu_plan(*p, known_device(gpu));
+      ASSERT_TRUE(plan) << line << ": " << plan.failure().text;
+      bool all = true;
+      for (const Launch& launch : plan->launches)
+        if (!presets.contains(launch.kernel.name)) all = false, missing.insert(launch.kernel.name + " for " + line);
+      ++shapes, without += all;
+    }
+  }
+  std::printf("%zu of %zu shapes of bench/suites and docs/performance.md run without compiling\n", without, shapes);
+  EXPECT_GT(shapes, 500u);
+  for (const std::string& name : missing) ADD_FAILURE() << "no preset: " << name;
+}
+
+}  // namespace
+}  // namespace froghopper
