@@ -11,6 +11,7 @@
 
 #include "cli/cases.hpp"
 #include "cli/commands.hpp"
+#include "cli/prepare.hpp"
 #include "cli/records.hpp"
 #include "cli/work.hpp"
 #include "src/api/run.hpp"
@@ -81,6 +82,10 @@ int run(const Options& options) {
     return complain(exit_bad_input, target.failure().text);
   if (!can_append(options.json))
     return complain(exit_run_failed, text("{} cannot be written to. Name another file for --json.", options.json));
+
+  std::vector<Problem> problems;
+  for (const check::Case& c : cases) problems.push_back(c.problem);
+  prepare_kernels(problems, options.target());
 
   bool header_wanted = true;
   int worst = exit_ok;

@@ -8,6 +8,7 @@
 #include "check/gpu/session.hpp"
 #include "cli/cases.hpp"
 #include "cli/commands.hpp"
+#include "cli/prepare.hpp"
 #include "cli/records.hpp"
 #include "src/base/text.hpp"
 
@@ -153,6 +154,10 @@ int run(const Options& options) {
   if (!can_append(options.json))
     return complain(exit_run_failed, text("{} cannot be written to. Name another file for --json.", options.json));
 
+  std::vector<Problem> on_gpu;
+  for (const check::Case& c : cases)
+    if (choose_backend(options, c) == check::Backend::hopper && c.only != "cpu") on_gpu.push_back(c.problem);
+  prepare_kernels(on_gpu, "hopper");
   print_header();
   Tally tally;
   for (const check::Case& c : cases) {

@@ -24,6 +24,7 @@ void info_command(CLI::App& program, int& exit_code);
 void explain_command(CLI::App& program, int& exit_code);
 void check_command(CLI::App& program, int& exit_code);
 void bench_command(CLI::App& program, int& exit_code);
+void prepare_command(CLI::App& program, int& exit_code);
 void attend_command(CLI::App& program, int& exit_code);
 
 // --backend, the same for every command that computes.

@@ -43,6 +43,7 @@ int run(int argc, char** argv) {
   explain_command(program, exit_code);
   check_command(program, exit_code);
   bench_command(program, exit_code);
+  prepare_command(program, exit_code);
   attend_command(program, exit_code);
   try {
     program.parse(argc, argv);

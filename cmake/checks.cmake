@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests that are scripts: what the house asks of its own files.
+# Tests that are scripts: what the house asks of its own files. The first of them take a few seconds together, and are
+# among the fast tests.
+set(label fast)
 function(add_check name)
   add_test(NAME checks.${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(checks.${name} PROPERTIES TIMEOUT 120)
+  set_tests_properties(checks.${name} PROPERTIES TIMEOUT 120 LABELS ${label})
 endfunction()
 
 add_check(rooms ${FROGHOPPER_PYTHON} tools/check_rooms.py)
@@ -14,25 +16,26 @@ add_check(report ${FROGHOPPER_PYTHON} tests/report_test.py)
 if(TARGET froghopper_program)
   add_check(current ${FROGHOPPER_PYTHON} tools/check_current.py ${PROJECT_BINARY_DIR}/froghopper)
 endif()
+add_check(package ${FROGHOPPER_PYTHON} tests/package_test.py $<TARGET_FILE:froghopper>)
+add_check(bindings ${FROGHOPPER_PYTHON} tests/bindings_test.py $<TARGET_FILE:froghopper>)
+set(label slow)
 add_check(results ${FROGHOPPER_PYTHON} bench/report.py --check)
 add_check(times ${FROGHOPPER_PYTHON} bench/fit_times.py --lib $<TARGET_FILE:froghopper> --check)
 add_check(rates ${FROGHOPPER_PYTHON} tests/fit_times_test.py)
-add_check(bindings ${FROGHOPPER_PYTHON} tests/bindings_test.py $<TARGET_FILE:froghopper>)
 add_check(compare ${FROGHOPPER_PYTHON} tests/compare_test.py $<TARGET_FILE:froghopper>)
 set_tests_properties(checks.compare PROPERTIES SKIP_RETURN_CODE 77)  # where PyTorch is not installed
 add_check(python ${FROGHOPPER_PYTHON} tests/python_test.py pytest $<TARGET_FILE:froghopper>)
 add_check(python_types ${FROGHOPPER_PYTHON} tests/python_test.py mypy)
 set_tests_properties(checks.python checks.python_types PROPERTIES SKIP_RETURN_CODE 77)  # without pytest, mypy
 set_tests_properties(checks.python PROPERTIES TIMEOUT 600)  # with all frameworks three minutes on two cores
-add_check(package ${FROGHOPPER_PYTHON} tests/package_test.py $<TARGET_FILE:froghopper>)
 add_check(readme ${FROGHOPPER_PYTHON} tests/readme_test.py ${PROJECT_BINARY_DIR})
 
 # The examples, as a user builds them.
-foreach(example find_package add_subdirectory train)
+foreach(example find_package pkg_config add_subdirectory defaults train)
   add_test(NAME examples.${example}
            COMMAND ${CMAKE_COMMAND} -DEXAMPLE=${example} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR}
                    -DCC=${CMAKE_C_COMPILER} -DCXX=${CMAKE_CXX_COMPILER} -P ${PROJECT_SOURCE_DIR}/tests/examples.cmake)
   set_tests_properties(examples.${example} PROPERTIES TIMEOUT 900)
 endforeach()
 # cmake --install writes a manifest into the build folder, so one at a time.
-set_tests_properties(examples.find_package examples.train PROPERTIES RESOURCE_LOCK install)
+set_tests_properties(examples.find_package examples.pkg_config examples.train PROPERTIES RESOURCE_LOCK install)

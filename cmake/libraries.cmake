@@ -45,8 +45,8 @@ if(NOT TARGET froghopper_zstd)
     target_link_libraries(froghopper_zstd INTERFACE ${FROGHOPPER_ZSTD_LIBRARY})
   endif()
 endif()
-if(FROGHOPPER_PRESETS AND NOT TARGET froghopper_zstd)
-  message(FATAL_ERROR "FROGHOPPER_PRESETS is on and zstd was not found; it packs the kernels. On Debian: apt-get "
-          "install libzstd-dev. Or build without presets, so that NVRTC compiles each kernel at its first use: "
-          "-DFROGHOPPER_PRESETS=OFF, with pip: -C cmake.define.FROGHOPPER_PRESETS=OFF.")
+if((FROGHOPPER_PRESETS OR FROGHOPPER_TESTS) AND NOT TARGET froghopper_zstd)
+  message(FATAL_ERROR "FROGHOPPER_PRESETS or FROGHOPPER_TESTS is on and zstd was not found; it packs the presets. On "
+          "Debian: apt-get install libzstd-dev. Or build without, so that NVRTC compiles each kernel at its first use: "
+          "-DFROGHOPPER_PRESETS=OFF -DFROGHOPPER_TESTS=OFF, with pip: -C cmake.define.FROGHOPPER_PRESETS=OFF.")
 endif()

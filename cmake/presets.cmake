@@ -15,12 +15,9 @@ endforeach()
 embed(${PROJECT_BINARY_DIR}/embedded_sources.s froghopper_sources hidden ${entries})
 add_library(froghopper_sources OBJECT ${PROJECT_BINARY_DIR}/embedded_sources.s)
 
-if(TARGET froghopper_zstd)  # it packs with zstd
+if(FROGHOPPER_PRESETS OR FROGHOPPER_TESTS)
   add_executable(froghopper_compile tools/compile.cpp tools/bundle.cpp)
   target_link_libraries(froghopper_compile PRIVATE froghopper_foundation froghopper_sources froghopper_zstd)
-  if(NOT FROGHOPPER_TESTS)
-    set_target_properties(froghopper_compile PROPERTIES EXCLUDE_FROM_ALL ON)
-  endif()
 endif()
 
 # Names of variants, one a line; # begins a comment. FROGHOPPER_PRESET_LISTS: other lists than those of presets/.

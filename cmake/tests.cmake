@@ -17,7 +17,8 @@ target_compile_definitions(froghopper_test_flags INTERFACE
   FROGHOPPER_BUILD_NVRTC="$<$<BOOL:${FROGHOPPER_NVRTC13}>:${FROGHOPPER_NVRTC13}>")
 
 # The programs of these take little time together, and see most of what goes wrong.
-set(fast_tests plan_test problem_test)
+set(fast_tests api_test bundle_test cache_test cores_test cpu_gradients_test cpu_test cut_test order_test plan_test
+    problem_test suites_test table_test tensor_file_test tensors_test time_test widen_plan_test)
 file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*_test.cpp)
 if(NOT FROGHOPPER_PRESETS)
   list(REMOVE_ITEM test_sources tests/presets_test.cpp)
@@ -28,6 +29,12 @@ foreach(source ${test_sources})
   target_link_libraries(${name} PRIVATE froghopper_check froghopper_core froghopper_sources froghopper_presets_for_tests
                         froghopper_test_flags nlohmann_json::nlohmann_json GTest::gtest_main)
   set_target_properties(${name} PROPERTIES BUILD_RPATH_USE_ORIGIN ON)
+  if(first_test)
+    precompiled_as(${name} ${first_test})
+  else()
+    precompile(${name} <gtest/gtest.h>)
+    set(first_test ${name})
+  endif()
   set(label slow)
   if(name IN_LIST fast_tests)
     set(label fast)
@@ -36,6 +43,11 @@ foreach(source ${test_sources})
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES TIMEOUT 300 LABELS ${label})
 endforeach()
+
+add_custom_target(fast_tests DEPENDS froghopper_program froghopper ${fast_tests})
+if(FROGHOPPER_PRESETS)
+  add_custom_target(presets_tests DEPENDS presets_test froghopper froghopper_program)
+endif()
 
 add_test(NAME spills_test COMMAND ${FROGHOPPER_PYTHON} ${PROJECT_SOURCE_DIR}/tests/spills_test.py)
 if(FROGHOPPER_PRESETS AND FROGHOPPER_NVDISASM)

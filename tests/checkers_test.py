@@ -302,6 +302,15 @@ class Summary(unittest.TestCase):
         self.assertEqual(outcome.skipped, {"no Hopper GPU here": ["test_b.test_gpu"],
                                            "Skipped: no jax, a framework": [".test_c"]})
 
+    def test_the_slowest_are_named_the_longest_first(self):
+        junit = '<testsuite>%s</testsuite>' % "".join(
+            f'<testcase name="t{i}" classname="t{i}" status="run" time="{i}.5"/>' for i in range(20))
+        lines = test_summary.slowest(test_summary.read(junit).seconds).splitlines()
+        self.assertEqual(len(lines), 1 + 10)
+        self.assertEqual(lines[0], "slowest of 200 s, counted test by test:")
+        self.assertEqual(lines[1].split(), ["19.5", "s", "t19"])
+        self.assertEqual(test_summary.slowest({"quick": 0.5}), "")
+
     def test_tests_of_one_family_take_one_line(self):
         self.assertEqual(test_summary.families(["C/F.gpu/a_1", "A.b", "C/F.gpu/a_2"]), ["C/F.gpu/* (2)", "A.b"])
 

@@ -24,7 +24,7 @@ TEST_F(Program, without_or_with_unknown_words_says_so_on_stderr) {
 }
 
 TEST_F(Program, helps_with_examples) {
-  for (const char* const command : {"info", "explain", "check", "bench", "attend"}) {
+  for (const char* const command : {"info", "explain", "check", "bench", "prepare", "attend"}) {
     const Ran r = run(std::string(command) + " --help");
     EXPECT_EQ(r.code, 0);
     EXPECT_EQ(r.err, "");
@@ -262,10 +262,41 @@ TEST_F(Program, check_refuses_malformed_cases_with_the_place) {
   EXPECT_TRUE(has(line.err, "byte 40: data=odd is unknown"));
 }
 
+// Into the disk cache, once; on a machine without a GPU for one that is named.
+TEST_F(Program, prepares_kernels_once) {
+  if (!std::filesystem::exists(FROGHOPPER_BUILD_NVRTC)) GTEST_SKIP() << "no NVRTC was found when this was built";
+  setenv("FROGHOPPER_NVRTC", FROGHOPPER_BUILD_NVRTC, 1);
+  setenv("FROGHOPPER_CACHE", path("cache").c_str(), 1);
+  // Filling is a kernel of a few lines. A kernel is told by its name, and its process leaves it in the cache.
+  EXPECT_EQ(run("prepare --kernel fill").code, 0);
+  const auto kernels = [&] {
+    const auto all = std::filesystem::directory_iterator(path("cache"));
+    return std::distance(begin(all), end(all));
+  };
+  EXPECT_EQ(kernels(), 1);
+  const std::string lines =
+      "prepare --target h200 'fwd bf16 b1 hq1 hkv1 sq64 skv64 d64 softcap30' "
+      "'fwd bf16 b1 hq1 hkv1 sq64 skv64 d64 softcap30 causal' "
+      "'fwd f32 b1 hq1 hkv1 sq64 skv64 d64'";  // the last is the CPU's
+  const Ran first = run(lines), second = run(lines);
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_TRUE(has(first.err, "compiling 2 kernels"));
+  EXPECT_TRUE(has(first.err, "compiled 2 of them in "));
+  EXPECT_EQ(kernels(), 3);
+  EXPECT_EQ(second.code, 0);
+  EXPECT_EQ(second.err, "");
+  for (const char* const variable : {"FROGHOPPER_NVRTC", "FROGHOPPER_CACHE"}) unsetenv(variable);
+
+  EXPECT_EQ(run("prepare --kernel nonsense").code, 2);
+  EXPECT_EQ(run("prepare").code, 2);
+  EXPECT_EQ(run("prepare --target cpu 'fwd f32 b1 hq1 hkv1 sq64 skv64 d64'").code, 2);
+}
+
 TEST_F(Program, says_that_there_is_no_gpu_where_there_is_none) {
   if (check::hopper_is_here()) GTEST_SKIP() << "there is a Hopper GPU";
-  for (const char* const arguments : {"check --backend hopper", "bench --backend hopper",
-                                      "explain 'fwd f16 b1 hq1 hkv1 sq9 skv9 d64' --target hopper"}) {
+  for (const char* const arguments :
+       {"check --backend hopper", "bench --backend hopper", "prepare 'fwd f16 b1 hq1 hkv1 sq9 skv9 d64'",
+        "explain 'fwd f16 b1 hq1 hkv1 sq9 skv9 d64' --target hopper"}) {
     EXPECT_EQ(run(arguments).code, 3) << arguments;
   }
 }

@@ -46,6 +46,14 @@ class Readme(unittest.TestCase):
                 environment = {**os.environ, "LD_LIBRARY_PATH": str(BUILD)}
                 subprocess.run([program], check=True, timeout=60, env=environment, stdout=subprocess.DEVNULL)
 
+    def test_an_older_cpp_is_told_what_to_do(self):
+        for standard, words in (("c++17", "-std=c++20"), ("c++20", "")):
+            said = subprocess.run(["g++", f"-std={standard}", "-fsyntax-only", f"-I{ROOT}/include", "-x", "c++", "-"],
+                                  input="#include <froghopper/froghopper.hpp>\n", capture_output=True, text=True,
+                                  timeout=120)
+            self.assertEqual(said.returncode == 0, not words, standard)
+            self.assertIn(words, said.stderr)
+
     def test_links_lead_somewhere(self):
         for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
             for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads what ctest wrote with --output-junit or pytest with --junit-xml: which tests failed, which were skipped and
-why, and the closing line.
+why, which took longest, and the closing line.
 
 usage: python3 tools/test_summary.py JUNIT.xml      exit code 1 if a test failed or none ran
 """
@@ -12,6 +12,7 @@ import sys
 import xml.etree.ElementTree
 
 LINES_OF_A_FAILURE = 60
+SLOWEST = 10
 
 
 @dataclasses.dataclass
@@ -19,6 +20,7 @@ class Outcome:
     passed: int = 0
     failed: dict = dataclasses.field(default_factory=dict)   # name: output
     skipped: dict = dataclasses.field(default_factory=dict)  # reason: names
+    seconds: dict = dataclasses.field(default_factory=dict)  # name: how long it took
 
 
 def reason(output, message=""):
@@ -39,6 +41,7 @@ def read(junit):
         output, skipped = case.findtext("system-out") or "", case.find("skipped")
         failure = case.find("failure") if case.find("failure") is not None else case.find("error")
         name = f"{case.get('classname')}.{case.get('name')}" if case.get("status") is None else case.get("name")
+        outcome.seconds[name] = float(case.get("time") or 0)
         if failure is not None or case.get("status") == "fail":
             outcome.failed[name] = output + (failure.text or "" if failure is not None else "")
         elif skipped is not None or case.get("status") == "notrun":
@@ -56,6 +59,13 @@ def families(names):
             for family, count in counts.items()]
 
 
+def slowest(seconds):
+    """The longest of tests that took a second at least, the longest first, and what all took."""
+    longest = sorted((name for name in seconds if seconds[name] >= 1), key=seconds.get, reverse=True)[:SLOWEST]
+    lines = [f"  {seconds[name]:6.1f} s  {name}\n" for name in longest]
+    return f"slowest of {sum(seconds.values()):.0f} s, counted test by test:\n{''.join(lines)}" if lines else ""
+
+
 def closing_line(outcome):
     skipped = sum(len(names) for names in outcome.skipped.values())
     return f"{outcome.passed} passed, {len(outcome.failed)} failed, {skipped} skipped"
@@ -69,6 +79,7 @@ def main():
     for name, output in outcome.failed.items():
         print(f"FAILED {name}")
         print("".join(f"  {line}\n" for line in output.splitlines()[-LINES_OF_A_FAILURE:]), end="")
+    print(slowest(outcome.seconds), end="")
     print(closing_line(outcome))
     return 1 if outcome.failed or outcome.passed == 0 else 0
 

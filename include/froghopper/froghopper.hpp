@@ -10,6 +10,10 @@
 #ifndef FROGHOPPER_FROGHOPPER_HPP_
 #define FROGHOPPER_FROGHOPPER_HPP_
 
+#if __cplusplus < 201709L  // what GCC 10 says with -std=c++20
+#error "froghopper.hpp is C++20: compile with -std=c++20 or newer, or use froghopper.h, which is C."
+#endif
+
 #include <froghopper/froghopper.h>
 
 #include <bit>

@@ -160,6 +160,12 @@ Result<KernelBytes> kernel_bytes(const KernelSpec& spec, int driver_version) {
   return KernelBytes{std::move(packed), compiler->name()};
 }
 
+bool is_compiled(const KernelSpec& spec, int driver_version) {
+  if (is_preset_of(preset_generation(driver_version), spec)) return true;
+  const auto compiler = find_compiler(driver_version);
+  return compiler && DiskCache(DiskCache::default_folder()).load(spec.name, compiler->key(spec));
+}
+
 bool is_preset(const KernelSpec& spec) { return is_preset_of(preset_generation(0), spec); }
 
 std::vector<std::string> preset_names() { return presets(preset_generation(0)).names(); }

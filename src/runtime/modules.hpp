@@ -18,6 +18,9 @@ struct KernelBytes {
 // driver_version as in find_compiler. No driver is needed.
 Result<KernelBytes> kernel_bytes(const KernelSpec&, int driver_version);
 
+// True where kernel_bytes compiles nothing.
+bool is_compiled(const KernelSpec&, int driver_version);
+
 // Ready on that GPU: loaded, and allowed the shared memory it wants. The handle is good in every context of the GPU.
 Result<CUkernel> loaded_kernel(const Driver&, const Gpu&, const KernelSpec&);
 

@@ -126,6 +126,8 @@ Result<Resources> resources(const KernelSpec& spec) {
   return resources;
 }
 
+bool is_compiled(const KernelSpec& spec) { return is_compiled(spec, driver_version()); }
+
 Info info() {
   Info info;
   info.presets = presets_text();

@@ -40,7 +40,8 @@ struct Resources {           // of one compiled kernel
   std::string name, origin;  // origin: "preset cuda13", "preset cuda12", "disk cache", "nvrtc 13.5"
   int registers = 0, spill_bytes = 0, smem_bytes = 0;  // a thread's, a thread's (stores and loads), a CTA's
 };
-bool is_preset(const KernelSpec&);  // that is: need not be compiled
+bool is_preset(const KernelSpec&);    // that is: need not be compiled
+bool is_compiled(const KernelSpec&);  // a preset for the driver that is here, or in the disk cache
 std::vector<std::string> preset_names();
 Result<Resources> resources(
     const KernelSpec&);  // needs no GPU; compiles what is neither a preset nor in the disk cache

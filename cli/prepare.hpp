@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// cli: kernels compiled before they are needed, many at a time.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "src/problem/problem.hpp"
+
+namespace froghopper::cli {
+
+// Compiles what these problems need on that target, a GPU that is here or is only named, and what neither the library
+// nor the disk cache has, in that many processes, into the disk cache; where that is more than one kernel, a line on
+// stderr says so. Problems that the target refuses, or the CPU computes, need none. How many kernels could not be
+// compiled.
+int prepare_kernels(const std::vector<Problem>&, const std::string& target, int64_t processes);
+
+// The same with as many processes as there are cores, for commands that are about to run these problems. What failed
+// fails again, with the reason, where it is run.
+void prepare_kernels(const std::vector<Problem>&, const std::string& target);
+
+}  // namespace froghopper::cli
