@@ -30,7 +30,7 @@ install(FILES ${PROJECT_BINARY_DIR}/froghopper-config.cmake ${PROJECT_BINARY_DIR
 # pkg-config froghopper. An archive needs what the library itself links, a shared library does not. The prefix is found
 # from where the file lies, so that an installed folder may be moved.
 set(archive_libraries "-lstdc++ -lm -ldl -pthread")
-if(FROGHOPPER_PRESETS)
+if(TARGET froghopper_zstd)
   string(PREPEND archive_libraries "-lzstd ")
 endif()
 set(libraries "-L\${libdir} -lfroghopper")

@@ -7,7 +7,7 @@ add_library(froghopper_static STATIC $<TARGET_OBJECTS:froghopper_foundation> $<T
 set_target_properties(froghopper_static PROPERTIES OUTPUT_NAME froghopper EXPORT_NAME static EXCLUDE_FROM_ALL ON
                       LINKER_LANGUAGE CXX)
 target_link_libraries(froghopper_static INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
-if(FROGHOPPER_PRESETS)  # else nothing is called of it
+if(TARGET froghopper_zstd)
   target_link_libraries(froghopper_static INTERFACE $<BUILD_INTERFACE:froghopper_zstd> $<INSTALL_INTERFACE:zstd>)
 endif()
 add_library(froghopper::static ALIAS froghopper_static)

@@ -76,4 +76,9 @@ foreach(source ${c_test_sources})
   add_test(NAME ${name} COMMAND ${name})
 endforeach()
 
+# The archive has all that it needs.
+add_executable(abi_c11_static tests/abi_c11.c)
+target_link_libraries(abi_c11_static PRIVATE froghopper::static)
+add_test(NAME abi_c11_static COMMAND abi_c11_static)
+
 include(cmake/checks.cmake)  # the tests that are scripts

@@ -102,8 +102,8 @@ int work(const std::string& library, const fs::path& folder, const std::vector<s
   return failures;
 }
 
-// As many processes as cores, since NVRTC compiles one program at a time in each, but no more than memory is there for:
-// one takes up to half a gigabyte. The compiler is opened in them alone.
+// As many processes as cores, since NVRTC compiles one program at a time in each, but at most 32: each takes some
+// 150 MB. The compiler is opened in them alone.
 int compile(const std::string& library, const fs::path& folder, const fs::path& list) {
   fs::create_directories(folder);
   const std::vector<std::string> names = read_names(list);
