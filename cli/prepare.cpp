@@ -117,7 +117,7 @@ int run(const Options& options) {
 
 int prepare_kernels(const std::vector<Problem>& problems, const std::string& name, int64_t processes) {
   const auto target = read_target(name.c_str());
-  if (!target || target->kind == Target::Kind::cpu) return 0;
+  if (problems.empty() || !target || target->kind == Target::Kind::cpu) return 0;
   const auto device = device_of(*target);
   if (!device) return 0;
   std::vector<Problem> all = problems;  // gradients are computed after the forward pass

@@ -9,9 +9,17 @@ endif()
 set(usual_headers <algorithm> <functional> <map> <memory> <optional> <string> <string_view> <variant> <vector>
     <fmt/format.h>)
 
+# GCC 12 forgets with such headers that what it warns of lies in the standard library: those warnings end no build.
+add_library(froghopper_precompiled_flags INTERFACE)
+foreach(warning array-bounds maybe-uninitialized restrict stringop-overflow stringop-overread)
+  target_compile_options(froghopper_precompiled_flags INTERFACE
+                         $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-error=${warning}>)
+endforeach()
+
 # precompile(TARGET HEADER ...): the usual headers and these.
 function(precompile target)
   if(froghopper_precompile)
+    target_link_libraries(${target} PRIVATE froghopper_precompiled_flags)
     target_precompile_headers(${target} PRIVATE ${usual_headers} ${ARGN})
   endif()
 endfunction()
@@ -19,6 +27,7 @@ endfunction()
 # precompiled_as(TARGET OTHER): the same as the other, which is compiled with the same flags.
 function(precompiled_as target other)
   if(froghopper_precompile)
+    target_link_libraries(${target} PRIVATE froghopper_precompiled_flags)
     target_precompile_headers(${target} REUSE_FROM ${other})
   endif()
 endfunction()
