@@ -133,7 +133,9 @@ int bundle(const fs::path& folder, const fs::path& out) {
     if (entry.path().extension() == ".kernel") files[entry.path().stem().string()] = read_file(entry.path());
   for (const auto& [name, bytes] : files)
     if (!unpack(bytes)) return fail(text("{}/{}.kernel is no kernel file", folder.string(), name));
-  return write_file(out, tools::bundle_of(files)) ? 0 : fail(text("{} cannot be written", out.string()));
+  return write_in_place(out.string(), tools::bundle_of(files), 0666)
+             ? 0
+             : fail(text("{} cannot be written", out.string()));
 }
 
 int table(const std::vector<std::string>& folders) {
