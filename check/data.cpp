@@ -104,10 +104,10 @@ const Data* find_data(const std::string& name) {
 float end_of_range(uint64_t i) {
   using Float = std::numeric_limits<float>;
   constexpr float largest = Float::max(), infinity = Float::infinity();
-  // 2.4e38 and more is infinite in base 2. 0.5 is as steep as the slopes of 8 heads get; a GPU takes the difference of
-  // two products for slope times distance, whose rounding grows with the slope.
-  constexpr std::array ends = {largest,  0.5f,        -infinity, 2.4e38f, infinity, Float::denorm_min(),
-                               -largest, Float::min()};
+  // 2.4e38 and more is infinite in base 2. The ordinary number is small: a GPU takes the difference of two products for
+  // slope times distance, whose rounding grows with the slope, and beside these ends lse is judged strictly.
+  constexpr std::array ends = {largest,  0.015625f,           -infinity, 2.4e38f,
+                               infinity, Float::denorm_min(), -largest,  Float::min()};
   return ends[i % ends.size()];
 }
 

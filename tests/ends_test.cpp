@@ -56,16 +56,16 @@ class Ends : public testing::TestWithParam<const char*> {
     if (const auto here = hopper_is_here(); !here) GTEST_SKIP() << here.failure().text;
   }
 
-  // A backward problem's forward pass first.
+  // A backward problem's forward pass first, on the CPU.
   void run(Ran& t) {
     const fh_tensors all = t.in->tensors;
-    if (t.problem().backward()) run_one(t, t.problem().forward(), tensors_of(t.problem().forward(), all));
-    run_one(t, t.problem(), all);
+    if (t.problem().backward()) run_one(t, t.problem().forward(), tensors_of(t.problem().forward(), all), "cpu");
+    run_one(t, t.problem(), all, GetParam());
   }
 
  private:
-  void run_one(Ran& t, const Problem& p, const fh_tensors& tensors) {
-    const auto plan = create_plan(p, GetParam());
+  void run_one(Ran& t, const Problem& p, const fh_tensors& tensors, const char* target) {
+    const auto plan = create_plan(p, target);
     if (!plan && plan.failure().text.find("no usable libnvrtc") != std::string::npos)
       GTEST_SKIP() << plan.failure().text;
     ASSERT_TRUE(plan) << plan.failure().text;

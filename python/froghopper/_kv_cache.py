@@ -70,6 +70,9 @@ def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | No
                           "written to it has its type. Convert k and v.")
     reads = "[batch, seq_new, heads_k, dim]" if begins is None else "[total_new, heads_k, dim] with cu_seqlens_k_new"
     rows = [batch, k.shape[1] if k.ndim == 4 else "seq_new"] if begins is None else k.shape[:1]
+    if begins is None and k.ndim == 4 and k.shape[1] > k_cache.shape[1]:
+        raise InvalidTensor(f"k has {k.shape[1]} rows of a sequence and the cache {k_cache.shape[1]}; they do not fit. "
+                            "Use a longer cache.")
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
         wanted = [*rows, *cache.shape[2:]]
         if list(x.shape) != wanted:
@@ -161,33 +164,48 @@ def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, packed: 
 
 def append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
            cu_seqlens_k_new: Tensor | None) -> Tensor:
-    """Writes k and v behind the used rows of the cache; returns how many rows are used then, [batch] int32.
+    """Writes k and v behind the used rows of the cache, where there is a place; returns how many rows count then,
+    [batch] int32, which may be below 0 or above all where used is.
 
-    Rows that have no place, those behind the end of the cache and all of a sequence with a negative length, are not
-    written. Leaving them out would wait for the GPU to count them. Instead each of them writes what is written anyway:
-    the last row of its sequence that has a place, at its place, or where none has, what the cache holds.
+    Leaving out rows that have no place would wait for the GPU to count them. They write what the cache holds, to a row
+    of their sequence that nobody else writes.
     """
-    rows, batch, at = k_cache.shape[1], len(used), torch.arange(k.shape[-3], device=used.device)
-    added: int | Tensor = k.shape[-3]
-    if cu_seqlens_k_new is None: sequence, first = torch.arange(batch, device=used.device)[:, None], None
-    else:
-        added = cu_seqlens_k_new.diff()
-        sequence = torch.searchsorted(cu_seqlens_k_new, at, right=True).clamp(1, batch) - 1
-        first = cu_seqlens_k_new[sequence]
-        at = at - first
-    room = torch.where(used < 0, 0, rows - used).clamp(min=0)
-    placed = (room.clamp(max=added) if isinstance(added, int) else room.minimum(added)).clamp(min=0)
-    if at.numel() and rows and batch:
-        last = placed[sequence] - 1
-        source = at.minimum(last).clamp(min=0)
-        row = (used[sequence] + source).clamp(0, rows - 1)
-        read = (sequence, source) if first is None else ((first + source).clamp(0, len(k) - 1),)
-        where = (sequence if cache_batch_idx is None else cache_batch_idx[sequence], row)
-        if k_cache.dtype in FLOAT8:  # PyTorch writes bytes by index, not these
-            k_cache, v_cache, k, v = (x.view(torch.uint8) for x in (k_cache, v_cache, k, v))
-        for cache, new in ((k_cache, k), (v_cache, v)):
-            cache[where] = torch.where((last >= 0)[..., None, None], new[read], cache[where])
-    return torch.where(used < 0, 0, used.clamp(max=rows) + placed).to(torch.int32)
+    rows, added = k_cache.shape[1], k.shape[-3]
+    if k.numel() == 0 or v.numel() == 0 or rows == 0: return used
+    if cu_seqlens_k_new is not None: return append_packed(k_cache, v_cache, k, v, used, cache_batch_idx,
+                                                          cu_seqlens_k_new)
+    row = used[:, None] + torch.arange(added, device=used.device)
+    place = row.remainder(rows)  # no two are equal: there are no more of them than rows
+    sequence = torch.arange(len(used), device=used.device) if cache_batch_idx is None else cache_batch_idx
+    write(k_cache, v_cache, k, v, (sequence[:, None], place), row == place)
+    return used.clamp(max=rows) + added
+
+
+def append_packed(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
+                  cu_seqlens_k_new: Tensor) -> Tensor:
+    """The same of packed k and v, which may have any number of rows, also behind the last sequence. Those without a
+    place write what is written anyway: the nearest row of their sequence that has one, or where none has, what the
+    cache holds."""
+    rows, batch, at = k_cache.shape[1], len(used), torch.arange(len(k), device=used.device)
+    base, count = used.clamp(max=rows), cu_seqlens_k_new.diff()
+    sequence = torch.searchsorted(cu_seqlens_k_new, at, right=True).clamp(1, batch) - 1
+    first, begin = cu_seqlens_k_new[sequence], base[sequence]
+    last = (base + count).clamp(max=rows)[sequence] - 1  # the last place
+    place = torch.minimum(begin + at - first, last).clamp(0, rows - 1)
+    source = (first + place - begin).clamp(0, len(k) - 1)
+    written = (last >= 0) & (begin <= last)
+    where = (sequence if cache_batch_idx is None else cache_batch_idx[sequence], place)
+    write(k_cache, v_cache, k[source], v[source], where, written)
+    return base + count
+
+
+def write(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, where: tuple[Tensor, Tensor],
+          written: Tensor) -> None:
+    """k and v to those rows of the caches; what is not written stays."""
+    if k_cache.dtype in FLOAT8:  # PyTorch writes bytes by index, not these
+        k_cache, v_cache, k, v = (x.view(torch.uint8) for x in (k_cache, v_cache, k, v))
+    for cache, new in ((k_cache, k), (v_cache, v)):
+        cache[where] = torch.where(written[..., None, None], new, cache[where])
 
 
 def check_merged(k_cache: Tensor, v_cache: Tensor) -> None:

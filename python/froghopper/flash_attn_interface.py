@@ -177,8 +177,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
 
     Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, but for cache_batch_idx,
     as reading them would wait for it. There nothing outside of the cache is read or written: new rows that have no
-    place in it are dropped, more rows than it has count as all of them, and a sequence with a negative number of rows
-    has none and gets no new ones: its out is 0 and its lse -inf.
+    place in it are dropped, and a sequence has no fewer rows than 0 and no more than the cache. One that has none, as
+    with a length of -1, has out = 0 and lse = -inf.
 
     The cache is never copied: with cache_batch_idx, cache_leftpad or cu_seqlens_q its sequences must lie one after the
     other in memory, as torch.empty gives them, and q, which is small, is put in their order. Returns out, shaped as q

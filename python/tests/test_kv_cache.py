@@ -63,6 +63,8 @@ REFUSED = {
     "other_type_of_q": (TypeError, given(q=drawn(2, ROWS, 4, 64).half()), "the same type"),
     "heads": (ValueError, given(q=drawn(2, ROWS, 3, 64)), "heads"),
     "head_dim": (ValueError, without_a_kernel(), "dim_qk is 60"),
+    "more_than_all": (ValueError, given(k=drawn(2, KEYS + 1, 2, 64), v=drawn(2, KEYS + 1, 2, 64)),
+                      "k has 10 rows of a sequence and the cache 9"),
     "two_caches": (ValueError, given(v_cache=drawn(2, KEYS - 1, 2, 64)), "v_cache has the shape"),
     "another_batch": (ValueError, given(k_cache=drawn(3, KEYS, 2, 64), v_cache=drawn(3, KEYS, 2, 64)),
                       "Give cache_batch_idx"),
@@ -141,7 +143,7 @@ def nothing_waits(device):
         if device == "cuda": torch.cuda.set_sync_debug_mode("default")
 
 
-USED = (-2, 0, 3, KEYS - NEW, KEYS - 1, KEYS, KEYS + 4, 2**31 - 1)
+USED = (-2, -1, 0, 3, KEYS - NEW, KEYS - 1, KEYS, KEYS + 4, 2**31 - 1)
 
 
 def placed(cache, new, used, counts):
@@ -149,8 +151,8 @@ def placed(cache, new, used, counts):
     cache, found = cache.clone(), []
     for b, (first, count) in enumerate(zip(used, counts)):
         for at in range(count):
-            if first >= 0 and first + at < cache.shape[1]: cache[b, first + at] = new[b][at]
-        found.append(0 if first < 0 else min(first + count, cache.shape[1]))
+            if 0 <= first + at < cache.shape[1]: cache[b, first + at] = new[b][at]
+        found.append(max(0, min(first + count, cache.shape[1])))
     return cache, found
 
 
@@ -160,7 +162,7 @@ def test_rows_without_a_place_are_not_written(device, how):
     """Lengths that nobody checked: those on a GPU."""
     batch, dtype = len(USED), torch.float8_e4m3fn if how == "fp8" else torch.bfloat16
     caches = [drawn(batch, KEYS, 2, 64, seed=at).to(device).to(dtype) for at in range(2)]
-    counts = [1, 0, 3, 2, 3, 1, 2, 2] if how == "packed" else [NEW] * batch
+    counts = [1, 3, 0, 3, 2, 3, 1, 2, 2] if how == "packed" else [NEW] * batch
     new = [[drawn(count, 2, 64, seed=9 * at + b).to(device).to(dtype) for b, count in enumerate(counts)]
            for at in range(2)]
     begins, used = None, ints(*USED).to(device)
@@ -172,7 +174,7 @@ def test_rows_without_a_place_are_not_written(device, how):
     def bytes_of(x): return x.view(torch.uint8) if how == "fp8" else x
     wanted = [placed(bytes_of(cache), [bytes_of(rows) for rows in x], USED, counts) for cache, x in zip(caches, new)]
     with nothing_waits(device): found = kv_cache.append(*caches, *given_new, used, None, begins)
-    assert found.tolist() == wanted[0][1] and found.dtype == torch.int32
+    assert found.clamp(0, KEYS).tolist() == wanted[0][1] and found.dtype == torch.int32
     for cache, (held, _) in zip(caches, wanted): assert torch.equal(bytes_of(cache), held)
 
 
@@ -183,7 +185,7 @@ def test_a_call_with_such_lengths(device, left):
     batch = len(USED)
     q, k_cache, v_cache, k, v = (drawn(batch, rows, heads, 64, seed=at).to(device) for at, (rows, heads) in enumerate(
         ((ROWS, 4), (KEYS, 2), (KEYS, 2), (NEW, 2), (NEW, 2))))
-    begin = [0, 2, 4, 0, -3, 20, 1, 8] if left else [0] * batch
+    begin = [0, 0, 2, 4, 0, -3, 20, 1, 8] if left else [0] * batch
     given_left = dict(cache_leftpad=ints(*begin).to(device)) if left else {}
     wanted, counts = placed(k_cache, k, USED, [NEW] * batch)
     wanted_v, _ = placed(v_cache, v, USED, [NEW] * batch)
