@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: the CPU through the C interface where tensors are empty and NULL: no sequences, sequences without rows, and rows
-// of padding beside them, with every option that has a tensor of its own.
+// tests: the CPU through the C interface where tensors are empty and NULL: no sequences, sequences without rows, and
+// rows of padding beside them, with every option that has a tensor of its own.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: errors of long sums on the CPU, in fp32: they may not grow with the number of what is added up. Bounds are about
-// twice what PyTorch's CPU kernels have on such inputs, and a third or less of what sums one by one have.
+// tests: errors of long sums on the CPU, in fp32: they may not grow with the number of what is added up. Bounds are at
+// most twice what PyTorch's CPU kernels have on such inputs, and a third or less of what sums one by one have.
 #include <cmath>
 
 #include "tests/support/cpu_gradients.hpp"

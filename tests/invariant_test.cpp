@@ -4,6 +4,8 @@
 // same places.
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "contract/split.h"
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/work.hpp"
@@ -25,13 +27,13 @@ constexpr const char* lines[] = {
     "fwd bf16 b1 hq2 hkv2 sq800 skv800 d64 dv40 window200,0 invariant",
     "fwd f16 b1 hq4 hkv2 sq900 skv900 d96 causal sink invariant",
     // 8-bit types: scales of a head or of 128 rows, so that rows computed side by side have different ones.
-    "fwd e4m3 b1 hq6 hkv2 sq521 skv700 d32 invariant",
-    "fwd e4m3 b1 hq1 hkv1 sq529 skv529 d16 causal invariant",
-    "fwd e4m3 b1 hq2 hkv2 sq516 skv700 d16 scales128 invariant",
-    "fwd e5m2 b1 hq5 hkv1 sq515 skv515 d16 dv32 causal scales128 smooth invariant",
+    "fwd e4m3 o=f32 b1 hq6 hkv2 sq521 skv700 d32 invariant",
+    "fwd e4m3 o=f32 b1 hq1 hkv1 sq529 skv529 d16 causal invariant",
+    "fwd e4m3 o=f32 b1 hq2 hkv2 sq516 skv700 d16 scales128 invariant",
+    "fwd e5m2 o=f32 b1 hq5 hkv1 sq515 skv515 d16 dv32 causal scales128 smooth invariant",
     "fwd e4m3 o=f32 b1 hq4 hkv2 sq530 skv900 d16 window300,0 vcolumns sink invariant",
-    "fwd bf16 kv=e4m3 b1 hq2 hkv1 sq517 skv800 d16 scales128 invariant",
-    "fwd f16 kv=e5m2 b1 hq2 hkv1 sq519 skv519 d16 causal smooth invariant",
+    "fwd bf16 kv=e4m3 o=f32 b1 hq2 hkv1 sq517 skv800 d16 scales128 invariant",
+    "fwd f16 kv=e5m2 o=f32 b1 hq2 hkv1 sq519 skv519 d16 causal smooth invariant",
 };
 
 // By one kernel, with so many threads.
@@ -56,6 +58,64 @@ TEST(Invariant, BitsOnTheCpuInAnyCompany) {
       expect_invariant(
           rows, [&](const fh_problem& p, const fh_tensors& t) { return run_on(*kernel, 1 + calls++ % 3, p, t); },
           /*unused=*/true);
+    }
+  }
+}
+
+// 8-bit q, k and v of random numbers, and what is found of o and lse.
+struct EightBits {
+  static constexpr int64_t rows = 20, heads = 4, keys = 700, dim = 48;
+
+  explicit EightBits(const char* options) : options(options) {
+    std::mt19937 random(3);
+    for (auto* const x : {&q, &k, &v})
+      for (uint8_t& number : *x) number = static_cast<uint8_t>(random() % 2 << 7 | (0x28 + random() % 24));
+    for (auto* const x : {&scale_q, &scale_k, &scale_v})
+      for (float& scale : *x) scale = 0.1f + static_cast<float>(random() % 4096) / 4096.0f;
+  }
+
+  // The first `used` of `there` rows of `count` heads from `head` on: o and then lse of each, [head][row][dim_v + 1].
+  std::vector<float> run(const cpu::Kernel& kernel, int64_t used, int64_t there, int64_t head, int64_t count) {
+    const auto problem = Problem::parse(text("fwd e4m3 o=f32 b1 hq{} hkv1 sq{} skv{} d{}{}{} invariant", count, there,
+                                             keys, dim, used < there ? " seqused" : "", options));
+    EXPECT_TRUE(problem) << problem.failure().text;
+    const auto rows_used = static_cast<int32_t>(used);
+    std::vector<float> o(there * count * dim), lse(there * count), found;
+    fh_tensors t = fh_tensors_init();
+    t.q = {&q[head * dim], 0, heads * dim, dim}, t.k = {k.data(), 0, dim, dim}, t.v = {v.data(), 0, dim, dim};
+    t.o = {o.data(), 0, count * dim, dim}, t.lse = lse.data();
+    t.scale_q = {&scale_q[head], 0, heads, 1}, t.scale_k = {scale_k.data(), 0, 1, 1};
+    t.scale_v = {scale_v.data(), 0, 1, 1};
+    if (used < there) t.seqused_q = &rows_used;
+    const auto done = run_on(kernel, 1, problem->user_struct(), t);
+    EXPECT_TRUE(done) << done.failure().text;
+    for (int64_t h = 0; h < count; ++h)
+      for (int64_t row = 0; row < used; ++row) {
+        for (int64_t c = 0; c < dim; ++c) found.push_back(o[(row * count + h) * dim + c]);
+        found.push_back(lse[h * there + row]);
+      }
+    return found;
+  }
+
+  const char* options;
+  std::vector<uint8_t> q = std::vector<uint8_t>(rows * heads * dim), k = std::vector<uint8_t>(keys * dim), v = k;
+  std::vector<float> scale_q = std::vector<float>(heads), scale_k = std::vector<float>(keys), scale_v = scale_k;
+};
+
+// Neither rows beside that do not count, which have no scale, nor heads beside with scales of their own change a bit.
+TEST(Invariant, ScalesOfOtherLanesDoNotChangeBits) {
+  for (const char* const options : {"", " scales128", " softcap20"}) {
+    EightBits numbers(options);
+    for (const cpu::Kernel* kernel : cpu::kernels(Dtype::bf16)) {
+      SCOPED_TRACE(kernel->name);
+      const std::vector<float> all = numbers.run(*kernel, 16, 16, 0, numbers.heads);
+      EXPECT_EQ(numbers.run(*kernel, 16, 17, 0, numbers.heads), all) << options;
+      for (int64_t head = 0; head < numbers.heads; ++head) {
+        const auto begin = all.begin() + head * static_cast<int64_t>(all.size()) / numbers.heads;
+        const std::vector<float> its(begin, begin + static_cast<int64_t>(all.size()) / numbers.heads);
+        EXPECT_EQ(numbers.run(*kernel, 16, 16, head, 1), its) << options << ", head " << head << " alone";
+        EXPECT_EQ(numbers.run(*kernel, 16, 17, head, 1), its) << options << ", head " << head << " of 17 rows";
+      }
     }
   }
 }

@@ -42,8 +42,8 @@ class Gradients {
   static constexpr int per_unit = Numbers::per_unit;
   static constexpr bool in_floats = per_unit == 1;
   // Of sums that begin at 0. Pairs are rounded to bf16, beside which these errors are small, and cost less.
-  static constexpr int rows_together = in_floats ? 32 : tile_rows;
-  static constexpr int64_t bunch_tiles = in_floats ? 4 : 64;
+  static constexpr int rows_together = in_floats ? 64 : tile_rows;
+  static constexpr int64_t bunch_tiles = in_floats ? 8 : 64;
 
  public:
   Gradients(const KeyChunk& chunk, RowTiles& tiles)
@@ -200,8 +200,9 @@ class Gradients {
 
   void add(const RowTile& t) {
     bool loaded = false;
-    row_sums_ = t.of_span ? t.of_span : in_floats && c_.keys > block_lanes ? of_chunk_ : t.sum;
-    if (row_sums_ != t.sum && t.span_fresh) std::fill_n(row_sums_, t.rows * qk_row_, 0.0f);
+    const bool apart = in_floats && c_.keys > block_lanes && !t.of_span;
+    row_sums_ = t.of_span ? t.of_span : apart ? of_chunk_ : t.sum;
+    if (t.of_span && t.span_fresh) std::fill_n(t.of_span, t.rows * qk_row_, 0.0f);
     for (int block = 0; block < c_.keys; block += block_lanes) {
       const int keys = std::min(block_lanes, c_.keys - block);
       const auto sees = [&](int i) { return t.begin[i] < t.end[i] && t.begin[i] < block + keys && t.end[i] > block; };
@@ -212,10 +213,11 @@ class Gradients {
       first -= first % per_unit;  // whole units
       last = std::min(t.rows, last + last % per_unit);
       if (!loaded) load_rows(t);
+      if (!loaded && apart) std::fill_n(of_chunk_, t.rows * qk_row_, 0.0f);
       loaded = true;
       turn(t, block, first, last);
     }
-    if (row_sums_ != t.sum && t.span_last) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
+    if (t.of_span ? t.span_last : loaded && apart) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
   }
 
   // Rows that see no key of the chunk are 0: what lies there may be anything.

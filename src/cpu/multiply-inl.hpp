@@ -8,8 +8,8 @@
 //
 // Numbers of a are taken one by one and spread over a vector, so a may lie in memory in any way: k and v are never
 // transposed. Every sum begins at 0 and is made in the order of i, whatever the numbers of rows and vectors that are
-// computed together; then it meets what out holds. So the error of a sum over many tiles grows with their number, and not
-// with that of their rows: each step is rounded to the last digit of the sum so far.
+// computed together; then it meets what out holds. So the error of a sum over many tiles grows with their number, and
+// not with that of their rows: each step is rounded to the last digit of the sum so far.
 //
 // A unit is a float, or a pair of bf16 numbers that meets another pair in one instruction: the sum of two products. The
 // loops are the same; how matrices are laid out in pairs is in pairs-inl.hpp.
