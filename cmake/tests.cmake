@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests: one program per test file, programs in C, and scripts (cmake/checks.cmake).
 #   ctest -L presets   what can only be said of a build with FROGHOPPER_PRESETS=ON
-#   ctest -L fast      what most changes break, in about a minute
+#   ctest -L fast      what most changes break
 enable_testing()
 find_package(GTest REQUIRED)
 include(GoogleTest)
