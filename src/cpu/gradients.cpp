@@ -103,6 +103,7 @@ class Gradients {
     total_k_ = take(keys * c_.dim_qk);
     total_v_ = take(keys * c_.dim_v);
     of_chunk_ = take(tile_rows * qk_row_);
+    guarded_ = take(block_lanes * std::max(c_.dim_qk, c_.dim_v));
   }
 
   // Lanes are loaded and stored four at a time, and in whole vectors.
@@ -111,8 +112,6 @@ class Gradients {
     return (keys + lane_group - 1) / lane_group * lane_group;
   }
   int width_of(int block) const { return padded(std::min(block_lanes, c_.keys - block)); }
-
-  // ---- Keys ----
 
   void load_keys() {
     std::fill_n(grad_k_, padded(c_.keys) * c_.dim_qk, 0.0f);
@@ -180,8 +179,6 @@ class Gradients {
   const void* row(const void* first, int64_t stride, int64_t index) const {
     return row_at(first, c_.dtype, stride, index);
   }
-
-  // ---- Rows ----
 
   void begin(const RowTile& t) const {
     for (int i = 0; i < t.rows; ++i) {
@@ -344,23 +341,23 @@ class Gradients {
     return rows_finite_;
   }
 
-  // In floats, one by one.
+  // In floats, one by one, but sums begin and end where those of the products do: the bits of the rest stay.
   void add_guarded(const RowTile& t, int block, int first, int last, const RowSight* sight) {
     const int width = width_of(block);
-    float* const k = four_;
-    for (int i = first; i < last; ++i) {
-      const RowSight seen = sight[i - first];
-      if (seen.begin >= seen.end) continue;
-      const int at = (i - first) * width;
-      add_seen(s_ + at, seen, row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v, grad_v_ + block * c_.dim_v,
-               width);
-      add_seen(grad_s_ + at, seen, row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk, grad_k_ + block * c_.dim_qk, width);
-      float* const sum = row_sums_ + i * qk_row_;
-      for (int j = seen.begin; j < seen.end; ++j) {
-        to_floats(row(c_.k, c_.stride_k, block + j), c_.dtype, c_.dim_qk, k);
-        for (int c = 0; c < c_.dim_qk; ++c) sum[c] = fused(grad_s_[at + j], k[c], sum[c]);
+    const auto for_keys = [&](const float* weights, const void* x, int64_t stride, int dim, float* sum) {
+      for (int begin = first; begin < last; begin += rows_together) {
+        std::fill_n(guarded_, dim * width, 0.0f);
+        for (int i = begin; i < std::min(last, begin + rows_together); ++i)
+          add_seen(weights + (i - first) * width, sight[i - first], row(x, stride, i), c_.dtype, dim, guarded_,
+                   width);
+        plus(guarded_, 1, dim * width, sum);
       }
-    }
+    };
+    for_keys(s_, t.grad_o, t.stride_grad_o, c_.dim_v, grad_v_ + block * c_.dim_v);
+    for_keys(grad_s_, t.q, t.stride_q, c_.dim_qk, grad_k_ + block * c_.dim_qk);
+    for (int i = first; i < last; ++i)
+      add_seen_keys(grad_s_ + (i - first) * width, sight[i - first], row(c_.k, c_.stride_k, block), c_.stride_k,
+                    c_.dtype, c_.dim_qk, row_sums_ + i * qk_row_);
   }
 
   const KeyChunk& c_;
@@ -378,6 +375,7 @@ class Gradients {
   Unit *k_, *v_;               // block by block [units][width]
   float *grad_k_, *grad_v_;    // block by block [dim][width]
   float *total_k_, *total_v_;  // likewise, of the bunches before
+  float* guarded_;             // [dim][width]
   int64_t bunch_ = -1;
   bool settled_ = false;         // some bunch is
   float *of_chunk_, *row_sums_;  // grad_q of a tile: of this chunk alone; of the keys of the span so far

@@ -360,11 +360,12 @@ class Attention {
     for (int lane = 0; lane < b.width; lane += vector_lanes) {
       for (int c = 0; c < w_.dim_v; ++c) {
         float* const o = b.o + c * b.width + lane;
-        Vector sum = b.fresh ? hn::Zero(d) : hn::Mul(hn::Load(d, o), hn::Load(d, b.known.age + lane));
+        Vector sum = hn::Zero(d);
         for (int j = 0; j < keys; ++j) {
           const Vector weight = hn::Load(d, s_ + j * b.width + lane);
           sum = seen(sight, j, lane, hn::MulAdd(weight, hn::Set(d, v[j * w_.dim_v + c]), sum), sum);
         }
+        if (!b.fresh) sum = hn::MulAdd(hn::Load(d, b.known.age + lane), hn::Load(d, o), sum);
         hn::Store(sum, d, o);
       }
     }

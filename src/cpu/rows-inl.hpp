@@ -69,11 +69,23 @@ inline float fused(float a, float b, float c) {
 // sum [dim][width] += x weights, for the keys that a row sees.
 inline void add_seen(const float* weights, RowSight seen, const void* row, Dtype type, int dim, float* sum,
                      int width) {
+  if (seen.begin >= seen.end) return;  // then the row may be anything
   float x[dim_max];
   to_floats(row, type, dim, x);
   for (int c = 0; c < dim; ++c) {
     for (int j = seen.begin; j < seen.end; ++j) sum[c * width + j] = fused(weights[j], x[c], sum[c * width + j]);
   }
+}
+
+// sum [dim] += the sum of weights k over the keys that a row sees.
+inline void add_seen_keys(const float* weights, RowSight seen, const void* k, int64_t stride, Dtype type, int dim,
+                          float* sum) {
+  float x[dim_max], more[dim_max] = {};
+  for (int j = seen.begin; j < seen.end; ++j) {
+    to_floats(row_at(k, type, stride, j), type, dim, x);
+    for (int c = 0; c < dim; ++c) more[c] = fused(weights[j], x[c], more[c]);
+  }
+  plus(more, 1, dim, sum);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE
