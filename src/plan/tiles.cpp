@@ -31,15 +31,15 @@ constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
 // waste less of the last round; the model of time (src/plan/time.hpp) says which.
 constexpr int rounds_that_count = 6;
 
-// The model's median error is 1.3 % and it errs by up to 7 % under a window, so tiles of fewer rows must be clearly
-// quicker by it. Where they were by less, an H100 measured 0.96 and 0.97 (windows of 2048 keys), 0.96 (96 columns) and
-// 1.01 (a window of 1024 keys) times the speed.
+// Of a window's time the model errs by up to 7 %, so tiles of fewer rows must be clearly quicker there. Where they were by
+// less, an H100 measured 0.96 and 0.97 (windows of 2048 keys) and 1.01 (of 1024) times the speed.
 constexpr double clearly_quicker = 0.95;
 
 Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, Tiles many_rows, Tiles many_work) {
   if (items_at_most(p, many_rows.q) > int64_t{rounds_that_count} * usable_sms(p, device)) return many_work;
   const auto us = [&](Tiles tiles) { return kernel_us(p, plain_variant(p, dims, tiles), 1, device); };
-  return us(few_rows) < clearly_quicker * us(many_rows) ? few_rows : many_rows;
+  const double enough = bounded_below(kernel_mask(p)) ? clearly_quicker : 1;
+  return us(few_rows) < enough * us(many_rows) ? few_rows : many_rows;
 }
 
 constexpr Tiles four_strips = {256, 64, 4};  // of 64 columns
