@@ -77,7 +77,7 @@ void compute(const Problem& p, const Views& views, const Part& part, Quantised& 
   for (std::vector<double>* const means : {&answers.exact[of_mean], &answers.summed[of_mean]})
     if (smooth) means->assign(p.batch * p.heads_kv * from.dim, 0.0);
   const double largest_stored = largest_of(p.dtype_kv);
-  for_each(from.empty() ? 0 : p.batch * from.heads, [&](int64_t pair) {
+  for_each(from.empty() && scale.empty() ? 0 : p.batch * from.heads, [&](int64_t pair) {
     const int64_t sequence = pair / from.heads, head = pair % from.heads;
     const Rows rows = part.rows(p, views, sequence);
     const bool rotates = p.rotate && part.rotates;
