@@ -57,7 +57,7 @@ def rows_of(device):
     grad = torch.randn_like(q)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     turned = [x.transpose(1, 2) for x in (q, k, v)]
-    rest = (None, None, None, None, -1, -1, True, -1, -1, 0.0, 0.0, False, False, 0)
+    rest = (None,) * 5 + (-1, -1, True, -1, -1, 0.0, None, False, False, 0, 0, False)
     plain, kept = (q, k, v, None, *rest, False, False), (*leaves, None, *rest, True, True)
     empty = empty_operator(device, q)
 

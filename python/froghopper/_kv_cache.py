@@ -16,7 +16,8 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsup
 from froghopper._spans import ends_of, merges, spans_of_keys, spans_of_queries
 from froghopper._torch_calls import FLOAT8, check_place, check_tensor, kind
 from froghopper._torch_ops import PLAIN
-from froghopper.torch import attention, bound_of
+from froghopper._torch_options import bound_of
+from froghopper.torch import attention
 
 _tried: dict[Hashable, bool] = {}
 

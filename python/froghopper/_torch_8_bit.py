@@ -24,9 +24,10 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None,
             alibi_slopes: Tensor | None, scale_q: Tensor | None, scale_k: Tensor | None, scale_v: Tensor | None,
             mean_k: Tensor | None, mean_v: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool,
-            window_left: int, window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool,
-            max_sms: int, attention_chunk: int, invariant: bool, out_dtype: torch.dtype | None, with_lse: bool,
-            held_lse: Tensor | None = None, max_logit: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+            window_left: int, window_right: int, softcap: float, scale: float | None, top_left: bool,
+            deterministic: bool, max_sms: int, attention_chunk: int, invariant: bool, out_dtype: torch.dtype | None,
+            with_lse: bool, held_lse: Tensor | None = None,
+            max_logit: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse) of 8-bit k and v, lse None unless with_lse. held_lse: out and it are merged with what they hold.
     max_logit: written, or merged."""
     if cu_seqlens_q is not None:
@@ -50,13 +51,12 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
-    stream = stream_of(ready.gpu) if ready.gpu >= 0 else None
-    workspace = workspace_of(q, ready.workspace_bytes, stream) if ready.workspace_bytes else None
+    workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
     ready.call.forward_with_all(
         read[0].data_ptr(), read[1].data_ptr(), read[2].data_ptr(), o.data_ptr(), address(lse), address(cu_seqlens_q),
         address(cu_seqlens_kv), address(seqused_q), address(seqused_kv), address(sink), address(scale_q),
-        address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace), stream,
-        address(alibi_slopes), address(max_logit))
+        address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace),
+        stream_of(ready.gpu) if ready.gpu >= 0 else None, address(alibi_slopes), address(max_logit))
     return o, lse
 
 

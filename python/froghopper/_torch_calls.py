@@ -3,7 +3,8 @@
 
 What is computed, and how tensors lie, is checked when it is met first and then found by a key that has everything but
 addresses. On a GPU nothing waits, nothing is read on the host, and memory comes from PyTorch's allocator on the current
-stream of the tensors' GPU.
+stream of the tensors' GPU. No memory outlives its call but for the results: a workspace that is kept would lie in the
+pool of whatever CUDA graph is warmed up or recorded at that time, or be written by two streams at once.
 """
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -15,12 +16,10 @@ from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check
                               element_strides, plan_of, slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 
-LOOK = -1  # as max_seqlen: find the longest sequence. On the CPU alone
+LOOK = -2**62  # as max_seqlen: find the longest sequence. On the CPU alone. No length that anybody gives
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 BYTES = 16  # where rows begin on a GPU, at multiples of that
-KEPT_BYTES = 256  # the forward pass takes 8: a counter of work items
-_workspaces: dict[Hashable, Tensor] = {}
 _forward: dict[Hashable, "Ready"] = {}
 _backward: dict[Hashable, "Ready"] = {}
 
@@ -39,14 +38,14 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What both operators are told; max_seqlen is LOOK where nobody said, scale 0 for 1/sqrt(dim)."""
+    """What both operators are told; max_seqlen is LOOK where nobody said, scale None for 1/sqrt(dim)."""
     max_seqlen_q: int
     max_seqlen_kv: int
     causal: bool
     window_left: int
     window_right: int
     softcap: float
-    scale: float
+    scale: float | None
     top_left: bool
     deterministic: bool
     max_sms: int
@@ -69,7 +68,7 @@ class Ready(NamedTuple):
 def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, cu_seqlens_q: Tensor | None,
             cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None, seqused_kv: Tensor | None,
             alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int,
-            window_right: int, softcap: float, scale: float, top_left: bool, deterministic: bool, max_sms: int,
+            window_right: int, softcap: float, scale: float | None, top_left: bool, deterministic: bool, max_sms: int,
             attention_chunk: int, invariant: bool, with_lse: bool, with_grad: bool = False,
             held_lse: Tensor | None = None, max_logit: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
@@ -98,12 +97,11 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     o = q.new_empty(ready.o_shape) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
-    stream = stream_of(index) if index >= 0 else None
-    workspace = workspace_of(q, ready.workspace_bytes, stream) if ready.workspace_bytes else None
+    workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
     ready.call.forward(
         at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
-        address(seqused_q), address(seqused_kv), address(sink), address(workspace), stream, address(alibi_slopes),
-        address(max_logit))
+        address(seqused_q), address(seqused_kv), address(sink), address(workspace),
+        stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit))
     return o, lse
 
 
@@ -116,7 +114,7 @@ def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: 
 def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
              sink: Tensor | None, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None,
              seqused_kv: Tensor | None, alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int,
-             causal: bool, window_left: int, window_right: int, softcap: float, scale: float, top_left: bool,
+             causal: bool, window_left: int, window_right: int, softcap: float, scale: float | None, top_left: bool,
              deterministic: bool, max_sms: int, attention_chunk: int,
              invariant: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and sink, the last [0] where there is no sink."""
@@ -141,7 +139,7 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
     grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
     lse = lse.contiguous()
     if grad_lse is not None: grad_lse = grad_lse.contiguous()
-    workspace = q.new_empty(ready.workspace_bytes, dtype=torch.uint8) if ready.workspace_bytes else None
+    workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
     ready.call.backward(
         at_q, at_k, at_v, at_o, lse.data_ptr(), address(cu_seqlens_q), address(cu_seqlens_kv), address(seqused_q),
         address(seqused_kv), address(sink), at_grad_o, grads[0].data_ptr(), grads[1].data_ptr(), grads[2].data_ptr(),
@@ -163,18 +161,12 @@ def public_stream_of(gpu: int) -> int: return int(torch.cuda.current_stream(gpu)
 
 # The current stream of that GPU, as the library takes it; PyTorch's compiled code has it without an object around it.
 stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", public_stream_of)
-is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing",
-                                           torch.cuda.is_current_stream_capturing)
 
 
-def workspace_of(q: Tensor, size: int, stream: int | None) -> Tensor:
-    """A few bytes are kept for every stream, whose kernels run one after the other; not for those of a graph, which may
-    be replayed on another one."""
-    if size > KEPT_BYTES or stream is None or is_capturing(): return q.new_empty(size, dtype=torch.uint8)
-    kept = _workspaces.get((q.device, stream))
-    if kept is None:
-        kept = cached(_workspaces, (q.device, stream), lambda: q.new_empty(KEPT_BYTES, dtype=torch.uint8))
-    return kept
+def workspace_of(q: Tensor, size: int) -> Tensor:
+    """For one call. The library takes any content, and the allocator hands the memory on when the tensor goes, behind
+    the call's kernels: to the same stream, or to the graph that is recorded."""
+    return q.new_empty(size, dtype=torch.uint8)
 
 
 def dense_copy(x: Tensor) -> Tensor: return x.clone(memory_format=torch.contiguous_format)
@@ -276,25 +268,30 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
     if begins_q is not None: packed = Packed(begins_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
     return describe(q.shape, k.shape, v.shape, name_of(q.dtype), types=types, backward=backward, causal=options.causal,
                     window=(options.window_left, options.window_right), softcap=options.softcap,
-                    scale=options.scale or None, align="top_left" if options.top_left else "bottom_right",
+                    scale=options.scale, align="top_left" if options.top_left else "bottom_right",
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
                     deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges,
                     alibi=slopes is not None, attention_chunk=options.attention_chunk,
                     invariant=options.invariant, max_logit=max_logit)
 
 
-def check_tensor(name: str, x: Any) -> None:
+def check_tensor(name: str, x: Any, out: str = "torch.as_tensor") -> None:
     if not isinstance(x, Tensor):
-        raise InvalidType(f"{name} is a {type(x).__name__}; this function computes on tensors of PyTorch. Use "
-                          "torch.as_tensor.")
+        raise InvalidType(f"{name} is a {type(x).__name__}; this function computes on tensors of PyTorch. Use {out}.")
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:
     """On the device of q, with memory of its own kind."""
     if x.layout != torch.strided:
-        raise InvalidType(f"{name} is {x.layout}; tensors are dense. Use {name}.to_dense().")
+        raise InvalidType(f"{name} is {x.layout}; tensors are dense. Use {dense_of(name, x)}.")
     if x.device != q.device:
         raise InvalidTensor(f"{name} is on {x.device} and q on {q.device}; all tensors are on one device. Move one.")
+
+
+def dense_of(name: str, x: Tensor) -> str:
+    """How to get a dense tensor of one that is not, as a message says it."""
+    return f"{name}.values() with {name}.offsets().int() as cu_seqlens" if x.layout is torch.jagged else (
+        f"{name}.to_dense()")
 
 
 def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:

@@ -33,15 +33,15 @@ def attention(held: Any, out: Tensor | None, out_dtype: torch.dtype | None, with
     """(o, lse, max_logit), lse None where nobody asks for it. held: attention's accumulate."""
     q, k, v = inputs[:3]
     if held is not None: check_merged(held, out, out_dtype)
-    for name, x in (("out", out), *zip(("scale_q", "scale_k", "scale_v", "mean_k", "mean_v"), scales)):
+    for name, x in (("out", out), *zip(ops.SCALES, scales)):
         if x is not None: check_tensor(name, x)
     if held is None and out is None and not of_8_bits(q, k):
         found = plain_forward(with_grad, *inputs, *options, return_lse or with_grad, with_grad)
         return found[0], found[1], found[2]
     if with_grad or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (out, *(held or ())))):
         raise Unsupported("return_max_logit is given with accumulate, out or 8-bit k and v, and a tensor requires a "
-                          "gradient; what is written to a tensor that is there has none. Leave out out, or call under "
-                          "torch.no_grad().")
+                          "gradient; these have none. Leave out accumulate and out and give k and v in 16 bits, or "
+                          "call under torch.no_grad().")
     if held is not None:
         attend_op(*held, *inputs, *scales, *options, True)
         return tuple(held)
@@ -109,7 +109,7 @@ class Transformed(torch.autograd.Function):
 
 def plain_forward(with_grad: bool, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *rest: Any) -> Any:
     if torch.compiler.is_compiling(): return forward_op(q, k, v, sink, *rest)
-    if forward_ad._current_level >= 0: ops.check_tangents({"q": q, "k": k, "v": v, "sink": sink})
+    if forward_ad._current_level >= 0: ops.check_tangents(dict(zip(ops.NAMES, (q, k, v, sink, *rest))))
     if with_grad and ops.transforms_active(): return Transformed.apply(q, k, v, sink, rest)
     return forward_op(q, k, v, sink, *rest)
 
@@ -136,5 +136,6 @@ for _device in ("CPU", "CUDA"):
     ops._library.impl("attend", attend, _device)
 torch.library.register_fake("froghopper::forward_max_logit", fake_forward, lib=ops._library)
 torch.library.register_fake("froghopper::attend", lambda *arguments: None, lib=ops._library)
-torch.library.register_autograd("froghopper::forward_max_logit", gradients, setup_context=keep, lib=ops._library)
+ops.register_derivatives(forward_op, gradients, keep)
+ops.register_derivatives(attend_op)
 torch.library.register_vmap("froghopper::forward_max_logit", vmap_forward, lib=ops._library)

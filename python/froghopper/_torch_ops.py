@@ -11,7 +11,6 @@ fake tensors), for autograd and under vmap.
 They are made with torch.library.Library, whose calls cost the host less than those of torch.library.custom_op. All
 arguments are given in order; none has a default. froghopper/torch.py is how they are called.
 """
-import contextlib
 from typing import Any
 
 import torch
@@ -25,9 +24,11 @@ from froghopper._errors import Unsupported
 INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
           "Tensor? seqused_q, Tensor? seqused_kv, Tensor? alibi_slopes")
 OPTIONS = ("SymInt max_seqlen_q, SymInt max_seqlen_kv, bool causal, SymInt window_left, SymInt window_right, "
-           "float softcap, float scale, bool top_left, bool deterministic, SymInt max_sms, SymInt attention_chunk, "
+           "float softcap, float? scale, bool top_left, bool deterministic, SymInt max_sms, SymInt attention_chunk, "
            "bool invariant")
-FIRST_OPTION, OPTION_COUNT = len(calls.Inputs._fields), len(calls.Options._fields)
+NAMES = calls.Inputs._fields  # of what comes first, then of what 8-bit k and v have besides
+SCALES = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v")
+FIRST_OPTION, OPTION_COUNT = len(NAMES), len(calls.Options._fields)
 
 Library: Any = torch.library.Library  # has no types
 _library = Library("froghopper", "DEF")
@@ -46,14 +47,16 @@ forward_8_bit_op = torch.ops.froghopper.forward_8_bit.default
 merge_op = torch.ops.froghopper.merge.default
 backward_op = torch.ops.froghopper.backward.default
 
-# Without these two of PyTorch's own an eager call is some microseconds slower, or not to be had under torch.func.
-below_autograd: Any = getattr(torch._C, "_AutoDispatchBelowAutograd", contextlib.nullcontext)
+# PyTorch's own, as torch.library.register_autograd has them; the third is not to be had without it under torch.func.
+below_autograd: Any = torch._C._AutoDispatchBelowAutograd
+KEYS_BELOW: Any = getattr(torch._C, "_after_autograd_keyset")
 transforms_active: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 # How unseen() asks. A PyTorch that lacks one of them answers that somebody looks.
 modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 function_modes: Any = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 profiler_enabled: Any = getattr(torch._C._autograd, "_profiler_enabled", lambda: True)
 tracing_state: Any = getattr(torch._C, "_get_tracing_state", lambda: True)
+in_old_vmap: Any = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: True)
 PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -136,12 +139,14 @@ def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple
 def four_gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     """Of q, k, v and sink."""
     if grad_o is None and grad_lse is None: return None, None, None, None
+    if forward_ad._current_level >= 0: check_tangents({"grad_o": grad_o, "grad_lse": grad_lse})
     q, k, v, o, lse, sink, *lengths = ctx.saved_tensors
     if grad_o is None: grad_o = torch.zeros_like(o)
     arguments = (grad_o, grad_lse, q, k, v, o, lse, sink, *lengths, *ctx.options)
     if transforms_active(): grads = TransformedBackward.apply(*arguments)
     elif torch.is_grad_enabled() or torch.compiler.is_compiling(): grads = backward_op(*arguments)
-    elif unseen(*arguments[:13]): grads = calls.backward(*arguments)
+    elif unseen(*arguments[:13]) and not any(x is not None and in_old_vmap(x) for x in arguments[:2]):
+        grads = calls.backward(*arguments)
     else:
         with below_autograd(): grads = backward_op(*arguments)
     return *grads[:3], None if sink is None else grads[3]
@@ -199,12 +204,29 @@ class TransformedBackward(torch.autograd.Function):
 
 def eager_forward(with_grad: bool, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *rest: Any) -> Any:
     """forward_op outside of compiled code."""
-    if forward_ad._current_level >= 0: check_tangents({"q": q, "k": k, "v": v, "sink": sink})
+    if forward_ad._current_level >= 0: check_tangents(dict(zip(NAMES, (q, k, v, sink, *rest))))
     if transforms_active():
         return Transformed.apply(q, k, v, sink, rest) if with_grad else forward_op(q, k, v, sink, *rest)
     if with_grad: return Eager.apply(q, k, v, sink, rest)
     if unseen(q, k, v, sink, *rest[:5]): return calls.forward(None, q, k, v, sink, *rest)
     with below_autograd(): return forward_op(q, k, v, sink, *rest)
+
+
+def eager_forward_out(out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    """forward_out_op outside of compiled code."""
+    if transforms_active() or not unseen(out, q, k, v, *rest[:6]):
+        found: Tensor = forward_out_op(out, q, k, v, *rest)
+        return found
+    if forward_ad._current_level >= 0: check_tangents(dict(zip(("out", *NAMES), (out, q, k, v, *rest))))
+    return forward_out(out, q, k, v, *rest)
+
+
+def eager_8_bit_out(out: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
+    """forward_8_bit into out. There is no operator for it."""
+    if forward_ad._current_level >= 0: check_tangents(dict(zip(("out", *NAMES, *SCALES), (out, *rest))))
+    found = scaled.forward(out, *rest)
+    torch.autograd.graph.increment_version(out)
+    return found
 
 
 def unseen(*tensors: Tensor | None) -> bool:
@@ -223,12 +245,16 @@ def vmap_forward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
 
 
 def vmap_backward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-    if arguments[7] is not None:
-        raise Unsupported("the gradient of sink is asked for under vmap; one call adds it up over all of the batch. "
-                          "Call without vmap.")
-    folded, batch = fold(info, in_dims, arguments, range(7))
-    *grads, of_sink = backward_op(*folded)
-    return (*(unfold(info, x, batch) for x in grads), of_sink), (0, 0, 0, None)
+    """Folded as the forward pass is, where that has been mapped and nothing is added up over the batch; else one call
+    after the other, which copies nothing that is shared."""
+    inputs, dims = arguments[2:5] + arguments[7:13], in_dims[2:5]
+    if None not in dims and all(inputs[at] is None for at in (3, 4, 8)):
+        folded, batch = fold(info, in_dims, arguments, range(7))
+        *grads, of_sink = backward_op(*folded)
+        return (*(unfold(info, x, batch) for x in grads), of_sink), (0, 0, 0, None)
+    each = [backward_op(*(x if dim is None else x.select(dim, at) for x, dim in zip(arguments, in_dims)))
+            for at in range(info.batch_size)]
+    return tuple(map(torch.stack, zip(*each))), (0, 0, 0, 0)
 
 
 def fold(info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...], dense: range) -> tuple[list[Any], int]:
@@ -251,13 +277,43 @@ def fold(info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...], dense:
 def unfold(info: Any, x: Tensor, batch: int) -> Tensor: return x.reshape(info.batch_size, batch, *x.shape[1:])
 
 
-def check_tangents(tensors: dict[str, Tensor | None]) -> None:
+def check_tangents(arguments: dict[str, Any]) -> None:
     """PyTorch's fallback would drop them without a word."""
     unpack: Any = forward_ad.unpack_dual  # has no types
-    for name, x in tensors.items():
-        if x is not None and unpack(x).tangent is not None:
+    for name, x in arguments.items():
+        if isinstance(x, Tensor) and unpack(x).tangent is not None:
             raise Unsupported(f"{name} has a tangent of forward-mode differentiation; froghopper has gradients in "
-                              "reverse alone. Use torch.func.vjp or backward().")
+                              "reverse alone. Use torch.func.vjp or backward(), which are without out and accumulate, "
+                              f"or give torch.autograd.forward_ad.unpack_dual({name}).primal.")
+
+
+def register_derivatives(op: Any, gradients: Any = None, keep: Any = None) -> None:
+    """What autograd makes of an operator: its gradients, from what keep has saved; refused where it has none."""
+    names = [argument.name for argument in op._schema.arguments]
+
+    def below(keyset: Any, *arguments: Any) -> Any:
+        with below_autograd(): return op.redispatch(keyset & KEYS_BELOW, *arguments)
+
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
+            output = below(keyset, *arguments)
+            keep(ctx, arguments, output)
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any: return None, *gradients(ctx, *grads)
+
+    def kernel(keyset: Any, *arguments: Any) -> Any:
+        if forward_ad._current_level >= 0: check_tangents(dict(zip(names, arguments)))
+        if torch.is_grad_enabled():
+            for name, x in zip(names, arguments):
+                if not isinstance(x, Tensor) or not x.requires_grad: continue
+                if gradients is not None: return Recorded.apply(keyset, *arguments)
+                raise Unsupported(f"{name} requires a gradient and {op.name()} has none. Use {name}.detach(), or call "
+                                  "under torch.no_grad().")
+        return below(keyset, *arguments)
+    _library.impl(op.name(), kernel, "Autograd", with_keyset=True)
 
 
 for _device in ("CPU", "CUDA"):
@@ -271,7 +327,8 @@ torch.library.register_fake("froghopper::forward_out", fake_forward_out, lib=_li
 torch.library.register_fake("froghopper::forward_8_bit", fake_forward_8_bit, lib=_library)
 torch.library.register_fake("froghopper::merge", lambda *arguments: None, lib=_library)
 torch.library.register_fake("froghopper::backward", fake_backward, lib=_library)
-torch.library.register_autograd("froghopper::forward", gradients, setup_context=keep, lib=_library)
-torch.library.register_autograd("froghopper::backward", second, lib=_library)
+register_derivatives(forward_op, gradients, keep)
+for _op in (forward_out_op, forward_8_bit_op, merge_op): register_derivatives(_op)
+register_derivatives(backward_op, second, lambda *_: None)
 torch.library.register_vmap("froghopper::forward", vmap_forward, lib=_library)
 torch.library.register_vmap("froghopper::backward", vmap_backward, lib=_library)

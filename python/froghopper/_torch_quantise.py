@@ -10,8 +10,11 @@ from froghopper import _c
 from froghopper._call import SCALE_ROWS, Packed
 from froghopper._errors import InvalidTensor, InvalidType
 from froghopper._quantise import check_packed, quantiser, run
-from froghopper._torch_calls import (BYTES, DTYPES, LOOK, Inputs, Options, address, check, dense_copy, dense_strides,
-                                     longest, must_copy, name_of, stream_of, strides_of, target_of, workspace_of)
+from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, address, check, check_tensor, dense_copy,
+                                     dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
+                                     workspace_of)
+from froghopper._torch_ops import check_tangents
+from froghopper._torch_options import check_lengths, bound_of
 
 
 class Quantised(NamedTuple):
@@ -58,11 +61,16 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     Rows of no sequence, and rows that do not count, are left as they come from the allocator. Without gradients. Raises
     TypeError, ValueError and NotImplementedError as attention does.
     """
+    for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+    check_tangents({"q": q, "k": k, "v": v})
     if q.dtype not in DTYPES:
         raise InvalidType(f"q, k and v are {name_of(q.dtype)}; they can be {', '.join(DTYPES.values())}. Convert them.")
     check_packed(cu_seqlens_q, cu_seqlens_kv)
-    most_q, most_kv = (LOOK if most is None else most for most in (max_seqlen_q, max_seqlen_kv))
-    options = Options(longest(cu_seqlens_q, most_q), longest(cu_seqlens_kv, most_kv), False, _c.ALL, _c.ALL, 0.0, 0.0,
+    for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),
+                        ("seqused_kv", seqused_kv)):
+        if lengths is not None: check_lengths(of, lengths)
+    most_q, most_kv = bound_of("max_seqlen_q", max_seqlen_q), bound_of("max_seqlen_kv", max_seqlen_kv)
+    options = Options(longest(cu_seqlens_q, most_q), longest(cu_seqlens_kv, most_kv), False, _c.ALL, _c.ALL, 0.0, None,
                       False, False, max_sms, 0, False)
     q, k, v = q.detach(), k.detach(), v.detach()
     check(Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, None), options)
@@ -84,9 +92,9 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     tensors |= {f"quantised_{name}": (x.data_ptr(), dense_strides(x.shape)) for name, x in zip("qkv", small)}
     tensors |= {name: (x.data_ptr(), (x.stride(0), x.stride(1), x.stride(2)))
                 for name, x in zip(("scale_q", "scale_k", "scale_v", "mean_k", "mean_v"), scales + means)}
-    stream = stream_of(index) if index >= 0 else None
-    workspace = workspace_of(q, plan.workspace_bytes, stream) if plan.workspace_bytes else None
+    workspace = workspace_of(q, plan.workspace_bytes) if plan.workspace_bytes else None
     run(plan, tensors, dict(cu_seqlens_q=address(cu_seqlens_q), cu_seqlens_kv=address(cu_seqlens_kv),
-                            seqused_q=address(seqused_q), seqused_kv=address(seqused_kv)), address(workspace), stream)
+                            seqused_q=address(seqused_q), seqused_kv=address(seqused_kv)), address(workspace),
+        stream_of(index) if index >= 0 else None)
     found = Quantised(small[0], small[1], small[2], scales[0], scales[1], scales[2])
     return Smoothed(*found, means[0], means[1]) if smooth else found

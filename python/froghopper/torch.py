@@ -18,20 +18,23 @@ With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that
 quantises and attends is attention(**quantise(q, k, v)._asdict(), causal=True).
 
 There are no second derivatives, no forward-mode derivatives, no dropout and no masks but causal ones and windows.
-Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not. PyTorch 2.5 or newer.
+Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not; gradients may be mapped over any of them, as
+is_grads_batched and torch.func.jacrev do. Under torch.compile whole numbers (max_seqlen, window, attention_chunk,
+max_sms) may change from call to call, as extents may; each value of scale or softcap is compiled anew. PyTorch 2.5 or
+newer.
 """
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from froghopper import _torch_8_bit as scaled
 from froghopper import _torch_max_logit as largest
 from froghopper import _torch_ops as ops
-from froghopper._call import (Window, check_align, check_held, check_scale, check_window, flag, number, results_of,
-                              whole_number)
+from froghopper._call import Window, check_align, check_held, flag, number, results_of
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
+from froghopper._torch_calls import FLOAT8, LOOK, check_tensor, dense_of
+from froghopper._torch_options import (window_of, check_lengths, check_packed, check_slopes, decided, bound_of, plain,
+                                       whole)
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
@@ -40,59 +43,77 @@ __all__ = ["Quantised", "Smoothed", "attention", "quantise", "scaled_dot_product
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Tensor | None = ..., cu_seqlens_q: Tensor | None = ...,
-              cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...] | None = ...,
+              mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Tensor | None = ..., cu_seqlens_q: Tensor | None = ...,
-              cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...] | None = ...,
+              mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Tensor | None = ..., cu_seqlens_q: Tensor | None = ...,
-              cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...] | None = ...,
+              mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ..., softcap: float = ...,
-              scale: float | None = ..., sink: Tensor | None = ..., cu_seqlens_q: Tensor | None = ...,
-              cu_seqlens_kv: Tensor | None = ..., max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
               seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
               max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
               scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
-              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...] | None = ...,
+              mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: bool = ..., deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...],
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
-              softcap: float = 0.0, scale: float | None = None, sink: Tensor | None = None,
+              softcap: float | None = None, scale: float | None = None, sink: Tensor | None = None,
               cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
               seqused_kv: Tensor | None = None, align: str = "bottom_right", return_lse: bool = False,
@@ -109,12 +130,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    have its own dim
     causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
     window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
-    softcap        scores become softcap tanh(score / softcap); 0 for none
-    scale          of q k^T; None for 1/sqrt(dim)
+    softcap        scores become softcap tanh(score / softcap); None or 0 for none
+    scale          of q k^T; None for 1/sqrt(dim). With 0 all keys that are seen have the same weight
     sink           [heads_q] float32: one more logit a head, in the denominator alone
     cu_seqlens_*   [batch + 1] int32: rows where each packed sequence begins, and the end; both or none
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks, on the CPU alone
-    seqused_*      [batch] int32: how many rows of a sequence count
+    seqused_*      [batch] int32: how many rows of a sequence count, the first ones; other rows of q get o = 0. Corners
+                   are those of rows that count: with causal or window the last query that counts is level with the
+                   last key that does. Where keys and queries are padded alike, give both, or align="top_left"
     return_lse     also the logarithm of the softmax's denominator
     deterministic  gradients are the same bits in every run, also after torch.use_deterministic_algorithms(True); o
                    always is
@@ -125,10 +148,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim]. No gradients
     out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
     mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
-                   numbers times their scales; both or none; on the CPU alone
+                   numbers times their scales; both or none
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
-                   too, as in ring attention, and is what is returned. Begin with o = 0 and lse = -inf, or the sink.
-                   Rows that see no key stay as they are. Without sink, out and gradients
+                   too, as in ring attention. The pair itself is returned, whatever return_lse says. Begin with o = 0
+                   and lse = -inf, or the sink. Rows that see no key stay as they are. Without sink, out and gradients
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap. They have no gradient
     attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
@@ -138,7 +161,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
                    sees, after scale, softcap and slopes, as QK-clip needs it; -inf where none sees any, sinks and NaN
                    left out. It has no gradient; o and lse have theirs. With accumulate, which then is (o, lse,
-                   max_logit), the larger one of it and what is there
+                   max_logit) and is returned as such, the larger one of it and what is there
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too; with
@@ -151,20 +174,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
     if causal is not True and causal is not False: causal = plain(flag, "causal", causal)
-    left, right = (-1, -1) if window is None else check_window(window)
-    if type(softcap) is not float: softcap = plain(number, "softcap", softcap)
-    if scale is None: scale = 0.0
-    else: check_scale(scale := plain(number, "scale", scale))
+    left, right = (-1, -1) if window is None else window_of(window)
+    if softcap is None: softcap = 0.0
+    elif type(softcap) is not float: softcap = plain(number, "softcap", softcap)
+    if scale is not None and type(scale) is not float: scale = plain(number, "scale", scale)
     check_align(align)
     if return_lse is not True and return_lse is not False: return_lse = plain(flag, "return_lse", return_lse)
-    if type(attention_chunk) is not int: attention_chunk = plain(whole_number, "attention_chunk", attention_chunk)
+    if type(attention_chunk) is not int: attention_chunk = whole("attention_chunk", attention_chunk)
     if invariant is not True and invariant is not False: invariant = plain(flag, "invariant", invariant)
     if return_max_logit is not False: return_max_logit = plain(flag, "return_max_logit", return_max_logit)
-    if type(max_sms) is not int: max_sms = whole_number("max_sms", max_sms)
+    if type(max_sms) is not int: max_sms = whole("max_sms", max_sms)
     if deterministic is not True: deterministic = decided(deterministic)
     if sink is not None: check_tensor("sink", sink)
-    if seqused_q is not None: check_tensor("seqused_q", seqused_q)
-    if seqused_kv is not None: check_tensor("seqused_kv", seqused_kv)
+    if seqused_q is not None: check_lengths("seqused_q", seqused_q)
+    if seqused_kv is not None: check_lengths("seqused_kv", seqused_kv)
     if alibi_slopes is not None: check_slopes(alibi_slopes)
     bound_q = bound_kv = LOOK
     if cu_seqlens_q is not None or cu_seqlens_kv is not None:
@@ -182,8 +205,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         raise Unsupported(f"q is on {q.device}; froghopper computes on the CPU and on NVIDIA Hopper GPUs. Use q.cpu() "
                           "or q.cuda().")
     if not (q.layout is k.layout is v.layout is torch.strided):
+        ways = [dense_of(name, x) for name, x in (("q", q), ("k", k), ("v", v)) if x.layout is not torch.strided]
         raise InvalidType(f"q, k and v have the layouts {q.layout}, {k.layout} and {v.layout}; they are dense, all of "
-                          "them. Use to_dense(), or packed sequences with cu_seqlens.")
+                          f"them. Use {' and '.join(ways)}.")
 
     with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
         sink is not None and sink.requires_grad))
@@ -194,27 +218,27 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
             (scale_q, scale_k, scale_v, mean_k, mean_v),
             (bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic, max_sms,
              attention_chunk, invariant))
-        results: Tensor | tuple[Tensor, ...] = results_of(found[0], found[1], found[2], return_lse, True)
+        results: Tensor | tuple[Tensor, ...] = results_of(
+            found[0], found[1], found[2], return_lse or accumulate is not None, True)
         return results
     if accumulate is not None:
         tensors = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q,
                    scale_k, scale_v, mean_k, mean_v)
         merge(accumulate, out, out_dtype, with_grad, *tensors, bound_q, bound_kv, causal, left, right, softcap, scale,
               align == "top_left", deterministic, max_sms, attention_chunk, invariant)
-        return (accumulate[0], accumulate[1]) if return_lse else accumulate[0]
+        return accumulate[0], accumulate[1]
     if of_8_bits:
         if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
             raise Unsupported(f"q, k, v, sink or out requires a gradient and k is {k.dtype}; gradients are computed of "
-                              "float16, bfloat16 and float32. Convert q, k and v, or call under torch.no_grad().")
-        for name, x in (("scale_q", scale_q), ("scale_k", scale_k), ("scale_v", scale_v), ("mean_k", mean_k),
-                        ("mean_v", mean_v), ("out", out)):
+                              "float16, bfloat16 and float32. Multiply q, k and v by their scales in one of these and "
+                              "give no scales, or call under torch.no_grad().")
+        for name, x in zip((*ops.SCALES, "out"), (scale_q, scale_k, scale_v, mean_k, mean_v, out)):
             if x is not None: check_tensor(name, x)
         rest: Any = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q, scale_k,
                      scale_v, mean_k, mean_v, bound_q, bound_kv, causal, left, right, softcap, scale,
                      align == "top_left", deterministic, max_sms, attention_chunk, invariant, out_dtype,
                      return_lse)
-        found = ops.forward_8_bit_op(*rest) if out is None else scaled.forward(out, *rest)
-        if out is not None: torch.autograd.graph.increment_version(out)
+        found = ops.forward_8_bit_op(*rest) if out is None else ops.eager_8_bit_out(out, *rest)
         return (found[0], found[1]) if return_lse else found[0]
     if out is None:
         arguments = (
@@ -228,7 +252,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     if with_grad or (out.requires_grad and torch.is_grad_enabled()):
         raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
                           "out, or call under torch.no_grad().")
-    lse = ops.forward_out_op(
+    write = ops.forward_out_op if torch.compiler.is_compiling() else ops.eager_forward_out
+    lse = write(
         out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
         left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk, invariant,
         return_lse)
@@ -246,8 +271,8 @@ def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype |
     if with_grad or (torch.is_grad_enabled() and (held[0].requires_grad or held[1].requires_grad)):
         raise Unsupported("accumulate is given and a tensor requires a gradient; what is merged has none. Merge "
                           "(o, lse) of attention(..., return_lse=True) yourself, or call under torch.no_grad().")
-    for x in arguments[9:14]:
-        if x is not None: check_tensor("scale", x)
+    for name, x in zip(ops.SCALES, arguments[9:14]):
+        if x is not None: check_tensor(name, x)
     ops.merge_op(*held, *arguments)
 
 
@@ -259,7 +284,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     query          [..., heads, seq_q, dim]; dimensions before heads are batch and may be missing or many
     key, value     [..., heads_kv, seq_kv, dim]; dimensions before seq broadcast, as PyTorch's do
     attn_mask      None; any mask, even one that is true everywhere, is NotImplementedError: its content would have to
-                   be read on the host. attention has causal masks, windows, and seqused_kv for padding
+                   be read on the host. attention has causal masks, windows, and seqused_kv for padding: see there
+                   what these are level with
     dropout_p      0.0; others are NotImplementedError
     is_causal      the first query sees the first key, whatever the lengths
     scale          None for 1/sqrt(dim)
@@ -271,7 +297,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     for name, x in (("query", query), ("key", key), ("value", value)): check_tensor(name, x)
     if attn_mask is not None:
         raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. Use is_causal, or "
-                          "froghopper.torch.attention with window, or with seqused_kv for keys that are padding.")
+                          "froghopper.torch.attention: with window, or with seqused_kv for keys that are padding; "
+                          "where that is causal or has a window, with align=\"top_left\" or with seqused_q too.")
     if dropout_p != 0: raise Unsupported(f"dropout_p is {dropout_p}; froghopper drops no weights. Use 0.0.")
     q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
     o = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=is_causal, scale=scale,
@@ -311,8 +338,10 @@ def shared_heads(tensors: list[Tensor]) -> list[int]:
     heads = [x.shape[-3] for x in tensors]
     most, of_kv = max(heads), max(heads[1:])
     if any(count not in (most, 1) for count in heads):
+        grouped = heads[1] == heads[2] and heads[0] % max(heads[1], 1) == 0
         raise InvalidProblem(f"query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads; without "
-                             "enable_gqa they have equally many, or 1. Use enable_gqa=True.")
+                             "enable_gqa they have equally many, or 1. "
+                             f"{'Use enable_gqa=True.' if grouped else 'Change one.'}")
     return [most, of_kv, of_kv]
 
 
@@ -321,36 +350,3 @@ def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.get_autocast_dtype(q.device.type)
     made = [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v)]
     return made[0], made[1], made[2]
-
-
-def plain(read: Any, name: str, value: Any) -> Any:
-    """An option that is no tensor; reading one would wait for a GPU."""
-    if isinstance(value, Tensor):
-        raise InvalidType(f"{name} is a tensor; reading it would wait for its device. Give a number of Python.")
-    return read(name, value)
-
-
-def decided(deterministic: bool) -> bool:
-    return bool(plain(flag, "deterministic", deterministic) or torch.are_deterministic_algorithms_enabled())
-
-
-def bound_of(name: str, value: int | None) -> int:
-    if value is None: return LOOK
-    found: int = value if isinstance(value, torch.SymInt) else plain(whole_number, name, value)
-    if found < 0: raise InvalidProblem(f"{name} is {found}; it counts rows. Give the longest sequence's.")
-    return found
-
-
-def check_slopes(slopes: Any) -> None:
-    check_tensor("alibi_slopes", slopes)
-    if slopes.requires_grad and torch.is_grad_enabled():
-        raise Unsupported("alibi_slopes requires a gradient; it has none here. Use alibi_slopes.detach().")
-
-
-def check_packed(begins_q: Any, begins_kv: Any) -> None:
-    if begins_q is None or begins_kv is None:
-        given, other = ("q", "kv") if begins_kv is None else ("kv", "q")
-        raise InvalidProblem(f"cu_seqlens_{given} is given and cu_seqlens_{other} is not; both sides are packed or "
-                             f"none. Give cu_seqlens_{other}.")
-    check_tensor("cu_seqlens_q", begins_q)
-    check_tensor("cu_seqlens_kv", begins_kv)

@@ -153,8 +153,8 @@ def test_torch_compiles():
     compiled = torch.compile(lambda *x: attention(*x, **given), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(*qkv), attention(*qkv, **given))
     torch.library.opcheck(torch.ops.froghopper.forward_8_bit.default, (
-        *qkv, *[None] * 6, *given.values(), None, None, -1, -1, True, -1, -1, 0.0, 0.0, False, False, 0, 0, False, None,
-        True), test_utils="test_faketensor")  # test_schema would multiply these numbers, which PyTorch does not
+        *qkv, *[None] * 6, *given.values(), None, None, -1, -1, True, -1, -1, 0.0, None, False, False, 0, 0, False,
+        None, True), test_utils="test_faketensor")  # test_schema would multiply these numbers, which PyTorch does not
 
 
 def test_torch_refuses():

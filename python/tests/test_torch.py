@@ -155,6 +155,36 @@ def test_out():
     with torch.no_grad(): assert attention(q.requires_grad_(), k, v, out=out) is out
 
 
+def test_merging_gives_back_what_it_writes():
+    q, k, v = qkv(2, 9, 4, 16)
+    held, most = (torch.zeros(2, 9, 4, 16), torch.full((2, 4, 9), -torch.inf)), torch.full((2, 4), -torch.inf)
+    for return_lse in (False, True):
+        found = attention(q, k, v, accumulate=held, return_lse=return_lse)
+        assert len(found) == 2 and found[0] is held[0] and found[1] is held[1]
+        found = attention(q, k, v, accumulate=(*held, most), return_lse=return_lse, return_max_logit=True)
+        assert len(found) == 3 and all(x is y for x, y in zip(found, (*held, most)))
+
+
+@pytest.mark.parametrize("scale", [0, 0.0, -0.0, 1e-46, 1e-300])
+def test_a_scale_of_zero(scale):
+    """Every key has the same weight. Only None is 1/sqrt(dim)."""
+    tensors = qkv(2, 5, 4, 16, kv=(2, 7, 4, 16), grad=True)
+    o, lse = attention(*tensors, scale=scale, return_lse=True)
+    torch.testing.assert_close(o, tensors[2].mean(1, keepdim=True).expand_as(o))
+    torch.testing.assert_close(lse, torch.full_like(lse, 7.0).log())
+    grads = torch.autograd.grad(o.sum(), tensors)
+    assert grads[0].abs().max() < 1e-40 and grads[1].abs().max() < 1e-40
+    torch.testing.assert_close(grads[2], torch.full_like(grads[2], 5 / 7))
+    compiled = torch.compile(lambda *x: attention(*x, scale=scale), backend="eager")
+    assert torch.equal(compiled(*tensors), o)
+
+
+def test_a_softcap_of_none():
+    tensors = qkv(2, 5, 4, 16)
+    for none in (None, 0, 0.0): assert torch.equal(attention(*tensors, softcap=none), attention(*tensors))
+    assert not torch.equal(attention(*tensors, softcap=1e-30), attention(*tensors))
+
+
 def test_only_lse_is_used():
     q, k, v = qkv(1, 5, 2, 8, grad=True)
     _, lse = attention(q, k, v, return_lse=True)
@@ -237,7 +267,7 @@ BAD = [
     (dict(softcap="x"), TypeError, "softcap is 'x'; it is a number"),
     (dict(softcap=torch.tensor(1.0)), TypeError, "softcap is a tensor; reading it would wait"),
     (dict(softcap=-1.0), ValueError, "softcap is -1"),
-    (dict(scale=0.0), ValueError, "scale is 0, which"),
+    (dict(softcap=1e-300), ValueError, "softcap is 1e-300"),
     (dict(scale=float("inf")), ValueError, "scale is inf"),
     (dict(align="left"), ValueError, "align is 'left', which names no corner"),
     (dict(max_sms=-1), ValueError, "max_sms is -1"),
@@ -290,7 +320,7 @@ def test_what_is_refused(bad, kind, words):
 
 def test_what_the_operators_refuse():
     q, k, v = qkv(2, 5, 4, 16, grad=True)
-    arguments = [q, k, v, *[None] * 6, -1, -1, False, -1, -1, 0.0, 0.0, False, False, 0, 0, False]
+    arguments = [q, k, v, *[None] * 6, -1, -1, False, -1, -1, 0.0, None, False, False, 0, 0, False]
     with pytest.raises(NotImplementedError, match="with_lse is False and q"): ops.forward_op(*arguments, False, False)
     o, lse = (x.detach() for x in ops.forward_op(*arguments, True, True))
     still = [q.detach(), k.detach(), v.detach()]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""froghopper.torch on a Hopper GPU: results, streams, CUDA graphs, that nothing waits, devices, views. Skipped with the
-reason where there is none."""
+"""froghopper.torch on a Hopper GPU: results, streams, a CUDA graph, that nothing waits, devices, views. Skipped with
+the reason where there is none. More of graphs, and what memory lives when, is in test_torch_gpu_graphs.py."""
 import dataclasses
 
 import pytest
@@ -50,25 +50,6 @@ def test_streams():
     assert not done.query(), "the call waited for the GPU"
     stream.synchronize()
     assert torch.equal(found, wanted)
-
-
-def test_workspaces_of_streams_and_graphs_are_their_own():
-    """The few bytes that are kept for a stream are not those of another, nor of a graph."""
-    tensors = on("cuda")
-    wanted = attention(*tensors, causal=True)
-    attention(*tensors, causal=True)
-    kept = dict(calls._workspaces)
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream): found = [attention(*tensors, causal=True)]
-    assert len({x.data_ptr() for x in calls._workspaces.values()}) == len(kept) + 1 == len(calls._workspaces)
-    with torch.cuda.graph(graph): found.append(attention(*tensors, causal=True))
-    assert len(calls._workspaces) == len(kept) + 1
-    for _ in range(20):  # side by side
-        graph.replay()
-        with torch.cuda.stream(stream): found.append(attention(*tensors, causal=True))
-    torch.cuda.synchronize()
-    for each in found: same(each, wanted)
 
 
 def test_nothing_waits_for_the_gpu():

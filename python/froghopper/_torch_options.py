@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of froghopper.torch as users give them -> what the operators are told.
+
+torch.compile traces these functions. A whole number that changes from call to call is then open: nothing here looks at
+its value, so that one compilation serves all values; the operator checks it when it runs.
+"""
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from froghopper import _c
+from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._torch_calls import LOOK, check_tensor
+from froghopper._values import Window, check_window, flag, whole_number
+
+
+def plain(read: Any, name: str, value: Any) -> Any:
+    """An option that is no tensor; reading one would wait for a GPU."""
+    if isinstance(value, Tensor):
+        raise InvalidType(f"{name} is a tensor; reading it would wait for its device. Give a number of Python.")
+    return read(name, value)
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number, or one that is open: in code that torch.compile traces it looks like any int."""
+    found: int = value if is_open(value) else plain(whole_number, name, value)
+    return found
+
+
+def is_open(value: Any) -> bool:
+    return isinstance(value, torch.SymInt) or (type(value) is int and torch.compiler.is_compiling())
+
+
+def decided(deterministic: bool) -> bool:
+    return bool(plain(flag, "deterministic", deterministic) or torch.are_deterministic_algorithms_enabled())
+
+
+def window_of(window: Window | None) -> tuple[int, int]:
+    """Keys before and after, -1 for no bound."""
+    if window is None: return _c.ALL, _c.ALL
+    if not isinstance(window, (tuple, list)) or len(window) != 2: return check_window(window)
+    left, right = window
+    return _c.ALL if left is None else whole("window", left), _c.ALL if right is None else whole("window", right)
+
+
+def bound_of(name: str, value: int | None) -> int:
+    """max_seqlen of packed sequences."""
+    if value is None: return LOOK
+    found = whole(name, value)
+    if not is_open(found) and found < 0:
+        raise InvalidProblem(f"{name} is {found}; it counts rows. Give the longest sequence's.")
+    return found
+
+
+def check_slopes(slopes: Any) -> None:
+    check_tensor("alibi_slopes", slopes)
+    if slopes.requires_grad and torch.is_grad_enabled():
+        raise Unsupported("alibi_slopes requires a gradient; it has none here. Use alibi_slopes.detach().")
+
+
+def check_packed(begins_q: Any, begins_kv: Any) -> None:
+    if begins_q is None or begins_kv is None:
+        given, other = ("q", "kv") if begins_kv is None else ("kv", "q")
+        raise InvalidProblem(f"cu_seqlens_{given} is given and cu_seqlens_{other} is not; both sides are packed or "
+                             f"none. Give cu_seqlens_{other}.")
+    check_lengths("cu_seqlens_q", begins_q)
+    check_lengths("cu_seqlens_kv", begins_kv)
+
+
+def check_lengths(name: str, x: Any) -> None:
+    """A tensor; the operator checks what is in it."""
+    check_tensor(name, x, f"torch.as_tensor({name}, dtype=torch.int32, device=q.device)")
