@@ -60,7 +60,8 @@ Result<Params> make_params(const Driver&, const Run& run, const QuantiseStep& st
   params.seed = problem.rotate_seed;
   params.means = run.slice<float>(run.plan.workspace.means);
   for (const Part& part : parts) {
-    if (!part.from.view.data) continue;
+    // Without rows q, k or v may be NULL, and scales of sequences without rows are written all the same.
+    if (!part.from.view.data && !part.scale.data) continue;
     for (const Named& tensor : {part.from, part.to})
       if (auto ok = check_layout(tensor); !ok) return ok.failure();
     QuantiseTensor& tensor = params.tensors[params.count++] = tensor_of(run, params, part);
