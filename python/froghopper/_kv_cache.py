@@ -41,7 +41,7 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
         check_counts("cu_seqlens_q", cu_seqlens_q, max(cu_seqlens_q.numel(), 1), q)
     batch = batch_of(q, cu_seqlens_q)
     for name, x in lengths.items():
-        if isinstance(x, Tensor): check_counts(name, x, batch + (name == "cu_seqlens_k_new"), q)
+        if isinstance(x, Tensor): check_counts(name, x, batch + 1 if name == "cu_seqlens_k_new" else batch, q)
         elif x is not None and name != "cache_seqlens": check_tensor(name, x)
     if lengths["cache_batch_idx"] is None and k_cache.shape[0] != batch:
         raise InvalidProblem(f"k_cache has {k_cache.shape[0]} sequences and q {batch}; each has its own. Give "

@@ -47,7 +47,8 @@ forward_8_bit_op = torch.ops.froghopper.forward_8_bit.default
 merge_op = torch.ops.froghopper.merge.default
 backward_op = torch.ops.froghopper.backward.default
 
-# PyTorch's own, as torch.library.register_autograd has them; the third is not to be had without it under torch.func.
+# How a kernel for autograd goes on below it, as those of torch.library.register_autograd do; and whether torch.func is
+# at work.
 below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 KEYS_BELOW: Any = getattr(torch._C, "_after_autograd_keyset")
 transforms_active: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
@@ -247,8 +248,9 @@ def vmap_forward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
 def vmap_backward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
     """Folded as the forward pass is, where that has been mapped and nothing is added up over the batch; else one call
     after the other, which copies nothing that is shared."""
-    inputs, dims = arguments[2:5] + arguments[7:13], in_dims[2:5]
-    if None not in dims and all(inputs[at] is None for at in (3, 4, 8)):
+    inputs, slopes = calls.Inputs(*arguments[2:5], *arguments[7:13]), arguments[12]
+    shared = slopes is None or (in_dims[12] is None and slopes.ndim == 1)
+    if None not in in_dims[2:5] and inputs.sink is None and inputs.cu_seqlens_q is None and shared:
         folded, batch = fold(info, in_dims, arguments, range(7))
         *grads, of_sink = backward_op(*folded)
         return (*(unfold(info, x, batch) for x in grads), of_sink), (0, 0, 0, None)

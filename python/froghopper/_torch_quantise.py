@@ -14,7 +14,7 @@ from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, address, ch
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
                                      workspace_of)
 from froghopper._torch_ops import check_tangents
-from froghopper._torch_options import check_lengths, bound_of
+from froghopper._torch_options import bound_of, check_lengths
 
 
 class Quantised(NamedTuple):

@@ -18,10 +18,10 @@ With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that
 quantises and attends is attention(**quantise(q, k, v)._asdict(), causal=True).
 
 There are no second derivatives, no forward-mode derivatives, no dropout and no masks but causal ones and windows.
-Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not; gradients may be mapped over any of them, as
-is_grads_batched and torch.func.jacrev do. Under torch.compile whole numbers (max_seqlen, window, attention_chunk,
-max_sms) may change from call to call, as extents may; each value of scale or softcap is compiled anew. PyTorch 2.5 or
-newer.
+Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not; the backward pass may be mapped over whatever
+there is, as is_grads_batched and torch.func.jacrev do. Under torch.compile whole numbers (max_seqlen, window,
+attention_chunk, max_sms) may change from call to call, as extents may; each value of scale or softcap is compiled anew.
+PyTorch 2.5 or newer.
 """
 from typing import Any, Literal, overload
 
@@ -33,8 +33,8 @@ from froghopper import _torch_ops as ops
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, LOOK, check_tensor, dense_of
-from froghopper._torch_options import (window_of, check_lengths, check_packed, check_slopes, decided, bound_of, plain,
-                                       whole)
+from froghopper._torch_options import (bound_of, check_lengths, check_packed, check_slopes, decided, plain, whole,
+                                       window_of)
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too

@@ -57,12 +57,15 @@ def test_jacobians(name):
     same(torch.func.jacrev(few, tuple(range(len(tensors))))(*tensors), wanted)
 
 
-def test_gradients_of_a_sink_for_each_of_many():
-    many, sink = [drawn(3, 2, 5, 4, 8, seed=seed) for seed in range(3)], drawn(4)
+@pytest.mark.parametrize("shared", ["sink", "alibi_slopes"])
+def test_gradients_for_each_of_many(shared):
+    """vmap of grad beside something that all have."""
+    many, other, at = [drawn(3, 2, 5, 4, 8, seed=seed) for seed in range(3)], drawn(4).abs(), (0, 2)
+    if shared == "sink": at = (0, 3)
 
-    def loss(q, k, v, sink): return attention(q, k, v, sink=sink).square().sum()
-    found = torch.vmap(torch.func.grad(loss, (0, 3)), in_dims=(0, 0, 0, None))(*many, sink)
-    each = [torch.func.grad(loss, (0, 3))(*x, sink) for x in zip(*many)]
+    def loss(q, k, v, other): return attention(q, k, v, causal=True, **{shared: other}).square().sum()
+    found = torch.vmap(torch.func.grad(loss, at), in_dims=(0, 0, 0, None))(*many, other)
+    each = [torch.func.grad(loss, at)(*x, other) for x in zip(*many)]
     same(found, [torch.stack(x) for x in zip(*each)])
 
 

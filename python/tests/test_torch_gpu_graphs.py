@@ -132,17 +132,18 @@ def test_graphs_and_streams_side_by_side():
 @on_a_gpu
 def test_no_memory_outlives_a_call():
     """Neither on new streams nor in the pool of a graph."""
-    tensors = tensors_of(1, 5000)
-    attention(*tensors)
+    tensors = [tensors_of(*shape) for shape in SHAPES]
+    for x in tensors: attention(*x)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     for _ in range(20):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3): attention(*tensors)
+            for x in tensors: attention(*x)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph): attention(*tensors)
+    with torch.cuda.graph(graph):
+        for x in tensors: attention(*x)
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before
 
