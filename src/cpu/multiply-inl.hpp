@@ -47,7 +47,9 @@ inline constexpr int block_lanes = vectors_at_once * vector_lanes;  // 64, 16, 8
 
 // What pairs are multiplied with. Of all units only AVX-512 has an instruction, vdpbf16ps, on some processors; kernels
 // that multiply pairs on others are for tests.
+// Of attributes one inside the other Clang takes the outer one, so that has to end.
 #if HWY_TARGET == HWY_AVX3
+HWY_POP_ATTRIBUTES
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 #endif
 
@@ -120,6 +122,7 @@ HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
 
 #if HWY_TARGET == HWY_AVX3
 HWY_POP_ATTRIBUTES
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 #endif
 
 template <class Unit>
