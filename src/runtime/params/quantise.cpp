@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/params: the arguments of the kernels that quantise and that find means.
 #include <cmath>
+#include <cstdint>
 
 #include "src/base/ceil_div.hpp"
 #include "src/runtime/params/params.hpp"
@@ -17,6 +18,11 @@ struct Part {
   int64_t first_mean;  // -1: none
 };
 
+// To the kernel NULL says that there is no tile. Of tensors without rows nothing is read, so any aligned address will do.
+void* aligned_below(const void* address) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) & ~uintptr_t{15});
+}
+
 QuantiseTensor tensor_of(const Run& run, const QuantiseParams& so_far, const Part& part) {
   const Problem& problem = run.plan.problem;
   const View& from = part.from.view;
@@ -24,6 +30,7 @@ QuantiseTensor tensor_of(const Run& run, const QuantiseParams& so_far, const Par
   const int64_t rows = part.of_q ? problem.seq_q : problem.seq_kv;
   QuantiseTensor tensor{};
   tensor.from = strided(from);
+  if (!tensor.from.data) tensor.from.data = aligned_below(part.scale.data);
   tensor.to = strided(part.to.view);
   tensor.scale = part.scale.as<float>();
   tensor.scale_batch = part.scale.stride_batch;
