@@ -39,7 +39,7 @@ HIDDEN = 2 / 3
 WEIGHT_OF_CAUSAL = 0.5
 # Of a root mean square of relative errors: `explain` rounds, and one run differs from the next by more.
 HARDLY = 0.005
-# The kernels that have rates; of others the library derives the time from these (rate_of, src/plan/time.cpp).
+# The kernels that have rates; of others the library derives the time from these (rate_of, src/plan/rates.cpp).
 KERNEL = re.compile(r"(?P<family>fwd|bwd)\.(?P<dtype>\w+)\.d(?P<qk>\d+)(\.dv(?P<v>\d+))?\.q(?P<q>\d+)\.kv(?P<kv>\d+)"
                     r"\.s\d+(\.(?P<mask>causal|window|chunk))?(\.split)?(?P<det>\.det)?")
 
@@ -116,7 +116,7 @@ def numbers(turn_us, pass_us): return f"{turn_us:.3f}, {pass_us:.2f}"
 def key(card, kernel):
     """What a line of the table begins with: the card, and what the library looks the kernel up by."""
     words = KERNEL.fullmatch(kernel)
-    if not words: raise ValueError(f"{kernel} has no rates of its own: src/plan/time.cpp derives its time from others")
+    if not words: raise ValueError(f"{kernel} has no rates of its own: src/plan/rates.cpp derives its time from others")
     def flag(is_so): return "true" if is_so else "false"
     return (f'{{"{card}", {{{flag(words["family"] == "bwd")}, {flag(words["det"])}, '
             f'{flag(words["dtype"] in ("e4m3", "e5m2"))}, {{{words["qk"]}, {words["v"] or words["qk"]}}}, '

@@ -50,6 +50,7 @@ ROOMS = {
     "cli": (["contract", "src", "check", "files", "cli"], ["std", "froghopper/", "CLI/", "nlohmann/", "fmt/"],
             rf"asm|{CUDA}"),
     "examples": ([], ["std", "froghopper/"], rf"{CUDA}"),
+    "examples/gpu": ([], ["std", "froghopper/", "cuda_runtime_api.h"], r"asm"),
     "bench": (["contract", "src", "check", "cli", "bench"], ["std", "froghopper/", "nlohmann/", "fmt/"], r"asm"),
     "tests": (["contract", "device", "src", "check", "files", "cli", "tests"],
               ["std", "froghopper/", "gtest/", "gmock/", "nlohmann/", "fmt/", "cuda.h"], r"asm"),

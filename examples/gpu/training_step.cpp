@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's forward and backward pass on a Hopper GPU in C++, captured in one CUDA graph and replayed, as the layer of
-// a training step; the gradients are compared with the CPU backend's. Returns 77 where there is no Hopper GPU.
+// Attention's forward and backward pass on a Hopper GPU in C++, captured in one CUDA graph and replayed, as the layer
+// of a training step; the gradients are compared with the CPU backend's. Returns 77 where there is no Hopper GPU.
 #include <cuda_runtime_api.h>
 #include <froghopper/froghopper.hpp>
 

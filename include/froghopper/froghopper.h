@@ -219,7 +219,10 @@ typedef struct fh_tensors {
   const int32_t* cu_seqlens_q; /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU
                                   checks them; a GPU plan cannot, so there they must be right. */
   const int32_t* cu_seqlens_kv;
-  const int32_t* seqused_q; /* seqused: [batch], rows of a sequence that count, at most all; NULL: all of them */
+  const int32_t*
+      seqused_q; /* seqused: [batch], rows of a sequence that count, at most all; NULL: all of them. FH_BOTTOM_RIGHT
+                               aligns the last row of q that counts with the last key that counts. So with a mask, where
+                               rows of q are padding too, give both lengths, or use FH_TOP_LEFT. */
   const int32_t* seqused_kv;
   const float* sink; /* sink: [heads_q]; else NULL. -inf: that head has none; +inf: lse is +inf and o is 0 */
 

@@ -163,8 +163,8 @@ def check_place(name: str, array: Array, what: str) -> None:
     if not array.flags.c_contiguous:
         raise InvalidTensor(f"{name} is not contiguous; {what} is dense. Give a contiguous array.")
     if not array.flags.aligned:
-        raise InvalidTensor(f"{name} is at address {address(array)}; its numbers have {array.itemsize} bytes and lie at "
-                            "multiples of that. Give another array.")
+        raise InvalidTensor(f"{name} is at address {address(array)}; its numbers have {array.itemsize} bytes and lie "
+                            "at multiples of that. Give another array.")
 
 
 def result_shape(q: Array, v: Array) -> tuple[int, ...]: return (*q.shape[:-1], *v.shape[-1:])

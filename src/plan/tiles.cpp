@@ -31,8 +31,8 @@ constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
 // waste less of the last round; the model of time (src/plan/time.hpp) says which.
 constexpr int rounds_that_count = 6;
 
-// Of a window's time the model errs by up to 7 %, so tiles of fewer rows must be clearly quicker there. Where they were by
-// less, an H100 measured 0.96 and 0.97 (windows of 2048 keys) and 1.01 (of 1024) times the speed.
+// Of a window's time the model errs by up to 7 %, so tiles of fewer rows must be clearly quicker there. Where they were
+// by less, an H100 measured 0.96 and 0.97 (windows of 2048 keys) and 1.01 (of 1024) times the speed.
 constexpr double clearly_quicker = 0.95;
 
 Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, Tiles many_rows, Tiles many_work) {

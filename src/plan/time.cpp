@@ -13,7 +13,6 @@
 #include "src/base/text.hpp"
 #include "src/plan/backward.hpp"
 #include "src/plan/forward.hpp"
-#include "src/plan/rates.hpp"
 #include "src/plan/workers.hpp"
 #include "src/problem/bytes.hpp"
 #include "src/problem/mask.hpp"
@@ -28,47 +27,6 @@ constexpr int64_t items_walked = 1 << 17;  // of more, every SM is taken to have
 constexpr double share_of_reads = 0.93;    // where one only reads: 64 x 8k keys on an H200, one query row
 // Launches follow each other: the first begins as the one before it ends; gradients fill and empty the device each.
 constexpr double launch_us = 1.5, next_launch_us = 4;
-
-// ---- Rates ----
-
-// The card that was measured and has the most similar memory: what an H100 and an H200 differ in.
-std::string_view nearest(const Device& device) {
-  const auto off = [&](const MeasuredRate& m) {
-    return std::abs(std::log(1.0 * known_device(m.card).memory_gbps / device.memory_gbps));
-  };
-  return std::ranges::min_element(measured_rates, {}, off)->card;
-}
-
-// A row with the key of an earlier one would never be found.
-constexpr bool keys_are_unique() {
-  for (const MeasuredRate& m : measured_rates)
-    for (const MeasuredRate* other = measured_rates; other != &m; ++other)
-      if (other->of == m.of && std::string_view(other->card) == m.card) return false;
-  return true;
-}
-static_assert(keys_are_unique());
-
-// Of the kernel that is most like this one among those that were measured with the same head dims. Work is as fast; a
-// tile of another size has more or less of it. For a window a causal kernel with the same tiles counts before a window
-// with other tiles: as measured, its turns take 0 to 5 % longer than causal ones. Among equals the first row counts.
-Rate rate_of(const MeasuredKernel& like, const Device& device) {
-  const std::string_view card = nearest(device);
-  const MeasuredRate* best = nullptr;
-  const auto unlike = [&](const MeasuredRate& m) {
-    const bool tiles = m.of.q != like.q || m.of.kv != like.kv;
-    const bool masked = (m.of.mask == Mask::none) != (like.mask == Mask::none);
-    return 16 * int{m.of.det != like.det} + 8 * int{masked} + 4 * int{tiles} + 2 * int{m.of.mask != like.mask} +
-           int{m.card != card};
-  };
-  for (const MeasuredRate& m : measured_rates)
-    if (m.of.backward == like.backward && m.of.narrow == like.narrow && m.of.dims == like.dims &&
-        (!best || unlike(m) < unlike(*best)))
-      best = &m;
-  if (!best) return {};
-  const double area = 1.0 * like.q * like.kv / (best->of.q * best->of.kv);
-  const double slower = 1.0 * known_device(best->card).clock_mhz / device.clock_mhz;
-  return {best->turn_us * area * slower, best->pass_us * slower};
-}
 
 // ---- Who does what ----
 
@@ -276,44 +234,6 @@ Bound bound_of(const Estimate& e) {
 }
 
 }  // namespace
-
-Rate rate_of(const FwdVariant& v, const Device& device) {
-  // Packed: one consumer, K and V read once. Measured on an H200 and an H100, 1 to 8 sequences of 1k to 16k keys: a
-  // tile of 128 keys and 128 columns, or, of fewer columns, what a key and a number of K or V take; widened by two
-  // warps of each of two CTAs, and by four.
-  constexpr Rate read = {1.0, 1.8}, widened_by_two = {1.6, 4.0}, widened_by_four = {1.05, 4.0};
-  constexpr double key_us = 3.75e-3, number_us = 1.7e-5;
-  if (v.packed && !above_256(v.dims)) {
-    const int columns = v.dims.qk + v.dims.v;
-    const Rate& strip = !fwd_widens(v) ? read : fwd_widens_in_four(v) ? widened_by_four : widened_by_two;
-    const double turn_us = strip.turn_us * v.tiles.kv * columns / (128 * 256);
-    return {std::max(turn_us, v.tiles.kv * (key_us + number_us * columns)), strip.pass_us};
-  }
-  const Rate rate = rate_of({.backward = false,
-                             .det = false,
-                             .narrow = fwd_narrow(v),
-                             .dims = v.dims,
-                             .q = v.tiles.q,
-                             .kv = v.tiles.kv,
-                             .mask = v.mask},
-                            device);
-  // Measured on an H200, a softcap beside 128 columns, widening at 4k keys.
-  constexpr double softcap_takes = 1.38;
-  const double widening_takes = v.dims.qk < 128 ? 1.2 : v.dims.qk == 128 ? 1.27 : v.dims.qk == 192 ? 1.36 : 1.45;
-  return {rate.turn_us * (v.softcap ? softcap_takes : 1) * (fwd_widens(v) ? widening_takes : 1), rate.pass_us};
-}
-
-Rate rate_of(const BwdVariant& v, const Device& device) {
-  if (v.softcap || v.alibi) return {};  // not measured
-  return rate_of({.backward = true,
-                  .det = v.ordered,
-                  .narrow = false,
-                  .dims = v.dims,
-                  .q = v.tiles.q,
-                  .kv = v.tiles.kv,
-                  .mask = v.mask},
-                 device);
-}
 
 std::optional<Estimate> estimate(const Plan& plan, const Device& device) {
   Sum sum;

@@ -18,7 +18,8 @@ struct Part {
   int64_t first_mean;  // -1: none
 };
 
-// To the kernel NULL says that there is no tile. Of tensors without rows nothing is read, so any aligned address will do.
+// To the kernel NULL says that there is no tile. Of tensors without rows nothing is read, so any aligned address will
+// do.
 void* aligned_below(const void* address) {
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) & ~uintptr_t{15});
 }
