@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways out that messages of froghopper.torch name: each is gone, and gives what is right."""
 import pytest
-from torch_cases import drawn, one_thread, qkv, same
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch.nn import functional
+from torch_cases import drawn, one_thread, qkv, same
 
 from froghopper.torch import attention, quantise, scaled_dot_product_attention
 

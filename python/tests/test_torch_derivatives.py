@@ -2,11 +2,11 @@
 """Derivatives of froghopper.torch beyond one backward pass: many gradients at once, and tangents, which are refused
 wherever they would be dropped."""
 import pytest
-from torch_cases import drawn, one_thread, qkv, same
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch.autograd import forward_ad
+from torch_cases import drawn, one_thread, qkv, same
 
 from froghopper.torch import attention, quantise
 
