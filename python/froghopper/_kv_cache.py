@@ -150,7 +150,7 @@ def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, packed: 
            *((name, kind(x) if isinstance(x, Tensor) else x) for name, x in options.items()))
 
     def call() -> bool:
-        given = {name: x[:0] if isinstance(x, Tensor) and x.ndim else x for name, x in options.items()}
+        given: dict[str, Any] = {name: x[:0] if isinstance(x, Tensor) and x.ndim else x for name, x in options.items()}
         tensors = q[:0], k_cache[:0], v_cache[:0]
         if packed:
             ends = torch.zeros(1, dtype=torch.int32, device=q.device)

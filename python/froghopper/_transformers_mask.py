@@ -62,8 +62,8 @@ class Mask(BlockMask):
             if isinstance(x, Tensor): x = x.device
             if isinstance(x, (str, int, torch.device)): device = x
         if device is None: return self
-        held = {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
-        return dataclasses.replace(self, **{name: x.to(device) for name, x in held.items()})
+        moved: dict[str, Any] = {name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return dataclasses.replace(self, **moved)
 
     def __getitem__(self, index: Any) -> "Mask":
         """Itself, for slices that leave all of it: models cut masks to the keys that they have."""
