@@ -29,8 +29,8 @@ they are given. [support.md](support.md) has every type and head dim, [9-python.
 FUNCTIONS = [
     ("_numpy.py", "attention", "attention"),
     ("_numpy.py", "attention_backward", "attention_backward"),
-    ("torch.py", "attention", "torch.attention"),
-    ("torch.py", "scaled_dot_product_attention", "torch.scaled_dot_product_attention"),
+    ("_torch_attention.py", "attention", "torch.attention"),
+    ("_torch_sdpa.py", "scaled_dot_product_attention", "torch.scaled_dot_product_attention"),
     ("jax.py", "attention", "jax.attention"),
     ("flash_attn_interface.py", "flash_attn_func", "flash_attn_interface.flash_attn_func"),
     ("flash_attn_interface.py", "flash_attn_varlen_func", "flash_attn_interface.flash_attn_varlen_func"),

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.torch.attention: what users give it -> the operators of _torch_ops.py."""
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from froghopper import _torch_max_logit as largest
+from froghopper import _torch_ops as ops
+from froghopper._call import Window, check_align, check_held, flag, number, results_of
+from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._torch_calls import FLOAT8, LOOK, check_tensor, dense_of
+from froghopper._torch_options import (bound_of, check_lengths, check_packed, check_slopes, decided, plain, whole,
+                                       window_of)
+
+DEVICES = ("cpu", "cuda")  # with memory; of autocast too
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ..., accumulate: None = ...,
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: Literal[False] = ...) -> Tensor: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ..., accumulate: None = ...,
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ..., accumulate: None = ...,
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ..., accumulate: None = ...,
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
+              cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              return_lse: bool = ..., deterministic: bool = ..., out: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
+              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...],
+              alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
+              invariant: bool = ..., return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
+              softcap: float | None = None, scale: float | None = None, sink: Tensor | None = None,
+              cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
+              max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
+              seqused_kv: Tensor | None = None, align: str = "bottom_right", return_lse: bool = False,
+              deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Tensor | None = None,
+              scale_k: Tensor | None = None, scale_v: Tensor | None = None, out_dtype: torch.dtype | None = None,
+              mean_k: Tensor | None = None, mean_v: Tensor | None = None,
+              accumulate: tuple[Tensor, ...] | None = None,
+              alibi_slopes: Tensor | None = None, attention_chunk: int = 0, invariant: bool = False,
+              return_max_logit: bool = False) -> Tensor | tuple[Tensor, ...]:
+    """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
+
+    q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
+    k, v           [batch, seq_kv, heads_kv, dim], packed [total_kv, heads_kv, dim]; heads_kv divides heads_q, and v may
+                   have its own dim
+    causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
+    window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
+    softcap        scores become softcap tanh(score / softcap); None or 0 for none
+    scale          of q k^T; None for 1/sqrt(dim). With 0 all keys that are seen have the same weight
+    sink           [heads_q] float32: one more logit a head, in the denominator alone
+    cu_seqlens_*   [batch + 1] int32: rows where each packed sequence begins, and the end; both or none
+    max_seqlen_*   packed: an upper bound on the longest sequence; None looks, on the CPU alone
+    seqused_*      [batch] int32: how many rows of a sequence count, the first ones; other rows of q get o = 0. Corners
+                   are those of rows that count: with causal or window the last query that counts is level with the
+                   last key that does. Where keys and queries are padded alike, give both, or align="top_left"
+    return_lse     also the logarithm of the softmax's denominator
+    deterministic  gradients are the same bits in every run, also after torch.use_deterministic_algorithms(True); o
+                   always is
+    out            where the result goes, and what is returned then; without gradients
+    max_sms        SMs or threads it may use; 0 for all
+    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v beside q in float16 or bfloat16: what
+                   their numbers are multiplied by, float32: [] for one; [batch, heads]; [batch, blocks, heads, 1] for
+                   blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim]. No gradients
+    out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
+                   numbers times their scales; both or none
+    accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
+                   too, as in ring attention. The pair itself is returned, whatever return_lse says. Begin with o = 0
+                   and lse = -inf, or the sink. Rows that see no key stay as they are. Without sink, out and gradients
+    alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
+                   top, or -slope |i - j| with align="top_left", after scale and softcap. They have no gradient
+    attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
+                   and of it what causal and window leave; 0 for none
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+                   computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
+    return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
+                   sees, after scale, softcap and slopes, as QK-clip needs it; -inf where none sees any, sinks and NaN
+                   left out. It has no gradient; o and lse have theirs. With accumulate, which then is (o, lse,
+                   max_logit) and is returned as such, the larger one of it and what is there
+
+    Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
+    [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too; with
+    return_max_logit (o, max_logit) or (o, lse, max_logit). A row that sees no
+    key has o = 0 and lse = -inf, or the sink. Under autocast q, k and v are cast to its type, as by PyTorch's attention
+    itself. Raises TypeError for arguments of a wrong kind, ValueError for shapes, options, devices and memory that do
+    not fit, NotImplementedError for what nothing computes, RuntimeError from GPUs; `out` is unwritten then.
+    docs/1-math.md and docs/8-backward.md have the mathematics and the bounds.
+    """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+    if causal is not True and causal is not False: causal = plain(flag, "causal", causal)
+    left, right = (-1, -1) if window is None else window_of(window)
+    if softcap is None: softcap = 0.0
+    elif type(softcap) is not float: softcap = plain(number, "softcap", softcap)
+    if scale is not None and type(scale) is not float: scale = plain(number, "scale", scale)
+    check_align(align)
+    if return_lse is not True and return_lse is not False: return_lse = plain(flag, "return_lse", return_lse)
+    if type(attention_chunk) is not int: attention_chunk = whole("attention_chunk", attention_chunk)
+    if invariant is not True and invariant is not False: invariant = plain(flag, "invariant", invariant)
+    if return_max_logit is not False: return_max_logit = plain(flag, "return_max_logit", return_max_logit)
+    if type(max_sms) is not int: max_sms = whole("max_sms", max_sms)
+    if deterministic is not True: deterministic = decided(deterministic)
+    if sink is not None: check_tensor("sink", sink)
+    if seqused_q is not None: check_lengths("seqused_q", seqused_q)
+    if seqused_kv is not None: check_lengths("seqused_kv", seqused_kv)
+    if alibi_slopes is not None: check_slopes(alibi_slopes)
+    bound_q = bound_kv = LOOK
+    if cu_seqlens_q is not None or cu_seqlens_kv is not None:
+        check_packed(cu_seqlens_q, cu_seqlens_kv)
+        bound_q, bound_kv = bound_of("max_seqlen_q", max_seqlen_q), bound_of("max_seqlen_kv", max_seqlen_kv)
+    elif max_seqlen_q is not None or max_seqlen_kv is not None:
+        raise InvalidProblem("max_seqlen_q or max_seqlen_kv is given without cu_seqlens; only packed sequences have a "
+                             "longest one. Leave them out.")
+    of_8_bits = k.dtype in FLOAT8 or q.dtype in FLOAT8
+    if not of_8_bits and not (scale_q is scale_k is scale_v is mean_k is mean_v is None and out_dtype is None):
+        raise InvalidType(f"k is {k.dtype}; scales, means and out_dtype go with 8-bit k and v. Leave them out.")
+    if (device := q.device.type) in DEVICES:
+        if not of_8_bits and torch.is_autocast_enabled(device): q, k, v = autocast(q, k, v)
+    elif device != "meta":
+        raise Unsupported(f"q is on {q.device}; froghopper computes on the CPU and on NVIDIA Hopper GPUs. Use q.cpu() "
+                          "or q.cuda().")
+    if not (q.layout is k.layout is v.layout is torch.strided):
+        ways = [dense_of(name, x) for name, x in (("q", q), ("k", k), ("v", v)) if x.layout is not torch.strided]
+        raise InvalidType(f"q, k and v have the layouts {q.layout}, {k.layout} and {v.layout}; they are dense, all of "
+                          f"them. Use {' and '.join(ways)}.")
+
+    with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
+        sink is not None and sink.requires_grad))
+    if return_max_logit:
+        found: Any = largest.attention(
+            accumulate, out, out_dtype, with_grad, return_lse,
+            (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes),
+            (scale_q, scale_k, scale_v, mean_k, mean_v),
+            (bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic, max_sms,
+             attention_chunk, invariant))
+        results: Tensor | tuple[Tensor, ...] = results_of(
+            found[0], found[1], found[2], return_lse or accumulate is not None, True)
+        return results
+    if accumulate is not None:
+        tensors = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q,
+                   scale_k, scale_v, mean_k, mean_v)
+        merge(accumulate, out, out_dtype, with_grad, *tensors, bound_q, bound_kv, causal, left, right, softcap, scale,
+              align == "top_left", deterministic, max_sms, attention_chunk, invariant)
+        return accumulate[0], accumulate[1]
+    if of_8_bits:
+        if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
+            raise Unsupported(f"q, k, v, sink or out requires a gradient and k is {k.dtype}; gradients are computed of "
+                              "float16, bfloat16 and float32. Multiply q, k and v by their scales in one of these and "
+                              "give no scales, or call under torch.no_grad().")
+        for name, x in zip((*ops.SCALES, "out"), (scale_q, scale_k, scale_v, mean_k, mean_v, out)):
+            if x is not None: check_tensor(name, x)
+        rest: Any = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q, scale_k,
+                     scale_v, mean_k, mean_v, bound_q, bound_kv, causal, left, right, softcap, scale,
+                     align == "top_left", deterministic, max_sms, attention_chunk, invariant, out_dtype,
+                     return_lse)
+        found = ops.forward_8_bit_op(*rest) if out is None else ops.eager_8_bit_out(out, *rest)
+        return (found[0], found[1]) if return_lse else found[0]
+    if out is None:
+        arguments = (
+            q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
+            left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk, invariant,
+            return_lse or with_grad, with_grad)
+        compiling = torch.compiler.is_compiling()
+        o, lse = ops.forward_op(*arguments) if compiling else ops.eager_forward(with_grad, *arguments)
+        return (o, lse) if return_lse else o
+    check_tensor("out", out)
+    if with_grad or (out.requires_grad and torch.is_grad_enabled()):
+        raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
+                          "out, or call under torch.no_grad().")
+    write = ops.forward_out_op if torch.compiler.is_compiling() else ops.eager_forward_out
+    lse = write(
+        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
+        left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk, invariant,
+        return_lse)
+    return (out, lse) if return_lse else out
+
+
+def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype | None, with_grad: bool,
+          *arguments: Any) -> None:
+    """attention's accumulate; arguments: those of the operator after o and lse."""
+    check_held(held, False, "tensors")
+    for at, x in enumerate(held): check_tensor(f"accumulate[{at}]", x)
+    if out is not None or out_dtype not in (None, torch.float32):
+        raise InvalidProblem(f"accumulate is given and {'out' if out is not None else 'out_dtype'} too; results are "
+                             "merged with what accumulate holds, in float32. Leave it out.")
+    if with_grad or (torch.is_grad_enabled() and (held[0].requires_grad or held[1].requires_grad)):
+        raise Unsupported("accumulate is given and a tensor requires a gradient; what is merged has none. Merge "
+                          "(o, lse) of attention(..., return_lse=True) yourself, or call under torch.no_grad().")
+    for name, x in zip(ops.SCALES, arguments[9:14]):
+        if x is not None: check_tensor(name, x)
+    ops.merge_op(*held, *arguments)
+
+
+def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """In the type of autocast, as PyTorch casts the operands of its own attention: all but float64."""
+    dtype = torch.get_autocast_dtype(q.device.type)
+    made = [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v)]
+    return made[0], made[1], made[2]
