@@ -42,6 +42,7 @@ ROOMS = {
     "src/api": (["contract", "src/base", "src/problem", "src/plan", "src/cpu", "src/runtime", "src/api"],
                 ["std", "froghopper/"], rf"asm|{CUDA}|{MANNERS}"),
     "src/xla": ([], ["std", "froghopper/", "xla/ffi/api/c_api.h"], rf"asm|{CUDA}|{MANNERS}"),
+    "src/torch": (["src/base", "src/torch"], ["std", "froghopper/"], rf"asm|{CUDA}|{MANNERS}"),
     "files": (["contract", "src/base", "files"], ["std", "froghopper/", "nlohmann/"], rf"asm|{CUDA}|{MANNERS}"),
     "check": (["contract", "src/base", "src/problem", "src/plan", "src/oracle", "src/cpu", "src/runtime", "src/api",
                "check"], ["std", "froghopper/", "nlohmann/"], rf"asm|{CUDA}|{MANNERS}"),

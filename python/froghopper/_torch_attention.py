@@ -9,11 +9,11 @@ from froghopper import _torch_max_logit as largest
 from froghopper import _torch_ops as ops
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, LOOK, check_tensor, dense_of
+from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
+from froghopper._torch_eager import NO_SIDES, attend, computable, requires_grad
+from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import (bound_of, check_lengths, check_packed, check_slopes, decided, plain, whole,
                                        window_of)
-
-DEVICES = ("cpu", "cuda")  # with memory; of autocast too
 
 
 @overload
@@ -173,33 +173,26 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     of_8_bits = k.dtype in FLOAT8 or q.dtype in FLOAT8
     if not of_8_bits and not (scale_q is scale_k is scale_v is mean_k is mean_v is None and out_dtype is None):
         raise InvalidType(f"k is {k.dtype}; scales, means and out_dtype go with 8-bit k and v. Leave them out.")
-    if (device := q.device.type) in DEVICES:
-        if not of_8_bits and torch.is_autocast_enabled(device): q, k, v = autocast(q, k, v)
-    elif device != "meta":
-        raise Unsupported(f"q is on {q.device}; froghopper computes on the CPU and on NVIDIA Hopper GPUs. Use q.cpu() "
-                          "or q.cuda().")
-    if not (q.layout is k.layout is v.layout is torch.strided):
-        ways = [dense_of(name, x) for name, x in (("q", q), ("k", k), ("v", v)) if x.layout is not torch.strided]
-        raise InvalidType(f"q, k and v have the layouts {q.layout}, {k.layout} and {v.layout}; they are dense, all of "
-                          f"them. Use {' and '.join(ways)}.")
-
-    with_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
-        sink is not None and sink.requires_grad))
+    options = (bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic, max_sms,
+               attention_chunk, invariant)
+    sides = NO_SIDES
+    if not (sink is cu_seqlens_q is cu_seqlens_kv is seqused_q is seqused_kv is alibi_slopes is None):
+        sides = (sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
+    if not (of_8_bits or return_max_logit) and accumulate is out is None:
+        o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
+        return (o, lse) if return_lse else o
+    q, k, v = computable(q, k, v, of_8_bits)
+    with_grad = requires_grad(q, k, v, sink)
     if return_max_logit:
         found: Any = largest.attention(
             accumulate, out, out_dtype, with_grad, return_lse,
-            (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes),
-            (scale_q, scale_k, scale_v, mean_k, mean_v),
-            (bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic, max_sms,
-             attention_chunk, invariant))
+            (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
         results: Tensor | tuple[Tensor, ...] = results_of(
             found[0], found[1], found[2], return_lse or accumulate is not None, True)
         return results
     if accumulate is not None:
-        tensors = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q,
-                   scale_k, scale_v, mean_k, mean_v)
-        merge(accumulate, out, out_dtype, with_grad, *tensors, bound_q, bound_kv, causal, left, right, softcap, scale,
-              align == "top_left", deterministic, max_sms, attention_chunk, invariant)
+        merge(accumulate, out, out_dtype, with_grad, q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v,
+              *options)
         return accumulate[0], accumulate[1]
     if of_8_bits:
         if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
@@ -208,29 +201,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                               "give no scales, or call under torch.no_grad().")
         for name, x in zip((*ops.SCALES, "out"), (scale_q, scale_k, scale_v, mean_k, mean_v, out)):
             if x is not None: check_tensor(name, x)
-        rest: Any = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q, scale_k,
-                     scale_v, mean_k, mean_v, bound_q, bound_kv, causal, left, right, softcap, scale,
-                     align == "top_left", deterministic, max_sms, attention_chunk, invariant, out_dtype,
-                     return_lse)
+        rest: Any = (q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v, *options, out_dtype, return_lse)
         found = ops.forward_8_bit_op(*rest) if out is None else ops.eager_8_bit_out(out, *rest)
         return (found[0], found[1]) if return_lse else found[0]
-    if out is None:
-        arguments = (
-            q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
-            left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk, invariant,
-            return_lse or with_grad, with_grad)
-        compiling = torch.compiler.is_compiling()
-        o, lse = ops.forward_op(*arguments) if compiling else ops.eager_forward(with_grad, *arguments)
-        return (o, lse) if return_lse else o
     check_tensor("out", out)
     if with_grad or (out.requires_grad and torch.is_grad_enabled()):
         raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
                           "out, or call under torch.no_grad().")
     write = ops.forward_out_op if torch.compiler.is_compiling() else ops.eager_forward_out
-    lse = write(
-        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, bound_q, bound_kv, causal,
-        left, right, softcap, scale, align == "top_left", deterministic, max_sms, attention_chunk, invariant,
-        return_lse)
+    lse = write(out, q, k, v, *sides, *options, return_lse)
     return (out, lse) if return_lse else out
 
 
@@ -248,10 +227,3 @@ def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype |
     for name, x in zip(ops.SCALES, arguments[9:14]):
         if x is not None: check_tensor(name, x)
     ops.merge_op(*held, *arguments)
-
-
-def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In the type of autocast, as PyTorch casts the operands of its own attention: all but float64."""
-    dtype = torch.get_autocast_dtype(q.device.type)
-    made = [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v)]
-    return made[0], made[1], made[2]

@@ -77,14 +77,8 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms, attention_chunk, invariant)
-    key = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
-           v.device, kind(sink), kind(cu_seqlens_q), kind(cu_seqlens_kv), kind(seqused_q), kind(seqused_kv),
-           kind(alibi_slopes), kind(out), options, with_grad, kind(held_lse), kind(max_logit))
-    ready = _forward.get(key)
-    if ready is None:
-        inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-        ready = cached(_forward, key, lambda: ready_forward(inputs, out, Options(*options), with_grad, held_lse,
-                                                             max_logit))
+    inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
+    ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit)
     index, copied = ready.gpu, ready.copied
     if copied:
         if copied[0]: q = dense_copy(q)
@@ -122,12 +116,8 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms, attention_chunk, invariant)
-    inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-    key = (*map(kind, inputs), kind(o), kind(grad_o), kind(lse), kind(grad_lse), options)
-    ready = _backward.get(key)
-    if ready is None:
-        given = inputs
-        ready = cached(_backward, key, lambda: ready_backward(given, o, lse, grad_o, grad_lse, Options(*options)))
+    inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
+    ready = backward_ready(inputs, options, o, lse, grad_o, grad_lse)
     index, read = ready.gpu, [q, k, v, o, grad_o]
     if ready.copied: read = [dense_copy(x) if copy else x for x, copy in zip(read, ready.copied)]
     at_q, at_k, at_v, at_o, at_grad_o = (x.data_ptr() for x in read)
@@ -146,6 +136,21 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
         address(grad_lse), address(grad_sink) if sink is not None else 0, address(workspace),
         stream_of(index) if index >= 0 else None, address(alibi_slopes))
     return grads[0], grads[1], grads[2], grad_sink
+
+
+def forward_ready(inputs: tuple[Tensor | None, ...], options: tuple[Any, ...], with_grad: bool,
+                  out: Tensor | None = None, held_lse: Tensor | None = None, max_logit: Tensor | None = None) -> Ready:
+    """What was made for such a call, or is made now, with all checks."""
+    key = (*[kind(x) for x in inputs], kind(out), options, with_grad, kind(held_lse), kind(max_logit))
+    return _forward.get(key) or cached(_forward, key, lambda: ready_forward(
+        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit))  # type: ignore[arg-type]
+
+
+def backward_ready(inputs: tuple[Tensor | None, ...], options: tuple[Any, ...], o: Tensor, lse: Tensor, grad_o: Tensor,
+                   grad_lse: Tensor | None) -> Ready:
+    key = (*[kind(x) for x in inputs], kind(o), kind(grad_o), kind(lse), kind(grad_lse), options)
+    return _backward.get(key) or cached(_backward, key, lambda: ready_backward(
+        Inputs(*inputs), o, lse, grad_o, grad_lse, Options(*options)))  # type: ignore[arg-type]
 
 
 def kind(x: Tensor | None) -> Hashable:

@@ -140,17 +140,22 @@ def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple
 def four_gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     """Of q, k, v and sink."""
     if grad_o is None and grad_lse is None: return None, None, None, None
+    q, k, v, o, lse, *sides = ctx.saved_tensors
+    return gradients_of(torch.zeros_like(o) if grad_o is None else grad_o, grad_lse, q, k, v, o, lse, sides, ctx.options)
+
+
+def gradients_of(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
+                 sides: Any, options: Any) -> tuple[Any, ...]:
+    """The same, of what was saved. sides: sink, lengths and slopes."""
     if forward_ad._current_level >= 0: check_tangents({"grad_o": grad_o, "grad_lse": grad_lse})
-    q, k, v, o, lse, sink, *lengths = ctx.saved_tensors
-    if grad_o is None: grad_o = torch.zeros_like(o)
-    arguments = (grad_o, grad_lse, q, k, v, o, lse, sink, *lengths, *ctx.options)
+    arguments = (grad_o, grad_lse, q, k, v, o, lse, *sides, *options)
     if transforms_active(): grads = TransformedBackward.apply(*arguments)
     elif torch.is_grad_enabled() or torch.compiler.is_compiling(): grads = backward_op(*arguments)
     elif unseen(*arguments[:13]) and not any(x is not None and in_old_vmap(x) for x in arguments[:2]):
         grads = calls.backward(*arguments)
     else:
         with below_autograd(): grads = backward_op(*arguments)
-    return *grads[:3], None if sink is None else grads[3]
+    return *grads[:3], None if sides[0] is None else grads[3]
 
 
 def second(ctx: Any, *grads: Any) -> Any:
