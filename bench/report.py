@@ -60,7 +60,8 @@ def write(a, records):
               results: long_report(passes, host, errors, lists, packed, grads, aims)}
     if (performance := a.root / roof.FILE).exists():
         of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
-        parts = [roof.section(of_roof, markdown), *energy_parts(a.root / "bench/results/energy")]
+        parts = [roof.section(of_roof, markdown), *energy_parts(a.root / "bench/results/energy"),
+                 *host_parts(a.root / "bench/results/host"), *step_parts(a.root / "bench/results/steps")]
         wanted[performance] = between_markers(performance.read_text(), "\n\n".join(parts))
     if (page := a.root / NARROW_PAGE).exists():
         lost = side_tables.read_errors(sorted((a.root / "bench/results" / NARROW_ERRORS).glob("*.jsonl")),
@@ -91,6 +92,27 @@ def energy_parts(folder):
         here = [r for r in records if r["gpu"] == gpu]
         parts += [f"**{gpu}**. {side_tables.ENERGY}, commit {here[-1]['commit']}:",
                   markdown(side_tables.energy_rows(here))]
+    return parts
+
+
+def host_parts(folder):
+    """Of every device: what a call costs the host, for all frameworks."""
+    records = side_tables.read_errors(sorted(folder.glob("*.jsonl")), ("device", "entrance"))
+    parts = ["## What a call costs the host", side_tables.HOST + "."] if records else []
+    for device in dict.fromkeys(r["device"] for r in records):
+        here = [r for r in records if r["device"] == device]
+        parts += [f"**{device}**, {here[-1]['host']}, PyTorch {here[-1]['torch']}, commit {here[-1]['commit']}:",
+                  markdown(side_tables.host_rows(here))]
+    return parts
+
+
+def step_parts(folder):
+    records = side_tables.read_errors(sorted(folder.glob("*.jsonl")), ("gpu", "model"))
+    parts = ["## Steps of models", side_tables.STEPS + "."] if records else []
+    for gpu in dict.fromkeys(r["gpu"] for r in records):
+        here = [r for r in records if r["gpu"] == gpu]
+        parts += [f"**{gpu}**, PyTorch {here[-1]['torch']}, commit {here[-1]['commit']}:",
+                  markdown(side_tables.step_rows(here))]
     return parts
 
 

@@ -171,3 +171,30 @@ def packed_title(problem):
     lens = [int(n) for n in lens.split(",")]
     words = [w for w in line.split()[1:] if not re.fullmatch(r"(b|sq|skv|tq|tkv)\d+|varlen", w)]
     return f"{' '.join(words)}, {len(lens)} sequences of {min(lens)} to {max(lens)} rows, {sum(lens)} in all"
+
+
+HOST = ("Microseconds of the host for one small call, by entrance (bench/python_host.py: 8 rows, 4 heads of 64; the "
+        "fastest round of many in turns)")
+KINDS = ("without gradients", "recording", "with the backward pass", "a call", "under jit")
+STEPS = ("Milliseconds of a whole step of models of transformers, eager bf16, and of its kernels alone "
+         "(bench/model_steps.py; medians in turns)")
+
+
+def host_rows(records):
+    """Of one device: an entrance a row, a column for each way to call that any has."""
+    kinds = [kind for kind in KINDS if any(kind in r["us"] for r in records)]
+    rows = [["", *kinds]]
+    rows += [[r["entrance"], *(f"{r['us'][kind]:.0f}" if kind in r["us"] else ABSENT for kind in kinds)]
+             for r in records]
+    return rows
+
+
+def step_rows(records):
+    names = list(records[0]["figures"])
+    rows = [["", *names, *(f"kernels with {name}" for name in names), "ratio of steps", "ratio of kernels"]]
+    for r in records:
+        ours, other = (r["figures"][name] for name in names)
+        rows.append([r["model"], f"{ours['ms']:.2f}", f"{other['ms']:.2f}", f"{ours['kernels']:.2f}",
+                     f"{other['kernels']:.2f}", f"{other['ms'] / ours['ms']:.2f}",
+                     f"{other['kernels'] / ours['kernels']:.2f}"])
+    return rows

@@ -16,6 +16,7 @@ WHEEL = pathlib.Path(sys.argv.pop()) if sys.argv[-1].endswith(".whl") else None
 LIBRARY = pathlib.Path(sys.argv.pop()) if ".so" in sys.argv[-1] else None
 MOST, MOST_OF_LIBRARY = 12e6, 20e6  # bytes of a wheel, and of the library in it
 OLDEST_GLIBC = "manylinux_2_27_x86_64"
+OF_FRAMEWORK = re.compile(r"libfroghopper_(xla|torch)\.so")  # small libraries beside the library
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
 
 
@@ -100,7 +101,8 @@ class Wheel(unittest.TestCase):
     def test_holds_the_package_and_nothing_else(self):
         package = {path.relative_to(ROOT / "python").as_posix() for path in (ROOT / "python/froghopper").rglob("*")
                    if path.suffix in (".py", ".pyi", ".typed")}
-        libraries = {f"froghopper/lib/lib{name}.so" for name in ("froghopper", "froghopper_xla")}
+        libraries = {f"froghopper/lib/lib{name}.so" for name in
+                     ("froghopper", "froghopper_xla", "froghopper_torch")}
         of_wheel = {f"{self.info}/{name}" for name in
                     ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE",
                      "licenses/LICENSE-third-party.txt")}
@@ -117,14 +119,15 @@ class Wheel(unittest.TestCase):
         for name, dynamic in self.elf("--dynamic").items():
             needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic))
             searched = re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.+)\]", dynamic)
-            self.assertLessEqual(needed - SYSTEM, {"libfroghopper.so"} if "xla" in name else set(), name)
-            self.assertEqual(searched, ["$ORIGIN"] if "xla" in name else [], name)
+            self.assertLessEqual(needed - SYSTEM, {"libfroghopper.so"} if OF_FRAMEWORK.search(name) else set(), name)
+            self.assertEqual(searched, ["$ORIGIN"] if OF_FRAMEWORK.search(name) else [], name)
 
     def test_libraries_show_their_interface_alone(self):
         for name, symbols in self.elf("--dyn-syms").items():
             shown = re.findall(r"(?:GLOBAL|WEAK|UNIQUE) +DEFAULT +\d+ (\w+)", symbols)
             self.assertGreater(len(shown), 0, name)
-            for symbol in shown: self.assertRegex(symbol, "^froghopper_xla_" if "xla" in name else "^fh_")
+            framework = OF_FRAMEWORK.search(name)
+            for symbol in shown: self.assertRegex(symbol, f"^froghopper_{framework[1]}_" if framework else "^fh_")
 
     def test_every_preset_is_inside(self):
         library = self.archive.read("froghopper/lib/libfroghopper.so")

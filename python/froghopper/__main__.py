@@ -27,8 +27,18 @@ def installed(name: str) -> str:
 
 def info() -> str:
     found = {"froghopper": froghopper.__version__, "library": library().path} | {x: installed(x) for x in FRAMEWORKS}
+    if installed("torch") != "not installed": found["torch calls"] = torch_calls()
     lines = [f"{name:<13} {what}" for name, what in found.items()]
     return "\n".join([*lines, "", "For example:", froghopper.explain(SAMPLE)])
+
+
+def torch_calls() -> str:
+    """By which way."""
+    try:
+        from froghopper import _torch_native
+        _torch_native.load()
+    except Exception as error: return f"none: {error}"  # a PyTorch that is broken is told like one that is not there
+    return f"in Python, as {_torch_native.why_not}" if _torch_native.why_not else "by native operators"
 
 
 def answer(command: str, words: list[str]) -> tuple[int, str]:

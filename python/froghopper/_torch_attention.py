@@ -205,6 +205,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         found = ops.forward_8_bit_op(*rest) if out is None else ops.eager_8_bit_out(out, *rest)
         return (found[0], found[1]) if return_lse else found[0]
     check_tensor("out", out)
+    assert out is not None  # accumulate and out are not there together
     if with_grad or (out.requires_grad and torch.is_grad_enabled()):
         raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
                           "out, or call under torch.no_grad().")

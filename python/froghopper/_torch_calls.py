@@ -138,19 +138,19 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
     return grads[0], grads[1], grads[2], grad_sink
 
 
-def forward_ready(inputs: tuple[Tensor | None, ...], options: tuple[Any, ...], with_grad: bool,
+def forward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], with_grad: bool,
                   out: Tensor | None = None, held_lse: Tensor | None = None, max_logit: Tensor | None = None) -> Ready:
     """What was made for such a call, or is made now, with all checks."""
     key = (*[kind(x) for x in inputs], kind(out), options, with_grad, kind(held_lse), kind(max_logit))
     return _forward.get(key) or cached(_forward, key, lambda: ready_forward(
-        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit))  # type: ignore[arg-type]
+        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit))
 
 
-def backward_ready(inputs: tuple[Tensor | None, ...], options: tuple[Any, ...], o: Tensor, lse: Tensor, grad_o: Tensor,
+def backward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], o: Tensor, lse: Tensor, grad_o: Tensor,
                    grad_lse: Tensor | None) -> Ready:
     key = (*[kind(x) for x in inputs], kind(o), kind(grad_o), kind(lse), kind(grad_lse), options)
     return _backward.get(key) or cached(_backward, key, lambda: ready_backward(
-        Inputs(*inputs), o, lse, grad_o, grad_lse, Options(*options)))  # type: ignore[arg-type]
+        Inputs(*inputs), o, lse, grad_o, grad_lse, Options(*options)))
 
 
 def kind(x: Tensor | None) -> Hashable:

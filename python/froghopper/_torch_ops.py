@@ -141,7 +141,8 @@ def four_gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> 
     """Of q, k, v and sink."""
     if grad_o is None and grad_lse is None: return None, None, None, None
     q, k, v, o, lse, *sides = ctx.saved_tensors
-    return gradients_of(torch.zeros_like(o) if grad_o is None else grad_o, grad_lse, q, k, v, o, lse, sides, ctx.options)
+    if grad_o is None: grad_o = torch.zeros_like(o)
+    return gradients_of(grad_o, grad_lse, q, k, v, o, lse, sides, ctx.options)
 
 
 def gradients_of(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,

@@ -60,7 +60,8 @@ def test_every_case(name, device, monkeypatch, statuses):
 
     def call():
         o, lse = attention(*inputs[:3], **options, return_lse=True)
-        grads = torch.autograd.grad([o, lse], asked, [inputs[3], torch.ones_like(lse) if grad_lse is None else grad_lse])
+        of_lse = torch.ones_like(lse) if grad_lse is None else grad_lse
+        grads = torch.autograd.grad([o, lse], asked, [inputs[3], of_lse])
         alone = attention(*inputs[:3], **options)
         of_alone = torch.autograd.grad(alone, asked, inputs[3])
         with torch.no_grad(): return [o, lse, alone, *grads, *of_alone, attention(*inputs[:3], **options)]

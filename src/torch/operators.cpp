@@ -24,12 +24,11 @@
 #include <froghopper/froghopper.h>
 
 #include "src/base/per_thread.hpp"
-#include "src/torch/shim.hpp"
+#include "src/torch/table.hpp"
+#include "src/torch/tensors.hpp"
 
 namespace froghopper::torch {
 namespace {
-
-Shim shim;  // filled in once, before any operator is there
 
 // Of a call's last result. Above zero: the ticket of a key that is not known here.
 constexpr int64_t done = 0;
@@ -43,176 +42,7 @@ enum Form : int64_t {
   turned        // q, k and v [batch, heads, seq, dim], o [batch, seq, heads, dim]
 };
 
-constexpr int most_dims = 4;
-
-// What is to know of a tensor but its address. No tensor: all zero.
-struct Described {
-  int64_t dim = 0;
-  int32_t dtype = 0, device = 0, index = 0;
-  const int64_t *sizes = nullptr, *strides = nullptr;  // PyTorch's own, while the tensor lives
-
-  int64_t columns() const { return sizes[dim - 1]; }
-};
-
-bool describe(TensorHandle x, Described& found) {
-  int32_t layout = -1;
-  int64_t *sizes = nullptr, *strides = nullptr;
-  const bool known = !shim.get_layout(x, &layout) && layout == shim.layout_strided() &&
-                     !shim.get_dim(x, &found.dim) && found.dim <= most_dims && !shim.get_dtype(x, &found.dtype) &&
-                     !shim.get_device_type(x, &found.device) && !shim.get_device_index(x, &found.index) &&
-                     !shim.get_sizes(x, &sizes) && !shim.get_strides(x, &strides);
-  found.sizes = sizes;
-  found.strides = strides;
-  return known;
-}
-
-void* address(TensorHandle x) {
-  void* found = nullptr;
-  return x && !shim.get_data_ptr(x, &found) ? found : nullptr;
-}
-
-// A tensor that is held here and let go of.
-class Tensor {
- public:
-  Tensor() = default;
-  explicit Tensor(TensorHandle owned) : handle_(owned) {}
-  Tensor(Tensor&& other) noexcept : handle_(other.release()) {}
-  Tensor& operator=(Tensor&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    return *this;
-  }
-  Tensor(const Tensor&) = delete;
-  Tensor& operator=(const Tensor&) = delete;
-  ~Tensor() {
-    if (handle_) shim.delete_tensor_object(handle_);
-  }
-  explicit operator bool() const { return handle_ != nullptr; }
-  TensorHandle get() const { return handle_; }
-  TensorHandle release() { return std::exchange(handle_, nullptr); }
-
- private:
-  TensorHandle handle_ = nullptr;
-};
-
-Tensor again(TensorHandle x) {
-  TensorHandle made = nullptr;
-  shim.new_tensor_handle(x, &made);
-  return Tensor(made);
-}
-
-// Everything but addresses, in numbers; two calls with one key are the same problem.
-constexpr int most_tensors = 13;
-struct Key {
-  std::array<int64_t, 3 + most_tensors*(2 + 2 * most_dims)> words;
-  size_t count = 0;
-  uint64_t hash = 0xcbf29ce484222325;
-
-  // FNV-1a, a word at a time, with its high bits brought down.
-  void add(int64_t word) {
-    words[count++] = word;
-    hash = (hash ^ static_cast<uint64_t>(word)) * 0x100000001b3;
-    hash ^= hash >> 29;
-  }
-  void add(const Described& x) {
-    add(x.dim | int64_t{x.dtype} << 8 | int64_t{x.device} << 24 | int64_t{x.index} << 40);
-    for (int64_t i = 0; i < x.dim; ++i) add(x.sizes[i]), add(x.strides[i]);
-  }
-  bool operator==(const Key& other) const {
-    return hash == other.hash && count == other.count &&
-           std::memcmp(words.data(), other.words.data(), count * sizeof words[0]) == 0;
-  }
-};
-
-struct Known {
-  Key key;
-  fh_plan* plan = nullptr;
-  size_t workspace_bytes = 0;
-  std::array<int64_t, 3> slopes{};  // strides of alibi_slopes
-  uintptr_t aligned = 0;            // bits of addresses that must be zero
-
-  Known() = default;
-  Known(const Known&) = delete;
-  Known& operator=(const Known&) = delete;
-  ~Known() { fh_plan_destroy(plan); }
-};
-
-// A thread's calls that were made before. A new one takes the place of the oldest of its group.
-class Table {
- public:
-  const Known* find(const Key& key) const {
-    for (const auto& known : groups_[key.hash % groups])
-      if (known && known->key == key) return known.get();
-    return nullptr;
-  }
-  // The ticket of a key that Python may keep next.
-  int64_t ask(const Key& key) {
-    asked_ = key;
-    return ++ticket_;
-  }
-  fh_status keep(int64_t ticket, const fh_problem& problem, const char* target, const int64_t* slopes,
-                 int64_t alignment) {
-    if (ticket != ticket_ || find(asked_)) return FH_OK;  // another call was in between
-    std::unique_ptr<Known> made(new (std::nothrow) Known);
-    if (!made) return FH_OK;
-    if (const fh_status status = fh_plan_create(&problem, target, &made->plan)) return status;
-    made->key = asked_;
-    made->workspace_bytes = fh_plan_workspace_bytes(made->plan);
-    std::copy_n(slopes, 3, made->slopes.begin());
-    made->aligned = static_cast<uintptr_t>(alignment - 1);
-    auto& group = groups_[asked_.hash % groups];
-    std::rotate(group.begin(), group.end() - 1, group.end());
-    group[0] = std::move(made);
-    return FH_OK;
-  }
-
- private:
-  static constexpr size_t groups = 64, group_size = 4;  // 256 problems of about 1.3 KB
-  std::array<std::array<std::unique_ptr<Known>, group_size>, groups> groups_;
-  Key asked_;
-  int64_t ticket_ = 0;
-};
 PerThread<Table> tables;
-
-// Where batch, seq and heads are among the dimensions of a tensor; a packed one has no batch.
-struct Axes {
-  int64_t seq, heads;
-  bool batch;
-};
-Axes axes_of(bool packed, bool heads_are_first) {
-  if (packed) return {0, 1, false};
-  return heads_are_first ? Axes{2, 1, true} : Axes{1, 2, true};
-}
-
-fh_tensor field(TensorHandle x, const Described& lies, Axes axes) {
-  return {address(x), axes.batch ? lies.strides[0] : 0, lies.strides[axes.seq], lies.strides[axes.heads]};
-}
-
-// A tensor without content, its memory dense in the order [batch, seq, heads, dim].
-struct Made {
-  Tensor tensor;
-  fh_tensor field{};
-};
-Made make(const Described& like, const int64_t* sizes, int64_t dim, Axes axes) {
-  std::array<int64_t, most_dims> strides{};
-  int64_t stride = 1;
-  const auto next = [&](int64_t axis) {
-    strides[static_cast<size_t>(axis)] = stride;
-    stride *= std::max<int64_t>(sizes[axis], 1);
-  };
-  next(dim - 1), next(axes.heads), next(axes.seq);
-  if (axes.batch) next(0);
-  TensorHandle made = nullptr;
-  if (shim.empty_strided(dim, sizes, strides.data(), like.dtype, like.device, like.index, &made)) return {};
-  Described lies{.dim = dim, .sizes = sizes, .strides = strides.data()};
-  return {Tensor(made), field(made, lies, axes)};
-}
-
-// Numbers of one type side by side.
-Tensor make_dense(const Described& on, int32_t dtype, int64_t count) {
-  const int64_t one = 1;
-  TensorHandle made = nullptr;
-  return Tensor(shim.empty_strided(1, &count, &one, dtype, on.device, on.index, &made) ? nullptr : made);
-}
 
 // What both operators read besides q, k and v.
 enum Side { sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, sides };
@@ -294,8 +124,12 @@ struct Forward {
   int64_t options, form, purpose;
 
   explicit Forward(const StableIValue* stack)
-      : q(required(stack[0])), k(required(stack[1])), v(required(stack[2])), side(stack + 3),
-        options(static_cast<int64_t>(stack[3 + sides])), form(static_cast<int64_t>(stack[4 + sides])),
+      : q(required(stack[0])),
+        k(required(stack[1])),
+        v(required(stack[2])),
+        side(stack + 3),
+        options(static_cast<int64_t>(stack[3 + sides])),
+        form(static_cast<int64_t>(stack[4 + sides])),
         purpose(static_cast<int64_t>(stack[5 + sides])) {}
 
   int64_t compute(Tensor& o, Tensor& lse) const {
@@ -346,28 +180,37 @@ void forward(StableIValue* stack, uint64_t, uint64_t) noexcept {
   const Forward call(stack);
   Tensor o, lse;
   const int64_t status = call.compute(o, lse);
-  if (status != done || !o) o = again(call.q.get());  // an operator's results are tensors, also where nothing came of it
+  if (status != done || !o)
+    o = again(call.q.get());  // an operator's results are tensors, also where nothing came of it
   if (!lse) lse = again(o.get());
   stack[0] = result(std::move(o));
   stack[1] = result(std::move(lse));
   stack[2] = static_cast<StableIValue>(status);
 }
 
-// Backward: grad_o, grad_lse, q, k, v, o, lse, the sides, options, form -> grad_q, grad_k, grad_v, grad_sink (grad_q once
-// more where there is no sink), status.
+// Backward: grad_o, grad_lse, q, k, v, o, lse, the sides, options, form -> grad_q, grad_k, grad_v, grad_sink (q
+// where there is no sink), status.
 struct Backward {
   Tensor grad_o, grad_lse, q, k, v, o, lse;
   Sides side;
   int64_t options, form;
 
   explicit Backward(const StableIValue* stack)
-      : grad_o(required(stack[0])), grad_lse(optional(stack[1])), q(required(stack[2])), k(required(stack[3])),
-        v(required(stack[4])), o(required(stack[5])), lse(required(stack[6])), side(stack + 7),
-        options(static_cast<int64_t>(stack[7 + sides])), form(static_cast<int64_t>(stack[8 + sides])) {}
+      : grad_o(required(stack[0])),
+        grad_lse(optional(stack[1])),
+        q(required(stack[2])),
+        k(required(stack[3])),
+        v(required(stack[4])),
+        o(required(stack[5])),
+        lse(required(stack[6])),
+        side(stack + 7),
+        options(static_cast<int64_t>(stack[7 + sides])),
+        form(static_cast<int64_t>(stack[8 + sides])) {}
 
   int64_t compute(std::array<Tensor, 4>& grads) const {
     std::array<Described, 7> lies;
-    const std::array<TensorHandle, 7> read{q.get(), k.get(), v.get(), o.get(), grad_o.get(), lse.get(), grad_lse.get()};
+    const std::array<TensorHandle, 7> read{q.get(),      k.get(),   v.get(),       o.get(),
+                                           grad_o.get(), lse.get(), grad_lse.get()};
     Key key;
     key.add(form << 8 | backward_pass);
     key.add(options);
@@ -426,7 +269,7 @@ extern "C" {
 // Registers the operators, once a process. Null, or what this PyTorch does not have.
 [[gnu::visibility("default")]] const char* froghopper_torch_register() {
   using namespace froghopper::torch;
-  if (const char* const missing = find(shim)) return missing;
+  if (const char* const missing = find()) return missing;
   LibraryHandle schemas = nullptr, kernels = nullptr;  // they stay for as long as the process
   constexpr const char* sides_schema =
       "Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, Tensor? seqused_q, Tensor? seqused_kv, "
@@ -434,10 +277,11 @@ extern "C" {
   char forward_schema[400], backward_schema[400];
   std::snprintf(forward_schema, sizeof forward_schema,
                 "forward(Tensor q, Tensor k, Tensor v, %s, int purpose) -> (Tensor, Tensor, int)", sides_schema);
-  std::snprintf(backward_schema, sizeof backward_schema,
-                "backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, %s) -> "
-                "(Tensor, Tensor, Tensor, Tensor, int)",
-                sides_schema);
+  std::snprintf(
+      backward_schema, sizeof backward_schema,
+      "backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, %s) -> "
+      "(Tensor, Tensor, Tensor, Tensor, int)",
+      sides_schema);
   constexpr const char* name = "froghopper_native";
   // For whatever has memory: what a device lacks is Python's to say.
   if (shim.library_init_fragment(name, __FILE__, __LINE__, &schemas) || shim.library_def(schemas, forward_schema) ||
@@ -452,8 +296,8 @@ extern "C" {
 // The key of that ticket is this problem from now on, on this thread. slopes: strides of alibi_slopes; alignment: bytes
 // at whose multiples rows begin.
 [[gnu::visibility("default")]] fh_status froghopper_torch_keep(int64_t ticket, const fh_problem* problem,
-                                                                const char* target, const int64_t* slopes,
-                                                                int64_t alignment) {
+                                                               const char* target, const int64_t* slopes,
+                                                               int64_t alignment) {
   using namespace froghopper::torch;
   Table* const table = tables.make();
   return table ? table->keep(ticket, *problem, target, slopes, alignment) : FH_OK;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// torch: looks the functions of PyTorch up, in the libraries that Python has loaded.
 #include "src/torch/shim.hpp"
 
 #include <dlfcn.h>
@@ -19,7 +20,9 @@ struct Loaded {
 
 }  // namespace
 
-const char* find(Shim& shim) {
+Shim shim;
+
+const char* find() {
   const Loaded loaded;
   const char* missing = nullptr;
   const auto look = [&]<class Function>(Function& function, const char* name, bool needed = true) {

@@ -42,7 +42,9 @@ struct Shim {
   Error (*current_cuda_stream)(int32_t device_index, void** stream);  // null: this PyTorch has no CUDA
 };
 
+extern Shim shim;  // filled in by find, before any operator is there
+
 // Null, or the name of what this process does not have.
-const char* find(Shim& shim);
+const char* find();
 
 }  // namespace froghopper::torch

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole steps of models of transformers, eager, with froghopper's attention and with PyTorch's: what is left of a
+faster kernel where the host has its share.
+
+  FROGHOPPER_LIBRARY=build/libfroghopper.so PYTHONPATH=python python3 bench/model_steps.py [--json FILE] [--only llama]
+
+A Llama, a GPT-2, a Gemma 2 and a ViT take training steps (forward, backward, no optimizer), a Llama generates with a
+cache. The weights are random and the same for both. Steps are taken in turns; a figure is the median, from the first
+launch to the end of the GPU's work. "kernels" is the time of all of a step's kernels on the GPU, by PyTorch's profiler:
+the step cannot be shorter, and what it is longer is the host's.
+"""
+import argparse
+import datetime
+import json
+import statistics
+import time
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import (Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          ViTConfig, ViTForImageClassification)
+
+import froghopper.transformers
+from python_host import commit
+
+ATTENTIONS = ("froghopper", "sdpa")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--rounds", type=int, default=30)
+    p.add_argument("--only", default="", help="names of models, with commas")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--json", help="append the figures there, one line a model")
+    a = p.parse_args()
+    froghopper.transformers.register()
+    for name, make in MODELS.items():
+        if a.only and name not in a.only.split(","): continue
+        steps = {attention: make(attention, a.device) for attention in ATTENTIONS}
+        times = in_turns(steps, a.rounds, a.device)
+        kernels = {attention: kernels_ms(step) if a.device != "cpu" else 0.0 for attention, step in steps.items()}
+        figures = {attention: dict(ms=round(statistics.median(times[attention]), 3),
+                                   kernels=round(kernels[attention], 3)) for attention in steps}
+        ratio = figures["sdpa"]["ms"] / figures["froghopper"]["ms"]
+        print(f"{name:28}" + "".join(f"  {attention} {f['ms']:8.2f} ms, kernels {f['kernels']:8.2f}"
+                                     for attention, f in figures.items()) + f"  sdpa / froghopper {ratio:.3f}",
+              flush=True)
+        if a.json:
+            with open(a.json, "a") as file:
+                file.write(json.dumps(dict(
+                    model=name, figures=figures, gpu=torch.cuda.get_device_name(), torch=torch.__version__,
+                    commit=commit(), date=datetime.datetime.now().isoformat(timespec="seconds"))) + "\n")
+        del steps
+        if a.device != "cpu": torch.cuda.empty_cache()
+
+
+def llama(layers=8):
+    return LlamaConfig(hidden_size=768, intermediate_size=2048, num_hidden_layers=layers, num_attention_heads=12,
+                       num_key_value_heads=4, vocab_size=4096, max_position_embeddings=2048)
+
+
+def training(make_model, batch, tokens):
+    """A step that learns to tell the next token."""
+    def made(attention, device):
+        torch.manual_seed(0)
+        model = make_model().to(device, torch.bfloat16)
+        model.set_attn_implementation(attention)
+        ids = torch.randint(0, 4096, (batch, tokens), device=device)
+
+        def step():
+            model.zero_grad()
+            model(ids, labels=ids, use_cache=False).loss.backward()
+        return step
+    return made
+
+
+def images(attention, device):
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig()).to(device, torch.bfloat16)
+    model.set_attn_implementation(attention)
+    pixels = torch.randn(64, 3, 224, 224, device=device, dtype=torch.bfloat16)
+    labels = torch.zeros(64, dtype=torch.long, device=device)
+
+    def step():
+        model.zero_grad()
+        model(pixels, labels=labels).loss.backward()
+    return step
+
+
+def generation(attention, device):
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(llama()).to(device, torch.bfloat16).eval()
+    model.set_attn_implementation(attention)
+    ids = torch.randint(0, 4096, (8, 512), device=device)
+    return lambda: model.generate(ids, max_new_tokens=32, min_new_tokens=32, do_sample=False, pad_token_id=0)
+
+
+GPT2 = dict(vocab_size=4096, n_positions=1024, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+GEMMA2 = dict(hidden_size=1024, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=8,
+              num_key_value_heads=4, head_dim=128, vocab_size=4096, sliding_window=1024)
+MODELS = {
+    "Llama, 8 x 2048": training(lambda: LlamaForCausalLM(llama()), 8, 2048),
+    "Llama, 2 x 512": training(lambda: LlamaForCausalLM(llama()), 2, 512),
+    "GPT-2, 8 x 1024": training(lambda: GPT2LMHeadModel(GPT2Config(**GPT2)), 8, 1024),
+    "Gemma 2, 4 x 2048": training(lambda: Gemma2ForCausalLM(Gemma2Config(**GEMMA2)), 4, 2048),
+    "ViT, 64 images": images,
+    "Llama generates 8 x 32 tokens": generation,
+}
+
+
+def in_turns(steps, rounds, device):
+    """Milliseconds of every step."""
+    found = {name: [] for name in steps}
+    for at in range(rounds + 3):
+        for name, step in steps.items():
+            if device != "cpu": torch.cuda.synchronize()
+            begin = time.perf_counter()
+            step()
+            if device != "cpu": torch.cuda.synchronize()
+            if at >= 3: found[name].append((time.perf_counter() - begin) * 1000)
+    return found
+
+
+def kernels_ms(step):
+    """Of all kernels of one step."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        step()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in seen.key_averages()) / 1000
+
+
+if __name__ == "__main__": main()
