@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# froghopper_torch: libfroghopper_torch.so beside the library, the operators that eager PyTorch calls. Nothing of PyTorch
-# is needed to build it: what it calls is found by name when it is loaded.
+# froghopper_torch: libfroghopper_torch.so beside the library, the operators that eager PyTorch calls. It is built
+# without PyTorch: what it calls there is found by name when it is loaded.
 if(NOT froghopper_is_shared)
   return()  # the operators call the shared library
 endif()

@@ -178,9 +178,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     sides = NO_SIDES
     if not (sink is cu_seqlens_q is cu_seqlens_kv is seqused_q is seqused_kv is alibi_slopes is None):
         sides = (sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-    if not (of_8_bits or return_max_logit) and accumulate is out is None:
+    if not (of_8_bits or return_max_logit) and accumulate is None and out is None:
         o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
-        return (o, lse) if return_lse else o
+        return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
     with_grad = requires_grad(q, k, v, sink)
     if return_max_logit:

@@ -23,8 +23,8 @@ from froghopper._torch_calls import LOOK, dense_of
 from froghopper._torch_native import GRADIENTS, HEADS_FIRST
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
-NO_SIDES = (None,) * 6  # sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes
 Sides = tuple[Tensor | None, ...]
+NO_SIDES: Sides = (None,) * 6  # sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes
 modes, function_modes, profiler_enabled = ops.modes, ops.function_modes, ops.profiler_enabled
 tracing_state, transforms_active, in_old_vmap, PLAIN = (
     ops.tracing_state, ops.transforms_active, ops.in_old_vmap, ops.PLAIN)
@@ -43,9 +43,11 @@ def attend(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tu
         try: o, lse, ticket = native.forward(q, k, v, *sides, number, form, purpose)
         except RuntimeError: ticket = native.NOT_HERE  # a tensor without memory that PyTorch knows; said below
         if ticket == native.DONE:
-            if not with_grad: return o, lse
-            if return_lse: return recorded_pair(q, k, v, sides[0], (o, lse), sides, options, number, form)  # type: ignore[no-any-return]
-            return recorded(q, k, v, sides[0], (o, lse), sides, options, number, form), None
+            if not with_grad: return o, lse if return_lse else None
+            rest = (sides[0], (o, lse), sides, options, number, form)
+            if not return_lse: return recorded(q, k, v, *rest), None
+            pair: tuple[Tensor, Tensor] = recorded_pair(q, k, v, *rest)
+            return pair
         if ticket < native.LIBRARY_SAYS: raise native.error(ticket)
     found = in_python(form, q, k, v, sides, options, return_lse)
     if ticket > 0:
