@@ -89,7 +89,7 @@ TEST_F(Program, json_to_stdout_is_nothing_else) {
     const Ran r = run(arguments);
     EXPECT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(std::ranges::count(r.out, '\n'), 1) << r.out;
-    EXPECT_EQ("'" + nlohmann::json::parse(r.out)["problem"].get<std::string>() + "'", line);
+    EXPECT_EQ(text("'{}'", nlohmann::json::parse(r.out)["problem"].get<std::string>()), line);
     EXPECT_FALSE(std::filesystem::exists("-"));
     EXPECT_EQ(run(arguments, "/dev/full").code, 5) << arguments;
   }

@@ -89,9 +89,9 @@ function(check_installed prefix)
   must(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${prefix}/bin/froghopper --version)
 endfunction()
 
-# Makes the Debian package, without building anything, and unpacks it, so that its /usr is FOLDER/prefix.
+# Makes the Debian package and unpacks it, so that its /usr is FOLDER/prefix.
 function(install_deb folder)
-  must(${CMAKE_CPACK_COMMAND} -G DEB -B ${folder}/deb --config ${BUILD}/CPackConfig.cmake -D CPACK_CMAKE_GENERATOR=)
+  must(${CMAKE_CPACK_COMMAND} -G DEB -B ${folder}/deb --config ${BUILD}/CPackConfig.cmake)
   file(GLOB package ${folder}/deb/froghopper_*.deb)
   must(${dpkg_deb} --info ${package})
   must(${dpkg_deb} -x ${package} ${folder}/root)

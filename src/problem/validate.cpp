@@ -2,6 +2,7 @@
 // problem: the user's description -> Problem. Every message that a description can cause lives here, one rule after
 // the other: contradictions, and what makes sense but neither backend computes. What one of them cannot compute is not
 // an error here, the backends say that themselves.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -339,16 +340,17 @@ bool product_fits(std::initializer_list<int64_t> sizes) {
 // Every later product of sizes (elements, bytes, tiles) is one of these or smaller, so none of them can overflow.
 // Sizes count as 1 at least: then products of fewer of them fit too.
 Finding reach(const fh_problem& p) {
-  const int64_t columns = std::max<int64_t>({256, p.dim_qk, p.dim_v});
-  const int64_t bytes = sizeof(float);
+  // Of more columns than 512 there is a rule of its own.
+  const int64_t columns = std::clamp<int64_t>(std::max(p.dim_qk, p.dim_v), 256, 512);
+  const int64_t widest_row = columns * static_cast<int64_t>(sizeof(float));  // bytes
   const char* const rule = "the bytes of a tensor are counted in 64 bits. Set the sizes right.";
-  if (!product_fits({p.batch, p.seq_q, p.heads_q, columns, bytes}))
+  if (!product_fits({p.batch, p.seq_q, p.heads_q, widest_row}))
     return text("batch {} x seq_q {} x heads_q {} is too large; {}", p.batch, p.seq_q, p.heads_q, rule);
-  if (!product_fits({p.batch, p.seq_kv, p.heads_q, columns, bytes}))
+  if (!product_fits({p.batch, p.seq_kv, p.heads_q, widest_row}))
     return text("batch {} x seq_kv {} x heads_q {} is too large; {}", p.batch, p.seq_kv, p.heads_q, rule);
-  if (!product_fits({p.total_q, p.heads_q, columns, bytes}))
+  if (!product_fits({p.total_q, p.heads_q, widest_row}))
     return text("total_q {} x heads_q {} is too large; {}", p.total_q, p.heads_q, rule);
-  if (!product_fits({p.total_kv, p.heads_q, columns, bytes}))
+  if (!product_fits({p.total_kv, p.heads_q, widest_row}))
     return text("total_kv {} x heads_q {} is too large; {}", p.total_kv, p.heads_q, rule);
   return {};
 }
