@@ -56,7 +56,7 @@ class Completion(unittest.TestCase):
 
     def test_the_man_page_has_every_command(self):
         page = (ROOT / "docs/froghopper.1").read_text()
-        for name in COMMANDS: self.assertEqual(page.count(f"\n.B {name}\n"), 1, name)
+        for name in COMMANDS: self.assertEqual(page.count(f"\n.TP\n.B {name}\n"), 1, name)
 
 
 if __name__ == "__main__":

@@ -128,8 +128,7 @@ if(EXAMPLE STREQUAL defaults)
 elseif(EXAMPLE STREQUAL parent)
   file(REMOVE_RECURSE ${work})
   must(${CMAKE_COMMAND} -S ${SOURCE}/tests/parent -B ${work}/build ${options} ${cuda_include} -DFROGHOPPER=${SOURCE}
-       -DFROGHOPPER_PRESETS=ON
-       -DFROGHOPPER_NVRTC13=/nowhere/libnvrtc.so.13 -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+       -DFROGHOPPER_PRESETS=ON -DFROGHOPPER_NVRTC13=/nowhere/libnvrtc.so.13 -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
   check_parent(${work}/build)
   return()
 elseif(EXAMPLE STREQUAL add_subdirectory)
