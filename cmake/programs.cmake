@@ -23,7 +23,9 @@ if(FROGHOPPER_CLI)
                         INSTALL_RPATH $ORIGIN/${library_folder})
   target_link_libraries(froghopper_program PRIVATE froghopper_check froghopper_core ${presets} CLI11::CLI11
                         nlohmann_json::nlohmann_json)
-  precompile(froghopper_program <CLI/CLI.hpp>)
+  # What computes is in the libraries; here templates of two large headers would take the compiler twice as long.
+  target_compile_options(froghopper_program PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
+  precompile(froghopper_program <CLI/CLI.hpp> <nlohmann/json.hpp>)
   if(FROGHOPPER_INSTALL)
     install(TARGETS froghopper_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(FILES docs/froghopper.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
