@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/results -> the tables of README.md, docs/results.md, docs/performance.md and docs/10-fp8.md, and the pictures.
+"""bench/results -> six rows in README.md, the tables of docs/results.md, docs/performance.md and docs/10-fp8.md, and the
+pictures.
 
   bench/report.py                everything (the pictures need matplotlib: .venv/bin/python bench/report.py)
   bench/report.py --no-plots     tables only
@@ -14,6 +15,7 @@ import re
 import statistics
 import sys
 
+import headlines
 import roof
 import side_tables
 import targets
@@ -56,7 +58,8 @@ def write(a, records):
               for name in (NARROW, NARROW_KV, NARROW_DECODE)}
     aims = targets.rows(passes | {"packed": packed["fwd"]} | {name: machines_of(r) for name, r in narrow.items()} |
                         {name: machines_of(found) for name, found in lists.items()})
-    wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors, lists)),
+    shown = [*(passes[kind] for kind in DRAWN), machines_of(narrow[NARROW]), machines_of(lists["decode"])]
+    wanted = {readme: between_markers(readme.read_text(), short_report(shown)),
               results: long_report(passes, host, errors, lists, packed, grads, aims)}
     if (performance := a.root / roof.FILE).exists():
         of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
@@ -130,21 +133,21 @@ def narrow_parts(narrow, lost):
     return parts
 
 
-def short_report(passes, host, errors=(), lists=None):
-    """For the README: one table a machine and pass, a row for every kind of problem, speed and ratio in one field."""
+def short_report(machines):
+    """For the README: six rows. machines: [{machine: {table title: [Cell]}}]."""
+    rows = headlines.rows(machines)
+    return markdown(rows) if rows else (
+        "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them.")
+
+
+def overview(passes, lists=None):
+    """One table a machine and pass, a row for every kind of problem, speed and ratio in one field; then lists in a line."""
     parts = []
     for kind in DRAWN:
         for machine, tables in passes[kind].items():
             parts += short_tables(machine, kind, tables)
-            if kind == "bwd": parts += said_of_backward(tables, passes[LAYER].get(machine, {}))
-    parts += [said for name, records in (lists or {}).items() if (said := said_of_list(name, records))]
-    if errors:
-        parts.append(side_tables.errors_heading(errors) + ":")
-        parts.append(markdown(side_tables.error_rows(errors, [side_tables.PAPER])))
-    for machine in dict.fromkeys(r["gpu"] for r in host):
-        calls = [f"`{r['plan'][len(HOST):]}` {r['ms'] * 1e3:.1f}" for r in host if r["gpu"] == machine]
-        parts.append(f"Time of the host for one call on {machine}, in microseconds: {', '.join(calls)}.")
-    return "\n\n".join(parts) or "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them."
+            if kind == "bwd": parts += said_of_backward(tables, passes.get(LAYER, {}).get(machine, {}))
+    return parts + [said for name, records in (lists or {}).items() if (said := said_of_list(name, records))]
 
 
 def short_tables(machine, kind, tables, drawn=True):
@@ -159,7 +162,7 @@ def short_tables(machine, kind, tables, drawn=True):
             for title, cells in wide.items()]
     parts = [f"**{machine}**, {PASSES[kind]}, {unit_of(wide)[0]}{against}{amx}:",
              markdown([["rows and keys"] + columns] + rows)]
-    if drawn and worth_drawing(tables): parts.append(f"![speed by length](docs/{picture_name(machine, kind)})")
+    if drawn and worth_drawing(tables): parts.append(f"![speed by length]({picture_name(machine, kind)})")
     return parts
 
 
@@ -180,7 +183,7 @@ def said_of_backward(tables, layers):
 def said_of_list(name, records):
     spans = {machine: span_of(ratios) for machine, ratios in side_tables.ratios_of(records).items()}
     said = ", ".join(f"{machine} {span}" for machine, span in spans.items() if span)
-    return f"{side_tables.LISTS[name][0]} (docs/results.md), ratio to the best rival: {said}." if said else ""
+    return f"{side_tables.LISTS[name][0]}, ratio to the best rival: {said}." if said else ""
 
 
 def span_of(ratios):
@@ -195,6 +198,7 @@ def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims
              "bench/work.py. A ratio stands only between measurements that ran in turns (one turn group)."]
     if aims: parts += ["## Aims", "Ratio to the best rival of a run, and how many problems reach what is aimed at.",
                        markdown(aims)]
+    if of_all := overview(passes, lists): parts += ["## Overview", *of_all]
     for kind, machines in passes.items():
         for machine, tables in machines.items():
             parts.append(f"## {machine}" if kind == "fwd" else f"## {machine}, {PASSES[kind]}")
