@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The six rows of results in README.md: one problem of each kind that people ask about, beside the best rival of its run.
+"""The six rows of results in README.md: one problem of each kind that people ask about, with the best rival of its run.
 
-All other problems are in docs/results.md, which has these too.
+docs/results.md has these and all other problems.
 """
 import re
 

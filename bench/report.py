@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/results -> six rows in README.md, the tables of docs/results.md, docs/performance.md and docs/10-fp8.md, and the
-pictures.
+"""bench/results -> README.md (six rows), tables of docs/results.md, docs/performance.md, docs/10-fp8.md; and pictures.
 
   bench/report.py                everything (the pictures need matplotlib: .venv/bin/python bench/report.py)
   bench/report.py --no-plots     tables only
@@ -141,7 +140,7 @@ def short_report(machines):
 
 
 def overview(passes, lists=None):
-    """One table a machine and pass, a row for every kind of problem, speed and ratio in one field; then lists in a line."""
+    """A table for each machine and pass, a row for each kind of problem; then a line for each list."""
     parts = []
     for kind in DRAWN:
         for machine, tables in passes[kind].items():
