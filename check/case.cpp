@@ -19,6 +19,7 @@ namespace {
 struct Refusal {
   size_t byte;  // of the line
   std::string text;
+  fh_status status = FH_INVALID_PROBLEM;
 };
 
 // A piece of the line and where it begins there.
@@ -158,7 +159,7 @@ bool parse_at(std::string_view line, Case& c, Refusal& refusal) {
   const size_t start = words.empty() ? 0 : words.front().byte;
   auto problem = Problem::parse(join(words));
   if (!problem) {
-    refusal = {start, problem.failure().text};
+    refusal = {start, problem.failure().text, problem.failure().status};
     return false;
   }
   c.problem = *problem;
@@ -177,7 +178,7 @@ Result<Case> parse_case(const std::string& line) {
   Case c;
   Refusal refusal{};
   if (parse_at(line, c, refusal)) return c;
-  return Failure{FH_INVALID_PROBLEM, text("byte {}: {}", refusal.byte, refusal.text)};
+  return Failure{refusal.status, text("byte {}: {}", refusal.byte, refusal.text)};
 }
 
 namespace {
@@ -216,8 +217,8 @@ Result<std::vector<Case>> read_cases(const std::string& path) {
       Case c;
       Refusal refusal{};
       if (!parse_at(line, c, refusal)) {
-        return Failure{FH_INVALID_PROBLEM, text("{}, line {}, byte {} of the file: {}", path, number,
-                                                begin + refusal.byte, refusal.text)};
+        return Failure{refusal.status, text("{}, line {}, byte {} of the file: {}", path, number,
+                                            begin + refusal.byte, refusal.text)};
       }
       cases.push_back(std::move(c));
     }

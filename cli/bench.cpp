@@ -120,13 +120,15 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
   const auto target = read_target(options.target().c_str());  // run() has seen that it can be read
   const std::string line = fh_plan_line(plan->get()) + target->hints.line();
-  if (header_wanted)
+  const bool table = !is_stdout(options.json);
+  if (header_wanted && table)
     std::printf("%11s %6s %9s %8s %5s %15s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "roof, model",
                 "problem -> plan");
   header_wanted = false;
-  std::printf("%11.4f %5.1f%% %9.3f %8.1f %5s %15s  %s\n", timing->ms, timing->spread, flop_count / timing->ms / 1e9,
-              bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(), roof_of(**plan, *target, timing->ms).c_str(),
-              line.c_str());
+  if (table)
+    std::printf("%11.4f %5.1f%% %9.3f %8.1f %5s %15s  %s\n", timing->ms, timing->spread,
+                flop_count / timing->ms / 1e9, bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(),
+                roof_of(**plan, *target, timing->ms).c_str(), line.c_str());
   if (!append(options, **stand, c, line, *timing, flop_count, new_turn_group()))
     return complain(exit_run_failed, text("writing to {} failed.", options.json));
   return exit_ok;
@@ -158,9 +160,11 @@ int print_host_cost(Stand& stand, const check::Case& c, const fh_plan* plan, con
   constexpr int rounds = 100;  // of a millisecond each
   const auto cost = time_host(stand, c.problem, options.target(), plan, rounds);
   if (!cost) return complain(cost.failure());
-  std::printf("%8.2f us +-%.1f%%  fh_plan_run\n", cost->plan_run.ms * 1e3, cost->plan_run.spread);
-  std::printf("%8.2f us +-%.1f%%  fh_attention, plan in the cache\n", cost->attention.ms * 1e3,
-              cost->attention.spread);
+  if (!is_stdout(options.json)) {
+    std::printf("%8.2f us +-%.1f%%  fh_plan_run\n", cost->plan_run.ms * 1e3, cost->plan_run.spread);
+    std::printf("%8.2f us +-%.1f%%  fh_attention, plan in the cache\n", cost->attention.ms * 1e3,
+                cost->attention.spread);
+  }
   const std::string group = new_turn_group();
   if (append(options, stand, c, "host: fh_plan_run", cost->plan_run, 0, group) &&
       append(options, stand, c, "host: fh_attention", cost->attention, 0, group))
@@ -226,7 +230,10 @@ void bench_command(CLI::App& program, int& exit_code) {
           "packed= and parts= say whether heads share tiles and into how many parts keys are cut, widened= whether "
           "8-bit k and v get q's type in a launch of their own")
       ->type_name("'section=16MiB tail=30% late=8'");
-  command->add_option("--json", options->json, "append one line a measurement to this file")->type_name("FILE.jsonl");
+  command
+      ->add_option("--json", options->json,
+                   "append one line a measurement to this file; -: print them instead of the table")
+      ->type_name("FILE.jsonl");
   command->add_option("--ms", options->effort.ms, "length of a round")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -41,7 +41,8 @@ constexpr const char* examples =
     "  froghopper check 'fwd f16 b2 hq2 hkv2 sq500 skv700 d64 : data=rising_20_a_key layout=padded'\n"
     "  froghopper check 'bwd bf16 b2 hq4 hkv2 sq300 skv500 d128 causal : grad_lse=yes' --verbose\n"
     "  froghopper check tests/cases/forward.txt --backend hopper\n"
-    "  froghopper check tests/cases/outliers.txt --json errors.jsonl";
+    "  froghopper check tests/cases/outliers.txt --json errors.jsonl\n"
+    "  froghopper check tests/cases/outliers.txt --json - | python3 -m json.tool --json-lines";
 
 struct Tally {
   int passed = 0, failed = 0, refused = 0, skipped = 0;
@@ -114,8 +115,11 @@ std::string machine_of(const check::Outcome& out) {
   return session ? (*session)->machine() : "";
 }
 
-void print_unrun(const char* verdict, const check::Case& c, const std::string& why) {
-  std::printf("%-7s  %s\n         %s\n", verdict, c.line().c_str(), why.c_str());
+// Where words for people go: a table and lines of JSON do not share stdout.
+FILE* words_of(const Options& options) { return is_stdout(options.json) ? stderr : stdout; }
+
+void print_unrun(const Options& options, const char* verdict, const check::Case& c, const std::string& why) {
+  std::fprintf(words_of(options), "%-7s  %s\n         %s\n", verdict, c.line().c_str(), why.c_str());
 }
 
 // False: the file of --json could not be written.
@@ -123,17 +127,17 @@ bool check_one(const check::Case& c, const Options& options, Tally& tally) {
   const check::Backend backend = choose_backend(options, c);
   const char* const only = backend == check::Backend::cpu ? "gpu" : "cpu";
   if (c.only == only) {
-    print_unrun("skipped", c, text("this case is only for the {}", only));
+    print_unrun(options, "skipped", c, text("this case is only for the {}", only));
     ++tally.skipped;
     return true;
   }
   const auto out = check::check_case(c, backend, options.seed);
   if (!out) {
-    print_unrun("refused", c, out.failure().text);
+    print_unrun(options, "refused", c, out.failure().text);
     if (++tally.refused == 1) tally.refusal = exit_code_of(out.failure().status);
     return true;
   }
-  print_row(c, *out, options.verbose);
+  if (!is_stdout(options.json)) print_row(c, *out, options.verbose);
   ++(out->passed ? tally.passed : tally.failed);
   return options.json.empty() || append(options, c, *out, machine_of(*out));
 }
@@ -158,14 +162,14 @@ int run(const Options& options) {
   for (const check::Case& c : cases)
     if (choose_backend(options, c) == check::Backend::hopper && c.only != "cpu") on_gpu.push_back(c.problem);
   prepare_kernels(on_gpu, "hopper");
-  print_header();
+  if (!is_stdout(options.json)) print_header();
   Tally tally;
   for (const check::Case& c : cases) {
     if (!check_one(c, options, tally)) return complain(exit_run_failed, text("writing to {} failed.", options.json));
     if (std::fflush(stdout) != 0) return exit_run_failed;  // rows are the progress; main() says what failed
   }
-  std::printf("%d right, %d wrong, %d refused, %d skipped\n", tally.passed, tally.failed, tally.refused,
-              tally.skipped);
+  std::fprintf(words_of(options), "%d right, %d wrong, %d refused, %d skipped\n", tally.passed, tally.failed,
+               tally.refused, tally.skipped);
   return tally.failed ? exit_check_failed : tally.refusal;
 }
 
@@ -187,7 +191,9 @@ void check_command(CLI::App& program, int& exit_code) {
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");
   add_backend_option(*command, options->backend);
-  command->add_option("--json", options->json, "append one line a case to this file")->type_name("FILE.jsonl");
+  command
+      ->add_option("--json", options->json, "append one line a case to this file; -: print them instead of the table")
+      ->type_name("FILE.jsonl");
   command->add_option("--commit", options->commit, "what the JSON lines say was checked")
       ->envname("FROGHOPPER_COMMIT")
       ->capture_default_str();

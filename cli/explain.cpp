@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: froghopper explain, how a problem would be computed, or why not.
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
+#include "cli/records.hpp"
 #include "src/api/run.hpp"
 
 namespace froghopper::cli {
@@ -13,15 +15,42 @@ constexpr const char* examples =
     "Examples:\n"
     "  froghopper explain 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal'\n"
     "  froghopper explain 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --target 'h200 tiles=128x64s3'\n"
-    "  froghopper explain 'fwd f32 b1 hq8 hkv8 sq1000 skv1000 d64' --target hopper";
+    "  froghopper explain 'fwd f32 b1 hq8 hkv8 sq1000 skv1000 d64' --target hopper\n"
+    "  froghopper explain 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --target h200 --json";
 
-int run(const std::string& line, const std::string& target) {
+// The plan in parts; null for what there is none of. `explanation` is what people read.
+nlohmann::ordered_json as_json(const Problem& problem, const std::string& target, const Target& where,
+                               const Explanation& explanation) {
+  nlohmann::ordered_json all = {{"problem", problem.line()},
+                                {"target", target},
+                                {"status", fh_status_name(explanation.status)},
+                                {"runs_on", nullptr},
+                                {"plan", nullptr},
+                                {"kernels", nlohmann::json::array()},
+                                {"workspace_bytes", nullptr},
+                                {"explanation", explanation.text}};
+  const auto plan = make_plan(problem, where);
+  if (!plan) return all;
+  if (plan->runs_here) all["runs_on"] = plan->gpu() ? "hopper" : "cpu";
+  all["plan"] = without_problem(plan->line);
+  all["workspace_bytes"] = plan->workspace_bytes();
+  if (plan->gpu())
+    for (const Launch& launch : plan->gpu()->launches)
+      all["kernels"].push_back({{"name", launch.kernel.name},
+                                {"grid", launch.grid},
+                                {"threads", launch.kernel.threads},
+                                {"shared_bytes", launch.kernel.smem_bytes}});
+  return all;
+}
+
+int run(const std::string& line, const std::string& target, bool json) {
   const auto problem = Problem::parse(line);
   if (!problem) return complain(problem.failure());
   const auto where = read_target(target.c_str());
   if (!where) return complain(where.failure());
-  const Explanation explanation = explain(*problem, *where);
-  std::printf("%s\n", explanation.text.c_str());  // a refusal with its reason is a result too
+  const Explanation explanation = explain(*problem, *where);  // a refusal with its reason is a result too
+  const std::string said = json ? as_json(*problem, target, *where, explanation).dump() : explanation.text;
+  std::printf("%s\n", said.c_str());
   return exit_code_of(explanation.status);
 }
 
@@ -32,6 +61,7 @@ void explain_command(CLI::App& program, int& exit_code) {
       program.add_subcommand("explain", "Say how a problem is computed, or why not and what to change");
   struct Options {
     std::string line, target = "auto";
+    bool json = false;
   };
   const auto options = std::make_shared<Options>();
   command->footer(examples);
@@ -40,7 +70,8 @@ void explain_command(CLI::App& program, int& exit_code) {
       ->add_option("--target", options->target,
                    "auto, cpu, hopper, hopper:1, or a GPU that need not be here, such as h200")
       ->capture_default_str();
-  command->callback([options, &exit_code] { exit_code = run(options->line, options->target); });
+  command->add_flag("--json", options->json, "one line of JSON instead");
+  command->callback([options, &exit_code] { exit_code = run(options->line, options->target, options->json); });
 }
 
 }  // namespace froghopper::cli

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: froghopper info, what this machine and this library can do together.
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
 #include "cli/support.hpp"
@@ -14,13 +15,27 @@ namespace {
 constexpr const char* examples =
     "Examples:\n"
     "  froghopper info\n"
+    "  froghopper info --json\n"
     "  froghopper info --support-table > docs/support.md";
 
-void print_info() {
-  const runtime::Info info = runtime::info();
+std::string cpu_words() {
   Problem common;  // the CPU backend computes every type with the same instructions, so one is enough
   common.seq_q = common.seq_kv = 1024;
   common.scale = default_scale(common.dim_qk);
+  const auto plan = cpu::plan(common);
+  return plan ? plan->how() : plan.failure().text;
+}
+
+void print_json() {
+  const runtime::Info info = runtime::info();
+  const nlohmann::ordered_json all = {{"version", fh_version()}, {"driver", info.driver},   {"gpus", info.gpus},
+                                      {"nvrtc", info.nvrtc},     {"presets", info.presets}, {"serves", info.serves},
+                                      {"cache", info.cache},     {"cpu", cpu_words()}};
+  std::printf("%s\n", all.dump().c_str());
+}
+
+void print_info() {
+  const runtime::Info info = runtime::info();
   std::printf("froghopper %s\n\n", fh_version());
   std::printf("driver     %s\n", info.driver.c_str());
   for (const std::string& gpu : info.gpus) std::printf("GPU        %s\n", gpu.c_str());
@@ -28,8 +43,7 @@ void print_info() {
   std::printf("presets    %s\n", info.presets.c_str());
   std::printf("serves     %s\n", info.serves.c_str());
   std::printf("cache      %s\n", info.cache.c_str());
-  const auto plan = cpu::plan(common);
-  std::printf("CPU        %s\n", (plan ? plan->how() : plan.failure().text).c_str());
+  std::printf("CPU        %s\n", cpu_words().c_str());
   std::printf("\n%s", support_table().c_str());
 }
 
@@ -37,12 +51,16 @@ void print_info() {
 
 void info_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("info", "Show the GPU, the driver, the presets and what is supported");
-  const auto only_table = std::make_shared<bool>(false);
+  const auto only_table = std::make_shared<bool>(false), json = std::make_shared<bool>(false);
   command->footer(examples);
-  command->add_flag("--support-table", *only_table, "the support table alone, the same on every machine");
-  command->callback([only_table, &exit_code] {
+  auto* table =
+      command->add_flag("--support-table", *only_table, "the support table alone, the same on every machine");
+  command->add_flag("--json", *json, "one line of JSON, without the support table")->excludes(table);
+  command->callback([only_table, json, &exit_code] {
     if (*only_table) {
       std::fputs(support_table().c_str(), stdout);
+    } else if (*json) {
+      print_json();
     } else {
       print_info();
     }

@@ -33,6 +33,19 @@ constexpr const char* footer =
 constexpr const char* no_memory =
     "the system gives no memory for the tensors; all of them have to fit at once. Make the problem smaller.";
 
+// What is wrong with the first word where it names none of the commands; "" where it does, or is an option.
+std::string no_command(const CLI::App& program, int argc, char** argv) {
+  const std::string_view word = argc > 1 ? argv[1] : "";
+  if (word.starts_with("-")) return {};
+  std::string commands;
+  for (const CLI::App* command : program.get_subcommands({})) {
+    if (command->get_name() == word) return {};
+    commands += (commands.empty() ? "" : ", ") + command->get_name();
+  }
+  return text("{}; it must be one of {}. froghopper --help says what they do.",
+              word.empty() ? "there is no command" : text("\"{}\" is no command", word), commands);
+}
+
 int run(int argc, char** argv) {
   CLI::App program(description, "froghopper");
   program.footer(footer);
@@ -45,6 +58,7 @@ int run(int argc, char** argv) {
   bench_command(program, exit_code);
   prepare_command(program, exit_code);
   attend_command(program, exit_code);
+  if (const auto why = no_command(program, argc, argv); !why.empty()) return complain(exit_bad_input, why);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -27,12 +28,13 @@ int open_to_append(const std::string& path) {
 }  // namespace
 
 bool can_append(const std::string& path) {
-  if (path.empty()) return true;
+  if (path.empty() || is_stdout(path)) return true;
   const int file = open_to_append(path);
   return file >= 0 && close(file) == 0;
 }
 
 bool append_line(const std::string& path, const nlohmann::ordered_json& record) {
+  if (is_stdout(path)) return std::printf("%s\n", record.dump().c_str()) > 0;
   const int file = open_to_append(path);
   if (file < 0) return false;
   const bool written = write_all(file, record.dump() + "\n");

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: results as lines of JSON, appended to a file: what `check` and `bench` measured, on which machine and when.
+// cli: results as lines of JSON, appended to a file or on stdout: what `check` and `bench` measured, on which machine
+// and when.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace froghopper::cli {
+
+// The path of --json that is no file but stdout. Only lines of JSON are printed there then, no table.
+inline bool is_stdout(const std::string& path) { return path == "-"; }
 
 // The file of --json can be appended to. "" asks for no file.
 bool can_append(const std::string& path);

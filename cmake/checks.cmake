@@ -9,6 +9,7 @@ endfunction()
 
 add_check(rooms ${FROGHOPPER_PYTHON} tools/check_rooms.py)
 add_check(style ${FROGHOPPER_PYTHON} tools/check_style.py)
+add_check(version ${FROGHOPPER_PYTHON} tools/check_version.py)
 add_check(known_failures ${FROGHOPPER_PYTHON} tools/check_known_failures.py)
 add_check(checkers ${FROGHOPPER_PYTHON} tests/checkers_test.py)
 add_check(setup ${FROGHOPPER_PYTHON} tests/setup_test.py)
@@ -16,6 +17,7 @@ add_check(report ${FROGHOPPER_PYTHON} tests/report_test.py)
 add_check(work ${FROGHOPPER_PYTHON} tests/work_test.py)
 if(TARGET froghopper_program)
   add_check(current ${FROGHOPPER_PYTHON} tools/check_current.py ${PROJECT_BINARY_DIR}/froghopper)
+  add_check(completion ${FROGHOPPER_PYTHON} tests/completion_test.py ${PROJECT_BINARY_DIR}/froghopper)
 endif()
 add_check(package ${FROGHOPPER_PYTHON} tests/package_test.py $<TARGET_FILE:froghopper>)
 add_check(bindings ${FROGHOPPER_PYTHON} tests/bindings_test.py $<TARGET_FILE:froghopper>)
@@ -31,12 +33,19 @@ set_tests_properties(checks.python checks.python_types PROPERTIES SKIP_RETURN_CO
 set_tests_properties(checks.python PROPERTIES TIMEOUT 600)  # with all frameworks three minutes on two cores
 add_check(readme ${FROGHOPPER_PYTHON} tests/readme_test.py ${PROJECT_BINARY_DIR})
 
+# The API reference, whose warnings are errors.
+add_test(NAME reference COMMAND ${CMAKE_COMMAND} -DDOXYGEN=${FROGHOPPER_DOXYGEN} -DBUILD=${PROJECT_BINARY_DIR}
+         -P ${PROJECT_SOURCE_DIR}/tests/reference.cmake)
+set_tests_properties(reference PROPERTIES TIMEOUT 60 LABELS fast SKIP_REGULAR_EXPRESSION "Skipped: ")
+
 # The examples, as a user builds them.
-foreach(example find_package pkg_config add_subdirectory defaults train)
+foreach(example find_package pkg_config deb add_subdirectory defaults parent train)
   add_test(NAME examples.${example}
            COMMAND ${CMAKE_COMMAND} -DEXAMPLE=${example} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR}
                    -DCC=${CMAKE_C_COMPILER} -DCXX=${CMAKE_CXX_COMPILER} -P ${PROJECT_SOURCE_DIR}/tests/examples.cmake)
   set_tests_properties(examples.${example} PROPERTIES TIMEOUT 900)
 endforeach()
 # cmake --install writes a manifest into the build folder, so one at a time.
-set_tests_properties(examples.find_package examples.pkg_config examples.train PROPERTIES RESOURCE_LOCK install)
+set_tests_properties(examples.find_package examples.pkg_config examples.deb examples.train PROPERTIES
+                     RESOURCE_LOCK install)
+set_tests_properties(examples.deb PROPERTIES SKIP_REGULAR_EXPRESSION "Skipped: ")

@@ -2,7 +2,7 @@
 # The libraries that froghopper is made of. A project that brings one of them keeps its own: its target is used, under
 # any of its usual names; else the system is asked (on Debian: libfmt-dev libhwy-dev libxxhash-dev libzstd-dev).
 #   froghopper_libraries   threads, dlopen, and the headers of fmt, Highway and xxHash, of which nothing is linked
-#   froghopper_zstd        zstd, linked as an archive, which unpacks presets; without presets it may be missing
+#   froghopper_zstd        zstd, linked as an archive, which packs and unpacks presets; not looked for without these
 find_package(Threads REQUIRED)
 add_library(froghopper_libraries INTERFACE)
 target_link_libraries(froghopper_libraries INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
@@ -29,6 +29,9 @@ add_headers(fmt/format.h libfmt-dev fmt::fmt-header-only fmt-header-only fmt::fm
 add_headers(hwy/highway.h libhwy-dev hwy::hwy hwy)
 add_headers(xxhash.h libxxhash-dev xxHash::xxhash xxhash)
 
+if(NOT FROGHOPPER_PRESETS AND NOT FROGHOPPER_TESTS)
+  return()
+endif()
 foreach(target libzstd_static zstd::libzstd_static zstd::libzstd)
   if(TARGET ${target} AND NOT TARGET froghopper_zstd)
     add_library(froghopper_zstd INTERFACE)
@@ -45,7 +48,7 @@ if(NOT TARGET froghopper_zstd)
     target_link_libraries(froghopper_zstd INTERFACE ${FROGHOPPER_ZSTD_LIBRARY})
   endif()
 endif()
-if((FROGHOPPER_PRESETS OR FROGHOPPER_TESTS) AND NOT TARGET froghopper_zstd)
+if(NOT TARGET froghopper_zstd)
   message(FATAL_ERROR "FROGHOPPER_PRESETS or FROGHOPPER_TESTS is on and zstd was not found; it packs the presets. On "
           "Debian: apt-get install libzstd-dev. Or build without, so that NVRTC compiles each kernel at its first use: "
           "-DFROGHOPPER_PRESETS=OFF -DFROGHOPPER_TESTS=OFF, with pip: -C cmake.define.FROGHOPPER_PRESETS=OFF.")

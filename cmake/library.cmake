@@ -22,12 +22,14 @@ if(DEFINED BUILD_SHARED_LIBS AND NOT BUILD_SHARED_LIBS)
   add_library(froghopper::froghopper ALIAS froghopper_static)
 else()
   set(froghopper_is_shared ON)
-  add_library(froghopper SHARED $<TARGET_OBJECTS:froghopper_embedded>)
+  add_library(froghopper SHARED src/api/library_presets.cpp $<TARGET_OBJECTS:froghopper_embedded>)
   add_library(froghopper::froghopper ALIAS froghopper)
   target_link_libraries(froghopper PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,froghopper_core>)
-  target_link_options(froghopper PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map
+  set(exports ${PROJECT_BINARY_DIR}/exports.map)
+  configure_file(cmake/exports.map.in ${exports} @ONLY)
+  target_link_options(froghopper PRIVATE LINKER:--version-script=${exports}
                       LINKER:--as-needed LINKER:-z,defs)
-  set_target_properties(froghopper PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map LINKER_LANGUAGE CXX)
+  set_target_properties(froghopper PROPERTIES LINK_DEPENDS ${exports} LINKER_LANGUAGE CXX)
 endif()
 
 foreach(library froghopper froghopper_static)

@@ -18,7 +18,7 @@ target_compile_definitions(froghopper_test_flags INTERFACE
 
 # The programs of these take little time together, and see most of what goes wrong.
 set(fast_tests api_test bundle_test cache_test cores_test cpu_gradients_test cpu_test cut_test order_test plan_test
-    problem_test suites_test table_test tensor_file_test tensors_test time_test widen_plan_test)
+    problem_test refusals_test suites_test table_test tensor_file_test tensors_test time_test widen_plan_test)
 file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*_test.cpp)
 if(NOT FROGHOPPER_PRESETS)
   list(REMOVE_ITEM test_sources tests/presets_test.cpp)
@@ -75,6 +75,14 @@ foreach(source ${c_test_sources})
   target_link_libraries(${name} PRIVATE froghopper)
   add_test(NAME ${name} COMMAND ${name})
 endforeach()
+
+# A library that is linked with another version of froghopper, in the process of the test that is named.
+add_library(other_version SHARED tests/support/other_version.c)
+target_link_options(other_version PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/tests/support/other_version.map)
+add_library(user_of_other_version SHARED tests/support/user_of_other_version.c)
+target_link_libraries(user_of_other_version PRIVATE other_version)
+set_target_properties(other_version user_of_other_version PROPERTIES C_VISIBILITY_PRESET default)
+target_link_libraries(versions PRIVATE user_of_other_version)
 
 # The archive has all that it needs.
 add_executable(abi_c11_static tests/abi_c11.c)

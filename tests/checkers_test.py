@@ -14,6 +14,7 @@ import check_current
 import check_known_failures
 import check_rooms
 import check_style
+import check_version
 import compile_golden
 import races
 import test_summary
@@ -201,6 +202,29 @@ no Hopper GPU here
 [  SKIPPED ] A.gpu (0 ms)</system-out></testcase>
 <testcase name="checks.rooms" status="fail"><failure/><system-out>bad</system-out></testcase>
 </testsuite>"""
+
+
+class Version(unittest.TestCase):
+    """The copies as they are in the tree, one of them changed."""
+    texts = {path: (check_version.tree.ROOT / path).read_text() for path in check_version.COPIES}
+
+    def problems(self, path, old, new):
+        self.assertIn(old, self.texts[path])
+        return " ".join(check_version.problems_of(self.texts | {path: self.texts[path].replace(old, new, 1)}))
+
+    def test_the_headers_version_is_that_of_all(self):
+        version = check_version.of_header(self.texts[check_version.HEADER])
+        minor = version.rpartition(".")[0]
+        self.assertEqual(list(check_version.problems_of(self.texts)), [])
+        for path, written in (("CITATION.cff", version), ("python/froghopper/_c.py", version),
+                              ("packaging/vcpkg/vcpkg.json", version), ("docs/12-using.md", minor)):
+            self.assertIn(f"says 9{written}", self.problems(path, written, "9" + written), path)
+        self.assertIn("says 9_9", self.problems("include/froghopper/froghopper.hpp", minor.replace(".", "_"), "9_9"))
+        patch = f"#define FH_VERSION_PATCH {version.rpartition('.')[2]}"
+        self.assertIn("CITATION.cff", self.problems(check_version.HEADER, patch, "#define FH_VERSION_PATCH 99"))
+
+    def test_a_copy_that_is_gone_is_told(self):
+        self.assertIn("names no version", self.problems("CITATION.cff", "\nversion: ", "\nedition: "))
 
 
 class Names(unittest.TestCase):

@@ -23,6 +23,16 @@ TEST_F(Program, without_or_with_unknown_words_says_so_on_stderr) {
   }
 }
 
+// Each command is named, so that a slip of the finger is mended from the message.
+TEST_F(Program, names_the_commands_where_it_is_given_none) {
+  for (const char* const arguments : {"", "chck 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'", "CHECK"}) {
+    const Ran r = run(arguments);
+    EXPECT_EQ(r.code, 2) << arguments;
+    EXPECT_TRUE(has(r.err, "it must be one of info, explain, check, bench, prepare, attend")) << r.err;
+  }
+  EXPECT_TRUE(has(run("chck").err, "\"chck\" is no command"));
+}
+
 TEST_F(Program, helps_with_examples) {
   for (const char* const command : {"info", "explain", "check", "bench", "prepare", "attend"}) {
     const Ran r = run(std::string(command) + " --help");
@@ -31,7 +41,7 @@ TEST_F(Program, helps_with_examples) {
     EXPECT_TRUE(has(r.out, "Examples:\n  froghopper " + std::string(command))) << command;
   }
   EXPECT_TRUE(has(run("--help").out, "Exit codes: 0 "));
-  EXPECT_EQ(run("--version").code, 0);
+  EXPECT_EQ(run("--version").out, text("{}\n", fh_version()));
 }
 
 TEST_F(Program, info_names_what_it_looks_for_and_what_is_supported) {
@@ -44,6 +54,46 @@ TEST_F(Program, info_names_what_it_looks_for_and_what_is_supported) {
   const Ran table = run("info --support-table");
   EXPECT_EQ(table.out.find("Head dims are"), 0u);
   EXPECT_TRUE(has(r.out, table.out));
+}
+
+TEST_F(Program, info_and_explain_have_json) {
+  const auto info = nlohmann::json::parse(run("info --json").out);
+  EXPECT_EQ(info["version"], fh_version());
+  EXPECT_TRUE(info["gpus"].is_array());
+  for (const char* const key : {"driver", "nvrtc", "presets", "serves", "cache", "cpu"})
+    EXPECT_TRUE(has(run("info").out, info[key].get<std::string>())) << key;
+  EXPECT_EQ(run("info --json --support-table").code, 2);
+
+  const std::string line = "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal";
+  const auto plan = nlohmann::json::parse(run("explain --json --target h200 '" + line + "'").out);
+  EXPECT_EQ(plan["problem"], line);
+  EXPECT_EQ(plan["status"], "FH_OK");
+  EXPECT_EQ(plan["runs_on"], nullptr);  // it was only named
+  EXPECT_EQ(plan["kernels"].size(), 1u);
+  EXPECT_EQ(plan["plan"].get<std::string>().find(plan["kernels"][0]["name"].get<std::string>()), 0u);
+  EXPECT_EQ(plan["explanation"].get<std::string>() + "\n", run("explain --target h200 '" + line + "'").out);
+  const Ran cpu = run("explain --json --target cpu 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'");
+  EXPECT_EQ(nlohmann::json::parse(cpu.out)["runs_on"], "cpu");
+  const Ran refused = run("explain --json --target h200 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'");
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_EQ(nlohmann::json::parse(refused.out)["status"], "FH_UNSUPPORTED");
+  EXPECT_EQ(nlohmann::json::parse(refused.out)["plan"], nullptr);
+}
+
+// A pipe of JSON has no line that is none, whatever else there is to say.
+TEST_F(Program, json_to_stdout_is_nothing_else) {
+  const std::string line = "'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'";
+  for (const std::string& arguments :
+       {"check --backend cpu --verbose --json - " + line + " 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64 : only=gpu'",
+        "bench --backend cpu --ms 1 --rounds 1 --json - " + line}) {
+    const Ran r = run(arguments);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(std::ranges::count(r.out, '\n'), 1) << r.out;
+    EXPECT_EQ(text("'{}'", nlohmann::json::parse(r.out)["problem"].get<std::string>()), line);
+    EXPECT_FALSE(std::filesystem::exists("-"));
+    EXPECT_EQ(run(arguments, "/dev/full").code, 5) << arguments;
+  }
+  EXPECT_TRUE(has(run("check --backend cpu --json - " + line).err, "1 right, 0 wrong"));
 }
 
 TEST_F(Program, info_has_one_line_for_the_cpu) {
@@ -252,11 +302,12 @@ TEST_F(Program, check_appends_json_lines) {
 }
 
 TEST_F(Program, check_refuses_malformed_cases_with_the_place) {
-  write("cases.txt", "fwd f32 b1 hq1 hkv1 sq9 skv9 d64\nfwd f32 b1 hq1 hkv1 sq9 skv9 d65\n");
+  write("cases.txt", "fwd f32 b1 hq1 hkv1 sq9 skv9 d64\nfwd f32 b1 hq2 hkv3 sq9 skv9 d64\n");
   const Ran file = run("check " + path("cases.txt"));
   EXPECT_EQ(file.code, 2);
   EXPECT_EQ(file.out, "");
   EXPECT_TRUE(has(file.err, "cases.txt, line 2, byte 33 of the file"));
+  EXPECT_EQ(run("check 'fwd f32 b1 hq1 hkv1 sq9 skv9 d65'").code, 4);  // it makes sense, but nothing computes it
   const Ran line = run("check 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64 : data=odd'");
   EXPECT_EQ(line.code, 2);
   EXPECT_TRUE(has(line.err, "byte 40: data=odd is unknown"));

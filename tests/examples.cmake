@@ -2,10 +2,13 @@
 # Claim: the examples build and give the right answer, with the installed package or with the sources. For train
 # (--check) that means: the loss falls, and every loss is the one that plain loops in double precision lead to.
 #   cmake -DEXAMPLE=... -DSOURCE=... -DBUILD=... -DCXX=... -DCC=... -P tests/examples.cmake
-# where EXAMPLE is find_package, pkg_config, add_subdirectory, defaults or train:
+# where EXAMPLE is find_package, pkg_config, deb, add_subdirectory, defaults, parent or train:
 #   pkg_config   find_package's example without CMake
+#   deb          find_package's example with the Debian package that cpack makes, unpacked
 #   defaults     add_subdirectory as a stranger calls it, with no option and from a copy that has no .venv: every file
 #                of the library would be optimised and none of the user's, and nothing would be installed
+#   parent       configured within a project that has targets of fmt, Highway, xxHash and zstd: they are used, and no
+#                others of the system
 function(must)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
@@ -46,11 +49,67 @@ function(check_defaults folder)
   endif()
 endfunction()
 
+# Every file of the library is compiled with the parent's headers, before any others of that name.
+function(check_parent folder)
+  file(READ ${folder}/compile_commands.json commands)
+  string(JSON count LENGTH "${commands}")
+  math(EXPR last "${count} - 1")
+  set(checked 0)
+  foreach(i RANGE ${last})
+    string(JSON file GET "${commands}" ${i} file)
+    string(JSON command GET "${commands}" ${i} command)
+    if(NOT file MATCHES "/src/(cpu|plan|runtime)/")
+      continue()
+    endif()
+    foreach(library fmt highway xxhash)
+      if(NOT command MATCHES "-isystem [^ ]*/parents_own/${library}")
+        message(FATAL_ERROR "not with the parent's ${library}: ${command}")
+      endif()
+    endforeach()
+    math(EXPR checked "${checked} + 1")
+  endforeach()
+  if(checked LESS 40)
+    message(FATAL_ERROR "of the library only ${checked} files are compiled")
+  endif()
+  file(STRINGS ${folder}/CMakeCache.txt found REGEX "^FROGHOPPER_(HEADER_|ZSTD_)")
+  if(found)
+    message(FATAL_ERROR "looked for in the system: ${found}")
+  endif()
+endfunction()
+
+# What has to be there, whoever has put it there; and the program finds the library, wherever the folder is.
+function(check_installed prefix)
+  foreach(file bin/froghopper include/froghopper/froghopper.hpp share/man/man1/froghopper.1
+          share/bash-completion/completions/froghopper share/zsh/site-functions/_froghopper
+          share/doc/froghopper/LICENSE share/doc/froghopper/LICENSE-third-party.txt share/doc/froghopper/6-jit.md)
+    if(NOT EXISTS ${prefix}/${file})
+      message(FATAL_ERROR "not installed: ${file}")
+    endif()
+  endforeach()
+  must(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${prefix}/bin/froghopper --version)
+endfunction()
+
+# Makes the Debian package and unpacks it, so that its /usr is FOLDER/prefix.
+function(install_deb folder)
+  must(${CMAKE_CPACK_COMMAND} -G DEB -B ${folder}/deb --config ${BUILD}/CPackConfig.cmake)
+  file(GLOB package ${folder}/deb/froghopper_*.deb)
+  must(${dpkg_deb} --info ${package})
+  must(${dpkg_deb} -x ${package} ${folder}/root)
+  file(RENAME ${folder}/root/usr ${folder}/prefix)
+  file(GLOB_RECURSE others ${folder}/root/*)
+  if(others)
+    message(FATAL_ERROR "the package has files beside /usr: ${others}")
+  endif()
+endfunction()
+
 set(work ${BUILD}/examples/${EXAMPLE})
 set(options -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -G Ninja)
 set(program attention)
 set(arguments)
 set(example ${SOURCE}/examples/${EXAMPLE})
+if(EXAMPLE STREQUAL deb)
+  set(example ${SOURCE}/examples/find_package)
+endif()
 file(STRINGS ${BUILD}/CMakeCache.txt cuda_include REGEX "^FROGHOPPER_CUDA_INCLUDE:")
 string(REGEX REPLACE "^[^=]*=" "-DFROGHOPPER_CUDA_INCLUDE=" cuda_include "${cuda_include}")
 if(EXAMPLE STREQUAL train)
@@ -66,18 +125,28 @@ if(EXAMPLE STREQUAL defaults)
        -DFROGHOPPER_PYTHON=/nowhere/python -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
   check_defaults(${work}/build)
   return()
+elseif(EXAMPLE STREQUAL parent)
+  file(REMOVE_RECURSE ${work})
+  must(${CMAKE_COMMAND} -S ${SOURCE}/tests/parent -B ${work}/build ${options} ${cuda_include} -DFROGHOPPER=${SOURCE}
+       -DFROGHOPPER_PRESETS=ON -DFROGHOPPER_NVRTC13=/nowhere/libnvrtc.so.13 -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+  check_parent(${work}/build)
+  return()
 elseif(EXAMPLE STREQUAL add_subdirectory)
   # Debug compiles in half the time.
   list(APPEND options -DCMAKE_BUILD_TYPE=Debug)
 else()
   file(REMOVE_RECURSE ${work})  # an installed file that is gone must not be found
-  must(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
-  foreach(file include/froghopper/froghopper.hpp share/man/man1/froghopper.1 share/doc/froghopper/LICENSE
-          share/doc/froghopper/LICENSE-third-party.txt share/doc/froghopper/6-jit.md)
-    if(NOT EXISTS ${work}/prefix/${file})
-      message(FATAL_ERROR "not installed: ${file}")
+  if(EXAMPLE STREQUAL deb)
+    find_program(dpkg_deb dpkg-deb)
+    if(NOT dpkg_deb)
+      message(STATUS "Skipped: there is no dpkg-deb here")
+      return()
     endif()
-  endforeach()
+    install_deb(${work})
+  else()
+    must(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
+  endif()
+  check_installed(${work}/prefix)
   list(APPEND options -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${work}/prefix)
 endif()
 

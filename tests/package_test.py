@@ -11,7 +11,11 @@ import tempfile
 import unittest
 import zipfile
 
+sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import check_version
+
 WHEEL = pathlib.Path(sys.argv.pop()) if sys.argv[-1].endswith(".whl") else None
 LIBRARY = pathlib.Path(sys.argv.pop()) if ".so" in sys.argv[-1] else None
 MOST, MOST_OF_LIBRARY = 12e6, 20e6  # bytes of a wheel, and of the library in it
@@ -21,7 +25,7 @@ SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.s
 
 
 def version():
-    return re.search(r"project\(froghopper VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    return check_version.of_header((ROOT / check_version.HEADER).read_text())
 
 
 def pins_of(name):
@@ -46,8 +50,10 @@ class Pyproject(unittest.TestCase):
         self.assertGreaterEqual(int(named[-1]), 13)
 
     def test_the_version_is_found(self):
-        pattern = re.search(r"regex = '(.+)'", self.text)[1]
-        self.assertEqual(re.search(pattern, (ROOT / "CMakeLists.txt").read_text())["value"], version())
+        where, pattern, result = (re.search(rf"^{key} = ['\"](.+)['\"]$", self.text, re.MULTILINE)[1]
+                                  for key in ("input", "regex", "result"))
+        found = re.search(pattern, (ROOT / where).read_text(), re.MULTILINE)
+        self.assertEqual(result.format(**found.groupdict()), version())
 
     def test_frameworks_are_tested_with_the_tools_of_scripts_setup(self):
         pins, frameworks = pins_of("requirements"), pins_of("requirements-frameworks")

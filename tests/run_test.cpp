@@ -49,6 +49,26 @@ TEST(run, an_explanation_says_when_items_are_drawn) {
             std::string::npos);
 }
 
+TEST(run, unknown_targets_are_refused) {
+  const fh_problem p = problem_of("fwd f32 b1 hq2 hkv1 sq5 skv5 d8").user_struct();
+  fh_plan* plan = nullptr;
+  for (const char* target : {"", "gpu", "cuda:0", "hopper:", "hopper:x", "hopper:-1", "CPU"}) {
+    EXPECT_EQ(fh_plan_create(&p, target, &plan), FH_INVALID_PROBLEM) << target;
+    EXPECT_NE(std::string(fh_last_error()).find("target is \"" + std::string(target) + "\""), std::string::npos)
+        << fh_last_error();
+  }
+  for (const auto& [target, ours] : {std::pair{"gpu", "\"hopper\""},
+                                     {"cuda", "\"hopper\""},
+                                     {"cuda:1", "\"hopper:1\""},
+                                     {"CPU", "\"cpu\""},
+                                     {"CUDA:0 tail=30%", "\"hopper:0\""}}) {
+    EXPECT_EQ(fh_plan_create(&p, target, &plan), FH_INVALID_PROBLEM) << target;
+    EXPECT_NE(std::string(fh_last_error()).find(std::string("here that is ") + ours), std::string::npos)
+        << fh_last_error();
+  }
+  EXPECT_EQ(plan, nullptr);
+}
+
 TEST(run, hints_are_read_and_belong_to_a_gpu) {
   const auto hinted = read_target("hopper:1 tiles=128x64s3 late=4");
   ASSERT_TRUE(hinted) << hinted.failure().text;
@@ -59,7 +79,7 @@ TEST(run, hints_are_read_and_belong_to_a_gpu) {
                                    "hopper section=0MiB", "hopper 1", "auto cpu", "tiles=128x64s3"}) {
     const auto refused = read_target(target);
     ASSERT_FALSE(refused) << target;
-    EXPECT_EQ(refused.failure().status, FH_NO_DEVICE);
+    EXPECT_EQ(refused.failure().status, FH_INVALID_PROBLEM);
     EXPECT_NE(refused.failure().text.find(target), std::string::npos) << refused.failure().text;
   }
   const Problem p = problem_of("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal");

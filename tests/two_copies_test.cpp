@@ -146,6 +146,18 @@ class SharedObject {
     return names;
   }
 
+  // That of the file itself, its name for the loader, and those of its symbols.
+  std::set<std::string> versions() const {
+    std::set<std::string> names;
+    const auto [section, strings] = section_with_strings(SHT_GNU_verdef);
+    for (size_t offset = section->sh_offset, i = 0; i < section->sh_info; ++i) {
+      const auto* const version = at<ElfW(Verdef)>(offset);
+      names.insert(strings + at<ElfW(Verdaux)>(offset + version->vd_aux)->vda_name);
+      offset += version->vd_next;
+    }
+    return names;
+  }
+
   std::set<std::string> exported() const {
     std::set<std::string> names;
     const auto [section, strings] = section_with_strings(SHT_DYNSYM);
@@ -184,10 +196,20 @@ TEST(two_copies, the_library_needs_only_what_every_cpp_program_has) {
     EXPECT_TRUE(allowed.contains(name)) << "libfroghopper.so needs " << name;
 }
 
+// By these the loader tells two versions in one process apart; tests/versions.c shows that it does.
+TEST(two_copies, symbols_have_the_version_of_the_librarys_name) {
+  const std::string of_interface = std::to_string(FH_VERSION_MAJOR) + "." + std::to_string(FH_VERSION_MINOR);
+  const std::set<std::string> expected = {
+      "libfroghopper.so." + of_interface, "FROGHOPPER_" + of_interface,
+      "FROGHOPPER_PRIVATE_" + of_interface + "." + std::to_string(FH_VERSION_PATCH)};
+  EXPECT_EQ(SharedObject(FROGHOPPER_LIBRARY).versions(), expected);
+}
+
 TEST(two_copies, the_library_shows_only_its_c_interface) {
   const std::set<std::string> exported = SharedObject(FROGHOPPER_LIBRARY).exported();
   EXPECT_TRUE(exported.contains("fh_plan_run"));
-  for (const std::string& name : exported) EXPECT_EQ(name.rfind("fh_", 0), 0u) << "libfroghopper.so exports " << name;
+  for (const std::string& name : exported)
+    EXPECT_TRUE(name.starts_with("fh_") || name.starts_with("FROGHOPPER_")) << "libfroghopper.so exports " << name;
 }
 
 }  // namespace

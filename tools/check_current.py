@@ -28,6 +28,8 @@ def makers(program):
     return {
         "device/ptx/wgmma_generated.cuh": ("", [sys.executable, "tools/gen_wgmma.py"]),
         "python/froghopper/_c.py": ("", [sys.executable, "tools/gen_python.py"]),
+        "packaging/completion/froghopper.bash": ("", [sys.executable, "tools/gen_completion.py", program, "bash"]),
+        "packaging/completion/_froghopper": ("", [sys.executable, "tools/gen_completion.py", program, "zsh"]),
         "docs/support.md": (SUPPORT, [program, "info", "--support-table"]),
         "docs/python-support.md": ("", [sys.executable, "tools/python_support.py",
                                         str(pathlib.Path(program).resolve().parent / "libfroghopper.so")]),

@@ -10,9 +10,10 @@ names.
 """
 import re
 
+import check_version
 import tree
 
-HEADER, BUILD = "include/froghopper/froghopper.h", "CMakeLists.txt"
+HEADER = "include/froghopper/froghopper.h"
 NUMBERS = {"int": "c_int", "float": "c_float", "double": "c_double", "size_t": "c_size_t", "int32_t": "c_int32",
            "uint32_t": "c_uint32", "int64_t": "c_int64", "uint64_t": "c_uint64"}
 
@@ -123,8 +124,8 @@ def module(header, version):
 
 
 def main():
-    version = re.search(r"^project\(froghopper VERSION ([\d.]+)", (tree.ROOT / BUILD).read_text(), re.MULTILINE)[1]
-    print(module(Header((tree.ROOT / HEADER).read_text()), version), end="")
+    text = (tree.ROOT / HEADER).read_text()
+    print(module(Header(text), check_version.of_header(text)), end="")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two sequences of different length lie end to end, without padding, and attend each to itself: one call. Then each is
-// computed alone, which must give the same. bf16 on the CPU; leave "cpu" out where the tensors are in GPU memory.
+// computed alone, which must give the same. bf16 on the CPU; tensors in GPU memory need no "cpu", but a workspace and a
+// stream, as examples/gpu has them.
 #include <bit>
 #include <cmath>
 #include <cstdint>

@@ -44,6 +44,7 @@
  *       Every row that the shapes name counts, also one past a sequence's end. Slices of a buffer may lie between each
  *       other: q, k, v and o in the columns of a tensor share nothing. Tensors with unlike strides that cannot be told
  *       apart in a few thousand steps are refused too. What is only read may overlap, k and v may be the same.
+ *  (12) docs/12-using.md, "Versions", says what stays as it is from version to version.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
@@ -51,8 +52,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define FH_VERSION_MAJOR 0 /* of this header; fh_version() is that of the library which runs */
+#define FH_VERSION_MINOR 4 /* before 1.0 a new one may change the interface */
+#define FH_VERSION_PATCH 0 /* a new one changes nothing of it */
+/* The version as one number, to compare with: of 0.4.0 it is 400, of 1.2.3 it is 10203. */
+#define FH_VERSION (FH_VERSION_MAJOR * 10000 + FH_VERSION_MINOR * 100 + FH_VERSION_PATCH)
+
 #if defined(__GNUC__)
-#define FH_API __attribute__((visibility("default")))
+#define FH_API __attribute__((visibility("default"))) /* what the library shows */
 #else
 #define FH_API
 #endif
@@ -61,11 +68,13 @@
 extern "C" {
 #endif
 
+/* How a problem is computed, and where. */
 typedef struct fh_plan fh_plan;
 
+/* What a call returns. */
 typedef enum fh_status {
   FH_OK = 0,
-  FH_INVALID_PROBLEM = 1, /* the description contradicts itself */
+  FH_INVALID_PROBLEM = 1, /* the description contradicts itself, or the target names nothing */
   FH_UNSUPPORTED = 2,     /* consistent, but nothing on the chosen backend computes it */
   FH_INVALID_TENSOR = 3,  /* a pointer, stride, alignment or workspace does not match the plan */
   FH_NO_DEVICE = 4,       /* no Hopper GPU, no driver, or one that is too old */
@@ -74,6 +83,7 @@ typedef enum fh_status {
   FH_INTERNAL = 7         /* out of host memory or threads, or a bug in the library */
 } fh_status;
 
+/* What is computed. */
 typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2, FH_QUANTISE = 3 } fh_op;
 
 /* f32: CPU only. e4m3 (largest number 448, no infinity) and e5m2 (57344): one byte a number, which a scale goes with;
@@ -199,8 +209,9 @@ static inline fh_problem fh_problem_init(void) {
   return p;
 }
 
+/* A tensor of the caller's, [batch, seq, heads, dim]. */
 typedef struct fh_tensor {
-  void* data;
+  void* data;                                    /* of its first element */
   int64_t stride_batch, stride_seq, stride_head; /* elements; stride_batch is ignored with varlen */
 } fh_tensor;
 
@@ -218,13 +229,13 @@ typedef struct fh_tensors {
                                   forward with accumulate: merged. */
   const int32_t* cu_seqlens_q; /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU
                                   checks them; a GPU plan cannot, so there they must be right. */
-  const int32_t* cu_seqlens_kv;
+  const int32_t* cu_seqlens_kv; /* the same of k and v */
   const int32_t*
       seqused_q; /* seqused: [batch], rows of a sequence that count, at most all; NULL: all of them. FH_BOTTOM_RIGHT
                                aligns the last row of q that counts with the last key that counts. So with a mask, where
                                rows of q are padding too, give both lengths, or use FH_TOP_LEFT. */
-  const int32_t* seqused_kv;
-  const float* sink; /* sink: [heads_q]; else NULL. -inf: that head has none; +inf: lse is +inf and o is 0 */
+  const int32_t* seqused_kv; /* the same of k and v */
+  const float* sink;         /* sink: [heads_q]; else NULL. -inf: that head has none; +inf: lse is +inf and o is 0 */
 
   /* Backward only, else NULL. */
   fh_tensor grad_o;                 /* shape of o. Read. */
@@ -241,8 +252,8 @@ typedef struct fh_tensors {
   fh_tensor scale_k; /* [batch, blocks of seq_kv, heads_kv, 1] */
   fh_tensor scale_v; /* [batch, blocks of seq_kv, heads_kv, 1]; scale_v_columns: [batch, 1, heads_kv, dim_v] */
 
-  /* Quantise only, else NULL: shapes of q, k and v, in dtype_kv. Written. */
-  fh_tensor quantised_q, quantised_k, quantised_v;
+  /* Quantise only, else NULL. */
+  fh_tensor quantised_q, quantised_k, quantised_v; /* shapes of q, k and v, in dtype_kv. Written. */
 
   /* smooth only, else NULL: f32, finite, what every row of a sequence's k and v has beside its stored numbers times
    * their scales; of rotated k, rotated. Read, by a quantise problem written, 0 for sequences without rows. batch and
@@ -305,28 +316,28 @@ static inline fh_tensors fh_tensors_init(void) {
  * takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packed= and parts= are for few query rows
  * and few tiles, widened= is for 8-bit k and v beside 16-bit q; docs/4-planning.md. */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
-FH_API void fh_plan_destroy(fh_plan* plan);
-FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan);
-FH_API int fh_plan_on_gpu(const fh_plan* plan);       /* nonzero: tensors and workspace are GPU memory */
-FH_API const char* fh_plan_line(const fh_plan* plan); /* one line of text; lives as long as the plan */
+FH_API void fh_plan_destroy(fh_plan* plan);                 /* NULL: nothing happens */
+FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan); /* what fh_plan_run needs; 0 on the CPU */
+FH_API int fh_plan_on_gpu(const fh_plan* plan);             /* nonzero: tensors and workspace are GPU memory */
+FH_API const char* fh_plan_line(const fh_plan* plan);       /* one line of text; lives as long as the plan */
 
 /* workspace: 256-byte aligned, any content, on the tensors' GPU; may be NULL where the plan needs 0 bytes.
  * stream: a CUstream or cudaStream_t; ignored on the CPU, where the call returns when the result is there. */
 FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, void* workspace, size_t workspace_bytes,
                              void* stream);
 
-/* Finds or makes the plan, then runs it. It needs as much workspace as fh_workspace_bytes says for the same problem and
- * target, as if the tensors were on the current GPU. That call makes the plan too, so the first run is as quick as the
- * next. */
+/* Finds or makes the plan, then runs it. It needs as much workspace as fh_workspace_bytes says. */
 FH_API fh_status fh_attention(const fh_problem* problem, const char* target, const fh_tensors* tensors,
                               void* workspace, size_t workspace_bytes, void* stream);
+/* What fh_attention needs for the same problem and target, as if the tensors were on the current GPU. This makes the
+ * plan too, so the first run is as quick as the next. */
 FH_API fh_status fh_workspace_bytes(const fh_problem* problem, const char* target, size_t* bytes);
 
-/* A problem as one line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal".
- * fh_problem_parse fills a struct that holds its size already, so: fh_problem p = fh_problem_init();
- * fh_problem_print writes at most bytes characters with the closing zero. *length, if length is not NULL, is how long
- * the whole line is without it; with line = NULL and bytes = 0 that is all it does. */
+/* One line of text as a problem, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". The struct holds its size
+ * already, so: fh_problem p = fh_problem_init(); */
 FH_API fh_status fh_problem_parse(const char* line, fh_problem* problem);
+/* A problem as one line of text: at most bytes characters with the closing zero. *length, if length is not NULL, is how
+ * long the whole line is without it; with line = NULL and bytes = 0 that is all it does. */
 FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t bytes, size_t* length);
 
 /* Why the problem can or cannot be computed there and how, in lines of text: backends, kernel, tiles, memory. Lives
@@ -334,14 +345,15 @@ FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t 
 FH_API const char* fh_explain(const fh_problem* problem, const char* target);
 
 FH_API const char* fh_last_error(void); /* of this thread; valid until its next failing call; "" before the first */
-FH_API const char* fh_status_name(fh_status status);
-FH_API const char* fh_version(void); /* "0.3.0" */
+FH_API const char* fh_status_name(fh_status status); /* "FH_OK" */
+FH_API const char* fh_version(void);                 /* of the library, as "0.4.0" */
 
+/* A function of yours that fh_set_log is given. line: without an end of line; user: what fh_set_log was given. */
+typedef void (*fh_log_function)(const char* line, void* user);
 /* What the library does (plans made, kernels compiled), one line a message, to your function; NULL turns it off.
  * Your function may be called from any thread, also from several at once. When fh_set_log returns, no function that
  * was set before is running any more or will be called again, whichever thread has replaced it. Called from inside such
  * a function, which cannot wait for itself, fh_set_log waits for none. */
-typedef void (*fh_log_function)(const char* line, void* user);
 FH_API void fh_set_log(fh_log_function function, void* user);
 
 #ifdef __cplusplus

@@ -23,23 +23,29 @@
 
 namespace froghopper {
 // The version is part of every symbol's name: programs made with different headers do not mix these types up.
-inline namespace v0_3 {
+inline namespace v0_4 {
 
+// What fails throws it: what() is fh_last_error().
 class Error : public std::runtime_error {
  public:
+  // text: copied.
   Error(fh_status status, const char* text) : std::runtime_error(text), status_(status) {}
-  fh_status status() const noexcept { return status_; }
+  fh_status status() const noexcept { return status_; }  // which kind of failure
 
  private:
   fh_status status_;
 };
 
+// Throws where a call of the C interface failed, on the thread that called it.
 inline void must(fh_status status) {
   if (status != FH_OK) throw Error(status, fh_last_error());
 }
 
+// fh_op.
 enum class Op { forward = FH_FORWARD, backward = FH_BACKWARD, quantise = FH_QUANTISE };
+// fh_dtype.
 enum class Dtype { usual = FH_USUAL, f16 = FH_F16, bf16 = FH_BF16, f32 = FH_F32, e4m3 = FH_E4M3, e5m2 = FH_E5M2 };
+// fh_align.
 enum class Align { bottom_right = FH_BOTTOM_RIGHT, top_left = FH_TOP_LEFT };
 inline constexpr int64_t all = FH_ALL;  // a window without a bound on that side
 
@@ -76,9 +82,10 @@ struct Problem {
   bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
   bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
 
-  bool operator==(const Problem&) const = default;
+  bool operator==(const Problem&) const = default;  // field by field
 };
 
+// The same for the C interface.
 inline fh_problem to_c(const Problem& problem) {
   fh_problem p = fh_problem_init();
   p.op = static_cast<fh_op>(problem.op), p.dtype = static_cast<fh_dtype>(problem.dtype);
@@ -99,6 +106,7 @@ inline fh_problem to_c(const Problem& problem) {
   return p;
 }
 
+// The same as a Problem.
 inline Problem to_cpp(const fh_problem& p) {
   return {.op = static_cast<Op>(p.op),
           .dtype = static_cast<Dtype>(p.dtype),
@@ -144,6 +152,7 @@ inline Problem parse(const std::string& line) {
   return to_cpp(p);
 }
 
+// A problem as one line of text, which parse() reads.
 inline std::string print(const Problem& problem) {
   const fh_problem p = to_c(problem);
   size_t length = 0;
@@ -180,11 +189,13 @@ struct Tensors {
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 
+// The same for the C interface.
 inline fh_tensors to_c(const Tensors& tensors) { return std::bit_cast<fh_tensors>(tensors); }
 
 // How it is computed. Immutable; holds no GPU memory. Any number of threads may run it, each with its own workspace.
 class Plan {
  public:
+  // target: as fh_plan_create has it.
   explicit Plan(const Problem& problem, const char* target = nullptr) {
     const fh_problem p = to_c(problem);
     fh_plan* plan = nullptr;
@@ -192,10 +203,11 @@ class Plan {
     plan_.reset(plan);
   }
 
-  size_t workspace_bytes() const { return fh_plan_workspace_bytes(plan_.get()); }
-  bool on_gpu() const { return fh_plan_on_gpu(plan_.get()) != 0; }
-  std::string line() const { return fh_plan_line(plan_.get()); }
+  size_t workspace_bytes() const { return fh_plan_workspace_bytes(plan_.get()); }  // what run() needs
+  bool on_gpu() const { return fh_plan_on_gpu(plan_.get()) != 0; }                 // so are tensors and workspace
+  std::string line() const { return fh_plan_line(plan_.get()); }                   // "PROBLEM -> KERNELS"
 
+  // workspace and stream: as fh_plan_run has them.
   void run(const Tensors& tensors, void* workspace = nullptr, size_t workspace_bytes = 0,
            void* stream = nullptr) const {
     const fh_tensors t = to_c(tensors);
@@ -225,11 +237,12 @@ inline size_t workspace_bytes(const Problem& problem, const char* target = nullp
   return bytes;
 }
 
+// Why the problem can or cannot be computed there and how, in lines of text.
 inline std::string explain(const Problem& problem, const char* target = nullptr) {
   const fh_problem p = to_c(problem);
   return fh_explain(&p, target);
 }
 
-}  // namespace v0_3
+}  // namespace v0_4
 }  // namespace froghopper
 #endif  // FROGHOPPER_FROGHOPPER_HPP_

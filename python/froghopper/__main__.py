@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command of the installed package; `python3 -m froghopper` is the same.
 
-    froghopper info                       the library in use, the frameworks that are installed, what would run here
+    froghopper info [--json]              the library in use, the frameworks that are installed, what would run here
     froghopper explain LINE [TARGET]      how a problem would be computed, or why not: "auto", "cpu", "hopper", "h200"
+    froghopper --version                  the library's
+
+check, bench, prepare and attend are commands of the program that is built from the sources, build/froghopper.
 """
 import contextlib
 import errno
 import importlib.metadata
+import json
 import os
 import signal
 import sys
@@ -17,6 +21,7 @@ from froghopper._library import library
 
 SAMPLE = "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal"
 FRAMEWORKS = ("numpy", "torch", "transformers", "jax")
+OF_THE_OTHER_PROGRAM = ("check", "bench", "prepare", "attend")
 DONE, BAD_INPUT, WRITING_FAILED = 0, 2, 5  # as the program of the source tree has them
 
 
@@ -25,9 +30,10 @@ def installed(name: str) -> str:
     except importlib.metadata.PackageNotFoundError: return "not installed"
 
 
-def info() -> str:
+def info(as_json: bool) -> str:
     found = {"froghopper": froghopper.__version__, "library": library().path} | {x: installed(x) for x in FRAMEWORKS}
     if installed("torch") != "not installed": found["torch calls"] = torch_calls()
+    if as_json: return json.dumps(found | {"explanation": froghopper.explain(SAMPLE)})
     lines = [f"{name:<13} {what}" for name, what in found.items()]
     return "\n".join([*lines, "", "For example:", froghopper.explain(SAMPLE)])
 
@@ -41,14 +47,25 @@ def torch_calls() -> str:
     return f"in Python, as {_torch_native.why_not}" if _torch_native.why_not else "by native operators"
 
 
+def refusal(command: str) -> str:
+    """Why there is no such command, and what to use instead."""
+    if command in OF_THE_OTHER_PROGRAM:
+        return (f"froghopper: {command} is not in the Python package; it must be run with the program that is built "
+                "from the sources. In a checkout: scripts/setup froghopper_program, then build/froghopper "
+                f"{command} --help.")
+    return f'froghopper: "{command}" is no command; it must be one of info, explain, help.'
+
+
 def answer(command: str, words: list[str]) -> tuple[int, str]:
     """The exit code and what is said."""
     usage = __doc__.strip()
     try:
-        if command == "info" and not words: return DONE, info()
+        if command == "info" and words in ([], ["--json"]): return DONE, info(as_json=bool(words))
+        if command == "--version" and not words: return DONE, library().version()
         if command == "explain" and len(words) in (1, 2): return DONE, froghopper.explain(*words)
     except froghopper.Error as error: return BAD_INPUT, f"froghopper: {error}"
-    return (DONE if command in ("help", "-h", "--help") else BAD_INPUT), usage
+    if command in ("help", "-h", "--help"): return DONE, usage
+    return BAD_INPUT, usage if command in ("info", "explain") else refusal(command)
 
 
 def say(said: str, file: TextIO | None) -> None:

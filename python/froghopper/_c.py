@@ -8,7 +8,7 @@ import ctypes
 import enum
 from typing import Any
 
-VERSION = "0.3.0"
+VERSION = "0.4.0"
 ALL = -1
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command of the package, and what it does where nobody reads its answer or it cannot be written."""
+import json
 import os
 import pathlib
 import signal
@@ -23,6 +24,8 @@ def run(*words, before=(), **streams):
 
 @pytest.mark.parametrize("words, code, said", [
     (["info"], 0, froghopper.__version__), (["explain", LINE, "cpu"], 0, LINE), (["--help"], 0, "explain LINE"),
+    (["--version"], 0, froghopper.__version__), (["chck"], 2, '"chck" is no command; it must be one of info, explain'),
+    (["check", LINE], 2, "build/froghopper check"), (["bench"], 2, "build/froghopper bench"),
     (["explain"], 2, "explain LINE"), (["info", "more"], 2, "explain LINE"),
     (["explain", "fwd b0x"], 2, "b0x"), (["explain", "fwd \udce9"], 2, "it must be UTF-8"),
 ])
@@ -30,6 +33,11 @@ def test_what_it_says(words, code, said):
     found = run(*words)
     assert found.returncode == code and said in (found.stderr if code else found.stdout)
     assert (found.stdout if code else found.stderr) == ""
+
+
+def test_info_has_json():
+    found = json.loads(run("info", "--json").stdout)
+    assert found["froghopper"] == froghopper.__version__ and pathlib.Path(found["library"]).exists()
 
 
 @pytest.mark.parametrize("words", [["info"], ["explain", LINE], ["help"]])

@@ -259,7 +259,7 @@ BAD = [
     (dict(k=KV[..., :8]), ValueError, "k has the shape .* the same dim. Use 16"),
     (dict(v=KV[..., :0]), ValueError, "v has 0 columns"),
     (dict(k=torch.zeros(2, 7, 3, 16), v=torch.zeros(2, 7, 3, 16)), ValueError, "heads_kv is 3 and heads_q is 4"),
-    (dict(q=Q[..., :12], k=KV[..., :12]), ValueError, "dim_qk is 12; head dims are multiples of 8"),
+    (dict(q=Q[..., :12], k=KV[..., :12]), NotImplementedError, "dim_qk is 12; head dims are multiples of 8"),
     (dict(causal="yes"), TypeError, "causal is 'yes'"),
     (dict(causal=torch.tensor(True)), TypeError, "causal is a tensor"),
     (dict(window=3), TypeError, r"window is 3; it is \(left, right\)"),

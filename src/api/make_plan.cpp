@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // api: which backend computes a problem. The user says where, or "auto": the Hopper GPU if there is one and it can,
 // else the CPU, with the reason kept.
-#include <charconv>
-#include <cstring>
+#include <algorithm>
+#include <cctype>
 
 #include "src/api/run.hpp"
 #include "src/base/log.hpp"
@@ -69,9 +69,23 @@ Result<int> number_of_gpu(const std::string& where) {
   const std::string begin = "hopper:";
   int ordinal = -1;
   if (number_after(where, begin, ordinal) && ordinal >= 0) return ordinal;
-  return Failure{FH_NO_DEVICE, text("target is \"{}\"; after \"hopper:\" comes the number of a GPU. Use \"hopper:0\" "
-                                    "for the first one.",
-                                    where)};
+  return Failure{FH_INVALID_PROBLEM,
+                 text("target is \"{}\"; after \"hopper:\" comes the number of a GPU. Use \"hopper:0\" "
+                      "for the first one.",
+                      where)};
+}
+
+// What frameworks call it: "gpu", "cuda" and "cuda:1" are "hopper" and "hopper:1" here, "CPU" is "cpu". "" where it is
+// none of these.
+std::string other_word(std::string where) {
+  std::ranges::transform(where, where.begin(), [](char c) { return static_cast<char>(std::tolower(c)); });
+  for (const std::string_view word : {"cuda", "gpu", "hopper"}) {
+    if (!where.starts_with(word)) continue;
+    int ordinal = 0;
+    const bool numbered = number_after(where, text("{}:", word), ordinal);
+    if (numbered || where == word) return numbered ? text("hopper:{}", ordinal) : "hopper";
+  }
+  return where == "cpu" || where == "auto" ? where : "";
 }
 
 }  // namespace
@@ -90,7 +104,8 @@ Result<Target> read_target(const char* target) {
   if (where == "cpu" && words.size() == 1) {
     read.kind = Kind::cpu;
     if (!hinted) return read;
-    return Failure{FH_NO_DEVICE, text("target is \"{}\"; hints are for the kernels of a GPU. Leave them out.", name)};
+    return Failure{FH_INVALID_PROBLEM,
+                   text("target is \"{}\"; hints are for the kernels of a GPU. Leave them out.", name)};
   }
   if (words.size() == 1 && (where == "hopper" || where.starts_with("hopper:"))) {
     read.kind = Kind::hopper;
@@ -101,12 +116,14 @@ Result<Target> read_target(const char* target) {
     return read;
   }
   auto device = Device::parse(words);
-  if (!device)
-    return Failure{FH_NO_DEVICE,
-                   text("target is \"{}\", which names neither a backend nor a GPU: {} Use \"auto\", \"hopper\", "
-                        "\"hopper:1\", \"cpu\" or a GPU to plan for, \"h200\"; on a GPU with hints such as "
+  if (!device) {
+    const std::string ours = words.size() == 1 ? other_word(where) : "";
+    return Failure{FH_INVALID_PROBLEM,
+                   text("target is \"{}\", which names neither a backend nor a GPU: {} It must be \"auto\", \"cpu\", "
+                        "\"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"; on a GPU with hints such as "
                         "tiles=128x64s3, section=16MiB, tail=30%, late=8, packed=1, parts=4, widened=1.",
-                        name, device.failure().text)};
+                        name, ours.empty() ? device.failure().text : text("here that is \"{}\".", ours))};
+  }
   read.kind = Kind::named;
   read.device = std::move(*device);
   return read;

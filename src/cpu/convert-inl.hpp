@@ -113,8 +113,11 @@ HWY_INLINE void bytes_to_floats(const uint8_t* from, int count, float* to) {
   for (int i = 0; i < count; i += eight) hn::StoreU(load_8_bits<type>(d, from + i), d, to + i);
 }
 
-// Without a vector unit, number by number; what Highway has for that cuts f16 off instead of rounding it.
-inline constexpr bool one_by_one = HWY_TARGET == HWY_SCALAR;
+// Number by number where no instruction converts f16, which on x86 begin with AVX2 here: what Highway has instead cuts
+// numbers off that are to be rounded, and makes a number of an infinity. Its last resort, which "generic" kernels are
+// made for, depends on the compiler: HWY_SCALAR with GCC up to 12.2, else HWY_EMU128; in newer Highway HWY_SSE2.
+inline constexpr bool one_by_one =
+    HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
 
 // count: a multiple of 8.
 inline void to_floats(const void* from, Dtype type, int count, float* to) {

@@ -38,14 +38,17 @@ inline constexpr Dtype type_of<EightBits<type>> = type;
 
 template <class T, class D>
 HWY_INLINE hn::Vec<D> load_floats(D d, const T* row) {
-  if constexpr (std::is_same_v<T, float>)
+  if constexpr (std::is_same_v<T, float>) {
     return hn::LoadU(d, row);
-  else if constexpr (one_by_one)  // Highway makes numbers of f16's infinities there
-    return hn::Set(d, froghopper::load(row, 0, element_of(type_of<T>)));
-  else if constexpr (is_8_bit(type_of<T>))
+  } else if constexpr (one_by_one) {
+    float numbers[hn::MaxLanes(D())];
+    for (size_t i = 0; i < hn::MaxLanes(d); ++i) numbers[i] = froghopper::load(row, i, element_of(type_of<T>));
+    return hn::LoadU(d, numbers);
+  } else if constexpr (is_8_bit(type_of<T>)) {
     return load_8_bits<type_of<T>>(d, &row->bits);
-  else
+  } else {
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), row));
+  }
 }
 // The next columns of a row of which so many are left; zeros beyond.
 template <class T>

@@ -83,9 +83,10 @@ Device known_device(const std::string& name) {
 
 Result<Device> Device::parse(const std::vector<std::string>& words) {
   const auto unclear = [&](std::string why) {
-    return Failure{FH_NO_DEVICE, text("{} Name h100 or h200, or a GPU of your own with its numbers: \"mine 64sm "
-                                      "l2=40MiB clock=1500MHz memory=2000GB/s\".",
-                                      std::move(why))};
+    return Failure{FH_INVALID_PROBLEM,
+                   text("{} Name h100 or h200, or a GPU of your own with its numbers: \"mine 64sm "
+                        "l2=40MiB clock=1500MHz memory=2000GB/s\".",
+                        std::move(why))};
   };
   if (words.empty()) return unclear("no device is named.");
   Device device = known_device(words[0]);

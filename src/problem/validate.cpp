@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: the user's description -> Problem. Every message that a description can cause lives here, one rule after
-// the other; what a backend cannot compute is not an error here, the backends say that themselves.
+// the other: contradictions, and what makes sense but neither backend computes. What one of them cannot compute is not
+// an error here, the backends say that themselves.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -13,19 +15,29 @@
 namespace froghopper {
 namespace {
 
-// A rule returns what is wrong with a description, or nothing.
-std::string known_values(const fh_problem&);
-std::string types(const fh_problem&);
-std::string sizes(const fh_problem&);
-std::string heads(const fh_problem&);
-std::string dims(const fh_problem&);
-std::string packing(const fh_problem&);
-std::string window(const fh_problem&);
-std::string factors(const fh_problem&);
-std::string scales(const fh_problem&);
-std::string merging(const fh_problem&);
-std::string only_attention(const fh_problem&);
-std::string reach(const fh_problem&);
+// What a rule finds in a description; no text: nothing.
+struct Finding {
+  std::string text;
+  fh_status status = FH_INVALID_PROBLEM;
+  Finding() = default;
+  Finding(std::string contradiction) : text(std::move(contradiction)) {}
+  Finding(std::string found, fh_status what) : text(std::move(found)), status(what) {}
+};
+
+Finding not_computed(std::string text) { return {std::move(text), FH_UNSUPPORTED}; }
+
+Finding known_values(const fh_problem&);
+Finding types(const fh_problem&);
+Finding sizes(const fh_problem&);
+Finding heads(const fh_problem&);
+Finding dims(const fh_problem&);
+Finding packing(const fh_problem&);
+Finding window(const fh_problem&);
+Finding factors(const fh_problem&);
+Finding scales(const fh_problem&);
+Finding merging(const fh_problem&);
+Finding only_attention(const fh_problem&);
+Finding reach(const fh_problem&);
 Problem filled_in(const fh_problem&);
 
 // Every description names its shape, so every version of the struct reaches to total_q at least.
@@ -38,11 +50,15 @@ Result<Problem> Problem::from(const fh_problem& user) {
   if (!whole) return whole.failure();
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
+  Finding missing;  // a description that contradicts itself besides is refused for that
   for (auto rule :
        {known_values, types, sizes, heads, dims, packing, window, factors, scales, merging, only_attention, reach}) {
-    std::string wrong = rule(*whole);
-    if (!wrong.empty()) return Failure{FH_INVALID_PROBLEM, std::move(wrong)};
+    Finding found = rule(*whole);
+    if (found.text.empty()) continue;
+    if (found.status == FH_INVALID_PROBLEM) return Failure{found.status, std::move(found.text)};
+    if (missing.text.empty()) missing = std::move(found);
   }
+  if (!missing.text.empty()) return Failure{missing.status, std::move(missing.text)};
   return filled_in(*whole);
 }
 
@@ -63,7 +79,7 @@ int32_t raw(const Enum& field) {
   return value;
 }
 
-std::string known_values(const fh_problem& p) {
+Finding known_values(const fh_problem& p) {
   const int32_t op = raw(p.op), align = raw(p.align);
   if (op != FH_FORWARD && op != FH_BACKWARD && op != FH_QUANTISE)
     return text("op is {}, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE.", op);
@@ -79,9 +95,10 @@ std::string known_values(const fh_problem& p) {
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
   if (p.invariant && op != FH_FORWARD)
-    return text(
-        "invariant is {} and op is {}; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0.",
-        p.invariant, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE");
+    return {
+        text("invariant is {} and op is {}; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0.",
+             p.invariant, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE"),
+        op == FH_BACKWARD ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
   if (p.max_logit && op != FH_FORWARD)
     return text(
         "max_logit is {} and op is {}; the forward pass alone looks for it. Set op to FH_FORWARD, or max_logit to 0.",
@@ -113,7 +130,7 @@ struct Types {
         o(p.dtype_o == FH_USUAL ? usual_output(q, merges(p)) : static_cast<Dtype>(p.dtype_o)) {}
 };
 
-std::string types_to_quantise(const Types& t) {
+Finding types_to_quantise(const Types& t) {
   if (is_8_bit(t.q))
     return text(
         "dtype is {}, which has 8 bits already. Set dtype to the type of q, k and v, FH_F16, FH_BF16 or FH_F32.",
@@ -126,32 +143,34 @@ std::string types_to_quantise(const Types& t) {
 }
 
 // Which types go together: all alike; or 8-bit k and v, with q alike or of 16 bits, and an o that is not 8-bit.
-std::string types(const fh_problem& p) {
+Finding types(const fh_problem& p) {
   const Types t(p);
   if (p.op == FH_QUANTISE) return types_to_quantise(t);
   if (t.kv != t.q && !(is_8_bit(t.kv) && size_of(t.q) == 2))
-    return text(
+    return not_computed(text(
         "dtype_kv is {} and dtype is {}; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
         "dtype_kv to FH_USUAL, or convert.",
-        name_of(t.kv), name_of(t.q));
+        name_of(t.kv), name_of(t.q)));
   if (merges(p) && t.o != Dtype::f32)
-    return text("dtype_o is {} and accumulate is {}; o is merged with what it holds in f32. Set dtype_o to FH_USUAL.",
-                name_of(t.o), p.accumulate);
+    return not_computed(
+        text("dtype_o is {} and accumulate is {}; o is merged with what it holds in f32. Set dtype_o to FH_USUAL.",
+             name_of(t.o), p.accumulate));
   if (is_8_bit(t.o))
-    return text("dtype_o is {}; o has no scale. Use FH_F16, FH_BF16 or FH_F32, and quantise o afterwards.",
-                name_of(t.o));
+    return not_computed(text(
+        "dtype_o is {}; o has no scale. Use FH_F16, FH_BF16 or FH_F32, and quantise o afterwards.", name_of(t.o)));
   if (t.o != t.q && !is_8_bit(t.kv) && !merges(p))
-    return text(
-        "dtype_o is {} and dtype is {}; o is of another type only where k and v are 8-bit. Set dtype_o to "
-        "FH_USUAL.",
-        name_of(t.o), name_of(t.q));
+    return not_computed(
+        text("dtype_o is {} and dtype is {}; o is of another type only where k and v are 8-bit. Set dtype_o to "
+             "FH_USUAL.",
+             name_of(t.o), name_of(t.q)));
   if (is_8_bit(t.kv) && p.op == FH_BACKWARD)
-    return text("{} is {} and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
-                is_8_bit(t.q) ? "dtype" : "dtype_kv", name_of(t.kv));
+    return not_computed(
+        text("{} is {} and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
+             is_8_bit(t.q) ? "dtype" : "dtype_kv", name_of(t.kv)));
   return {};
 }
 
-std::string sizes(const fh_problem& p) {
+Finding sizes(const fh_problem& p) {
   const struct {
     const char* name;
     int64_t value;
@@ -171,7 +190,7 @@ std::string divisors_of(int64_t n) {
   return n == 1 ? list : text("{} or {}", list, n);
 }
 
-std::string heads(const fh_problem& p) {
+Finding heads(const fh_problem& p) {
   if (p.heads_q < 1) return text("heads_q is {}; a problem has at least one query head. Set heads_q.", p.heads_q);
   if (p.heads_kv < 1)
     return text(
@@ -184,29 +203,31 @@ std::string heads(const fh_problem& p) {
   return {};
 }
 
-std::string dims(const fh_problem& p) {
+Finding dims(const fh_problem& p) {
   const bool of_8_bits = is_8_bit(Types(p).kv);  // rows of 16 bytes
   const int64_t step = of_8_bits ? 16 : 8, most = of_8_bits ? 256 : 512;
   const auto fits = [&](int64_t dim) { return dim >= step && dim <= most && dim % step == 0; };
   const auto rounded_up = [&](int64_t dim) { return (dim + step - 1) / step * step; };
   const char* const rule = of_8_bits ? "head dims of 8-bit types are multiples of 16 from 16 to 256"
                                      : "head dims are multiples of 8 from 8 to 512";
-  if (p.dim_qk < 1 || p.dim_qk > most) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
+  if (p.dim_qk < 1) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
+  if (p.dim_qk > most) return not_computed(text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule));
   if (p.dim_v < 1) return text("dim_v is {}; {}. Use 0 for the same as dim_qk.", p.dim_v, rule);
   if (p.dim_v > most)
-    return text("dim_v is {}; {}. Compute o in slices of v's columns, each with the same q and k.", p.dim_v, rule);
+    return not_computed(
+        text("dim_v is {}; {}. Compute o in slices of v's columns, each with the same q and k.", p.dim_v, rule));
   if (!fits(p.dim_qk))
-    return text(
-        "dim_qk is {0}; {1}. Pad q and k with zero columns to {2} and set scale to 1/sqrt({0}); the result "
-        "does not change.",
-        p.dim_qk, rule, rounded_up(p.dim_qk));
+    return not_computed(
+        text("dim_qk is {0}; {1}. Pad q and k with zero columns to {2} and set scale to 1/sqrt({0}); the result "
+             "does not change.",
+             p.dim_qk, rule, rounded_up(p.dim_qk)));
   if (!fits(p.dim_v))
-    return text("dim_v is {0}; {1}. Pad v with zero columns to {2}; o has {2} then, the last ones zero.", p.dim_v,
-                rule, rounded_up(p.dim_v));
+    return not_computed(text("dim_v is {0}; {1}. Pad v with zero columns to {2}; o has {2} then, the last ones zero.",
+                             p.dim_v, rule, rounded_up(p.dim_v)));
   return {};
 }
 
-std::string packing(const fh_problem& p) {
+Finding packing(const fh_problem& p) {
   if (p.varlen) return {};
   if (p.total_q != 0)
     return text("total_q is {} without varlen; only packed sequences have a total. Set varlen or leave it 0.",
@@ -217,7 +238,7 @@ std::string packing(const fh_problem& p) {
   return {};
 }
 
-std::string window(const fh_problem& p) {
+Finding window(const fh_problem& p) {
   if (p.window_left < FH_ALL)
     return text("window_left is {}; it counts keys. Use FH_ALL (-1) for all of them.", p.window_left);
   if (p.window_right < FH_ALL)
@@ -237,17 +258,18 @@ constexpr float largest_scale = 0x1p127f;
 // C has one word for "as usual" and for zero; the sign tells them apart.
 bool is_default(float scale) { return scale == 0 && !std::signbit(scale); }
 
-std::string factors(const fh_problem& p) {
+Finding factors(const fh_problem& p) {
   if (!std::isfinite(p.scale) || p.scale < 0 || p.scale > largest_scale)
-    return text(
-        "scale is {}; it must be from 0 to {}. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or multiply q.",
-        p.scale, largest_scale);
+    return {text("scale is {}; it must be from 0 to {}. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
+                 "multiply q.",
+                 p.scale, largest_scale),
+            std::isfinite(p.scale) ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
   if (!std::isfinite(p.softcap) || p.softcap < 0)
     return text("softcap is {}; it must be positive and finite. Use 0 for none.", p.softcap);
   return {};
 }
 
-std::string scales(const fh_problem& p) {
+Finding scales(const fh_problem& p) {
   const bool of_8_bits = is_8_bit(Types(p).kv);
   if (!of_8_bits && p.scale_rows != 0)
     return text("scale_rows is {} and k and v are {}; only 8-bit types have scales. Set it to 0.", p.scale_rows,
@@ -264,12 +286,13 @@ std::string scales(const fh_problem& p) {
         "a tanh. Set one of them to 0.",
         p.smooth, p.softcap);
   if (p.scale_rows != 0 && p.scale_rows != scale_block)
-    return text("scale_rows is {}; as many rows share a scale as tiles are made of. Use {}, or 0 for all rows.",
-                p.scale_rows, scale_block);
+    return {text("scale_rows is {}; as many rows share a scale as tiles are made of. Use {}, or 0 for all rows.",
+                 p.scale_rows, scale_block),
+            p.scale_rows > 0 ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
   return {};
 }
 
-std::string merging(const fh_problem& p) {
+Finding merging(const fh_problem& p) {
   if (!merges(p) || !p.sink) return {};
   return text(
       "accumulate is {} and sink is set; each call would put it into the denominator again. Set sink to 0, and lse "
@@ -279,7 +302,7 @@ std::string merging(const fh_problem& p) {
 }
 
 // What says how scores are made of q and k, and where they go, says nothing about quantising.
-std::string only_attention(const fh_problem& p) {
+Finding only_attention(const fh_problem& p) {
   if (p.op != FH_QUANTISE) return {};
   const struct {
     const char* name;
@@ -299,11 +322,11 @@ std::string only_attention(const fh_problem& p) {
           "{} is set and op is FH_QUANTISE; it belongs to the attention of what is quantised. Set {} to {} here.",
           option.name, option.name, option.none);
   if (p.scale_v_columns)
-    return text(
+    return not_computed(text(
         "scale_v_columns is {} and op is FH_QUANTISE; scales are of blocks of rows. Set it to 0, and scale_rows to "
         "{} "
         "or 0.",
-        p.scale_v_columns, scale_block);
+        p.scale_v_columns, scale_block));
   return {};
 }
 
@@ -316,8 +339,9 @@ bool product_fits(std::initializer_list<int64_t> sizes) {
 
 // Every later product of sizes (elements, bytes, tiles) is one of these or smaller, so none of them can overflow.
 // Sizes count as 1 at least: then products of fewer of them fit too.
-std::string reach(const fh_problem& p) {
-  const int64_t columns = std::max<int64_t>({256, p.dim_qk, p.dim_v});
+Finding reach(const fh_problem& p) {
+  // Of more columns than 512 there is a rule of its own.
+  const int64_t columns = std::clamp<int64_t>(std::max(p.dim_qk, p.dim_v), 256, 512);
   const int64_t widest_row = columns * static_cast<int64_t>(sizeof(float));  // bytes
   const char* const rule = "the bytes of a tensor are counted in 64 bits. Set the sizes right.";
   if (!product_fits({p.batch, p.seq_q, p.heads_q, widest_row}))
@@ -365,27 +389,5 @@ static_assert(static_cast<int>(Dtype::f16) == FH_F16 && static_cast<int>(Dtype::
               static_cast<int>(Dtype::e5m2) == FH_E5M2);
 
 }  // namespace
-
-fh_problem Problem::user_struct() const {
-  fh_problem p = fh_problem_init();
-  p.op = op;
-  p.dtype = static_cast<fh_dtype>(dtype);
-  p.batch = batch, p.heads_q = heads_q, p.heads_kv = heads_kv;
-  p.seq_q = seq_q, p.seq_kv = seq_kv;
-  p.dim_qk = dim_qk, p.dim_v = dim_v;
-  p.total_q = total_q, p.total_kv = total_kv;
-  p.varlen = varlen, p.seqused = seqused, p.causal = causal(), p.align = align;
-  p.window_left = window_left, p.window_right = window_right;
-  p.scale = scale == 0 ? -0.0f : scale, p.softcap = softcap;
-  p.sink = sink, p.deterministic = deterministic, p.max_sms = max_sms;
-  p.accumulate = accumulate;
-  if (dtype_kv != dtype) p.dtype_kv = static_cast<fh_dtype>(dtype_kv);
-  if (dtype_o != usual_output(dtype, merges())) p.dtype_o = static_cast<fh_dtype>(dtype_o);
-  p.scale_rows = scale_rows, p.scale_v_columns = scale_v_columns;
-  p.rotate = rotate, p.rotate_seed = rotate_seed;
-  p.smooth = smooth, p.alibi = alibi, p.attention_chunk = attention_chunk;
-  p.invariant = invariant, p.max_logit = max_logit;
-  return p;
-}
 
 }  // namespace froghopper

@@ -16,6 +16,10 @@ struct EmbeddedFile {
 extern "C" const EmbeddedFile froghopper_sources[];  // "device/fwd/forward.cuh", ...: what NVRTC compiles
 extern "C" const EmbeddedFile froghopper_presets[];  // "cuda12", "cuda13": a bundle from the compiler of that CUDA
 
+// The index of presets. Those of the program are in the library that it is linked with, so it has a function of its own
+// (cli/library_presets.cpp); for everybody else it is the one above.
+const EmbeddedFile* embedded_presets();
+
 inline std::string_view content(const EmbeddedFile& file) {
   return {reinterpret_cast<const char*>(file.begin), file.bytes};
 }

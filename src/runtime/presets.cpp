@@ -10,7 +10,7 @@ namespace froghopper::runtime {
 namespace {
 
 Bundle embedded(int generation) {
-  const EmbeddedFile* const file = find(froghopper_presets, text("cuda{}", generation));
+  const EmbeddedFile* const file = find(embedded_presets(), text("cuda{}", generation));
   return file != nullptr ? Bundle(content(*file)) : Bundle();
 }
 

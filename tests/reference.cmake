@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# Claim: Doxygen writes the API reference without a warning, and every function of the C interface is in it.
+#   cmake -DDOXYGEN=... -DBUILD=... -P tests/reference.cmake
+if(NOT DOXYGEN)
+  message(STATUS "Skipped: doxygen is not installed; on Debian, apt-get install doxygen and configure again")
+  return()
+endif()
+file(REMOVE_RECURSE ${BUILD}/reference)
+execute_process(COMMAND ${DOXYGEN} ${BUILD}/Doxyfile RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "doxygen has warnings")
+endif()
+file(READ ${BUILD}/reference/froghopper_8h.html page)
+file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/../include/froghopper/froghopper.h declarations REGEX "^FH_API ")
+foreach(declaration ${declarations})
+  string(REGEX MATCH "(fh_[a-z_]+)\\(" matched ${declaration})
+  if(NOT page MATCHES "${CMAKE_MATCH_1}")
+    message(FATAL_ERROR "the reference has no ${CMAKE_MATCH_1}")
+  endif()
+endforeach()
