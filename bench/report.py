@@ -154,13 +154,13 @@ def short_tables(machine, kind, tables, drawn=True):
     if not wide: return []
     rivals = sorted({i for cells in wide.values() for c in cells for i in c.rivals()})
     among = f"the fastest of {', '.join(rivals)}" if len(rivals) > 1 else "".join(rivals)
-    against = f", in brackets the ratio to {among}, timed in turns" if rivals else ""
+    against = f", in brackets the ratio to {among}, interleaved" if rivals else ""
     amx = f"; {said}" if (said := amx_in_torch(wide)) else ""
     columns = columns_of(wide.values())
     rows = [[short_title(title)] + [short_field(by_column(cells).get(c), unit_of(wide)) for c in columns]
             for title, cells in wide.items()]
     parts = [f"**{machine}**, {PASSES[kind]}, {unit_of(wide)[0]}{against}{amx}:",
-             markdown([["rows and keys"] + columns] + rows)]
+             markdown([["sequence length"] + columns] + rows)]
     if drawn and worth_drawing(tables): parts.append(f"![speed by length]({picture_name(machine, kind)})")
     return parts
 
@@ -172,7 +172,7 @@ def said_of_backward(tables, layers):
     of_rivals = [c.ratio(c.rivals(DETERMINISTIC), ours) for cells in tables.values() for c in cells]
     together = [c.ratio(c.rivals()) for cells in layers.values() for c in cells]
     said = []
-    if span := span_of(of_itself): said.append(f"Bit-equal from run to run (`det`) it has {span} of that speed")
+    if span := span_of(of_itself): said.append(f"Deterministic mode (`det`) has {span} times that speed")
     if said and (span := span_of(of_rivals)): said[0] += f", {span} times that of the fastest deterministic rival"
     if span := span_of(together):
         said.append(f"Forward and backward of one layer together: {span} times the best rival")
@@ -194,7 +194,7 @@ def span_of(ratios):
 def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims=()):
     parts = ["# Results", "Written by bench/report.py from the lines of bench/results; do not edit. How times are "
              "taken: bench/compare.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
-             "bench/work.py. A ratio stands only between measurements that ran in turns (one turn group)."]
+             "bench/work.py. A ratio stands only between measurements that were interleaved in one run (a turn group)."]
     if aims: parts += ["## Aims", "Ratio to the best rival of a run, and how many problems reach what is aimed at.",
                        markdown(aims)]
     if of_all := overview(passes, lists): parts += ["## Overview", *of_all]
@@ -214,7 +214,7 @@ def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims
                       "backward is not in the library that is timed.", markdown(side_tables.packed_rows(tables))]
     for name, records in (lists or {}).items():
         heading, unit = side_tables.LISTS[name]
-        if records: parts += [f"## {heading}", f"{unit}, in brackets the ratio to the best rival, timed in turns.",
+        if records: parts += [f"## {heading}", f"{unit}, in brackets the ratio to the best rival, interleaved.",
                               markdown(side_tables.list_rows(records, unit))]
     if errors: parts += ["## Errors", side_tables.errors_heading(errors) + ".",
                          "`outliers` are the inputs of the FlashAttention-3 paper's table: N(0, 1) + N(0, 100) "
@@ -253,7 +253,7 @@ def origin_of(cells):
     ours = [c.best[OURS] for c in cells]
     theirs = [f"{r['impl']}: {plan_name(r['plan'])}" for c in cells for i, r in c.best.items() if i != OURS]
     days = sorted({r["date"][:10] for r in ours})
-    beside = f"Beside {listed(theirs)}. " if theirs else ""
+    beside = f"Compared with {listed(theirs)}. " if theirs else ""
     driver = f", driver {listed(r['driver'] for r in ours)}" if any(r["driver"] for r in ours) else ""
     return (f"Kernels: {listed(plan_name(r['plan']) for r in ours)}. {beside}"
             f"Commit {listed(r['commit'] for r in ours)}, {listed(days)}{driver}.")

@@ -100,7 +100,7 @@ class Backward(unittest.TestCase):
         text = "\n".join(report.overview(passes))
         self.assertIn("**Some GPU**, backward, TFLOP/s, in brackets the ratio to the fastest of cudnn, fa3,", text)
         self.assertIn("| bf16, 16 heads of 128, causal | 100 (1.10) | 100 |", text)
-        self.assertIn("Bit-equal from run to run (`det`) it has 0.80 to 0.80 (median 0.80) of that speed, "
+        self.assertIn("Deterministic mode (`det`) has 0.80 to 0.80 (median 0.80) times that speed, "
                       "2.00 to 2.00 (median 2.00) times that of the fastest deterministic rival. Forward and backward "
                       "of one layer together: 1.50 to 1.50 (median 1.50) times the best rival.", text)
 
@@ -208,7 +208,7 @@ class Files(unittest.TestCase):
         readme, results = ((self.root / name).read_text() for name in ("README.md", "docs/results.md"))
         self.assertTrue(readme.startswith("before\n") and readme.endswith("\nafter\n"))
         self.assertIn("No measurement", readme)  # of the six problems that it shows
-        self.assertIn("| rows and keys | 512 | 1024 |", results)
+        self.assertIn("| sequence length | 512 | 1024 |", results)
         self.assertIn("| bf16, 16 heads of 128, causal | 200 (1.20) | 400 (0.80) |", results)
         self.assertIn("| Some GPU | fh_plan_run |", results)
         self.assertIn("| froghopper / best rival | **1.20** | **0.80** |", results)
@@ -325,16 +325,16 @@ class Targets(unittest.TestCase):
                                         record(1024, "froghopper", 1.0, "b"), record(1024, "cudnn", 1.21, "b")])
         heading, row = targets.rows({"fwd": machines})
         self.assertEqual(heading, ["problems", "aim", "Some GPU"])
-        self.assertEqual(row, ["forward, 128 columns", ">= 1.08, mean 1.15",
+        self.assertEqual(row, ["forward, head dim 128", ">= 1.08, mean 1.15",
                                "1 of 2; least 1.00 (512, causal), mean 1.10"])
 
     def test_of_gradients_ask_what_the_words_of_a_problem_say(self):
         tables = {"bwd": records.machines_of(Backward.lines, "bwd")}
         found = {row[0]: row[2] for row in targets.rows(tables)[1:]}
         self.assertEqual(found["gradients, up to 1024 rows"], "1 of 1; least 1.10 (512, causal), mean 1.10")
-        for beside, said in (("the default", "0 of 1; least 0.80 (512, causal), mean 0.80"),
+        for over, said in (("the default", "0 of 1; least 0.80 (512, causal), mean 0.80"),
                              ("such rivals", "1 of 1; least 2.00 (512, causal), mean 2.00")):
-            self.assertEqual(found["gradients with `det` beside " + beside], said)
+            self.assertEqual(found["gradients with `det`, over " + over], said)
         self.assertNotIn("gradients, 64/8 heads of 128, causal", found)  # every query head has its keys
 
     def test_processors_have_none(self):
