@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/results -> the tables of README.md, docs/results.md, docs/performance.md and docs/10-fp8.md, and the pictures.
+"""bench/results -> README.md (six rows), tables of docs/results.md, docs/performance.md, docs/10-fp8.md; and pictures.
 
   bench/report.py                everything (the pictures need matplotlib: .venv/bin/python bench/report.py)
   bench/report.py --no-plots     tables only
@@ -14,6 +14,7 @@ import re
 import statistics
 import sys
 
+import headlines
 import roof
 import side_tables
 import targets
@@ -56,7 +57,8 @@ def write(a, records):
               for name in (NARROW, NARROW_KV, NARROW_DECODE)}
     aims = targets.rows(passes | {"packed": packed["fwd"]} | {name: machines_of(r) for name, r in narrow.items()} |
                         {name: machines_of(found) for name, found in lists.items()})
-    wanted = {readme: between_markers(readme.read_text(), short_report(passes, host, errors, lists)),
+    shown = [*(passes[kind] for kind in DRAWN), machines_of(narrow[NARROW]), machines_of(lists["decode"])]
+    wanted = {readme: between_markers(readme.read_text(), short_report(shown)),
               results: long_report(passes, host, errors, lists, packed, grads, aims)}
     if (performance := a.root / roof.FILE).exists():
         of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
@@ -130,21 +132,21 @@ def narrow_parts(narrow, lost):
     return parts
 
 
-def short_report(passes, host, errors=(), lists=None):
-    """For the README: one table a machine and pass, a row for every kind of problem, speed and ratio in one field."""
+def short_report(machines):
+    """For the README: six rows. machines: [{machine: {table title: [Cell]}}]."""
+    rows = headlines.rows(machines)
+    return markdown(rows) if rows else (
+        "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them.")
+
+
+def overview(passes, lists=None):
+    """A table for each machine and pass, a row for each kind of problem; then a line for each list."""
     parts = []
     for kind in DRAWN:
         for machine, tables in passes[kind].items():
             parts += short_tables(machine, kind, tables)
-            if kind == "bwd": parts += said_of_backward(tables, passes[LAYER].get(machine, {}))
-    parts += [said for name, records in (lists or {}).items() if (said := said_of_list(name, records))]
-    if errors:
-        parts.append(side_tables.errors_heading(errors) + ":")
-        parts.append(markdown(side_tables.error_rows(errors, [side_tables.PAPER])))
-    for machine in dict.fromkeys(r["gpu"] for r in host):
-        calls = [f"`{r['plan'][len(HOST):]}` {r['ms'] * 1e3:.1f}" for r in host if r["gpu"] == machine]
-        parts.append(f"Time of the host for one call on {machine}, in microseconds: {', '.join(calls)}.")
-    return "\n\n".join(parts) or "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them."
+            if kind == "bwd": parts += said_of_backward(tables, passes.get(LAYER, {}).get(machine, {}))
+    return parts + [said for name, records in (lists or {}).items() if (said := said_of_list(name, records))]
 
 
 def short_tables(machine, kind, tables, drawn=True):
@@ -152,14 +154,14 @@ def short_tables(machine, kind, tables, drawn=True):
     if not wide: return []
     rivals = sorted({i for cells in wide.values() for c in cells for i in c.rivals()})
     among = f"the fastest of {', '.join(rivals)}" if len(rivals) > 1 else "".join(rivals)
-    against = f", in brackets the ratio to {among}, timed in turns" if rivals else ""
+    against = f", in brackets the ratio to {among}, interleaved" if rivals else ""
     amx = f"; {said}" if (said := amx_in_torch(wide)) else ""
     columns = columns_of(wide.values())
     rows = [[short_title(title)] + [short_field(by_column(cells).get(c), unit_of(wide)) for c in columns]
             for title, cells in wide.items()]
     parts = [f"**{machine}**, {PASSES[kind]}, {unit_of(wide)[0]}{against}{amx}:",
-             markdown([["rows and keys"] + columns] + rows)]
-    if drawn and worth_drawing(tables): parts.append(f"![speed by length](docs/{picture_name(machine, kind)})")
+             markdown([["sequence length"] + columns] + rows)]
+    if drawn and worth_drawing(tables): parts.append(f"![speed by length]({picture_name(machine, kind)})")
     return parts
 
 
@@ -170,7 +172,7 @@ def said_of_backward(tables, layers):
     of_rivals = [c.ratio(c.rivals(DETERMINISTIC), ours) for cells in tables.values() for c in cells]
     together = [c.ratio(c.rivals()) for cells in layers.values() for c in cells]
     said = []
-    if span := span_of(of_itself): said.append(f"Bit-equal from run to run (`det`) it has {span} of that speed")
+    if span := span_of(of_itself): said.append(f"Deterministic mode (`det`) has {span} times that speed")
     if said and (span := span_of(of_rivals)): said[0] += f", {span} times that of the fastest deterministic rival"
     if span := span_of(together):
         said.append(f"Forward and backward of one layer together: {span} times the best rival")
@@ -180,7 +182,7 @@ def said_of_backward(tables, layers):
 def said_of_list(name, records):
     spans = {machine: span_of(ratios) for machine, ratios in side_tables.ratios_of(records).items()}
     said = ", ".join(f"{machine} {span}" for machine, span in spans.items() if span)
-    return f"{side_tables.LISTS[name][0]} (docs/results.md), ratio to the best rival: {said}." if said else ""
+    return f"{side_tables.LISTS[name][0]}, ratio to the best rival: {said}." if said else ""
 
 
 def span_of(ratios):
@@ -192,9 +194,10 @@ def span_of(ratios):
 def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims=()):
     parts = ["# Results", "Written by bench/report.py from the lines of bench/results; do not edit. How times are "
              "taken: bench/compare.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
-             "bench/work.py. A ratio stands only between measurements that ran in turns (one turn group)."]
+             "bench/work.py. A ratio stands only between measurements that were interleaved in one run (a turn group)."]
     if aims: parts += ["## Aims", "Ratio to the best rival of a run, and how many problems reach what is aimed at.",
                        markdown(aims)]
+    if of_all := overview(passes, lists): parts += ["## Overview", *of_all]
     for kind, machines in passes.items():
         for machine, tables in machines.items():
             parts.append(f"## {machine}" if kind == "fwd" else f"## {machine}, {PASSES[kind]}")
@@ -211,7 +214,7 @@ def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims
                       "backward is not in the library that is timed.", markdown(side_tables.packed_rows(tables))]
     for name, records in (lists or {}).items():
         heading, unit = side_tables.LISTS[name]
-        if records: parts += [f"## {heading}", f"{unit}, in brackets the ratio to the best rival, timed in turns.",
+        if records: parts += [f"## {heading}", f"{unit}, in brackets the ratio to the best rival, interleaved.",
                               markdown(side_tables.list_rows(records, unit))]
     if errors: parts += ["## Errors", side_tables.errors_heading(errors) + ".",
                          "`outliers` are the inputs of the FlashAttention-3 paper's table: N(0, 1) + N(0, 100) "
@@ -250,7 +253,7 @@ def origin_of(cells):
     ours = [c.best[OURS] for c in cells]
     theirs = [f"{r['impl']}: {plan_name(r['plan'])}" for c in cells for i, r in c.best.items() if i != OURS]
     days = sorted({r["date"][:10] for r in ours})
-    beside = f"Beside {listed(theirs)}. " if theirs else ""
+    beside = f"Compared with {listed(theirs)}. " if theirs else ""
     driver = f", driver {listed(r['driver'] for r in ours)}" if any(r["driver"] for r in ours) else ""
     return (f"Kernels: {listed(plan_name(r['plan']) for r in ours)}. {beside}"
             f"Commit {listed(r['commit'] for r in ours)}, {listed(days)}{driver}.")

@@ -26,7 +26,7 @@ def share_rows(tables):
     tables = {title: cells for title, cells in tables.items() if len(cells) > 2}
     columns = list(dict.fromkeys(c.column() for cells in tables.values() for c in cells))
     columns.sort(key=lambda column: [int(n) for n in re.findall(r"\d+", column)])
-    rows = [["rows and keys", *columns]]
+    rows = [["sequence length", *columns]]
     for title, cells in tables.items():
         here = {c.column(): c.best[OURS] for c in cells}
         rows.append([short_title(title), *(share_field(here.get(column)) for column in columns)])

@@ -11,10 +11,10 @@ from records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
 ABSENT = "-"
 PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
 # Folder of bench/results: heading, and the unit in which its problems are shown.
-LISTS = {"few_items": ("Little work", "TFLOP/s"), "decode": ("Decoding and short queries", "GB/s"),
+LISTS = {"few_items": ("Low occupancy", "TFLOP/s"), "decode": ("Decoding and short queries", "GB/s"),
          "windows": ("Windows", "TFLOP/s"), "real": ("Shapes of models", "TFLOP/s"),
-         "above_256": ("More than 256 columns", "TFLOP/s"),
-         "above_256_bwd": ("Gradients of more than 256 columns", "TFLOP/s")}
+         "above_256": ("Head dims above 256", "TFLOP/s"),
+         "above_256_bwd": ("Gradients of head dims above 256", "TFLOP/s")}
 FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}
 
 
@@ -87,7 +87,7 @@ def ratios_of(records):
             for machine, tables in machines_of_list(records).items()}
 
 
-BESIDE_16_BITS = ("16-bit q beside 8-bit k and v. `froghopper_16_bits` is this library beside the same k and v in q's "
+BESIDE_16_BITS = ("16-bit q with 8-bit k and v. `froghopper_16_bits` is this library with the same k and v in q's "
                   "type: `bench/compare.py --suite bench/suites/fp8_kv_fwd.txt --rivals ''`.")
 DECODING_BESIDE_16_BITS = ("The same, decoding (bench/suites/fp8_kv_decode.txt): GB/s, in brackets the ratio of times.")
 
@@ -95,7 +95,7 @@ NARROW_NAMES = ("data", "means", "keys", "way", "dim")
 OF_MEANS = ("one scale a head", "blocks, smooth")  # ways to quantise that show what means of columns do
 NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the inputs before they were quantised, 512 "
                  "rows of queries; in brackets its ratio to what exact arithmetic on the quantised inputs has, and to "
-                 "FlashAttention-3's on the same numbers; with means: columns of k and v have one, N(0, 16)")
+                 "FlashAttention-3's on the same values; with means: columns of k and v have one, N(0, 16)")
 
 
 def narrow_error_rows(errors):

@@ -88,7 +88,7 @@ constexpr int fwd_promotion_tiles(FwdVariant v) {
   return v.tiles.kv > scale_block ? promotion_tiles * scale_block / v.tiles.kv : promotion_tiles;
 }
 // 256 columns are more than L2 takes in at once without being waited for, so a part of them goes every fourth tile.
-// Measured: docs/10-fp8.md.
+// Measured: docs/experiments/0026.
 constexpr int promotion_parts(int dim_v, bool masked) { return dim_v > 192 && !masked ? 4 : 1; }
 constexpr int fwd_promotion_parts(FwdVariant v) { return promotion_parts(v.dims.v, v.mask != Mask::none); }
 // fp32 numbers of one consumer's sum: for each thread what counts for its two rows, 4 for each part, and its part of O.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/records.py divides by what, what bench/report.py writes and refuses, what bench/work.py counts."""
+"""What bench/records.py divides by what, what bench/report.py writes and refuses."""
 import ast
 import contextlib
 import graphlib
@@ -8,19 +8,18 @@ import json
 import pathlib
 import sys
 import tempfile
-import types
 import unittest
 import unittest.mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+import headlines
 import other_process
 import records
 import report
 import roof
 import side_tables
 import targets
-import work
 
 LINE = "fwd bf16 b{} hq16 hkv16 sq{} skv{} d128 causal"
 
@@ -96,12 +95,12 @@ class Backward(unittest.TestCase):
         self.assertIsNone(second.ratio(second.rivals()))
         self.assertIsNone(second.ratio(second.rivals("_det"), "froghopper_det"))
 
-    def test_what_the_readme_says(self):
+    def test_what_the_overview_says(self):
         passes = {kind: records.machines_of(self.lines, kind) for kind in report.PASSES}
-        text = report.short_report(passes, [])
+        text = "\n".join(report.overview(passes))
         self.assertIn("**Some GPU**, backward, TFLOP/s, in brackets the ratio to the fastest of cudnn, fa3,", text)
         self.assertIn("| bf16, 16 heads of 128, causal | 100 (1.10) | 100 |", text)
-        self.assertIn("Bit-equal from run to run (`det`) it has 0.80 to 0.80 (median 0.80) of that speed, "
+        self.assertIn("Deterministic mode (`det`) has 0.80 to 0.80 (median 0.80) times that speed, "
                       "2.00 to 2.00 (median 2.00) times that of the fastest deterministic rival. Forward and backward "
                       "of one layer together: 1.50 to 1.50 (median 1.50) times the best rival.", text)
 
@@ -208,11 +207,31 @@ class Files(unittest.TestCase):
         self.assertEqual(self.run_report("--check", "--no-plots")[0], 0)
         readme, results = ((self.root / name).read_text() for name in ("README.md", "docs/results.md"))
         self.assertTrue(readme.startswith("before\n") and readme.endswith("\nafter\n"))
-        self.assertIn("| rows and keys | 512 | 1024 |", readme)
-        self.assertIn("| bf16, 16 heads of 128, causal | 200 (1.20) | 400 (0.80) |", readme)
-        self.assertIn("`fh_plan_run` 3.1", readme)
+        self.assertIn("No measurement", readme)  # of the six problems that it shows
+        self.assertIn("| sequence length | 512 | 1024 |", results)
+        self.assertIn("| bf16, 16 heads of 128, causal | 200 (1.20) | 400 (0.80) |", results)
+        self.assertIn("| Some GPU | fh_plan_run |", results)
         self.assertIn("| froghopper / best rival | **1.20** | **0.80** |", results)
         self.assertIn("| cudnn | 167 |  |", results)
+
+    def test_the_readme_shows_the_headlines_alone(self):
+        of_row = {problem: record(16384, "froghopper", 0.5, problem) | {"problem": problem, "pass": problem.split()[0]}
+                  for _, problem, *_ in headlines.ROWS}
+        for folder in ("", report.NARROW, "decode"):
+            here = [r for r in of_row.values() if folder == self.folder_of(r["problem"])]
+            here += [r | {"impl": "fa3", "ms": 0.6, "tflops": 100 / 0.6} for r in here]
+            path = self.root / "bench/results" / folder / "x.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(json.dumps(r) + "\n" for r in here))
+        self.assertEqual(self.run_report("--no-plots"), (0, ""))
+        table = [line for line in (self.root / "README.md").read_text().splitlines() if line.startswith("|")]
+        self.assertEqual(len(table), 2 + 6)
+        causal = "fwd bf16 b1 hq16 hkv16 sq16384 skv16384 d128 causal"
+        self.assertIn(f"| forward | `{causal}` | Some GPU 200 TFLOP/s | Some GPU 1.20 (fa3) |", table)
+        self.assertIn("900 GB/s", table[6])
+
+    def folder_of(self, problem):
+        return report.NARROW if " e4m3 " in problem else "decode" if " sq1 " in problem else ""
 
     def test_8_bit_problems_have_a_page_of_their_own(self):
         page, folder = self.root / report.NARROW_PAGE, self.root / "bench/results" / report.NARROW
@@ -254,51 +273,6 @@ class Files(unittest.TestCase):
         self.assertIn("README.md needs one", self.run_report("--no-plots")[1])
 
 
-def problem(**fields):
-    whole = dict(op=1, dtype=2, batch=2, heads_q=3, heads_kv=3, seq_q=8, seq_kv=8, dim_qk=16, dim_v=16, causal=0,
-                 align=0, window_left=-1, window_right=-1, varlen=0, accumulate=0, dtype_kv=0, dtype_o=0,
-                 attention_chunk=0) | fields
-    p = types.SimpleNamespace(**whole)
-    p.is_causal = lambda: bool(p.causal) or (p.window_left, p.window_right) == (-1, 0)
-    p.is_masked = lambda: bool(p.causal) or (p.window_left, p.window_right) != (-1, -1)
-    p.is_backward = lambda: p.op == 2
-    return p
-
-
-class Work(unittest.TestCase):
-    def test_square_causal_is_half(self):
-        self.assertEqual(work.visible_pairs(problem(), 8, 8), 64)
-        self.assertEqual(work.visible_pairs(problem(causal=1), 8, 8), 32)
-        self.assertEqual(work.flops(problem(causal=1)) * 2, work.flops(problem()))
-        self.assertEqual(work.flops(problem()), 4 * 16 * 2 * 3 * 64)
-
-    def test_more_keys_than_rows(self):
-        self.assertEqual(work.visible_pairs(problem(causal=1), 2, 5), 3.5 + 4.5)
-        self.assertEqual(work.visible_pairs(problem(causal=1, align=1), 2, 5), 0.5 + 1.5)
-
-    def test_window_counts_what_it_shows(self):
-        self.assertEqual(work.visible_pairs(problem(window_left=1, window_right=1), 4, 4), 2 + 3 + 3 + 2)
-
-    def test_bytes(self):
-        self.assertEqual(work.bytes_moved(problem(heads_kv=1)), 2 * 32 * 16 * (3 + 1) + 4 * 16 * 3)
-
-    def test_sequences_count_their_own_rows(self):
-        packed = dict(varlen=1, total_q=10, total_kv=10, heads_q=1, heads_kv=1)
-        self.assertEqual(work.flops(problem(**packed), [8, 2]), 4 * 16 * (64 + 4))
-        self.assertEqual(work.flops(problem(**packed, causal=1), [8, 2]), 2 * 16 * (64 + 4))
-        self.assertEqual(work.bytes_moved(problem(**packed)), 2 * 32 * (10 + 10) + 4 * 10)
-
-    def test_backward_is_two_and_a_half_times_forward(self):
-        self.assertEqual(work.flops(problem(op=2, causal=1)), 2.5 * work.flops(problem(causal=1)))
-
-    def test_backward_moves_gradients_too(self):
-        one = dict(batch=1, heads_q=1, heads_kv=1, seq_q=4, seq_kv=5, dim_qk=16, dim_v=24)
-        read = 2 * (4 * 16 + 5 * 16 + 5 * 24 + 2 * 4 * 24) + 4 * 4
-        written = 4 * 16 + 5 * 16 + 5 * 24
-        self.assertEqual(work.bytes_moved(problem(op=2, **one)), read + 2 * written)
-        self.assertEqual(work.bytes_moved(problem(op=2, accumulate=1, **one)), read + 8 * written)
-
-
 class Scripts(unittest.TestCase):
     def test_none_is_imported_by_what_it_imports(self):
         names = {file.stem: file for file in pathlib.Path(records.__file__).parent.glob("*.py")}
@@ -337,12 +311,12 @@ class SideTables(unittest.TestCase):
         self.assertEqual(rows[1][1:], ["100 (1.50)", "50"])
         self.assertEqual(side_tables.list_rows(lines, "GB/s")[0][2], "Another, GB/s")
 
-    def test_a_list_is_summed_up_for_the_readme(self):
+    def test_a_list_is_summed_up(self):
         lines = [record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.5, "a"),
                  record(1024, "froghopper", 2.0, "b"), record(1024, "cudnn", 2.0, "b")]
-        text = report.short_report({"fwd": {}, "bwd": {}, report.LAYER: {}}, [], lists={"decode": lines, "real": []})
-        self.assertEqual(text, "Decoding and short queries (docs/results.md), ratio to the best rival: "
-                         "Some GPU 1.00 to 1.50 (median 1.25).")
+        said = report.overview({"fwd": {}, "bwd": {}}, lists={"decode": lines, "real": []})
+        self.assertEqual(said, ["Decoding and short queries, ratio to the best rival: "
+                                "Some GPU 1.00 to 1.50 (median 1.25)."])
 
 
 class Targets(unittest.TestCase):
@@ -351,16 +325,16 @@ class Targets(unittest.TestCase):
                                         record(1024, "froghopper", 1.0, "b"), record(1024, "cudnn", 1.21, "b")])
         heading, row = targets.rows({"fwd": machines})
         self.assertEqual(heading, ["problems", "aim", "Some GPU"])
-        self.assertEqual(row, ["forward, 128 columns", ">= 1.08, mean 1.15",
+        self.assertEqual(row, ["forward, head dim 128", ">= 1.08, mean 1.15",
                                "1 of 2; least 1.00 (512, causal), mean 1.10"])
 
     def test_of_gradients_ask_what_the_words_of_a_problem_say(self):
         tables = {"bwd": records.machines_of(Backward.lines, "bwd")}
         found = {row[0]: row[2] for row in targets.rows(tables)[1:]}
         self.assertEqual(found["gradients, up to 1024 rows"], "1 of 1; least 1.10 (512, causal), mean 1.10")
-        for beside, said in (("the default", "0 of 1; least 0.80 (512, causal), mean 0.80"),
+        for over, said in (("the default", "0 of 1; least 0.80 (512, causal), mean 0.80"),
                              ("such rivals", "1 of 1; least 2.00 (512, causal), mean 2.00")):
-            self.assertEqual(found["gradients with `det` beside " + beside], said)
+            self.assertEqual(found["gradients with `det`, over " + over], said)
         self.assertNotIn("gradients, 64/8 heads of 128, causal", found)  # every query head has its keys
 
     def test_processors_have_none(self):

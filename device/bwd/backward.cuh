@@ -88,7 +88,7 @@ struct Backward {
   static constexpr int k_bytes = KTile::bytes;
   static constexpr int consumer_warps = bwd_consumers * warpgroup / 32;
   // Beside softcap and these there is no register for lse and delta, and the cap hides the loads; beside slopes there
-  // is none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed: docs/8-backward.md.
+  // is none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed: docs/experiments/0019.
   static constexpr bool numbers_are_late = V.tiles.q != strip || (V.softcap && (V.alibi || V.mask == Mask::chunk));
   static constexpr bool by_fours = bwd_rows_by_fours(V);
   using LseValues = Pick<numbers_are_late, RowValues<by_fours>, EarlyRowValues<by_fours>>;

@@ -245,7 +245,7 @@ __device__ void fencer(const BwdParams& params, typename Kernel::Smem& smem) {
 
 // Where CTAs add to grad_q in order, two threads see to it: the Usher lets the Consumers add a turn's grad_q once the
 // CTAs before this one have, an answer that comes from memory; the Herald says that they have, by a release that waits
-// until their adds are over. A barrier of their own would cost the Consumers 2 to 4 % (docs/8-backward.md), though
+// until their adds are over. A barrier of their own would cost the Consumers 2 to 4 % (docs/experiments/0011), though
 // they hardly wait there. So the Usher is one of those who make dS complete, and the Herald looks at the barrier by
 // which Q of the next turn is given back, behind the adds; an item's last adds alone are announced. A barrier that is
 // looked at must not complete twice meanwhile. So the Usher lets a turn's adds through when the Herald has seen those

@@ -32,7 +32,7 @@ int kv_tiles_at_once(const Problem& p, const BwdVariant& v, const Device& device
 
 // CTAs that add to grad_q in order need no zeros to add to, since the first one writes: sums go to memory once less,
 // and are not read from there to be added to. With few keys that is more than what waiting for each other costs, if the
-// kv tiles of a pair do not begin together; to begin costs 2 us more. docs/8-backward.md, "Short sequences".
+// kv tiles of a pair do not begin together; to begin costs 2 us more. docs/experiments/0012.
 bool order_pays(const Problem& p, const BwdVariant& v, int at_once) {
   if (v.ragged || v.softcap || v.alibi || (v.mask != Mask::none && v.mask != Mask::causal)) return false;
   const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), few = v.dims.qk == 64 && v.mask == Mask::causal ? 2 : 4;
@@ -105,7 +105,7 @@ int64_t turns_less(const Problem& p, const BwdVariant& v) {
 
 // Where CTAs add in order and the heaviest kv tile comes first, the light ones at the end of a section follow one
 // another faster than an add and its news take, and wait; so sections begin with them, item_in_turn. With more than two
-// turns less each they do not wait, on paper: docs/8-backward.md.
+// turns less each they do not wait, on paper: docs/experiments/0014.
 bool light_first(const Problem& p, const BwdVariant& v) {
   return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less(p, v) <= 2;
 }
@@ -113,23 +113,21 @@ bool light_first(const Problem& p, const BwdVariant& v) {
 // How the turns of items come where query heads share keys and kv tiles are unequal (Way, device/bwd/schedule.cuh).
 // Short pairs come one by one, and all items go from the last q tile to the first: the CTAs of a pair begin nearly
 // together. Where one or two pairs have about one kv tile for every CTA, those of a section begin one after the other,
-// as those before end, and end together: every other section goes the other way. docs/8-backward.md says how often Q,
-// grad_o and grad_q come from memory then, on paper.
+// as those before end, and end together: every other section goes the other way. docs/experiments/0016.
 struct Walk {
   int64_t same_way = 0;  // BwdParams::same_way
   int64_t section = 0;
 };
 
-// Packed sequences whose heads come together, q tile by q tile: eight or more share keys, and sequences are short. 30
-// of Zipf's law 1.09 and 1.11 on an H200 and an H100, 16 of 1024 rows 1.08 on the latter; long ones lose (4 of 4096
-// rows 0.90 there); of four heads on each 0.97 to 1.04. docs/8-backward.md.
+// Packed sequences whose heads come together, q tile by q tile: eight or more share keys, and sequences are short; long
+// ones lose. docs/experiments/0017.
 bool is_packed_short(const Problem& p, const BwdVariant& v) {
   const int64_t rows = p.varlen ? p.total_kv : p.batch * p.seq_kv, mean = rows / std::max<int64_t>(p.batch, 1);
   return v.ragged && p.heads_q / p.heads_kv >= 8 && mean <= 2048 && p.seq_kv <= 16 * mean;
 }
 
 // Packed sequences: as many pairs of one are side by side as have about one kv tile for every CTA, for those of the
-// longest. More leave L2, fewer do not begin together, and one by one SMs would end late. docs/8-backward.md.
+// longest. More leave L2, fewer do not begin together, and one by one SMs would end late. docs/experiments/0017.
 int64_t pairs_of_packed(const Problem& p, double in_flight) {
   return std::min<int64_t>(p.heads_kv, std::max<int64_t>(2, std::lround(in_flight)));
 }
@@ -146,12 +144,10 @@ Walk walk_of(const Problem& p, const BwdVariant& v, const Device& device) {
   }
   // Ordered ones go from the last q tile to the first, or there and back, but never head by head. Not measured in
   // clusters. Where every other section goes the other way its CTAs follow one another by an add and its news, which
-  // few turns do not hide: 64/8 heads of 128 on an H100, 8k 1.12, 16k 1.06, packed 1.12 and 1.18, but 32/8 0.90, and
-  // 32/4 of 64 columns 0.91. Not measured on an H200, whose memory is faster.
+  // few turns do not hide: docs/experiments/0016. Not measured on an H200, whose memory is faster.
   if (bwd_ctas(v) > 1 || light_first(p, v)) return {};
   if (fits && turns_less(p, v) >= 16 && device.memory_gbps < 4000) return {section, section};
-  // Four short pairs in flight wait for each other no more than many do; a long one would. H100, H200: 64/8 heads of
-  // 128, 2k 1.45, 1.17, 4k 1.33, 1.08, 8k 0.98, 16k 0.96, 0.96.
+  // Four short pairs in flight wait for each other no more than many do; a long one would: docs/experiments/0016.
   return !v.ragged && in_flight >= 4 ? Walk{0, 1} : Walk{};
 }
 
@@ -161,8 +157,7 @@ Walk walk_of(const Problem& p, const BwdVariant& v, const Device& device) {
 // as fit a share of L2.
 // Where CTAs add to grad_q in order, a kv tile follows the one before it by a turn. CTAs that begin together, or one
 // after the other as others end, must not all be of one pair then, or they wait for each other; many pairs wait least,
-// until they no longer fit L2, which an H100 has less of. Measured on an H200 at 4 to 128 MiB, head dims 64 to 256;
-// those that begin with the lightest tiles at 8 to 64 MiB, on an H100 at 16 to 32. docs/8-backward.md.
+// until they no longer fit L2, which an H100 has less of. Measured: docs/experiments/0013, 0014.
 int64_t bytes_together(const Problem& p, const BwdVariant& v, const Device& device) {
   constexpr int64_t mib = 1 << 20;
   const bool is_short = p.seq_kv <= 2048;
@@ -174,7 +169,7 @@ int64_t bytes_together(const Problem& p, const BwdVariant& v, const Device& devi
 // With a mask a pair's first kv tile is many times as heavy as its last. A section has about one kv tile for every SM,
 // so the last section alone would end with SMs that wait for its heaviest; so that many kv tiles of every SM come as
 // one section at the end, the heaviest first. More would leave L2; and where CTAs add in order, wait for each other.
-// Measured on an H200 with 0 to 6: docs/8-backward.md.
+// Measured: docs/experiments/0015.
 int64_t rounds_at_the_end(const Problem& p, const BwdVariant& v) {
   return p.seq_kv <= 1024 || light_first(p, v) ? 1 : 2;
 }

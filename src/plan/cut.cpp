@@ -29,18 +29,15 @@ bool pays_to_pack(const Problem& p, PackParams pack) {
   return 2 * packed <= plain;
 }
 
-// Beside 8-bit k and v what is on its way from memory are raw tiles, so two stages of widened ones are enough. Measured
-// on an H200, GB/s at 64 sequences of 8k keys, 32/8 heads: hd64 64x64s2 2372, 64x128s2 2247; hd128 64x128s2 3470,
-// 64x64s2 3155, 64x64s3 2732; hd256 64x64s2 3684; (192, 128) 64x64s2 3062, s3 2990.
+// Beside 8-bit k and v what is on its way from memory are raw tiles, so two stages of widened ones are enough.
+// Measured: docs/experiments/0031.
 Tiles packed_widening_tiles(Dims dims) {
   if (dims.qk == 64 || dims.qk > 128) return {strip, 64, 2};
   return {strip, 128, 2};
 }
 
-// One consumer, K and V read once: what counts is that enough bytes are on their way from memory. Measured on an H200,
-// GB/s at 64 sequences of 8k keys, 32/8 heads: hd128 64x64s3 4496, 64x128s2 4502, 64x128s3 4438; hd64 64x128s4 4358, s6
-// 4320, s3 4280; hd256 64x64s2 4538, s3 4506; (192, 128) 64x64s3 4499, s4 4432. At one sequence of 8k keys 64x64s3, of
-// which two CTAs share an SM, is 4 % faster than 64x128s2.
+// One consumer, K and V read once: what counts is that enough bytes are on their way from memory. Measured:
+// docs/experiments/0031.
 Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
   if (is_8_bit(p.dtype_kv)) return packed_widening_tiles(dims);
   if (dims.qk == 64 && exact) return {strip, exact_tile_kv, 5};

@@ -11,7 +11,7 @@ namespace {
 
 // K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 32 MiB of the H200's 60,
 // 27 of the H100's 50. Shorter sequences have fewer q tiles to use a section again; half of it wastes less at the
-// section's end. Measured with causal masks at 4 to 128 MiB, 512 to 16k keys, head dims 64 to 256; docs/4-planning.md.
+// section's end. Measured: docs/experiments/0006.
 int64_t section_bytes(const Device& device, int64_t seq_q, const Hints& hints) {
   if (hints.section_mib) return int64_t{*hints.section_mib} << 20;
   const int64_t share = device.l2_bytes * 8 / 15;

@@ -27,12 +27,11 @@ constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
                                                {512, 512}}};
 
 // Where there is work for every SM for several rounds, `many_work`: the faster ones at 16k tokens on an H200
-// (docs/4-planning.md). Where there is less, tiles of 128 rows may use SMs that larger ones leave idle, or larger ones
-// waste less of the last round; the model of time (src/plan/time.hpp) says which.
+// (docs/experiments/0003). Where there is less, tiles of 128 rows may use SMs that larger ones leave idle, or larger
+// ones waste less of the last round; the model of time (src/plan/time.hpp) says which.
 constexpr int rounds_that_count = 6;
 
-// Of a window's time the model errs by up to 7 %, so tiles of fewer rows must be clearly quicker there. Where they were
-// by less, an H100 measured 0.96 and 0.97 (windows of 2048 keys) and 1.01 (of 1024) times the speed.
+// The model errs by up to 7 % for windows, so tiles of fewer rows must be clearly quicker there: docs/experiments/0005.
 constexpr double clearly_quicker = 0.95;
 
 Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, Tiles many_rows, Tiles many_work) {
@@ -59,7 +58,7 @@ int64_t padded_rows(const Problem& p, int tile_q) {
 
 // Whether tiles of 192 rows, which are faster, make so little more of the rows and keys that a problem has that it pays
 // also where there are few keys; below 256 it was not measured. Rows of q, k and v that do not begin at a whole sector
-// of memory come slower, and 192 rows of q read k and v less often. docs/4-planning.md, "Which kernel".
+// of memory come slower, and 192 rows of q read k and v less often. docs/experiments/0004.
 bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
   if (bounded_below(kernel_mask(p)) || p.varlen || p.seqused || p.seq_kv < 256) return false;
   constexpr int64_t sector = 32;  // bytes
@@ -71,10 +70,8 @@ bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
 // What bends scores and the largest of them have no registers beside each other in tiles of 128 keys.
 bool watches_bent_scores(const Problem& p) { return p.max_logit && (p.softcap > 0 || p.alibi); }
 
-// 96 and 128 columns of 8-bit types: tiles of 192 rows, whose Consumers multiply at once (fwd_multiplies_at_once).
-// Measured on an H200 over 128x128, of 128 columns from 4k keys on over 128x192: 128 columns full 512, 1k, 2k, 4k, 8k,
-// 16k keys 1.03, 1.06, 1.19, 1.13, 1.07, 1.13, causal 512, 1k, 2k, 4k, 16k 0.91, 0.91, 1.04, 1.07, 1.09; 96 columns
-// full 512, 2k, 16k 1.07, 1.20, 1.20, causal 1k, 2k, 16k 0.94, 1.10, 1.18.
+// 96 and 128 columns of 8-bit types: tiles of 192 rows, whose Consumers multiply at once (fwd_multiplies_at_once),
+// where they are faster than those of 128 rows: docs/experiments/0027.
 Tiles narrow_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   const Tiles rows_192{192, 128, dims.qk == 96 ? 4 : 3};
@@ -87,9 +84,7 @@ Tiles narrow_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
 
 // 8-bit types: P takes half as many registers, and O is still as large. 128 keys beside 256 columns take all 240 that
 // a thread can have; a window, a softcap, an O that is added to or the largest score would spill in its inner loop, so
-// there are 64; nor does the latter fit beside 192 keys or rows.
-// Measured on an H200 at 4k keys: 128x64 with 128 columns 0.73 of 128x128, with 256 columns 0.83 (causal 0.87); 256x64
-// with 64 columns 0.96. With 64 causal columns 192x128 has 0.97 of 128x128 at 1k keys, 1.09 at 2k and 4k, 1.15 at 8k.
+// there are 64; nor does the latter fit beside 192 keys or rows. Measured: docs/experiments/0025.
 Tiles narrow_tiles(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   if (dims.qk == 64) {
@@ -131,9 +126,9 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   const Tiles rows_128 = few_rows_tiles(p, dims);
   if (dims.qk == 64) {
     const Tiles rows_192{192, 64, 5};
-    // Measured on both cards, over 192x64: 511 keys 0.97, 1023 1.03, 2047 1.05, 4095 1.08 and 1.12.
+    // Measured on both cards: docs/experiments/0005.
     if (bounded_below(mask)) return keys >= 1024 && four_strips_fit(p) ? four_strips : rows_192;
-    // 257 rows 1.15; 197, 577 and 1025 rows, of which 192 have more or hardly fewer in all, 0.73, 0.95 and 1.01.
+    // By padded rows: docs/experiments/0004.
     const bool fewer_by_192 = mask == Mask::none && 100 * padded_rows(p, 192) < 85 * padded_rows(p, 256);
     const Tiles many_rows = four_strips_fit(p) && !fewer_by_192 ? four_strips : rows_192;
     return of_two(p, dims, device, rows_128, many_rows, many_rows);
@@ -155,7 +150,7 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
     return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
   }
   if (dims.qk == 192 && dims.v == 128 && keys < 2048) return {128, 64, 3};
-  // Over 128x64: windows of 128 keys 1.16 and 1.07, of 256 1.10 and 1.00, of 512 0.93 (H100 and H200).
+  // Faster than 128x64 for narrow windows: docs/experiments/0005.
   if (dims.qk == 256 && mask == Mask::window && keys <= 256) return {64, 64, 2};
   return rows_128;
 }
@@ -209,8 +204,7 @@ Tiles few_rows_tiles(const Problem& p, Dims dims) {
   return {128, 64, 2};
 }
 
-// Measured on both cards with 64 columns, cut into parts, over tiles of 128 rows: 512 rows on 16k keys, 32/8 heads 1.2;
-// 8k x 8k of one head 1.3. Of 128 columns 192x64 was 0.6 to 1.0.
+// With split keys they are faster than tiles of 128 rows at 64 columns alone: docs/experiments/0031.
 std::optional<Tiles> many_rows_tiles(const Problem& p, Dims dims) {
   if (dims.qk != 64 || is_8_bit(p.dtype_kv) || !four_strips_fit(p)) return std::nullopt;
   return four_strips;
