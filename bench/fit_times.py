@@ -23,7 +23,7 @@ import re
 import statistics
 import sys
 
-import records
+from report import records
 from froghopper_ctypes import Froghopper
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

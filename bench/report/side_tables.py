@@ -6,7 +6,7 @@ bench/compare.py with bench/suites)."""
 import json
 import re
 
-from records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
+from .records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
 
 ABSENT = "-"
 PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
@@ -18,7 +18,7 @@ LISTS = {"few_items": ("Low occupancy", "TFLOP/s"), "decode": ("Decoding and sho
 FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}
 
 
-def read_errors(paths, names=("problem", "data", "impl")):
+def read_errors(paths, names=("gpu", "problem", "data", "impl")):
     """The newest record of everything that these names tell apart; of one date the last."""
     newest = {}
     for path in paths:
@@ -27,6 +27,12 @@ def read_errors(paths, names=("problem", "data", "impl")):
             key = tuple(record[name] for name in names)
             if key not in newest or newest[key]["date"] <= record["date"]: newest[key] = record
     return list(newest.values())
+
+
+def by_card(records):
+    """{card: its records}: no two cards share a table."""
+    cards = dict.fromkeys(r["gpu"] for r in records)
+    return {gpu: [r for r in records if r["gpu"] == gpu] for gpu in cards}
 
 
 def dtype_of(record): return record["problem"].split()[1]
@@ -52,9 +58,8 @@ def error_field(errors, dim):
     return f"{ours:.2e}" + (f" ({ours / fa3:.2f})" if fa3 else "") + (f", {plain:.2e}" if plain else "")
 
 
-def errors_heading(errors):
-    of = dict.fromkeys(r["gpu"] for r in errors)
-    return (f"**Errors**, root mean square of o against fp64, 4096 keys, {', '.join(of)}; in brackets the ratio to "
+def errors_heading(gpu):
+    return (f"**Errors**, root mean square of o against fp64, 4096 keys, {gpu}; in brackets the ratio to "
             "FlashAttention-3's on the same inputs, after it the error of standard attention in the same type")
 
 
@@ -91,7 +96,7 @@ BESIDE_16_BITS = ("16-bit q with 8-bit k and v. `froghopper_16_bits` is this lib
                   "type: `bench/compare.py --suite bench/suites/fp8_kv_fwd.txt --rivals ''`.")
 DECODING_BESIDE_16_BITS = ("The same, decoding (bench/suites/fp8_kv_decode.txt): GB/s, in brackets the ratio of times.")
 
-NARROW_NAMES = ("data", "means", "keys", "way", "dim")
+NARROW_NAMES = ("gpu", "data", "means", "keys", "way", "dim")
 OF_MEANS = ("one scale a head", "blocks, smooth")  # ways to quantise that show what means of columns do
 NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the inputs before they were quantised, 512 "
                  "rows of queries; in brackets its ratio to what exact arithmetic on the quantised inputs has, and to "
@@ -100,7 +105,7 @@ NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the 
 
 def narrow_error_rows(errors):
     """Of bench/fp8_errors.py: a row a kind of inputs, number of keys and way to quantise them."""
-    found = {tuple(r[name] for name in NARROW_NAMES): r for r in errors}
+    found = {tuple(r[name] for name in NARROW_NAMES[1:]): r for r in errors}
     dims = sorted({r["dim"] for r in errors})
     rows = [["inputs, keys", "quantised"] + [f"head dim {dim}" for dim in dims]]
     for data, means, keys, way in dict.fromkeys(key[:4] for key in found):
