@@ -23,8 +23,8 @@ import re
 import statistics
 import sys
 
+from measure.froghopper_ctypes import Froghopper
 from report import records
-from froghopper_ctypes import Froghopper
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "src/plan/rates.hpp"

@@ -14,6 +14,7 @@ add_check(known_failures ${FROGHOPPER_PYTHON} tools/check_known_failures.py)
 add_check(checkers ${FROGHOPPER_PYTHON} tests/checkers_test.py)
 add_check(setup ${FROGHOPPER_PYTHON} tests/setup_test.py)
 add_check(report ${FROGHOPPER_PYTHON} tests/report_test.py)
+add_check(bench_scripts ${FROGHOPPER_PYTHON} tests/bench_scripts_test.py)
 add_check(work ${FROGHOPPER_PYTHON} tests/work_test.py)
 if(TARGET froghopper_program)
   add_check(current ${FROGHOPPER_PYTHON} tools/check_current.py ${PROJECT_BINARY_DIR}/froghopper)
@@ -25,8 +26,8 @@ set(label slow)
 add_check(results ${FROGHOPPER_PYTHON} bench/report --check)
 add_check(times ${FROGHOPPER_PYTHON} bench/fit_times.py --lib $<TARGET_FILE:froghopper> --check)
 add_check(rates ${FROGHOPPER_PYTHON} tests/fit_times_test.py)
-add_check(compare ${FROGHOPPER_PYTHON} tests/compare_test.py $<TARGET_FILE:froghopper>)
-set_tests_properties(checks.compare PROPERTIES SKIP_RETURN_CODE 77)  # where PyTorch is not installed
+add_check(speed ${FROGHOPPER_PYTHON} tests/speed_test.py $<TARGET_FILE:froghopper>)
+set_tests_properties(checks.speed PROPERTIES SKIP_RETURN_CODE 77)  # where PyTorch is not installed
 add_check(python ${FROGHOPPER_PYTHON} tests/python_test.py pytest $<TARGET_FILE:froghopper>)
 add_check(python_types ${FROGHOPPER_PYTHON} tests/python_test.py mypy)
 set_tests_properties(checks.python checks.python_types PROPERTIES SKIP_RETURN_CODE 77)  # without pytest, mypy

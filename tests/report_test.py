@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What bench/report divides by what, what it writes and refuses."""
-import ast
 import contextlib
-import graphlib
 import io
 import json
 import pathlib
@@ -13,7 +11,7 @@ import unittest.mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
-import other_process
+from measure import other_process
 from report import headlines, pages, records, roof, side_tables, targets
 
 LINE = "fwd bf16 b{} hq16 hkv16 sq{} skv{} d128 causal"
@@ -266,24 +264,6 @@ class Files(unittest.TestCase):
     def test_readme_without_markers(self):
         (self.root / "README.md").write_text("nothing")
         self.assertIn("README.md needs one", self.run_report("--no-plots")[1])
-
-
-class Scripts(unittest.TestCase):
-    def test_none_is_imported_by_what_it_imports(self):
-        """Of bench and its packages: a package's module is known by the package's name and its own."""
-        bench = pathlib.Path(records.__file__).parent.parent
-        names = {tuple(file.relative_to(bench).with_suffix("").parts): file for file in bench.rglob("*.py")}
-        imports = {name: {found for node in ast.walk(ast.parse(file.read_text()))
-                          for found in self.imported(node, name[:-1])} & set(names) for name, file in names.items()}
-        self.assertIn(("report", "records"), imports["report", "pages"])
-        graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
-
-    @staticmethod
-    def imported(node, package):
-        if isinstance(node, ast.Import): return [tuple(alias.name.split(".")) for alias in node.names]
-        if not isinstance(node, ast.ImportFrom): return []
-        begin = (package if node.level else ()) + tuple(filter(None, (node.module or "").split(".")))
-        return [begin, *((*begin, alias.name) for alias in node.names)]
 
 
 class SideTables(unittest.TestCase):

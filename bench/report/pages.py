@@ -23,7 +23,7 @@ DRAWN = ("fwd", "bwd")
 NARROW_PAGE = "docs/10-fp8.md"
 NARROW = "fp8"  # folders of bench/results with 8-bit problems, whose tables that page has
 NARROW_KV, NARROW_DECODE = "fp8_kv", "fp8_kv_decode"  # of 16-bit q, beside 8-bit k and v
-NARROW_ERRORS = "fp8_errors"  # of bench/fp8_errors.py
+NARROW_ERRORS = "fp8_errors"  # of bench/errors.py fp8
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
@@ -131,7 +131,7 @@ def short_report(machines):
     """For the README: six rows. machines: [{machine: {table title: [Cell]}}]."""
     rows = headlines.rows(machines)
     return markdown(rows) if rows else (
-        "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them.")
+        "No measurement is recorded yet: `froghopper bench` and bench/speed.py make them.")
 
 
 def overview(passes, lists=None):
@@ -188,8 +188,9 @@ def span_of(ratios):
 
 def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims=()):
     parts = ["# Results", "Written by bench/report from the lines of bench/results; do not edit. How times are "
-             "taken: bench/compare.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
-             "bench/work.py. A ratio stands only between measurements that were interleaved in one run (a turn group)."]
+             "taken: bench/speed.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
+             "bench/measure/work.py. A ratio stands only between measurements that were interleaved in one run (a turn "
+             "group)."]
     if aims: parts += ["## Aims", "Ratio to the best rival of a run, and how many problems reach what is aimed at.",
                        markdown(aims)]
     if of_all := overview(passes, lists): parts += ["## Overview", *of_all]
@@ -222,7 +223,7 @@ def error_parts(errors, grads):
     for gpu, here in side_tables.by_card(errors).items():
         parts += [side_tables.errors_heading(gpu) + ".",
                   "`outliers` are the inputs of the FlashAttention-3 paper's table: N(0, 1) + N(0, 100) "
-                  "Bernoulli(0.001); the others make rows more and more peaked. Made by bench/errors.py.",
+                  "Bernoulli(0.001); the others make rows more and more peaked. Made by bench/errors.py forward.",
                   markdown(side_tables.error_rows(here, dict.fromkeys(r["data"] for r in here)))]
     parts += ["## Errors of gradients", side_tables.GRAD_ERRORS] if grads else []
     for gpu, here in side_tables.by_card(grads).items():

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables beside those of speed by length: errors of o (bench/results/errors, from bench/errors.py), errors of gradients
-(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), energy (bench/results/energy, from
-bench/energy.py), packed sequences, and lists of problems that share no table (bench/results/NAME of LISTS, from
-bench/compare.py with bench/suites)."""
+"""Tables beside those of speed by length, each from a folder of bench/results: errors (bench/errors.py forward) and
+grad_errors (bench/errors.py gradients, bench/speed.py), energy (bench/energy.py), host and steps
+(bench/python_host.py), packed sequences, and lists of problems that share no table (LISTS, bench/speed.py)."""
 import json
 import re
 
@@ -93,7 +92,7 @@ def ratios_of(records):
 
 
 BESIDE_16_BITS = ("16-bit q with 8-bit k and v. `froghopper_16_bits` is this library with the same k and v in q's "
-                  "type: `bench/compare.py --suite bench/suites/fp8_kv_fwd.txt --rivals ''`.")
+                  "type: `bench/speed.py --suite bench/suites/fp8_kv_fwd.txt --rivals ''`.")
 DECODING_BESIDE_16_BITS = ("The same, decoding (bench/suites/fp8_kv_decode.txt): GB/s, in brackets the ratio of times.")
 
 NARROW_NAMES = ("gpu", "data", "means", "keys", "way", "dim")
@@ -104,7 +103,7 @@ NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the 
 
 
 def narrow_error_rows(errors):
-    """Of bench/fp8_errors.py: a row a kind of inputs, number of keys and way to quantise them."""
+    """Of bench/errors.py fp8: a row a kind of inputs, number of keys and way to quantise them."""
     found = {tuple(r[name] for name in NARROW_NAMES[1:]): r for r in errors}
     dims = sorted({r["dim"] for r in errors})
     rows = [["inputs, keys", "quantised"] + [f"head dim {dim}" for dim in dims]]
@@ -124,7 +123,7 @@ def narrow_error_field(record):
 
 GRAD_ERRORS = ("Of grad_q, grad_k and grad_v against fp64, in thousandths: the norm of the difference over that of the "
                "exact gradient. `standard` is the same computation in the type of the inputs, one matrix product after "
-               "the other. Made by bench/compare.py and bench/grad_errors.py.")
+               "the other. Made by bench/speed.py and bench/errors.py gradients.")
 
 
 def grad_error_rows(errors):
@@ -182,7 +181,7 @@ HOST = ("Microseconds of the host for one small call, by entrance (bench/python_
         "fastest round of many in turns)")
 KINDS = ("without gradients", "recording", "with the backward pass", "a call", "under jit")
 STEPS = ("Milliseconds of a whole step of models of transformers, eager bf16, and of its kernels alone "
-         "(bench/model_steps.py; medians in turns)")
+         "(bench/python_host.py steps; medians in turns)")
 
 
 def host_rows(records):
