@@ -50,13 +50,12 @@ def energies(a, library, clock, line):
 
 
 def calls_of(a, library, cell):
-    names = list(filter(None, a.rivals.split(",")))
     if not cell.problem.is_backward():
-        offers = [contenders.froghopper(cell, library, "hopper")]
-        return {key: call for offer in offers + [contenders.rival(name)(cell) for name in names]
-                for key, call in offer.items()}
-    layers = dict(gradients.froghopper(cell, library, "hopper", print))
-    for name in names: layers.update(gradients.rival(name, a.fa3bwd)(cell))
+        calls = contenders.froghopper(cell, library, "hopper")
+        for offer in contenders.installed(a.rivals, contenders.rival): calls |= offer(cell)
+        return calls
+    layers = gradients.froghopper(cell, library, "hopper")
+    for offer in contenders.installed(a.rivals, lambda name: gradients.rival(name, a.fa3bwd)): layers |= offer(cell)
     calls = gradients.backward_calls(layers)
     return {key: call for key, call in calls.items() if not key[0].endswith(gradients.DETERMINISTIC)}
 

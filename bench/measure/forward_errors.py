@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measurements of bench/errors.py forward."""
-import math
 import os
 
 import torch
@@ -8,7 +7,7 @@ import torch
 from . import contenders
 from .command import append, commit_here, now
 from .froghopper_ctypes import Froghopper
-from .inputs import outliers, rmse
+from .inputs import attention, outliers, rmse
 
 DIMS, BATCH, ROWS, HEADS = (64, 128, 256), 4, 4096, 8
 KINDS = {"outliers": None, "normal": (1, 1), "q x 4": (4, 1), "q x 10": (10, 1), "q and k x 4": (4, 4)}
@@ -33,11 +32,11 @@ def errors_of(library, fa3, line, kind):
     """{implementation: root mean square error of o}"""
     cell = contenders.Cell.make(library, line, "cuda")
     for tensor, draw in zip((cell.q, cell.k, cell.v), inputs(kind, cell)): tensor.copy_(draw)
-    exact = attention(cell, torch.float64)
+    exact = attention(cell.q, cell.k, cell.v)
     (_, call), = contenders.froghopper(cell, library, "hopper").items()
     call()
     torch.cuda.synchronize()
-    found = {"froghopper": cell.o, "standard": attention(cell, cell.q.dtype)}
+    found = {"froghopper": cell.o, "standard": attention(cell.q, cell.k, cell.v, cell.q.dtype)}
     if fa3: found["fa3"] = fa3(cell.q, cell.k, cell.v)
     return {impl: rmse(o, exact) for impl, o in found.items()}
 
@@ -48,15 +47,6 @@ def inputs(kind, cell):
     for i, like in enumerate((cell.q, cell.k, cell.v)):
         if kind == "outliers": yield outliers(like.shape, "cuda", generator)
         else: yield normal(like) * (*KINDS[kind], 1)[i]
-
-
-def attention(cell, dtype):
-    """o in this type, a few heads at a time: scores of all heads in fp64 would be gigabytes."""
-    o = torch.empty(cell.o.shape, device="cuda", dtype=dtype)
-    for head in range(cell.q.shape[2]):
-        q, k, v = (t[:, :, head].to(dtype) for t in (cell.q, cell.k, cell.v))
-        o[:, :, head] = torch.softmax(q @ k.mT * (1 / math.sqrt(q.shape[-1])), -1) @ v
-    return o
 
 
 def flash_attention_3():

@@ -8,7 +8,7 @@ import torch
 from .command import append, commit_here, now
 from .contenders import TARGETS
 from .froghopper_ctypes import Froghopper, tensors
-from .inputs import outliers, rmse
+from .inputs import attention, outliers, rmse
 
 DIMS, HEADS, SEED = (64, 128, 256), 8, 0
 WAYS = {"one scale a head": "", "blocks of 128 rows": " scales128", "one scale a head, rotated": " rotate",
@@ -58,15 +58,6 @@ def draw(a, keys, dim):
             x = normal(shape)
         if of_columns: x += of_columns * normal((HEADS, dim))
         yield x.to(torch.bfloat16 if a.device == "cuda" else torch.float32)
-
-
-def attention(q, k, v):
-    """In fp64, a head at a time: scores of many keys take room."""
-    heads = []
-    for head in range(HEADS):
-        one_q, one_k, one_v = (x[0, :, head].double() for x in (q, k, v))
-        heads.append(torch.softmax(one_q @ one_k.mT / math.sqrt(q.shape[-1]), -1) @ one_v)
-    return torch.stack(heads, 1)[None]
 
 
 class Case:

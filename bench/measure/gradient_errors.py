@@ -16,10 +16,8 @@ GRADS = ("grad_q", "grad_k", "grad_v")
 
 
 def run(a):
-    library, offers = Froghopper(os.path.abspath(a.library)), []
-    for name in filter(None, a.rivals.split(",")):
-        try: offers.append(gradients.rival(name, a.fa3bwd))
-        except Exception as problem: print(f"no {name}: {type(problem).__name__}: {problem}"[:400])
+    library = Froghopper(os.path.abspath(a.library))
+    offers = contenders.installed(a.rivals, lambda name: gradients.rival(name, a.fa3bwd))
     target = contenders.TARGETS[a.device]
     gpu = torch.cuda.get_device_name() if a.device == "cuda" else "CPU"
     facts = dict(gpu=gpu, commit=a.commit or commit_here(), date=now())

@@ -79,18 +79,10 @@ class Offers:
 
     def __init__(self, run, kinds):
         self.a, self.library, self.target, self.facts = run.a, run.library, run.target, run.facts
-        names = list(filter(None, self.a.rivals.split(",")))
-        self.forward = self.load(names, contenders.rival) if False in kinds else []
-        self.backward = self.load(names, lambda name: gradients.rival(name, self.a.fa3bwd)) if True in kinds else []
+        def of_gradients(name): return gradients.rival(name, self.a.fa3bwd)
+        self.forward = contenders.installed(self.a.rivals, contenders.rival, note) if False in kinds else []
+        self.backward = contenders.installed(self.a.rivals, of_gradients, note) if True in kinds else []
         self.wrong = {}  # title: {impl: why}
-
-    @staticmethod
-    def load(names, load):
-        offers = []
-        for name in names:
-            try: offers.append(load(name))
-            except Exception as problem: note(f"no {name}: {type(problem).__name__}: {problem}"[:400])
-        return offers
 
     def calls(self, cell):
         """{pass: {(impl, plan): call}}"""
