@@ -15,9 +15,10 @@ eager attention says with a matrix. What models ask for and how it is done:
                                                                       and values that do not lie packed, as those of a
                                                                       cache, are copied once
     several sequences in a row, by position_ids or cu_seq_lens_q      packed sequences
+    chunks of keys (Llama 4)                                          attention_chunk, from the first token on
 
 What cannot be said so raises NotImplementedError with the reason: dropout, output_attentions, position biases, masks of
-the caller's own (4 dimensions), chunks, tokens between padding, the paged cache of continuous batching, keys chosen
+the caller's own (4 dimensions), tokens between padding, the paged cache of continuous batching, keys chosen
 one by one, and models that cut, add or read their mask as a matrix, or have other keys than it was made for. Finding
 padding looks at the mask once a step and waits for the GPU, as transformers does for its own. Under torch.compile the
 mask is made between two graphs, so a whole model is not one (fullgraph). Tested with transformers 5.
@@ -63,9 +64,10 @@ class Pattern:
     left: int | None = None
     right: int | None = None
     sequence: Tensor | None = None
+    chunk: int = 0
 
     @property
-    def aligned(self) -> bool: return self.left is not None or self.right is not None
+    def aligned(self) -> bool: return self.left is not None or self.right is not None or self.chunk > 0
 
 
 def outside_of_graphs(function: Rule) -> Rule:
@@ -89,7 +91,7 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
     pattern = read(mask_function)
     shift = q_offset - kv_offset  # row i of q is at row i + shift of k
     mask = Mask(pattern.right == 0, (pattern.left, None if pattern.right == 0 else pattern.right),
-                (batch_size, q_length, kv_length))
+                (batch_size, q_length, kv_length), chunk=pattern.chunk)
     if attention_mask is not None: check_tokens(attention_mask, batch_size)
     if pattern.sequence is not None:
         if attention_mask is not None or q_length != kv_length:
@@ -130,6 +132,7 @@ def read(function: Callable[..., Any]) -> Pattern:
         if made_by == "sliding_window_overlay": return Pattern(left=held["sliding_window"] - 1)
         if made_by == "sliding_window_bidirectional_overlay":
             return Pattern(left=held["sliding_window"], right=held["sliding_window"])
+        if made_by == "chunked_overlay": return Pattern(chunk=held["chunk_size"])  # its padding is attention_mask's
         if made_by == "packed_sequence_mask_function": return Pattern(sequence=held["packed_sequence_mask"])
         if made_by == "remap_positions_for_packed_sequence": return read(held["mask_function"])
     raise Unsupported(f"the model's mask is made by {made_by}; masks that froghopper reads are causal, sliding "
@@ -141,7 +144,10 @@ def merged(patterns: list[Pattern]) -> Pattern:
     def least(bounds: list[int | None]) -> int | None:
         return min((bound for bound in bounds if bound is not None), default=None)
     sequence = next((pattern.sequence for pattern in patterns if pattern.sequence is not None), None)
-    return Pattern(least([p.left for p in patterns]), least([p.right for p in patterns]), sequence)
+    chunks = {p.chunk for p in patterns} - {0}
+    if len(chunks) > 1: raise Unsupported(f"the model's mask has chunks of {sorted(chunks)} keys; one size is computed "
+                                          f"at a time. {EAGER}")
+    return Pattern(least([p.left for p in patterns]), least([p.right for p in patterns]), sequence, max(chunks, default=0))
 
 
 def packed(mask: Mask, sequence: Tensor) -> Mask:
