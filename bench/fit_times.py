@@ -23,8 +23,8 @@ import re
 import statistics
 import sys
 
-import records
-from froghopper_ctypes import Froghopper
+from measure.froghopper_ctypes import Froghopper
+from report import records
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "src/plan/rates.hpp"

@@ -1,164 +1,83 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What one call of attention costs the host, by every entrance that Python has, beside each framework's own attention.
+"""What Python and the host cost around a kernel: single calls, calls beside plans in C, steps of models, a training.
 
-  FROGHOPPER_LIBRARY=build/libfroghopper.so PYTHONPATH=python python3 bench/python_host.py [--device cuda] [--json FILE]
+  bench/python_host.py [calls] [--device cuda] [--json FILE]
+  bench/python_host.py plans [--json FILE]
+  bench/python_host.py steps [--only 'ViT, 64 images'] [--json FILE]
+  bench/python_host.py training [--attention froghopper,sdpa,fa3,eager --fa3bwd libfa3bwd.so] [--json FILE]
 
-The problem is so small that computing it costs next to nothing: 8 rows, 4 heads of 64, causal. A call of PyTorch is
-timed until it returns: without gradients, recording for a backward pass, and with the backward pass. All are timed in
-turns, a figure is that of the fastest round, as other programs on the machine only ever add to it; between rounds the
-GPU is waited for. JAX and NumPy wait for the result, and so does a call on the CPU.
+calls     What one call of attention costs the host, by every entrance that Python has, beside each framework's own
+          attention. The problem is so small that computing it costs next to nothing: 8 rows, 4 heads of 64, causal. A
+          call of PyTorch is timed until it returns: without gradients, recording for a backward pass, and with the
+          backward pass. All are timed in turns, a figure is that of the fastest round, as other programs on the machine
+          only ever add to it; between rounds the GPU is waited for. JAX and NumPy wait for the result, and so does a
+          call on the CPU.
+plans     What is lost on the way through froghopper.torch: the same problems from Python and by plans of the C library,
+          one eager call after the other, in turns. "both" is forward and backward; from Python the latter is called by
+          PyTorch's engine. Where a call takes the GPU less time than the host, the host's is what is seen. A GPU alone.
+steps     Whole steps of models of transformers, eager, with froghopper's attention and with PyTorch's: what is left of
+          a faster kernel where the host has its share. A Llama, a GPT-2, a Gemma 2 and a ViT take training steps
+          (forward, backward, no optimizer), a Llama generates with a cache. The weights are random and the same for
+          both. Steps are taken in turns; a figure is the median, from the first launch to the end of the GPU's work.
+          "kernels" is the time of all of a step's kernels on the GPU, by PyTorch's profiler: the step cannot be
+          shorter, and what it is longer is the host's.
+training  A Llama of transformers learns on froghopper's attention, on PyTorch's and on transformers' own: the losses of
+          every step, and the time of a step. All begin with the same weights and see the same tokens, which are drawn
+          by a rule that can be learnt: a token follows from the one before it and from the one eight places before.
+          They take their steps in turns. How far the losses may be apart shows in those of two attentions that are not
+          ours: they differ by rounding alone too.
+
+What is measured is the package froghopper that Python finds, or else that of this checkout with build/libfroghopper.so;
+FROGHOPPER_LIBRARY names another library. Needs PyTorch; calls also show JAX where it is, steps and training need
+transformers.
 """
-import argparse
-import collections
-import datetime
-import json
-import platform
-import subprocess
-import time
+import importlib
+import os
+import pathlib
+import sys
 
-import torch
+from measure import command
 
-import froghopper
-from froghopper import _torch_native as native
-from froghopper import flash_attn_interface, transformers
-from froghopper.torch import attention, scaled_dot_product_attention
+LIBRARY = "build/libfroghopper.so"
+SUITES = {"calls": ("cpu", "host_calls"), "plans": ("cuda", "host_plans"), "steps": ("cuda", "host_steps"),
+          "training": ("cuda", "host_training")}  # the default device, and the module
 
-ROWS, HEADS, DIM = 8, 4, 64
-AIMS = {"without gradients": 25, "recording": 45, "with the backward pass": 170}  # microseconds
+
+def arguments():
+    p = command.parser(__doc__)
+    p.add_argument("suite", nargs="?", choices=SUITES, default="calls", help="default calls")
+    p.add_argument("--device", choices=("cuda", "cpu"), help="default cpu for calls, cuda for the others")
+    p.add_argument("--rounds", type=int, help="default 300 for calls, 9 for plans, 30 for steps")
+    p.add_argument("--calls", type=int, default=20, help="calls, plans: calls a round (default 20)")
+    p.add_argument("--only", default="", metavar="NAME", help="steps: this model alone")
+    p.add_argument("--steps", type=int, default=50, help="training: default 50")
+    p.add_argument("--batch", type=int, default=4, help="training: default 4")
+    p.add_argument("--tokens", type=int, default=2048, help="training: of a sequence (default 2048)")
+    p.add_argument("--layers", type=int, default=4, help="training: default 4")
+    p.add_argument("--attention", default="froghopper,sdpa,eager", help="training: names, with commas")
+    p.add_argument("--fa3bwd", default="", metavar="LIB.so",
+                   help="training: FlashAttention-3's backward, for the name fa3, see bench/measure/gradients.py")
+    command.add_json(p, "an entrance, a problem, a model or an attention")
+    a = p.parse_args()
+    a.device = a.device or SUITES[a.suite][0]
+    a.rounds = a.rounds or {"calls": 300, "plans": 9, "steps": 30, "training": 1}[a.suite]
+    if a.suite == "plans" and a.device == "cpu": p.error("plans are timed by a GPU's clock; --device cpu has calls")
+    return a
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--device", default="cpu")
-    p.add_argument("--rounds", type=int, default=300)
-    p.add_argument("--calls", type=int, default=20, help="calls a round")
-    p.add_argument("--json", help="append the figures there, one line an entrance")
-    a = p.parse_args()
-    torch.set_num_threads(1)
-    native.load()
-    rows = {(framework, name, kind): call for framework, group in entrances(a.device).items()
-            for (name, kind), call in group.items()}
-    times = in_turns(rows, a.rounds, a.calls, a.device)
-    by_entrance = collections.defaultdict(dict)
-    for (framework, name, kind), us in times.items(): by_entrance[framework, name][kind] = round(us, 1)
-    for (framework, name), us in by_entrance.items():
-        print(f"{framework:8} {name:58}" + "".join(f"  {value:7.1f} us {kind}" for kind, value in us.items()))
-    if a.json:
-        about = dict(device=device_name(a.device), host=processor(), torch=torch.__version__, commit=commit(),
-                     native=native.why_not == "", date=datetime.datetime.now().isoformat(timespec="seconds"))
-        with open(a.json, "a") as file:
-            for (framework, name), us in by_entrance.items():
-                file.write(json.dumps(dict(framework=framework, entrance=name, us=us) | about) + "\n")
-    missed = [f"{name} {kind} {us:.0f}" for (framework, name, kind), us in times.items()
-              if framework == "PyTorch" and us > AIMS[kind]]
-    print(f"torch {torch.__version__}, {device_name(a.device)}, native operators: {native.why_not or 'used'}; aims of "
-          f"{list(AIMS.values())} us {'missed by ' + ', '.join(missed) if missed else 'kept'}")
+    a = arguments()
+    command.need_torch(a.device)
+    checkout = command.BENCH.parent
+    sys.path.append(str(checkout / "python"))  # last, so that an installed froghopper is measured
+    import froghopper
+    if pathlib.Path(froghopper.__file__).is_relative_to(checkout) and (checkout / LIBRARY).exists():
+        os.environ.setdefault("FROGHOPPER_LIBRARY", str(checkout / LIBRARY))
+    try: suite = importlib.import_module(f"measure.{SUITES[a.suite][1]}")
+    except ImportError as missing: sys.exit(f"python_host.py: {a.suite} needs a module that is missing: {missing}")
+    return command.end_on_errors(suite.run, a)
 
 
-class Layer(torch.nn.Module):
-    """What transformers hands to an attention function."""
-    is_causal = True
-
-
-def entrances(device):
-    """framework -> (entrance, what is done) -> a call."""
-    return {"PyTorch": of_torch(device), "NumPy": of_numpy(), "JAX": of_jax()}
-
-
-def of_torch(device):
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    rows_first = [torch.randn(1, ROWS, HEADS, DIM, device=device, dtype=dtype) for _ in range(4)]
-    heads_first = [x.transpose(1, 2) for x in rows_first]
-    layer = Layer()
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    calls = {
-        "froghopper.torch.attention": (rows_first, rows_first[3], lambda q, k, v: attention(q, k, v, causal=True)),
-        "froghopper.torch.scaled_dot_product_attention": (
-            heads_first, heads_first[3], lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True)),
-        "froghopper.flash_attn_interface.flash_attn_func": (
-            rows_first, rows_first[3], lambda q, k, v: flash_attn_interface.flash_attn_func(q, k, v, causal=True)),
-        "froghopper.transformers.attention_forward": (
-            heads_first, rows_first[3], lambda q, k, v: transformers.attention_forward(layer, q, k, v, None)[0]),
-        "PyTorch's own scaled_dot_product_attention": (
-            heads_first, heads_first[3], lambda q, k, v: sdpa(q, k, v, is_causal=True)),
-    }
-    made = {}
-    for name, (tensors, grad, call) in calls.items():
-        leaves = [x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in tensors[:3]]
-        made[name, "without gradients"] = without_gradients(call, tensors[:3])
-        made[name, "recording"] = lambda call=call, leaves=leaves: call(*leaves)
-        made[name, "with the backward pass"] = (
-            lambda call=call, leaves=leaves, grad=grad: torch.autograd.grad(call(*leaves), leaves, grad))
-    return made
-
-
-def without_gradients(call, tensors):
-    def made():
-        with torch.no_grad(): return call(*tensors)
-    return made
-
-
-def of_numpy():
-    import numpy as np
-    q, k, v = (np.random.default_rng(seed).standard_normal((1, ROWS, HEADS, DIM), np.float32) for seed in range(3))
-    hidden = np.triu(np.full((ROWS, ROWS), -np.inf, np.float32), 1)
-
-    def plain():
-        """What one would write in NumPy."""
-        scores = np.einsum("bqhd,bkhd->bhqk", q, k) * DIM ** -0.5 + hidden
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        return np.einsum("bhqk,bkhd->bqhd", weights / weights.sum(-1, keepdims=True), v)
-    return {("froghopper.attention", "a call"): lambda: froghopper.attention(q, k, v, causal=True),
-            ("the formula in NumPy", "a call"): plain}
-
-
-def of_jax():
-    try:
-        import jax
-        from froghopper.jax import attention as of_froghopper
-        q, k, v = (jax.random.normal(jax.random.key(seed), (1, ROWS, HEADS, DIM)) for seed in range(3))
-        if jax.default_backend() != "cpu": q, k, v = (x.astype("bfloat16") for x in (q, k, v))
-        functions = {"froghopper.jax.attention": lambda q, k, v: of_froghopper(q, k, v, causal=True),
-                     "jax.nn.dot_product_attention": lambda q, k, v: jax.nn.dot_product_attention(
-                         q, k, v, is_causal=True)}
-        functions["froghopper.jax.attention"](q, k, v)
-    except ImportError as missing:
-        print(f"JAX is left out: {missing}")
-        return {}
-    made = {}
-    for name, function in functions.items():
-        made[name, "a call"] = lambda function=function: jax.block_until_ready(function(q, k, v))
-        made[name, "under jit"] = lambda jitted=jax.jit(function): jax.block_until_ready(jitted(q, k, v))
-    return made
-
-
-def in_turns(rows, rounds, count, device):
-    """Microseconds a call of each row, the fastest of the rounds."""
-    best = dict.fromkeys(rows, float("inf"))
-    for _ in range(rounds):
-        for name, call in rows.items():
-            for _ in range(3): call()
-            if device != "cpu": torch.cuda.synchronize()
-            begin = time.perf_counter()
-            for _ in range(count): call()
-            best[name] = min(best[name], (time.perf_counter() - begin) / count * 1e6)
-            if device != "cpu": torch.cuda.synchronize()
-    return best
-
-
-def device_name(device): return "CPU" if device == "cpu" else torch.cuda.get_device_name()
-
-
-def processor():
-    with open("/proc/cpuinfo") as file:
-        named = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return named[0] if named else platform.processor()
-
-
-def commit():
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+    sys.exit(main())

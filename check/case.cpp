@@ -143,7 +143,7 @@ bool check_list(const char* name, const std::vector<int64_t>& list, bool wanted,
 bool check_lists(const Case& c, std::string& why) {
   const Problem& p = c.problem;
   return check_list("lens_q", c.lens_q, p.varlen, "varlen", p.batch, p.seq_q, p.total_q, why) &&
-         check_list("lens_kv", c.lens_kv, p.varlen, "varlen", p.batch, p.seq_kv, p.total_kv, why) &&
+         check_list("lens_kv", c.lens_kv, p.kv_is_packed(), "varlen", p.batch, p.seq_kv, p.total_kv, why) &&
          check_list("used_q", c.used_q, p.seqused, "seqused", p.batch, p.seq_q, p.batch * p.seq_q, why) &&
          check_list("used_kv", c.used_kv, p.seqused, "seqused", p.batch, p.seq_kv, p.batch * p.seq_kv, why);
 }

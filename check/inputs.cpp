@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "check/check.hpp"
 #include "check/data.hpp"
@@ -39,7 +40,8 @@ void make_block(Inputs& in, const Case& c, const Tensor& tensor) {
   if (tensor.field.strided()) {
     // o is written by the first pass, so no two rows of it may lie in one place.
     const bool apart = is_written(tensor.use(p)) || tensor.view == &Views::o;
-    l = lay_out(c.layout, tensor.view, extents, p.varlen, apart);
+    const bool of_kv = tensor.view == &Views::k || tensor.view == &Views::v;
+    l = lay_out(c.layout, tensor.view, extents, of_kv ? p.kv_is_packed() : p.varlen, apart);
     elements = span_of(extents, l) + l.offset;
   }
   const int64_t size = size_of(extents.element);
@@ -124,6 +126,23 @@ std::vector<int64_t> draw_used(uint64_t stream, const Problem& p, const View& cu
 
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t);
 
+// The pages of a sequence lie anywhere in the pool, no page is in two sequences, and what no row that counts needs is
+// no number of a page.
+void put_pages(const Case& c, const Views& views, uint64_t stream) {
+  constexpr int32_t no_page = 2147480000;
+  const Problem& p = c.problem;
+  const View& table = views.block_table;
+  std::vector<int32_t> free(static_cast<size_t>(p.pages));
+  std::iota(free.begin(), free.end(), 0);
+  for (size_t i = free.size(); i > 1; --i) std::swap(free[i - 1], free[random_bits(stream, i) % i]);
+  for (int64_t b = 0; b < table.batch; ++b)
+    for (int64_t column = 0; column < table.seq; ++column) {
+      const bool counts = column * p.page_size < rows_kv(p, views, b).used && !free.empty();
+      table.as<int32_t>()[table.at(b, column, 0)] = counts ? free.back() : no_page;
+      if (counts) free.pop_back();
+    }
+}
+
 // Visits every entry of the rows that count: visit(sequence, row in it, rows, head, column, place, drawn number). Heads
 // are shared among the cores, where there is enough to do for threads that are begun for it and heads lie apart.
 template <class Visit>
@@ -131,6 +150,7 @@ void each_entry(const Case& c, const Views& views, const View& x, RowsOf rows_of
   constexpr int64_t enough = 1 << 18;  // entries, a millisecond's
   const Problem& p = c.problem;
   const auto draw = find_data(c.data)->draw;
+  const bool in_pages = p.paged() && (&x == &views.k || &x == &views.v);
   if (x.empty()) return;  // there may be any number of sequences without rows
   // The number of each sequence's first entry.
   std::vector<int64_t> first{0};
@@ -138,8 +158,9 @@ void each_entry(const Case& c, const Views& views, const View& x, RowsOf rows_of
   const auto visit_head = [&](int64_t pair) {
     const int64_t b = pair / x.heads, head = pair % x.heads;
     const Rows rows = rows_of(p, views, b);
+    const KvRows place(x, rows, in_pages ? views.block_table : View{}, b);
     for (int64_t row = 0; row < rows.used; ++row) {
-      const int64_t at = x.at(rows.batch, rows.first + row, head), number = first[b] + (row * x.heads + head) * x.dim;
+      const int64_t at = place.at(row, head), number = first[b] + (row * x.heads + head) * x.dim;
       for (int64_t column = 0; column < x.dim; ++column)
         visit(b, row, rows.used, head, column, at + column, draw(stream, static_cast<uint64_t>(number + column)));
     }
@@ -305,6 +326,7 @@ constexpr Content contents[] = {
      }},
     {&Views::max_logit, put_held_max_logit},
 };
+constexpr Content block_table = {&Views::block_table, put_pages};  // after the lengths, before k and v
 
 // Eight streams a seed; the next eight tensors have theirs far away, so that the inputs of a seed stay what they were.
 uint64_t stream_of(unsigned seed, size_t content) { return uint64_t{seed} * 8 + content % 8 + (content / 8 << 32); }
@@ -326,9 +348,12 @@ std::unique_ptr<Inputs> make_inputs(const Case& c, unsigned seed, FirstPass firs
     if (is_there(c, tensor)) make_block(*in, c, tensor);
   const auto views = bind(c.problem, in->tensors);
   if (!views) return in;  // whoever runs it is told
-  for (size_t i = 0; i < std::size(contents); ++i)
+  for (size_t i = 0; i < std::size(contents); ++i) {
+    if (contents[i].tensor == &Views::k && c.problem.paged() && views->block_table.data)
+      block_table.put(c, *views, stream_of(seed, std::size(contents)));
     if (((*views).*contents[i].tensor).data && is_filled(tensors()[index_of(contents[i].tensor)].use(c.problem)))
       contents[i].put(c, *views, stream_of(seed, i));
+  }
   if (c.problem.backward() && first == FirstPass::exact) put_first_pass(c, *in, *views);
   return in;
 }

@@ -39,7 +39,8 @@ std::span<const char* const> all_layouts() { return names; }
 // Of which each sequence has its own, also where sequences are packed.
 bool is_of_sequences(View Views::*tensor) {
   return tensor == &Views::scale_q || tensor == &Views::scale_k || tensor == &Views::scale_v ||
-         tensor == &Views::mean_k || tensor == &Views::mean_v || tensor == &Views::alibi_slopes;
+         tensor == &Views::mean_k || tensor == &Views::mean_v || tensor == &Views::alibi_slopes ||
+         tensor == &Views::block_table;
 }
 
 bool is_layout(const std::string& name) { return std::ranges::find(names, name) != std::end(names); }

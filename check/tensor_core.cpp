@@ -38,8 +38,7 @@ float power_of(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x)
 float cut_off(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & ~0x3ffu); }  // 13 of 23 bits
 
 // The rows of one head of one sequence that count, as they are stored, or their columns.
-Stored stored(const View& view, const oracle::Sequence& s, int64_t first, int64_t rows, int64_t head,
-              bool transposed) {
+Stored stored(const View& view, const KvRows& place, int64_t rows, int64_t head, bool transposed) {
   std::array<Stored::Number, 256> all;
   for (size_t bits = 0; bits < all.size(); ++bits) {
     const auto byte = static_cast<uint8_t>(bits);
@@ -48,7 +47,7 @@ Stored stored(const View& view, const oracle::Sequence& s, int64_t first, int64_
   }
   Stored m(transposed ? view.dim : rows, transposed ? rows : view.dim);
   for (int64_t i = 0; i < rows; ++i) {
-    const auto* const row = view.as<const uint8_t>() + view.at(s.batch, first + i, head);
+    const auto* const row = view.as<const uint8_t>() + place.at(i, head);
     for (int64_t c = 0; c < view.dim; ++c) m.set(transposed ? c * rows + i : i * view.dim + c, all[row[c]]);
   }
   return m;
@@ -67,9 +66,9 @@ struct Head {
  private:
   Head(const Problem& p, const Views& views, const oracle::Sequence& s, int64_t head, int64_t head_kv)
       : index(head),
-        q(stored(views.q, s, s.first_q, s.rows_q, head, /*transposed=*/false)),
-        k_columns(stored(views.k, s, s.first_kv, s.rows_kv, head_kv, /*transposed=*/true)),
-        v(stored(views.v, s, s.first_kv, s.rows_kv, head_kv, /*transposed=*/false)),
+        q(stored(views.q, {views.q, s.of_q(), {}, s.index}, s.rows_q, head, /*transposed=*/false)),
+        k_columns(stored(views.k, k_rows(views, s.of_kv(), s.index), s.rows_kv, head_kv, /*transposed=*/true)),
+        v(stored(views.v, v_rows(views, s.of_kv(), s.index), s.rows_kv, head_kv, /*transposed=*/false)),
         scale_q(p, views.scale_q, s.index, head),
         scale_k(p, views.scale_k, s.index, head_kv),
         scale_v(p, views.scale_v, s.index, head_kv),

@@ -55,7 +55,7 @@ constexpr const char* examples =
     "  froghopper bench bench/suites/training_fwd.txt --backend hopper --ms 50\n"
     "  froghopper bench 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --tiles 128x128s2 --hints 'tail=30%'\n"
     "  froghopper bench --host\n"
-    "bench/compare.py measures against other libraries, in turns.";
+    "bench/speed.py measures against other libraries, in turns.";
 
 int measure(const check::Case&, const Options&, bool& header_wanted);
 std::string roof_of(const fh_plan&, const Target&, double ms);

@@ -103,6 +103,8 @@ constexpr Feature features[] = {
     {"no queries", [](Problem& p) { p.seq_q = 0; }},
     {"no keys", [](Problem& p) { p.seq_kv = 0; }},
     {"gradients added to what is there", [](Problem& p) { p.accumulate = true; }, true},
+    {"K and V in pages (page_size, block_table)",
+     [](Problem& p) { p.seqused = true, p.page_size = 16, p.pages = 1000, p.window_right = 0; }, false, false, true},
     {"the largest score of each head (max_logit)", [](Problem& p) { p.max_logit = true; }, false, false, true},
     {"o and lse merged with what is there", [](Problem& p) { p.accumulate = true, p.dtype_o = Dtype::f32; }, false,
      false, true},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: what a problem is counted as. Every figure of the command line and of the tables uses this function and that of
-// src/problem/bytes.hpp; bench/work.py has the same rules for the scripts.
+// src/problem/bytes.hpp; bench/measure/work.py has the same rules for the scripts.
 //
 // FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that of a backward problem, as
 // everybody's tables count its five products. On the causal diagonal a pair counts half, so a square causal problem

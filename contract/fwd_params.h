@@ -25,6 +25,18 @@ struct MeansParams {
   int dim_qk;  // columns of Q in memory
 };
 
+// Variants with pages only. The page of a sequence's row r is table[sequence x its number + r / size x column].
+struct PageParams {
+  const int* table;
+  long long sequence;    // entries from one sequence to the next
+  int column;            // entries from one page of a sequence to the next
+  int size;              // rows of a page
+  int box;               // pages: rows of one load; divides the page and the tile
+  StridedTensor k, v;    // slots: the pool, whose batch is a page
+  int k_bytes, v_bytes;  // slots: of a row
+  int k_unit, v_unit;    // slots: bytes of a unit of RaggedParams::k and v
+};
+
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
   // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/place.cuh and
@@ -51,6 +63,7 @@ struct FwdParams {
   ScaleNumbers slopes;  // alibi variants only; in natural units, no blocks
   MeansParams means;    // smooth variants only
   float* max_logit;     // maxlogit variants only: [sequence][head], natural units; raised
+  PageParams pages;     // variants with pages only
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 

@@ -25,6 +25,7 @@ struct FwdVariant {
   bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
   bool widened;    // an earlier launch has made K and V of 8 bits numbers of `dtype`: device/fwd/widen.cuh
   bool blocks;     // with scales of blocks of rows or of V's columns: device/attn/softmax_of_tiles.cuh
+  KvIn kv_in;      // whether K and V are in pages: device/fwd/kv_source.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -52,6 +53,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("maxlogit", v.max_logit);
   visit("widened", v.widened);
   visit("blocks", v.blocks);
+  visit("", v.kv_in);
 }
 
 // K and V are numbers with scales. Those that an earlier launch has widened have one for all tiles of an item, but
@@ -211,6 +213,8 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.blocks && (!v.widened || v.dtype != Dtype::bf16 || !in_block))
     return "weights times scales of v are in the range of bf16 alone, and a tile has 64 or 128 keys, which share a "
            "scale";
+  if (v.kv_in != KvIn::rows && (!v.ragged || v.widened))
+    return "a kernel for pages is ragged and reads k and v as they are in memory";
   if (v.exact && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
   if (v.exact && v.tiles.kv != exact_tile_kv) return "exact kernels have tiles of 64 keys";
   if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)

@@ -57,6 +57,23 @@ constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not
   return "";
 }
 
+// Where the rows of K and V lie, as far as it changes the machine code: device/fwd/kv_source.cuh.
+//   rows    those of a sequence one after the other
+//   pages   in pages of a pool; 8 rows or more of one follow each other
+//   slots   likewise, fewer: down to single rows
+enum class KvIn : unsigned char { rows, pages, slots };
+
+constexpr KvIn kv_places[] = {KvIn::rows, KvIn::pages, KvIn::slots};
+
+constexpr const char* name_of(KvIn in) {  // "": a kernel for rows does not name it
+  switch (in) {
+    case KvIn::rows: return "";
+    case KvIn::pages: return "pages";
+    case KvIn::slots: return "slots";
+  }
+  return "";
+}
+
 // Columns of the tiles of Q and K, and of V and O. Fewer columns in memory are filled up with zeros by TMA.
 struct Dims {
   int qk, v;

@@ -60,7 +60,7 @@ TEST(Work, BackwardIsTwoAndAHalfTimesForward) {
   EXPECT_EQ(flops(problem("bwd bf16" + rest + " acc"), {}), flops(problem("bwd bf16" + rest), {}));
 }
 
-// tests/bindings_test.py asks bench/work.py for the same.
+// tests/bindings_test.py asks bench/measure/work.py for the same.
 TEST(Work, IsWhatTheGoldenFileSays) {
   std::ifstream file(FROGHOPPER_SOURCE_DIR "/tests/golden/work.txt");
   int lines = 0;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/froghopper_ctypes.py computes on the CPU through the structs that tools/gen_python.py reads in the header, and
-they are as the library has them.
+"""bench/measure/froghopper_ctypes.py computes on the CPU through the structs that tools/gen_python.py reads in the
+header, and they are as the library has them.
 
 usage: python3 tests/bindings_test.py build/libfroghopper.so
 """
@@ -13,9 +13,9 @@ import unittest
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
-import froghopper_ctypes as binding
 import gen_python
-import work
+from measure import froghopper_ctypes as binding
+from measure import work
 from froghopper._library import first_unknown_byte
 
 LIBRARY = sys.argv.pop(1)

@@ -218,6 +218,8 @@ TEST(Kernel, EachFieldOfAVariantChangesItsName) {
         field = Dtype::f16;
       else if constexpr (std::is_same_v<T, Mask>)
         field = Mask::window;
+      else if constexpr (std::is_same_v<T, KvIn>)
+        field = KvIn::slots;
       else if constexpr (std::is_same_v<T, bool>)
         field = !field;
       else

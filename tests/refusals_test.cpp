@@ -200,7 +200,7 @@ constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
     "[smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [smsN].";
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/records.py divides by what, what bench/report.py writes and refuses."""
-import ast
+"""What bench/report divides by what, what it writes and refuses."""
 import contextlib
-import graphlib
 import io
 import json
 import pathlib
@@ -13,13 +11,8 @@ import unittest.mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
-import headlines
-import other_process
-import records
-import report
-import roof
-import side_tables
-import targets
+from measure import other_process
+from report import headlines, pages, records, roof, side_tables, targets
 
 LINE = "fwd bf16 b{} hq16 hkv16 sq{} skv{} d128 causal"
 
@@ -96,8 +89,8 @@ class Backward(unittest.TestCase):
         self.assertIsNone(second.ratio(second.rivals("_det"), "froghopper_det"))
 
     def test_what_the_overview_says(self):
-        passes = {kind: records.machines_of(self.lines, kind) for kind in report.PASSES}
-        text = "\n".join(report.overview(passes))
+        passes = {kind: records.machines_of(self.lines, kind) for kind in pages.PASSES}
+        text = "\n".join(pages.overview(passes))
         self.assertIn("**Some GPU**, backward, TFLOP/s, in brackets the ratio to the fastest of cudnn, fa3,", text)
         self.assertIn("| bf16, 16 heads of 128, causal | 100 (1.10) | 100 |", text)
         self.assertIn("Deterministic mode (`det`) has 0.80 to 0.80 (median 0.80) times that speed, "
@@ -105,8 +98,8 @@ class Backward(unittest.TestCase):
                       "of one layer together: 1.50 to 1.50 (median 1.50) times the best rival.", text)
 
     def test_what_the_results_say(self):
-        passes = {kind: records.machines_of(self.lines, kind) for kind in report.PASSES}
-        text = report.long_report(passes, [])
+        passes = {kind: records.machines_of(self.lines, kind) for kind in pages.PASSES}
+        text = pages.long_report(passes, [])
         for row in ("## Some GPU, backward", "| froghopper_det | 80 |  |",
                     "| froghopper / best rival | **1.10** |  |",
                     "| froghopper_det / best such rival | **2.00** |  |",
@@ -187,13 +180,13 @@ class Files(unittest.TestCase):
         self.root = pathlib.Path(folder.name)
         (self.root / "bench/results").mkdir(parents=True)
         (self.root / "docs").mkdir()
-        (self.root / "README.md").write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+        (self.root / "README.md").write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
 
     def run_report(self, *options):
         errors = io.StringIO()
-        with unittest.mock.patch.object(sys, "argv", ["report.py", "--root", str(self.root), *options]):
+        with unittest.mock.patch.object(sys, "argv", ["bench/report", "--root", str(self.root), *options]):
             with contextlib.redirect_stderr(errors):
-                return report.main(), errors.getvalue()
+                return pages.main(), errors.getvalue()
 
     def write(self, *lines):
         (self.root / "bench/results/x.jsonl").write_text("\n".join(lines) + "\n")
@@ -217,7 +210,7 @@ class Files(unittest.TestCase):
     def test_the_readme_shows_the_headlines_alone(self):
         of_row = {problem: record(16384, "froghopper", 0.5, problem) | {"problem": problem, "pass": problem.split()[0]}
                   for _, problem, *_ in headlines.ROWS}
-        for folder in ("", report.NARROW, "decode"):
+        for folder in ("", pages.NARROW, "decode"):
             here = [r for r in of_row.values() if folder == self.folder_of(r["problem"])]
             here += [r | {"impl": "fa3", "ms": 0.6, "tflops": 100 / 0.6} for r in here]
             path = self.root / "bench/results" / folder / "x.jsonl"
@@ -231,11 +224,11 @@ class Files(unittest.TestCase):
         self.assertIn("900 GB/s", table[6])
 
     def folder_of(self, problem):
-        return report.NARROW if " e4m3 " in problem else "decode" if " sq1 " in problem else ""
+        return pages.NARROW if " e4m3 " in problem else "decode" if " sq1 " in problem else ""
 
     def test_8_bit_problems_have_a_page_of_their_own(self):
-        page, folder = self.root / report.NARROW_PAGE, self.root / "bench/results" / report.NARROW
-        page.write_text(f"before\n{report.BEGIN}\n{report.END}\n")
+        page, folder = self.root / pages.NARROW_PAGE, self.root / "bench/results" / pages.NARROW
+        page.write_text(f"before\n{pages.BEGIN}\n{pages.END}\n")
         folder.mkdir()
         cells = [record(512, "froghopper", 0.5, "a"), record(512, "fa3", 0.6, "a"), record(1024, "froghopper", 1, "b")]
         (folder / "x.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in cells))
@@ -244,11 +237,11 @@ class Files(unittest.TestCase):
         self.assertIn("No measurement", (self.root / "README.md").read_text())
 
     def test_8_bit_keys_are_shown_beside_16_bit_ones(self):
-        page = self.root / report.NARROW_PAGE
-        page.write_text(f"before\n{report.BEGIN}\n{report.END}\n")
+        page = self.root / pages.NARROW_PAGE
+        page.write_text(f"before\n{pages.BEGIN}\n{pages.END}\n")
         line = LINE.replace("bf16", "bf16 kv=e4m3").format
-        for name, problems in ((report.NARROW_KV, [line(32, 512, 512), line(16, 1024, 1024)]),
-                               (report.NARROW_DECODE, [line(8, 1, 4096)])):
+        for name, problems in ((pages.NARROW_KV, [line(32, 512, 512), line(16, 1024, 1024)]),
+                               (pages.NARROW_DECODE, [line(8, 1, 4096)])):
             (folder := self.root / "bench/results" / name).mkdir()
             (folder / "x.jsonl").write_text("".join(json.dumps(record(512, impl, ms, p) | {"problem": p}) + "\n" for p
                                             in problems for impl, ms in (("froghopper", 0.5), ("other", 0.45))))
@@ -273,16 +266,6 @@ class Files(unittest.TestCase):
         self.assertIn("README.md needs one", self.run_report("--no-plots")[1])
 
 
-class Scripts(unittest.TestCase):
-    def test_none_is_imported_by_what_it_imports(self):
-        names = {file.stem: file for file in pathlib.Path(records.__file__).parent.glob("*.py")}
-        imports = {name: {word for node in ast.walk(ast.parse(file.read_text()))
-                          for word in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
-                                       [node.module] if isinstance(node, ast.ImportFrom) else [])} & set(names)
-                   for name, file in names.items()}
-        graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
-
-
 class SideTables(unittest.TestCase):
     def error(self, impl, rmse, dtype="f16", dim=64):
         return {"problem": f"fwd {dtype} b4 hq8 hkv8 sq4096 skv4096 d{dim}", "data": "outliers", "impl": impl,
@@ -303,6 +286,21 @@ class SideTables(unittest.TestCase):
             (newest,) = side_tables.read_errors([path])
         self.assertEqual(newest["rmse"], 4e-5)
 
+    def test_cards_are_not_mixed(self):
+        def error(gpu, x): return {"problem": "bwd x", "data": "normal", "impl": "froghopper", "gpu": gpu, "date": "1",
+                                   "grad_q": x, "grad_k": x, "grad_v": x}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "x.jsonl")
+            path.write_text("\n".join(json.dumps(error(gpu, x)) for gpu, x in (("H100", 1e-3), ("H200", 2e-3))) + "\n")
+            both = side_tables.read_errors([path])
+        said = pages.error_parts([], both)
+        self.assertEqual([said[i] for i in (2, 4)], ["**H100**:", "**H200**:"])
+        self.assertIn("| `bwd x` | normal | 1.00, 1.00, 1.00 |", said[3])
+        self.assertIn("| `bwd x` | normal | 2.00, 2.00, 2.00 |", said[5])
+        both = [self.error("froghopper", x) | {"gpu": gpu} for gpu, x in (("H100", 1e-5), ("H200", 2e-5))]
+        self.assertEqual(["1.00e-05" in part for part in pages.error_parts(both, [])],
+                         [False, False, False, True, False, False, False])
+
     def test_little_work_has_a_row_a_problem_and_a_column_a_machine(self):
         lines = [record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.5, "a"),
                  record(512, "froghopper", 2.0, "b", gpu="Another")]
@@ -314,7 +312,7 @@ class SideTables(unittest.TestCase):
     def test_a_list_is_summed_up(self):
         lines = [record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.5, "a"),
                  record(1024, "froghopper", 2.0, "b"), record(1024, "cudnn", 2.0, "b")]
-        said = report.overview({"fwd": {}, "bwd": {}}, lists={"decode": lines, "real": []})
+        said = pages.overview({"fwd": {}, "bwd": {}}, lists={"decode": lines, "real": []})
         self.assertEqual(said, ["Decoding and short queries, ratio to the best rival: "
                                 "Some GPU 1.00 to 1.50 (median 1.25)."])
 
@@ -355,16 +353,16 @@ class Roof(unittest.TestCase):
                   "date": "2026-01-01"} for impl, pj in (("froghopper", 2), ("fa3", 1.25), ("froghopper", 0.996))]
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
-            heading, table = report.energy_parts(pathlib.Path(folder))
+            heading, table = pages.energy_parts(pathlib.Path(folder))
         self.assertTrue(heading.startswith("**A card**") and heading.endswith("commit abc:"))
         self.assertEqual(table.splitlines()[0], "| problem | froghopper | fa3 |")
         self.assertEqual(table.splitlines()[2], "| `fwd x` | 1.00 | 1.25 |")
-        self.assertEqual(report.energy_parts(pathlib.Path("nowhere")), [])
+        self.assertEqual(pages.energy_parts(pathlib.Path("nowhere")), [])
 
     def test_only_known_cards_have_a_roof(self):
         lines = [record(seq, "froghopper", 1, f"g{seq}", gpu=gpu) for seq in (512, 1024, 2048)
                  for gpu in ("Some GPU", "NVIDIA H200")]
-        text = roof.section({"forward": records.machines_of(lines)}, report.markdown)
+        text = roof.section({"forward": records.machines_of(lines)}, pages.markdown)
         self.assertIn("**NVIDIA H200**, forward", text)
         self.assertNotIn("Some GPU", text)
         self.assertIn("| bf16, 16 heads of 128, causal | 9, 12 | 9, 12 | 9, 12 |", text)

@@ -48,7 +48,8 @@ TEST(table, says_shape_and_use_of_every_tensor) {
                                  {"mean_k", "3 1 2 64 fp32", Use::absent, Use::absent},
                                  {"mean_v", "3 1 2 128 fp32", Use::absent, Use::absent},
                                  {"alibi_slopes", "3 1 8 1 fp32", Use::read, Use::read},
-                                 {"max_logit", "3 1 8 1 fp32", Use::absent, Use::absent}};
+                                 {"max_logit", "3 1 8 1 fp32", Use::absent, Use::absent},
+                                 {"block_table", "3 0 1 1 int32", Use::absent, Use::absent}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];
@@ -63,6 +64,10 @@ TEST(table, says_shape_and_use_of_every_tensor) {
   EXPECT_EQ(shape_of(plain, tensors()[index_of(&Views::lse)]), "2 100 8 1 fp32");
   for (const Tensor& tensor : tensors())
     EXPECT_EQ(tensor.use(plain) == Use::absent, *tensor.option != '\0') << tensor.name;
+  const Problem paged = problem_of("fwd f16 b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 seqused page16 pages50");
+  EXPECT_EQ(shape_of(paged, tensors()[index_of(&Views::q)]), "1 250 8 64 fp16");
+  EXPECT_EQ(shape_of(paged, tensors()[index_of(&Views::v)]), "50 16 2 128 fp16");
+  EXPECT_EQ(shape_of(paged, tensors()[index_of(&Views::block_table)]), "3 13 1 1 int32");
 }
 
 // What is added to is f32, so that small gradients are not lost beside a large sum.
@@ -92,11 +97,26 @@ TEST(table, fields_are_apart) {
 
 // Each option by itself: a tensor that it demands may not be missing, and none may be there without it.
 TEST(table, every_option_demands_its_tensors_and_refuses_others) {
-  for (const std::string option :
-       {"fwd", "fwd varlen tq250 tkv500", "fwd seqused", "fwd sink", "bwd", "bwd sink", "bwd acc",
-        "bwd varlen tq250 tkv500 acc sink", "fwd kv=e4m3 scales128", "fwd maxlogit",
-        "fwd varlen tq250 tkv500 acc maxlogit", "fwd alibi", "bwd alibi", "fwd kv=e4m3", "fwd kv=e4m3 smooth",
-        "fwd kv=e5m2 vcolumns smooth", "fwd kv=e4m3 scales128 varlen tq250 tkv500 smooth seqused"}) {
+  for (const std::string option : {"fwd",
+                                   "fwd varlen tq250 tkv500",
+                                   "fwd seqused",
+                                   "fwd sink",
+                                   "bwd",
+                                   "bwd sink",
+                                   "bwd acc",
+                                   "bwd varlen tq250 tkv500 acc sink",
+                                   "fwd kv=e4m3 scales128",
+                                   "fwd maxlogit",
+                                   "fwd varlen tq250 tkv500 acc maxlogit",
+                                   "fwd alibi",
+                                   "bwd alibi",
+                                   "fwd kv=e4m3",
+                                   "fwd kv=e4m3 smooth",
+                                   "fwd seqused page16 pages50",
+                                   "fwd varlen tq250 page16 pages50",
+                                   "fwd kv=e4m3 page1 pages50",
+                                   "fwd kv=e5m2 vcolumns smooth",
+                                   "fwd kv=e4m3 scales128 varlen tq250 tkv500 smooth seqused"}) {
     const Problem p = problem_of(option.substr(0, 3) + " bf16 b2 hq8 hkv2 sq100 skv200 d64" + option.substr(3));
     for (const Tensor& tensor : tensors()) {
       fh_tensors t = tensors_of(p);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/work.py counts: FLOPs and bytes of a problem."""
+"""What bench/measure/work.py counts: FLOPs and bytes of a problem."""
 import pathlib
 import sys
 import types
@@ -7,7 +7,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
-import work
+from measure import work
 
 
 def problem(**fields):

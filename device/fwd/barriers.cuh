@@ -2,6 +2,7 @@
 // device/fwd: how many arrive at each barrier of the forward kernel. Its banner, in forward.cuh, says who. Kernel is
 // Forward of a variant.
 #pragma once
+#include "device/fwd/kv_source.cuh"
 #include "device/ptx/mbarrier.cuh"
 
 namespace froghopper::fwd {
@@ -13,9 +14,10 @@ __device__ void init_barriers(typename Kernel::Smem& smem) {
     constexpr int warps = 4 * Kernel::consumers, helpers = Kernel::helpers;
     smem.item_ring.init(warps + 1 + helpers);
     smem.q_ring.init(warps);
-    smem.k_ring.init(warps, Kernel::widens ? helpers : 1);
-    smem.v_ring.init(warps, helpers);
-    if constexpr (Kernel::scaled) smem.raw_ring.init(helpers);
+    constexpr int loads = loader_arrivals<Kernel::variant>;
+    smem.k_ring.init(warps, Kernel::widens ? helpers : loads);
+    smem.v_ring.init(warps, Kernel::scaled ? helpers : loads);
+    if constexpr (Kernel::scaled) smem.raw_ring.init(helpers, loads);
     Kernel::Turns::init(smem.turns);
     ptx::mbarrier_init(&smem.next_wanted, 1);
     ptx::fence_mbarrier_init();

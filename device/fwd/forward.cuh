@@ -7,7 +7,7 @@
 //           Packed and split variants (contract/split.h): a tile has rows of several heads, device/fwd/rows.cuh; an
 //           item is a part of a tile's keys, and device/fwd/combine.cuh comes after. maxlogit variants: max_logit.cuh.
 // Roles     Dispatcher warp 0; takes items, publishes them, loads Q.         warpgroup 0: 40, 40, 32, 32 registers
-//           Loader     warps 1 and 2, one thread each; loads K, loads V.
+//           Loader     warps 1 and 2, one thread each, or all of pages; loads K, loads V (kv_source.cuh).
 //           Sweeper    warp 3, ragged variants only; clears rows of no sequence.
 //           Consumer   warpgroups 1..n, n = tile_q / 64; wgmma, softmax, store.   232, 232, 160, 112 (registers_of.cuh)
 //                      Two share a strip where V has more than 256 columns: each computes S, and a half of O.
@@ -139,16 +139,14 @@ struct Forward {
       if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::producers>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if constexpr (narrow) {
-        if (threadIdx.x == 32) NarrowLoader<Forward>{params, smem}.run();
+        if (is_of_loader<V>(1)) NarrowLoader<Forward>{params, smem}.run();
         if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
       } else if constexpr (widens) {
-        if (threadIdx.x == 32) RawLoader<Forward>{params, smem}.run();
+        if (is_of_loader<V>(1)) RawLoader<Forward>{params, smem}.run();
         if (warp >= 2 && !Registers::four) Widener<Forward>{params, smem, warp - 2}.run();
       } else {
-        if (threadIdx.x == 32)
-          Loader<Forward, KTile>{params, smem, params.k, params.ragged.k, &smem.next_wanted}.run(smem.k, smem.k_ring);
-        if (threadIdx.x == 64)
-          Loader<Forward, VTile>{params, smem, params.v, params.ragged.v, nullptr}.run(smem.v, smem.v_ring);
+        if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.next_wanted}.run(smem.k, smem.k_ring);
+        if (is_of_loader<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
       }
       if (V.ragged && !V.merges && warp == 3)
         Sweeper{params, params.order.pairs / heads_of_items<V>(params),
@@ -352,12 +350,14 @@ struct Forward {
       if (at_once) k.wait(smem.k_ring);  // which is there before the turn
       turns.take();
       if (!at_once) k.wait(smem.k_ring);
+      arrived<V>();
       if (softmax != nullptr) take_scales(*softmax);
       tile::mma_abt<T>(s, smem.q[q.stage], its_strip * strip, smem.k[k.stage]);
     }
 
     __device__ __forceinline__ void pv(Output& o, const Weights& p) {
       v.wait(smem.v_ring);
+      arrived<V>();
       if constexpr (narrow)
         tile::mma_abt<T>(o, p, smem.v[v.stage]);
       else

@@ -14,8 +14,8 @@
 
 namespace froghopper::fwd {
 
-// K with the scales of a tile, and V as it is in memory, by one thread. The order is that of need, K of a tile before
-// its V: a Consumer multiplies K of tile t while it waits for V of t - 1.
+// K with the scales of a tile, and V as it is in memory, by one thread, or of pages by a warp. The order is that of
+// need, K of a tile before its V: a Consumer multiplies K of tile t while it waits for V of t - 1.
 template <class Kernel>
 struct NarrowLoader {
   static constexpr FwdVariant V = Kernel::variant;
@@ -32,24 +32,25 @@ struct NarrowLoader {
       if (item.none()) break;
       load(item);
     }
-    k.fill(smem.k_ring, 0);  // the Consumers' last S multiplies what lies there and is not looked at
+    announce_nothing<V>(k, smem.k_ring);  // the Consumers' last S multiplies what lies there and is not looked at
   }
 
   __device__ void load(const WorkItem& item) {
-    const auto place_k = place_of_keys<V>(params, item, params.ragged.k);
-    const auto place_v = place_of_keys<V>(params, item, params.ragged.v);
+    KvSource<V, KvSide::k> keys(params, item);
+    KvSource<V, KvSide::v> values(params, item);
     const int ask_at = draws_late(params, item) ? asks_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv_end - 1);
     for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
-      if (kv_tile == ask_at) ptx::mbarrier_arrive(&smem.next_wanted);
+      if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
       k.wait_room(smem.k_ring);
-      smem.scales[k.stage] = scales.of_tile();
+      if (leads<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, max(kv_tile - 1, item.kv_begin));
-      ptx::u64* k_full = k.announce(smem.k_ring, Kernel::KTile::bytes);
-      place_k.load(smem.k[k.stage], params.k, k_full, kv_tile * V.tiles.kv);
+      ptx::u64* k_full = announce<V>(k, smem.k_ring, Kernel::KTile::bytes);
+      keys.load(smem.k[k.stage], k_full, kv_tile);
       k.advance();
-      ptx::u64* v_full = raw.fill(smem.raw_ring, Kernel::RawTile::bytes);
-      place_v.load(smem.raw[raw.stage], params.v, v_full, kv_tile * V.tiles.kv);
+      raw.wait_room(smem.raw_ring);
+      ptx::u64* v_full = announce<V>(raw, smem.raw_ring, Kernel::RawTile::bytes);
+      values.load(smem.raw[raw.stage], v_full, kv_tile);
       raw.advance();
     }
   }

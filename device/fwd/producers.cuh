@@ -6,6 +6,7 @@
 #include "contract/fwd_variant.h"
 #include "device/attn/place.cuh"
 #include "device/attn/tickets.cuh"
+#include "device/fwd/kv_source.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -138,50 +139,47 @@ struct Dispatcher {
   }
 };
 
-// The next item, given back at once: one thread, which keeps the copy.
+// The next item, given back at once: the threads of a loader, which keep the copy.
 template <class Kernel>
 __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& i) {
   i.wait(smem.item_ring);
   const WorkItem item = smem.items[i.stage];
-  ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
+  if constexpr (Kernel::variant.kv_in != KvIn::rows) __syncwarp();  // every lane has its copy
+  if (leads<Kernel::variant>()) ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
   i.advance();
   return item;
 }
 
-// Of an item's keys or values; and the kv tile at which the next item is asked for.
-template <FwdVariant V>
-__device__ attn::Place<V.ragged> place_of_keys(const FwdParams& params, const WorkItem& item, const MapUnits& units) {
-  return {kv_head<V>(params, item), item.sequence, params.ragged.cu_kv, item.rows.kv_first, item.rows.seq_kv, units};
-}
+// The kv tile at which the next item is asked for.
 __device__ inline int asks_at(const WorkItem& item) { return min(item.kv_begin + loads_ahead, item.kv_end - 1); }
 
-// Of K or of V, one thread.
-template <class Kernel, class Tile>
+// Of K or of V: one thread, or of pages a warp.
+template <class Kernel, KvSide Side>
 struct Loader {
   static constexpr FwdVariant V = Kernel::variant;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  const TmaMap& map;
-  const MapUnits& units;
   ptx::u64* next_wanted;  // K's Loader arrives there; null: V's
   typename Kernel::ItemStage i;
   typename Kernel::KvStage at;
 
+  template <class Tile>
   __device__ void run(Tile (&stages)[V.tiles.stages], typename Kernel::KvRing& ring) {
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) break;
-      const auto place = place_of_keys<V>(params, item, units);
+      KvSource<V, Side> source(params, item);
       const int ask_at = next_wanted && draws_late(params, item) ? asks_at(item) : -1;
       for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
-        if (kv_tile == ask_at) ptx::mbarrier_arrive(next_wanted);
-        ptx::u64* full = at.fill(ring, Tile::bytes);
-        place.load(stages[at.stage], map, full, kv_tile * V.tiles.kv);
+        if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(next_wanted);
+        at.wait_room(ring);
+        ptx::u64* full = announce<V>(at, ring, Tile::bytes);
+        source.load(stages[at.stage], full, kv_tile);
         at.advance();
       }
     }
-    at.fill(ring, 0);  // the Consumers' last S multiplies what lies there and is not looked at
+    announce_nothing<V>(at, ring);  // the Consumers' last S multiplies what lies there and is not looked at
   }
 };
 

@@ -19,7 +19,7 @@
 
 namespace froghopper::fwd {
 
-// K and V as in memory, one after the other, K of a tile with its scales before its V: one thread.
+// K and V as in memory, one after the other, K of a tile with its scales before its V: one thread, or of pages a warp.
 template <class Kernel>
 struct RawLoader {
   static constexpr FwdVariant V = Kernel::variant;
@@ -33,27 +33,26 @@ struct RawLoader {
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) return;
-      const auto place_k = place_of_keys<V>(params, item, params.ragged.k);
-      const auto place_v = place_of_keys<V>(params, item, params.ragged.v);
+      KvSource<V, KvSide::k> keys(params, item);
+      KvSource<V, KvSide::v> values(params, item);
       const int ask_at = draws_late(params, item) ? asks_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv_end - 1);
       for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
-        if (kv_tile == ask_at) ptx::mbarrier_arrive(&smem.next_wanted);
+        if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
         raw.wait_room(smem.raw_ring);
-        smem.raw_scales[raw.stage] = scales.of_tile();
+        if (leads<V>()) smem.raw_scales[raw.stage] = scales.of_tile();
         scales.read(params, item, max(kv_tile - 1, item.kv_begin));
-        load(&Kernel::RawTiles::k, place_k, params.k, kv_tile);
+        load(&Kernel::RawTiles::k, keys, kv_tile);
         raw.wait_room(smem.raw_ring);
-        load(&Kernel::RawTiles::v, place_v, params.v, kv_tile);
+        load(&Kernel::RawTiles::v, values, kv_tile);
       }
     }
   }
 
-  template <class Tile>
-  __device__ void load(Tile Kernel::RawTiles::*tile, const attn::Place<V.ragged>& place, const TmaMap& map,
-                       int kv_tile) {
-    ptx::u64* full = raw.announce(smem.raw_ring, Tile::bytes);
-    place.load(smem.raw[raw.stage].*tile, map, full, kv_tile * V.tiles.kv);
+  template <class Tile, KvSide Side>
+  __device__ void load(Tile Kernel::RawTiles::*tile, KvSource<V, Side>& source, int kv_tile) {
+    ptx::u64* full = announce<V>(raw, smem.raw_ring, Tile::bytes);
+    source.load(smem.raw[raw.stage].*tile, full, kv_tile);
     raw.advance();
   }
 };

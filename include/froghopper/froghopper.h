@@ -167,6 +167,12 @@ typedef struct fh_problem {
   int64_t
       attention_chunk; /* keys lie in chunks of so many, from key 0 on; a query sees those of the chunk alone that it
                               is level with, by align, and of these what causal and window leave. 0: none */
+
+  /* Paged K and V, forward only. A sequence's row r lies in row r % page_size of the page that tensors.block_table
+   * names for r / page_size. With varlen, q alone is packed: total_kv is 0, and there is no cu_seqlens_kv. Each
+   * sequence has seq_kv rows, or with seqused as many as seqused_kv says. */
+  int64_t page_size; /* rows of a page; 0: k and v are not in pages */
+  int64_t pages;     /* of the pool that k and v are then */
 } fh_problem;
 
 /* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
@@ -205,6 +211,8 @@ static inline fh_problem fh_problem_init(void) {
                   0,
                   0,
                   0,
+                  0,
+                  0,
                   0};
   return p;
 }
@@ -218,13 +226,14 @@ typedef struct fh_tensor {
 /* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper; there q, k, v, o and
  * their gradients are 16-byte aligned and the strides of extents above 1 are multiples of 16 bytes. */
 typedef struct fh_tensors {
-  size_t size;                 /* sizeof(fh_tensors) */
-  fh_tensor q;                 /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
-  fh_tensor k;                 /* [batch, seq_kv, heads_kv, dim_qk]; varlen [total_kv, ...]. Read. */
-  fh_tensor v;                 /* [batch, seq_kv, heads_kv, dim_v]; varlen [total_kv, ...]. Read. */
-  fh_tensor o;                 /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read;
+  size_t size; /* sizeof(fh_tensors) */
+  fh_tensor q; /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
+  fh_tensor k; /* [batch, seq_kv, heads_kv, dim_qk]; varlen [total_kv, ...]. Read. page_size: the pool,
+                                  [pages, page_size, heads_kv, dim_qk], stride_batch steps over pages. */
+  fh_tensor v; /* [batch, seq_kv, heads_kv, dim_v]; varlen [total_kv, ...]. Read. page_size: as k. */
+  fh_tensor o; /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read;
                                   forward with accumulate: merged. */
-  float* lse;                  /* natural log of the softmax denominator, sink included: [batch, heads_q, seq_q],
+  float* lse;  /* natural log of the softmax denominator, sink included: [batch, heads_q, seq_q],
                                   varlen [heads_q, total_q], dense. Written, may be NULL; backward: read;
                                   forward with accumulate: merged. */
   const int32_t* cu_seqlens_q; /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU
@@ -270,6 +279,12 @@ typedef struct fh_tensors {
    * natural units; the sink is none. -inf where no row sees a key. A score that is NaN does not count. Written; with
    * accumulate: merged, see (6). */
   float* max_logit;
+
+  /* page_size only, else NULL: int32 [batch, ceil(seq_kv / page_size)], the page of the pool that holds a sequence's
+   * rows from column x page_size on; stride_batch steps over sequences, stride_seq over columns. Only columns that hold
+   * rows that count are read; the others may hold anything. Two sequences may name the same page. The CPU checks the
+   * numbers; a GPU plan cannot, so there they must be from 0 to pages - 1. */
+  fh_tensor block_table;
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
@@ -300,7 +315,8 @@ static inline fh_tensors fh_tensors_init(void) {
                   none,
                   none,
                   none,
-                  NULL};
+                  NULL,
+                  none};
   return t;
 }
 

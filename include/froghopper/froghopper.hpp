@@ -81,6 +81,8 @@ struct Problem {
   int64_t attention_chunk = 0;  // 0: none
   bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
   bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
+  int64_t page_size = 0;        // rows of a page of k and v; 0: they are not in pages
+  int64_t pages = 0;            // of the pool
 
   bool operator==(const Problem&) const = default;  // field by field
 };
@@ -103,6 +105,7 @@ inline fh_problem to_c(const Problem& problem) {
   p.rotate = problem.rotate, p.rotate_seed = problem.rotate_seed;
   p.smooth = problem.smooth, p.alibi = problem.alibi, p.attention_chunk = problem.attention_chunk;
   p.invariant = problem.invariant, p.max_logit = problem.max_logit;
+  p.page_size = problem.page_size, p.pages = problem.pages;
   return p;
 }
 
@@ -141,7 +144,9 @@ inline Problem to_cpp(const fh_problem& p) {
           .alibi = p.alibi != 0,
           .attention_chunk = p.attention_chunk,
           .invariant = p.invariant != 0,
-          .max_logit = p.max_logit != 0};
+          .max_logit = p.max_logit != 0,
+          .page_size = p.page_size,
+          .pages = p.pages};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
@@ -186,6 +191,7 @@ struct Tensors {
   Tensor mean_k{}, mean_v{};                           // with smooth
   Tensor alibi_slopes{};
   float* max_logit = nullptr;  // of a problem with max_logit
+  Tensor block_table{};        // of a problem with page_size: int32
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

@@ -79,6 +79,8 @@ class Problem(ctypes.Structure):
     smooth: int
     max_logit: int
     attention_chunk: int
+    page_size: int
+    pages: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
@@ -115,6 +117,8 @@ class Problem(ctypes.Structure):
         ("smooth", ctypes.c_int32),
         ("max_logit", ctypes.c_int32),
         ("attention_chunk", ctypes.c_int64),
+        ("page_size", ctypes.c_int64),
+        ("pages", ctypes.c_int64),
     ]
 
 
@@ -159,6 +163,7 @@ class Tensors(ctypes.Structure):
     mean_v: Tensor
     alibi_slopes: Tensor
     max_logit: int | None
+    block_table: Tensor
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -187,6 +192,7 @@ class Tensors(ctypes.Structure):
         ("mean_v", Tensor),
         ("alibi_slopes", Tensor),
         ("max_logit", ctypes.c_void_p),
+        ("block_table", Tensor),
     ]
 
 

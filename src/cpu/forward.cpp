@@ -68,6 +68,7 @@ class Forward {
   void attend(int64_t index, const Piece& piece, Visible seen, float* parts, int64_t there, float* scratch) {
     const Sequence& s = piece.sequence;
     const bool keys = s.used_kv > 0;  // without one, k and v may be empty, and their strides anything
+    const Rows rows{s.batch, s.first_kv, s.extent_kv, s.used_kv};
     Lane lanes[lanes_max];
     float* const largest = p_.max_logit ? &largest_[index * heads_of_pieces()] : nullptr;
     OfHead of_heads[heads_most];
@@ -91,12 +92,10 @@ class Forward {
                     .alibi = p_.alibi,
                     .invariant = p_.invariant,
                     .merges = p_.merges(),
-                    .k = keys ? views_.k.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
-                    .v = keys ? views_.v.address(s.batch, s.first_kv, piece.head_kv) : nullptr,
-                    .stride_k = views_.k.stride_seq,
-                    .stride_v = views_.v.stride_seq,
-                    .head_k = views_.k.stride_head,
-                    .head_v = views_.v.stride_head,
+                    .k = keys ? k_rows(views_, rows, s.index) : KvRows(),
+                    .v = keys ? v_rows(views_, rows, s.index) : KvRows(),
+                    .paged = p_.paged(),
+                    .first_head = piece.head_kv,
                     .heads = static_cast<int>(piece.heads),
                     .tile_kv = tile_kv_,
                     .of_heads = of_heads,
@@ -167,9 +166,9 @@ Result<void> run_forward(const Plan& plan, const Views& views) {
       return {};
     }
   } catch (const std::bad_alloc&) {}  // nothing has been computed: for_each says when it may be thrown
-  return Failure{FH_INTERNAL, text("the CPU needs {} KiB of memory a thread{}; the system gives no more. Free some.",
-                                   plan.scratch_bytes() / 1024,
-                                   plan.problem.varlen || plan.problem.seqused ? " and 16 bytes a sequence" : "")};
+  return Failure{FH_INTERNAL,
+                 text("the CPU needs {} KiB of memory a thread{}; the system gives no more. Free some.",
+                      plan.scratch_bytes() / 1024, plan.problem.ragged() ? " and 16 bytes a sequence" : "")};
 }
 
 }  // namespace froghopper::cpu

@@ -119,7 +119,10 @@ class Attention {
     auto* const v = take<Unit>(tile_kv_ / per_unit * w_.dim_v);
     auto* const v_floats = in_floats ? reinterpret_cast<float*>(v) : take(tile_kv_ * w_.dim_v);
     auto* const scales_k = take(tile_kv_);
-    tile_.place({k, v, v_floats, scales_k, take(tile_kv_), reinterpret_cast<Unit*>(rows_)});
+    auto* const scales_v = take(tile_kv_);
+    float* const paged_k = w_.paged ? take(static_cast<int64_t>(gathered_floats(w_.dim_qk, tile_kv_))) : nullptr;
+    float* const paged_v = w_.paged ? take(static_cast<int64_t>(gathered_floats(w_.dim_v, tile_kv_))) : nullptr;
+    tile_.place({k, v, v_floats, scales_k, scales_v, reinterpret_cast<Unit*>(rows_), paged_k, paged_v});
     // Scores are not needed any more when their place is used for a part of o, nor when one is for a row of o.
     finish_.spare = s_ = take(std::max(std::max(tile_kv_, w_.dim_v) * block_lanes, dim_max));
     weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv_ / per_unit * block_lanes);
@@ -282,8 +285,8 @@ class Attention {
       output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0], b.o);
     };
     const auto in_place = [&]<class T>(const T*) {
-      with(static_cast<const T*>(tile_.stored_k(at)), w_.stride_k, static_cast<const T*>(tile_.stored_v(at)),
-           w_.stride_v);
+      with(static_cast<const T*>(tile_.stored_k(at)), tile_.stride_k(), static_cast<const T*>(tile_.stored_v(at)),
+           tile_.stride_v());
     };
     switch (w_.dtype_kv) {
       case Dtype::f32: in_place(static_cast<const float*>(nullptr)); break;

@@ -2,6 +2,7 @@
 // cpu: a tile of keys: k and v of one head, laid out as the products take them.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 
 #include "src/cpu/work.hpp"
@@ -34,7 +35,8 @@ class KeyTile {
     Unit *k, *v;      // work.tile_kv keys of each
     float* v_floats;  // likewise; where v is in pairs, for numbers that are not finite
     float *scales_k, *scales_v;
-    Unit* four;  // rows on their way in
+    Unit* four;               // rows on their way in
+    void *paged_k, *paged_v;  // where k and v are in pages: a tile's rows of each, as they are stored
   };
   void place(const Memory& memory) { m_ = memory; }
 
@@ -42,8 +44,8 @@ class KeyTile {
   // same few lines of the cache, so it gets a tile of its own, but for one row, which walks along rows.
   void load(int head, int64_t begin, int keys) {
     first_key_ = begin;
-    k_bytes_ = static_cast<const char*>(w_.k) + (head * w_.head_k + begin * w_.stride_k) * size_of(w_.dtype_kv);
-    v_bytes_ = static_cast<const char*>(w_.v) + (head * w_.head_v + begin * w_.stride_v) * size_of(w_.dtype_kv);
+    stored_k_ = stored(w_.k, head, begin, keys, w_.dim_qk, m_.paged_k);
+    stored_v_ = stored(w_.v, head, begin, keys, w_.dim_v, m_.paged_v);
     keys_ = keys;
     v_floats_loaded_ = in_floats;
     v_finite_.reset();
@@ -61,16 +63,19 @@ class KeyTile {
   // The next tile's rows lie far apart, so that no processor guesses that they will be read: it is told, while this
   // tile is computed.
   void ask_for(int64_t begin, int keys) const {
-    const auto ask = [&](const void* rows, int64_t stride, int64_t head_stride, int dim) {
-      const int64_t row_bytes = stride * size_of(w_.dtype_kv), head_bytes = head_stride * size_of(w_.dtype_kv);
-      const char* row = static_cast<const char*>(rows) + begin * row_bytes;
-      for (int j = 0; j < keys; ++j, row += row_bytes)
-        for (int head = 0; head < w_.heads; ++head)
-          for (int at = 0; at < dim * size_of(w_.dtype_kv); at += 64)
-            __builtin_prefetch(row + head * head_bytes + at, 0, 2);
+    const auto ask = [&](const KvRows& rows, int dim) {
+      const int64_t row_bytes = rows.stride() * size_of(w_.dtype_kv);
+      const int64_t head_bytes = rows.head_stride() * size_of(w_.dtype_kv);
+      for (int j = 0; j < keys;) {
+        const char* row = rows.address(begin + j, w_.first_head);
+        for (const auto end = std::min<int64_t>(keys, j + rows.run(begin + j)); j < end; ++j, row += row_bytes)
+          for (int head = 0; head < w_.heads; ++head)
+            for (int at = 0; at < dim * size_of(w_.dtype_kv); at += 64)
+              __builtin_prefetch(row + head * head_bytes + at, 0, 2);
+      }
     };
-    ask(w_.k, w_.stride_k, w_.head_k, w_.dim_qk);
-    ask(w_.v, w_.stride_v, w_.head_v, w_.dim_v);
+    ask(w_.k, w_.dim_qk);
+    ask(w_.v, w_.dim_v);
   }
 
   int64_t first_key() const { return first_key_; }
@@ -79,8 +84,11 @@ class KeyTile {
   const Unit* v() const { return m_.v; }                 // see load_v_pairs; floats: [keys][dim_v]
   const float* scales_k() const { return m_.scales_k; }  // of 8-bit numbers: of each key
   const float* scales_v() const { return m_.scales_v; }  // where blocks of rows have their own
-  const void* stored_k(int j) const { return k_bytes_ + j * w_.stride_k * size_of(w_.dtype_kv); }
-  const void* stored_v(int j) const { return v_bytes_ + j * w_.stride_v * size_of(w_.dtype_kv); }
+  // Rows of the tile as they are stored, and the elements from one to the next.
+  const void* stored_k(int j) const { return stored_k_.first + j * stored_k_.stride * size_of(w_.dtype_kv); }
+  const void* stored_v(int j) const { return stored_v_.first + j * stored_v_.stride * size_of(w_.dtype_kv); }
+  int64_t stride_k() const { return stored_k_.stride; }
+  int64_t stride_v() const { return stored_v_.stride; }
 
   // Of the tile; asked only where a mask cuts it.
   bool v_is_finite() {
@@ -101,10 +109,28 @@ class KeyTile {
   }
 
  private:
+  struct Stored {
+    const char* first;
+    int64_t stride;
+  };
+  // Rows that lie in several pages are copied, so that all steps read them by one stride.
+  Stored stored(const KvRows& rows, int head, int64_t begin, int keys, int dim, void* room) const {
+    const char* const first = rows.address(begin, w_.first_head + head);
+    if (rows.run(begin) >= keys) return {first, rows.stride()};
+    auto* const to = static_cast<char*>(room);
+    const int64_t row_bytes = int64_t{dim} * size_of(w_.dtype_kv), step = rows.stride() * size_of(w_.dtype_kv);
+    for (int j = 0; j < keys;) {
+      const char* row = rows.address(begin + j, w_.first_head + head);
+      for (const auto end = std::min<int64_t>(keys, j + rows.run(begin + j)); j < end; ++j, row += step)
+        std::memcpy(to + j * row_bytes, row, static_cast<size_t>(row_bytes));
+    }
+    return {to, dim};
+  }
+
   void load_k() {
     if (in_floats && w_.dtype_kv == Dtype::f32) {
-      k_ = reinterpret_cast<const Unit*>(k_bytes_);
-      k_row_ = w_.stride_k;
+      k_ = reinterpret_cast<const Unit*>(stored_k_.first);
+      k_row_ = stored_k_.stride;
       return;
     }
     k_ = m_.k;
@@ -135,7 +161,7 @@ class KeyTile {
       const int number = size_of(w_.dtype_kv);
       for (; w_.dim_v % 16 == 0 && j + 32 <= keys_; j += 32)
         for (int c = 0; c < w_.dim_v; c += 16)
-          columns(static_cast<const char*>(stored_v(j)) + c * number, w_.stride_v * number,
+          columns(static_cast<const char*>(stored_v(j)) + c * number, stored_v_.stride * number,
                   m_.v + c * (w_.tile_kv / 2) + j / 2, w_.tile_kv / 2);
 #endif
       for (; j < keys_; j += 8) {
@@ -150,7 +176,7 @@ class KeyTile {
   const Work& w_;
   const bool in_place_;
   Memory m_;
-  const char *k_bytes_, *v_bytes_;  // the tile's first rows, as the user has them
+  Stored stored_k_, stored_v_;
   int64_t first_key_;
   int keys_;
   const Unit* k_;

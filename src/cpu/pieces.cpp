@@ -35,7 +35,7 @@ Pieces::Pieces(const Plan& plan, const Views& views)
     head_keys_ = keys_of_all() * static_cast<double>(p_.heads_kv) / static_cast<double>(2 * plan.threads);
   }
   fair_keys_ = fair_keys();
-  if (p_.varlen || p_.seqused) {
+  if (p_.ragged()) {
     list();
   } else if (p_.batch > 0) {
     const Sequence each = sequence_of(p_, views_, 0);
@@ -115,7 +115,7 @@ Piece Pieces::piece(int64_t number) const {
 }
 
 double Pieces::keys_of_all() const {  // sequences
-  if (!p_.varlen && !p_.seqused) return static_cast<double>(p_.batch) * static_cast<double>(p_.seq_kv);
+  if (!p_.ragged()) return static_cast<double>(p_.batch) * static_cast<double>(p_.seq_kv);
   double keys = 0;
   for (int64_t b = 0; b < p_.batch; ++b) keys += static_cast<double>(sequence_of(p_, views_, b).used_kv);
   return keys;
@@ -136,7 +136,7 @@ int64_t Pieces::fair_keys() const {
            static_cast<double>(ceil_div(lanes_of_head(s), block_lanes_) * p_.heads_kv);
   };
   double all = 0;
-  if (p_.varlen || p_.seqused) {
+  if (p_.ragged()) {
     for (int64_t b = 0; b < p_.batch; ++b) all += work(sequence_of(p_, views_, b));
   } else if (p_.batch > 0) {
     all = static_cast<double>(p_.batch) * work(sequence_of(p_, views_, 0));

@@ -70,9 +70,11 @@ int Plan::piece_lanes_most() const {
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
   if (problem.quantises()) return sizeof(float) * narrow_floats(std::max(dim_qk, dim_v));
-  return sizeof(float) * (problem.backward()
-                              ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
-                              : scratch_floats(dim_qk, dim_v, piece_lanes_most(), static_cast<int>(tile_kv)));
+  return sizeof(float) *
+         (problem.backward()
+              ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
+              : scratch_floats(dim_qk, dim_v, piece_lanes_most(), static_cast<int>(tile_kv)) +
+                    (problem.paged() ? gathered_floats(dim_qk + dim_v, static_cast<int>(tile_kv)) : 0));
 }
 
 std::string Plan::how() const {

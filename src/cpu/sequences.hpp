@@ -18,7 +18,7 @@ struct Sequence {
 inline Sequence sequence_of(const Problem& p, const Views& views, int64_t index) {
   if (p.varlen && index == p.batch) {
     const int64_t end_q = p.batch == 0 ? 0 : views.cu_seqlens_q.as<int32_t>()[p.batch];
-    const int64_t end_kv = p.batch == 0 ? 0 : views.cu_seqlens_kv.as<int32_t>()[p.batch];
+    const int64_t end_kv = p.batch == 0 || !p.kv_is_packed() ? 0 : views.cu_seqlens_kv.as<int32_t>()[p.batch];
     return {index, 0, end_q, end_kv, p.total_q - end_q, p.total_kv - end_kv, 0, 0};
   }
   const Rows q = rows_q(p, views, index), kv = rows_kv(p, views, index);

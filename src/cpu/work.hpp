@@ -39,13 +39,13 @@ struct Work {
   int dim_qk, dim_v;
   float scale, softcap;
   bool alibi;
-  bool invariant;              // a lane's bits do not depend on the other lanes, as long as v is finite
-  bool merges;                 // o and lse hold those over other keys: lse is a sink, and o its value. o is floats
-  const void *k, *v;           // row 0 of the sequence, of the head that the first lanes read
-  int64_t stride_k, stride_v;  // elements from row to row
-  int64_t head_k, head_v;      // elements from head to head
-  int heads;                   // 1 to heads_most
-  int tile_kv;                 // keys that are computed together
+  bool invariant;      // a lane's bits do not depend on the other lanes, as long as v is finite
+  bool merges;         // o and lse hold those over other keys: lse is a sink, and o its value. o is floats
+  KvRows k, v;         // of the sequence
+  bool paged;          // rows of a tile may lie in several pages
+  int64_t first_head;  // the key head that the first lanes read
+  int heads;           // 1 to heads_most
+  int tile_kv;         // keys that are computed together
   const OfHead* of_heads;
   const Lane* lanes;   // of head after head, of each as many; of several heads at most a block's
   int lane_count;      // 1 to Plan::piece_lanes_most
@@ -93,6 +93,8 @@ constexpr size_t scratch_floats(int dim_qk, int dim_v, int lanes, int keys) {
          (keys > dim_v ? keys : dim_v) * block_lanes_max + 4 * dim_max + 5 * lanes + 2 * keys +
          part_floats(dim_v, lanes);
 }
+// More where k and v are in pages: a tile's rows, as they are stored.
+constexpr size_t gathered_floats(int dim, int keys) { return size_t(keys) * dim; }
 static_assert((scratch_floats(256, 256, lanes_usual, tile_kv) - part_floats(256, lanes_usual)) * sizeof(float) <=
                   1 << 20,
               "at most 1 MiB a thread up to 256 columns, but for what is seldom touched");

@@ -26,6 +26,8 @@ struct Sequence {
     first_q = q.first, first_kv = kv.first;
     rows_q = q.used, rows_kv = kv.used;
   }
+  Rows of_q() const { return {batch, first_q, rows_q, rows_q}; }
+  Rows of_kv() const { return {batch, first_kv, rows_kv, rows_kv}; }
 };
 
 // The rows of one head of one sequence that count, as numbers: 8-bit ones times their scale, with the mean that was
@@ -38,12 +40,12 @@ struct Matrix {
 };
 
 template <class Real>
-Matrix<Real> read(const View& view, int64_t batch, int64_t first, int64_t rows, int64_t head, const Scales& scales,
+Matrix<Real> read(const View& view, const KvRows& place, int64_t rows, int64_t head, const Scales& scales,
                   const float* mean = nullptr) {
   Matrix<Real> m{rows, view.dim, std::vector<Real>(rows * view.dim)};
   for (int64_t i = 0; i < rows; ++i) {
     Real* const row = &m.numbers[i * view.dim];
-    load_row(view.data, view.at(batch, first + i, head), view.dim, view.element, row);
+    load_row(view.data, place.at(i, head), view.dim, view.element, row);
     const float* const scale = scales ? scales.of_row(i) : nullptr;
     for (int64_t c = 0; scale && c < view.dim; ++c) row[c] *= scale[scales.by_column() ? c : 0];
     for (int64_t c = 0; mean && c < view.dim; ++c) row[c] += mean[c];
@@ -76,11 +78,11 @@ struct Head {
   Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
       : index(head),
         index_kv(head / (p.heads_q / p.heads_kv)),
-        q(read<Real>(views.q, s.batch, s.first_q, s.rows_q, head, {p, views.scale_q, s.index, head})),
-        k(read<Real>(views.k, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_k, s.index, index_kv},
-                     mean_of(views.mean_k, s, index_kv))),
-        v(read<Real>(views.v, s.batch, s.first_kv, s.rows_kv, index_kv, {p, views.scale_v, s.index, index_kv},
-                     mean_of(views.mean_v, s, index_kv))),
+        q(read<Real>(views.q, {views.q, s.of_q(), {}, s.index}, s.rows_q, head, {p, views.scale_q, s.index, head})),
+        k(read<Real>(views.k, k_rows(views, s.of_kv(), s.index), s.rows_kv, index_kv,
+                     {p, views.scale_k, s.index, index_kv}, mean_of(views.mean_k, s, index_kv))),
+        v(read<Real>(views.v, v_rows(views, s.of_kv(), s.index), s.rows_kv, index_kv,
+                     {p, views.scale_v, s.index, index_kv}, mean_of(views.mean_v, s, index_kv))),
         k_columns(transposed(k)),
         slope(p.alibi ? within_steepest(views.alibi_slopes.as<float>()[views.alibi_slopes.at(s.index, 0, head)]) : 0),
         diagonal(p.diagonal(s.rows_q, s.rows_kv)) {}

@@ -84,7 +84,8 @@ struct Work {
 
 double kv_tiles_of_all(const Problem& p, int64_t q_tiles, int64_t rows_of_tile, int tile_kv, int64_t heads) {
   const int64_t keys = p.seq_kv;
-  if (p.varlen) return 1.0 * heads * q_tiles * (1.0 * p.total_kv / tile_kv + 0.5 * static_cast<double>(p.batch));
+  if (p.varlen)
+    return 1.0 * heads * q_tiles * (static_cast<double>(p.rows_kv()) / tile_kv + 0.5 * static_cast<double>(p.batch));
   if (!p.masked())
     return 1.0 * p.batch * heads * q_tiles * static_cast<double>(ceil_div(std::max<int64_t>(keys, 1), tile_kv));
   const auto rule = mask_rule(p, p.seq_q, keys);
@@ -201,6 +202,7 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
   if (!v.packed) pack = {1, 0};
   if (v.packed) v.mask = packed_mask(p);
   v.tiles = hints.tiles.value_or(v.packed ? packed_tiles(p, dims, v.exact) : tuned_tiles(p, dims, device));
+  v.kv_in = kv_in(p, v.tiles);
   if (v.packed && v.tiles.q != strip) pack = pack_of(p);  // refused below, by its tiles
 
   if (v.exact) {

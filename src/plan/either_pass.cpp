@@ -47,6 +47,8 @@ Result<void> check_limits(const Problem& p) {
                                     {"seq_kv", p.seq_kv},
                                     {"total_q", p.total_q},
                                     {"total_kv", p.total_kv},
+                                    {"page_size", p.page_size},
+                                    {"pages", p.pages},
                                     {"batch", p.batch},
                                     {"heads_q", p.heads_q}})
     if (value >= seq_max)
@@ -87,7 +89,8 @@ Result<void> check_tiles(const Problem& p, Tiles tiles, const char* why_invalid)
 
 bool has_chunks(const Problem& p) {
   // A single one: causal rows are level with a key that there is, or come before it and see none.
-  const bool one = p.attention_chunk >= p.extent_kv() && p.window_right == 0 && p.align != FH_TOP_LEFT;
+  const int64_t keys = p.kv_is_packed() ? p.total_kv : p.seq_kv;
+  const bool one = p.attention_chunk >= keys && p.window_right == 0 && p.align != FH_TOP_LEFT;
   return p.attention_chunk > 0 && !one;
 }
 

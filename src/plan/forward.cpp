@@ -31,7 +31,7 @@ Parts parts(const Cut& cut) { return {cut.part_tiles, cut.parts}; }
 
 // Whether an item may have several parts of keys; a packed sequence may be longer than seq_kv.
 bool joins(const Problem& p, const FwdVariant& v) {
-  return fwd_joins(v) && (p.varlen || p.seq_kv > exact_part_tiles * exact_tile_kv);
+  return fwd_joins(v) && (p.kv_is_packed() || p.seq_kv > exact_part_tiles * exact_tile_kv);
 }
 
 // What the parts of all rows take; each is read by the second kernel.

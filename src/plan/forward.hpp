@@ -11,6 +11,8 @@ Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
 
 // The kernel with such tiles, neither packed nor split.
 FwdVariant plain_variant(const Problem&, Dims, Tiles);
+int box_of_pages(const Problem&, const Tiles&);
+KvIn kv_in(const Problem&, const Tiles&);
 
 // Columns that only 16-bit types have, forward alone.
 constexpr bool above_256(Dims dims) { return dims.qk > 256 || dims.v > 256; }

@@ -49,8 +49,10 @@ bool number_after(std::string_view token, std::string_view word, int& value);
 // Of the enums that fields of a variant have: all values, and the type as C++ names it.
 constexpr std::span<const Dtype> values_of(Dtype) { return dtypes; }
 constexpr std::span<const Mask> values_of(Mask) { return masks; }
+constexpr std::span<const KvIn> values_of(KvIn) { return kv_places; }
 constexpr const char* type_of(Dtype) { return "Dtype"; }
 constexpr const char* type_of(Mask) { return "Mask"; }
+constexpr const char* type_of(KvIn) { return "KvIn"; }
 
 template <class Variant>
 std::string variant_name(const char* family, const Variant& variant) {

@@ -2,6 +2,7 @@
 // plan: tuned tile shapes of the forward kernel.
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "src/base/ceil_div.hpp"
 #include "src/plan/forward.hpp"
@@ -46,21 +47,19 @@ constexpr Tiles four_strips = {256, 64, 4};  // of 64 columns
 // Four consumers of 64 columns have no registers to spare for a window's second bound beside anything else, nor for the
 // largest score: they would spill in the inner loop.
 bool four_strips_fit(const Problem& p) {
-  const bool more = p.varlen || p.seqused || p.softcap > 0 || p.alibi || p.merges() || p.attention_chunk > 0 ||
-                    is_8_bit(p.dtype_kv);
+  const bool more =
+      p.ragged() || p.softcap > 0 || p.alibi || p.merges() || p.attention_chunk > 0 || is_8_bit(p.dtype_kv);
   return !p.max_logit && !(bounded_below(kernel_mask(p)) && more);
 }
 
 // Rows that tiles of so many have for a head's query rows; 0: lengths lie on the device.
-int64_t padded_rows(const Problem& p, int tile_q) {
-  return p.varlen || p.seqused ? 0 : ceil_div(p.seq_q, tile_q) * tile_q;
-}
+int64_t padded_rows(const Problem& p, int tile_q) { return p.ragged() ? 0 : ceil_div(p.seq_q, tile_q) * tile_q; }
 
 // Whether tiles of 192 rows, which are faster, make so little more of the rows and keys that a problem has that it pays
 // also where there are few keys; below 256 it was not measured. Rows of q, k and v that do not begin at a whole sector
 // of memory come slower, and 192 rows of q read k and v less often. docs/experiments/0004.
 bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
-  if (bounded_below(kernel_mask(p)) || p.varlen || p.seqused || p.seq_kv < 256) return false;
+  if (bounded_below(kernel_mask(p)) || p.ragged() || p.seq_kv < 256) return false;
   constexpr int64_t sector = 32;  // bytes
   const int64_t percent = p.dim_qk * size_of(p.dtype) % sector == 0 ? 105 : 125;
   const auto padded = [&](Tiles t) { return padded_rows(p, t.q) * (ceil_div(p.seq_kv, t.kv) * t.kv); };
@@ -77,7 +76,7 @@ Tiles narrow_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
   const Tiles rows_192{192, 128, dims.qk == 96 ? 4 : 3};
   const bool long_tiles = dims.qk == 128 && p.scale_rows == 0 && p.seq_kv >= 4096;
   const Tiles rows_128 = long_tiles ? Tiles{128, 192, 2} : Tiles{128, 128, 3};
-  const bool few_keys = (mask == Mask::causal || p.varlen || p.seqused) && p.seq_kv < 2048;
+  const bool few_keys = (mask == Mask::causal || p.ragged()) && p.seq_kv < 2048;
   if (few_keys || 100 * padded_rows(p, 192) > 115 * padded_rows(p, 128)) return rows_128;
   return of_two(p, dims, device, rows_128, rows_192, rows_192);
 }
@@ -135,7 +134,7 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   }
   if (dims.qk == 96) {
     // Of 80 keys the ragged kernel would spill in its inner loop.
-    const bool plain = mask == Mask::none && !p.varlen && !p.seqused && !watches_bent_scores(p);
+    const bool plain = mask == Mask::none && !p.ragged() && !watches_bent_scores(p);
     const Tiles rows_192 = plain ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
     const bool few_keys = keys < 2048 && !rows_192_are_worth_it(p, rows_128, rows_192);
     return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
@@ -172,13 +171,25 @@ int64_t keys_seen(const Problem& p) {
   return std::min(of_chunk, std::min(p.window_left, p.seq_kv) + 1 + std::min(p.window_right, p.seq_kv));
 }
 
+// The rows of a page that one TMA box has, which stays within its page and within the tile.
+int box_of_pages(const Problem& p, const Tiles& tiles) {
+  return static_cast<int>(std::gcd(p.page_size, int64_t{tiles.kv}));
+}
+
+// The 128-byte swizzle repeats after 8 rows. Smaller boxes would do, but take as long as larger ones.
+KvIn kv_in(const Problem& p, const Tiles& tiles) {
+  constexpr int box_least = 8;
+  if (!p.paged()) return KvIn::rows;
+  return box_of_pages(p, tiles) >= box_least ? KvIn::pages : KvIn::slots;
+}
+
 FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
   return {.dtype = p.dtype,
           .dtype_kv = p.dtype_kv,
           .dims = dims,
           .tiles = tiles,
           .mask = kernel_mask(p),
-          .ragged = p.varlen || p.seqused,
+          .ragged = p.ragged(),
           .softcap = p.softcap > 0,
           .packed = false,
           .split = false,
@@ -188,7 +199,8 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .smooth = p.smooth,
           .max_logit = p.max_logit,
           .widened = false,
-          .blocks = false};
+          .blocks = false,
+          .kv_in = KvIn::rows};
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {

@@ -31,10 +31,11 @@ constexpr double launch_us = 1.5, next_launch_us = 4;
 // ---- Who does what ----
 
 // Rows of one sequence: where lengths are on the device, all are taken to be equally long.
-int64_t rows_of_one(int64_t bound, int64_t total, const Problem& p) {
-  if (!p.varlen) return bound;
-  return std::min(bound, ceil_div(total, std::max<int64_t>(p.batch, 1)));
+int64_t rows_of_one(int64_t bound, int64_t all, const Problem& p) {
+  return std::min(bound, ceil_div(all, std::max<int64_t>(p.batch, 1)));
 }
+int64_t mean_rows_q(const Problem& p) { return p.varlen ? rows_of_one(p.seq_q, p.total_q, p) : p.seq_q; }
+int64_t mean_rows_kv(const Problem& p) { return p.kv_is_packed() ? rows_of_one(p.seq_kv, p.total_kv, p) : p.seq_kv; }
 
 // Calls with the q tile (of gradients the kv tile) of each item in turn. last_first: pairs whose last tile comes first.
 void each_tile(const Order& order, int heads, bool ragged, int last_first, const std::function<void(int)>& call) {
@@ -71,7 +72,7 @@ double turns_left(const FwdVariant& v, int64_t parts) { return parts > 1 && !v.p
 
 Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& device) {
   const FwdVariant& v = step.variant;
-  const int64_t rows_q = rows_of_one(p.seq_q, p.total_q, p), rows_kv = rows_of_one(p.seq_kv, p.total_kv, p);
+  const int64_t rows_q = mean_rows_q(p), rows_kv = mean_rows_kv(p);
   const int64_t rows = v.packed ? step.pack.rows : v.tiles.q, q_tiles = ceil_div(rows_q, rows);
   const int64_t parts = step.parts.most;
   Main m{.tiles = {},
@@ -101,7 +102,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
 
 Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device& device) {
   const BwdVariant& v = step.variant;
-  const int64_t rows_q = rows_of_one(p.seq_q, p.total_q, p), rows_kv = rows_of_one(p.seq_kv, p.total_kv, p);
+  const int64_t rows_q = mean_rows_q(p), rows_kv = mean_rows_kv(p);
   const int64_t kv_tiles = ceil_div(rows_kv, v.tiles.kv);
   const auto group = static_cast<double>(p.heads_q / p.heads_kv);
   Main m{.tiles = {},
@@ -251,7 +252,7 @@ std::optional<Estimate> estimate(const Plan& plan, const Device& device) {
 }
 
 double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Device& device) {
-  const int64_t rows_q = rows_of_one(p.seq_q, p.total_q, p), rows_kv = rows_of_one(p.seq_kv, p.total_kv, p);
+  const int64_t rows_q = mean_rows_q(p), rows_kv = mean_rows_kv(p);
   const int64_t q_tiles = ceil_div(rows_q, v.tiles.q), pairs = p.batch * p.heads_q, items = q_tiles * pairs * parts;
   const int64_t of_part = ceil_div(ceil_div(std::max<int64_t>(rows_kv, 1), v.tiles.kv), parts);
   const Rate rate = rate_of(v, device);

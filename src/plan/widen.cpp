@@ -32,7 +32,7 @@ std::optional<FwdVariant> widened_variant(const Problem& p, const FwdVariant& ot
   FwdVariant v = otherwise;
   v.split = false, v.widened = true;
   v.blocks = p.scale_rows > 0 || p.scale_v_columns;
-  if (p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0) return {};
+  if (p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0 || p.paged()) return {};
   if (v.blocks && block_scales(p) > items_max) return {};
   Problem wide = p;
   wide.dtype_kv = p.dtype;

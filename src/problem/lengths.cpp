@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: where each sequence begins, how many rows it has and how many of them count. Reads cu_seqlens and seqused,
 // so it is for host memory; on a GPU the kernel reads them itself.
+#include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/tensors.hpp"
 
@@ -19,6 +20,21 @@ Side queries(const Problem& p, const Views& v) {
 }
 Side keys(const Problem& p, const Views& v) {
   return {"kv", p.seq_kv, p.total_kv, v.cu_seqlens_kv.as<int32_t>(), v.seqused_kv.as<int32_t>()};
+}
+
+// Of columns that hold rows which count. Others hold anything.
+std::string wrong_pages(const Problem& p, const Views& views) {
+  const View& table = views.block_table;
+  for (int64_t b = 0; p.paged() && b < p.batch; ++b) {
+    const int64_t columns = ceil_div(rows_kv(p, views, b).used, p.page_size);
+    for (int64_t column = 0; column < columns; ++column) {
+      const int64_t page = table.as<int32_t>()[table.at(b, column, 0)];
+      if (page < 0 || page >= p.pages)
+        return text("block_table[{}][{}] is {} and pages is {}; it names a page of the pool. Use 0 to {}.", b, column,
+                    page, p.pages, p.pages - 1);
+    }
+  }
+  return {};
 }
 
 Rows rows_of(const Side& side, int64_t b) {
@@ -57,11 +73,20 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
 Rows rows_q(const Problem& p, const Views& views, int64_t sequence) { return rows_of(queries(p, views), sequence); }
 Rows rows_kv(const Problem& p, const Views& views, int64_t sequence) { return rows_of(keys(p, views), sequence); }
 
+KvRows k_rows(const Views& views, const Rows& rows, int64_t sequence) {
+  return {views.k, rows, views.block_table, sequence};
+}
+KvRows v_rows(const Views& views, const Rows& rows, int64_t sequence) {
+  return {views.v, rows, views.block_table, sequence};
+}
+
 Result<void> check_lengths(const Problem& p, const Views& views) {
   for (const Side& side : {queries(p, views), keys(p, views)}) {
     std::string wrong = wrong_lengths(side, p.batch);
     if (!wrong.empty()) return Failure{FH_INVALID_TENSOR, std::move(wrong)};
   }
+  std::string wrong = wrong_pages(p, views);
+  if (!wrong.empty()) return Failure{FH_INVALID_TENSOR, std::move(wrong)};
   return {};
 }
 

@@ -4,7 +4,7 @@
 //
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
 //       [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth]
-//       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [smsN]
+//       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]
 //
 // scale0 is a scale of zero, unlike a scale of 0 in C, which is the default. softcap0 is none.
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
@@ -56,6 +56,8 @@ constexpr Number numbers[] = {
     {"tkv", &fh_problem::total_kv, false},
     {"sms", &fh_problem::max_sms, false},
     {"scales", &fh_problem::scale_rows, false},
+    {"page", &fh_problem::page_size, false},
+    {"pages", &fh_problem::pages, false},
 };
 
 struct Factor {
@@ -85,7 +87,7 @@ constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
     "[causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [smsN]";
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]";
 
 constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
@@ -126,7 +128,8 @@ std::string Problem::line() const {
   if (dtype_o != usual_output(dtype, merges())) line += text(" o={}", name_of(dtype_o));
   line += text(" b{} hq{} hkv{} sq{} skv{} d{}", batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk);
   if (dim_v != dim_qk) line += text(" dv{}", dim_v);
-  if (varlen) line += text(" varlen tq{} tkv{}", total_q, total_kv);
+  if (varlen) line += text(" varlen tq{}", total_q);
+  if (kv_is_packed()) line += text(" tkv{}", total_kv);
   if (seqused) line += " seqused";
   if (causal())
     line += " causal";
@@ -147,6 +150,7 @@ std::string Problem::line() const {
   if (accumulate) line += " acc";
   if (invariant) line += " invariant";
   if (max_logit) line += " maxlogit";
+  if (paged()) line += text(" page{} pages{}", page_size, pages);
   if (max_sms != 0) line += text(" sms{}", max_sms);
   return line;
 }
@@ -231,8 +235,11 @@ std::string missing_word(const std::vector<Word>& words) {
   };
   for (const Number& number : numbers)
     if (number.required && !has(number.key)) return text("{0}N is missing. Add {0} and its number.", number.key);
-  if (has("varlen") && !(has("tq") && has("tkv")))
+  if (has("varlen") && !has("page") && !(has("tq") && has("tkv")))
     return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
+  if (has("varlen") && has("page") && !has("tq")) return "varlen is there without tqN. Add the rows of the packed q.";
+  if (has("page") != has("pages"))
+    return "pageN and pagesN go together, rows of a page and pages of the pool. Add the one that is missing.";
   if (has("causal") && has("window"))
     return "causal and window are both there. causal is window-1,0: leave one of them.";
   return {};

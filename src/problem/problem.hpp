@@ -39,6 +39,8 @@ struct Problem {
   int64_t attention_chunk = 0;  // 0: none
   bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
   bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
+  int64_t page_size = 0;        // rows of a page of k and v; 0: they are not in pages
+  int64_t pages = 0;            // of the pool that k and v are then
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);
@@ -60,15 +62,21 @@ struct Problem {
   bool windowed() const { return window_left != all_keys || window_right != all_keys; }
   bool masked() const { return windowed() || attention_chunk > 0; }
   bool aligned() const { return masked() || alibi; }
+  bool paged() const { return page_size > 0; }
+  // Lengths of sequences are read where they are computed.
+  bool ragged() const { return varlen || seqused || paged(); }
   // The key that query row 0 is level with, of a sequence with so many rows.
   int64_t diagonal(int64_t rows_q, int64_t rows_kv) const { return align == FH_TOP_LEFT ? 0 : rows_kv - rows_q; }
   int64_t rows_q() const { return batches() * extent_q(); }  // rows of q and o over all sequences
-  int64_t rows_kv() const { return batches() * extent_kv(); }
+  int64_t rows_kv() const { return kv_is_packed() ? total_kv : batch * seq_kv; }  // likewise; in pages, at most
 
   // The tensors' extents: packed sequences are one long sequence as far as memory goes.
   int64_t batches() const { return varlen ? 1 : batch; }
   int64_t extent_q() const { return varlen ? total_q : seq_q; }
-  int64_t extent_kv() const { return varlen ? total_kv : seq_kv; }
+  bool kv_is_packed() const { return varlen && !paged(); }
+  int64_t batches_kv() const { return paged() ? pages : batches(); }
+  int64_t extent_kv() const { return paged() ? page_size : varlen ? total_kv : seq_kv; }
+  int64_t table_columns() const { return paged() ? ceil_div(seq_kv, page_size) : 0; }  // of block_table
 
   // Scales of 8-bit types lie in blocks of scale_rows rows of each sequence. At least one, unless there are no rows.
   int64_t scale_blocks(int64_t rows) const { return scale_rows > 0 ? ceil_div(rows, scale_rows) : rows > 0 ? 1 : 0; }

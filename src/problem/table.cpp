@@ -13,7 +13,7 @@ Shape rows_of_q(const Problem& p, int64_t dim, Element element) {
   return {p.batches(), p.extent_q(), p.heads_q, dim, element};
 }
 Shape rows_of_kv(const Problem& p, int64_t dim, Element element) {
-  return {p.batches(), p.extent_kv(), p.heads_kv, dim, element};
+  return {p.batches_kv(), p.extent_kv(), p.heads_kv, dim, element};
 }
 Element of_gradients(const Problem& p) { return p.accumulate ? Element::f32 : element_of(p.dtype); }
 Shape shape_of_o(const Problem& p) { return rows_of_q(p, p.dim_v, element_of(p.dtype_o)); }
@@ -46,6 +46,8 @@ Use of_gradient(const Problem& p) {
   return p.accumulate ? Use::added_to : Use::written;
 }
 Use where_varlen(const Problem& p) { return p.varlen ? Use::read : Use::absent; }
+Use where_kv_is_packed(const Problem& p) { return p.kv_is_packed() ? Use::read : Use::absent; }
+Use where_paged(const Problem& p) { return p.paged() ? Use::read : Use::absent; }
 Use where_8_bit(const Problem& p, Dtype t) {
   if (p.quantises()) return Use::may_write;
   return is_8_bit(t) ? Use::read : Use::absent;
@@ -81,7 +83,7 @@ constexpr std::array table{
     Tensor{"cu_seqlens_q", "varlen", "varlen", first_rows, &Views::cu_seqlens_q, &fh_tensors::cu_seqlens_q,
            [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
     Tensor{"cu_seqlens_kv", "varlen", "varlen", first_rows, &Views::cu_seqlens_kv, &fh_tensors::cu_seqlens_kv,
-           [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
+           [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_kv_is_packed},
     Tensor{"seqused_q", "seqused", "seqused", used_rows, &Views::seqused_q, &fh_tensors::seqused_q,
            [](const Problem& p) { return list(p.batch, Element::i32); }, where_seqused},
     Tensor{"seqused_kv", "seqused", "seqused", used_rows, &Views::seqused_kv, &fh_tensors::seqused_kv,
@@ -133,6 +135,12 @@ constexpr std::array table{
              if (!p.max_logit) return Use::absent;
              return p.accumulate ? Use::added_to : Use::written;
            }},
+    Tensor{"block_table", "page_size", "page_size and pages", "the pages of each sequence", &Views::block_table,
+           &fh_tensors::block_table,
+           [](const Problem& p) {
+             return Shape{p.batch, p.table_columns(), 1, 1, Element::i32};
+           },
+           where_paged},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

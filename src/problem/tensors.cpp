@@ -56,6 +56,11 @@ namespace {
 // Options demand tensors, and a tensor without its option would be ignored in silence: both are refused. The strided
 // ones must have memory where they have elements, see wrong_view.
 std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, const fh_tensor& given) {
+  if (tensor.view == &Views::cu_seqlens_kv && p.paged() && given.data)
+    return text(
+        "cu_seqlens_kv is set and page_size is {}; block_table says where the rows of a sequence are. Leave "
+        "cu_seqlens_kv NULL, and give the lengths in seqused_kv.",
+        p.page_size);
   if (use == Use::absent && given.data)
     return text(
         "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",

@@ -3,6 +3,7 @@
 // done with it is one row; all code that goes through tensors (binding, placement, inputs of checks) walks the table.
 // The rows are in table.cpp, binding in tensors.cpp, lengths of sequences in lengths.cpp, scales in scales.cpp.
 #pragma once
+#include <limits>
 #include <span>
 #include <variant>
 
@@ -49,6 +50,7 @@ struct Views {
   View mean_k, mean_v;
   View alibi_slopes;
   View max_logit;
+  View block_table;
 };
 
 // What a problem does with a tensor.
@@ -116,6 +118,39 @@ struct Rows {
 Result<void> check_lengths(const Problem&, const Views&);
 Rows rows_q(const Problem&, const Views&, int64_t sequence);
 Rows rows_kv(const Problem&, const Views&, int64_t sequence);
+
+// Where the rows of k or v of one sequence lie: one behind the other, or in pages. Host memory, as above. The device's
+// half is device/fwd/kv_source.cuh.
+class KvRows {
+ public:
+  KvRows() = default;
+  KvRows(const View& x, const Rows& rows, const View& block_table, int64_t sequence)
+      : x_(&x), batch_(rows.batch), first_(rows.first) {
+    if (!block_table.data) return;
+    pages_ = block_table.as<int32_t>() + block_table.at(sequence, 0, 0);
+    step_ = block_table.stride_seq;
+  }
+  // The row's first element, counted from that of the tensor.
+  int64_t at(int64_t row, int64_t head) const {
+    if (!pages_) return x_->at(batch_, first_ + row, head);
+    return x_->at(pages_[row / x_->seq * step_], row % x_->seq, head);
+  }
+  const char* address(int64_t row, int64_t head) const {
+    return static_cast<const char*>(x_->data) + at(row, head) * size_of(x_->element);
+  }
+  // How many rows from this one on follow each other by stride(), as far as is known without looking further.
+  int64_t run(int64_t row) const { return pages_ ? x_->seq - row % x_->seq : std::numeric_limits<int64_t>::max(); }
+  int64_t stride() const { return x_->stride_seq; }
+  int64_t head_stride() const { return x_->stride_head; }
+
+ private:
+  const View* x_ = nullptr;
+  const int32_t* pages_ = nullptr;  // of the sequence; null: not in pages
+  int64_t step_ = 0;                // from one to the next
+  int64_t batch_ = 0, first_ = 0;
+};
+KvRows k_rows(const Views&, const Rows&, int64_t sequence);
+KvRows v_rows(const Views&, const Rows&, int64_t sequence);
 
 // Scales of one head of one sequence, as its rows and columns have them. Host memory, as above.
 class Scales {

@@ -23,6 +23,7 @@ fh_problem Problem::user_struct() const {
   p.rotate = rotate, p.rotate_seed = rotate_seed;
   p.smooth = smooth, p.alibi = alibi, p.attention_chunk = attention_chunk;
   p.invariant = invariant, p.max_logit = max_logit;
+  p.page_size = page_size, p.pages = pages;
   return p;
 }
 

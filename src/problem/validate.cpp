@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: the user's description -> Problem. Every message that a description can cause lives here, one rule after
-// the other: contradictions, and what makes sense but neither backend computes. What one of them cannot compute is not
-// an error here, the backends say that themselves.
+// the other, and in extents.cpp: contradictions, and what makes sense but neither backend computes. What one backend
+// cannot compute is not an error here; the backends say that themselves.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,35 +9,22 @@
 #include <initializer_list>
 
 #include "src/base/text.hpp"
+#include "src/problem/finding.hpp"
 #include "src/problem/problem.hpp"
 #include "src/problem/sized.hpp"
 
 namespace froghopper {
 namespace {
 
-// What a rule finds in a description; no text: nothing.
-struct Finding {
-  std::string text;
-  fh_status status = FH_INVALID_PROBLEM;
-  Finding() = default;
-  Finding(std::string contradiction) : text(std::move(contradiction)) {}
-  Finding(std::string found, fh_status what) : text(std::move(found)), status(what) {}
-};
-
-Finding not_computed(std::string text) { return {std::move(text), FH_UNSUPPORTED}; }
-
 Finding known_values(const fh_problem&);
 Finding types(const fh_problem&);
-Finding sizes(const fh_problem&);
 Finding heads(const fh_problem&);
 Finding dims(const fh_problem&);
-Finding packing(const fh_problem&);
 Finding window(const fh_problem&);
 Finding factors(const fh_problem&);
 Finding scales(const fh_problem&);
 Finding merging(const fh_problem&);
 Finding only_attention(const fh_problem&);
-Finding reach(const fh_problem&);
 Problem filled_in(const fh_problem&);
 
 // Every description names its shape, so every version of the struct reaches to total_q at least.
@@ -51,8 +38,8 @@ Result<Problem> Problem::from(const fh_problem& user) {
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
   Finding missing;  // a description that contradicts itself besides is refused for that
-  for (auto rule :
-       {known_values, types, sizes, heads, dims, packing, window, factors, scales, merging, only_attention, reach}) {
+  for (auto rule : {known_values, types, sizes, heads, dims, packing, paging, window, factors, scales, merging,
+                    only_attention, reach}) {
     Finding found = rule(*whole);
     if (found.text.empty()) continue;
     if (found.status == FH_INVALID_PROBLEM) return Failure{found.status, std::move(found.text)};
@@ -170,18 +157,6 @@ Finding types(const fh_problem& p) {
   return {};
 }
 
-Finding sizes(const fh_problem& p) {
-  const struct {
-    const char* name;
-    int64_t value;
-  } all[] = {
-      {"batch", p.batch}, {"seq_q", p.seq_q}, {"seq_kv", p.seq_kv}, {"total_q", p.total_q}, {"total_kv", p.total_kv}};
-  for (const auto& size : all)
-    if (size.value < 0) return text("{} is {}; sizes are not negative. Use 0 for none.", size.name, size.value);
-  if (p.max_sms < 0) return text("max_sms is {}; it is a number of SMs or threads. Use 0 for all.", p.max_sms);
-  return {};
-}
-
 // "1, 2, 4 or 8". Long lists help no user: they end at 256.
 std::string divisors_of(int64_t n) {
   std::string list = "1";
@@ -224,17 +199,6 @@ Finding dims(const fh_problem& p) {
   if (!fits(p.dim_v))
     return not_computed(text("dim_v is {0}; {1}. Pad v with zero columns to {2}; o has {2} then, the last ones zero.",
                              p.dim_v, rule, rounded_up(p.dim_v)));
-  return {};
-}
-
-Finding packing(const fh_problem& p) {
-  if (p.varlen) return {};
-  if (p.total_q != 0)
-    return text("total_q is {} without varlen; only packed sequences have a total. Set varlen or leave it 0.",
-                p.total_q);
-  if (p.total_kv != 0)
-    return text("total_kv is {} without varlen; only packed sequences have a total. Set varlen or leave it 0.",
-                p.total_kv);
   return {};
 }
 
@@ -330,31 +294,6 @@ Finding only_attention(const fh_problem& p) {
   return {};
 }
 
-bool product_fits(std::initializer_list<int64_t> sizes) {
-  int64_t product = 1;
-  for (int64_t size : sizes)
-    if (__builtin_mul_overflow(product, size > 0 ? size : 1, &product)) return false;
-  return true;
-}
-
-// Every later product of sizes (elements, bytes, tiles) is one of these or smaller, so none of them can overflow.
-// Sizes count as 1 at least: then products of fewer of them fit too.
-Finding reach(const fh_problem& p) {
-  // Of more columns than 512 there is a rule of its own.
-  const int64_t columns = std::clamp<int64_t>(std::max(p.dim_qk, p.dim_v), 256, 512);
-  const int64_t widest_row = columns * static_cast<int64_t>(sizeof(float));  // bytes
-  const char* const rule = "the bytes of a tensor are counted in 64 bits. Set the sizes right.";
-  if (!product_fits({p.batch, p.seq_q, p.heads_q, widest_row}))
-    return text("batch {} x seq_q {} x heads_q {} is too large; {}", p.batch, p.seq_q, p.heads_q, rule);
-  if (!product_fits({p.batch, p.seq_kv, p.heads_q, widest_row}))
-    return text("batch {} x seq_kv {} x heads_q {} is too large; {}", p.batch, p.seq_kv, p.heads_q, rule);
-  if (!product_fits({p.total_q, p.heads_q, widest_row}))
-    return text("total_q {} x heads_q {} is too large; {}", p.total_q, p.heads_q, rule);
-  if (!product_fits({p.total_kv, p.heads_q, widest_row}))
-    return text("total_kv {} x heads_q {} is too large; {}", p.total_kv, p.heads_q, rule);
-  return {};
-}
-
 Problem filled_in(const fh_problem& p) {
   Problem full;
   full.op = p.op;
@@ -381,6 +320,7 @@ Problem filled_in(const fh_problem& p) {
   full.rotate = p.rotate != 0, full.rotate_seed = p.rotate_seed;
   full.smooth = p.smooth != 0, full.invariant = p.invariant != 0;
   full.max_logit = p.max_logit != 0;
+  full.page_size = p.page_size, full.pages = p.pages;
   return full;
 }
 

@@ -98,6 +98,14 @@ Result<MapShape> fixed_shape(const Named& tensor, int rows, const void* stand_in
   return shape;
 }
 
+namespace {
+
+int64_t batch_bytes(const View& v) { return v.batch <= 1 || v.empty() ? 0 : v.stride_batch * size_of(v.element); }
+
+}  // namespace
+
+int64_t unit_bytes(const View& v) { return std::gcd(stride_bytes(v, v.stride_seq, v.seq), batch_bytes(v)); }
+
 // TMA compares coordinates with extents, so for the hardware to see the end of every sequence, the end must lie at the
 // extent of a dimension. The row dimension has 2^30 rows, and row r of a sequence of `length` rows is asked for at
 // 2^30 - length + r: outside if and only if r >= length. That is 2^30 - length rows too far, so another dimension moves
@@ -109,24 +117,24 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   if (auto ok = check_layout(tensor); !ok) return ok.failure();
   const auto& [name, v] = tensor;
   const int64_t row = stride_bytes(v, v.stride_seq, v.seq);
-  const int64_t batch = v.batch <= 1 || v.empty() ? 0 : v.stride_batch * size_of(v.element);
+  const int64_t batch = batch_bytes(v);
   if (row == 0 || row >= wrap_bytes)
     return misfit(
         text("{}.stride_seq is {} elements; with sequences of their own lengths it must be from 8 to below "
              "2^33. Copy {} so that its rows lie one after the other.",
              name, v.stride_seq, name));
-  const int64_t unit_bytes = std::gcd(row, batch);
-  const int64_t unit = row / unit_bytes, step = batch / unit_bytes;
+  const int64_t bytes = unit_bytes(v);
+  const int64_t unit = row / bytes, step = batch / bytes;
   if (1.0 * step * v.batch + 1.0 * unit * v.seq >= coordinate_limit)  // in doubles, as it may pass 2^63
     return misfit(
         text("{}.stride_batch is {} elements and {}.stride_seq is {}; together they span more than 2^31 of "
              "their common units of {} bytes. Make stride_batch a multiple of stride_seq.",
-             name, v.stride_batch, name, v.stride_seq, unit_bytes));
+             name, v.stride_batch, name, v.stride_seq, bytes));
   MapShape shape;
   shape.address = v.empty() ? stand_in : v.data;
   shape.units = {.batch = static_cast<int>(step), .row = static_cast<int>(unit)};
   set(shape, {at_least_one(v.dim), map_rows, at_least_one(v.heads), any_extent, any_extent},
-      {row, stride_bytes(v, v.stride_head, v.heads), unit_bytes, wrap_bytes - row}, columns_of_panel(v), rows);
+      {row, stride_bytes(v, v.stride_head, v.heads), bytes, wrap_bytes - row}, columns_of_panel(v), rows);
   return shape;
 }
 

@@ -36,6 +36,7 @@ Result<void> check_layout(const Named&);
 Result<MapShape> fixed_shape(const Named&, int rows, const void* stand_in);
 
 // The map of a ragged tensor, in which the rows after the end of each sequence read as zeros.
+int64_t unit_bytes(const View&);  // of the units of such a map
 Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
 
 // Rows of so many floats one after the other; a box is one of them.

@@ -35,7 +35,9 @@ inline fh_tensors tensors_of(const Problem& p) {
   t.v = dense(3, p.seq_kv, p.heads_kv, p.dim_v);
   t.o = dense(4, p.seq_q, p.heads_q, p.dim_v);
   t.lse = somewhere<float>(5);
-  if (p.varlen) t.cu_seqlens_q = somewhere<int32_t>(6), t.cu_seqlens_kv = somewhere<int32_t>(7);
+  if (p.varlen) t.cu_seqlens_q = somewhere<int32_t>(6);
+  if (p.kv_is_packed()) t.cu_seqlens_kv = somewhere<int32_t>(7);
+  if (p.paged()) t.block_table = {somewhere<int32_t>(23), p.table_columns(), 1, 0};
   if (p.seqused) t.seqused_kv = somewhere<int32_t>(8);
   if (p.sink) t.sink = somewhere<float>(9);
   if (p.max_logit) t.max_logit = somewhere<float>(19);

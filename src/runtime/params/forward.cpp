@@ -2,6 +2,7 @@
 // runtime/params: the arguments of the forward kernel and of those around it.
 #include <limits>
 
+#include "src/plan/forward.hpp"
 #include "src/runtime/params/params.hpp"
 #include "src/runtime/params/parts.hpp"
 
@@ -34,6 +35,21 @@ BlockScales block_scales(const Run& run) {
   return {.data = run.slice<float>(run.plan.workspace.block_scales),
           .batch = static_cast<int>(problem.heads_kv) * head,
           .head = head};
+}
+
+PageParams pages_of(const Run& run, const Tiles& tiles) {
+  const View& table = run.views.block_table;
+  return {.table = table.as<int>(),
+          .sequence = table.stride_batch,
+          .column = static_cast<int>(table.stride_seq),
+          .size = static_cast<int>(run.plan.problem.page_size),
+          .box = box_of_pages(run.plan.problem, tiles),
+          .k = strided(run.views.k),
+          .v = strided(run.views.v),
+          .k_bytes = static_cast<int>(run.views.k.dim) * size_of(run.views.k.element),
+          .v_bytes = static_cast<int>(run.views.v.dim) * size_of(run.views.v.element),
+          .k_unit = static_cast<int>(unit_bytes(run.views.k)),
+          .v_unit = static_cast<int>(unit_bytes(run.views.v))};
 }
 
 }  // namespace
@@ -76,12 +92,14 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                     .v = scale_numbers(views.mean_v),
                     .q = strided(views.q),
                     .dim_qk = static_cast<int>(problem.dim_qk)};
+  if (problem.paged()) params.pages = pages_of(run, step.variant.tiles);
   params.max_logit = views.max_logit.as<float>();
   return params;
 }
 
 Result<Params> make_params(const Driver& driver, const Run& run, const ForwardStep& step) {
   const Views& views = run.views;
+  const Problem& problem = run.plan.problem;
   const bool ragged = step.variant.ragged;
   const Tiles& tiles = step.variant.tiles;
   FwdParams params = plain_params(run, step);
@@ -91,7 +109,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   // which costs 6 % on an H200.
   const bool packed = step.variant.packed;
   const Boxes boxes_q = packed ? Boxes{step.pack.rows, step.pack.heads} : Boxes{tiles.q};
-  const Boxes boxes_kv = {.rows = tiles.kv, .ahead = !packed};
+  const Boxes boxes_kv = {.rows = problem.paged() ? box_of_pages(problem, tiles) : tiles.kv, .ahead = !packed};
   const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
   const Workspace& workspace = run.plan.workspace;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of bench/results, read and put in order for bench/report.py and bench/plots.py: machine, table, cell.
+"""The lines of bench/results, read and put in order for the tables and the pictures: machine, table, cell.
 
 A cell is one problem on one machine. A ratio is only ever taken within one turn group, whose measurements ran in turns.
 A problem is shown by its newest turn group in which a rival ran too, or by its newest one if none ever did.

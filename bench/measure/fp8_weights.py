@@ -1,39 +1,17 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What weights in e4m3 cost, by where the reference of a row begins and where it moves to: a simulation on the CPU.
-
-  bench/fp8_weights.py [--keys 16384] [--dims 64,128,256] [--data outliers] [--begin 16,16 --begin 16,64]
-
-Inputs are those of fp8_errors.py: one scale a head, with outliers q and k rotated by a Hadamard matrix with random
-signs. A kv tile of 128 keys after the other, as the kernel of docs/10-fp8.md takes them: the first makes a row's
-largest weight the first number of --begin; one that would pass 448 makes it the second. Weights are rounded to e4m3,
-products and sums are fp64, so nothing else is in the error: the root mean square of what differs from attention of the
-inputs before, over that of exact weights with the same numbers. In brackets, how many tiles in a hundred move a
-reference, for which one row of a warp's 16 is enough. Needs numpy and ml_dtypes, which .venv has.
-"""
-import argparse
-
+"""The simulation of bench/errors.py weights: numpy alone, no library and no GPU."""
 import ml_dtypes
 import numpy as np
 
 LARGEST, TILE_KEYS, WARP_ROWS = 448.0, 128, 16
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--keys", type=int, default=16384, help="a multiple of 128")
-    p.add_argument("--dims", default="64,128,256", help="powers of two, with commas")
-    p.add_argument("--data", choices=("outliers", "normal"), default="outliers")
-    p.add_argument("--begin", action="append", metavar="FIRST,MOVED", help="largest weights, several times")
-    p.add_argument("--rows", type=int, default=512, help="of queries, a multiple of 16")
-    p.add_argument("--heads", type=int, default=2)
-    p.add_argument("--seed", type=int, default=0)
-    a = p.parse_args()
+def run(a, refuse):
     dims = [int(dim) for dim in a.dims.split(",")]
-    if a.keys <= 0 or a.keys % TILE_KEYS: p.error(f"--keys is {a.keys}; a tile has {TILE_KEYS}, take a multiple of it")
-    if a.rows <= 0 or a.rows % WARP_ROWS: p.error(f"--rows is {a.rows}; a warp has {WARP_ROWS}, take a multiple of it")
+    if a.keys <= 0 or a.keys % TILE_KEYS: refuse(f"--keys is {a.keys}; a tile has {TILE_KEYS}, take a multiple of it")
+    if a.rows <= 0 or a.rows % WARP_ROWS: refuse(f"--rows is {a.rows}; a warp has {WARP_ROWS}, take a multiple of it")
     if any(dim <= 0 or dim & (dim - 1) for dim in dims):
-        p.error(f"--dims is {a.dims}; the rotation is for powers of two, such as 64,128")
+        refuse(f"--dims is {a.dims}; the rotation is for powers of two, such as 64,128")
     begins = [tuple(map(float, text.split(","))) for text in a.begin or ["16,16", "16,64", "64,64"]]
     rng = np.random.default_rng(a.seed)
     for dim in dims:
@@ -99,7 +77,3 @@ def rounded(x): return np.clip(x, -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m
 def quantised(x):
     scale = np.abs(x).max() / LARGEST
     return rounded(x / scale) * scale
-
-
-if __name__ == "__main__":
-    main()

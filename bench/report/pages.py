@@ -1,12 +1,12 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/results -> README.md (six rows), tables of docs/results.md, docs/performance.md, docs/10-fp8.md; and pictures.
+"""Writes the tables of README.md (six rows), docs/results.md, docs/performance.md and docs/10-fp8.md from the lines of
+bench/results, and the pictures. It measures nothing and needs neither a GPU nor PyTorch.
 
-  bench/report.py                everything (the pictures need matplotlib: .venv/bin/python bench/report.py)
-  bench/report.py --no-plots     tables only
-  bench/report.py --check        writes nothing; fails if one of them is not what this would write
+  .venv/bin/python bench/report       everything; the pictures need matplotlib
+  python3 bench/report --no-plots     tables only
+  python3 bench/report --check        writes nothing; fails if one of them is not what this would write
 
-What is read, what is divided by what, and which turn group is shown: bench/records.py. The pictures: bench/plots.py.
+What is read, what is divided by what, and which turn group is shown: bench/report/records.py.
 """
 import argparse
 import pathlib
@@ -14,34 +14,32 @@ import re
 import statistics
 import sys
 
-import headlines
-import roof
-import side_tables
-import targets
-from records import (DETERMINISTIC, HOST, LAYER, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs, read,
-                     short_title, unit_of, worth_drawing)
+from . import headlines, roof, side_tables, targets
+from .records import (DETERMINISTIC, HOST, LAYER, OLDER_BUILDS, OURS, amx_in_torch, machines_of, newest_host_costs,
+                      read, short_title, unit_of, worth_drawing)
 
 PASSES = {"fwd": "forward", "bwd": "backward", LAYER: "forward and backward of one layer"}
 DRAWN = ("fwd", "bwd")
 NARROW_PAGE = "docs/10-fp8.md"
 NARROW = "fp8"  # folders of bench/results with 8-bit problems, whose tables that page has
 NARROW_KV, NARROW_DECODE = "fp8_kv", "fp8_kv_decode"  # of 16-bit q, beside 8-bit k and v
-NARROW_ERRORS = "fp8_errors"  # of bench/fp8_errors.py
+NARROW_ERRORS = "fp8_errors"  # of bench/errors.py fp8
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root = pathlib.Path(__file__).resolve().parents[2]
+    p = argparse.ArgumentParser(prog="bench/report", description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--root", type=pathlib.Path, default=root, help="the project's folder")
-    p.add_argument("--no-plots", action="store_true")
-    p.add_argument("--check", action="store_true")
+    p.add_argument("--no-plots", action="store_true", help="tables only")
+    p.add_argument("--check", action="store_true", help="write nothing; fail if a table is not up to date")
     a = p.parse_args()
     try:
         records = read(sorted((a.root / "bench/results").glob("*.jsonl")))
         return write(a, records)
     except ValueError as problem:
-        print(f"report.py: {problem}", file=sys.stderr)
+        print(f"bench/report: {problem}", file=sys.stderr)
         return 2
 
 
@@ -71,11 +69,11 @@ def write(a, records):
         wanted[page] = between_markers(page.read_text(), "\n\n".join(narrow_parts(narrow, lost)))
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if a.check:
-        if stale: print(f"report.py: {', '.join(stale)} not up to date; run bench/report.py", file=sys.stderr)
+        if stale: print(f"bench/report: {', '.join(stale)} not up to date; run bench/report", file=sys.stderr)
         return 1 if stale else 0
     for path, text in wanted.items(): path.write_text(text)
     if any(passes.values()) and not a.no_plots:
-        import plots
+        from . import plots
         for kind in DRAWN:
             for machine, tables in passes[kind].items():
                 path = a.root / "docs" / picture_name(machine, kind)
@@ -90,8 +88,7 @@ def energy_parts(folder):
     """A heading and a table for every card."""
     records = side_tables.read_errors(sorted(folder.glob("*.jsonl")), ("gpu", "problem", "impl"))
     parts = []
-    for gpu in dict.fromkeys(r["gpu"] for r in records):
-        here = [r for r in records if r["gpu"] == gpu]
+    for gpu, here in side_tables.by_card(records).items():
         parts += [f"**{gpu}**. {side_tables.ENERGY}, commit {here[-1]['commit']}:",
                   markdown(side_tables.energy_rows(here))]
     return parts
@@ -111,8 +108,7 @@ def host_parts(folder):
 def step_parts(folder):
     records = side_tables.read_errors(sorted(folder.glob("*.jsonl")), ("gpu", "model"))
     parts = ["## Steps of models", side_tables.STEPS + "."] if records else []
-    for gpu in dict.fromkeys(r["gpu"] for r in records):
-        here = [r for r in records if r["gpu"] == gpu]
+    for gpu, here in side_tables.by_card(records).items():
         parts += [f"**{gpu}**, PyTorch {here[-1]['torch']}, commit {here[-1]['commit']}:",
                   markdown(side_tables.step_rows(here))]
     return parts
@@ -126,9 +122,8 @@ def narrow_parts(narrow, lost):
     parts, of_kv, decoding = tables_of(NARROW), tables_of(NARROW_KV), narrow[NARROW_DECODE]
     if of_kv: parts += [side_tables.BESIDE_16_BITS, *of_kv]
     if decoding: parts += [side_tables.DECODING_BESIDE_16_BITS, markdown(side_tables.list_rows(decoding, "GB/s"))]
-    if lost:
-        of = ", ".join(dict.fromkeys(r["gpu"] for r in lost))
-        parts += [f"{side_tables.NARROW_ERRORS}, {of}:", markdown(side_tables.narrow_error_rows(lost))]
+    for gpu, here in side_tables.by_card(lost).items():
+        parts += [f"{side_tables.NARROW_ERRORS}, {gpu}:", markdown(side_tables.narrow_error_rows(here))]
     return parts
 
 
@@ -136,7 +131,7 @@ def short_report(machines):
     """For the README: six rows. machines: [{machine: {table title: [Cell]}}]."""
     rows = headlines.rows(machines)
     return markdown(rows) if rows else (
-        "No measurement is recorded yet: `froghopper bench` and bench/compare.py make them.")
+        "No measurement is recorded yet: `froghopper bench` and bench/speed.py make them.")
 
 
 def overview(passes, lists=None):
@@ -192,9 +187,10 @@ def span_of(ratios):
 
 
 def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims=()):
-    parts = ["# Results", "Written by bench/report.py from the lines of bench/results; do not edit. How times are "
-             "taken: bench/compare.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
-             "bench/work.py. A ratio stands only between measurements that were interleaved in one run (a turn group)."]
+    parts = ["# Results", "Written by bench/report from the lines of bench/results; do not edit. How times are "
+             "taken: bench/speed.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
+             "bench/measure/work.py. A ratio stands only between measurements that were interleaved in one run (a turn "
+             "group)."]
     if aims: parts += ["## Aims", "Ratio to the best rival of a run, and how many problems reach what is aimed at.",
                        markdown(aims)]
     if of_all := overview(passes, lists): parts += ["## Overview", *of_all]
@@ -216,14 +212,23 @@ def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims
         heading, unit = side_tables.LISTS[name]
         if records: parts += [f"## {heading}", f"{unit}, in brackets the ratio to the best rival, interleaved.",
                               markdown(side_tables.list_rows(records, unit))]
-    if errors: parts += ["## Errors", side_tables.errors_heading(errors) + ".",
-                         "`outliers` are the inputs of the FlashAttention-3 paper's table: N(0, 1) + N(0, 100) "
-                         "Bernoulli(0.001); the others make rows more and more peaked. Made by bench/errors.py.",
-                         markdown(side_tables.error_rows(errors, dict.fromkeys(r["data"] for r in errors)))]
-    if grads: parts += ["## Errors of gradients", side_tables.GRAD_ERRORS,
-                        markdown(side_tables.grad_error_rows(grads))]
+    parts += error_parts(errors, grads)
     if host: parts += ["## Host cost of one call", markdown(host_table(host))]
     return "\n\n".join(parts) + "\n"
+
+
+def error_parts(errors, grads):
+    """Of every card: errors of o, then errors of gradients."""
+    parts = ["## Errors"] if errors else []
+    for gpu, here in side_tables.by_card(errors).items():
+        parts += [side_tables.errors_heading(gpu) + ".",
+                  "`outliers` are the inputs of the FlashAttention-3 paper's table: N(0, 1) + N(0, 100) "
+                  "Bernoulli(0.001); the others make rows more and more peaked. Made by bench/errors.py forward.",
+                  markdown(side_tables.error_rows(here, dict.fromkeys(r["data"] for r in here)))]
+    parts += ["## Errors of gradients", side_tables.GRAD_ERRORS] if grads else []
+    for gpu, here in side_tables.by_card(grads).items():
+        parts += [f"**{gpu}**:", markdown(side_tables.grad_error_rows(here))]
+    return parts
 
 
 def long_table(cells, unit):

@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 
-from records import DETERMINISTIC, LAYER, OURS, sizes_of
+from .records import DETERMINISTIC, LAYER, OURS, sizes_of
 
 
 @dataclasses.dataclass

@@ -1,19 +1,7 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole steps of models of transformers, eager, with froghopper's attention and with PyTorch's: what is left of a
-faster kernel where the host has its share.
-
-  FROGHOPPER_LIBRARY=build/libfroghopper.so PYTHONPATH=python python3 bench/model_steps.py [--json FILE] [--only llama]
-
-A Llama, a GPT-2, a Gemma 2 and a ViT take training steps (forward, backward, no optimizer), a Llama generates with a
-cache. The weights are random and the same for both. Steps are taken in turns; a figure is the median, from the first
-launch to the end of the GPU's work. "kernels" is the time of all of a step's kernels on the GPU, by PyTorch's profiler:
-the step cannot be shorter, and what it is longer is the host's.
-"""
-import argparse
-import datetime
-import json
+"""What bench/python_host.py steps measures: whole steps of models of transformers."""
 import statistics
+import sys
 import time
 
 import torch
@@ -22,21 +10,17 @@ from transformers import (Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHea
                           ViTConfig, ViTForImageClassification)
 
 import froghopper.transformers
-from python_host import commit
+
+from .command import append, commit_here, device_name, now
 
 ATTENTIONS = ("froghopper", "sdpa")
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--rounds", type=int, default=30)
-    p.add_argument("--only", default="", help="names of models, with commas")
-    p.add_argument("--device", default="cuda")
-    p.add_argument("--json", help="append the figures there, one line a model")
-    a = p.parse_args()
+def run(a):
+    if a.only and a.only not in MODELS: sys.exit(f"--only is {a.only}; the models are {'; '.join(MODELS)}")
     froghopper.transformers.register()
     for name, make in MODELS.items():
-        if a.only and name not in a.only.split(","): continue
+        if a.only not in ("", name): continue
         steps = {attention: make(attention, a.device) for attention in ATTENTIONS}
         times = in_turns(steps, a.rounds, a.device)
         kernels = {attention: kernels_ms(step) if a.device != "cpu" else 0.0 for attention, step in steps.items()}
@@ -46,11 +30,8 @@ def main():
         print(f"{name:28}" + "".join(f"  {attention} {f['ms']:8.2f} ms, kernels {f['kernels']:8.2f}"
                                      for attention, f in figures.items()) + f"  sdpa / froghopper {ratio:.3f}",
               flush=True)
-        if a.json:
-            with open(a.json, "a") as file:
-                file.write(json.dumps(dict(
-                    model=name, figures=figures, gpu=torch.cuda.get_device_name(), torch=torch.__version__,
-                    commit=commit(), date=datetime.datetime.now().isoformat(timespec="seconds"))) + "\n")
+        append(a.json, dict(model=name, figures=figures, gpu=device_name(a.device), torch=torch.__version__,
+                            commit=a.commit or commit_here(), date=now()))
         del steps
         if a.device != "cpu": torch.cuda.empty_cache()
 
@@ -128,6 +109,3 @@ def kernels_ms(step):
         step()
         torch.cuda.synchronize()
     return sum(event.self_device_time_total for event in seen.key_averages()) / 1000
-
-
-if __name__ == "__main__": main()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backward pass of everybody who takes part in bench/compare.py, with the forward pass that it needs.
+"""The backward pass of everybody who takes part in bench/speed.py, with the forward pass that it needs.
 
 Each offers layers for one cell, keyed by (impl, plan), or none where it does not compute that problem. A layer's
 backward reads what its own forward left, so forward runs once before. An impl that ends in "_det" gives the same bits
@@ -13,9 +13,9 @@ import types
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import froghopper_ctypes
-from contenders import fa3_arguments, stream_of, version_of
-from froghopper_ctypes import Error
+from . import froghopper_ctypes
+from .contenders import fa3_arguments, stream_of, version_of
+from .froghopper_ctypes import Error
 
 DETERMINISTIC = "_det"
 
@@ -31,10 +31,11 @@ class Layer:
 
 
 def froghopper(cell, library, target, note=print):
-    """The problem as it is, and its deterministic form where that is another one."""
+    """The problem as it is, and its deterministic form where that is another one, which on a CPU it is not."""
     layers = {}
     forms = {"froghopper": cell.problem}
-    if not cell.problem.deterministic: forms["froghopper" + DETERMINISTIC] = cell.problem.but(deterministic=1)
+    if not cell.problem.deterministic and cell.q.is_cuda:
+        forms["froghopper" + DETERMINISTIC] = cell.problem.but(deterministic=1)
     for impl, problem in forms.items():
         try: layers.update(froghopper_layer(impl, problem, cell, library, target))
         except Error as refusal:
@@ -62,6 +63,12 @@ def froghopper_layer(impl, problem, cell, library, target):
     _, forward = runner(problem.forward(), target.split(" ")[0])  # hints are for the backward pass
     plan, backward = runner(problem, target, **grads)
     return {(impl, plan.name()): Layer(forward, backward)}
+
+
+def backward_calls(layers):
+    """{key: backward} of layers whose forward, which a backward reads, has run."""
+    for layer in layers.values(): layer.forward()
+    return {key: layer.backward for key, layer in layers.items()}
 
 
 def by_autograd(impl, plan, attention):
@@ -103,7 +110,7 @@ def fa4():
     plan = version_of("flash-attn-4")
     def offer(cell):
         if not cell.is_plain() or cell.problem.dtype == 3: return {}
-        options = dict(causal=cell.problem.is_causal(), softmax_scale=cell.problem.scale or None)
+        options = dict(causal=cell.problem.is_causal(), softmax_scale=cell.scale())
         if cell.lens is not None:
             options |= dict(cu_seqlens_q=cell.cu_seqlens, cu_seqlens_k=cell.cu_seqlens, max_seqlen_q=max(cell.lens),
                             max_seqlen_k=max(cell.lens))

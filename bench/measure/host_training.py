@@ -1,18 +1,6 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama of transformers learns on froghopper's attention, on PyTorch's and on transformers' own: the losses of every
-step, and the time of a step.
-
-  FROGHOPPER_LIBRARY=build/libfroghopper.so PYTHONPATH=python python3 bench/transformers_training.py [--json FILE]
-  ... --attention froghopper,sdpa,fa3,eager --fa3bwd libfa3bwd.so    with FlashAttention-3, see gradients.py
-
-All begin with the same weights and see the same tokens, which are drawn by a rule that can be learnt: a token follows
-from the one before it and from the one eight places before. They take their steps in turns. How far the losses may be
-apart shows in those of two attentions that are not ours: they differ by rounding alone too.
-"""
-import argparse
+"""What bench/python_host.py training measures: a Llama that learns on each attention in turns."""
 import copy
-import json
 import statistics
 import time
 import types
@@ -22,22 +10,14 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers import masking_utils as masks
 
 import froghopper.transformers
-import gradients
+
+from . import gradients
+from .command import append, device_name
 
 WARM_UP = 5  # steps that are not timed
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--steps", type=int, default=50)
-    p.add_argument("--batch", type=int, default=4)
-    p.add_argument("--tokens", type=int, default=2048, help="of a sequence")
-    p.add_argument("--layers", type=int, default=4)
-    p.add_argument("--device", default="cuda")
-    p.add_argument("--attention", default="froghopper,sdpa,eager", help="names, with commas")
-    p.add_argument("--fa3bwd", default="", metavar="LIB.so", help="FlashAttention-3's backward, for the name fa3")
-    p.add_argument("--json", help="append one line an attention there")
-    a = p.parse_args()
+def run(a):
     froghopper.transformers.register()
     if "fa3" in a.attention.split(","): register_fa3(a.fa3bwd)
     torch.manual_seed(0)
@@ -56,11 +36,9 @@ def main():
         print(f"{name:>10}: loss {learner.losses[0]:.4f} -> {learner.losses[-1]:.4f} in {a.steps} steps, "
               f"{statistics.median(learner.ms[WARM_UP:]):.2f} ms a step; largest difference of a loss to "
               + ", ".join(f"{other} {x:.1e}" for other, x in apart.items()), flush=True)
-        if a.json:
-            kept = dict(attention=name, batch=a.batch, tokens=a.tokens, layers=a.layers, losses=learner.losses,
-                        ms=statistics.median(learner.ms[WARM_UP:]), apart=apart, torch=torch.__version__,
-                        gpu=torch.cuda.get_device_name())
-            with open(a.json, "a") as file: file.write(json.dumps(kept) + "\n")
+        append(a.json, dict(attention=name, batch=a.batch, tokens=a.tokens, layers=a.layers, losses=learner.losses,
+                            ms=statistics.median(learner.ms[WARM_UP:]), apart=apart, torch=torch.__version__,
+                            gpu=device_name(a.device)))
 
 
 VOCABULARY, NOISE = 4096, 0.05
@@ -130,6 +108,3 @@ class Learner:
         self.losses.append(loss.item())
         if tokens.is_cuda: torch.cuda.synchronize()
         self.ms.append((time.perf_counter() - begin) * 1000)
-
-
-if __name__ == "__main__": main()

@@ -6,7 +6,7 @@ that is out of power lowers that. Two shares say both: of the roof at the highes
 """
 import re
 
-from records import OURS, short_title
+from .records import OURS, short_title
 
 SMS, HIGHEST_MHZ, FLOPS = 132, 1980, 4096
 MEMORY_TBPS = {"NVIDIA H100 80GB HBM3": 3.35, "NVIDIA H200": 4.8}  # NVIDIA's data sheets
@@ -54,7 +54,7 @@ def section(passes, markdown):
 
 def draw(passes, path):
     """The roofline: each measured problem by its FLOPs a byte. Returns the path; None where there is no such GPU."""
-    import plots
+    from . import plots
     machines = list(dict.fromkeys(m for tables in passes.values() for m in tables if is_known(m)))
     if not machines: return None
     figure, axes = plots.plt.subplots(1, len(machines), figsize=(5.6 * len(machines), 4.4), squeeze=False, sharey=True,

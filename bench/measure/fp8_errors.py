@@ -1,29 +1,14 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What 8-bit q, k and v cost: root mean square error of o against fp64, quantised by the library and attended to by it.
-
-  bench/fp8_errors.py --library build/libfroghopper.so [--rows 512] [--target cpu] [--means 4] [--json FILE.jsonl]
-  bench/fp8_errors.py --library build/libfroghopper.so --target hopper --keys 1024,16384,131072 --rivals fa3
-
-Inputs are those of the error table of the FlashAttention-3 paper (section 4.3): entries of q, k and v from
-N(0, 1) + N(0, 100) Bernoulli(0.001), 4096 keys, 8 heads; with --data normal from N(0, 1). "inputs" is exact attention
-of the quantised numbers, which no kernel can be better than; the exact answer is computed in fp64 from the inputs
-before. On the CPU from fp32, on a GPU (--target hopper) from bf16. Fewer rows of queries than 4096 are a sample: few
-rows with one dominant score make most of the error, so samples of 512 differ by a quarter. With --means k and v have
-one besides, N(0, MEANS^2) a column, as the keys of real models have, and are quantised also without it. With "16-bit
-q" k and v alone are quantised, and q, in bf16, is rotated by PyTorch where k is. --rivals fa3: FlashAttention-3 on our
-numbers with one scale a head, of which it takes no other. Needs PyTorch.
-"""
-import argparse
-import datetime
-import json
+"""The measurements of bench/errors.py fp8."""
 import math
 import os
-import sys
 
 import torch
 
-from froghopper_ctypes import Froghopper, tensors
+from .command import append, commit_here, now
+from .contenders import TARGETS
+from .froghopper_ctypes import Froghopper, tensors
+from .inputs import attention, outliers, rmse
 
 DIMS, HEADS, SEED = (64, 128, 256), 8, 0
 WAYS = {"one scale a head": "", "blocks of 128 rows": " scales128", "one scale a head, rotated": " rotate",
@@ -33,19 +18,7 @@ Q16 = "16-bit q, "
 Q16_WAYS = {Q16 + "blocks": " scales128", Q16 + "blocks, rotated": " scales128 rotate"}
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--library", default="build/libfroghopper.so")
-    p.add_argument("--rows", type=int, default=512, help="of queries")
-    p.add_argument("--keys", default="4096", help="one number or several, with commas")
-    p.add_argument("--data", choices=("outliers", "normal"), default="outliers")
-    p.add_argument("--type", choices=("e4m3", "e5m2"), default="e4m3")
-    p.add_argument("--target", choices=("cpu", "hopper"), default="cpu")
-    p.add_argument("--means", type=float, default=0.0, help="of k and v: the deviation of their columns' means")
-    p.add_argument("--rivals", choices=("", "fa3"), default="", help="also the error of FlashAttention-3, on a GPU")
-    p.add_argument("--json", metavar="FILE.jsonl", help="append one line an error")
-    p.add_argument("--commit", default="unknown")
-    a = p.parse_args()
+def run(a):
     library = Froghopper(os.path.abspath(a.library))
     for keys in map(int, a.keys.split(",")):
         for dim in DIMS: one_dim(library, a, keys, dim)
@@ -54,48 +27,37 @@ def main():
 def one_dim(library, a, keys, dim):
     inputs = list(draw(a, keys, dim))
     exact = attention(*inputs)
-    ways = WAYS | (SMOOTH_WAYS if a.means else {}) | (Q16_WAYS if a.target == "hopper" else {})
+    ways = WAYS | (SMOOTH_WAYS if a.means else {}) | (Q16_WAYS if a.device == "cuda" else {})
     for way, words in ways.items():
         case = Case(library, a, inputs, words, keeps_q=way.startswith(Q16))
         found, of_inputs = rmse(case.attend(), exact), rmse(attention(*case.stood_for()), exact)
-        record = {"data": a.data, "keys": keys, "dim": dim, "rows": a.rows, "type": a.type, "target": a.target,
+        record = {"data": a.data, "keys": keys, "dim": dim, "rows": a.rows, "type": a.type, "target": TARGETS[a.device],
                   "means": a.means, "way": way, "rmse": found, "inputs": of_inputs}
         if a.rivals and not words.split(): record["fa3"] = rmse(case.by_fa3(), exact)
         fa3 = f"  fa3 {record['fa3']:.3e}" if "fa3" in record else ""
         print(f"{keys} keys d{dim:<4} {way:<28} {found:.3e}  inputs {of_inputs:.3e}  ratio "
               f"{found / of_inputs:.3f}{fa3}", flush=True)
-        if a.json: write(a, record)
+        write(a, record)
 
 
 def write(a, record):
     record = {key: float(f"{x:.4g}") if isinstance(x, float) else x for key, x in record.items()}
-    record["gpu"] = torch.cuda.get_device_name() if a.target == "hopper" else "cpu"
-    record |= {"commit": a.commit, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
-    with open(a.json, "a") as file: file.write(json.dumps(record) + "\n")
+    record["gpu"] = torch.cuda.get_device_name() if a.device == "cuda" else "cpu"
+    append(a.json, record | {"commit": a.commit or commit_here(), "date": now()})
 
 
 def draw(a, keys, dim):
     """q, k, v: [1, rows, heads, dim]"""
-    gpu = a.target == "hopper"
-    device = "cuda" if gpu else "cpu"
-    generator = torch.Generator(device).manual_seed(1)
-    def normal(shape): return torch.randn(shape, generator=generator, device=device)
+    generator = torch.Generator(a.device).manual_seed(1)
+    def normal(shape): return torch.randn(shape, generator=generator, device=a.device)
     for count, of_columns in ((a.rows, 0.0), (keys, a.means), (keys, a.means)):
         shape = (1, count, HEADS, dim)
-        rare = torch.rand(shape, generator=generator, device=device) < 0.001
-        x = normal(shape)
-        if a.data == "outliers": x += 10 * normal(shape) * rare
+        if a.data == "outliers": x = outliers(shape, a.device, generator)
+        else:
+            torch.rand(shape, generator=generator, device=a.device)  # so that the numbers are those of bench/results
+            x = normal(shape)
         if of_columns: x += of_columns * normal((HEADS, dim))
-        yield x.to(torch.bfloat16 if gpu else torch.float32)
-
-
-def attention(q, k, v):
-    """In fp64, a head at a time: scores of many keys take room."""
-    heads = []
-    for head in range(HEADS):
-        one_q, one_k, one_v = (x[0, :, head].double() for x in (q, k, v))
-        heads.append(torch.softmax(one_q @ one_k.mT / math.sqrt(q.shape[-1]), -1) @ one_v)
-    return torch.stack(heads, 1)[None]
+        yield x.to(torch.bfloat16 if a.device == "cuda" else torch.float32)
 
 
 class Case:
@@ -143,9 +105,8 @@ class Case:
                                      *no_window_chunk_cap, True, None, 1, None, 0)[0]
 
     def run(self, line, given):
-        plan = self.library.plan(self.library.problem(line), self.a.target)
-        gpu = self.a.target == "hopper"
-        workspace = torch.empty(max(1, plan.workspace_bytes), dtype=torch.uint8, device="cuda" if gpu else "cpu")
+        plan, gpu = self.library.plan(self.library.problem(line), TARGETS[self.a.device]), self.a.device == "cuda"
+        workspace = torch.empty(max(1, plan.workspace_bytes), dtype=torch.uint8, device=self.a.device)
         stream = torch.cuda.current_stream().cuda_stream if gpu else None
         plan.run(given, workspace.data_ptr() if gpu else None, plan.workspace_bytes, stream)
         if gpu: torch.cuda.synchronize()
@@ -169,11 +130,3 @@ def rotation(dim):
 
 def of_rows(scale, rows):
     return scale.double().repeat_interleave(128, 1)[:, :rows] if scale.shape[1] > 1 else scale.double()
-
-
-def rmse(o, exact):
-    return (o.double() - exact).square().mean().sqrt().item()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,64 +1,36 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of everybody's gradients on the same inputs, against fp64: |found - exact| / |exact|, over all rows.
-
-  bench/grad_errors.py --library build/libfroghopper.so --rivals cudnn,fa3,fa4 --fa3bwd libfa3bwd.so \\
-      --json bench/results/grad_errors/h200.jsonl
-
-The exact gradients come from autograd through softmax(scale q k^T) v in fp64, of the rounded inputs. "standard" is the
-same in the type of the inputs, one matrix product after the other. Kinds of inputs: N(0, 1), and that of the error
-table of the FlashAttention-3 paper, see errors.py; grad_o is always N(0, 1). Needs PyTorch. compare.py asks here for
-every kind of problem that it times, so that a wrong rival, or a wrong call of one, is seen and not timed.
-"""
-import argparse
-import datetime
-import json
+"""The measurements of bench/errors.py gradients, which bench/speed.py asks for too."""
 import os
 import re
-import sys
 
 import torch
 
-import contenders
-import gradients
-from froghopper_ctypes import Error, Froghopper
+from . import contenders, gradients
+from .command import append, commit_here, now
+from .froghopper_ctypes import Error, Froghopper
+from .inputs import outliers
 
 KINDS = ("normal", "outliers")
-ROWS = 1024           # of the problems that errors are taken of
 MOST = 0.05           # a larger error, or NaN, is no rounding of a 16-bit type
 GRADS = ("grad_q", "grad_k", "grad_v")
-LINES = [f"bwd {dtype} b2 hq8 hkv8 sq{ROWS} skv{ROWS} d{dim}{mask}"
-         for dtype in ("bf16", "f16") for dim in (64, 128, 256) for mask in ("", " causal")]
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("lines", nargs="*", metavar="LINE", default=LINES)
-    p.add_argument("--library", default="build/libfroghopper.so")
-    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    p.add_argument("--rivals", default="cudnn,fa3,fa4")
-    p.add_argument("--fa3bwd", default="", metavar="LIB.so")
-    p.add_argument("--json", metavar="FILE.jsonl", help="append one line an implementation")
-    p.add_argument("--commit", default=os.environ.get("FROGHOPPER_COMMIT", ""))
-    a = p.parse_args()
-    library, offers = Froghopper(os.path.abspath(a.library)), []
-    for name in filter(None, a.rivals.split(",")):
-        try: offers.append(gradients.rival(name, a.fa3bwd))
-        except Exception as problem: print(f"no {name}: {type(problem).__name__}: {problem}"[:400])
+def run(a):
+    library = Froghopper(os.path.abspath(a.library))
+    offers = contenders.installed(a.rivals, lambda name: gradients.rival(name, a.fa3bwd))
     target = contenders.TARGETS[a.device]
     gpu = torch.cuda.get_device_name() if a.device == "cuda" else "CPU"
-    facts = dict(gpu=gpu, commit=a.commit, date=f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ}")
+    facts = dict(gpu=gpu, commit=a.commit or commit_here(), date=now())
     for line in a.lines:
         for kind in KINDS:
             cell = contenders.Cell.make(library, line, a.device)
             draw(cell, kind)
-            try: layers = gradients.froghopper(cell, library, target)
-            except Error as refusal: sys.exit(f"grad_errors.py: {line}: {refusal}")
+            layers = gradients.froghopper(cell, library, target)
             for offer in offers: layers.update(offer(cell))
             errors, wrong = errors_of(cell, layers)
             print_errors(f"{line}, {kind}", errors)
             for impl, why in wrong.items(): print(f"    {impl}: {why}")
-            if a.json: append(a.json, line, kind, errors, facts)
+            record(a.json, line, kind, errors, facts)
 
 
 def small(line, rows):
@@ -75,16 +47,15 @@ def small(line, rows):
 def draw(cell, kind):
     """Other inputs than the cell came with."""
     if kind == "normal": return
-    for t in (cell.q, cell.k, cell.v):
-        rare = torch.rand(t.shape, device=t.device) < 0.001
-        t.copy_(torch.randn(t.shape, device=t.device) + 10 * torch.randn(t.shape, device=t.device) * rare)
+    for t in (cell.q, cell.k, cell.v): t.copy_(outliers(t.shape, t.device))
 
 
 def errors_of(cell, layers):
-    """({impl: relative errors of grad_q, grad_k, grad_v}, {impl: why it is wrong or has none})"""
+    """({impl: relative errors of grad_q, grad_k, grad_v}, {impl: why it is wrong or has none}). An error is an absolute
+    one where the exact gradient is 0, as with a scale of zero."""
     exact = by_plain_products(cell, torch.float64)
     def against(grads):
-        return [((g.double() - e).norm() / e.norm()).item() for g, e in zip(grads, exact)]
+        return [((g.double() - e).norm() / (e.norm() or 1)).item() for g, e in zip(grads, exact)]
     errors, wrong = {}, {}
     for (impl, _), layer in layers.items():
         try:
@@ -133,13 +104,7 @@ def print_errors(title, errors):
     for impl, e in errors.items(): print(f"    {impl:<16}" + "".join(f" {x:.2e}" for x in e), flush=True)
 
 
-def append(path, line, kind, errors, facts):
-    with open(path, "a") as file:
-        for impl, e in errors.items():
-            rounded = {name: float(f"{x:.4g}") for name, x in zip(GRADS, e)}
-            file.write(json.dumps({"problem": line, "pass": "bwd error", "data": kind, "impl": impl, **rounded,
-                                   **facts}) + "\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def record(path, line, kind, errors, facts):
+    for impl, e in errors.items():
+        rounded = {name: float(f"{x:.4g}") for name, x in zip(GRADS, e)}
+        append(path, {"problem": line, "pass": "bwd error", "data": kind, "impl": impl, **rounded, **facts})

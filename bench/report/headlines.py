@@ -5,7 +5,7 @@ docs/results.md has these and all other problems.
 """
 import re
 
-from records import OURS
+from .records import OURS
 
 ROWS = (  # what it is, the problem, the unit, what a record calls the figure, by what to multiply it
     ("forward", "fwd bf16 b1 hq16 hkv16 sq16384 skv16384 d128 causal", "TFLOP/s", "tflops", 1),

@@ -58,10 +58,8 @@ def serve(pipe, library, threads):
     """(line, ms) makes a burst, None runs it; each is answered with the milliseconds of a call."""
     import torch
 
-    import contenders
-    import cpu_calls
-    import turns
-    from froghopper_ctypes import Froghopper
+    from . import contenders, gradients, turns
+    from .froghopper_ctypes import Froghopper
     torch.set_num_threads(threads)
     library, burst = Froghopper(library), None
     while True:
@@ -70,6 +68,7 @@ def serve(pipe, library, threads):
         if question:
             line, ms = question
             cell = contenders.heads_outside(contenders.Cell.make(library, line, "cpu"))
-            (call,) = cpu_calls.pytorchs(cell).values()
+            if cell.problem.is_backward(): (call,) = gradients.backward_calls(gradients.rival("torch")(cell)).values()
+            else: (call,) = contenders.rival("torch")(cell).values()
             burst = turns.LoopBurst(call, ms)
         pipe.send(burst.run())

@@ -1,43 +1,27 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is lost on the way through froghopper.torch: the same problems from Python and by plans of the C library, one
-eager call after the other, in turns.
-
-  FROGHOPPER_LIBRARY=build/libfroghopper.so PYTHONPATH=python python3 bench/python_speed.py [--json FILE]
-
-"both" is forward and backward; from Python the latter is called by PyTorch's engine. Where a call takes the GPU less
-time than the host, the host's is what is seen.
-"""
-import argparse
-import json
+"""What bench/python_host.py plans measures: froghopper.torch beside plans of the C library."""
 import statistics
 
 import torch
 
-import froghopper_ctypes  # puts python/ on the path
-from froghopper.torch import attention
 from froghopper._library import library
+from froghopper.torch import attention
+
+from . import froghopper_ctypes
+from .command import append
 
 PROBLEMS = [(8, 512, 16, 128), (4, 1024, 16, 128), (1, 2048, 16, 128), (1, 4096, 16, 128), (4, 4096, 16, 128),
             (1, 4096, 8, 256)]  # batch, rows and keys, heads, columns
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--rounds", type=int, default=9)
-    p.add_argument("--calls", type=int, default=20, help="calls a round")
-    p.add_argument("--json", help="append the figures there, one line a problem")
-    a = p.parse_args()
+def run(a):
     for batch, rows, heads, dim in PROBLEMS:
         line = f"bf16 b{batch} hq{heads} hkv{heads} sq{rows} skv{rows} d{dim} causal"
         us = medians(runs(line, batch, rows, heads, dim), a.rounds, a.calls)
         ratios = (f"{name} {us['Python ' + name] / us['C ' + name]:.3f}" for name in ("forward", "both"))
         print(f"{line}: " + ", ".join(f"{name} {time:.0f} us" for name, time in us.items()), "; Python / C", *ratios,
               flush=True)
-        if a.json:
-            with open(a.json, "a") as file:
-                file.write(json.dumps(dict(problem=line, us=us, gpu=torch.cuda.get_device_name(),
-                                           torch=torch.__version__)) + "\n")
+        append(a.json, dict(problem=line, us=us, gpu=torch.cuda.get_device_name(), torch=torch.__version__))
 
 
 def runs(line, batch, rows, heads, dim):
@@ -75,6 +59,3 @@ def medians(calls, rounds, count):
             torch.cuda.synchronize()
             times[name].append(begin.elapsed_time(end) / count * 1000)
     return {name: statistics.median(each) for name, each in times.items()}
-
-
-if __name__ == "__main__": main()

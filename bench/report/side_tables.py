@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables beside those of speed by length: errors of o (bench/results/errors, from bench/errors.py), errors of gradients
-(bench/results/grad_errors, from bench/grad_errors.py and bench/compare.py), energy (bench/results/energy, from
-bench/energy.py), packed sequences, and lists of problems that share no table (bench/results/NAME of LISTS, from
-bench/compare.py with bench/suites)."""
+"""Tables beside those of speed by length, each from a folder of bench/results: errors (bench/errors.py forward) and
+grad_errors (bench/errors.py gradients, bench/speed.py), energy (bench/energy.py), host and steps
+(bench/python_host.py), packed sequences, and lists of problems that share no table (LISTS, bench/speed.py)."""
 import json
 import re
 
-from records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
+from .records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
 
 ABSENT = "-"
 PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
@@ -18,7 +17,7 @@ LISTS = {"few_items": ("Low occupancy", "TFLOP/s"), "decode": ("Decoding and sho
 FIGURES = {"TFLOP/s": "tflops", "GB/s": "gbps"}
 
 
-def read_errors(paths, names=("problem", "data", "impl")):
+def read_errors(paths, names=("gpu", "problem", "data", "impl")):
     """The newest record of everything that these names tell apart; of one date the last."""
     newest = {}
     for path in paths:
@@ -27,6 +26,12 @@ def read_errors(paths, names=("problem", "data", "impl")):
             key = tuple(record[name] for name in names)
             if key not in newest or newest[key]["date"] <= record["date"]: newest[key] = record
     return list(newest.values())
+
+
+def by_card(records):
+    """{card: its records}: no two cards share a table."""
+    cards = dict.fromkeys(r["gpu"] for r in records)
+    return {gpu: [r for r in records if r["gpu"] == gpu] for gpu in cards}
 
 
 def dtype_of(record): return record["problem"].split()[1]
@@ -52,9 +57,8 @@ def error_field(errors, dim):
     return f"{ours:.2e}" + (f" ({ours / fa3:.2f})" if fa3 else "") + (f", {plain:.2e}" if plain else "")
 
 
-def errors_heading(errors):
-    of = dict.fromkeys(r["gpu"] for r in errors)
-    return (f"**Errors**, root mean square of o against fp64, 4096 keys, {', '.join(of)}; in brackets the ratio to "
+def errors_heading(gpu):
+    return (f"**Errors**, root mean square of o against fp64, 4096 keys, {gpu}; in brackets the ratio to "
             "FlashAttention-3's on the same inputs, after it the error of standard attention in the same type")
 
 
@@ -88,10 +92,10 @@ def ratios_of(records):
 
 
 BESIDE_16_BITS = ("16-bit q with 8-bit k and v. `froghopper_16_bits` is this library with the same k and v in q's "
-                  "type: `bench/compare.py --suite bench/suites/fp8_kv_fwd.txt --rivals ''`.")
+                  "type: `bench/speed.py --suite bench/suites/fp8_kv_fwd.txt --rivals ''`.")
 DECODING_BESIDE_16_BITS = ("The same, decoding (bench/suites/fp8_kv_decode.txt): GB/s, in brackets the ratio of times.")
 
-NARROW_NAMES = ("data", "means", "keys", "way", "dim")
+NARROW_NAMES = ("gpu", "data", "means", "keys", "way", "dim")
 OF_MEANS = ("one scale a head", "blocks, smooth")  # ways to quantise that show what means of columns do
 NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the inputs before they were quantised, 512 "
                  "rows of queries; in brackets its ratio to what exact arithmetic on the quantised inputs has, and to "
@@ -99,8 +103,8 @@ NARROW_ERRORS = ("**Errors of e4m3**, root mean square of o against fp64 on the 
 
 
 def narrow_error_rows(errors):
-    """Of bench/fp8_errors.py: a row a kind of inputs, number of keys and way to quantise them."""
-    found = {tuple(r[name] for name in NARROW_NAMES): r for r in errors}
+    """Of bench/errors.py fp8: a row a kind of inputs, number of keys and way to quantise them."""
+    found = {tuple(r[name] for name in NARROW_NAMES[1:]): r for r in errors}
     dims = sorted({r["dim"] for r in errors})
     rows = [["inputs, keys", "quantised"] + [f"head dim {dim}" for dim in dims]]
     for data, means, keys, way in dict.fromkeys(key[:4] for key in found):
@@ -119,7 +123,7 @@ def narrow_error_field(record):
 
 GRAD_ERRORS = ("Of grad_q, grad_k and grad_v against fp64, in thousandths: the norm of the difference over that of the "
                "exact gradient. `standard` is the same computation in the type of the inputs, one matrix product after "
-               "the other. Made by bench/compare.py and bench/grad_errors.py.")
+               "the other. Made by bench/speed.py and bench/errors.py gradients.")
 
 
 def grad_error_rows(errors):
@@ -177,7 +181,7 @@ HOST = ("Microseconds of the host for one small call, by entrance (bench/python_
         "fastest round of many in turns)")
 KINDS = ("without gradients", "recording", "with the backward pass", "a call", "under jit")
 STEPS = ("Milliseconds of a whole step of models of transformers, eager bf16, and of its kernels alone "
-         "(bench/model_steps.py; medians in turns)")
+         "(bench/python_host.py steps; medians in turns)")
 
 
 def host_rows(records):

@@ -8,7 +8,8 @@ ours alone is drawn, with dashes.
 import re
 
 import matplotlib
-import records
+
+from . import records
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  after the backend is chosen

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: where the rows of a tile of K or V are, and the loads that bring them into shared memory. All loaders ask
+// here; the host's half is KvRows in src/problem/tensors.hpp. There are three sources (KvIn):
+//
+//   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each swizzle atom of a
+//           tile's columns, with all rows of the tile.
+//   pages   The rows of a sequence lie in pages of a pool, and a block table names the pages (PagedAttention, Kwon et
+//           al. 2023). A box has PageParams::box rows, which divides both the page and the tile, so that no box leaves
+//           its page. A warp loads a tile, and each lane issues the boxes of its rows. Each takes some 80 cycles.
+//   slots   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
+//           cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
+//           arrived().
+//
+// With pages and slots, lanes read the table for 32 boxes or rows at a time, well before these are loaded. Rows after
+// the end of a sequence arrive as zeros (the maps end there, src/runtime/tensor_map.cpp), and their entries in the
+// table are never read.
+#pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/attn/place.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/ptx/async_copy.cuh"
+
+namespace froghopper::fwd {
+
+// Whether this thread does what one thread of a loader does: it takes items, announces bytes, asks for the next item.
+template <FwdVariant V>
+__device__ __forceinline__ bool leads() {
+  return V.kv_in == KvIn::rows || threadIdx.x % 32 == 0;
+}
+
+// Whether this thread is of the loader in this warp, which is its first thread, or all of it.
+template <FwdVariant V>
+__device__ __forceinline__ bool is_of_loader(int warp) {
+  return V.kv_in == KvIn::rows ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
+}
+
+// Arrivals at the barrier of a stage that a loader fills.
+template <FwdVariant V>
+constexpr int loader_arrivals = V.kv_in == KvIn::slots ? 1 + 32 : 1;
+
+// Before the loads of a stage for which there is room. What the leading thread stored before is there with the stage.
+template <FwdVariant V, class Cursor, class Ring>
+__device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 bytes) {
+  if (leads<V>()) {
+    if constexpr (V.kv_in == KvIn::slots)
+      ptx::mbarrier_arrive(&ring.full[at.stage]);
+    else
+      at.announce(ring, bytes);
+  }
+  return &ring.full[at.stage];
+}
+
+// A last stage with nothing in it.
+template <FwdVariant V, class Cursor, class Ring>
+__device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
+  if (V.kv_in != KvIn::slots && !leads<V>()) return;
+  at.wait_room(ring);
+  announce<V>(at, ring, 0);
+  if constexpr (V.kv_in == KvIn::slots) ptx::mbarrier_arrive(&ring.full[at.stage]);
+}
+
+// By whoever has waited for a stage that a loader fills, before wgmma reads it.
+template <FwdVariant V>
+__device__ __forceinline__ void arrived() {
+  if constexpr (V.kv_in == KvIn::slots) ptx::fence_proxy_async_shared();
+}
+
+enum class KvSide { k, v };
+
+// Of an item's K or V. load() is called for the item's tiles in turn, from the last to the first.
+template <FwdVariant V, KvSide Side, KvIn In = V.kv_in>
+struct KvSource {
+  const TmaMap& map;
+  attn::Place<V.ragged> place;
+
+  __device__ KvSource(const FwdParams& params, const WorkItem& item)
+      : map(Side == KvSide::k ? params.k : params.v),
+        place(kv_head<V>(params, item), item.sequence, params.ragged.cu_kv, item.rows.kv_first, item.rows.seq_kv,
+              Side == KvSide::k ? params.ragged.k : params.ragged.v) {}
+
+  template <class Tile>
+  __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) const {
+    place.load(tile, map, full, kv_tile * V.tiles.kv);
+  }
+};
+
+// The entry of the table for a row. Only those of rows that count name a page.
+struct PageOfRow {
+  const PageParams& pages;
+  const int* table;  // of the sequence
+  int rows;          // that count
+
+  __device__ PageOfRow(const FwdParams& params, const WorkItem& item)
+      : pages(params.pages),
+        table(params.pages.table + item.sequence * params.pages.sequence),
+        rows(item.rows.seq_kv) {}
+  __device__ bool counts(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(rows); }
+  __device__ int operator()(int row) const {
+    return counts(row) ? __ldg(table + row / pages.size * pages.column) : 0;
+  }
+};
+
+// Lane l has the l-th of 32 boxes, and has read the table for the 32 below.
+template <FwdVariant V, KvSide Side>
+struct KvSource<V, Side, KvIn::pages> {
+  const FwdParams& params;
+  PageOfRow page_of;
+  int head;
+  int first;       // row of lane 0's box
+  int here, end;   // of this lane's box: its rows that count, and where in units of the map they end
+  int page_below;  // of its box among the 32 below
+
+  __device__ KvSource(const FwdParams& params, const WorkItem& item)
+      : params(params), page_of(params, item), head(kv_head<V>(params, item)) {
+    const int last = item.kv_end * (V.tiles.kv / params.pages.box) - 1;  // box
+    first = last / 32 * 32 * params.pages.box;
+    hold(page_of(first + lane() * params.pages.box));
+  }
+
+  template <class Tile>
+  __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
+    __syncwarp();
+    const int begin = kv_tile * V.tiles.kv;
+    for (;;) {
+      const int row = first + lane() * params.pages.box - begin;
+      if (static_cast<unsigned>(row) < V.tiles.kv)
+#pragma unroll
+        for (int i = 0; i < Tile::panels; ++i)
+          ptx::tma_load_5d(tile.panel(i) + row * panel_row_bytes, map(), full, i * Tile::panel_columns,
+                           map_rows - here, head, end, map_rows);
+      if (first <= begin) return;
+      first -= 32 * params.pages.box;
+      hold(page_below);
+    }
+  }
+
+ private:
+  // Of this lane's box. It ends where its page or the sequence does; the map's coordinates: attn::Place.
+  __device__ void hold(int page) {
+    const PageParams& pages = params.pages;
+    const MapUnits& units = Side == KvSide::k ? params.ragged.k : params.ragged.v;
+    const int row = first + lane() * pages.box;
+    here = max(0, min(page_of.rows - row, pages.box));
+    end = page * units.batch + (row % pages.size + here) * units.row;
+    page_below = page_of(row - 32 * pages.box);
+  }
+  __device__ const TmaMap* map() const { return Side == KvSide::k ? &params.k : &params.v; }
+  static __device__ int lane() { return threadIdx.x % 32; }
+};
+
+// Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the tile below.
+template <FwdVariant V, KvSide Side>
+struct KvSource<V, Side, KvIn::slots> {
+  static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
+
+  const FwdParams& params;
+  PageOfRow page_of;
+  const char* head;         // row 0 of page 0 of the item's head
+  int pages_below[groups];  // of this lane's rows of the tile below
+
+  __device__ KvSource(const FwdParams& params, const WorkItem& item)
+      : params(params),
+        page_of(params, item),
+        head(static_cast<const char*>(of().data) + kv_head<V>(params, item) * of().head) {
+#pragma unroll
+    for (int i = 0; i < groups; ++i) pages_below[i] = page_of(row_of(item.kv_end - 1, i));
+  }
+
+  template <class Tile>
+  __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
+    constexpr int units = Tile::panels * 8;                                           // of 16 bytes, in a row
+    constexpr int together = units < 32 ? 32 / units : 1, turns = (units + 31) / 32;  // rows; of a row
+    const int bytes = Side == KvSide::k ? params.pages.k_bytes : params.pages.v_bytes;
+    const int below = together > 1 ? lane() / units : 0, its_unit = together > 1 ? lane() % units : lane();
+#pragma unroll
+    for (int i = 0; i < groups; ++i) {
+      const int my_row = row_of(kv_tile, i);
+      const MapUnits& step = Side == KvSide::k ? params.ragged.k : params.ragged.v;
+      const int my_place = page_of.counts(my_row)
+                               ? pages_below[i] * step.batch + my_row % params.pages.size * step.row
+                               : -1;  // in units of the map
+      pages_below[i] = page_of(my_row - V.tiles.kv);
+      constexpr int rows = V.tiles.kv < 32 ? V.tiles.kv : 32;
+#pragma unroll 2
+      for (int j = 0; j < rows && 32 * i + j < V.tiles.kv; j += together) {
+        const int row = 32 * i + j + below, place = __shfl_sync(~0u, my_place, j + below);
+        const char* const from = head + place * static_cast<long long>(unit_bytes());
+#pragma unroll
+        for (int turn = 0; turn < turns; ++turn) {
+          const int unit = turn * 32 + its_unit;
+          if (turns * 32 > units && turn > 0 && unit >= units) break;
+          const bool zeros = place < 0 || unit * 16 >= bytes;
+          ptx::cp_async_16(tile.panel(unit / 8) + row * panel_row_bytes + (unit % 8 ^ row % 8) * 16,
+                           zeros ? head : from + unit * 16, zeros);
+        }
+      }
+    }
+    ptx::cp_async_arrive(full);
+  }
+
+ private:
+  __device__ int row_of(int kv_tile, int group) const { return kv_tile * V.tiles.kv + 32 * group + lane(); }
+  __device__ const StridedTensor& of() const { return Side == KvSide::k ? params.pages.k : params.pages.v; }
+  __device__ int unit_bytes() const { return Side == KvSide::k ? params.pages.k_unit : params.pages.v_unit; }
+  static __device__ int lane() { return threadIdx.x % 32; }
+};
+
+}  // namespace froghopper::fwd

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims: rows in pages are found where the block table says; entries for rows that do not count are never read;
+// entries that name no page are refused before anything is written; o and lse are the same bits as those of the same
+// rows in dense tensors, whatever the page size, and where sequences share pages. tests/cases/pages.txt compares both
+// backends with the oracle.
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "src/api/run.hpp"
+#include "tests/support/somewhere.hpp"
+
+namespace froghopper {
+namespace {
+
+using namespace test;
+
+// A pool in which every page has a number of its own in all of its entries, so that a sum tells which were read.
+struct Cache {
+  Problem problem;
+  std::vector<float> q, k, v, o, lse;
+  std::vector<int32_t> table, used;
+
+  explicit Cache(const std::string& line)
+      : problem(problem_of(line)),
+        q(problem.batch * problem.seq_q * problem.heads_q * problem.dim_qk),
+        k(problem.pages * problem.page_size * problem.heads_kv * problem.dim_qk),
+        v(k.size()),
+        o(q.size(), NAN),
+        lse(problem.batch * problem.seq_q * problem.heads_q, NAN),
+        table(problem.batch * problem.table_columns(), -1),
+        used(problem.batch, static_cast<int32_t>(problem.seq_kv)) {
+    uint32_t state = 7;
+    for (std::vector<float>* numbers : {&q, &k, &v})
+      for (float& x : *numbers) x = static_cast<float>((state = state * 1664525 + 1013904223) >> 16) / 65536 - 0.5f;
+  }
+
+  fh_tensor dense(std::vector<float>& numbers, int64_t seq, int64_t heads) const {
+    return {numbers.data(), seq * heads * problem.dim_qk, heads * problem.dim_qk, problem.dim_qk};
+  }
+  fh_tensors tensors() {
+    fh_tensors t = fh_tensors_init();
+    t.q = dense(q, problem.seq_q, problem.heads_q), t.o = dense(o, problem.seq_q, problem.heads_q);
+    t.k = dense(k, problem.page_size, problem.heads_kv), t.v = dense(v, problem.page_size, problem.heads_kv);
+    t.lse = lse.data(), t.seqused_kv = used.data();
+    t.block_table = {table.data(), problem.table_columns(), 1, 0};
+    return t;
+  }
+  Result<void> run() {
+    const auto plan = make_plan(problem, *read_target("cpu"));
+    EXPECT_TRUE(plan) << plan.failure().text;
+    return froghopper::run(*plan, tensors(), nullptr, 0, nullptr);
+  }
+
+  // The rows of each sequence one after the other, and the same problem without pages.
+  Cache gathered() const {
+    Cache dense = *this;
+    Problem& p = dense.problem;
+    p.page_size = p.seq_kv, p.pages = p.batch;
+    dense.k.assign(p.batch * p.seq_kv * p.heads_kv * p.dim_qk, NAN), dense.v = dense.k;
+    dense.table.resize(p.batch);
+    std::iota(dense.table.begin(), dense.table.end(), 0);
+    const int64_t row_floats = p.heads_kv * p.dim_qk;
+    for (int64_t b = 0; b < p.batch; ++b)
+      for (int64_t row = 0; row < used[b]; ++row) {
+        const int64_t page = table[b * problem.table_columns() + row / problem.page_size];
+        const int64_t from = (page * problem.page_size + row % problem.page_size) * row_floats;
+        const int64_t to = (b * p.seq_kv + row) * row_floats;
+        std::copy_n(&k[from], row_floats, &dense.k[to]), std::copy_n(&v[from], row_floats, &dense.v[to]);
+      }
+    p.page_size = p.pages = 0;
+    return dense;
+  }
+  Result<void> run_dense() {
+    fh_tensors t = tensors();
+    t.k = dense(k, problem.seq_kv, problem.heads_kv), t.v = dense(v, problem.seq_kv, problem.heads_kv);
+    t.block_table = {};
+    const auto plan = make_plan(problem, *read_target("cpu"));
+    EXPECT_TRUE(plan) << plan.failure().text;
+    return froghopper::run(*plan, t, nullptr, 0, nullptr);
+  }
+};
+
+// Pages in falling order, from the last of the pool on; sequences may have the first `shared` of them in common.
+void hand_out(Cache& cache, int64_t shared = 0) {
+  const int64_t columns = cache.problem.table_columns();
+  int32_t next = static_cast<int32_t>(cache.problem.pages);
+  for (int64_t b = 0; b < cache.problem.batch; ++b)
+    for (int64_t column = 0; column < columns; ++column) {
+      if (column * cache.problem.page_size >= cache.used[b]) continue;
+      const bool common = b > 0 && column < shared;
+      cache.table[b * columns + column] = common ? cache.table[column] : --next;
+    }
+}
+
+TEST(pages, give_the_bits_of_dense_rows) {
+  for (const int page : {1, 3, 16, 100, 256})
+    for (const char* rows : {"sq1", "sq9"}) {
+      Cache cache("fwd f32 b3 hq4 hkv2 " + std::string(rows) + " skv250 d32 seqused causal page" +
+                  std::to_string(page) + " pages" + std::to_string(3 * (250 / page + 1)));
+      cache.used = {250, 1, 77};
+      hand_out(cache);
+      Cache dense = cache.gathered();
+      ASSERT_TRUE(cache.run());
+      ASSERT_TRUE(dense.run_dense());
+      EXPECT_EQ(std::memcmp(cache.o.data(), dense.o.data(), cache.o.size() * sizeof(float)), 0) << page << rows;
+      EXPECT_EQ(std::memcmp(cache.lse.data(), dense.lse.data(), cache.lse.size() * sizeof(float)), 0) << page;
+    }
+}
+
+TEST(pages, may_be_shared) {
+  Cache cache("fwd f32 b3 hq4 hkv2 sq2 skv100 d32 seqused causal page16 pages15");
+  cache.used = {100, 64, 50};
+  hand_out(cache, /*shared=*/2);
+  Cache dense = cache.gathered();
+  ASSERT_TRUE(cache.run());
+  ASSERT_TRUE(dense.run_dense());
+  EXPECT_EQ(std::memcmp(cache.o.data(), dense.o.data(), cache.o.size() * sizeof(float)), 0);
+}
+
+TEST(pages, that_are_none_are_refused_before_anything_is_written) {
+  for (const int32_t wrong : {-1, 14, 2147480000}) {
+    Cache cache("fwd f32 b2 hq4 hkv2 sq1 skv100 d32 seqused page16 pages14");
+    cache.used = {100, 33};
+    hand_out(cache);
+    cache.table[7 + 2] = wrong;  // the last column of sequence 1 that is needed
+    const auto ran = cache.run();
+    ASSERT_FALSE(ran);
+    EXPECT_EQ(ran.failure().text, text("block_table[1][2] is {} and pages is 14; it names a page of the pool. Use 0 "
+                                       "to 13.",
+                                       wrong));
+    for (const float x : cache.o) EXPECT_TRUE(std::isnan(x));
+    cache.used[1] = 32;  // now it is not
+    EXPECT_TRUE(cache.run());
+  }
+}
+
+struct Refused {
+  const char *line, *message;
+};
+TEST(pages, contradictions_have_their_messages) {
+  const Refused all[] = {
+      {"fwd bf16 b1 hq1 hkv1 sq1 skv64 d64 page16",
+       "pageN and pagesN go together, rows of a page and pages of the pool. Add the one that is missing."},
+      {"fwd bf16 b1 hq1 hkv1 sq1 skv64 d64 page0 pages4",
+       "pages is 4 and page_size is 0; k and v are not in pages then. Set page_size, or pages to 0."},
+      {"fwd bf16 b1 hq1 hkv1 sq1 skv64 d64 page-1 pages4",
+       "page_size is -1; it counts the rows of a page. Use 0 for k and v without pages."},
+      {"fwd bf16 b1 hq1 hkv1 sq1 skv64 d64 page16 pages-4",
+       "pages is -4; it counts the pages of the pool. Use 0 or more."},
+      {"bwd bf16 b1 hq1 hkv1 sq1 skv64 d64 page16 pages4",
+       "page_size is 16 and op is FH_BACKWARD; only the forward pass reads pages. Copy k and v to dense tensors, or "
+       "set op to FH_FORWARD."},
+      {"fwd bf16 b1 hq1 hkv1 sq1 skv64 d64 varlen tq1 tkv64 page16 pages4",
+       "total_kv is 64 and page_size is 16; k and v are a pool of pages, which has no total. Set total_kv to 0."},
+  };
+  for (const auto& [line, message] : all) {
+    const auto p = Problem::parse(line);
+    ASSERT_FALSE(p) << line;
+    EXPECT_EQ(p.failure().text, message) << line;
+  }
+  const Problem p = problem_of("fwd bf16 b1 hq1 hkv1 sq4 skv64 d64 varlen tq4 seqused page16 pages4");
+  fh_tensors t = tensors_of(p);
+  t.cu_seqlens_kv = somewhere<int32_t>(7);
+  const auto views = bind(p, t);
+  ASSERT_FALSE(views);
+  EXPECT_EQ(views.failure().text,
+            "cu_seqlens_kv is set and page_size is 16; block_table says where the rows of a sequence are. Leave "
+            "cu_seqlens_kv NULL, and give the lengths in seqused_kv.");
+}
+
+}  // namespace
+}  // namespace froghopper
