@@ -34,6 +34,7 @@ FUNCTIONS = [
     ("jax.py", "attention", "jax.attention"),
     ("flash_attn_interface.py", "flash_attn_func", "flash_attn_interface.flash_attn_func"),
     ("flash_attn_interface.py", "flash_attn_varlen_func", "flash_attn_interface.flash_attn_varlen_func"),
+    ("flash_attn_interface.py", "flash_attn_with_kvcache", "flash_attn_interface.flash_attn_with_kvcache"),
 ]
 # What a user asks for: the arguments of which one is enough, and the words of a problem's line.
 PACKED = "varlen tq2000 tkv2000"
@@ -46,18 +47,18 @@ ROWS = [
     ("softcap", ("softcap",), "softcap20"),
     ("scale of your own", ("scale", "softmax_scale"), "scale0.5"),
     ("ALiBi", ("alibi_slopes",), "alibi"),
-    ("sink", ("sink", "sinks", "learnable_sink"), "sink"),
+    ("sink", ("sink", "s_aux"), "sink"),
     ("grouped query heads", (), "hkv2"),
     ("packed sequences", ("cu_seqlens_q",), PACKED),
-    ("used lengths", ("seqused_kv", "seqused_k"), "seqused"),
+    ("used lengths", ("seqused_kv", "seqused_k", "cache_seqlens"), "seqused"),
     ("the largest score", ("return_max_logit",), "maxlogit"),
-    ("the log-sum-exp", ("return_lse", "lse", "return_attn_probs"), ""),
+    ("the log-sum-exp", ("return_lse", "lse", "return_attn_probs", "return_softmax_lse"), ""),
     ("deterministic", ("deterministic",), "det"),
     ("the same bits in any company", ("invariant",), "invariant"),
     ("added to or merged with what is there", ("accumulate",), "acc"),
     ("results into arrays of yours", ("out",), ""),
     ("fewer SMs", ("max_sms", "sm_margin"), "sms8"),
-    ("8-bit k and v", ("scale_k",), "kv=e4m3"),
+    ("8-bit k and v", ("scale_k", "k_descale"), "kv=e4m3"),
     ("8-bit q, k and v", ("scale_q", "q_descale"), "e4m3"),
 ]
 

@@ -150,7 +150,8 @@ def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, packed: 
            *((name, kind(x) if isinstance(x, Tensor) else x) for name, x in options.items()))
 
     def call() -> bool:
-        given: dict[str, Any] = {name: x[:0] if isinstance(x, Tensor) and x.ndim else x for name, x in options.items()}
+        given: dict[str, Any] = {name: x[:0] if isinstance(x, Tensor) and x.ndim > 1 else x
+                                 for name, x in options.items()}
         tensors = q[:0], k_cache[:0], v_cache[:0]
         if packed:
             ends = torch.zeros(1, dtype=torch.int32, device=q.device)
@@ -217,6 +218,16 @@ def check_merged(k_cache: Tensor, v_cache: Tensor) -> None:
                               "Make it contiguous.")
 
 
+def placed_slopes(options: dict[str, Any], rows: int, cache_batch_idx: Tensor | None, spans: bool) -> dict[str, Any]:
+    """The options with alibi_slopes [batch, heads] in the order of the cache; spans: each sequence has one before it
+    that nobody reads."""
+    slopes = options.get("alibi_slopes")
+    if slopes is None or slopes.ndim != 2: return options
+    if cache_batch_idx is not None:
+        slopes = slopes.new_zeros(rows, slopes.shape[1]).index_copy_(0, cache_batch_idx.long(), slopes)
+    return options | dict(alibi_slopes=slopes.repeat_interleave(2, 0) if spans else slopes)
+
+
 def attend_in_place(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
                     cache_leftpad: Tensor | None, cu_seqlens_q: Tensor | None, max_seqlen_q: int | None,
                     options: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -239,6 +250,7 @@ def attend_in_place(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, c
         begin = begin.clamp(0, k_cache.shape[1])
         ends_kv, used_kv = spans_of_keys(rows, k_cache.shape[1], begin, torch.maximum(used, begin))
         ends = spans_of_queries(ends)
+    options = placed_slopes(options, rows, cache_batch_idx, begin is not None)
     out, lse = attention(packed, k_cache.flatten(0, 1), v_cache.flatten(0, 1), cu_seqlens_q=ends, cu_seqlens_kv=ends_kv,
                          max_seqlen_q=longest, max_seqlen_kv=k_cache.shape[1], seqused_kv=used_kv, return_lse=True,
                          **options)

@@ -21,6 +21,7 @@ from froghopper._numpy_arrays import (Array, Lengths, address, check_array, chec
                                       held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
                                       read_lengths, result_shape, slopes_of, strides_of)
 from froghopper._values import flag, plain
+from froghopper._words import again
 
 _calls: dict[Hashable, Call] = {}
 
@@ -121,7 +122,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False) -> Array | tuple[Array, ...]:
+              return_max_logit: bool = False, **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -165,6 +166,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     a wrong kind, ValueError for shapes, options and memory that do not fit, NotImplementedError; `out` is unwritten
     then. docs/1-math.md has the mathematics and the bounds.
     """
+    if others:
+        made: Array | tuple[Array, ...] = again(attention, "", locals())
+        return made
     for name, x in (("q", q), ("k", k), ("v", v)): check_is_array(name, x)
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)

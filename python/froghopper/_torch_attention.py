@@ -12,8 +12,9 @@ from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend, computable, requires_grad
 from froghopper._torch_native import ROWS_FIRST
-from froghopper._torch_options import (bound_of, check_lengths, check_packed, check_slopes, decided, plain, whole,
-                                       window_of)
+from froghopper._torch_options import (Align, Scale, bound_of, check_lengths, check_packed, check_slopes, decided,
+                                       plain, scale_tensor, whole, window_of)
+from froghopper._words import again
 
 
 @overload
@@ -21,10 +22,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
               cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: Align = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
-              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
-              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Scale = ..., scale_k: Scale = ...,
+              scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: Literal[False] = ...) -> Tensor: ...
@@ -35,10 +36,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
               cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: Align = ...,
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
-              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
-              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Scale = ..., scale_k: Scale = ...,
+              scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
@@ -49,10 +50,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
               cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: Align = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., out: Tensor | None = ...,
-              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
-              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Scale = ..., scale_k: Scale = ...,
+              scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
@@ -63,10 +64,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
               cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: Align = ...,
               return_lse: Literal[True], deterministic: bool = ..., out: Tensor | None = ...,
-              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
-              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Scale = ..., scale_k: Scale = ...,
+              scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
@@ -77,10 +78,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               softcap: float | None = ..., scale: float | None = ..., sink: Tensor | None = ...,
               cu_seqlens_q: Tensor | None = ..., cu_seqlens_kv: Tensor | None = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ...,
-              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: str = ...,
+              seqused_q: Tensor | None = ..., seqused_kv: Tensor | None = ..., align: Align = ...,
               return_lse: bool = ..., deterministic: bool = ..., out: Tensor | None = ...,
-              max_sms: int = ..., scale_q: Tensor | None = ..., scale_k: Tensor | None = ...,
-              scale_v: Tensor | None = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
+              max_sms: int = ..., scale_q: Scale = ..., scale_k: Scale = ...,
+              scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...],
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
@@ -90,13 +91,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               softcap: float | None = None, scale: float | None = None, sink: Tensor | None = None,
               cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
-              seqused_kv: Tensor | None = None, align: str = "bottom_right", return_lse: bool = False,
-              deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Tensor | None = None,
-              scale_k: Tensor | None = None, scale_v: Tensor | None = None, out_dtype: torch.dtype | None = None,
+              seqused_kv: Tensor | None = None, align: Align = "bottom_right", return_lse: bool = False,
+              deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Scale = None,
+              scale_k: Scale = None, scale_v: Scale = None, out_dtype: torch.dtype | None = None,
               mean_k: Tensor | None = None, mean_v: Tensor | None = None,
               accumulate: tuple[Tensor, ...] | None = None,
               alibi_slopes: Tensor | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False) -> Tensor | tuple[Tensor, ...]:
+              return_max_logit: bool = False, **others: Any) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -118,8 +119,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     out            where the result goes, and what is returned then; without gradients
     max_sms        SMs or threads it may use; 0 for all
     scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v beside q in float16 or bfloat16: what
-                   their numbers are multiplied by, float32: [] for one; [batch, heads]; [batch, blocks, heads, 1] for
-                   blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim]. No gradients
+                   their numbers are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
+                   heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim]. No
+                   gradients
     out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
     mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
                    numbers times their scales; both or none
@@ -145,6 +147,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     not fit, NotImplementedError for what nothing computes, RuntimeError from GPUs; `out` is unwritten then.
     docs/1-math.md and docs/8-backward.md have the mathematics and the bounds.
     """
+    if others:
+        made: Tensor | tuple[Tensor, ...] = again(attention, "torch", locals())
+        return made
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
     if causal is not True and causal is not False: causal = plain(flag, "causal", causal)
@@ -182,6 +187,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
+    scale_q, scale_k, scale_v = scale_tensor(scale_q, q), scale_tensor(scale_k, q), scale_tensor(scale_v, q)
     with_grad = requires_grad(q, k, v, sink)
     if return_max_logit:
         found: Any = largest.attention(

@@ -4,7 +4,7 @@
 torch.compile traces these functions. A whole number that changes from call to call is then open: nothing here looks at
 its value, so that one compilation serves all values; the operator checks it when it runs.
 """
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +13,15 @@ from froghopper import _c
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, check_tensor
 from froghopper._values import Window, check_window, flag, whole_number
+
+Align = Literal["bottom_right", "top_left"]
+Scale: TypeAlias = Tensor | float | None
+
+
+def scale_tensor(scale: Scale, q: Tensor) -> Tensor | None:
+    """A scale of 8-bit numbers that is a number of Python as a tensor; others as they are."""
+    if not isinstance(scale, (float, int)): return scale
+    return torch.full((), scale, dtype=torch.float32, device=q.device)
 
 
 def plain(read: Any, name: str, value: Any) -> Any:

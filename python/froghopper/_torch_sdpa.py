@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own signature of attention, [batch, heads, seq, dim]: froghopper.torch.scaled_dot_product_attention."""
+import warnings
 from typing import Any
 
 import torch
@@ -7,7 +8,15 @@ from torch import Tensor
 
 from froghopper._errors import InvalidProblem, Unsupported
 from froghopper._torch_attention import attention
-from froghopper._torch_calls import check_tensor
+from froghopper._torch_calls import DTYPES, LOOK, check_tensor
+from froghopper._torch_eager import NO_SIDES, attend
+from froghopper._torch_native import HEADS_FIRST
+from froghopper._torch_options import decided
+
+MULTIPLE = 8  # of which head dims are
+# Not torch.nn.functional's, which a user may have replaced by the function below.
+of_pytorch: Any = getattr(torch._C._nn, "scaled_dot_product_attention")
+_told: set[str] = set()
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
@@ -22,23 +31,62 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                    what these are level with
     dropout_p      0.0; others are NotImplementedError
     is_causal      the first query sees the first key, whatever the lengths
-    scale          None for 1/sqrt(dim)
+    scale          None for 1/sqrt(dim); may be negative, which copies query once
     enable_gqa     heads_kv may divide heads
 
     Returns [..., heads, seq_q, dim of value]. Nothing is copied where attention copies nothing, unless there are
-    several batch dimensions that cannot be seen as one. Raises as attention does.
+    several batch dimensions that cannot be seen as one, or head dims are no multiples of 8: then query, key and value
+    are copied with zeros up to the next one. float64 is left to PyTorch's own function, with one warning. Raises as
+    attention does.
     """
+    if attn_mask is None and dropout_p == 0 and usual(query, key, value, is_causal, scale, enable_gqa):
+        o, _ = attend(HEADS_FIRST, query, key, value, NO_SIDES, (
+            LOOK, LOOK, is_causal, -1, -1, 0.0, scale, True, decided(False), 0, 0, False), False)
+        return o
     for name, x in (("query", query), ("key", key), ("value", value)): check_tensor(name, x)
     if attn_mask is not None:
         raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. Use is_causal, or "
                           "froghopper.torch.attention: with window, or with seqused_kv for keys that are padding; "
                           "where that is causal or has a window, with align=\"top_left\" or with seqused_q too.")
     if dropout_p != 0: raise Unsupported(f"dropout_p is {dropout_p}; froghopper drops no weights. Use 0.0.")
+    if query.dtype == key.dtype == value.dtype == torch.float64:
+        say_once("query, key and value are float64, which froghopper does not compute; PyTorch's own attention does.")
+        found: Tensor = of_pytorch(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return found
+    if isinstance(scale, (int, float)) and scale < 0: query, scale = -query, -scale  # exact: a sign of each product
+    if query.shape[-1] % MULTIPLE or value.shape[-1] % MULTIPLE:
+        if scale is None: scale = query.shape[-1] ** -0.5
+        o = scaled_dot_product_attention(widened(query), widened(key), widened(value), None, 0.0, is_causal, scale,
+                                         enable_gqa)
+        return o[..., :value.shape[-1]]
     q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
     o = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=is_causal, scale=scale,
                   align="top_left").transpose(1, 2)
     if len(lead) == 1: return o
     return o[0, 0] if query.dim() == key.dim() == value.dim() == 2 else o.reshape(*lead, *o.shape[1:])
+
+
+def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_gqa: bool) -> bool:
+    """What needs nothing but the native operators, which exchange strides: they check the rest."""
+    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)): return False
+    if not ((is_causal is True or is_causal is False) and query.dtype in DTYPES and
+            (scale is None or (type(scale) is float and scale >= 0))): return False
+    q, k, v = query.shape, key.shape, value.shape
+    if not len(q) == len(k) == len(v) == 4: return False
+    return bool(q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or enable_gqa) and not q[3] % MULTIPLE and
+                not v[3] % MULTIPLE)
+
+
+def widened(x: Tensor) -> Tensor:
+    """With columns of zeros up to the next multiple of 8: they add nothing to scores, and columns to o that are cut."""
+    missing = -x.shape[-1] % MULTIPLE
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x
+
+
+def say_once(reason: str) -> None:
+    if torch.compiler.is_compiling() or reason in _told: return
+    _told.add(reason)
+    warnings.warn(f"froghopper.torch.scaled_dot_product_attention: {reason}", stacklevel=3)
 
 
 def heads_fourth(query: Tensor, key: Tensor, value: Tensor,

@@ -24,7 +24,9 @@ class Mask(BlockMask):
     causal    the last of the queries sees the last of the keys that count
     window    (left, right), None for no bound
     made_for  (batch, queries, keys): the lengths that it speaks of
-    keys      how many rows of k there are to see; None for all
+    keys      the end of the rows of k that there are to see; None for all
+    first     where they begin
+    chunk     a query sees keys of its chunk alone, which are counted from the first key that counts; 0 for none
     begin     [batch] int32: the first row of k that counts; None for 0
     end       [batch] int32: the end of those that count; None for all
     rows      [batch] int32: how many rows of q count, the first ones; None for all
@@ -43,6 +45,8 @@ class Mask(BlockMask):
     rows: Tensor | None = None
     ends: Tensor | None = None
     longest: int | None = None
+    first: int = 0
+    chunk: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]: return self.made_for[0], 1, *self.made_for[1:]
@@ -77,7 +81,7 @@ class Mask(BlockMask):
     def __repr__(self) -> str:
         """Without the numbers of tensors: reading them would wait for their device."""
         said = [f"{name}={list(x.shape) if isinstance(x, Tensor) else x}" for name, x in vars(self).items()
-                if x is not None]
+                if x is not None and not (type(x) is int and x == 0)]
         return f"Mask({', '.join(said)})"
 
     __str__ = __repr__

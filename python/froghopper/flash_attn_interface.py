@@ -9,16 +9,24 @@ bottom-right; lse [batch, heads, seq], packed [heads, total], float32, natural l
 on the CPU, also in float32. q, k and v are copied where froghopper.torch says so, and where their last stride is not 1,
 as there.
 
-What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv,
-page_table, rotary embedding in flash_attn_with_kvcache, and fp8 in
-flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or cu_seqlens_q.
+What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, pages
+(page_table, block_table), rotary embedding in flash_attn_with_kvcache, and fp8 in flash_attn_with_kvcache together with
+cache_batch_idx, cache_leftpad or cu_seqlens_q.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
-float32 and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here. Here q may also be
-float16 or bfloat16 beside k and v in fp8, as in a cache; then q_descale is left out, and out has the type of q.
+float32, or one number, and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here.
+Here q may also be float16 or bfloat16 with k and v in fp8, as in a cache; then q_descale is left out, and out has the
+type of q. Descales of 16-bit tensors are not read.
+
+FlashAttention 2 and vLLM's fork: their orders of positional arguments are known by the types of these, and their words
+are taken too: dropout_p of 0, alibi_slopes, s_aux (sinks), return_softmax_lse, out, fa_version, scheduler_metadata, a
+window_size that is None, a list or one number, and keys without cu_seqlens_k. merge_attn_states is vLLM's. A word that
+no function here has raises TypeError with the one to use. docs/9-python.md has a table of them.
 
 What differs on purpose
   return_attn_probs   gives (out, lse) as there; a gradient of lse is used here and is dropped there
+  a 0 in the fourth   is FlashAttention 2's dropout_p where FlashAttention-3 has softmax_scale; a scale of 0 needs its
+  place               name
   no keys at all      lse is -inf here, and +inf there if k has no rows; for sequences without keys both say -inf
   deterministic       works for every head dim; there not above 192
   head dims           v may have any of its own, forward and backward; up to 512
@@ -26,41 +34,57 @@ What differs on purpose
   pack_gqa            on them
   scheduler_metadata  the same: get_scheduler_metadata gives an empty tensor, and any is accepted
   sm_margin           becomes max_sms: that many SMs are left alone. On the CPU it has no effect
-  rotary_interleaved  says nothing without rotary_cos, there too
+  rotary_interleaved, say nothing without rotary_cos, there too
+  rotary_seqlens
   forward-mode        tangents of tensors raise NotImplementedError; they are dropped there
 """
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from froghopper import _kv_cache as kv_cache
-from froghopper import _torch_ops as ops
-from froghopper._call import whole_number
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, check_tensor
+from froghopper._errors import InvalidProblem, Unsupported
+from froghopper._flash_words import (check_tangents, columns, dense_keys, dense_order, extras_of, in_any_order,
+                                     length_of, options_of, packed_order, refuse, scales_of, without_gradients)
+from froghopper._merge import flash_attn_combine, merge_attn_states
+from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
+from froghopper._torch_eager import NO_SIDES, attend
+from froghopper._torch_native import ROWS_FIRST
+from froghopper._torch_options import decided
 from froghopper.torch import attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
-__all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
-           "flash_attn_with_kvcache", "get_scheduler_metadata"]
+Window: TypeAlias = tuple[int, int] | list[int] | int | None
+Scale: TypeAlias = Tensor | float | None
 
-ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
-PAGES = "pages are not read here. Gather them into a cache [batch, seq, heads, dim]."
-REFUSED = {
-    "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 512 in all.",
-    "page_table": PAGES, "page_size": PAGES,
-    "rotary_cos": ROTARY, "rotary_sin": ROTARY, "rotary_seqlens": ROTARY,
-}
+__all__ = ["FLOAT8", "flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+           "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states"]
+WHOLE = (-1, -1)
+
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, return_attn_probs: Literal[True],
+                    **words: Any) -> tuple[Tensor, Tensor]: ...
 
 
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, return_attn_probs: Literal[False] = ...,
+                    **words: Any) -> Tensor: ...
+
+
+@overload
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **words: Any) -> Any: ...
+
+
+@in_any_order(dense_order)
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False,
-                    qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
-                    v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0,
+                    qv: Tensor | None = None, q_descale: Scale = None, k_descale: Scale = None,
+                    v_descale: Scale = None, window_size: Window = WHOLE, attention_chunk: int = 0,
                     softcap: float | None = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
-                    deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Result:
+                    deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False, *,
+                    dropout_p: float = 0.0, alibi_slopes: Tensor | None = None, s_aux: Tensor | None = None,
+                    block_table: Tensor | None = None) -> Result:
     """softmax(scale q k^T + mask) v, differentiable.
 
     q              [batch, seq_q, heads, dim]
@@ -68,58 +92,109 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     softmax_scale  None for 1/sqrt(dim); 0 makes all keys alike
     causal         the last query sees the last key, every query before it one key less
     window_size    (left, right): query i sees keys i + seq_k - seq_q - left to i + seq_k - seq_q + right; negative for
-                   no bound
+                   no bound; one number for both, None for no window
     attention_chunk  query i sees keys of the chunk of so many alone in which key i + seq_k - seq_q lies; 0 for none.
                    With gradients, which FlashAttention-3 does not have of it
     softcap        scores become softcap tanh(score / softcap); None, 0 or negative for none, as there
     deterministic  gradients are bit-equal from run to run; the result always is
-    *_descale      fp8: [batch, heads_k] float32, what q, k and v are multiplied by; None for 1
+    *_descale      fp8: [batch, heads_k] float32 or a number, what q, k and v are multiplied by; None for 1
+    dropout_p      0
+    alibi_slopes   [heads] or [batch, heads] float32: scores get -slope |i + seq_k - seq_q - j|
+    s_aux          [heads]: one more logit a head, in the denominator alone; float32, and others are cast to it
+    block_table    None: pages are not read here
 
     Returns out [batch, seq_q, heads, dim of v]; with return_attn_probs (out, lse [batch, heads, seq_q]). Rows that see
     no key are 0 and their lse is -inf. Raises TypeError, ValueError, NotImplementedError as the module says.
     """
+    if (qv is q_descale is k_descale is v_descale is alibi_slopes is s_aux is block_table is None and
+            window_size is WHOLE and not (dropout_p or attention_chunk or sm_margin or return_attn_probs) and
+            (causal is True or causal is False) and usual(q, k, v, softmax_scale, softcap)):
+        o, _ = attend(ROWS_FIRST, q, k, v, NO_SIDES, (
+            LOOK, LOOK, causal, -1, -1, 0.0, softmax_scale, False, decided(deterministic), 0, 0, False), False)
+        return o
     refuse(qv=qv)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
+    options |= extras_of(q, dropout_p, alibi_slopes, s_aux, block_table, None)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
-    found: Result = attention(columns(q), columns(k), columns(v), **options)
+    found: Result = attention(*without_gradients(columns(q), columns(k), columns(v)), **options)
     return found
 
 
-def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-                           max_seqlen_q: int, max_seqlen_k: int, seqused_q: Tensor | None = None,
+def usual(q: Any, k: Any, v: Any, softmax_scale: Any, softcap: Any) -> bool:
+    """What attention has nothing to say about before it asks the native operators: their way is open at once."""
+    return bool(isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and q.dtype in DTYPES and
+                k.dtype in DTYPES and (softmax_scale is None or type(softmax_scale) is float) and softcap == 0.0)
+
+
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, return_attn_probs: Literal[True],
+                           **words: Any) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, return_softmax_lse: Literal[True],
+                           **words: Any) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, return_attn_probs: Literal[False] = ...,
+                           return_softmax_lse: Literal[False] = ..., **words: Any) -> Tensor: ...
+
+
+@overload
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **words: Any) -> Any: ...
+
+
+@in_any_order(packed_order)
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor | None = None,
+                           cu_seqlens_k: Tensor | None = None, max_seqlen_q: int | Tensor | None = None,
+                           max_seqlen_k: int | Tensor | None = None, seqused_q: Tensor | None = None,
                            seqused_k: Tensor | None = None, softmax_scale: float | None = None, causal: bool = False,
-                           qv: Tensor | None = None, q_descale: Tensor | None = None, k_descale: Tensor | None = None,
-                           v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1),
+                           qv: Tensor | None = None, q_descale: Scale = None, k_descale: Scale = None,
+                           v_descale: Scale = None, window_size: Window = WHOLE,
                            attention_chunk: int = 0, softcap: float | None = 0.0, num_splits: int = 1,
                            pack_gqa: bool | None = None, deterministic: bool = False, sm_margin: int = 0,
-                           return_attn_probs: bool = False) -> Result:
+                           return_attn_probs: bool = False, *, dropout_p: float = 0.0,
+                           alibi_slopes: Tensor | None = None, s_aux: Tensor | None = None,
+                           block_table: Tensor | None = None, out: Tensor | None = None,
+                           return_softmax_lse: bool = False) -> Result:
     """The same of packed sequences.
 
     q              [total_q, heads, dim]; k, v [total_k, heads_k, dim]
     cu_seqlens_*   [batch + 1] int32: rows where each sequence begins, and the end
-    max_seqlen_*   upper bounds on the rows of a sequence
+    max_seqlen_*   upper bounds on the rows of a sequence. A tensor of one number is read, which waits for its GPU
     seqused_*      [batch] int32: how many rows of a sequence count; the other rows of q get 0 and lse = -inf
+    out            where the result goes; without gradients
 
-    Returns out [total_q, heads, dim of v]; with return_attn_probs (out, lse [heads, total_q]). The other arguments are
-    those of flash_attn_func.
+    Without cu_seqlens_k, k and v are [batch, seq_k, heads_k, dim], and seqused_k may say how many rows count. The order
+    max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k is vLLM's and is taken too, with what follows there.
+
+    Returns out [total_q, heads, dim of v]; with return_attn_probs or return_softmax_lse (out, lse [heads, total_q]).
+    The other arguments are those of flash_attn_func.
     """
     refuse(qv=qv)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
-    options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
-    found: Result = attention(columns(q), columns(k), columns(v), cu_seqlens_q=cu_seqlens_q,
-                              cu_seqlens_kv=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k,
-                              seqused_q=seqused_q, seqused_kv=seqused_k, **options)
+    options |= extras_of(q, dropout_p, alibi_slopes, s_aux, block_table, out)
+    options |= dict(deterministic=deterministic, return_lse=return_attn_probs or return_softmax_lse)
+    q, k, v = without_gradients(columns(q), columns(k), columns(v))
+    keys: dict[str, Any] = dict(k=k, v=v, cu_seqlens_kv=cu_seqlens_k, seqused_kv=seqused_k,
+                                max_seqlen_kv=length_of("max_seqlen_k", max_seqlen_k))
+    if cu_seqlens_k is None and cu_seqlens_q is not None: keys = dense_keys(k, v, seqused_k)
+    found: Result = attention(q, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
+                              seqused_q=seqused_q, **keys, **options)
     return found
 
 
+@in_any_order()
 def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, causal: bool = False,
-                              q_descale: Tensor | None = None, k_descale: Tensor | None = None,
-                              v_descale: Tensor | None = None, window_size: tuple[int, int] = (-1, -1),
+                              q_descale: Scale = None, k_descale: Scale = None,
+                              v_descale: Scale = None, window_size: Window = WHOLE,
                               attention_chunk: int = 0, softcap: float | None = 0.0, deterministic: bool = False,
                               num_heads_q: int | None = None, sm_margin: int = 0,
-                              return_attn_probs: bool = False) -> Result:
+                              return_attn_probs: bool = False, *, dropout_p: float = 0.0,
+                              alibi_slopes: Tensor | None = None, s_aux: Tensor | None = None) -> Result:
     """flash_attn_func of q, k and v in one tensor, which is read where it lies.
 
     qkv            [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, dim] with num_heads_q
@@ -143,25 +218,31 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
                                  "the third is num_heads_q + 2 heads_k. Give both, or [batch, seq, 3, heads, dim].")
         heads_k = (shape[2] - num_heads_q) // 2
         q, k, v = torch.split(qkv, [num_heads_q, heads_k, heads_k], 2)
-    return flash_attn_func(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size,
-                           attention_chunk, softcap, deterministic=deterministic, sm_margin=sm_margin,
-                           return_attn_probs=return_attn_probs)
+    found: Result = flash_attn_func(
+        q, k, v, softmax_scale=softmax_scale, causal=causal, q_descale=q_descale, k_descale=k_descale,
+        v_descale=v_descale, window_size=window_size, attention_chunk=attention_chunk, softcap=softcap,
+        deterministic=deterministic, sm_margin=sm_margin, return_attn_probs=return_attn_probs, dropout_p=dropout_p,
+        alibi_slopes=alibi_slopes, s_aux=s_aux)
+    return found
 
 
+@in_any_order()
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
                             v: Tensor | None = None, qv: Tensor | None = None, rotary_cos: Tensor | None = None,
                             rotary_sin: Tensor | None = None, cache_seqlens: int | Tensor | None = None,
                             cache_batch_idx: Tensor | None = None, cache_leftpad: Tensor | None = None,
                             page_table: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
-                            cu_seqlens_k_new: Tensor | None = None, max_seqlen_q: int | None = None,
-                            rotary_seqlens: Tensor | None = None, q_descale: Tensor | None = None,
-                            k_descale: Tensor | None = None, v_descale: Tensor | None = None,
+                            cu_seqlens_k_new: Tensor | None = None, max_seqlen_q: int | Tensor | None = None,
+                            rotary_seqlens: Tensor | None = None, q_descale: Scale = None,
+                            k_descale: Scale = None, v_descale: Scale = None,
                             softmax_scale: float | None = None, causal: bool = False,
-                            window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0,
+                            window_size: Window = WHOLE, attention_chunk: int = 0,
                             softcap: float | None = 0.0, rotary_interleaved: bool = True,
                             scheduler_metadata: Tensor | None = None, num_splits: int = 0,
                             pack_gqa: bool | None = None, sm_margin: int = 0,
-                            return_softmax_lse: bool = False) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
+                            return_softmax_lse: bool = False, *, alibi_slopes: Tensor | None = None,
+                            s_aux: Tensor | None = None, block_table: Tensor | None = None
+                            ) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention of q to keys and values in a cache, without gradients; new ones are first written into it.
 
     q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
@@ -185,10 +266,11 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty):
     the last two are partial results of splits there, and here there are none.
     """
-    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=rotary_seqlens, page_table=page_table)
+    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, page_table=page_table)
+    longest = length_of("max_seqlen_q", max_seqlen_q)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
                    cu_seqlens_k_new=cu_seqlens_k_new)
-    kv_cache.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, max_seqlen_q)
+    kv_cache.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, longest)
     scales = scales_of(q, k_cache, q_descale, k_descale, v_descale)
     packed = not cache_batch_idx is cache_leftpad is cu_seqlens_q is None
     if scales and packed:
@@ -197,8 +279,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                           "batch.")
     if packed: kv_cache.check_merged(k_cache, v_cache)
     check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v))
-    kv_cache.check_numbers(q, k_cache, k, lengths, cu_seqlens_q, max_seqlen_q)
+    kv_cache.check_numbers(q, k_cache, k, lengths, cu_seqlens_q, longest)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin) | scales
+    options |= extras_of(q, 0.0, alibi_slopes, s_aux, block_table, None)
     q, batch = columns(q), kv_cache.batch_of(q, cu_seqlens_q)
     if isinstance(cache_seqlens, Tensor): used = cache_seqlens.contiguous()
     else:
@@ -208,11 +291,11 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     lse: Tensor
     with torch.no_grad():
         if k is not None and v is not None:
-            kv_cache.try_once(q, k_cache, v_cache, used, packed, max_seqlen_q, options)
+            kv_cache.try_once(q, k_cache, v_cache, used, packed, longest, options)
             used = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
         if packed:
             out, lse = kv_cache.attend_in_place(q, k_cache, v_cache, used, cache_batch_idx, cache_leftpad, cu_seqlens_q,
-                                                max_seqlen_q, options)
+                                                longest, options)
         else:
             given = None if cache_seqlens is None else used
             out, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
@@ -220,112 +303,14 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     return out, lse, lse.new_empty(0), lse.new_empty(0)
 
 
-def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | None = None,
-                       out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """One result of several over different keys: softmax over their lse is the weight of each.
-
-    out_partial    [splits, batch, seq, heads, dim] float32, or packed [splits, total, heads, dim]
-    lse_partial    [splits, batch, seq, heads] float32, or packed [splits, total, heads]
-    out            where the result goes; out_dtype: its type, float32 if neither is given
-
-    Returns (out [batch, seq, heads, dim], lse [batch, seq, heads]), packed the same without batch. Rows whose lse are
-    all -inf get 0 and -inf. Written in PyTorch, not a kernel of this library. Raises TypeError, ValueError.
-    """
-    for name, part in (("out_partial", out_partial), ("lse_partial", lse_partial)):
-        check_tensor(name, part)
-        if part.dtype != torch.float32:
-            raise InvalidType(f"{name} is {part.dtype}; partial results are float32. Convert it.")
-    if out_partial.ndim not in (4, 5) or out_partial.shape[:-1] != lse_partial.shape:
-        raise InvalidProblem(f"out_partial has the shape {list(out_partial.shape)} and lse_partial "
-                             f"{list(lse_partial.shape)}; the latter is [splits, batch, seq, heads] or [splits, total, "
-                             "heads], the former has dim columns more. Reshape them.")
-    for name, x in (("lse_partial", lse_partial), ("out", out)):
-        if x is not None and x.device != out_partial.device:
-            raise InvalidTensor(f"{name} is on {x.device} and out_partial on {out_partial.device}; all tensors are on "
-                                "one device. Move one.")
-    lse = torch.logsumexp(lse_partial, 0)
-    # Not exp(lse_partial - lse): of a large lse the logarithm of the sum is lost in rounding, and weights sum to more.
-    weights = torch.softmax(torch.where(lse == -torch.inf, 0.0, lse_partial), 0)
-    weights = torch.where(lse_partial == -torch.inf, 0.0, weights).unsqueeze(-1)
-    found = torch.where(weights == 0, 0.0, weights * out_partial).sum(0)
-    if out is None: return found.to(out_dtype or torch.float32), lse
-    if out.shape != found.shape or out.dtype != (out_dtype or out.dtype):
-        raise InvalidTensor(f"out has the shape {list(out.shape)} and is {out.dtype}; it must be {list(found.shape)} "
-                            f"and {out_dtype or out.dtype}. Give another tensor, or none.")
-    return out.copy_(found), lse
-
-
 def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int,
                            headdim: int, cache_seqlens: Tensor, qkv_dtype: torch.dtype = torch.bfloat16,
                            headdim_v: int | None = None, cu_seqlens_q: Tensor | None = None,
                            cu_seqlens_k_new: Tensor | None = None, cache_leftpad: Tensor | None = None,
                            page_size: int | None = None, max_seqlen_k_new: int = 0, causal: bool = False,
-                           window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0, has_softcap: bool = False,
+                           window_size: Window = WHOLE, attention_chunk: int = 0, has_softcap: bool = False,
                            num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> Tensor:
     """An empty int32 tensor on cache_seqlens' device, for flash_attn_with_kvcache, which needs none: this library's
     kernels read lengths themselves when they hand out their work. page_size is refused, as pages are."""
     refuse(page_size=page_size)
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
-
-
-def refuse(**arguments: Any) -> None:
-    """NotImplementedError for what is given and cannot be computed."""
-    for name, value in arguments.items():
-        if value is None: continue
-        shown = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise Unsupported(f"{name} is {shown}; {REFUSED[name]}")
-
-
-def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | None, k_descale: Tensor | None,
-              v_descale: Tensor | None) -> dict[str, Any]:
-    """FlashAttention-3's descales, [batch, heads_k] -> scales of froghopper.torch.attention; {} without fp8. That of
-    q is one number for all query heads of a key head; q in 16 bits has none."""
-    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    check_tangents(descales)
-    for name, value in descales.items():
-        of = "q" if name == "q_descale" else "k"
-        dtype = getattr(q if of == "q" else k, "dtype", None)
-        if value is not None and dtype not in FLOAT8:
-            raise InvalidProblem(f"{name} is given and {of} is {dtype}; descales belong to fp8. Leave it out.")
-    if getattr(k, "dtype", None) not in FLOAT8: return {}
-    if q.dtype not in FLOAT8: del descales["q_descale"]
-    one, made = None, {}
-    for name, value in descales.items():
-        if value is None: value = one = torch.ones((), dtype=torch.float32, device=q.device) if one is None else one
-        elif name == "q_descale" and value.ndim == 2: value = value.repeat_interleave(q.shape[-2] // k.shape[-2], 1)
-        made["scale_" + name[0]] = value
-    return made
-
-
-def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: tuple[int, int],
-               attention_chunk: int, softcap: float | None, sm_margin: int) -> dict[str, Any]:
-    """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
-        raise InvalidType(f"window_size is {window_size!r}; it is (left, right), negative for no bound. Give "
-                          "two numbers.")
-    left, right = (None if bound is None or bound < 0 else bound for bound in window_size)
-    return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
-                softcap=0.0 if softcap is None or softcap < 0 else softcap,
-                attention_chunk=attention_chunk, max_sms=sms_without(q, sm_margin))
-
-
-def sms_without(q: Tensor, sm_margin: int) -> int:
-    """max_sms: 0 for all."""
-    if whole_number("sm_margin", sm_margin) < 0:
-        raise InvalidProblem(f"sm_margin is {sm_margin}; so many SMs are left alone. Use 0 or more.")
-    if sm_margin == 0 or not q.is_cuda: return 0
-    sms = torch.cuda.get_device_properties(q.device).multi_processor_count
-    if not 0 < sm_margin < sms:
-        raise InvalidProblem(f"sm_margin is {sm_margin} and the GPU has {sms} SMs; as many are left alone. Use 0 to "
-                             f"{sms - 1}.")
-    return int(sms - sm_margin)
-
-
-def check_tangents(tensors: dict[str, Tensor | None]) -> None:
-    """Of forward-mode differentiation, which there is none of: they would be dropped."""
-    if forward_ad._current_level >= 0: ops.check_tangents(tensors)
-
-
-def columns(x: Tensor) -> Tensor:
-    """Itself, or a copy where columns do not lie side by side."""
-    return x.contiguous() if isinstance(x, Tensor) and x.ndim and x.stride(-1) != 1 else x

@@ -25,6 +25,7 @@ import numpy as np
 from froghopper._call import DTYPES, Window, cached, check_held
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._values import flag, plain, shown, whole_number
+from froghopper._words import again
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
 __all__ = ["attention"]
@@ -103,7 +104,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               return_lse: bool = False, deterministic: bool = False, align: str = "bottom_right",
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False) -> Array | tuple[Array, ...]:
+              return_max_logit: bool = False, **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -144,6 +145,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     is traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with
     the library's sentence. docs/1-math.md has the mathematics and the bounds.
     """
+    if others:
+        made: Array | tuple[Array, ...] = again(attention, "jax", locals())
+        return made
     return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
              "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink,

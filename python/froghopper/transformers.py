@@ -15,9 +15,10 @@ eager attention says with a matrix. What models ask for and how it is done:
                                                                       and values that do not lie packed, as those of a
                                                                       cache, are copied once
     several sequences in a row, by position_ids or cu_seq_lens_q      packed sequences
+    chunks of keys (Llama 4)                                          attention_chunk, from the first token on
 
 What cannot be said so raises NotImplementedError with the reason: dropout, output_attentions, position biases, masks of
-the caller's own (4 dimensions), chunks, tokens between padding, the paged cache of continuous batching, keys chosen
+the caller's own (4 dimensions), tokens between padding, the paged cache of continuous batching, keys chosen
 one by one, and models that cut, add or read their mask as a matrix, or have other keys than it was made for. Finding
 padding looks at the mask once a step and waits for the GPU, as transformers does for its own. Under torch.compile the
 mask is made between two graphs, so a whole model is not one (fullgraph). Tested with transformers 5.
@@ -29,7 +30,7 @@ by it.
 """
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,7 +38,12 @@ from transformers import AttentionInterface
 from transformers import masking_utils as masks
 
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._flash_words import length_of
 from froghopper._spans import ends_of, pairs, spans_of_keys, spans_of_queries
+from froghopper._torch_calls import DTYPES, LOOK
+from froghopper._torch_eager import NO_SIDES, attend
+from froghopper._torch_native import TURNED
+from froghopper._torch_options import decided
 from froghopper._transformers_mask import EAGER, Mask
 from froghopper.torch import attention
 
@@ -63,9 +69,11 @@ class Pattern:
     left: int | None = None
     right: int | None = None
     sequence: Tensor | None = None
+    chunk: int = 0
+    left_padding: Tensor | None = None  # tokens before the first chunk, [batch]
 
     @property
-    def aligned(self) -> bool: return self.left is not None or self.right is not None
+    def aligned(self) -> bool: return self.left is not None or self.right is not None or self.chunk > 0
 
 
 def outside_of_graphs(function: Rule) -> Rule:
@@ -89,7 +97,7 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
     pattern = read(mask_function)
     shift = q_offset - kv_offset  # row i of q is at row i + shift of k
     mask = Mask(pattern.right == 0, (pattern.left, None if pattern.right == 0 else pattern.right),
-                (batch_size, q_length, kv_length))
+                (batch_size, q_length, kv_length), chunk=pattern.chunk)
     if attention_mask is not None: check_tokens(attention_mask, batch_size)
     if pattern.sequence is not None:
         if attention_mask is not None or q_length != kv_length:
@@ -107,8 +115,12 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
     if isinstance(stop, Tensor):
         mask = dataclasses.replace(mask, end=stop.to(torch.int32).expand(batch_size).contiguous())
     elif stop < kv_length: mask = dataclasses.replace(mask, keys=stop)
-    if attention_mask is None: return mask
-    return padded(mask, attention_mask.bool().expand(batch_size, -1), kv_offset, stop)
+    if attention_mask is None: return mask if not mask.chunk else chunked(mask, q_offset, kv_offset)
+    starts = None
+    if mask.chunk:
+        assert pattern.left_padding is not None
+        starts = chunk_starts(mask, pattern.left_padding, q_offset, kv_offset)
+    return padded(mask, attention_mask.bool().expand(batch_size, -1), kv_offset, stop, starts)
 
 
 def check_tokens(attention_mask: Tensor, batch_size: int) -> None:
@@ -130,6 +142,7 @@ def read(function: Callable[..., Any]) -> Pattern:
         if made_by == "sliding_window_overlay": return Pattern(left=held["sliding_window"] - 1)
         if made_by == "sliding_window_bidirectional_overlay":
             return Pattern(left=held["sliding_window"], right=held["sliding_window"])
+        if made_by == "chunked_overlay": return Pattern(chunk=held["chunk_size"], left_padding=held["left_padding"])
         if made_by == "packed_sequence_mask_function": return Pattern(sequence=held["packed_sequence_mask"])
         if made_by == "remap_positions_for_packed_sequence": return read(held["mask_function"])
     raise Unsupported(f"the model's mask is made by {made_by}; masks that froghopper reads are causal, sliding "
@@ -141,7 +154,12 @@ def merged(patterns: list[Pattern]) -> Pattern:
     def least(bounds: list[int | None]) -> int | None:
         return min((bound for bound in bounds if bound is not None), default=None)
     sequence = next((pattern.sequence for pattern in patterns if pattern.sequence is not None), None)
-    return Pattern(least([p.left for p in patterns]), least([p.right for p in patterns]), sequence)
+    chunks = {p.chunk for p in patterns} - {0}
+    if len(chunks) > 1: raise Unsupported(f"the model's mask has chunks of {sorted(chunks)} keys; one size is computed "
+                                          f"at a time. {EAGER}")
+    padding = next((pattern.left_padding for pattern in patterns if pattern.left_padding is not None), None)
+    return Pattern(least([p.left for p in patterns]), least([p.right for p in patterns]), sequence,
+                   max(chunks, default=0), padding)
 
 
 def packed(mask: Mask, sequence: Tensor) -> Mask:
@@ -153,8 +171,35 @@ def packed(mask: Mask, sequence: Tensor) -> Mask:
     return dataclasses.replace(mask, ends=ends, longest=int(ends.diff().max()))
 
 
-def padded(mask: Mask, tokens: Tensor, kv_offset: int, stop: int | Tensor) -> Mask:
-    """The mask without the keys whose tokens are False: those, and rows of q at such keys, do not count."""
+def chunked(mask: Mask, q_offset: int | Tensor, kv_offset: int) -> Mask:
+    """The mask with keys from the chunk of the first query on, so that chunks are counted from the first key."""
+    if isinstance(q_offset, Tensor):  # of a static cache, which still has the keys of that chunk
+        start = (q_offset // mask.chunk * mask.chunk - kv_offset).clamp(min=0).to(torch.int32)
+        return dataclasses.replace(mask, begin=start.expand(mask.made_for[0]).contiguous())
+    _, q_length, kv_length = mask.made_for
+    first, last = (at // mask.chunk * mask.chunk - kv_offset for at in (q_offset, q_offset + q_length - 1))
+    if first < 0 and last > first: lost_keys(mask)
+    first = max(first, 0)
+    short = (kv_length if mask.keys is None else mask.keys) - first <= mask.chunk
+    return dataclasses.replace(mask, first=first, chunk=0 if short else mask.chunk)
+
+
+def chunk_starts(mask: Mask, left_padding: Tensor, q_offset: int | Tensor, kv_offset: int) -> tuple[Tensor, Tensor]:
+    """The rows of k at which the chunks of the first and of the last query begin, [batch] each."""
+    def start(at: int | Tensor) -> Tensor:
+        return left_padding + (at - left_padding).clamp(min=0) // mask.chunk * mask.chunk - kv_offset
+    return start(q_offset), start(q_offset + mask.made_for[1] - 1)
+
+
+def lost_keys(mask: Mask) -> NoReturn:
+    raise Unsupported(f"the first query is in a chunk of {mask.chunk} keys whose first ones the cache has no more, and "
+                      f"the last query in a later one; chunks are counted from the first key. {EAGER}")
+
+
+def padded(mask: Mask, tokens: Tensor, kv_offset: int, stop: int | Tensor,
+           starts: tuple[Tensor, Tensor] | None = None) -> Mask:
+    """The mask without the keys whose tokens are False: those, and rows of q at such keys, do not count. starts: of the
+    chunks of the first and of the last query; keys before the first do not count either."""
     _, q_length, kv_length = mask.made_for
     missing = kv_offset + kv_length - tokens.shape[1]
     if missing > 0: tokens = torch.nn.functional.pad(tokens, (0, missing))
@@ -162,14 +207,18 @@ def padded(mask: Mask, tokens: Tensor, kv_offset: int, stop: int | Tensor) -> Ma
     if mask.causal: tokens = tokens & (at < stop)
     end = torch.where(tokens, at + 1, 0).amax(1)
     begin = torch.where(tokens, at, kv_length).amin(1).minimum(end)
-    whole, from_0, one_run = torch.stack([((begin == 0) & (end == stop)).all(), (begin == 0).all(),
-                                          (tokens.sum(1) == end - begin).all()]).tolist()
+    one_run, lost = (tokens.sum(1) == end - begin).all(), torch.zeros((), dtype=torch.bool, device=tokens.device)
+    if starts is not None:
+        begin, lost = begin.maximum(starts[0]).minimum(end), ((starts[0] < 0) & (starts[1] > starts[0])).any()
+    whole, from_0, one_run, lost = torch.stack([((begin == 0) & (end == stop)).all(), (begin == 0).all(), one_run,
+                                                lost]).tolist()
+    if lost: lost_keys(mask)
     if not one_run:
         raise Unsupported("attention_mask has padding between tokens of one sequence; froghopper computes one run of "
                           f"tokens a sequence. Pad at one side alone. {EAGER}")
     if whole: return mask
     # Bottom-right: the last row of q that counts is at the last key that does.
-    aligned = mask.causal or mask.window != (None, None)
+    aligned = mask.causal or mask.window != (None, None) or mask.chunk > 0
     rows = (end - (stop - q_length)).clamp(0, q_length).to(torch.int32) if aligned else None
     return dataclasses.replace(mask, keys=None, begin=None if from_0 else begin.to(torch.int32),
                                end=end.to(torch.int32), rows=rows)
@@ -179,8 +228,8 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
                       dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
                       sliding_window: int | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
                       position_bias: Tensor | None = None, cache: Any = None, cu_seq_lens_q: Tensor | None = None,
-                      cu_seq_lens_k: Tensor | None = None, max_length_q: int | None = None,
-                      max_length_k: int | None = None, deterministic: bool | None = None,
+                      cu_seq_lens_k: Tensor | None = None, max_length_q: int | Tensor | None = None,
+                      max_length_k: int | Tensor | None = None, deterministic: bool | None = None,
                       **others: Any) -> tuple[Tensor, None]:
     """The attention of transformers' attention interface.
 
@@ -199,26 +248,41 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     refuse(module, attention_mask, dropout, position_bias, cache, others)
     mask = attention_mask if attention_mask is not None else unsaid(module, query, key, is_causal, sliding_window)
     check_made_for(module, mask, query, key)
+    if s_aux is cu_seq_lens_q is cu_seq_lens_k is None and max_length_q is max_length_k is None and not softcap and (
+            deterministic is None or type(deterministic) is bool) and usual(mask, query, key, scaling):
+        left, right = mask.window
+        o, _ = attend(TURNED, query, key, value, NO_SIDES, (
+            LOOK, LOOK, mask.causal, -1 if left is None else left, -1 if right is None else right, 0.0, scaling, False,
+            decided(deterministic is True), 0, 0, False), False)
+        return o.contiguous(), None
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     options: dict[str, Any] = dict(causal=mask.causal, window=mask.window, scale=scaling, softcap=softcap or 0.0,
+                                   attention_chunk=mask.chunk,
                                    sink=None if s_aux is None else s_aux.float(),
                                    deterministic=False if deterministic is None else deterministic)
-    lengths = dict(cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k, max_length_q=max_length_q,
-                   max_length_k=max_length_k)
+    lengths = dict(cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k,
+                   max_length_q=length_of("max_length_q", max_length_q),
+                   max_length_k=length_of("max_length_k", max_length_k))
     if any(x is not None for x in lengths.values()):
         check_packed(mask, query, lengths)
         assert cu_seq_lens_q is not None and cu_seq_lens_k is not None
-        mask = dataclasses.replace(mask, ends=cu_seq_lens_q.to(torch.int32), longest=max_length_q)
-        options |= dict(cu_seqlens_kv=cu_seq_lens_k.to(torch.int32), max_seqlen_kv=max_length_k)
+        mask = dataclasses.replace(mask, ends=cu_seq_lens_q.to(torch.int32), longest=lengths["max_length_q"])
+        options |= dict(cu_seqlens_kv=cu_seq_lens_k.to(torch.int32), max_seqlen_kv=lengths["max_length_k"])
     if mask.ends is not None:
         options = dict(cu_seqlens_q=mask.ends, cu_seqlens_kv=mask.ends, max_seqlen_q=mask.longest,
                        max_seqlen_kv=mask.longest) | options
     elif mask.begin is not None: options |= spans(mask, q, k)
     else:
-        k, v = k[:, :mask.keys], v[:, :mask.keys]
+        k, v = k[:, mask.first:mask.keys], v[:, mask.first:mask.keys]
         return attention(q, k, v, seqused_q=mask.rows, seqused_kv=mask.end, **options).contiguous(), None
     out = attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), **options)
     return out.reshape(*q.shape[:2], *out.shape[1:]).contiguous(), None
+
+
+def usual(mask: Mask, query: Tensor, key: Tensor, scaling: Any) -> bool:
+    """No lengths and nothing of another kind than the native operators take: attention would go there too."""
+    return bool(mask.keys is mask.begin is mask.end is mask.rows is mask.ends is None and not (mask.first or mask.chunk)
+                and query.dtype in DTYPES and key.dtype in DTYPES and (scaling is None or type(scaling) is float))
 
 
 # Keywords of attention functions that change what is computed, and are not computed here.
@@ -236,8 +300,8 @@ def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Te
            others: dict[str, Any]) -> None:
     """NotImplementedError for what the library does not compute."""
     if dropout:
-        raise Unsupported(f"dropout is {dropout}; attention weights are not dropped here. Set it to 0 in the config, "
-                          "where it is attention_dropout, attention_probs_dropout_prob or attn_pdrop, or call eval().")
+        raise Unsupported(f"dropout is {dropout}; attention weights are not dropped here. Set it to 0 in the config"
+                          f"{dropout_field(module, dropout)}, or call eval().")
     if position_bias is not None: raise Unsupported(f"position_bias is given; scores have no bias here. {EAGER}")
     for name, says in CHANGES.items():
         if others.get(name) is not None and others[name] is not False:
@@ -250,13 +314,26 @@ def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Te
                           f"tokens]. {EAGER}")
 
 
+def dropout_field(module: torch.nn.Module, dropout: float) -> str:
+    """Where the model's config has that dropout: the field of attention, or else those that have its value."""
+    config = getattr(module, "config", None)
+    fields = {name: value for name, value in vars(config).items() if "drop" in name or name.endswith("pdrop")
+              } if config is not None else {}
+    named = [name for name in fields if name.startswith(("attention", "attn"))]
+    found = [name for name in named if fields[name] == dropout] or named or [
+        name for name, value in fields.items() if value == dropout]
+    if found: return f", where it is {' or '.join(found)}"
+    return ", where it is attention_dropout, attention_probs_dropout_prob or attn_pdrop"
+
+
 def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tensor) -> None:
     """A mask says lengths: rows that it does not know of would be seen, or take the place of others. One query or one
     key without a bound stands for all, as in a matrix."""
     (batch, queries, keys), left = mask.made_for, mask.window[0]
     found, lengths = (query.shape[0], query.shape[2], key.shape[2]), (mask.begin, mask.end, mask.rows, mask.ends)
     told = any(x is not None for x in lengths)
-    bounded = told or mask.keys is not None or mask.window != (None, None) or (mask.causal and queries > 1)
+    bounded = (told or mask.keys is not None or mask.window != (None, None) or (mask.causal and queries > 1) or
+               mask.first > 0 or mask.chunk > 0)
     if not (found[2] == keys or (keys == 1 and not bounded)) or not (
             found[1] == queries or (queries == 1 and not bounded and not mask.causal)):
         raise Unsupported(f"{type(module).__name__} has {found[1]} queries and {found[2]} keys, and its attention_mask "
@@ -271,7 +348,7 @@ def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tens
 
 def check_packed(mask: Mask, query: Tensor, lengths: dict[str, Any]) -> None:
     """Packed sequences that the caller tells: all about them, and nothing else."""
-    if any(x is not None for x in (mask.keys, mask.begin, mask.end)):
+    if mask.first or any(x is not None for x in (mask.keys, mask.begin, mask.end)):
         raise Unsupported("cu_seq_lens are given beside an attention_mask with padding or a cache with room left; "
                           "packed sequences have neither. Leave out one of them.")
     needed = lengths if query.is_cuda else ("cu_seq_lens_q", "cu_seq_lens_k")

@@ -64,8 +64,10 @@ Q, K, V = qkv()
 OTHER_Q, OTHER_K, OTHER_V = (x.flip(1) for x in qkv())
 ONE, NEW = torch.ones(2, 2), drawn(2, 1, 2, 64, seed=5)
 SCORES = dict(softmax_scale=0.01, causal=True, window_size=(1, 0), attention_chunk=2, softcap=0.5, qv=ONE,
-              q_descale=ONE, k_descale=ONE, v_descale=ONE, sm_margin=-1)
-HINTS = {"num_splits": 3, "pack_gqa": True}  # have no effect, as the module says
+              sm_margin=-1, dropout_p=0.5, alibi_slopes=torch.ones(4), s_aux=torch.ones(4), block_table=ONE)
+# Have no effect, as the module says; descales of 16-bit tensors.
+HINTS = {"num_splits": 3, "pack_gqa": True, "q_descale": ONE, "k_descale": ONE, "v_descale": ONE}
+FP8_HINTS = {name: ONE for name in ("q_descale", "k_descale", "v_descale")}
 # Of each function: what changes its results or is refused, and what has no effect by its documentation.
 CHANGES = {
     "flash_attn_func": (dense, SCORES | dict(q=OTHER_Q, k=OTHER_K, v=OTHER_V, return_attn_probs=False),
@@ -73,21 +75,23 @@ CHANGES = {
     "flash_attn_varlen_func": (varlen, SCORES | dict(
         q=OTHER_Q.flatten(0, 1), k=OTHER_K.flatten(0, 1), v=OTHER_V.flatten(0, 1), cu_seqlens_q=ints(0, 2, 5),
         cu_seqlens_k=ints(0, 7, 16), max_seqlen_q=2, max_seqlen_k=8, seqused_q=ints(1, 2), seqused_k=ints(4, 9),
-        return_attn_probs=False), HINTS | dict(deterministic=True)),
-    "flash_attn_qkvpacked_func": (qkvpacked, {name: x for name, x in SCORES.items() if name != "qv"} | dict(
-        qkv=drawn(2, 9, 3, 4, 64, seed=8), num_heads_q=2, return_attn_probs=False), dict(deterministic=True)),
-    "flash_attn_with_kvcache": (cached, SCORES | dict(
+        return_attn_probs=False, out=torch.zeros(3)), HINTS | dict(deterministic=True, return_softmax_lse=True)),
+    "flash_attn_qkvpacked_func": (qkvpacked, {name: x for name, x in SCORES.items()
+                                              if name not in ("qv", "block_table")} | dict(
+        qkv=drawn(2, 9, 3, 4, 64, seed=8), num_heads_q=2, return_attn_probs=False),
+        FP8_HINTS | dict(deterministic=True)),
+    "flash_attn_with_kvcache": (cached, {name: x for name, x in SCORES.items() if name != "dropout_p"} | dict(
         q=OTHER_Q, k_cache=OTHER_K, v_cache=OTHER_V, k=NEW, v=NEW, rotary_cos=ONE, rotary_sin=ONE, cache_seqlens=4,
         cache_batch_idx=ints(1, 0), cache_leftpad=ints(1, 2), page_table=ONE, cu_seqlens_q=ints(0, 3, 6),
-        cu_seqlens_k_new=ints(0, 1, 2), max_seqlen_q=2, rotary_seqlens=ONE, return_softmax_lse=False),
-        HINTS | dict(rotary_interleaved=False, scheduler_metadata=ONE)),
+        cu_seqlens_k_new=ints(0, 1, 2), max_seqlen_q=2, return_softmax_lse=False),
+        HINTS | dict(rotary_interleaved=False, rotary_seqlens=ONE, scheduler_metadata=ONE)),
     "flash_attn_combine": (combined, dict(
         out_partial=drawn(2, 1, 3, 2, 16, seed=4, dtype=torch.float32),
         lse_partial=drawn(2, 1, 3, 2, seed=4, dtype=torch.float32), out=torch.zeros(1, 3, 2, 16).half(),
         out_dtype=torch.bfloat16), {}),
     "get_scheduler_metadata": (metadata, dict(cache_seqlens=torch.zeros(2, device="meta"), page_size=16), dict(
-        HINTS, batch_size=3, max_seqlen_q=2, max_seqlen_k=3, num_heads_q=2, num_heads_kv=1, headdim=128,
-        qkv_dtype=torch.float16, headdim_v=64, cu_seqlens_q=ONE, cu_seqlens_k_new=ONE, cache_leftpad=ONE,
+        num_splits=3, pack_gqa=True, batch_size=3, max_seqlen_q=2, max_seqlen_k=3, num_heads_q=2, num_heads_kv=1,
+        headdim=128, qkv_dtype=torch.float16, headdim_v=64, cu_seqlens_q=ONE, cu_seqlens_k_new=ONE, cache_leftpad=ONE,
         max_seqlen_k_new=1, causal=True, window_size=(1, 1), attention_chunk=2, has_softcap=True, sm_margin=1)),
 }
 
@@ -118,7 +122,7 @@ def test_contradictions_are_refused():
     with pytest.raises(NotImplementedError, match="page_size is 16; pages are not read"): metadata(page_size=16)
     with pytest.raises(ValueError, match="sm_margin is -1"): dense(sm_margin=-1)
     with pytest.raises(TypeError, match="sm_margin"): dense(sm_margin=0.5)
-    with pytest.raises(TypeError, match="window_size is 3"): dense(window_size=3)
+    with pytest.raises(TypeError, match="window_size is 'all'"): dense(window_size="all")
     with pytest.raises(ValueError, match="lse_partial is on meta and out_partial on cpu"):
         combined(lse_partial=torch.zeros(2, 1, 3, 2, device="meta"))
     with pytest.raises(ValueError, match="out is on meta and out_partial on cpu"):

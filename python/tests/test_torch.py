@@ -45,6 +45,10 @@ SHAPES = {
     "one head of keys": ((2, 3, 9, 16), (2, 1, 12, 16), (2, 1, 12, 16), {}),
     "one head of values": ((2, 3, 9, 16), (2, 3, 12, 16), (2, 1, 12, 16), {}),
     "one head of queries": ((2, 1, 9, 16), (2, 3, 12, 16), (2, 3, 12, 16), {}),
+    "odd dims": ((2, 3, 9, 12), (2, 3, 12, 12), (2, 3, 12, 5), {}),
+    "odd dim of values": ((2, 3, 9, 16), (2, 3, 12, 16), (2, 3, 12, 3), dict(scale=0.7)),
+    "negative scale": ((2, 3, 9, 16), (2, 3, 12, 16), (2, 3, 12, 16), dict(scale=-0.7, is_causal=True)),
+    "negative scale, odd dims": ((2, 9, 7), (2, 12, 7), (2, 12, 7), dict(scale=-0.7)),
     "queries of 2-d": ((9, 16), (2, 3, 12, 16), (2, 3, 12, 16), {}),
 }
 
@@ -58,7 +62,9 @@ def bounds_of(tensors, grad, options):
     full = [x.double().expand(*lead, count, *x.shape[-2:]) for x, count in zip([*tensors, grad], [*heads, heads[0]])]
     q, k, v, grad_o = (x.reshape(-1, *x.shape[-3:]).transpose(1, 2).numpy() for x in full)
     whole = [Sequence(batch, slice(0, q.shape[1]), slice(0, k.shape[1])) for batch in range(q.shape[0])]
-    chosen = Options(causal=options.get("is_causal", False), align="top_left", scale=options.get("scale"))
+    scale = options.get("scale")
+    if scale is not None and scale < 0: q, scale = -q, -scale
+    chosen = Options(causal=options.get("is_causal", False), align="top_left", scale=scale)
     exact = forward(q, k, v, whole, "float32", chosen)
     (o, of_o), (lse, _) = exact["o"], exact["lse"]
     found = backward(q, k, v, o, lse, grad_o, np.zeros(lse.shape), whole, "float32", chosen)

@@ -218,12 +218,6 @@ def test_training_steps():
     assert losses[NAME] == pytest.approx(losses["eager"], rel=1e-3)
 
 
-def chunked(**_):
-    config = llama()[1]
-    config.attention_chunk_size, config._attn_implementation = 8, NAME
-    return transformers.masking_utils.create_chunked_causal_mask(config, torch.zeros(1, 20, 64), None, None)
-
-
 def attend(**given):
     q = torch.zeros(1, 2, 4, 16)
     return froghopper.transformers.attention_forward(torch.nn.Module(), q, q, q, given.pop("mask", None), **given)
@@ -245,7 +239,6 @@ REFUSED = {
     "matrix_of_the_caller": (NotImplementedError, lambda: run(torch.zeros(3, 1, 23, 23)), r"not matrices"),
     "weights": (NotImplementedError, lambda: attend(output_attentions=True), "output_attentions"),
     "holes": (NotImplementedError, lambda: run(HOLES), "padding between tokens"),
-    "chunks": (NotImplementedError, chunked, "chunked_overlay"),
     "own_rule": (NotImplementedError, lambda: froghopper.transformers.attention_mask(1, 4, 4, mask_function=max),
                  "made by max"),
     "name": (TypeError, lambda: froghopper.transformers.register("my_flash"), "my_flash"),

@@ -137,7 +137,7 @@ CLASSES = {
                         "not a matrix"),
     "llama4_text": ("Llama4ForCausalLM", SMALL | dict(
         num_key_value_heads=2, head_dim=16, attention_chunk_size=8, num_local_experts=2, intermediate_size_mlp=96),
-        "chunked_overlay"),
+        ""),
     "doge": ("DogeForCausalLM", SMALL | dict(num_key_value_heads=2), "not matrices"),
 }
 

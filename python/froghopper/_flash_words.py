@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of FlashAttention 2 and 3 and of vLLM's fork -> those of froghopper.torch.attention.
+
+    in_any_order   a function that also takes the positional arguments of the other libraries, known by their types
+    options_of     mask, scores and scales
+    extras_of      what only some of the libraries have: dropout_p, alibi_slopes, s_aux, block_table, out
+"""
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from froghopper import _torch_ops as ops
+from froghopper._call import whole_number
+from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._torch_calls import FLOAT8
+from froghopper._words import translated
+
+ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
+PAGES = "pages are not read here. Gather them into a cache [batch, seq, heads, dim]."
+REFUSED = {
+    "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 512 in all.",
+    "page_table": PAGES, "page_size": PAGES, "block_table": PAGES,
+    "rotary_cos": ROTARY, "rotary_sin": ROTARY, "rotary_seqlens": ROTARY,
+}
+# Positional arguments of the others. Of FlashAttention 2 those after q, k and v, or after max_seqlen_k.
+FLASH_2 = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic",
+           "return_attn_probs", "block_table")
+PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+VLLM = ("max_seqlen_q", "cu_seqlens_q", "max_seqlen_k", "cu_seqlens_k", "seqused_k", "qv", *FLASH_2,
+        "return_softmax_lse", "out", "scheduler_metadata", "q_descale", "k_descale", "v_descale", "num_splits",
+        "fa_version", "s_aux")
+
+
+def dense_order(given: Sequence[Any]) -> Sequence[str] | None:
+    """FlashAttention 2's order, where what follows q, k and v cannot be FlashAttention-3's softmax_scale, causal, qv.
+    A 0 alone is its dropout_p: FlashAttention-3 has a scale there, and a scale of 0 is given by its name."""
+    if type(given[0]) not in (int, float): return None
+    if len(given) == 1: return FLASH_2[:-1] if given[0] == 0 else None
+    ours = isinstance(given[1], bool) and not (len(given) > 2 and isinstance(given[2], bool))
+    return None if ours else FLASH_2[:-1]
+
+
+def packed_order(given: Sequence[Any]) -> Sequence[str] | None:
+    """vLLM's order, where a whole number comes first; FlashAttention 2's, where a number follows max_seqlen_k."""
+    if not isinstance(given[0], Tensor) or (given[0].ndim == 0 and len(given) > 1 and
+                                            isinstance(given[1], Tensor) and given[1].ndim == 1): return VLLM
+    if len(given) > 4 and type(given[4]) in (int, float): return (*PACKED, *FLASH_2)
+    return None
+
+
+def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None = None,
+                 first: int = 3) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A function whose positional arguments behind the first ones may come in another order, and whose unknown words
+    are translated or explained."""
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        code, name = function.__code__, function.__name__
+        known = frozenset(code.co_varnames[:code.co_argcount + code.co_kwonlyargcount])
+
+        @functools.wraps(function)
+        def call(*given: Any, **words: Any) -> Any:
+            if order is not None and len(given) > first and (names := order(given[first:])) is not None:
+                given, words = given[:first], by_name(name, names, given[first:], words)
+            for word in words:
+                if word not in known: return function(*given, **translated(name, "flash_attn_interface", words, known))
+            return function(*given, **words)
+        return call
+    return decorate
+
+
+def by_name(function: str, names: Sequence[str], given: Sequence[Any], words: dict[str, Any]) -> dict[str, Any]:
+    if len(given) > len(names):
+        raise InvalidType(f"{function} is given {len(given)} arguments in the order {', '.join(names)}, which has "
+                          f"{len(names)}. Give them by name.")
+    found = dict(zip(names, given))
+    for name in found.keys() & words.keys():
+        raise InvalidType(f"{name} is given twice, by its place in the order {', '.join(names[:len(given)])} and by "
+                          "name. Leave out one.")
+    return found | words
+
+
+def extras_of(q: Tensor, dropout_p: float, alibi_slopes: Tensor | None, s_aux: Tensor | None,
+              block_table: Tensor | None, out: Tensor | None) -> dict[str, Any]:
+    """Arguments of attention; of block_table and dropout NotImplementedError."""
+    refuse(block_table=block_table)
+    if dropout_p: raise Unsupported(f"dropout_p is {dropout_p}; froghopper drops no weights. Use 0.0.")
+    made: dict[str, Any] = {}
+    if alibi_slopes is not None: made["alibi_slopes"] = alibi_slopes
+    if s_aux is not None: made["sink"] = s_aux.float() if isinstance(s_aux, Tensor) else s_aux
+    if out is not None: made["out"] = out
+    return made
+
+
+def length_of(name: str, value: Any) -> Any:
+    """max_seqlen as an int. transformers hands over a tensor. It is read, which waits for its GPU, as there."""
+    if not isinstance(value, Tensor): return value
+    if value.numel() != 1 or value.is_floating_point() or value.is_complex():
+        raise InvalidType(f"{name} is a tensor {list(value.shape)} of {value.dtype}; it is one whole number. Give an "
+                          "int.")
+    return value.item()
+
+
+def dense_keys(k: Tensor, v: Tensor, seqused_k: Tensor | None) -> dict[str, Any]:
+    """k and v [batch, seq, heads, dim] beside packed q, as FlashAttention-3 has them without cu_seqlens_k: as packed
+    ones."""
+    if not (isinstance(k, Tensor) and isinstance(v, Tensor) and k.ndim == v.ndim == 4):
+        raise InvalidProblem(f"cu_seqlens_k is None and k has the shape {list(getattr(k, 'shape', ()))}; without "
+                             "cu_seqlens_k, k and v are [batch, seq, heads, dim], and seqused_k [batch] says how many "
+                             "of their rows count. Give cu_seqlens_k.")
+    batch, rows = k.shape[:2]
+    ends = torch.arange(0, (batch + 1) * rows, rows, dtype=torch.int32, device=k.device) if rows else torch.zeros(
+        batch + 1, dtype=torch.int32, device=k.device)
+    return dict(k=k.flatten(0, 1), v=v.flatten(0, 1), cu_seqlens_kv=ends, max_seqlen_kv=rows, seqused_kv=seqused_k)
+
+
+def refuse(**arguments: Any) -> None:
+    """NotImplementedError for what is given and cannot be computed."""
+    for name, value in arguments.items():
+        if value is None: continue
+        shown = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise Unsupported(f"{name} is {shown}; {REFUSED[name]}")
+
+
+def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | float | None, k_descale: Tensor | float | None,
+              v_descale: Tensor | float | None) -> dict[str, Any]:
+    """FlashAttention-3's descales, [batch, heads_k] -> scales of froghopper.torch.attention; {} without fp8, where
+    vLLM gives them too and nobody reads them. That of q is one number for all query heads of a key head; q in 16 bits
+    has none."""
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    check_tangents(descales)
+    if getattr(k, "dtype", None) not in FLOAT8: return {}
+    if q.dtype not in FLOAT8: del descales["q_descale"]
+    one, made = None, {}
+    for name, value in descales.items():
+        if value is None: value = one = torch.ones((), dtype=torch.float32, device=q.device) if one is None else one
+        elif isinstance(value, Tensor) and name == "q_descale" and value.ndim == 2:
+            value = value.repeat_interleave(q.shape[-2] // k.shape[-2], 1)
+        made["scale_" + name[0]] = value
+    return made
+
+
+def without_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v, detached where k is fp8, of which there are no gradients here and in FlashAttention-3."""
+    if getattr(k, "dtype", None) not in FLOAT8: return q, k, v
+    return q.detach(), k.detach(), v.detach()
+
+
+def window_of(window_size: Any) -> tuple[int | None, int | None]:
+    """(left, right), None for no bound. One number is a bound to both sides."""
+    if window_size is None: return None, None
+    if not isinstance(window_size, (tuple, list)):
+        try: window_size = (whole_number("window_size", window_size),) * 2
+        except InvalidType: window_size = (window_size,)
+    if len(window_size) != 2:
+        shown = window_size[0] if len(window_size) == 1 else window_size
+        raise InvalidType(f"window_size is {shown!r}; it is (left, right), negative for no bound, one number for both, "
+                          "or None. Give two numbers.")
+    left, right = (None if bound is None or bound < 0 else bound for bound in window_size)
+    return left, right
+
+
+def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, attention_chunk: int,
+               softcap: float | None, sm_margin: int) -> dict[str, Any]:
+    """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
+    left, right = window_of(window_size)
+    return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
+                softcap=0.0 if softcap is None or softcap < 0 else softcap,
+                attention_chunk=attention_chunk, max_sms=sms_without(q, sm_margin))
+
+
+def sms_without(q: Tensor, sm_margin: int) -> int:
+    """max_sms: 0 for all."""
+    if whole_number("sm_margin", sm_margin) < 0:
+        raise InvalidProblem(f"sm_margin is {sm_margin}; so many SMs are left alone. Use 0 or more.")
+    if sm_margin == 0 or not q.is_cuda: return 0
+    sms = torch.cuda.get_device_properties(q.device).multi_processor_count
+    if not 0 < sm_margin < sms:
+        raise InvalidProblem(f"sm_margin is {sm_margin} and the GPU has {sms} SMs; as many are left alone. Use 0 to "
+                             f"{sms - 1}.")
+    return int(sms - sm_margin)
+
+
+def check_tangents(tensors: dict[str, Any]) -> None:
+    """Of forward-mode differentiation, which there is none of: they would be dropped."""
+    if forward_ad._current_level >= 0: ops.check_tangents(tensors)
+
+
+def columns(x: Tensor) -> Tensor:
+    """Itself, or a copy where columns do not lie side by side."""
+    return x.contiguous() if isinstance(x, Tensor) and x.ndim and x.stride(-1) != 1 else x

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of attention as other libraries call them. A function looks here when it is given a name that it does not
+have: it goes on with its own word where both mean the same, and says what the word is otherwise. It costs a call that
+knows its words nothing.
+"""
+import difflib
+from collections.abc import Collection
+from typing import Any
+
+from froghopper._errors import InvalidType, Unsupported
+
+# Meant alike in all libraries: their word -> words of functions here, of which a function has at most one.
+SAME = {
+    "softmax_scale": ("scale",), "sm_scale": ("scale",), "scaling": ("scale",), "scale": ("softmax_scale",),
+    "window_size": ("window",), "local_window_size": ("window",), "window": ("window_size",),
+    "logits_soft_cap": ("softcap",), "soft_cap": ("softcap",),
+    "sinks": ("sink", "s_aux"), "s_aux": ("sink",), "learnable_sink": ("sink", "s_aux"), "sink": ("s_aux",),
+    "cu_seqlens_k": ("cu_seqlens_kv",), "cu_seqlens_kv": ("cu_seqlens_k",),
+    "cu_seq_lens_q": ("cu_seqlens_q",), "cu_seq_lens_k": ("cu_seqlens_kv", "cu_seqlens_k"),
+    "max_seqlen_k": ("max_seqlen_kv",), "max_seqlen_kv": ("max_seqlen_k",),
+    "max_length_q": ("max_seqlen_q",), "max_length_k": ("max_seqlen_kv", "max_seqlen_k"),
+    "seqused_k": ("seqused_kv",), "seqused_kv": ("seqused_k",),
+    "query_seq_lengths": ("seqused_q",), "key_value_seq_lengths": ("seqused_kv",),
+    "return_softmax_lse": ("return_lse", "return_attn_probs"), "return_attn_probs": ("return_lse",
+                                                                                     "return_softmax_lse"),
+    "return_lse": ("return_softmax_lse", "return_attn_probs"), "return_residual": ("return_lse",),
+    "q_v": ("qv",), "block_tables": ("block_table",), "page_table": ("block_table",),
+}
+# Without effect on results, here and there.
+HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
+         "cp_tot_seqused_k", "implementation")
+# Harmless with this value, and with others refused in these words.
+ONLY: dict[str, tuple[Any, str]] = {
+    "dropout_p": (0, "weights are not dropped here. Use 0.0"), "dropout": (0, "weights are not dropped here. Use 0"),
+    "attn_mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
+    "mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
+    "attn_bias": (None, "scores have no bias here but ALiBi's. Use alibi_slopes"),
+    "bias": (None, "scores have no bias here but ALiBi's. Use alibi_slopes"),
+    "block_table": (None, "pages are not read here. Gather them into k and v"),
+    "qv": (None, "a second query is not computed here. Append its columns to those of q, and v's to k"),
+    "is_causal": (False, "which corner it aligns differs from library to library. Use causal=True, which aligns the "
+                         "last query with the last key, with align=\"top_left\" the first with the first"),
+    "quantize": (False, "this function does not quantise. Use attention(**quantise(q, k, v)._asdict())"),
+    "quantise": (False, "this function does not quantise. Use attention(**quantise(q, k, v)._asdict())"),
+    "q_descale": (None, "it is scale_q here, a number or [batch, heads_q]. Use scale_q"),
+    "k_descale": (None, "it is scale_k here, a number or [batch, heads_kv]. Use scale_k"),
+    "v_descale": (None, "it is scale_v here, a number or [batch, heads_kv]. Use scale_v"),
+    "sm_margin": (0, "max_sms says how many SMs a call may use, not how many it leaves. Use max_sms"),
+    "cp_world_size": (1, "keys of other ranks are merged by the caller. Use flash_attn_interface.merge_attn_states"),
+    "cp_rank": (0, "keys of other ranks are merged by the caller. Use flash_attn_interface.merge_attn_states"),
+    "query": (None, "it is q here. Use q"), "key": (None, "it is k here. Use k"),
+    "value": (None, "it is v here. Use v"),
+}
+
+
+def translated(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """The words as the function knows them, or TypeError that says what to use. known: its arguments."""
+    found = {}
+    for word, value in words.items():
+        if word in known: name = word
+        elif word in HINTS or (word in ONLY and harmless(value, ONLY[word][0])): continue
+        else: name = own_word(function, module, word, value, known)
+        if name in found or (name != word and name in words):
+            raise InvalidType(f"{word} is given, which is {name} here, and {name} too. Leave out one.")
+        found[name] = converted(word, name, value)
+        if name == "window" != word and words.get("causal") and isinstance(found[name], tuple) and found[name]:
+            found[name] = (*found[name][:-1], None)  # FlashAttention does not read the bound to the right then
+    return found
+
+
+def again(function: Any, module: str, given: dict[str, Any]) -> Any:
+    """The call once more with words that the function knows. given: its arguments by name, and the unknown ones as
+    others."""
+    known = {name: given[name] for name in given if name in function.__kwdefaults__}
+    told = {name: value for name, value in known.items() if value is not function.__kwdefaults__[name]}
+    words = translated(function.__name__, module, told | given["others"], known)
+    return function(given["q"], given["k"], given["v"], **words)
+
+
+def own_word(function: str, module: str, word: str, value: Any, known: Collection[str]) -> str:
+    for name in SAME.get(word, ()):
+        if name in known: return name
+    if word in ONLY:
+        error = InvalidType if word in ("query", "key", "value", "is_causal") or "_descale" in word else Unsupported
+        raise error(f"{function}() has no argument {word}; {ONLY[word][1]}.")
+    near = difflib.get_close_matches(word, known, 2)
+    raise InvalidType(f"{function}() of froghopper{'.' * bool(module)}{module} has no argument {word}. "
+                      f"{'Did you mean ' + ' or '.join(near) if near else 'It has ' + ', '.join(sorted(known))}"
+                      f"{'?' if near else '.'}")
+
+
+def harmless(value: Any, none: Any) -> bool:
+    if value is None: return True
+    return isinstance(value, (bool, int, float)) and none is not None and value == none
+
+
+def converted(word: str, name: str, value: Any) -> Any:
+    """A value as the argument of this name takes it."""
+    if name == word: return value
+    if word == "local_window_size" and isinstance(value, int): return value, value
+    if name == "window" and isinstance(value, (tuple, list)):
+        return tuple(None if bound is None or bound < 0 else bound for bound in value)
+    if name == "softcap" and value is None: return 0.0
+    if name == "sink" and hasattr(value, "float"): return value.float()
+    return value
