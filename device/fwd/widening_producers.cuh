@@ -57,7 +57,7 @@ struct RawLoader {
   }
 };
 
-// With pages, where a warp is free for it: K and V by a warp each, which take turns in the ring. To issue a tile's boxes
+// With pages, where a warp is free for it: K and V by a warp each, which alternate in the ring. To issue a tile's boxes
 // takes as long as to read the tile. A stage is filled again when what is in it was taken; all is taken in the order of
 // the ring, so neither warp is more than one lap of the ring ahead of the other, and the parity is enough.
 template <class Kernel, KvSide Side>

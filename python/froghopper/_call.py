@@ -92,6 +92,31 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         invariant=flag("invariant", invariant) and not backward, max_logit=max_logit and not backward, **of_8_bits)
 
 
+class Paged(NamedTuple):
+    """Of k and v in pages: how many sequences there are, upper bounds on the rows of q and of keys that one has, and
+    whether q is packed."""
+    batch: int
+    max_seqlen_q: int
+    max_seqlen_kv: int
+    packed: bool
+
+
+def describe_paged(q: Shape, k: Shape, v: Shape, dtype: str, paged: Paged, **options: Any) -> _c.Problem:
+    """As describe, of k and v [pages, page_size, heads, dim]."""
+    for name, shape in (("k", k), ("v", v)):
+        if len(shape) != 4 or shape[1] < 1:
+            raise InvalidProblem(f"{name} has the shape {list(shape)}; with block_table it must be "
+                                 "[pages, page_size, heads, dim]. Reshape it.")
+    if tuple(k[:3]) != tuple(v[:3]):
+        raise InvalidProblem(f"v has the shape {list(v)} and k {list(k)}; pages, rows and heads must be the same. "
+                             "Reshape one.")
+    rows = (paged.max_seqlen_kv,) if paged.packed else (paged.batch, paged.max_seqlen_kv)
+    packed = Packed(paged.batch, paged.max_seqlen_q, paged.max_seqlen_kv) if paged.packed else None
+    problem = describe(q, (*rows, *k[2:]), (*rows, *v[2:]), dtype, packed=packed, **options)
+    problem.total_kv, problem.page_size, problem.pages = 0, k[1], k[0]
+    return problem
+
+
 def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str]) -> str:
     """The type of o of 8-bit k and v; q, k and v: names of their types. names: of the types that o may have."""
     if k != v: raise InvalidType(f"v is {v} and k is {k}; they have the same type. Convert one.")
@@ -235,12 +260,14 @@ class Call:
     FORWARD = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6)  # fh_tensors up to sink; later fields are "as before"
     WHOLE = struct.Struct("@N" + "Pqqq" * 4 + "P" * 6 + "Pqqq" * 4 + "PP")
 
-    REST = struct.Struct("@" + "Pqqq" * 9 + "P")  # scales, what quantising writes, means, alibi_slopes, max_logit
+    # Scales, what quantising writes, means, alibi_slopes; max_logit; block_table.
+    REST = struct.Struct("@" + "Pqqq" * 9 + "P" + "Pqqq")
 
-    def __init__(self, plan: Plan, strides: Sequence[Strides], slopes: Strides = (0, 0, 0)):
+    def __init__(self, plan: Plan, strides: Sequence[Strides], slopes: Strides = (0, 0, 0),
+                 table: Strides = (0, 0, 0)):
         """strides: of q, k, v, o, for a backward problem of grad_o, grad_q, grad_k, grad_v, and where k and v are 8-bit
-        of scale_q, scale_k, scale_v, mean_k, mean_v. slopes: of alibi_slopes."""
-        self.plan, self.strides, self.slopes = plan, tuple(strides), slopes
+        of scale_q, scale_k, scale_v, mean_k, mean_v. slopes: of alibi_slopes. table: of block_table."""
+        self.plan, self.strides, self.slopes, self.table = plan, tuple(strides), slopes, table
         self.workspace_bytes = plan.workspace_bytes
         self._run, self._handle = plan.library.calls.fh_plan_run, plan.handle
 
@@ -259,21 +286,23 @@ class Call:
     def forward_with_all(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int,
                          seqused_q: int, seqused_kv: int, sink: int, scale_q: int, scale_k: int, scale_v: int,
                          mean_k: int, mean_v: int, workspace: int | None = None, stream: int | None = None,
-                         alibi_slopes: int = 0, max_logit: int = 0) -> None:
+                         alibi_slopes: int = 0, max_logit: int = 0, block_table: int = 0) -> None:
         """What a forward problem may have beside q, k, v and o, in 8 bits or not."""
         of_q, of_k, of_v, of_o, *of_8_bits = self.strides
         tensors = PACK_WHOLE(ALL_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
                              seqused_q, seqused_kv, sink, *NONE * 4, 0, 0)
-        tensors += self.rest((scale_q, scale_k, scale_v, mean_k, mean_v), of_8_bits, alibi_slopes, max_logit)
+        tensors += self.rest((scale_q, scale_k, scale_v, mean_k, mean_v), of_8_bits, alibi_slopes, max_logit,
+                             block_table)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 
-    def rest(self, of_8_bits: Sequence[int], strides: Sequence[Strides], alibi_slopes: int,
-             max_logit: int = 0) -> bytes:
+    def rest(self, of_8_bits: Sequence[int], strides: Sequence[Strides], alibi_slopes: int, max_logit: int = 0,
+             block_table: int = 0) -> bytes:
         """The fields of fh_tensors behind those that every problem may have; of_8_bits: scales and means."""
         pairs = list(zip(of_8_bits, strides or [(0, 0, 0)] * 5))
         scales, means = ([x for at, lies in part for x in (at, *lies)] for part in (pairs[:3], pairs[3:]))
-        return self.REST.pack(*scales, *NONE * 3, *means, alibi_slopes, *self.slopes, max_logit)
+        return self.REST.pack(*scales, *NONE * 3, *means, alibi_slopes, *self.slopes, max_logit,
+                              block_table, *self.table)
 
     def backward(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int, seqused_q: int,
                  seqused_kv: int, sink: int, grad_o: int, grad_q: int, grad_k: int, grad_v: int, grad_lse: int = 0,

@@ -14,6 +14,8 @@ Copies: none where the columns of q, k, v and gradients lie side by side (the la
 begin at multiples of 16 bytes (other strides are multiples of 8 elements); else the tensor is copied, once in each pass
 that reads it. out is never copied.
 
+paged_attention reads k and v from pages of a pool, without gradients.
+
 With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that has no gradients. One call that
 quantises and attends is attention(**quantise(q, k, v)._asdict(), causal=True).
 
@@ -24,7 +26,8 @@ attention_chunk, max_sms) may change from call to call, as extents may; each val
 PyTorch 2.5 or newer.
 """
 from froghopper._torch_attention import attention
+from froghopper._torch_paged import paged_attention
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 from froghopper._torch_sdpa import scaled_dot_product_attention
 
-__all__ = ["Quantised", "Smoothed", "attention", "quantise", "scaled_dot_product_attention"]
+__all__ = ["Quantised", "Smoothed", "attention", "paged_attention", "quantise", "scaled_dot_product_attention"]

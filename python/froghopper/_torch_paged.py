@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.torch.paged_attention: attention to keys and values in pages of a pool.
+
+As in _torch_calls.py, what is computed is checked when it is met first and then found by a key that has everything but
+addresses. Nothing of a GPU is read on the host, nothing waits, and the pool is never copied.
+"""
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from froghopper import _torch_calls as calls
+from froghopper import _torch_ops as ops
+from froghopper._call import (SCALE_ROWS, Call, Paged, Scale, Strides, Types, cached, check_align, check_means,
+                              check_rank, check_scale_is_there, describe_paged, element_strides, flag, mean_of,
+                              number, output_of, plan_of, scale_of, slope_strides)
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._torch_8_bit import BY_NAME
+from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of,
+                                     workspace_of)
+from froghopper._torch_options import Align, Scale as ScaleOf, plain, scale_tensor, whole, window_of
+from froghopper._values import Window
+
+_ready: dict[Hashable, "Ready"] = {}
+
+
+class Sides(NamedTuple):
+    """What may be given beside q, k and v, under the names that users know."""
+    block_table: Tensor
+    cu_seqlens_q: Tensor | None
+    seqused_q: Tensor | None
+    seqused_kv: Tensor | None
+    sink: Tensor | None
+    alibi_slopes: Tensor | None
+    scale_q: Tensor | None
+    scale_k: Tensor | None
+    scale_v: Tensor | None
+    mean_k: Tensor | None
+    mean_v: Tensor | None
+
+
+class Options(NamedTuple):
+    max_seqlen_q: int | None
+    max_seqlen_kv: int | None
+    causal: bool
+    window: Window | None
+    softcap: float
+    scale: float | None
+    align: Align
+    max_sms: int
+    attention_chunk: int
+    invariant: bool
+    out_dtype: torch.dtype | None
+
+
+class Ready(NamedTuple):
+    """A Call, and what to make for it; gpu: its index, -1 for the CPU."""
+    call: Call
+    o_shape: tuple[int, ...]
+    lse_shape: tuple[int, ...]
+    o_dtype: torch.dtype
+    copies_q: bool
+    gpu: int
+    workspace_bytes: int
+
+
+def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seqused_kv: Tensor | None = None,
+                    cu_seqlens_q: Tensor | None = None, max_seqlen_q: int | None = None,
+                    max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None, causal: bool = False,
+                    window: Window | None = None, softcap: float | None = None, scale: float | None = None,
+                    sink: Tensor | None = None, align: Align = "bottom_right", return_lse: bool = False,
+                    out: Tensor | None = None, max_sms: int = 0, scale_q: ScaleOf = None, scale_k: ScaleOf = None,
+                    scale_v: ScaleOf = None, out_dtype: torch.dtype | None = None, mean_k: Tensor | None = None,
+                    mean_v: Tensor | None = None, alibi_slopes: Tensor | None = None, attention_chunk: int = 0,
+                    invariant: bool = False) -> Any:
+    """softmax(scale q k^T + mask) v, where k and v lie in pages of a pool (PagedAttention). Without gradients.
+
+    q              [batch, seq_q, heads_q, dim]; or packed [total_q, heads_q, dim] with cu_seqlens_q and max_seqlen_q,
+                   so that one call serves sequences that decode beside others that prefill
+    k, v           the pool, [pages, page_size, heads_kv, dim]; any page size, any strides whose last is 1 (on a GPU
+                   multiples of 16 bytes), so also a view of [pages, heads_kv, page_size, dim] or of K and V in one
+                   tensor. The pool is never copied
+    block_table    [batch, columns] int32: the page that holds rows column * page_size and on of a sequence. Columns
+                   past its last row that counts may hold anything
+    seqused_kv     [batch] int32: how many rows of a sequence count; None for columns * page_size. Rows after them may
+                   hold anything, also NaN
+    max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size. Plans are made for it
+
+    All other arguments are those of froghopper.torch.attention. Returns o, shaped as q with the columns of v; with
+    return_lse (o, lse), as attention does. On the CPU entries of block_table are checked; on a GPU they must be right.
+    Raises as attention does; `out` is unwritten then. CUDA graphs may capture the call and replay it with other lengths
+    and tables in the same memory.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v), ("block_table", block_table)): check_tensor(name, x)
+    given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink, alibi_slopes, scale_tensor(scale_q, q),
+                  scale_tensor(scale_k, q), scale_tensor(scale_v, q), mean_k, mean_v)
+    for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
+        if side is not None: check_tensor(name, side)
+    refuse_gradients(dict(q=q, k=k, v=v, sink=sink, alibi_slopes=alibi_slopes, out=out))
+    check_align(align)
+    options = Options(None if max_seqlen_q is None else whole("max_seqlen_q", max_seqlen_q),
+                      None if max_seqlen_kv is None else whole("max_seqlen_kv", max_seqlen_kv),
+                      plain(flag, "causal", causal), window_of(window),
+                      0.0 if softcap is None else plain(number, "softcap", softcap),
+                      None if scale is None else plain(number, "scale", scale), align, whole("max_sms", max_sms),
+                      whole("attention_chunk", attention_chunk), plain(flag, "invariant", invariant), out_dtype)
+    return run(q, k, v, given, options, out, plain(flag, "return_lse", return_lse))
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
+        return_lse: bool) -> Any:
+    key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), options)
+    ready = _ready.get(key) or cached(_ready, key, lambda: ready_of(q, k, v, given, options, out))
+    if ready.copies_q or (ready.gpu >= 0 and q.data_ptr() % calls.BYTES): q = calls.dense_copy(q)
+    o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
+    lse = q.new_empty(ready.lse_shape, dtype=torch.float32) if return_lse else None
+    workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
+    ready.call.forward_with_all(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), address(lse), address(given.cu_seqlens_q), 0,
+        address(given.seqused_q), address(given.seqused_kv), address(given.sink), address(given.scale_q),
+        address(given.scale_k), address(given.scale_v), address(given.mean_k), address(given.mean_v),
+        address(workspace), stream_of(ready.gpu) if ready.gpu >= 0 else None, address(given.alibi_slopes), 0,
+        given.block_table.data_ptr())
+    if out is not None: torch.autograd.graph.increment_version(out)
+    return o if lse is None else (o, lse)
+
+
+def refuse_gradients(tensors: dict[str, Tensor | None]) -> None:
+    if forward_ad._current_level >= 0: ops.check_tangents(tensors)
+    if not torch.is_grad_enabled(): return
+    for name, x in tensors.items():
+        if x is not None and x.requires_grad:
+            raise Unsupported(f"{name} requires a gradient; paged_attention has none. Use {name}.detach(), or call "
+                              "under torch.no_grad().")
+
+
+def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None) -> Ready:
+    paged = lengths_of(q, k, given, options)
+    for name, x in (("k", k), ("v", v)):
+        check_place(name, x, q)
+        element_strides(name, x.shape, x.stride())
+    o_dtype, types, lie = types_of(q, k, v, given, options, paged)
+    o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
+    if out is not None:
+        check_place("out", out, q)
+        if out.dtype != o_dtype:
+            raise InvalidType(f"out is {name_of(out.dtype)}; it must be {name_of(o_dtype)}. Give another tensor, or "
+                              "out_dtype beside 8-bit k and v.")
+        calls.check_shape("out", out, o_shape)
+    problem = describe_paged(
+        q.shape, k.shape, v.shape, name_of(q.dtype), paged, types=types, causal=options.causal, window=options.window,
+        softcap=options.softcap, scale=options.scale, align=options.align, sink=given.sink is not None,
+        seqused=given.seqused_q is not None or given.seqused_kv is not None, max_sms=options.max_sms,
+        alibi=given.alibi_slopes is not None, attention_chunk=options.attention_chunk, invariant=options.invariant)
+    gpu, target = calls.target_of(q)
+    plan = plan_of(problem, target)
+    copies_q = calls.must_copy(q, gpu >= 0)
+    of_q = calls.dense_strides(q.shape) if copies_q else calls.strides_of(q)
+    of_o = calls.dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
+    slopes, table = (0, 0, 0), given.block_table.stride()
+    if given.alibi_slopes is not None:
+        slopes = slope_strides(given.alibi_slopes.shape, given.alibi_slopes.stride(), paged.batch, q.shape[-2])
+    call = Call(plan, [of_q, calls.strides_of(k), calls.strides_of(v), of_o, *lie], slopes, (table[0], table[1], 0))
+    return Ready(call, tuple(o_shape), tuple(lse_shape), o_dtype, copies_q, gpu, plan.workspace_bytes)
+
+
+def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
+    """How many sequences there are, and bounds on their rows; the checks of everything that says so."""
+    table, begins = given.block_table, given.cu_seqlens_q
+    for name, x in (("cu_seqlens_q", begins), ("seqused_q", given.seqused_q), ("seqused_kv", given.seqused_kv)):
+        if x is not None: calls.check_lengths(name, x, q)
+    packed = begins is not None
+    check_rank("q", q.shape, packed)
+    batch = q.shape[0] if begins is None else begins.shape[0] - 1
+    check_place("block_table", table, q)
+    if table.dtype != torch.int32 or table.ndim != 2 or table.shape[0] != batch:
+        raise InvalidTensor(f"block_table is {name_of(table.dtype)} with the shape {list(table.shape)}; it must be "
+                            f"int32 [batch, columns] with batch {batch}. Convert or reshape it.")
+    for name, x in (("seqused_q", given.seqused_q), ("seqused_kv", given.seqused_kv)):
+        if x is not None and x.shape[0] != batch:
+            raise InvalidProblem(f"{name} has {x.shape[0]} numbers and there are {batch} sequences; it must have one "
+                                 f"for each. Give it {batch}.")
+    if packed == (options.max_seqlen_q is None):
+        raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the rows "
+                             "of q that one sequence has. " + ("Add it." if packed else "Leave it out."))
+    room = table.shape[1] * (k.shape[1] if k.ndim == 4 else 0)
+    most = room if options.max_seqlen_kv is None else options.max_seqlen_kv
+    if not 0 <= most <= room:
+        raise InvalidProblem(f"max_seqlen_kv is {most} and block_table has {table.shape[1]} columns, pages of "
+                             f"{room} rows; it must be from 0 to {room}. Give block_table more columns.")
+    rows_q = q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q
+    return Paged(batch, rows_q, most, packed)
+
+
+def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
+             paged: Paged) -> tuple[torch.dtype, Types | None, list[Strides]]:
+    """The type of o, what 8-bit types put into the problem, how scales and means lie."""
+    scales, means = given[6:9], given[9:11]
+    if k.dtype not in FLOAT8:
+        if any(x is not None for x in (*scales, *means)) or options.out_dtype is not None:
+            raise InvalidType(f"k is {name_of(k.dtype)}; scales, means and out_dtype go with 8-bit k and v. Leave them "
+                              "out.")
+        for name, x in (("k", k), ("v", v)):
+            if x.dtype != q.dtype:
+                raise InvalidType(f"{name} is {name_of(x.dtype)} and q is {name_of(q.dtype)}; they must have the same "
+                                  "type. Convert one.")
+        return q.dtype, None, []
+    names = [name_of(x.dtype) for x in (q, k, v)]
+    of_o = output_of(names[0], names[1], names[2], None if options.out_dtype is None else name_of(options.out_dtype),
+                     list(DTYPES.values()))
+    lie: list[Scale] = []
+    for name, scale, x, rows, dim in zip(("scale_q", "scale_k", "scale_v"), scales, (q, k, v),
+                                         (paged.max_seqlen_q, paged.max_seqlen_kv, paged.max_seqlen_kv),
+                                         (0, 0, v.shape[-1])):
+        check_scale_is_there(name, scale, name[-1], name_of(x.dtype))
+        if scale is not None:
+            check_place(name, scale, q)
+            if scale.dtype != torch.float32:
+                raise InvalidType(f"{name} is {name_of(scale.dtype)}; it must be float32. Convert it.")
+        lie.append(scale_of(name, () if scale is None else scale.shape, () if scale is None else scale.stride(),
+                            paged.batch, rows, x.shape[-2], dim))
+    of_means = [(0, 0, 0) if mean is None else mean_of(name, mean.shape, mean.stride(), paged.batch, x.shape[-2],
+                                                       x.shape[-1])
+                for name, mean, x in zip(("mean_k", "mean_v"), means, (k, v))]
+    scale_rows = SCALE_ROWS if any(x.blocked for x in lie) else 0
+    return (BY_NAME[of_o], Types(names[1], of_o, scale_rows, lie[2].columns, check_means(*means)),
+            [*(x.strides for x in lie), *of_means])

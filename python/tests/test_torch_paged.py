@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.torch.paged_attention gives what attention gives of the same rows in dense tensors: any page size, any
+order of pages, rows and heads, all types, NaN and no page where nothing counts; what is wrong is refused before
+anything is written. On the CPU, and on a Hopper GPU where there is one."""
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from froghopper.torch import attention, paged_attention
+
+
+def why_no_gpu():
+    if not torch.cuda.is_available(): return "there is no GPU that PyTorch can use"
+    if torch.cuda.get_device_capability() != (9, 0): return f"{torch.cuda.get_device_name()} is no Hopper GPU"
+    return ""
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "a GPU"))]
+NO_PAGE = 2147480000
+USED, ROWS = [200, 1, 0, 77], 200
+
+
+class Cache:
+    """A pool with pages in random order, and the same rows one after the other."""
+
+    def __init__(self, page, device, dtype=torch.bfloat16, heads=2, dim=64, dim_v=None):
+        torch.manual_seed(page)
+        columns = -(-ROWS // page)
+        pages = columns * len(USED)
+        draw = lambda *shape: torch.randn(*shape, device=device)
+        self.k, self.v = (draw(len(USED), ROWS, heads, x).to(dtype) for x in (dim, dim_v or dim))
+        self.table = torch.full((len(USED), columns), NO_PAGE, dtype=torch.int32, device=device)
+        bits = torch.uint8 if dtype.itemsize == 1 else torch.int16 if dtype.itemsize == 2 else torch.int32
+        pool = [torch.full((pages, page, heads, x.shape[-1]), -1, dtype=bits, device=device).view(dtype)  # NaN
+                for x in (self.k, self.v)]
+        order = torch.randperm(pages).tolist()
+        for b, used in enumerate(USED):
+            for column in range(-(-used // page)):
+                number, first = order.pop(), column * page
+                self.table[b, column] = number
+                for x, to in zip((self.k, self.v), pool):
+                    rows = x[b, first:min(first + page, used)]
+                    to[number, :rows.shape[0]] = rows
+        self.pool_k, self.pool_v = pool
+        self.used = torch.tensor(USED, dtype=torch.int32, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", [1, 5, 16, 64, 256])
+def test_decode_and_verification(page, device):
+    cache = Cache(page, device)
+    for rows in (1, 3):
+        q = torch.randn(len(USED), rows, 4, 64, device=device).bfloat16()
+        o, lse = paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, causal=True,
+                                 return_lse=True)
+        wanted, wanted_lse = attention(q, cache.k, cache.v, seqused_kv=cache.used, causal=True, return_lse=True)
+        torch.testing.assert_close(o, wanted, atol=0.02, rtol=0.02)
+        torch.testing.assert_close(lse, wanted_lse, atol=1e-3, rtol=1e-3)
+        assert (o[2] == 0).all() and (lse[2] == -torch.inf).all()  # a sequence without keys
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_mixed_batch(device):
+    """Sequences that decode one token beside one that prefills a chunk, in one call."""
+    cache = Cache(16, device)
+    lengths = [60, 1, 0, 7]
+    begins = torch.tensor([0, 60, 61, 61, 68], dtype=torch.int32, device=device)
+    q = torch.randn(68, 4, 64, device=device).bfloat16()
+    options = dict(causal=True, softcap=20.0, window=(100, 0), sink=torch.randn(4, device=device))
+    found = paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, cu_seqlens_q=begins,
+                            max_seqlen_q=60, **options)
+    for b, rows in enumerate(lengths):
+        mine = q[begins[b]:begins[b] + rows][None]
+        wanted = attention(mine, cache.k[b:b + 1], cache.v[b:b + 1], seqused_kv=cache.used[b:b + 1], **options)
+        torch.testing.assert_close(found[begins[b]:begins[b] + rows][None], wanted, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_views_of_the_pool(device):
+    """Heads outside of rows, K and V interleaved in one tensor, a slice of a larger table: read where they lie."""
+    cache = Cache(16, device)
+    q = torch.randn(len(USED), 1, 4, 64, device=device).bfloat16()
+    wanted = paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used)
+    hnd = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (cache.pool_k, cache.pool_v)]
+    both = torch.cat([cache.pool_k, cache.pool_v], dim=-1)
+    table = torch.cat([cache.table, cache.table], dim=1)[:, :cache.table.shape[1]]
+    for k, v in (hnd, both.split(64, dim=-1)):
+        assert torch.equal(paged_attention(q, k, v, table, seqused_kv=cache.used), wanted)
+    out = torch.empty_like(wanted)
+    assert paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, out=out) is out
+    assert torch.equal(out, wanted)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("of_q", [torch.bfloat16, torch.float8_e4m3fn])
+def test_8_bit_cache(of_q, device):
+    cache = Cache(16, device, torch.float8_e4m3fn)
+    q = torch.randn(len(USED), 1, 4, 64, device=device).to(of_q)
+    scales = dict(scale_k=torch.rand(len(USED), 2, device=device) + 0.5, scale_v=0.5)
+    if of_q != torch.bfloat16: scales["scale_q"] = 1.0
+    found = paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, **scales)
+    wanted = attention(q, cache.k, cache.v, seqused_kv=cache.used, **scales)
+    torch.testing.assert_close(found, wanted, atol=0.03, rtol=0.03)
+    assert found.dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "a GPU")
+def test_a_graph_serves_grown_and_shrunk_lengths():
+    cache = Cache(16, "cuda")
+    q = torch.randn(len(USED), 1, 4, 64, device="cuda").bfloat16()
+    call = lambda: paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, causal=True)
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph): o = call()
+    for lengths in ([200, 1, 0, 77], [3, 1, 0, 16], [0, 1, 0, 50], [150, 0, 0, 64]):
+        cache.used.copy_(torch.tensor(lengths, dtype=torch.int32))
+        graph.replay()
+        wanted = attention(q, cache.k, cache.v, seqused_kv=cache.used, causal=True)
+        torch.testing.assert_close(o, wanted, atol=0.02, rtol=0.02)
+
+
+def test_messages():
+    cache = Cache(16, "cpu", torch.float32)
+    q = torch.randn(len(USED), 1, 4, 64)
+    call = lambda **changed: paged_attention(**dict(dict(q=q, k=cache.pool_k, v=cache.pool_v, block_table=cache.table,
+                                                         seqused_kv=cache.used), **changed))
+    out = torch.full((len(USED), 1, 4, 64), torch.nan)
+    table = cache.table.clone()
+    table[3, 4] = -5
+    for changed, message in (
+            (dict(block_table=table), r"block_table\[3\]\[4\] is -5 and pages is 52"),
+            (dict(block_table=cache.table.long()), "block_table is int64 .* must be int32"),
+            (dict(block_table=cache.table[:2]), r"must be int32 \[batch, columns\] with batch 4"),
+            (dict(k=cache.pool_k[0]), r"k has the shape .* must be \[pages, page_size, heads, dim\]"),
+            (dict(v=cache.pool_v[:5]), "pages, rows and heads must be the same"),
+            (dict(k=cache.pool_k.half()), "k is float16 and q is float32"),
+            (dict(max_seqlen_kv=209), "max_seqlen_kv is 209 .* from 0 to 208"),
+            (dict(max_seqlen_q=1), "max_seqlen_q must be given with cu_seqlens_q"),
+            (dict(seqused_kv=cache.used[:3]), "seqused_kv has 3 numbers and there are 4 sequences"),
+            (dict(scale_k=1.0), "scales, means and out_dtype go with 8-bit k and v"),
+            (dict(q=q.clone().requires_grad_()), "q requires a gradient; paged_attention has none")):
+        with pytest.raises((TypeError, ValueError, NotImplementedError), match=message): call(**changed, out=out)
+    assert out.isnan().all()
