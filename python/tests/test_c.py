@@ -39,7 +39,7 @@ def test_offsets_are_those_of_the_c_compiler(tmp_path):
 
 
 def test_packed_bytes_are_the_struct():
-    packed = _call.Call.WHOLE.pack(*range(1, 42)) + _call.Call.REST.pack(*range(42, 79))
+    packed = _call.Call.WHOLE.pack(*range(1, 42)) + _call.Call.REST.pack(*range(42, 83))
     whole = _c.Tensors.from_buffer_copy(packed.ljust(ctypes.sizeof(_c.Tensors), b"\0"))
     assert ctypes.sizeof(_c.Tensors) == _call.ALL_BYTES
     assert _c.Tensors.scale_q.offset == _call.Call.WHOLE.size
@@ -47,6 +47,7 @@ def test_packed_bytes_are_the_struct():
     assert (whole.size, whole.q.data, whole.o.stride_head, whole.lse, whole.sink) == (1, 2, 17, 18, 23)
     assert (whole.grad_o.data, whole.grad_v.stride_head, whole.grad_lse, whole.grad_sink) == (24, 39, 40, 41)
     assert (whole.scale_q.data, whole.scale_v.data, whole.scale_v.stride_head, whole.max_logit) == (42, 50, 53, 78)
+    assert (whole.block_table.data, whole.block_table.stride_head) == (79, 82)
 
 
 def test_every_function_is_in_the_library():
