@@ -12,7 +12,7 @@ template <class Kernel>
 __device__ void init_barriers(typename Kernel::Smem& smem) {
   if (threadIdx.x == 0) {
     constexpr int warps = 4 * Kernel::consumers, helpers = Kernel::helpers;
-    smem.item_ring.init(warps + 1 + helpers);
+    smem.item_ring.init(warps + (Kernel::widens ? Kernel::raw_loaders : 1) + helpers);
     smem.q_ring.init(warps);
     constexpr int loads = loader_arrivals<Kernel::variant>;
     smem.k_ring.init(warps, Kernel::widens ? helpers : loads);

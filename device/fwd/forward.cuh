@@ -91,6 +91,7 @@ struct Forward {
   static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
   static constexpr int helpers = !scaled ? 1 : Registers::four ? 4 : 2;  // warps that fill V's stages
+  static constexpr int raw_loaders = V.kv_in != KvIn::rows && Registers::four ? 2 : 1;
   using MeansIfAny = Pick<V.smooth, Means<V>, NoMeans>;
   using ScalesIfBlocks = Pick<V.blocks, ScalesOfBlocks<V>, NoScalesOfBlocks>;
   using Turns = Pick<narrow, TurnTaking<consumers>, NoTurns>;  // 16-bit products overlap better without
@@ -142,7 +143,7 @@ struct Forward {
         if (is_of_loader<V>(1)) NarrowLoader<Forward>{params, smem}.run();
         if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
       } else if constexpr (widens) {
-        if (is_of_loader<V>(1)) RawLoader<Forward>{params, smem}.run();
+        load_raw_tiles<Forward>(params, smem, warp);
         if (warp >= 2 && !Registers::four) Widener<Forward>{params, smem, warp - 2}.run();
       } else {
         if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.next_wanted}.run(smem.k, smem.k_ring);

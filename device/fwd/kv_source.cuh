@@ -182,7 +182,7 @@ struct KvSource<V, Side, KvIn::slots> {
                                : -1;  // in units of the map
       pages_below[i] = page_of(my_row - V.tiles.kv);
       constexpr int rows = V.tiles.kv < 32 ? V.tiles.kv : 32;
-#pragma unroll 2
+#pragma unroll(V.packed ? 8 : 4)
       for (int j = 0; j < rows && 32 * i + j < V.tiles.kv; j += together) {
         const int row = 32 * i + j + below, place = __shfl_sync(~0u, my_place, j + below);
         const char* const from = head + place * static_cast<long long>(unit_bytes());

@@ -57,6 +57,58 @@ struct RawLoader {
   }
 };
 
+// With pages, where a warp is free for it: K and V by a warp each, which take turns in the ring. To issue a tile's boxes
+// takes as long as to read the tile. A stage is filled again when what is in it was taken; all is taken in the order of
+// the ring, so neither warp is more than one lap of the ring ahead of the other, and the parity is enough.
+template <class Kernel, KvSide Side>
+struct RawLoaderOf {
+  static constexpr FwdVariant V = Kernel::variant;
+
+  const FwdParams& params;
+  typename Kernel::Smem& smem;
+  typename Kernel::ItemStage i;
+  typename Kernel::RawStage raw;
+
+  __device__ void run() {
+    if (Side == KvSide::v) raw.advance();
+    while (true) {
+      const WorkItem item = take_copy<Kernel>(smem, i);
+      if (item.none()) return;
+      KvSource<V, Side> source(params, item);
+      const int ask_at = Side == KvSide::k && draws_late(params, item) ? asks_at(item) : -1;
+      ScalesAhead<V> scales(params, item, item.kv_end - 1);
+      for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+        if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
+        raw.wait_room(smem.raw_ring);
+        if (Side == KvSide::k && leads<V>()) smem.raw_scales[raw.stage] = scales.of_tile();
+        if (Side == KvSide::k) scales.read(params, item, max(kv_tile - 1, item.kv_begin));
+        ptx::u64* full = announce<V>(raw, smem.raw_ring, bytes());
+        if constexpr (Side == KvSide::k)
+          source.load(smem.raw[raw.stage].k, full, kv_tile);
+        else
+          source.load(smem.raw[raw.stage].v, full, kv_tile);
+        raw.advance(), raw.advance();
+      }
+    }
+  }
+
+ private:
+  static constexpr int bytes() {
+    return Side == KvSide::k ? decltype(Kernel::RawTiles::k)::bytes : decltype(Kernel::RawTiles::v)::bytes;
+  }
+};
+
+// What the warps of loaders do.
+template <class Kernel>
+__device__ __forceinline__ void load_raw_tiles(const FwdParams& params, typename Kernel::Smem& smem, int warp) {
+  if constexpr (Kernel::raw_loaders == 2) {
+    if (warp == 1) RawLoaderOf<Kernel, KvSide::k>{params, smem}.run();
+    if (warp == 2) RawLoaderOf<Kernel, KvSide::v>{params, smem}.run();
+  } else if (is_of_loader<Kernel::variant>(1)) {
+    RawLoader<Kernel>{params, smem}.run();
+  }
+}
+
 // Raw tiles -> stages of k_ring and v_ring, each warp as many of the rows: two, or four where they are a
 // warpgroup of their own (fwd_widens_in_four).
 //
