@@ -70,15 +70,16 @@ def forward(query: Tensor, key: Tensor, value: Tensor, cum_seq_q: Tensor | None,
         key, value, cum_seq_k, max_k = dense["k"], dense["v"], dense["cu_seqlens_kv"], dense["max_seqlen_kv"]
     inputs: Any = (query, key, value, None, cum_seq_q, cum_seq_k, None, seqused_k, alibi_slopes)
     options = options_of(query, cum_seq_q, max_q, max_k, is_causal, window_size_left, window_size_right, scale)
-    eight = key.dtype in FLOAT8
     o_dtype = torch.bfloat16 if query.dtype in FLOAT8 else query.dtype
     if out is None and value.shape[-1] == query.shape[-1]: out = torch.empty_like(query, dtype=o_dtype)
     if out is not None and out.stride(-1) != 1: out = torch.empty(out.shape, dtype=o_dtype, device=query.device)
-    if eight:
+    plain: Any = calls.forward
+    of_8_bits: Any = scaled.forward
+    if key.dtype in FLOAT8:
         scales = scales_of(query, key, *descales)
-        found = scaled.forward(out, *inputs, scales.get("scale_q"), scales["scale_k"], scales["scale_v"], None, None,
-                               *options, o_dtype, True)
-    else: found = calls.forward(out, *inputs, *options, True)
+        found = of_8_bits(out, *inputs, scales.get("scale_q"), scales["scale_k"], scales["scale_v"], None, None,
+                          *options, o_dtype, True)
+    else: found = plain(out, *inputs, *options, True)
     made = [torch.zeros(shape, dtype=torch.uint64, device=query.device) for shape in ((2,), ())]  # states of no dropout
     return found[0], found[1], *made, query.new_empty(0, dtype=o_dtype)
 

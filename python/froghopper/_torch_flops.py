@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.utils.flop_counter.FlopCounterMode counts of the operators of _torch_ops.py: as of PyTorch's own attention,
-every pair of a query and a key of a sequence, whatever masks and used lengths leave of them."""
+"""What torch.utils.flop_counter.FlopCounterMode counts of the operators of _torch_ops.py: as of PyTorch's own
+attention, every pair of a query and a key of a sequence, whatever masks and used lengths leave of them."""
 from collections.abc import Iterator
 from typing import Any
 

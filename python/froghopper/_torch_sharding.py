@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How DTensor may cut the tensors of the operators of _torch_ops.py: along the batch, or along heads where those of keys
-can be divided, as it may for PyTorch's own attention. Packed sequences are cut along heads alone.
+"""How DTensor may cut the tensors of the operators of _torch_ops.py: along the batch, or along heads where those of
+keys can be divided, as it may for PyTorch's own attention. Packed sequences are cut along heads alone.
 
 torch.distributed.tensor takes long to import. register() is called when it is there already: with froghopper.torch, and
 when a tensor that is not PyTorch's own is met.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlopCounterMode counts of froghopper.torch what it counts of PyTorch's own attention; DTensors are cut along batch and
-heads without a copy to every process, on two processes of gloo."""
+"""FlopCounterMode counts of froghopper.torch what it counts of PyTorch's own attention; DTensors are cut along batch
+and heads without a copy to every process, on two processes of gloo."""
 import os
 
 import pytest

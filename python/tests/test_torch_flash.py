@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.nn.attention.activate_flash_attention_impl("froghopper"): forward, backward and packed sequences by PyTorch's
-own operators; an import activates nothing. On the CPU, whose operators PyTorch leaves empty, they are filled for the tests;
-on a GPU a model runs unchanged."""
+own operators; an import activates nothing. On the CPU, whose operators PyTorch leaves empty, they are filled for the
+tests; on a GPU a model runs unchanged."""
 import pytest
 
 torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
