@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from froghopper import _torch_calls as calls
 from froghopper import _torch_native as native
 from froghopper import _torch_ops as ops
+from froghopper import _torch_sharding as sharding
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, dense_of
 from froghopper._torch_native import GRADIENTS, HEADS_FIRST
@@ -69,6 +70,7 @@ def quick(q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...
 def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...],
               return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """attend with all of its checks."""
+    if not is_compiling() and type(q) not in PLAIN: sharding.register()
     if form: q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     q, k, v = computable(q, k, v, False)
     with_grad = requires_grad(q, k, v, sides[0])

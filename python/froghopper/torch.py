@@ -19,15 +19,24 @@ paged_attention reads k and v from pages of a pool, without gradients.
 With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that has no gradients. One call that
 quantises and attends is attention(**quantise(q, k, v)._asdict(), causal=True).
 
+torch.nn.attention.activate_flash_attention_impl("froghopper") makes PyTorch's own flash attention this one, in PyTorch
+2.11 and newer; an import does not.
+
 There are no second derivatives, no forward-mode derivatives, no dropout and no masks but causal ones and windows.
 Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not; the backward pass may be mapped over whatever
 there is, as is_grads_batched and torch.func.jacrev do. Under torch.compile whole numbers (max_seqlen, window,
 attention_chunk, max_sms) may change from call to call, as extents may; each value of scale or softcap is compiled anew.
 PyTorch 2.5 or newer.
 """
+from froghopper import _torch_flash as flash
+from froghopper import _torch_flops as flops
+from froghopper import _torch_sharding as sharding
 from froghopper._torch_attention import attention
 from froghopper._torch_paged import paged_attention
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 from froghopper._torch_sdpa import scaled_dot_product_attention
 
+flash.register()
+flops.register()
+sharding.register()
 __all__ = ["Quantised", "Smoothed", "attention", "paged_attention", "quantise", "scaled_dot_product_attention"]

@@ -281,8 +281,9 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
 
 def usual(mask: Mask, query: Tensor, key: Tensor, scaling: Any) -> bool:
     """No lengths and nothing of another kind than the native operators take: attention would go there too."""
-    return bool(mask.keys is mask.begin is mask.end is mask.rows is mask.ends is None and not (mask.first or mask.chunk)
-                and query.dtype in DTYPES and key.dtype in DTYPES and (scaling is None or type(scaling) is float))
+    return bool(mask.keys is None and mask.begin is mask.end is mask.rows is mask.ends is None and
+                not (mask.first or mask.chunk) and query.dtype in DTYPES and key.dtype in DTYPES and
+                (scaling is None or type(scaling) is float))
 
 
 # Keywords of attention functions that change what is computed, and are not computed here.

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How DTensor may cut the tensors of the operators of _torch_ops.py: along the batch, or along heads where those of
+keys can be divided, as it may for PyTorch's own attention. Packed sequences are cut along heads alone.
+
+torch.distributed.tensor takes long to import. register() is called when it is there already: with froghopper.torch, and
+when a tensor that is not PyTorch's own is met.
+"""
+import sys
+from typing import Any
+
+import torch
+
+Placements = list[Any]
+Rule = tuple[Placements, Placements]  # of results and of arguments, None for what is no tensor
+
+_registered = False
+
+
+def register() -> None:
+    global _registered
+    if _registered or "torch.distributed.tensor" not in sys.modules: return
+    try: from torch.distributed.tensor.experimental import register_sharding
+    except ImportError: return  # an older PyTorch
+    _registered = True
+    known: Any = register_sharding
+    packet: Any = torch.ops.froghopper
+    known(packet.forward.default)(of_forward)
+    known(packet.forward_8_bit.default)(of_forward_8_bit)
+    known(packet.backward.default)(of_backward)
+
+
+def of_forward(*arguments: Any) -> list[Rule]:
+    with_lse = arguments[-2]
+    return rules(arguments[:9], arguments, [], lambda o, lse, sink: [o, lse if with_lse else replicated()])
+
+
+def of_forward_8_bit(*arguments: Any) -> list[Rule]:
+    """Scales of one number are shared, those of sequences and heads are cut as q, k and v are."""
+    with_lse = arguments[-1]
+    return rules(arguments[:9], arguments, [], lambda o, lse, sink: [o, lse if with_lse else replicated()],
+                 arguments[9:14])
+
+
+def of_backward(*arguments: Any) -> list[Rule]:
+    grad_lse, sink = arguments[1], arguments[7]
+
+    def results(o: Any, lse: Any, of_sink: Any) -> Placements:
+        return [o, o, o, replicated() if sink is None else of_sink]
+
+    def before(o: Any, lse: Any) -> Placements: return [o, None if grad_lse is None else lse]
+    return rules((*arguments[2:5], *arguments[7:13]), arguments, before, results, between=2)
+
+
+def rules(inputs: tuple[Any, ...], arguments: tuple[Any, ...], before: Any, results: Any,
+          scales: tuple[Any, ...] = (), between: int = 0) -> list[Rule]:
+    """inputs: those of calls.Inputs. before: placements of what comes before them; between: how many there are behind
+    v, which lie as o and lse. results: placements of results of those of o, lse and of the sink's gradient."""
+    from torch.distributed.tensor import Partial, Shard
+    k, packed = inputs[1], inputs[4] is not None
+    ways: list[tuple[str, Any, Any, Any]] = [("whole", replicated(), replicated(), replicated())]
+    if not packed: ways.append(("batch", Shard(0), Shard(0), Partial()))
+    heads = 1 if packed else 2
+    if k.shape[heads] % k.mesh.size() == 0: ways.append(("heads", Shard(heads), Shard(heads - 1), Shard(0)))
+    found = []
+    for name, o, lse, of_sink in ways:
+        first = before(o, lse) if before else []
+        sides = [placed(name, at, x, packed) for at, x in enumerate(inputs[3:])]
+        of_scales = [scale_placed(name, x) for x in scales]
+        given = [*first, o, o, o, *((o, lse) if between else ()), *sides, *of_scales]
+        found.append((results(o, lse, of_sink), [*given, *[None] * (len(arguments) - len(given))]))
+    return found
+
+
+def placed(way: str, at: int, x: Any, packed: bool) -> Any:
+    """Of sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv and alibi_slopes."""
+    from torch.distributed.tensor import Shard
+    if x is None: return None
+    if way == "heads": return Shard(0) if at == 0 else Shard(len(x.shape) - 1) if at == 5 else replicated()
+    if way == "batch" and (at in (3, 4) or (at == 5 and len(x.shape) == 2)): return Shard(0)
+    return replicated()
+
+
+def scale_placed(way: str, x: Any) -> Any:
+    """Of a scale or mean: [], [batch, heads] or [batch, ., heads, .]."""
+    from torch.distributed.tensor import Shard
+    if x is None: return None
+    if way == "whole" or len(x.shape) == 0: return replicated()
+    return Shard(0) if way == "batch" else Shard(1 if len(x.shape) == 2 else 2)
+
+
+def replicated() -> Any:
+    from torch.distributed.tensor import Replicate
+    return Replicate()
