@@ -65,7 +65,8 @@ def test_tensors_and_results(framework):
     ("is_causal", True, TypeError, "has no argument is_causal.*Use causal=True.*top_left"),
     ("q_descale", 2.0, TypeError, "Use scale_q"), ("quantize", True, NotImplementedError, "does not quantise"),
     ("dropout_p", 0.5, NotImplementedError, "Use 0.0"), ("attn_mask", [1], NotImplementedError, "Use causal, window"),
-    ("block_table", [1], NotImplementedError, "Gather them"), ("sm_margin", 8, NotImplementedError, "Use max_sms"),
+    ("block_table", [1], NotImplementedError, "paged_attention. Use that"),
+    ("sm_margin", 8, NotImplementedError, "Use max_sms"),
     ("causl", True, TypeError, "has no argument causl. Did you mean causal"),
     ("bananas", True, TypeError, "has no argument bananas. It has accumulate, "),
     ("softmax_scale", 2.0, TypeError, "softmax_scale is given, which is scale here, and scale too")])
