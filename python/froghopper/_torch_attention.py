@@ -14,6 +14,7 @@ from froghopper._torch_eager import NO_SIDES, attend, computable, requires_grad
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import (Align, Scale, bound_of, check_lengths, check_packed, check_slopes, decided,
                                        plain, scale_tensor, whole, window_of)
+from froghopper._torch_paged import from_pages
 from froghopper._words import again
 
 
@@ -28,7 +29,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., return_max_logit: Literal[False] = ...) -> Tensor: ...
+              invariant: bool = ..., block_table: Tensor | None = ...,
+              return_max_logit: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
@@ -42,7 +44,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
+              invariant: bool = ..., block_table: Tensor | None = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -56,7 +59,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
+              invariant: bool = ..., block_table: Tensor | None = ...,
+              return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -70,7 +74,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
+              invariant: bool = ..., block_table: Tensor | None = ...,
+              return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 @overload
@@ -84,7 +89,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...],
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
+              invariant: bool = ..., block_table: Tensor | None = ...,
+              return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
@@ -97,7 +103,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               mean_k: Tensor | None = None, mean_v: Tensor | None = None,
               accumulate: tuple[Tensor, ...] | None = None,
               alibi_slopes: Tensor | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, **others: Any) -> Tensor | tuple[Tensor, ...]:
+              return_max_logit: bool = False, block_table: Tensor | None = None,
+              **others: Any) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -139,6 +146,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    left out. It has no gradient; o and lse have theirs. With accumulate, which then is (o, lse,
                    max_logit) and is returned as such, the larger one of it and what is there
 
+    block_table    [batch, columns] int32: k and v are a pool [pages, page_size, heads_kv, dim], as paged_attention has
+                   it; without gradients
+
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too; with
     return_max_logit (o, max_logit) or (o, lse, max_logit). A row that sees no
@@ -150,6 +160,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     if others:
         made: Tensor | tuple[Tensor, ...] = again(attention, "torch", locals())
         return made
+    if block_table is not None:
+        of_pages: Tensor | tuple[Tensor, ...] = from_pages(locals())
+        return of_pages
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
     if causal is not True and causal is not False: causal = plain(flag, "causal", causal)

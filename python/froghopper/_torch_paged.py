@@ -109,6 +109,18 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     return run(q, k, v, given, options, out, plain(flag, "return_lse", return_lse))
 
 
+def from_pages(given: dict[str, Any]) -> Any:
+    """froghopper.torch.attention with block_table; given: its arguments."""
+    if given["cu_seqlens_kv"] is not None:
+        raise InvalidProblem("cu_seqlens_kv is given beside block_table, which says where the rows of a sequence are. "
+                             "Leave cu_seqlens_kv out, and give the lengths in seqused_kv.")
+    for name, none in (("accumulate", None), ("return_max_logit", False)):
+        if given[name] is not none:
+            raise Unsupported(f"{name} is given beside block_table; attention to pages has none. Leave it out.")
+    beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "deterministic", "others")
+    return paged_attention(**{name: value for name, value in given.items() if name not in beside})
+
+
 def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
         return_lse: bool) -> Any:
     key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), options)

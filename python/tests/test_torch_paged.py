@@ -141,3 +141,15 @@ def test_messages():
             (dict(q=q.clone().requires_grad_()), "q requires a gradient; paged_attention has none")):
         with pytest.raises((TypeError, ValueError, NotImplementedError), match=message): call(**changed, out=out)
     assert out.isnan().all()
+
+
+def test_attention_takes_pages():
+    cache = Cache(16, "cpu", torch.float32)
+    q = torch.randn(len(USED), 1, 4, 64)
+    wanted = paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, causal=True)
+    given = dict(seqused_kv=cache.used, causal=True, block_table=cache.table)
+    assert torch.equal(attention(q, cache.pool_k, cache.pool_v, **given), wanted)
+    with pytest.raises(NotImplementedError, match="return_max_logit is given beside block_table"):
+        attention(q, cache.pool_k, cache.pool_v, **given, return_max_logit=True)
+    with pytest.raises(ValueError, match="cu_seqlens_kv is given beside block_table"):
+        attention(q, cache.pool_k, cache.pool_v, **given, cu_seqlens_kv=cache.used)
