@@ -196,6 +196,20 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     return found
 
 
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, return_attn_probs: Literal[True],
+                              **words: Any) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, return_attn_probs: Literal[False] = ...,
+                              **words: Any) -> Tensor: ...
+
+
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, **words: Any) -> Any: ...
+
+
 @in_any_order()
 def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, causal: bool = False,
                               q_descale: Scale = None, k_descale: Scale = None,
@@ -233,6 +247,20 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
         deterministic=deterministic, sm_margin=sm_margin, return_attn_probs=return_attn_probs, dropout_p=dropout_p,
         alibi_slopes=alibi_slopes, s_aux=s_aux)
     return found
+
+
+@overload
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any, return_softmax_lse: Literal[True],
+                            **words: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any,
+                            return_softmax_lse: Literal[False] = ..., **words: Any) -> Tensor: ...
+
+
+@overload
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any, **words: Any) -> Any: ...
 
 
 @in_any_order()

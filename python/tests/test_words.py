@@ -77,6 +77,12 @@ def test_explained(framework, word, value, kind, says):
     with pytest.raises(kind, match=says): attention(*drawn(array), **{word: value}, **more)
 
 
+def test_spelling():
+    assert froghopper.quantize is froghopper.quantise
+    torch = pytest.importorskip("froghopper.torch", reason="it needs torch, which is not installed")
+    assert torch.quantize is torch.quantise
+
+
 def test_numbers_as_scales():
     torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
     from froghopper.torch import attention
