@@ -28,6 +28,7 @@ def __getattr__(name: str) -> Any:
     """The functions on NumPy arrays, when one is asked for first."""
     homes = {"Quantised": "_numpy_quantise", "Smoothed": "_numpy_quantise", "quantise": "_numpy_quantise"}
     homes |= dict.fromkeys(("Gradients", "attention", "attention_backward"), "_numpy")
+    if name == "quantize": name = "quantise"  # as other libraries spell it
     if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = getattr(importlib.import_module("froghopper." + homes[name]), name)
     return found

@@ -20,7 +20,7 @@ from froghopper._numpy_arrays import (Array, Lengths, address, check_array, chec
                                       check_shape, check_writeable, dense, dense_strides, float32_of, held_arrays,
                                       held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
                                       read_lengths, result_shape, slopes_of, strides_of)
-from froghopper._values import flag, plain
+from froghopper._values import Align, flag, plain
 from froghopper._words import again
 
 _calls: dict[Hashable, Call] = {}
@@ -39,7 +39,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
               seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[False] = ...,
-              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
@@ -52,7 +52,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
               seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[True],
-              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
@@ -65,7 +65,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
               seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[False] = ...,
-              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
@@ -78,7 +78,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
               seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[True],
-              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
@@ -91,7 +91,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
               seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: bool = ...,
-              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: tuple[Array, ...],
@@ -104,7 +104,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
               seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: bool = ...,
-              out: Array | None = ..., align: str = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: tuple[Array, ...],
@@ -116,7 +116,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
               seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, return_lse: bool = False,
-              out: Array | None = None, align: str = "bottom_right", max_sms: int = 0,
+              out: Array | None = None, align: Align = "bottom_right", max_sms: int = 0,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, scale_q: ArrayLike | None = None,
               scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None, dtype: str | None = None,
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
@@ -219,7 +219,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
                        cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
                        seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None,
                        deterministic: bool = False, out: Gradients | Sequence[Array | None] | None = None,
-                       accumulate: bool = False, align: str = "bottom_right", max_sms: int = 0,
+                       accumulate: bool = False, align: Align = "bottom_right", max_sms: int = 0,
                        max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,
                        alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0) -> Gradients:
     """The gradients of q, k, v and sink, of NumPy arrays.

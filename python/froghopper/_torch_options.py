@@ -4,7 +4,7 @@
 torch.compile traces these functions. A whole number that changes from call to call is then open: nothing here looks at
 its value, so that one compilation serves all values; the operator checks it when it runs.
 """
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from torch import Tensor
 from froghopper import _c
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, check_tensor
+from froghopper._values import Align as Align
 from froghopper._values import Window, check_window, flag, whole_number
 
-Align = Literal["bottom_right", "top_left"]
 Scale: TypeAlias = Tensor | float | None
 
 

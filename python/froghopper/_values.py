@@ -8,12 +8,13 @@ same key; a kind that is refused must not be found under that of one that is not
 import ctypes
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from froghopper import _c
 from froghopper._errors import InvalidProblem, InvalidType
 
 Window = tuple[int | None, int | None]
+Align = Literal["bottom_right", "top_left"]
 
 LARGEST_SCALE = 2.0**127  # of the library
 ALIGNS = {"bottom_right": _c.Align.BOTTOM_RIGHT, "top_left": _c.Align.TOP_LEFT}

@@ -36,7 +36,7 @@ ONLY: dict[str, tuple[Any, str]] = {
     "mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
     "attn_bias": (None, "scores have no bias here but ALiBi's. Use alibi_slopes"),
     "bias": (None, "scores have no bias here but ALiBi's. Use alibi_slopes"),
-    "block_table": (None, "pages are not read here. Gather them into k and v"),
+    "block_table": (None, "it is an argument of froghopper.torch.paged_attention. Use that, or gather the pages"),
     "qv": (None, "a second query is not computed here. Append its columns to those of q, and v's to k"),
     "is_causal": (False, "which corner it aligns differs from library to library. Use causal=True, which aligns the "
                          "last query with the last key, with align=\"top_left\" the first with the first"),

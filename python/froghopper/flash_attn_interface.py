@@ -9,9 +9,9 @@ bottom-right; lse [batch, heads, seq], packed [heads, total], float32, natural l
 on the CPU, also in float32. q, k and v are copied where froghopper.torch says so, and where their last stride is not 1,
 as there.
 
-What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, pages
-(page_table, block_table), rotary embedding in flash_attn_with_kvcache, and fp8 in flash_attn_with_kvcache together with
-cache_batch_idx, cache_leftpad or cu_seqlens_q.
+What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, rotary
+embedding in flash_attn_with_kvcache, fp8 in flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or
+cu_seqlens_q, and pages in flash_attn_func or together with new keys, cache_batch_idx or cache_leftpad.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
 float32, or one number, and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here.
@@ -44,15 +44,16 @@ import torch
 from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
-from froghopper._errors import InvalidProblem, Unsupported
+from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._flash_words import (check_tangents, columns, dense_keys, dense_order, extras_of, in_any_order,
-                                     length_of, options_of, packed_order, refuse, scales_of, without_gradients)
+                                     length_of, options_of, packed_order, refuse, refuse_with_pages, scales_of,
+                                     without_gradients)
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import decided
-from froghopper.torch import attention
+from froghopper.torch import attention, paged_attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
@@ -101,7 +102,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     dropout_p      0
     alibi_slopes   [heads] or [batch, heads] float32: scores get -slope |i + seq_k - seq_q - j|
     s_aux          [heads]: one more logit a head, in the denominator alone; float32, and others are cast to it
-    block_table    None: pages are not read here
+    block_table    None: pages are read by flash_attn_varlen_func and flash_attn_with_kvcache
 
     Returns out [batch, seq_q, heads, dim of v]; with return_attn_probs (out, lse [batch, heads, seq_q]). Rows that see
     no key are 0 and their lse is -inf. Raises TypeError, ValueError, NotImplementedError as the module says.
@@ -167,6 +168,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     seqused_*      [batch] int32: how many rows of a sequence count; the other rows of q get 0 and lse = -inf
     out            where the result goes; without gradients
 
+    block_table    [batch, columns] int32: k and v are pages [pages, page_size, heads_k, dim] then, and seqused_k says
+                   how many rows count; without gradients. froghopper.torch.paged_attention has the rest
+
     Without cu_seqlens_k, k and v are [batch, seq_k, heads_k, dim], and seqused_k may say how many rows count. The order
     max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k is vLLM's and is taken too, with what follows there.
 
@@ -176,8 +180,13 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     refuse(qv=qv)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
-    options |= extras_of(q, dropout_p, alibi_slopes, s_aux, block_table, out)
+    options |= extras_of(q, dropout_p, alibi_slopes, s_aux, None, out)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs or return_softmax_lse)
+    if block_table is not None:
+        paged: Result = in_pages(q, k, v, block_table, options, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q,
+                                 seqused_kv=seqused_k, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
+                                 max_seqlen_kv=length_of("max_seqlen_k", max_seqlen_k))
+        return paged
     q, k, v = without_gradients(columns(q), columns(k), columns(v))
     keys: dict[str, Any] = dict(k=k, v=v, cu_seqlens_kv=cu_seqlens_k, seqused_kv=seqused_k,
                                 max_seqlen_kv=length_of("max_seqlen_k", max_seqlen_k))
@@ -185,6 +194,20 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     found: Result = attention(q, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
                               seqused_q=seqused_q, **keys, **options)
     return found
+
+
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, return_attn_probs: Literal[True],
+                              **words: Any) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, return_attn_probs: Literal[False] = ...,
+                              **words: Any) -> Tensor: ...
+
+
+@overload
+def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, **words: Any) -> Any: ...
 
 
 @in_any_order()
@@ -226,6 +249,20 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
     return found
 
 
+@overload
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any, return_softmax_lse: Literal[True],
+                            **words: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any,
+                            return_softmax_lse: Literal[False] = ..., **words: Any) -> Tensor: ...
+
+
+@overload
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any, **words: Any) -> Any: ...
+
+
 @in_any_order()
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
                             v: Tensor | None = None, qv: Tensor | None = None, rotary_cos: Tensor | None = None,
@@ -247,6 +284,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
 
     q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
     k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
+                     with page_table (FlashAttention 2: block_table) [batch, columns] int32 pages of a pool, [pages,
+                     page_size, heads_k, dim]; then without k, v, cache_batch_idx and cache_leftpad
     k, v             [batch, seq_new, heads_k, dim], or [total_new, heads_k, dim] with cu_seqlens_k_new: written to the
                      cache from row cache_seqlens[b] on, by PyTorch's indexing, one operation each
     cache_seqlens    [batch] int32, or an int: how many rows of the cache count, before k and v are added; None for all.
@@ -266,7 +305,23 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty):
     the last two are partial results of splits there, and here there are none.
     """
-    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, page_table=page_table)
+    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    table = page_table if block_table is None else block_table  # FlashAttention 2's word
+    if table is not None:
+        if table.dtype != torch.int32 or table.ndim != 2:
+            raise InvalidType(f"page_table is {table.dtype} with the shape {list(table.shape)}; it is int32 [batch, "
+                              "columns]. Convert or reshape it.")
+        refuse_with_pages(k=k, v=v, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad)
+        check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache))
+        options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
+        options |= scales_of(q, k_cache, q_descale, k_descale, v_descale)
+        options |= extras_of(q, 0.0, alibi_slopes, s_aux, None, None) | dict(return_lse=True)
+        if isinstance(cache_seqlens, int):
+            cache_seqlens = torch.full((len(table),), cache_seqlens, dtype=torch.int32, device=q.device)
+        with torch.no_grad():
+            paged, of_pages = in_pages(q, k_cache, v_cache, table, options, cu_seqlens_q=cu_seqlens_q,
+                                       seqused_kv=cache_seqlens, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q))
+        return (paged, of_pages, of_pages.new_empty(0), of_pages.new_empty(0)) if return_softmax_lse else paged
     longest = length_of("max_seqlen_q", max_seqlen_q)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
                    cu_seqlens_k_new=cu_seqlens_k_new)
@@ -281,7 +336,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v))
     kv_cache.check_numbers(q, k_cache, k, lengths, cu_seqlens_q, longest)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin) | scales
-    options |= extras_of(q, 0.0, alibi_slopes, s_aux, block_table, None)
+    options |= extras_of(q, 0.0, alibi_slopes, s_aux, None, None)
     q, batch = columns(q), kv_cache.batch_of(q, cu_seqlens_q)
     if isinstance(cache_seqlens, Tensor): used = cache_seqlens.contiguous()
     else:
@@ -303,6 +358,13 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     return out, lse, lse.new_empty(0), lse.new_empty(0)
 
 
+def in_pages(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, options: dict[str, Any], **lengths: Any) -> Any:
+    """paged_attention, which has no gradients and so nothing to make deterministic."""
+    words = {name: value for name, value in options.items() if name != "deterministic"}
+    q, k, v = without_gradients(q, k, v)
+    return paged_attention(q, k, v, block_table, **words, **lengths)
+
+
 def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int,
                            headdim: int, cache_seqlens: Tensor, qkv_dtype: torch.dtype = torch.bfloat16,
                            headdim_v: int | None = None, cu_seqlens_q: Tensor | None = None,
@@ -311,6 +373,5 @@ def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int
                            window_size: Window = WHOLE, attention_chunk: int = 0, has_softcap: bool = False,
                            num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> Tensor:
     """An empty int32 tensor on cache_seqlens' device, for flash_attn_with_kvcache, which needs none: this library's
-    kernels read lengths themselves when they hand out their work. page_size is refused, as pages are."""
-    refuse(page_size=page_size)
+    kernels read lengths themselves when they hand out their work."""
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)

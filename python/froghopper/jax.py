@@ -24,7 +24,7 @@ import numpy as np
 
 from froghopper._call import DTYPES, Window, cached, check_held
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._values import flag, plain, shown, whole_number
+from froghopper._values import Align, flag, plain, shown, whole_number
 from froghopper._words import again
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
@@ -42,7 +42,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
-              return_lse: Literal[False] = ..., deterministic: bool = ..., align: str = ..., accumulate: None = ...,
+              return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[False] = ...) -> Array: ...
 
@@ -52,7 +52,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
-              return_lse: Literal[True], deterministic: bool = ..., align: str = ..., accumulate: None = ...,
+              return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
@@ -62,7 +62,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
-              return_lse: Literal[False] = ..., deterministic: bool = ..., align: str = ..., accumulate: None = ...,
+              return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
@@ -72,7 +72,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
-              return_lse: Literal[True], deterministic: bool = ..., align: str = ..., accumulate: None = ...,
+              return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
@@ -82,7 +82,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
-              return_lse: bool = ..., deterministic: bool = ..., align: str = ..., accumulate: tuple[Array, ...],
+              return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
@@ -92,7 +92,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
               cu_seqlens_q: Array | None = ..., cu_seqlens_kv: Array | None = ..., max_seqlen_q: int | None = ...,
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
-              return_lse: bool = ..., deterministic: bool = ..., align: str = ..., accumulate: tuple[Array, ...],
+              return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
@@ -101,7 +101,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
-              return_lse: bool = False, deterministic: bool = False, align: str = "bottom_right",
+              return_lse: bool = False, deterministic: bool = False, align: Align = "bottom_right",
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
               return_max_logit: bool = False, **others: Any) -> Array | tuple[Array, ...]:

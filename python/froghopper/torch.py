@@ -36,6 +36,8 @@ from froghopper._torch_paged import paged_attention
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 from froghopper._torch_sdpa import scaled_dot_product_attention
 
+quantize = quantise  # as other libraries spell it
+
 flash.register()
 flops.register()
 sharding.register()

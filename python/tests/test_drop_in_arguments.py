@@ -89,8 +89,9 @@ CHANGES = {
         out_partial=drawn(2, 1, 3, 2, 16, seed=4, dtype=torch.float32),
         lse_partial=drawn(2, 1, 3, 2, seed=4, dtype=torch.float32), out=torch.zeros(1, 3, 2, 16).half(),
         out_dtype=torch.bfloat16), {}),
-    "get_scheduler_metadata": (metadata, dict(cache_seqlens=torch.zeros(2, device="meta"), page_size=16), dict(
-        num_splits=3, pack_gqa=True, batch_size=3, max_seqlen_q=2, max_seqlen_k=3, num_heads_q=2, num_heads_kv=1,
+    "get_scheduler_metadata": (metadata, dict(cache_seqlens=torch.zeros(2, device="meta")), dict(
+        page_size=16, num_splits=3, pack_gqa=True, batch_size=3, max_seqlen_q=2, max_seqlen_k=3,
+        num_heads_q=2, num_heads_kv=1,
         headdim=128, qkv_dtype=torch.float16, headdim_v=64, cu_seqlens_q=ONE, cu_seqlens_k_new=ONE, cache_leftpad=ONE,
         max_seqlen_k_new=1, causal=True, window_size=(1, 1), attention_chunk=2, has_softcap=True, sm_margin=1)),
 }
@@ -119,7 +120,6 @@ def test_contradictions_are_refused():
     """What says the same thing twice, and what has no meaning beside the rest."""
     with pytest.raises(ValueError, match="num_heads_q is 2 and qkv"): qkvpacked(num_heads_q=2)
     assert same(qkvpacked(num_heads_q=4), qkvpacked()) and same(qkvpacked(num_heads_q=None), qkvpacked())
-    with pytest.raises(NotImplementedError, match="page_size is 16; pages are not read"): metadata(page_size=16)
     with pytest.raises(ValueError, match="sm_margin is -1"): dense(sm_margin=-1)
     with pytest.raises(TypeError, match="sm_margin"): dense(sm_margin=0.5)
     with pytest.raises(TypeError, match="window_size is 'all'"): dense(window_size="all")

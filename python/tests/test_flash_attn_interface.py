@@ -323,7 +323,7 @@ REFUSED = {
     "nothing_for_hints": (None, dict(sm_margin=8, num_splits=7, pack_gqa=True), ""),
 }
 REFUSED_CACHE = {
-    "page_table": (NotImplementedError, dict(page_table=ONE), "pages"),
+    "page_table": (TypeError, dict(page_table=ONE), "page_table is torch.float32"),
     "rotary_cos": (NotImplementedError, dict(rotary_cos=ONE), "rotate"),
     "rotary_sin": (NotImplementedError, dict(rotary_sin=ONE), "rotate"),
     "k_alone": (ValueError, dict(k=some(2, 1, 2, 64), cache_seqlens=3), "not all given"),

@@ -68,10 +68,8 @@ def test_vllm():
     with_sinks = packed(s_aux=sinks)
     assert torch.equal(with_sinks, packed(s_aux=sinks.float())) and differs(with_sinks, packed())
     assert torch.equal(with_sinks, packed(sinks=sinks))  # SGLang's word
-    table = dict(block_table=ints(0, 1)[None])
-    for call in (lambda: packed(**table), lambda: fa.flash_attn_func(Q, K, V, **table),
-                 lambda: fa.flash_attn_with_kvcache(Q, K, V, **table)):
-        with pytest.raises(NotImplementedError, match=r"block_table is .*Gather them"): call()
+    with pytest.raises(NotImplementedError, match="block_table is .*flash_attn_varlen_func"):
+        fa.flash_attn_func(Q, K, V, block_table=ints(0, 1)[None])
     with pytest.raises(NotImplementedError, match="cp_world_size.*merge_attn_states"): packed(cp_world_size=2)
     assert torch.equal(packed(cp_world_size=1, cp_rank=0, q_v=None), packed())
 
@@ -86,6 +84,33 @@ def test_keys_without_ends():
     torch.testing.assert_close(found, wanted)
     assert torch.equal(found, fa.flash_attn_varlen_func(PQ, K, V, 5, ENDS_Q, 9, None, used, causal=True))
     with pytest.raises(ValueError, match="cu_seqlens_k is None and k has the shape"): packed(cu_seqlens_k=None)
+
+
+def test_pages():
+    """As vLLM calls it, and of caches: the result over the gathered keys."""
+    pools, table, used = [drawn(6, 4, 2, 64, seed=seed) for seed in (1, 2)], ints(5, 0, 3, 2, 4, 9).reshape(2, 3), ints(
+        9, 7)
+    k, v = (torch.cat([pool[table[0].long()].flatten(0, 1)[:9], pool[[2, 4]].flatten(0, 1)[:7]]) for pool in pools)
+    words = dict(causal=True, softmax_scale=0.3, s_aux=drawn(4, seed=7))
+    wanted, lse = fa.flash_attn_varlen_func(PQ, k, v, ENDS_Q, ints(0, 9, 16), 5, 9, return_attn_probs=True, **words)
+    out = torch.empty_like(PQ)
+    found, lse_found = fa.flash_attn_varlen_func(
+        q=PQ, k=pools[0], v=pools[1], out=out, cu_seqlens_q=ENDS_Q, max_seqlen_q=5, seqused_k=used, max_seqlen_k=9,
+        window_size=[-1, -1], block_table=table, softcap=0, fa_version=3, num_splits=0, return_softmax_lse=True,
+        **words)
+    assert found is out
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(lse_found, lse)
+    for name in ("page_table", "block_table"):
+        cached, of_cache, *_ = fa.flash_attn_with_kvcache(
+            PQ, *pools, cache_seqlens=used, cu_seqlens_q=ENDS_Q, max_seqlen_q=torch.tensor(5), return_softmax_lse=True,
+            **words, **{name: table})
+        assert torch.equal(cached, found) and torch.equal(of_cache, lse_found)
+    same_length = fa.flash_attn_with_kvcache(Q, *pools, cache_seqlens=7, page_table=table)
+    assert torch.equal(same_length, fa.flash_attn_with_kvcache(Q, *pools, cache_seqlens=ints(7, 7), page_table=table))
+    for name, value in (("cache_batch_idx", ints(1, 0)), ("cache_leftpad", ints(0, 0)), ("k", K[:, :1])):
+        with pytest.raises(NotImplementedError, match=f"page_table is given and {name} too"):
+            fa.flash_attn_with_kvcache(Q, *pools, cache_seqlens=used, page_table=table, **{name: value})
 
 
 def test_lengths_may_be_tensors():

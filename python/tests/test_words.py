@@ -65,7 +65,8 @@ def test_tensors_and_results(framework):
     ("is_causal", True, TypeError, "has no argument is_causal.*Use causal=True.*top_left"),
     ("q_descale", 2.0, TypeError, "Use scale_q"), ("quantize", True, NotImplementedError, "does not quantise"),
     ("dropout_p", 0.5, NotImplementedError, "Use 0.0"), ("attn_mask", [1], NotImplementedError, "Use causal, window"),
-    ("block_table", [1], NotImplementedError, "Gather them"), ("sm_margin", 8, NotImplementedError, "Use max_sms"),
+    ("block_table", [1], NotImplementedError, "paged_attention. Use that"),
+    ("sm_margin", 8, NotImplementedError, "Use max_sms"),
     ("causl", True, TypeError, "has no argument causl. Did you mean causal"),
     ("bananas", True, TypeError, "has no argument bananas. It has accumulate, "),
     ("softmax_scale", 2.0, TypeError, "softmax_scale is given, which is scale here, and scale too")])
@@ -74,6 +75,12 @@ def test_explained(framework, word, value, kind, says):
     more = dict(scale=0.5) if word == "softmax_scale" else {}
     if word == "block_table" and framework is of_torch: kind, says = TypeError, "block_table is a list"
     with pytest.raises(kind, match=says): attention(*drawn(array), **{word: value}, **more)
+
+
+def test_spelling():
+    assert froghopper.quantize is froghopper.quantise
+    torch = pytest.importorskip("froghopper.torch", reason="it needs torch, which is not installed")
+    assert torch.quantize is torch.quantise
 
 
 def test_numbers_as_scales():
