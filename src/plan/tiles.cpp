@@ -228,21 +228,24 @@ std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
   return std::nullopt;
 }
 
-// Small boxes take long to issue, and a ring of two stages is then filled too late. Measured on an H200, 4 sequences of
-// 512 rows on 16k keys, pages of 16, head dim 128: 0.825 ms with two stages of 128 keys, 0.757 with three of 80; dense
-// 0.717. With pages of 64 two stages are faster.
-std::optional<Tiles> tiles_of_small_pages(const Problem& p, Dims dims, const Tiles& usual) {
+// Small boxes take long to issue, and a ring of two stages is then filled too late: docs/experiments/0042. Larger tiles
+// are for problems that have enough of them; a quarter more rows an SM is what they win.
+std::optional<Tiles> tiles_of_small_pages(const Problem& p, Dims dims, const Tiles& usual, int sms) {
+  constexpr Tiles larger = {192, 80, 3};
   constexpr int box_enough = 64;
-  const bool measured = dims.qk == 128 && dims.v == 128 && !is_8_bit(p.dtype_kv) && p.seq_q > 2 * strip;
-  if (!p.paged() || !measured || box_of_pages(p, usual) >= box_enough) return {};
-  return Tiles{192, 80, 3};
+  const bool measured = dims.qk == 128 && dims.v == 128 && !is_8_bit(p.dtype_kv) && !p.invariant;
+  if (!p.paged() || !measured || p.seq_q <= 2 * strip || box_of_pages(p, usual) >= box_enough) return {};
+  const auto rows_of_sm = [&](int tile_q) {
+    return std::max(1.0, static_cast<double>(items_at_most(p, tile_q)) / sms) * tile_q;
+  };
+  if (rows_of_sm(larger.q) > 1.25 * rows_of_sm(usual.q)) return {};
+  return larger;
 }
 
 Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
-  if (const auto tiles = tiles_of_small_pages(p, dims, usual_tiles(p, dims, device)); tiles && !p.invariant)
-    return *tiles;
-  if (p.invariant) return with_exact_keys(usual_tiles(p, dims, device), dims);
-  return usual_tiles(p, dims, device);
+  const Tiles usual = usual_tiles(p, dims, device);
+  if (p.invariant) return with_exact_keys(usual, dims);
+  return tiles_of_small_pages(p, dims, usual, usable_sms(p, device)).value_or(usual);
 }
 
 }  // namespace froghopper
