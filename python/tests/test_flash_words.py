@@ -212,3 +212,13 @@ def test_combining_in_blocks(monkeypatch):
     found = fa.flash_attn_combine(parts, lse)
     assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
     assert len(largest) > 4 and max(largest) <= 20000
+
+
+def test_one_graph():
+    """torch.compile sees through the orders and words, without a break."""
+    calls = {"order": lambda q, k, v: fa.flash_attn_func(q, k, v, 0.0, 0.3, True, (3, 0)),
+             "usual": lambda q, k, v: fa.flash_attn_func(q, k, v, causal=True),
+             "words": lambda q, k, v: fa.flash_attn_func(q, k, v, sinks=q[0, 0, :, 0], num_splits=3)}
+    for name, call in calls.items():
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(Q, K, V), call(Q, K, V)), name
