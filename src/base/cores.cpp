@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// base: the affinity mask and the cgroups' quotas. A thread more than these allow only takes turns with the others.
+// base: what the environment says, the affinity mask and the cgroups' quotas. A thread more than these allow only takes
+// turns with the others.
 #include "src/base/cores.hpp"
 
 #include <sched.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -14,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/base/environment.hpp"
 #include "src/base/fork.hpp"
 
 namespace froghopper {
@@ -107,10 +110,20 @@ std::optional<double> smallest_quota(const ReadFile& read, const Mount& mount, s
   }
 }
 
+// A whole number above 0 at the begin of a variable, as OMP_NUM_THREADS may be a list; 0: it has none.
+int64_t number_in(const char* variable) {
+  const std::string value = environment(variable);
+  int64_t number = 0;
+  std::from_chars(value.data(), value.data() + value.size(), number);
+  return std::clamp<int64_t>(number, 0, 1 << 16);
+}
+
 int64_t count_cores() {
+  if (const int64_t wanted = number_in("FROGHOPPER_THREADS")) return wanted;
   int64_t count = affine_cores();
   if (count == 0) count = std::thread::hardware_concurrency();
   if (const auto quota = cgroup_cores(read_file)) count = std::min(count, *quota);
+  if (const int64_t most = number_in("OMP_NUM_THREADS")) count = std::min(count, most);
   return std::max<int64_t>(1, count);
 }
 
