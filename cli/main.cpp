@@ -132,7 +132,8 @@ int exit_code_of(fh_status status) {
     case FH_NO_DEVICE: return exit_no_device;
     case FH_COMPILE_FAILED:
     case FH_LAUNCH_FAILED:
-    case FH_INTERNAL: return exit_run_failed;
+    case FH_INTERNAL:
+    case FH_INTERRUPTED: return exit_run_failed;
   }
   return exit_run_failed;
 }

@@ -80,7 +80,8 @@ typedef enum fh_status {
   FH_NO_DEVICE = 4,       /* no Hopper GPU, no driver, or one that is too old */
   FH_COMPILE_FAILED = 5,  /* a kernel could not be compiled or loaded */
   FH_LAUNCH_FAILED = 6,   /* the driver refused the launch */
-  FH_INTERNAL = 7         /* out of host memory or threads, or a bug in the library */
+  FH_INTERNAL = 7,        /* out of host memory or threads, or a bug in the library */
+  FH_INTERRUPTED = 8      /* SIGINT came, see fh_watch_interrupts; what was to be written is undefined */
 } fh_status;
 
 /* What is computed. */
@@ -371,6 +372,11 @@ typedef void (*fh_log_function)(const char* line, void* user);
  * was set before is running any more or will be called again, whichever thread has replaced it. Called from inside such
  * a function, which cannot wait for itself, fh_set_log waits for none. */
 FH_API void fh_set_log(fh_log_function function, void* user);
+
+/* For interpreters, whose handler of SIGINT acts only when a call has returned. With wanted nonzero, a call on the CPU
+ * that the process's first thread makes returns FH_INTERRUPTED soon after SIGINT, where the process has a handler for
+ * it, which is called too. 0, as at first: such a call runs to its end. */
+FH_API void fh_watch_interrupts(int wanted);
 
 #ifdef __cplusplus
 }

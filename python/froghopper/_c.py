@@ -21,6 +21,7 @@ class Status(enum.IntEnum):
     COMPILE_FAILED = 5
     LAUNCH_FAILED = 6
     INTERNAL = 7
+    INTERRUPTED = 8
 
 
 class Op(enum.IntEnum):
@@ -213,4 +214,5 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fh_status_name": (ctypes.c_char_p, [ctypes.c_int]),
     "fh_version": (ctypes.c_char_p, []),
     "fh_set_log": (None, [ctypes.c_void_p, ctypes.c_void_p]),
+    "fh_watch_interrupts": (None, [ctypes.c_int]),
 }

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "src/api/run.hpp"
+#include "src/base/interrupt.hpp"
 #include "src/base/log.hpp"
 #include "src/base/per_thread.hpp"
 #include "src/base/text.hpp"
@@ -187,6 +188,7 @@ const char* fh_status_name(fh_status status) {
     case FH_COMPILE_FAILED: return "FH_COMPILE_FAILED";
     case FH_LAUNCH_FAILED: return "FH_LAUNCH_FAILED";
     case FH_INTERNAL: return "FH_INTERNAL";
+    case FH_INTERRUPTED: return "FH_INTERRUPTED";
   }
   return "no fh_status";
 }
@@ -199,3 +201,5 @@ void fh_set_log(fh_log_function function, void* user) {
   } catch (...) {  // No memory for it: the former function stays.
   }
 }
+
+void fh_watch_interrupts(int wanted) { watch_interrupts(wanted != 0); }

@@ -97,9 +97,10 @@ class Meeting {
 // What the threads of a call share.
 class Shared {
  public:
-  Shared(const Plan& plan, const Views& views)
+  Shared(const Plan& plan, const Views& views, const InterruptWatch& watch)
       : p(plan.problem),
         views(views),
+        watch(watch),
         chunk_keys(plan.tile_kv),
         chunks(plan, views),
         group(p.heads_q / p.heads_kv),
@@ -132,6 +133,7 @@ class Shared {
 
   const Problem& p;
   const Views& views;
+  const InterruptWatch& watch;
   const int64_t chunk_keys;
   const Chunks chunks;
   const int64_t group;  // query heads of a key head
@@ -172,7 +174,7 @@ class TilesOfChunk final : public RowTiles {
       ++tile_;
     }
     if (tile_ >= tiles_.end) ++head_, tile_ = tiles_.begin;
-    if (tiles_.begin >= tiles_.end || head_ == sh_.group) return nullptr;
+    if (tiles_.begin >= tiles_.end || head_ == sh_.group || sh_.watch.asked()) return nullptr;
     if (id_.chunk > 0)
       sh_.wait(id_, id_.chunk - 1, head_ * meeting_.all_tiles() + std::min(tile_ + 1, before_.end), id_.turn);
     fill();
@@ -297,13 +299,13 @@ void write_sink(const Shared& sh) {
 
 }  // namespace
 
-Result<void> run_backward(const Plan& plan, const Views& views) {
+Result<void> run_backward(const Plan& plan, const Views& views, const InterruptWatch& watch) {
   try {
-    Shared shared(plan, views);
+    Shared shared(plan, views, watch);
     const int64_t count = shared.chunks.count();
     const Scratch scratch(std::min(plan.threads, count), plan.scratch_bytes() / sizeof(float));
     if (scratch.threads() > 0 || count == 0) {
-      for_each(count, scratch.threads(), [&](int64_t number, int64_t thread) {
+      for_each(count, scratch.threads(), watch, [&](int64_t number, int64_t thread) {
         ChunkId id;
         if (!shared.chunks.find(number, id)) return;
         TilesOfChunk tiles(shared, id);

@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "src/base/interrupt.hpp"
 #include "src/problem/tensors.hpp"
 
 namespace froghopper::cpu {
@@ -31,8 +32,9 @@ Result<Plan> plan(const Problem&);
 Result<void> run(const Plan&, const Views&);
 
 // Its parts, with lengths and scales that have been checked.
-Result<void> run_forward(const Plan&, const Views&);   // forward.cpp
-Result<void> run_backward(const Plan&, const Views&);  // backward.cpp
-Result<void> run_quantise(const Plan&, const Views&);  // quantise.cpp
+// Each ends early where the watch is asked.
+Result<void> run_forward(const Plan&, const Views&, const InterruptWatch&);   // forward.cpp
+Result<void> run_backward(const Plan&, const Views&, const InterruptWatch&);  // backward.cpp
+Result<void> run_quantise(const Plan&, const Views&, const InterruptWatch&);  // quantise.cpp
 
 }  // namespace froghopper::cpu

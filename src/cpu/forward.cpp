@@ -25,8 +25,9 @@ constexpr float no_sink = -std::numeric_limits<float>::infinity(), nothing_seen 
 
 class Forward {
  public:
-  Forward(const Plan& plan, const Views& views, const Pieces& pieces)
+  Forward(const Plan& plan, const Views& views, const Pieces& pieces, const InterruptWatch& watch)
       : p_(plan.problem),
+        watch_(watch),
         kernel_(*plan.kernel),
         views_(views),
         pieces_(pieces),
@@ -95,6 +96,7 @@ class Forward {
                     .k = keys ? k_rows(views_, rows, s.index) : KvRows(),
                     .v = keys ? v_rows(views_, rows, s.index) : KvRows(),
                     .paged = p_.paged(),
+                    .watch = &watch_,
                     .first_head = piece.head_kv,
                     .heads = static_cast<int>(piece.heads),
                     .tile_kv = tile_kv_,
@@ -143,6 +145,7 @@ class Forward {
   }
 
   const Problem& p_;
+  const InterruptWatch& watch_;
   const Kernel& kernel_;
   const Views& views_;
   const Pieces& pieces_;
@@ -154,13 +157,13 @@ class Forward {
 
 }  // namespace
 
-Result<void> run_forward(const Plan& plan, const Views& views) {
+Result<void> run_forward(const Plan& plan, const Views& views, const InterruptWatch& watch) {
   try {
     const Pieces pieces(plan, views);
     const Scratch scratch(std::min(plan.threads, pieces.count()), plan.scratch_bytes() / sizeof(float));
     if (scratch.threads() > 0 || pieces.count() == 0) {
-      Forward forward(plan, views, pieces);
-      for_each(pieces.count(), scratch.threads(),
+      Forward forward(plan, views, pieces, watch);
+      for_each(pieces.count(), scratch.threads(), watch,
                [&](int64_t piece, int64_t thread) { forward.attend(piece, scratch.of(thread)); });
       forward.put_max_logit();
       return {};

@@ -229,7 +229,7 @@ class Attention {
 
   void walk(int less) {
     forget(less);
-    for (int64_t begin = begin_; begin < end_; begin += tile_kv_) {
+    for (int64_t begin = begin_; begin < end_ && !w_.watch->asked(); begin += tile_kv_) {
       if (begin > begin_ && begin / keys_set_aside != (begin - tile_kv_) / keys_set_aside) set_aside(/*last=*/false);
       const int64_t end = std::min(begin + tile_kv_, end_);
       if (w_.heads == 1) tile_.load(0, begin, static_cast<int>(end - begin));

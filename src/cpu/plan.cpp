@@ -86,9 +86,16 @@ std::string Plan::line() const { return text("{} -> {}", problem.line(), how());
 
 Result<void> run(const Plan& plan, const Views& views) {
   if (Result<void> lengths = check_lengths(plan.problem, views); !lengths) return lengths;
-  if (plan.problem.quantises()) return run_quantise(plan, views);
-  if (Result<void> scales = check_scales(plan.problem, views); !scales) return scales;
-  return plan.problem.backward() ? run_backward(plan, views) : run_forward(plan, views);
+  if (!plan.problem.quantises())
+    if (Result<void> scales = check_scales(plan.problem, views); !scales) return scales;
+  const InterruptWatch watch;
+  const auto run_pass = plan.problem.quantises()  ? run_quantise
+                        : plan.problem.backward() ? run_backward
+                                                  : run_forward;
+  Result<void> done = run_pass(plan, views, watch);
+  if (watch.asked())
+    return Failure{FH_INTERRUPTED, "SIGINT came during the call; what it wrote is undefined. Call again."};
+  return done;
 }
 
 }  // namespace froghopper::cpu

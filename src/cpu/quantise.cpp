@@ -219,17 +219,17 @@ class Parts {
 
 }  // namespace
 
-Result<void> run_quantise(const Plan& plan, const Views& views) {
+Result<void> run_quantise(const Plan& plan, const Views& views, const InterruptWatch& watch) {
   try {
     Parts parts(plan, views);
     const Scratch scratch(std::min(plan.threads, parts.tiles()), plan.scratch_bytes() / sizeof(float));
     if (scratch.threads() > 0 || parts.tiles() == 0) {
-      for_each(parts.means(), scratch.threads(),
+      for_each(parts.means(), scratch.threads(), watch,
                [&](int64_t mean, int64_t thread) { parts.take_mean(mean, scratch.of(thread)); });
       if (parts.looks_first())
-        for_each(parts.tiles(), scratch.threads(),
+        for_each(parts.tiles(), scratch.threads(), watch,
                  [&](int64_t tile, int64_t thread) { parts.look(tile, scratch.of(thread)); });
-      for_each(parts.tiles(), scratch.threads(),
+      for_each(parts.tiles(), scratch.threads(), watch,
                [&](int64_t tile, int64_t thread) { parts.write(tile, scratch.of(thread)); });
       parts.write_of_empty();
       return {};

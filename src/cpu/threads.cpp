@@ -22,6 +22,7 @@ namespace {
 
 struct Job {
   const std::function<void(int64_t, int64_t)>& work;
+  const InterruptWatch& watch;
   int64_t count;
   int64_t wanted;       // sleepers that may still join
   int64_t inside = 0;   // that have joined and not left
@@ -30,7 +31,7 @@ struct Job {
 
   void take_turns() {
     const int64_t thread = next_thread++;
-    for (int64_t i = next_index++; i < count; i = next_index++) work(i, thread);
+    for (int64_t i = next_index++; i < count && !watch.asked(); i = next_index++) work(i, thread);
   }
 };
 
@@ -145,8 +146,9 @@ struct Closer {
 
 }  // namespace
 
-void for_each(int64_t count, int64_t threads, const std::function<void(int64_t, int64_t)>& work) {
-  Job job{work, count, std::min(threads, count) - 1};
+void for_each(int64_t count, int64_t threads, const InterruptWatch& watch,
+              const std::function<void(int64_t, int64_t)>& work) {
+  Job job{work, watch, count, std::min(threads, count) - 1};
   if (job.wanted > 0) {
     pool().run(job);
   } else {

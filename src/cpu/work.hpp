@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/base/interrupt.hpp"
 #include "src/cpu/cpu.hpp"
 
 namespace froghopper::cpu {
@@ -39,13 +40,14 @@ struct Work {
   int dim_qk, dim_v;
   float scale, softcap;
   bool alibi;
-  bool invariant;      // a lane's bits do not depend on the other lanes, as long as v is finite
-  bool merges;         // o and lse hold those over other keys: lse is a sink, and o its value. o is floats
-  KvRows k, v;         // of the sequence
-  bool paged;          // rows of a tile may lie in several pages
-  int64_t first_head;  // the key head that the first lanes read
-  int heads;           // 1 to heads_most
-  int tile_kv;         // keys that are computed together
+  bool invariant;               // a lane's bits do not depend on the other lanes, as long as v is finite
+  bool merges;                  // o and lse hold those over other keys: lse is a sink, and o its value. o is floats
+  KvRows k, v;                  // of the sequence
+  bool paged;                   // rows of a tile may lie in several pages
+  const InterruptWatch* watch;  // once it is asked, results need not be right
+  int64_t first_head;           // the key head that the first lanes read
+  int heads;                    // 1 to heads_most
+  int tile_kv;                  // keys that are computed together
   const OfHead* of_heads;
   const Lane* lanes;   // of head after head, of each as many; of several heads at most a block's
   int lane_count;      // 1 to Plan::piece_lanes_most
