@@ -2,8 +2,16 @@
 """froghopper: exact attention on NVIDIA Hopper GPUs and on CPUs.
 
     import froghopper
+    # q [batch, seq_q, heads_q, dim], k and v [batch, seq_kv, heads_kv, dim]
     o = froghopper.attention(q, k, v, causal=True)                     NumPy arrays, on the CPU
+    o = froghopper.torch.attention(q, k, v, causal=True)               tensors of PyTorch
+    o = froghopper.jax.attention(q, k, v, causal=True)                 arrays of JAX
     print(froghopper.explain("fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", "h200"))
+
+    froghopper.torch                   attention, paged_attention, scaled_dot_product_attention, quantise, explain
+    froghopper.jax                     attention
+    froghopper.transformers            models of transformers: attn_implementation="froghopper"
+    froghopper.flash_attn_interface    the functions of FlashAttention 2 and 3 and of vLLM
 
 Importing it loads neither NumPy nor another framework nor the shared library; each comes with the first use.
 """
@@ -16,16 +24,22 @@ from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, 
                                 LaunchFailed, LibraryNotFound, NoDevice, Unsupported)
 
 if TYPE_CHECKING:
+    from froghopper import flash_attn_interface, jax, torch, transformers
     from froghopper._numpy import Gradients, attention, attention_backward
     from froghopper._numpy_quantise import Quantised, Smoothed, quantise
 
 __all__ = ["CompileFailed", "Error", "Gradients", "Internal", "InvalidProblem", "InvalidTensor", "InvalidType",
            "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Smoothed", "Unsupported", "__version__",
            "attention", "attention_backward", "explain", "quantise"]
+MODULES = ("flash_attn_interface", "jax", "torch", "transformers")  # each imports its framework
+
+
+def __dir__() -> list[str]: return sorted((*__all__, *MODULES))
 
 
 def __getattr__(name: str) -> Any:
-    """The functions on NumPy arrays, when one is asked for first."""
+    """The modules of frameworks and the functions on NumPy arrays, when one is asked for first."""
+    if name in MODULES: return importlib.import_module("froghopper." + name)
     homes = {"Quantised": "_numpy_quantise", "Smoothed": "_numpy_quantise", "quantise": "_numpy_quantise"}
     homes |= dict.fromkeys(("Gradients", "attention", "attention_backward"), "_numpy")
     if name == "quantize": name = "quantise"  # as other libraries spell it

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from froghopper import _c
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, error_of
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
 from froghopper._values import ALIGNS, check_softcap, text
 from froghopper._values import Window as Window
@@ -72,6 +72,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         raise InvalidType(f"q, k and v are {dtype}; they can be {', '.join(DTYPES)}. Convert them.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
+    check_axes(q, k)
     if packed: batch, seq_q, seq_kv = packed
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
     left, right = check_window(window)
@@ -209,6 +210,17 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
             if axis in shared and extent != wanted:
                 raise InvalidProblem(f"{name} has the shape {list(shape)} and {other} {list(like)}; they have the same "
                                      f"{axis}. Use {wanted}, or change {other}.")
+
+
+def check_axes(q: Shape, k: Shape) -> None:
+    """Heads that do not divide, where the axis before them does and is the shorter one: that has the heads, as in
+    PyTorch's own attention."""
+    if len(q) != 4 or 0 in (k[1], k[2]) or q[2] % k[2] == 0 or q[1] % k[1] != 0: return
+    if q[2] <= q[1] or k[2] <= k[1]: return
+    raise InvalidProblem(f"q has the shape {list(q)} and k {list(k)}; they must be {LAYOUT}, and heads_kv, {k[2]}, "
+                         f"must divide heads_q, {q[2]}. They look like [batch, heads, seq, dim]. Use q.transpose(1, "
+                         "2), k.transpose(1, 2) and v.transpose(1, 2) (in NumPy and JAX swapaxes), or "
+                         "froghopper.torch.scaled_dot_product_attention.")
 
 
 def positive_dim(dim: int) -> int:
@@ -359,5 +371,7 @@ def explain(problem: _c.Problem | str, target: str = "auto") -> str:
     """
     target = text("target", target, "auto")
     if not isinstance(problem, _c.Problem):
-        problem = library().problem(text("problem", problem, "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128"))
+        line = text("problem", problem, "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128")
+        try: problem = library().problem(line)
+        except Error as error: return f"problem      {line}\nnot computed {error}"
     return str(library().calls.fh_explain(ctypes.byref(problem), target.encode()).decode())

@@ -57,7 +57,8 @@ BY_STATUS: dict[int, type[Error]] = {
 }
 
 
-def error_of(status: int, sentence: str) -> Error:
+def error_of(status: int, sentence: str) -> BaseException:
     """The exception for a status that is not FH_OK. sentence: fh_last_error's, without the name of the C function."""
+    if status == Status.INTERRUPTED: return KeyboardInterrupt()
     call, colon, rest = sentence.partition(": ")
     return BY_STATUS.get(status, Internal)(rest if colon and call.startswith("fh_") else sentence)

@@ -7,6 +7,7 @@ import re
 
 from froghopper import _c
 from froghopper._errors import LibraryNotFound, error_of
+from froghopper._log import listen
 
 VARIABLE, NAME = "FROGHOPPER_LIBRARY", "libfroghopper.so"
 HERE = pathlib.Path(__file__).resolve().parent
@@ -83,6 +84,8 @@ def load() -> Library:
     if loaded.version() != _c.VERSION:
         raise LibraryNotFound(f"{path} is version {loaded.version()} and this package is {_c.VERSION}. Use the library "
                               f"that came with it; {VARIABLE} names another one.")
+    listen(loaded.calls)
+    loaded.calls.fh_watch_interrupts(1)  # Python's own handler of SIGINT waits until a call has returned
     return loaded
 
 

@@ -14,7 +14,7 @@ from froghopper._errors import InvalidType
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, Ready, address, check, check_held, check_max_logit,
                                      check_place, check_shape, dense_copy, dense_strides, kind, longest, must_copy,
                                      name_of, problem_of, shapes_of, slopes_of, stream_of, strides_of, target_of,
-                                     workspace_of)
+                                     threads_for, workspace_of)
 
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 _ready: dict[Hashable, Ready] = {}
@@ -33,7 +33,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
-               max_sms, attention_chunk, invariant)
+               max_sms or threads_for(q), attention_chunk, invariant)
     inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     scales = (scale_q, scale_k, scale_v, mean_k, mean_v)
     key = (*map(kind, inputs), *map(kind, scales), kind(out), options, out_dtype, kind(held_lse),

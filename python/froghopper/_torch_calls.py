@@ -76,7 +76,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
-               max_sms, attention_chunk, invariant)
+               max_sms or threads_for(q), attention_chunk, invariant)
     inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit)
     index, copied = ready.gpu, ready.copied
@@ -115,7 +115,7 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
-               max_sms, attention_chunk, invariant)
+               max_sms or threads_for(q), attention_chunk, invariant)
     inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     ready = backward_ready(inputs, options, o, lse, grad_o, grad_lse)
     index, read = ready.gpu, [q, k, v, o, grad_o]
@@ -156,6 +156,12 @@ def backward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], o: Tensor,
 def kind(x: Tensor | None) -> Hashable:
     """Everything of a tensor but its address."""
     return None if x is None else (x.shape, x.stride(), x.dtype, x.device)
+
+
+def threads_for(q: Tensor) -> int:
+    """max_sms where nobody said: on the CPU as many threads as PyTorch uses (torch.set_num_threads), on a GPU 0, for
+    all. The library uses no more than it finds, FROGHOPPER_THREADS among them."""
+    return torch.get_num_threads() if q.is_cpu else 0
 
 
 def address(x: Tensor | None) -> int: return 0 if x is None else x.data_ptr()

@@ -38,6 +38,7 @@ def attend(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tu
     """(o, lse), lse None unless it is asked for. options: calls.Options, of the right types."""
     if is_compiling(): return in_python(form, q, k, v, sides, options, return_lse)
     if native.forward is None: native.load()
+    if q.is_cpu and not options[9]: options = (*options[:9], calls.threads_for(q), *options[10:])  # max_sms
     with_grad, ticket = requires_grad(q, k, v, sides[0]), 0
     if native.forward is not None and quick(q, k, v, sides, options):
         number, purpose = native.number_of(options), GRADIENTS if with_grad else return_lse

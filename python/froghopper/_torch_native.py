@@ -72,7 +72,7 @@ def keep(ticket: int, ready: Ready) -> None:
     _keep(ticket, ctypes.addressof(plan.problem), plan.target.encode(), slopes, BYTES if ready.gpu >= 0 else 1)
 
 
-def error(status: int) -> Exception:
+def error(status: int) -> BaseException:
     """Of a status below LIBRARY_SAYS."""
     return error_of(LIBRARY_SAYS - status, library().last_error())
 

@@ -104,7 +104,8 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                       None if max_seqlen_kv is None else whole("max_seqlen_kv", max_seqlen_kv),
                       plain(flag, "causal", causal), window_of(window),
                       0.0 if softcap is None else plain(number, "softcap", softcap),
-                      None if scale is None else plain(number, "scale", scale), align, whole("max_sms", max_sms),
+                      None if scale is None else plain(number, "scale", scale), align,
+                      whole("max_sms", max_sms) or calls.threads_for(q),
                       whole("attention_chunk", attention_chunk), plain(flag, "invariant", invariant), out_dtype)
     return run(q, k, v, given, options, out, plain(flag, "return_lse", return_lse))
 

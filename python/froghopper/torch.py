@@ -32,6 +32,7 @@ from froghopper import _torch_flash as flash
 from froghopper import _torch_flops as flops
 from froghopper import _torch_sharding as sharding
 from froghopper._torch_attention import attention
+from froghopper._torch_explain import explain
 from froghopper._torch_paged import paged_attention
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 from froghopper._torch_sdpa import scaled_dot_product_attention
@@ -41,4 +42,5 @@ quantize = quantise  # as other libraries spell it
 flash.register()
 flops.register()
 sharding.register()
-__all__ = ["Quantised", "Smoothed", "attention", "paged_attention", "quantise", "scaled_dot_product_attention"]
+__all__ = ["Quantised", "Smoothed", "attention", "explain", "paged_attention", "quantise",
+           "scaled_dot_product_attention"]

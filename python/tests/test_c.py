@@ -93,14 +93,32 @@ def test_a_library_of_another_version(monkeypatch):
 def test_importing_loads_nothing():
     code = ("import sys, froghopper, froghopper._call, froghopper._library as l; "
             "assert not {'numpy', 'torch', 'jax'} & set(sys.modules); assert l._loaded is None; "
+            "assert {'attention', 'torch', 'jax', 'transformers', 'explain'} <= set(dir(froghopper)); "
             "froghopper.attention; assert 'numpy' in sys.modules and 'torch' not in sys.modules")
     run_python("-c", code)
 
 
+def test_a_log():
+    """FROGHOPPER_LOG prints what the library logs; a program may take the records instead."""
+    code = "import froghopper._library as l, froghopper._call as c; c.plan_of(l.library().problem(%r), 'cpu')" % LINE
+    to_stdout = "import sys; sys.stderr = sys.stdout; "
+    assert "froghopper: plan: fwd f32" in run_python("-c", to_stdout + code, FROGHOPPER_LOG="1")
+    assert run_python("-c", to_stdout + code, FROGHOPPER_LOG="0") == ""
+    mine = "import logging; logging.basicConfig(level=logging.INFO, format='MINE %(name)s %(message)s'); "
+    assert "MINE froghopper plan: fwd f32" in run_python("-c", to_stdout + mine + code)
+
+
+def test_threads_of_the_environment():
+    code = ("import froghopper._library as l, froghopper._call as c; "
+            "print(c.plan_of(l.library().problem(%r), 'cpu').line)")
+    large = code % "fwd f32 b4 hq8 hkv8 sq512 skv512 d64"
+    assert "threads 3" in run_python("-c", large, FROGHOPPER_THREADS="3", OMP_NUM_THREADS="1")
+    assert "threads 1" in run_python("-c", large, OMP_NUM_THREADS="1")
+
 def test_explain():
     assert "h200" in froghopper.explain("fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", "h200")
     assert "fwd f32" in froghopper.explain(_library.library().problem(LINE), "cpu")
-    with pytest.raises(ValueError, match="b0x"): froghopper.explain("fwd b0x")
+    assert "not computed" in (found := froghopper.explain("fwd b0x")) and "b0x" in found  # told, not raised
     with pytest.raises(TypeError, match="target is 3"): froghopper.explain(LINE, 3)
 
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.torch.explain: where and how a call of attention would be computed, without computing it."""
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from froghopper import _c
+from froghopper import _torch_calls as calls
+from froghopper import _torch_paged as pages
+from froghopper._call import describe_paged
+from froghopper._call import explain as explain_problem
+from froghopper._errors import Error, InvalidType
+from froghopper._torch_8_bit import check_scaled
+from froghopper._torch_calls import FLOAT8, check_tensor, name_of
+from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
+
+DEFAULTS: dict[str, Any] = dict(
+    causal=False, window=None, softcap=None, scale=None, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None,
+    max_seqlen_q=None, max_seqlen_kv=None, seqused_q=None, seqused_kv=None, align="bottom_right", return_lse=False,
+    deterministic=False, out=None, max_sms=0, scale_q=None, scale_k=None, scale_v=None, out_dtype=None, mean_k=None,
+    mean_v=None, accumulate=None, alibi_slopes=None, attention_chunk=0, invariant=False, return_max_logit=False,
+    block_table=None)
+
+
+def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **options: Any) -> str:
+    """Why froghopper.torch.attention(q, k, v, **options) can or cannot be computed and how, in lines of text: backend,
+    kernel, tiles, memory. Nothing is computed, and of the tensors only shapes, types and devices count, so they may be
+    on the device "meta".
+
+    target         instead of the tensors' device: "cpu", "hopper", "h200", ...; froghopper.h has all
+
+    Where q, k, v or sink requires a gradient, the backward pass is explained too. A contradiction is told, not raised.
+    """
+    try:
+        for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+        for name in options.keys() - DEFAULTS.keys():
+            raise InvalidType(f"{name} is no argument of attention. It has {', '.join(DEFAULTS)}.")
+        given = DEFAULTS | options
+        where = target or ("auto" if q.is_meta else calls.target_of(q)[1])
+        recorded = torch.is_grad_enabled() and any(
+            x is not None and x.requires_grad for x in (q, k, v, given["sink"]))
+        passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
+    except Error as error: return f"not computed {error}"
+    return "\n\n".join(explain_problem(problem, where) for problem in passes)
+
+
+def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward: bool) -> _c.Problem:
+    if given["block_table"] is not None: return problem_of_pages(q, k, v, given)
+    begins = [given["cu_seqlens_q"], given["cu_seqlens_kv"]]
+    longest_q, longest_kv = (calls.longest(begin, bound_of(name, given[name]))
+                             for name, begin in zip(("max_seqlen_q", "max_seqlen_kv"), begins))
+    left, right = window_of(given["window"])
+    options = calls.Options(longest_q, longest_kv, given["causal"], left, right, given["softcap"] or 0.0,
+                            given["scale"], given["align"] == "top_left", decided(given["deterministic"]),
+                            given["max_sms"], given["attention_chunk"], given["invariant"])
+    inputs = calls.Inputs(q, k, v, given["sink"], begins[0], begins[1], given["seqused_q"], given["seqused_kv"],
+                          given["alibi_slopes"])
+    types = None
+    if k.dtype in FLOAT8 or q.dtype in FLOAT8:
+        scales = (*(scale_tensor(given[name], q) for name in ("scale_q", "scale_k", "scale_v")), given["mean_k"],
+                  given["mean_v"])
+        types = check_scaled(inputs, scales, options, given["out_dtype"])[1]
+    else: calls.check(inputs, options)
+    found: _c.Problem = calls.problem_of(inputs, options, backward, types, merges=given["accumulate"] is not None,
+                                         max_logit=bool(given["return_max_logit"]))
+    return found
+
+
+def problem_of_pages(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> _c.Problem:
+    scales = {name: scale_tensor(given[name], q) for name in ("scale_q", "scale_k", "scale_v")}
+    sides = pages.Sides(**{name: (given | scales)[name] for name in pages.Sides._fields})
+    options = pages.Options(**{name: given[name] for name in pages.Options._fields})
+    paged = pages.lengths_of(q, k, sides, options)
+    types = pages.types_of(q, k, v, sides, options, paged)[1]
+    return describe_paged(
+        q.shape, k.shape, v.shape, name_of(q.dtype), paged, types=types, causal=given["causal"],
+        window=given["window"], softcap=given["softcap"], scale=given["scale"], align=given["align"],
+        sink=given["sink"] is not None, seqused=given["seqused_q"] is not None or given["seqused_kv"] is not None,
+        max_sms=given["max_sms"], alibi=given["alibi_slopes"] is not None, attention_chunk=given["attention_chunk"],
+        invariant=given["invariant"])

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.torch.explain takes what attention takes, and tells what attention would raise; PyTorch's number of
+threads counts on the CPU; swapped axes are recognised."""
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import froghopper
+from froghopper import _torch_calls as calls
+from froghopper import _torch_explain
+from froghopper.torch import attention, explain
+
+
+def qkv(*, heads_kv=2, **options):
+    return torch.zeros(2, 30, 4, 64, **options), *(torch.zeros(2, 50, heads_kv, 64, **options) for _ in range(2))
+
+
+def test_a_call_is_explained():
+    told = explain(*qkv(), causal=True, window=(9, 0), softcap=20.0, sink=torch.zeros(4))
+    assert "fwd f32 b2 hq4 hkv2 sq30 skv50 d64 window9,0" in told and "softcap20 sink" in told and "cpu" in told
+    told = explain(*qkv(dtype=torch.bfloat16, device="meta"), causal=True, target="h200")
+    assert "fwd bf16" in told and "h200" in told and "kernel" in told and "bwd" not in told
+    q, k, v = qkv(dtype=torch.bfloat16)
+    told = explain(q.requires_grad_(), k, v, target="h200")
+    assert "fwd bf16" in told and "bwd bf16" in told
+    pool = torch.zeros(9, 16, 2, 64, dtype=torch.bfloat16)
+    told = explain(q.detach(), pool, pool, block_table=torch.zeros(2, 4, dtype=torch.int32), target="h200")
+    assert "page16 pages9" in told and "skv64" in told
+    assert "kv=e4m3" in explain(q.detach(), k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn), scale_k=1.0,
+                                scale_v=2.0)
+
+
+def test_a_contradiction_is_told():
+    assert "heads_kv is 3 and heads_q is 4" in explain(*qkv(heads_kv=3))
+    assert "not computed" in (told := explain(*qkv(), causl=True)) and "causl" in told
+    assert "not computed" in explain(1, 2, 3)
+
+
+def test_it_knows_every_argument():
+    known = inspect.signature(attention).parameters
+    assert {name: p.default for name, p in known.items() if p.kind is p.KEYWORD_ONLY} == _torch_explain.DEFAULTS
+
+
+def test_threads_of_pytorch():
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        attention(*qkv())
+        assert calls.threads_for(torch.zeros(1)) == 1
+        assert any("sms1" in ready.call.plan.line for ready in calls._forward.values())
+    finally: torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("call", [attention, froghopper.attention])
+def test_swapped_axes_are_recognised(call):
+    q, k, v = (torch.zeros(2, heads, rows, 64) for heads, rows in ((16, 100), (4, 300), (4, 300)))
+    if call is froghopper.attention: q, k, v = (x.numpy() for x in (q, k, v))
+    with pytest.raises(ValueError, match=r"look like \[batch, heads, seq, dim\]. Use q.transpose\(1, 2\)"):
+        call(q, k, v)
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    assert call(q, k, v).shape == (2, 100, 16, 64)
