@@ -74,7 +74,9 @@ def generation(attention, device):
     model = LlamaForCausalLM(llama()).to(device, torch.bfloat16).eval()
     model.set_attn_implementation(attention)
     ids = torch.randint(0, 4096, (8, 512), device=device)
-    return lambda: model.generate(ids, max_new_tokens=32, min_new_tokens=32, do_sample=False, pad_token_id=0)
+    all_of_them = torch.ones_like(ids)  # else tokens that are the one for padding are taken for padding
+    return lambda: model.generate(ids, attention_mask=all_of_them, max_new_tokens=32, min_new_tokens=32,
+                                  do_sample=False, pad_token_id=0)
 
 
 GPT2 = dict(vocab_size=4096, n_positions=1024, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
