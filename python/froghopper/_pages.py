@@ -61,3 +61,13 @@ def write_to_slots(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: 
     for pool, new in ((k_pool, k), (v_pool, v)):
         if pool.dtype in FLOAT8: pool, new = pool.view(torch.uint8), new.view(torch.uint8)  # PyTorch indexes bytes
         pool[where] = torch.where(valid.any(), new[source], pool[where])
+
+
+def rows_apart(x: Tensor) -> Tensor:
+    """The pool [pages, page_size, heads, dim] as it lies, with strides of dimensions of one number that are multiples
+    of the others: engines leave any there, and a GPU's tensor maps take multiples of 16 bytes."""
+    if 1 not in x.shape[:3]: return x
+    strides = list(x.stride())
+    for at in (2, 1, 0):
+        if x.shape[at] == 1: strides[at] = max(x.shape[at + 1] * strides[at + 1], x.shape[3])
+    return x.as_strided(x.shape, strides)
