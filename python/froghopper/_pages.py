@@ -71,3 +71,8 @@ def rows_apart(x: Tensor) -> Tensor:
     for at in (2, 1, 0):
         if x.shape[at] == 1: strides[at] = max(x.shape[at + 1] * strides[at + 1], x.shape[3])
     return x.as_strided(x.shape, strides)
+
+
+def rounded_up(length: int) -> int:
+    """To a power of two. A plan is made for bounds on lengths, and those of engines change from step to step."""
+    return 1 << max(length - 1, 0).bit_length()

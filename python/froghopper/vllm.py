@@ -30,7 +30,7 @@ from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, Att
                                        AttentionMetadataBuilder, AttentionType, MultipleOf)
 
 from froghopper._errors import InvalidType, Unsupported
-from froghopper._pages import rows_apart, write_to_slots
+from froghopper._pages import rounded_up, rows_apart, write_to_slots
 from froghopper.torch import attention, paged_attention
 
 FLOAT8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
@@ -216,11 +216,6 @@ class Impl(AttentionImpl[Metadata]):
         if self.alibi_slopes is not None and self.alibi_slopes.device != device:
             self.alibi_slopes = self.alibi_slopes.to(device)
         return self.alibi_slopes
-
-
-def rounded_up(length: int) -> int:
-    """To a power of two. A plan is made for bounds on lengths, and vLLM's change from step to step."""
-    return 1 << max(length - 1, 0).bit_length()
 
 
 def quantised(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
