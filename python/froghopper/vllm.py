@@ -196,11 +196,10 @@ class Impl(AttentionImpl[Metadata]):
         if write is not None:
             write(key, value, k, v, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
             return
-        count = slot_mapping.shape[0]
-        rows = [x[:count] if x.dtype == pool.dtype or pool.dtype not in FLOAT8.values() else
-                quantised(x[:count], scale, pool.dtype)
-                for x, scale, pool in ((key, layer._k_scale, k), (value, layer._v_scale, v))]
-        write_to_slots(rows[0], rows[1], k, v, slot_mapping)
+        key, value = key[:slot_mapping.shape[0]], value[:slot_mapping.shape[0]]
+        if k.dtype in FLOAT8.values():
+            key, value = quantised(key, layer._k_scale, k.dtype), quantised(value, layer._v_scale, v.dtype)
+        write_to_slots(key, value, k, v, slot_mapping)
 
     def pools(self, kv_cache: Tensor) -> tuple[Tensor, Tensor]:
         """K and V as [blocks, block, heads, dim], views."""
