@@ -14,7 +14,7 @@ from torch import Tensor
 from froghopper._call import cached, check_rank, whole_number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._flash_words import without_gradients
-from froghopper._pages import from_left, table_of
+from froghopper._pages import from_left
 from froghopper._torch_calls import FLOAT8, check_place, check_tensor, kind
 from froghopper._torch_ops import PLAIN
 from froghopper._torch_options import bound_of
@@ -152,21 +152,21 @@ def check_range(name: str, held: list[int], most: int) -> None:
             raise InvalidTensor(f"{name}[{at}] is {value}; it is 0 to {most}. Change it.")
 
 
-def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, paged: bool, cache_leftpad: Tensor | None,
-             max_seqlen_q: int | None, options: dict[str, Any]) -> None:
+def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, table: Tensor | None,
+             cache_leftpad: Tensor | None, max_seqlen_q: int | None, options: dict[str, Any]) -> None:
     """The checks of attention and of the plan, before anything is written: a call of the same kind, of no sequence.
     What has passed is kept by all that they see."""
     if torch.compiler.is_compiling(): return  # there shapes and types are checked when the graph is made
     device = q.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    key = (kind(q), kind(k_cache), kind(v_cache), paged, cache_leftpad is None, max_seqlen_q, autocast,
+    key = (kind(q), kind(k_cache), kind(v_cache), kind(table), cache_leftpad is None, max_seqlen_q, autocast,
            *((name, kind(x) if isinstance(x, Tensor) else x) for name, x in options.items()))
 
     def call() -> bool:
         given: dict[str, Any] = {name: x[:0] if isinstance(x, Tensor) and x.ndim > 1 else x
                                  for name, x in options.items()}
-        if paged:
-            attend_to_pages(q[:0], k_cache, v_cache, table_of(0, 0, None, used), used[:0],
+        if table is not None:
+            attend_to_pages(q[:0], k_cache, v_cache, table[:0], used[:0],
                             None if cache_leftpad is None else cache_leftpad[:0],
                             used.new_zeros(1) if q.ndim == 3 else None, max_seqlen_q, None, given)
         else: attention(q[:0], k_cache[:0], v_cache[:0], seqused_kv=used[:0], return_lse=True, **given)

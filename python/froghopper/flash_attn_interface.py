@@ -325,16 +325,16 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     else: used = torch.full((batch,), rows if cache_seqlens is None else cache_seqlens, dtype=torch.int32,
                             device=q.device)
     given = None if cache_seqlens is None else used
-    paged = table is not None or not cache_batch_idx is cache_leftpad is cu_seqlens_q is None
     found: Tensor
     lse: Tensor
     with torch.no_grad():
-        if k is not None and v is not None:
-            kv_cache.try_once(q, k_cache, v_cache, used, paged, cache_leftpad, longest, options)
-            given = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
-        if table is None and paged: table = table_of(k_cache.shape[0], batch, cache_batch_idx, q)
+        if table is None and not cache_batch_idx is cache_leftpad is cu_seqlens_q is None:
+            table = table_of(k_cache.shape[0], batch, cache_batch_idx, q)
         elif table is not None and cache_batch_idx is not None:
             table = table[cache_batch_idx.clamp(0, len(table) - 1).long()]
+        if k is not None and v is not None:
+            kv_cache.try_once(q, k_cache, v_cache, used, table, cache_leftpad, longest, options)
+            given = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
         if table is not None:
             found, lse = kv_cache.attend_to_pages(q, k_cache, v_cache, table, given, cache_leftpad, cu_seqlens_q,
                                                   longest, length_of("max_seqlen_k", max_seqlen_k), options)

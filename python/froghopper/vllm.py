@@ -17,9 +17,11 @@ Not here, and said so to vLLM, which then takes another backend: latent attentio
 context parallelism, ranges of images that see both ways, R-SWA. A causal that differs from sequence to sequence raises
 NotImplementedError.
 
-New keys go to the pages by vLLM's own kernel where it is there, otherwise by PyTorch's indexing.
+New keys go to the pages by flash_attn_interface.reshape_and_cache_flash where this package has it, else by vLLM's
+kernel of that name, else by PyTorch's indexing.
 """
 import copy
+import importlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,6 +31,7 @@ from torch import Tensor
 from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata,
                                        AttentionMetadataBuilder, AttentionType, MultipleOf)
 
+from froghopper import flash_attn_interface
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._pages import rounded_up, rows_apart, write_to_slots
 from froghopper.torch import attention, paged_attention
@@ -192,7 +195,7 @@ class Impl(AttentionImpl[Metadata]):
         """New keys and values to their slots; those of slots below 0 are not written."""
         if self.attn_type in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY): return
         k, v = self.pools(kv_cache)
-        write = own_writer() if key.is_cuda else None
+        write = writer_of(key.is_cuda)
         if write is not None:
             write(key, value, k, v, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
             return
@@ -224,16 +227,15 @@ def quantised(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     return (x.float() / by_head).clamp(-most, most).to(dtype)
 
 
-def own_writer() -> Any:
-    """vLLM's kernel reshape_and_cache_flash, None where it is not built in."""
-    global _writer
-    if _writer is _UNKNOWN:
-        try:
-            from vllm._custom_ops import reshape_and_cache_flash
-            _writer = reshape_and_cache_flash
-        except (ImportError, AttributeError): _writer = None
-    return _writer
+def writer_of(on_gpu: bool) -> Any:
+    """A function reshape_and_cache_flash: this library's, or on a GPU vLLM's; None where there is none."""
+    if on_gpu not in _writers:
+        found = getattr(flash_attn_interface, "reshape_and_cache_flash", None)
+        if found is None and on_gpu:
+            try: found = importlib.import_module("vllm._custom_ops").reshape_and_cache_flash
+            except (ImportError, AttributeError): pass
+        _writers[on_gpu] = found
+    return _writers[on_gpu]
 
 
-_UNKNOWN = object()
-_writer: Any = _UNKNOWN
+_writers: dict[bool, Any] = {}
