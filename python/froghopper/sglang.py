@@ -145,7 +145,7 @@ class Backend(AttentionBackend):
         for name, value in words.items():
             if value is not None:
                 raise Unsupported(f"layer {layer.layer_id} has {name}; it is not computed here. {OTHER}")
-        if layer.is_cross_attention or getattr(layer, "xai_temperature_len", -1) > 0:
+        if layer.is_cross_attention or (getattr(layer, "xai_temperature_len", None) or -1) > 0:
             raise Unsupported(f"layer {layer.layer_id} has cross attention or temperatures of positions; they are not "
                               f"computed here. {OTHER}")
         its = self.forward_metadata

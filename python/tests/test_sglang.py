@@ -289,5 +289,7 @@ def test_refused_in_a_step():
     with pytest.raises(NotImplementedError, match="forward_mode is TARGET_VERIFY"): step.run()
     step.batch.forward_mode = Mode.EXTEND
     with pytest.raises(NotImplementedError, match="layer 0 has q_rope; it is not"): step.run(q_rope=step.q)
+    step.layer.xai_temperature_len = None
+    assert step.run().shape == (41, HEADS * DIM)
     step.layer.is_cross_attention = True
     with pytest.raises(NotImplementedError, match="cross attention"): step.run()
