@@ -10,6 +10,8 @@ from torch import Tensor
 from froghopper._errors import Unsupported
 from froghopper._torch_calls import FLOAT8
 
+LARGEST = 2**31 - 1  # of a slot in a table
+
 
 def table_of(rows: int, batch: int, cache_batch_idx: Tensor | None, like: Tensor) -> Tensor:
     """A dense cache [rows, seq, heads, dim] is a pool whose pages are its rows; this is its table, [batch, 1] int32.
@@ -31,6 +33,9 @@ def slots_of(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
                           "cache_leftpad a page begins so many rows behind the one before, a whole number that both "
                           "have in common. Leave out cache_leftpad, or use pools that lie alike.")
     count = (pages - 1) * steps[0] + page if pages else 0
+    if count > LARGEST:
+        raise Unsupported(f"k_cache has {pages} pages, and a table of slots up to {count} for cache_leftpad; its "
+                          f"numbers are int32. Leave out cache_leftpad, or use a pool of at most {LARGEST} slots.")
     slots = [x.as_strided((count, 1, *x.shape[2:]), (x.stride(1), *x.stride()[1:])) for x in (k, v)]
     return slots[0], slots[1], steps[0]
 

@@ -114,6 +114,12 @@ def test_pools_that_lie_otherwise(device):
     assert torch.equal(call(*held), call(*(x[:BATCH] for x in dense.pools)))
 
 
+def test_a_pool_with_too_many_slots():
+    """Of which no number of int32 names the last one."""
+    large = torch.empty(2**29, 4, 1, 8, device="meta")
+    with pytest.raises(NotImplementedError, match="its numbers are int32"): pages.slots_of(large, large)
+
+
 def test_bounds_and_hints():
     """What vLLM, SGLang and transformers give beside the rest, and where the result goes."""
     pool = Pool(16, "cpu")
