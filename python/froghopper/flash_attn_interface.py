@@ -168,8 +168,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     seqused_*      [batch] int32: how many rows of a sequence count; the other rows of q get 0 and lse = -inf
     out            where the result goes; without gradients
 
-    block_table    [batch, columns] int32: k and v are pages [pages, page_size, heads_k, dim] then, and seqused_k says
-                   how many rows count; without gradients. froghopper.torch.paged_attention has the rest
+    block_table    [batch, columns] int32: k and v are pages [pages, page_size, heads_k, dim] then, and seqused_k, or
+                   the differences of cu_seqlens_k, say how many rows count; without gradients.
+                   froghopper.torch.paged_attention has the rest
 
     Without cu_seqlens_k, k and v are [batch, seq_k, heads_k, dim], and seqused_k may say how many rows count. The order
     max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k is vLLM's and is taken too, with what follows there.
@@ -183,9 +184,10 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     options |= extras_of(q, dropout_p, alibi_slopes, s_aux, None, out)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs or return_softmax_lse)
     if block_table is not None:
+        if seqused_k is None and cu_seqlens_k is not None: seqused_k = cu_seqlens_k.diff()  # as FlashAttention 2
         paged: Result = in_pages(q, k, v, block_table, options, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q,
                                  seqused_kv=seqused_k, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
-                                 max_seqlen_kv=length_of("max_seqlen_k", max_seqlen_k))
+                                 max_seqlen_kv=within(length_of("max_seqlen_k", max_seqlen_k), k, block_table))
         return paged
     q, k, v = without_gradients(columns(q), columns(k), columns(v))
     keys: dict[str, Any] = dict(k=k, v=v, cu_seqlens_kv=cu_seqlens_k, seqused_kv=seqused_k,
@@ -337,9 +339,16 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             given = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
         if table is not None:
             found, lse = kv_cache.attend_to_pages(q, k_cache, v_cache, table, given, cache_leftpad, cu_seqlens_q,
-                                                  longest, length_of("max_seqlen_k", max_seqlen_k), options)
+                                                  longest, within(length_of("max_seqlen_k", max_seqlen_k), k_cache,
+                                                                  table), options)
         else: found, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
     return (found, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else found
+
+
+def within(bound: Any, pages: Tensor, table: Tensor) -> Any:
+    """A bound on the keys of a sequence, at most those that its pages hold: engines give those of a model."""
+    if type(bound) is not int or pages.ndim != 4 or table.ndim != 2: return bound
+    return min(bound, pages.shape[1] * table.shape[1])
 
 
 def in_pages(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, options: dict[str, Any], **lengths: Any) -> Any:

@@ -138,6 +138,21 @@ def test_bounds_and_hints():
         fa.flash_attn_with_kvcache(q, *pool.pools, mask_mod=lambda *_: True, **given)
 
 
+def test_lengths_of_pages_in_the_words_of_others():
+    """cu_seqlens_k, as FlashAttention 2 has it beside block_table, and a bound of the whole model."""
+    pool = Pool(16, "cpu")
+    q, starts = torch.randn(BATCH, 4, DIM).bfloat16(), ints(range(BATCH + 1))
+    call = lambda **words: fa.flash_attn_varlen_func(q, *pool.pools, cu_seqlens_q=starts, max_seqlen_q=1,
+                                                     block_table=pool.table[:BATCH], causal=True, **words)
+    wanted = call(seqused_k=ints(USED))
+    ends = torch.tensor([0, *USED]).cumsum(0, dtype=torch.int32)
+    assert torch.equal(call(cu_seqlens_k=ends, max_seqlen_k=40), wanted)
+    assert torch.equal(call(seqused_k=ints(USED), max_seqlen_k=131072), wanted)
+    cached = fa.flash_attn_with_kvcache(q[:, None], *pool.pools, cache_seqlens=ints(USED), max_seqlen_k=131072,
+                                        page_table=pool.table[:BATCH], causal=True)
+    assert torch.equal(cached[:, 0], wanted)
+
+
 @pytest.mark.parametrize("name, changed, says", [
     ("batch", dict(page_table=ints([[0, 1]])), "page_table has 1 sequences and q 3.*Give cache_batch_idx"),
     ("index", dict(cache_batch_idx=ints([0, 4, 1])), r"cache_batch_idx\[1\] is 4; it is 0 to 3"),
