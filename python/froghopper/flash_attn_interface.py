@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
-from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._errors import InvalidProblem
 from froghopper._flash_words import (check_tangents, columns, dense_keys, dense_order, extras_of, in_any_order,
                                      length_of, options_of, packed_order, refuse, refuse_with_pages, scales_of,
                                      without_gradients)
