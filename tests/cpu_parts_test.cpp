@@ -101,19 +101,19 @@ TEST(CpuParts, ThreadsDoNotChangeTheResult) {
   }
 }
 
-// A NaN that one row sees, in k or in v, changes no bit of the others, whose parts are joined beside it.
+// A NaN that one row attends to, in k or in v, changes no bit of the others, whose parts are joined beside it.
 TEST(CpuParts, NaNStaysInItsRows) {
   for (const Dtype dtype : {Dtype::f32, Dtype::f16}) {
     for (View Views::*spoiled : {&Views::k, &Views::v}) {
       const Problem p = with_mask(problem(dtype, 2, 1, 3, 1300, 512), all_keys, 0);
       HandMade clean(p), t(p);
       const View& view = t.views.*spoiled;
-      store(view.data, view.at(0, 1299, 0) + 7, view.element, nan);  // the last row sees it
+      store(view.data, view.at(0, 1299, 0) + 7, view.element, nan);  // the last row attends to it
       run(clean);
       run(t);
       for (int64_t i = 0; i < 3 * 2 * 512; ++i) {
-        const bool sees = i / 1024 == 2 && (spoiled == &Views::k || i % 512 == 7);
-        if (sees) {
+        const bool attends = i / 1024 == 2 && (spoiled == &Views::k || i % 512 == 7);
+        if (attends) {
           ASSERT_TRUE(std::isnan(t.o(i))) << i;
         } else {
           ASSERT_EQ(t.o(i), clean.o(i)) << i;

@@ -2,9 +2,9 @@
 // cpu: the backward pass: chunks of keys for threads, and the order in which they add to the same grad_q.
 //
 // The gradients of a key come from one chunk, in the order of the rows. Those of a row come from all chunks that it
-// sees, in the order of the keys: a chunk takes a tile of rows when the chunk before it has done that tile. Chunks are
-// taken by threads in rising order, so the one before is done or in work, and nobody waits for what is not begun. So
-// each sum has one order, whatever the number of threads, and a result is the same to the last bit.
+// attends to, in the order of the keys: a chunk takes a tile of rows when the chunk before it has done that tile.
+// Chunks are taken by threads in rising order, so the one before is done or in work, and nobody waits for what is not
+// begun. So each sum has one order, whatever the number of threads, and a result is the same to the last bit.
 //
 // The first chunk that takes a tile begins its sums, the last one writes them to grad_q.
 #include <algorithm>
@@ -49,23 +49,23 @@ int64_t first_that(int64_t count, const Is& is) {
   return low;
 }
 
-// Which rows of a sequence and which of its keys meet. Both bounds of what a row sees grow with the row.
-class Meeting {
+// The mask of one sequence. Both bounds of the keys that a row attends to grow with the row.
+class SequenceMask {
  public:
-  Meeting(const Problem& p, const Sequence& s, int64_t chunk_keys) : p_(p), s_(s), chunk_keys_(chunk_keys) {}
+  SequenceMask(const Problem& p, const Sequence& s, int64_t chunk_keys) : p_(p), s_(s), chunk_keys_(chunk_keys) {}
 
   Visible keys_of(int64_t row) const {
     return row < s_.used_q ? visible_keys(p_, s_.used_q, s_.used_kv, row) : Visible{0, 0};
   }
 
-  // Keys that some row sees.
-  Range seen() const {
+  // Keys that some row attends to.
+  Range attended_keys() const {
     const Range rows = rows_of(0, s_.used_kv);
     if (rows.begin >= rows.end) return {0, 0};
     return {keys_of(rows.begin).begin, keys_of(rows.end - 1).end};
   }
 
-  // The tiles of rows that chunk number `chunk` of `chunks` takes: those with a row that sees a key of it. Tiles
+  // The tiles of rows that chunk number `chunk` of `chunks` takes: those with a row that attends to a key of it. Tiles
   // without such a row go to the first chunk, the last one, or the one after the gap, so that every tile is taken, by
   // chunks that follow upon each other. Begins and ends rise from chunk to chunk.
   Range tiles(int64_t chunk, int64_t chunks) const {
@@ -83,7 +83,7 @@ class Meeting {
     return {begin, std::max(begin, ceil_div(rows.end, tile_rows))};
   }
 
-  // Rows that see a key of [first, last).
+  // Rows that attend to a key of [first, last).
   Range rows_of(int64_t first, int64_t last) const {
     return {first_that(s_.used_q, [&](int64_t i) { return keys_of(i).end > first; }),
             first_that(s_.used_q, [&](int64_t i) { return keys_of(i).begin >= last; })};
@@ -152,17 +152,17 @@ class Shared {
   std::vector<std::atomic<int64_t>> done_;
 };
 
-// The tiles of one chunk: of each query head that shares the key head, those of its rows that see the chunk.
+// The tiles of one chunk: of each query head that shares the key head, those of its rows that attend to the chunk.
 class TilesOfChunk final : public RowTiles {
  public:
   TilesOfChunk(Shared& shared, const ChunkId& id)
       : sh_(shared),
         id_(id),
         s_(id_.sequence),
-        meeting_(shared.p, s_, shared.chunk_keys),
-        tiles_(meeting_.tiles(id.chunk, id.chunks)),
-        before_(id.chunk == 0 ? Range{0, 0} : meeting_.tiles(id.chunk - 1, id.chunks)),
-        after_(id.chunk + 1 == id.chunks ? Range{meeting_.all_tiles(), 0} : meeting_.tiles(id.chunk + 1, id.chunks)) {
+        mask_(shared.p, s_, shared.chunk_keys),
+        tiles_(mask_.tiles(id.chunk, id.chunks)),
+        before_(id.chunk == 0 ? Range{0, 0} : mask_.tiles(id.chunk - 1, id.chunks)),
+        after_(id.chunk + 1 == id.chunks ? Range{mask_.all_tiles(), 0} : mask_.tiles(id.chunk + 1, id.chunks)) {
     if (id_.chunk == 0 && id_.chunks_before > 0) sh_.wait(id_, id_.chunks_before - 1, sh_.all_done(), id_.turn - 1);
   }
 
@@ -176,7 +176,7 @@ class TilesOfChunk final : public RowTiles {
     if (tile_ >= tiles_.end) ++head_, tile_ = tiles_.begin;
     if (tiles_.begin >= tiles_.end || head_ == sh_.group || sh_.watch.asked()) return nullptr;
     if (id_.chunk > 0)
-      sh_.wait(id_, id_.chunk - 1, head_ * meeting_.all_tiles() + std::min(tile_ + 1, before_.end), id_.turn);
+      sh_.wait(id_, id_.chunk - 1, head_ * mask_.all_tiles() + std::min(tile_ + 1, before_.end), id_.turn);
     fill();
     return &t_;
   }
@@ -193,7 +193,7 @@ class TilesOfChunk final : public RowTiles {
     const View& v = sh_.views.v;
     const int64_t first = first_key(), row = s_.first_kv + first;
     const int64_t count = std::min(sh_.chunk_keys, s_.extent_kv - first);
-    const Range seen = meeting_.seen();
+    const Range attended = mask_.attended_keys();
     KeyChunk c{};
     c.dtype = p.dtype;
     c.dim_qk = static_cast<int>(p.dim_qk), c.dim_v = static_cast<int>(p.dim_v);
@@ -207,8 +207,8 @@ class TilesOfChunk final : public RowTiles {
     c.grad_v = sh_.views.grad_v.address(s_.batch, row, id_.head_kv);
     c.stride_grad_k = sh_.views.grad_k.stride_seq, c.stride_grad_v = sh_.views.grad_v.stride_seq;
     c.keys = static_cast<int>(count);
-    c.seen_begin = static_cast<int>(std::clamp<int64_t>(seen.begin - first, 0, count));
-    c.seen_end = static_cast<int>(std::clamp<int64_t>(seen.end - first, 0, count));
+    c.attended_begin = static_cast<int>(std::clamp<int64_t>(attended.begin - first, 0, count));
+    c.attended_end = static_cast<int>(std::clamp<int64_t>(attended.end - first, 0, count));
     return c;
   }
 
@@ -218,7 +218,7 @@ class TilesOfChunk final : public RowTiles {
 
   void done() {
     if (t_.fresh && sh_.p.sink && s_.used_q > 0) add_to_sink();
-    sh_.publish(id_, head_ * meeting_.all_tiles() + (tile_ + 1 == tiles_.end ? meeting_.all_tiles() : tile_ + 1));
+    sh_.publish(id_, head_ * mask_.all_tiles() + (tile_ + 1 == tiles_.end ? mask_.all_tiles() : tile_ + 1));
   }
 
   void fill() {
@@ -229,21 +229,21 @@ class TilesOfChunk final : public RowTiles {
     t_.o = views.o.address(s_.batch, row, head()), t_.stride_o = views.o.stride_seq;
     t_.grad_o = views.grad_o.address(s_.batch, row, head()), t_.stride_grad_o = views.grad_o.stride_seq;
     t_.grad_q = views.grad_q.address(s_.batch, row, head()), t_.stride_grad_q = views.grad_q.stride_seq;
-    const View& slopes = views.alibi_slopes;  // for rows of no sequence, which see nothing, there are none
+    const View& slopes = views.alibi_slopes;  // for rows of no sequence, which attend to nothing, there are none
     const bool sloped = sh_.p.alibi && s_.index < sh_.p.batch;
     t_.slope = sloped ? within_steepest(slopes.as<float>()[slopes.at(s_.index, 0, head())]) : 0;
     t_.level = first + sh_.p.diagonal(s_.used_q, s_.used_kv) - first_key();
     t_.fresh = tile_ >= before_.end;
     t_.last = tile_ < after_.begin;
-    // Rows of sequences of which none sees a key pass through one chunk and need no place of their own.
+    // Rows of sequences of which none attends to a key pass through one chunk and need no place of their own.
     const bool alone = s_.used_q == 0 || s_.used_kv == 0;
-    const int64_t place = alone ? 0 : (head_ * meeting_.all_tiles() + tile_) * tile_rows;
+    const int64_t place = alone ? 0 : (head_ * mask_.all_tiles() + tile_) * tile_rows;
     t_.sum = sh_.sums(id_.slot) + place * sh_.sum_row;
     float* const of_spans = sh_.sums_of_span(id_.slot);
     t_.of_span = of_spans ? of_spans + place * sh_.sum_row : nullptr;
     t_.span_fresh = t_.fresh || id_.chunk % sh_.chunks.chunks_of_span() == 0;
     t_.span_last = t_.last || (id_.chunk + 1) % sh_.chunks.chunks_of_span() == 0;
-    t_.number = head_ * meeting_.all_tiles() + tile_;
+    t_.number = head_ * mask_.all_tiles() + tile_;
     t_.delta = sh_.deltas(id_.slot) + place;
     for (int i = 0; i < t_.rows; ++i) fill_row(i, first + i);
   }
@@ -251,38 +251,39 @@ class TilesOfChunk final : public RowTiles {
   void fill_row(int i, int64_t row) {
     const View& lse = sh_.views.lse;
     const View& grad_lse = sh_.views.grad_lse;
-    const Visible keys = meeting_.keys_of(row);
+    const Visible keys = mask_.keys_of(row);
     const int64_t at = s_.first_q + row, end = std::min(first_key() + sh_.chunk_keys, s_.extent_kv);
     t_.lse[i] = keys.begin < keys.end ? lse.as<float>()[lse.at(s_.batch, at, head())] : -infinity;
-    t_.blind[i] = t_.lse[i] == -infinity;
-    if (t_.blind[i]) t_.lse[i] = infinity;
+    t_.fully_masked[i] = t_.lse[i] == -infinity;
+    if (t_.fully_masked[i]) t_.lse[i] = infinity;
     t_.grad_lse[i] = row < s_.used_q && grad_lse.data ? grad_lse.as<float>()[grad_lse.at(s_.batch, at, head())] : 0;
     const auto of_chunk = [&](int64_t key) {
-      return t_.blind[i] ? 0 : static_cast<int32_t>(std::clamp(key, first_key(), end) - first_key());
+      return t_.fully_masked[i] ? 0 : static_cast<int32_t>(std::clamp(key, first_key(), end) - first_key());
     };
     t_.begin[i] = of_chunk(keys.begin);
     t_.end[i] = of_chunk(keys.end);
   }
 
-  // Rows are added in rising order, since tiles are begun in rising order. A row that sees no key has the sink alone in
-  // its denominator.
+  // Rows are added in rising order, since tiles are begun in rising order. A row that attends to no key has the sink
+  // alone in its denominator.
   void add_to_sink() {
     const double sink = sh_.views.sink.as<float>()[head()];
     double& sum = sh_.sink_parts[id_.index * sh_.p.heads_q + head()];
     for (int i = 0; i < t_.rows; ++i) {
       const int64_t row = tile_ * tile_rows + i;
       if (row >= s_.used_q || sink == -infinity) continue;
-      const Visible keys = meeting_.keys_of(row);
-      const bool sees_none = keys.begin >= keys.end;
-      if (t_.blind[i] && !sees_none) continue;  // its lse is -infinity: all that it sees has weight 0
-      sum -= (sees_none ? 1 : std::exp(std::min(0.0, sink - t_.lse[i]))) * t_.delta[i];
+      const Visible keys = mask_.keys_of(row);
+      const bool attends_to_none = keys.begin >= keys.end;
+      if (t_.fully_masked[i] && !attends_to_none)
+        continue;  // its lse is -infinity: all that it attends to has weight 0
+      sum -= (attends_to_none ? 1 : std::exp(std::min(0.0, sink - t_.lse[i]))) * t_.delta[i];
     }
   }
 
   Shared& sh_;
   const ChunkId id_;
   const Sequence& s_;
-  const Meeting meeting_;
+  const SequenceMask mask_;
   const Range tiles_, before_, after_;  // this chunk's, and those of its neighbours
   int64_t head_ = -1, tile_ = 0;
   RowTile t_;

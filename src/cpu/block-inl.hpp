@@ -29,8 +29,8 @@ struct Block {
   const Lane* lanes;
   int head;                    // of the piece's
   int count, width;            // lanes, and lanes with the vectors filled up
-  int64_t begin, end;          // keys that some lane sees
-  int64_t all_begin, all_end;  // keys that every lane sees
+  int64_t begin, end;          // keys that some lane attends to
+  int64_t all_begin, all_end;  // keys that every lane attends to
   bool fresh;                  // no key yet: o holds nothing
   Unit* q;                     // [units of dim_qk][width]
   float* o;                    // [dim_v][width]

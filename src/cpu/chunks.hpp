@@ -29,9 +29,9 @@ class Chunks {
 
   int64_t count() const { return count_; }
   int64_t slots() const { return slots_; }
-  int64_t chunks_max() const { return chunks_max_; }          // of a pair
-  int64_t tiles_max() const { return tiles_max_; }            // of query rows, of a sequence whose rows see keys
-  int64_t chunks_of_span() const { return chunks_of_span_; }  // see gradient_work.hpp
+  int64_t chunks_max() const { return chunks_max_; }  // of a pair
+  int64_t tiles_max() const { return tiles_max_; }    // of query rows, of a sequence whose rows attend to keys
+  int64_t chunks_of_span() const { return chunks_of_span_; }           // see gradient_work.hpp
   int64_t sums_of_row() const { return chunks_of_span_ > 1 ? 2 : 1; }  // of all keys, of those of a span
   bool find(int64_t number, ChunkId&) const;                           // false: nothing to do at this number
 

@@ -73,7 +73,7 @@ struct Finish {
     return logit == largest ? 1 : std::exp(logit - largest);
   }
 
-  // As weight_of_all, of a lane all of whose scores are -inf: as if it saw no key, but that o is written.
+  // As weight_of_all, of a lane all of whose scores are -inf: as if it attended to no key, but that o is written.
   static float weight_of_none(const Lane& lane, bool merges, bool again, float& of_sink, float& of_keys) {
     if (lane.lse && !again) *lane.lse = lane.sink;
     of_sink = merges && lane.sink != minus_infinity ? 1.0f : 0.0f;
@@ -86,12 +86,12 @@ struct Finish {
     const Eight d;
     const Lane& lane = b.lanes[i];
     const float factor = b.known.age[i];
-    const bool again = b.known.less > 0, blind = lane.begin >= lane.end;  // blind: its row was never written
-    if (w.merges && (blind || (again && !left_out[&lane - w.lanes]))) return;
+    const bool again = b.known.less > 0, fully_masked = lane.begin >= lane.end;  // its row was never written
+    if (w.merges && (fully_masked || (again && !left_out[&lane - w.lanes]))) return;
     for (int c = 0; c < w.dim_v; c += eight) {
-      hn::StoreU(blind ? hn::Zero(d) : hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
+      hn::StoreU(fully_masked ? hn::Zero(d) : hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
     }
-    if (!blind) stand_for(w.of_heads[b.head], b.known.sum[i], row);
+    if (!fully_masked) stand_for(w.of_heads[b.head], b.known.sum[i], row);
     if (again && !w.merges) {
       keep_what_was_finite(lane.o, row);
     } else if (!again && !all_finite(row, w.dim_v) && std::isfinite(factor)) {

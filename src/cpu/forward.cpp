@@ -21,7 +21,7 @@
 namespace froghopper::cpu {
 namespace {
 
-constexpr float no_sink = -std::numeric_limits<float>::infinity(), nothing_seen = no_sink;
+constexpr float no_sink = -std::numeric_limits<float>::infinity(), no_score = no_sink;
 
 class Forward {
  public:
@@ -32,7 +32,7 @@ class Forward {
         views_(views),
         pieces_(pieces),
         tile_kv_(static_cast<int>(plan.tile_kv)),
-        largest_(p_.max_logit ? pieces.count() * heads_of_pieces() : 0, nothing_seen),
+        largest_(p_.max_logit ? pieces.count() * heads_of_pieces() : 0, no_score),
         parts_(std::make_unique_for_overwrite<float[]>(pieces.floats())),
         parts_done_(std::make_unique<std::atomic<int64_t>[]>(pieces.families())) {}
 
@@ -54,7 +54,7 @@ class Forward {
   void put_max_logit() const {
     if (!p_.max_logit) return;
     auto* const to = views_.max_logit.as<float>();
-    if (!p_.merges()) std::fill_n(to, p_.batch * p_.heads_q, nothing_seen);
+    if (!p_.merges()) std::fill_n(to, p_.batch * p_.heads_q, no_score);
     for (int64_t index = 0; index < pieces_.count(); ++index) {
       const Piece piece = pieces_.piece(index);
       if (piece.sequence.index >= p_.batch) continue;  // rows of no sequence
@@ -65,23 +65,23 @@ class Forward {
   }
 
  private:
-  // Of the piece's lanes, the keys among `seen`. parts, there: see Work.
-  void attend(int64_t index, const Piece& piece, Visible seen, float* parts, int64_t there, float* scratch) {
+  // Of the piece's lanes, those among `keys`. parts, there: see Work.
+  void attend(int64_t index, const Piece& piece, Visible keys, float* parts, int64_t there, float* scratch) {
     const Sequence& s = piece.sequence;
-    const bool keys = s.used_kv > 0;  // without one, k and v may be empty, and their strides anything
+    const bool has_keys = s.used_kv > 0;  // without one, k and v may be empty, and their strides anything
     const Rows rows{s.batch, s.first_kv, s.extent_kv, s.used_kv};
     Lane lanes[lanes_max];
     float* const largest = p_.max_logit ? &largest_[index * heads_of_pieces()] : nullptr;
     OfHead of_heads[heads_most];
     for (int64_t h = 0; h < piece.heads; ++h) {
       const int64_t head = piece.head_kv + h;
-      of_heads[h] = {.scales_k = {p_, keys ? views_.scale_k : View{}, s.index, head},
-                     .scales_v = {p_, keys ? views_.scale_v : View{}, s.index, head},
+      of_heads[h] = {.scales_k = {p_, has_keys ? views_.scale_k : View{}, s.index, head},
+                     .scales_v = {p_, has_keys ? views_.scale_v : View{}, s.index, head},
                      .mean_k = mean_of(views_.mean_k, s, head),
                      .mean_v = mean_of(views_.mean_v, s, head)};
       for (int64_t i = 0; i < piece.count; ++i)
         lanes[h * piece.count + i] =
-            lane(s, head, piece.first + i, seen, largest ? largest + h * pieces_.group() : nullptr);
+            lane(s, head, piece.first + i, keys, largest ? largest + h * pieces_.group() : nullptr);
     }
     kernel_.attend({.dtype = p_.dtype,
                     .dtype_kv = p_.dtype_kv,
@@ -93,8 +93,8 @@ class Forward {
                     .alibi = p_.alibi,
                     .invariant = p_.invariant,
                     .merges = p_.merges(),
-                    .k = keys ? k_rows(views_, rows, s.index) : KvRows(),
-                    .v = keys ? v_rows(views_, rows, s.index) : KvRows(),
+                    .k = has_keys ? k_rows(views_, rows, s.index) : KvRows(),
+                    .v = has_keys ? v_rows(views_, rows, s.index) : KvRows(),
                     .paged = p_.paged(),
                     .watch = &watch_,
                     .first_head = piece.head_kv,
@@ -116,11 +116,11 @@ class Forward {
   }
 
   // largest: of each head of the group; null: not wanted.
-  Lane lane(const Sequence& s, int64_t head_kv, int64_t index, Visible seen, float* largest) const {
+  Lane lane(const Sequence& s, int64_t head_kv, int64_t index, Visible keys, float* largest) const {
     const int64_t i = index / pieces_.group(), head = head_kv * pieces_.group() + index % pieces_.group();
     const int64_t row = s.first_q + i;
     Visible visible = i < s.used_q ? visible_keys(p_, s.used_q, s.used_kv, i) : Visible{0, 0};
-    visible = {std::max(visible.begin, seen.begin), std::min(visible.end, seen.end)};
+    visible = {std::max(visible.begin, keys.begin), std::min(visible.end, keys.end)};
     return {.q = views_.q.address(s.batch, row, head),
             .o = views_.o.address(s.batch, row, head),
             .lse = views_.lse.data ? reinterpret_cast<float*>(views_.lse.address(s.batch, row, head)) : nullptr,

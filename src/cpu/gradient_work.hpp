@@ -2,9 +2,9 @@
 // cpu: a piece of the backward pass for one thread, and the memory it needs. Known to the side of the threads
 // (backward.cpp) and to the vector side (gradients.cpp).
 //
-// Here a lane is a key, and a piece is a chunk of the keys of one key head of one sequence: it gathers the gradients of
-// its k and v, which nobody else adds to, and adds what its keys give to the gradients of q. The rows of q that see the
-// chunk come to it tile by tile, those of all the query heads that share the key head.
+// Here a lane is a key, and a piece is a chunk of the keys of one key head of one sequence: it gathers the gradients
+// of its k and v, which nobody else adds to, and adds what its keys give to the gradients of q. The rows of q that
+// attend to the chunk come to it tile by tile, those of all the query heads that share the key head.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ constexpr int64_t span_keys(int64_t columns) { return chunk_keys_most(columns); 
 // Rows of one query head. Those that fill a tile of the sequence or, at its end, fewer.
 struct RowTile {
   int rows;
-  const void *q, *o, *grad_o;  // of its first row; o and grad_o alone where a row sees a key
+  const void *q, *o, *grad_o;  // of its first row; o and grad_o alone where a row attends to a key
   int64_t stride_q, stride_o, stride_grad_o, stride_grad_q;  // elements from row to row
   void* grad_q;
   float slope;                 // of alibi, else 0
@@ -43,11 +43,11 @@ struct RowTile {
   bool span_fresh, span_last;  // as above, of the chunks of the span
   int64_t number;              // of all tiles of the key head, also those that do not come here
   float* delta;                // [rows]
-  // By row. What a row that sees no key has in lse, o and grad_o is never read.
-  float lse[tile_rows];                      // infinite where the row sees no key: its weights are 0
+  // By row. What a row that attends to no key has in lse, o and grad_o is never read.
+  float lse[tile_rows];                      // infinite where the row attends to no key: its weights are 0
   float grad_lse[tile_rows];                 // 0 where it has none, and for rows that do not count
-  bool blind[tile_rows];                     // it sees no key at all
-  int32_t begin[tile_rows], end[tile_rows];  // keys of the chunk that it sees, counted from the chunk's first
+  bool fully_masked[tile_rows];              // it attends to no key
+  int32_t begin[tile_rows], end[tile_rows];  // keys of the chunk that it attends to, counted from the chunk's first
 };
 
 // Where a chunk gets its tiles from, in the order in which they are summed up.
@@ -70,9 +70,9 @@ struct KeyChunk {
   int64_t stride_k, stride_v;  // elements from row to row
   void *grad_k, *grad_v;
   int64_t stride_grad_k, stride_grad_v;
-  int keys;                  // at most chunk_keys_max; also those that do not count
-  int seen_begin, seen_end;  // keys that some row sees; others may hold anything
-  float* scratch;            // gradient_floats of them, 64-byte aligned
+  int keys;                          // at most chunk_keys_max; also those that do not count
+  int attended_begin, attended_end;  // keys that some row attends to; others may hold anything
+  float* scratch;                    // gradient_floats of them, 64-byte aligned
 };
 
 // Floats from row to row of a matrix whose rows are walked along and across: whole vectors, and an odd number of cache

@@ -2,19 +2,19 @@
 // cpu: the gradients of one chunk of keys, tile by tile of query rows, with vectors.
 //
 //   load     k and v of the chunk: k transposed, v transposed, k in rows
-//   for every tile of query rows that sees a key of the chunk:
+//   for every tile of query rows that attends to a key of the chunk:
 //     begin    the first chunk that has it: grad_q = 0, delta = o grad_o - grad_lse
 //     load     its q and grad_o
-//     for every block of keys, by the rows that see one of it:
+//     for every block of keys, by the rows that attend to one of it:
 //       score    s = q k, and the gradient of the weights, grad_o v
 //       weigh    weights = e^(s - lse), grad_s = scale weights (gradient of the weights - delta)
 //       add      grad_v += weights grad_o, grad_k += grad_s q, grad_q += grad_s k
 //     finish   the last chunk that has it: grad_q rounded, in its place
 //   finish   grad_k and grad_v back in rows, rounded, in their place
 //
-// Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that see them, and a
-// row's lse and delta are one number for a vector. Scores come out of the same sums in the same order as in the
-// forward pass, so that where that found one weight of 1 and others of 0, the backward pass finds the same.
+// Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that attend to
+// them, and a row's lse and delta are one number for a vector. Scores come out of the same sums in the same order as
+// in the forward pass, so that where that found one weight of 1 and others of 0, the backward pass finds the same.
 #include "src/cpu/gradient_work.hpp"
 
 #include <algorithm>
@@ -128,7 +128,7 @@ class Gradients {
         for (int r = 0; r < 4; r += per_unit) keep_k_rows(four + r * dim_max, block + lane + r);
       }
     }
-    for (int j = c_.seen_begin; k_finite_ && j < c_.seen_end; ++j)
+    for (int j = c_.attended_begin; k_finite_ && j < c_.attended_end; ++j)
       k_finite_ = row_is_finite(row(c_.k, c_.stride_k, j), c_.dtype, c_.dim_qk);
   }
 
@@ -142,9 +142,9 @@ class Gradients {
     std::fill(to + c_.dim_qk, to + qk_row_, Unit{});
   }
 
-  // Keys that no row sees, and lanes that fill up the last vector, are 0: what lies there may be anything.
+  // Keys that no row attends to, and lanes that fill up the last vector, are 0: what lies there may be anything.
   void load_key(int key, Unit* to, const void* from, int64_t stride, int dim) const {
-    if (key < c_.seen_begin || key >= c_.seen_end) {
+    if (key < c_.attended_begin || key >= c_.attended_end) {
       std::fill_n(to, dim / per_unit, Unit{});
     } else {
       to_units(row(from, stride, key), c_.dtype, dim, to);
@@ -184,7 +184,7 @@ class Gradients {
     for (int i = 0; i < t.rows; ++i) {
       std::fill_n(t.sum + i * qk_row_, qk_row_, 0.0f);
       t.delta[i] = -t.grad_lse[i];
-      if (!t.blind[i])
+      if (!t.fully_masked[i])
         t.delta[i] += dot_rows(row(t.o, t.stride_o, i), row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v);
     }
   }
@@ -202,10 +202,12 @@ class Gradients {
     if (t.of_span && t.span_fresh) std::fill_n(t.of_span, t.rows * qk_row_, 0.0f);
     for (int block = 0; block < c_.keys; block += block_lanes) {
       const int keys = std::min(block_lanes, c_.keys - block);
-      const auto sees = [&](int i) { return t.begin[i] < t.end[i] && t.begin[i] < block + keys && t.end[i] > block; };
+      const auto attends = [&](int i) {
+        return t.begin[i] < t.end[i] && t.begin[i] < block + keys && t.end[i] > block;
+      };
       int first = 0, last = t.rows;
-      while (first < last && !sees(first)) ++first;
-      while (first < last && !sees(last - 1)) --last;
+      while (first < last && !attends(first)) ++first;
+      while (first < last && !attends(last - 1)) --last;
       if (first == last) continue;
       first -= first % per_unit;  // whole units
       last = std::min(t.rows, last + last % per_unit);
@@ -217,7 +219,7 @@ class Gradients {
     if (t.of_span ? t.span_last : loaded && apart) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
   }
 
-  // Rows that see no key of the chunk are 0: what lies there may be anything.
+  // Rows that attend to no key of the chunk are 0: what lies there may be anything.
   void load_rows(const RowTile& t) {
     rows_checked_ = false;
     for (int i = 0; i < tile_rows; ++i) {
@@ -240,11 +242,11 @@ class Gradients {
     const int width = width_of(block), rows = last - first;
     score(q_ + first * q_row_, q_row_, units_qk_, k_ + block * units_qk_, s_, rows, width);
     score(grad_o_ + first * grad_o_row_, grad_o_row_, units_v_, v_ + block * units_v_, grad_s_, rows, width);
-    RowSight sight[tile_rows];
-    bool cut = false;
+    RowMaskRange mask[tile_rows];
+    bool boundary = false;
     for (int i = 0; i < rows; ++i) {
-      sight[i] = {std::clamp(t.begin[first + i] - block, 0, width), std::clamp(t.end[first + i] - block, 0, width)};
-      cut = cut || sight[i].begin > 0 || sight[i].end < width;
+      mask[i] = {std::clamp(t.begin[first + i] - block, 0, width), std::clamp(t.end[first + i] - block, 0, width)};
+      boundary = boundary || mask[i].begin > 0 || mask[i].end < width;
     }
     weigh({.s = s_,
            .grad_s = grad_s_,
@@ -254,10 +256,10 @@ class Gradients {
            .softcap = c_.softcap,
            .lse = t.lse + first,
            .delta = t.delta + first,
-           .sight = cut ? sight : nullptr,
+           .mask = boundary ? mask : nullptr,
            .slope = t.slope,
            .level = t.level + first - block});
-    if (cut && !(k_finite_ && rows_finite(t))) return add_guarded(t, block, first, last, sight);
+    if (boundary && !(k_finite_ && rows_finite(t))) return add_guarded(t, block, first, last, mask);
     add_for_keys(rounded(s_, rows, width, weights_across_), first, rows, grad_o_, grad_o_across_, v_row_,
                  grad_v_ + block * c_.dim_v, c_.dim_v, width);
     add_for_keys(rounded(grad_s_, rows, width, grad_s_across_), first, rows, q_, q_across_, qk_row_,
@@ -329,7 +331,7 @@ class Gradients {
                      rows, padded(c_.dim_qk));
   }
 
-  // 0 x inf and 0 x NaN are NaN, so that a weight of 0 does not hide a key from a row, nor a row from a key.
+  // 0 x inf and 0 x NaN are NaN, so that a weight of 0 does not keep a masked key out of a row, nor a row out of a key.
   bool rows_finite(const RowTile& t) {
     if (rows_checked_) return rows_finite_;
     rows_checked_ = rows_finite_ = true;
@@ -342,22 +344,22 @@ class Gradients {
   }
 
   // In floats, one by one, but sums begin and end where those of the products do: the bits of the rest stay.
-  void add_guarded(const RowTile& t, int block, int first, int last, const RowSight* sight) {
+  void add_guarded(const RowTile& t, int block, int first, int last, const RowMaskRange* mask) {
     const int width = width_of(block);
     const auto for_keys = [&](const float* weights, const void* x, int64_t stride, int dim, float* sum) {
       for (int begin = first; begin < last; begin += rows_together) {
         std::fill_n(guarded_, dim * width, 0.0f);
         for (int i = begin; i < std::min(last, begin + rows_together); ++i)
-          add_seen(weights + (i - first) * width, sight[i - first], row(x, stride, i), c_.dtype, dim, guarded_,
-                   width);
+          add_attended(weights + (i - first) * width, mask[i - first], row(x, stride, i), c_.dtype, dim, guarded_,
+                       width);
         plus(guarded_, 1, dim * width, sum);
       }
     };
     for_keys(s_, t.grad_o, t.stride_grad_o, c_.dim_v, grad_v_ + block * c_.dim_v);
     for_keys(grad_s_, t.q, t.stride_q, c_.dim_qk, grad_k_ + block * c_.dim_qk);
     for (int i = first; i < last; ++i)
-      add_seen_keys(grad_s_ + (i - first) * width, sight[i - first], row(c_.k, c_.stride_k, block), c_.stride_k,
-                    c_.dtype, c_.dim_qk, row_sums_ + i * qk_row_);
+      add_attended_keys(grad_s_ + (i - first) * width, mask[i - first], row(c_.k, c_.stride_k, block), c_.stride_k,
+                        c_.dtype, c_.dim_qk, row_sums_ + i * qk_row_);
   }
 
   const KeyChunk& c_;

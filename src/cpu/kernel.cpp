@@ -2,9 +2,9 @@
 // cpu: attention of one piece of work, tile by tile, with vectors.
 //
 //   pack     q of every block of lanes, transposed
-//   for every tile of keys that a lane sees:
+//   for every tile of keys that a lane attends to:
 //     load   its k and v, as floats
-//     for every block of lanes that sees a key of it:
+//     for every block of lanes that attends to a key of it:
 //       score    s = k q
 //       softmax  weights = e^(s - largest so far), see softmax-inl.hpp
 //       output   o = o aged + weights v
@@ -150,7 +150,7 @@ class Attention {
     any_aside_ = !last;
   }
 
-  // One query row without others that read its keys: see row-inl.hpp. All keys of a tile are seen then.
+  // One query row without others that read its keys: see row-inl.hpp. It attends to all keys of a tile then.
   bool one_row() const { return in_floats && lanes_of_head_ == 1 && !w_.invariant; }
 
   template <class T = float>
@@ -237,7 +237,7 @@ class Attention {
       for (int b = 0; b < blocks_; ++b) {
         if (w_.heads > 1) tile_.load(block_[b].head, begin, static_cast<int>(end - begin));
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
-        first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // lanes do not see what that adds
+        first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // which is masked
         last = std::min(end, last + (last - begin) % per_unit);
         if (first < last) turn(block_[b], static_cast<int>(first - begin), static_cast<int>(last - first));
       }
@@ -253,18 +253,18 @@ class Attention {
     const int64_t first = tile_.first_key() + at;
     score(b, at, keys);
     if (b.descales) descale(s_, keys, b.width, tile_.scales_k() + at, b.scales_q, b.beside);
-    LaneSight some;
-    const LaneSight* sight = nullptr;
-    if (first < b.all_begin || first + keys > b.all_end) sight = &look(b, first, keys, some);
+    LaneMaskRange ranges;
+    const LaneMaskRange* mask = nullptr;
+    if (first < b.all_begin || first + keys > b.all_end) mask = &mask_range_of(b, first, keys, ranges);
     LaneSlopes lanes;
     const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
     // 0 x inf and 0 x NaN are NaN: then weights are wanted as floats, and v is looked at lane by lane.
-    const bool guarded = sight && !tile_.v_is_finite(), scaled = w_.of_heads[b.head].scales_v.by_rows();
-    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, b.scale / b.known.unit, w_.softcap, sight, slopes,
+    const bool guarded = mask && !tile_.v_is_finite(), scaled = w_.of_heads[b.head].scales_v.by_rows();
+    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, b.scale / b.known.unit, w_.softcap, mask, slopes,
                                             b.known, rounded(guarded));
     if (scaled && (guarded || in_floats)) scale_rows(s_, keys, b.width, tile_.scales_v() + at);
     if (guarded) {
-      output_guarded(b, tile_.v_floats() + at * w_.dim_v, keys, *sight);
+      output_guarded(b, tile_.v_floats() + at * w_.dim_v, keys, *mask);
     } else if (scaled && !in_floats) {
       output_by_scales(b, at, keys);
     } else {
@@ -273,7 +273,7 @@ class Attention {
     b.fresh = false;
   }
 
-  // Of one_row(), which sees all of these keys.
+  // Of one_row(), which attends to all of these keys.
   void turn_of_row(Block& b, int at, int keys) {
     const auto with = [&](const auto* k, int64_t k_row, const auto* v, int64_t v_row) {
       const Lane& lane = b.lanes[0];
@@ -298,12 +298,12 @@ class Attention {
     b.fresh = false;
   }
 
-  static const LaneSight& look(const Block& b, int64_t first, int keys, LaneSight& sight) {
+  static const LaneMaskRange& mask_range_of(const Block& b, int64_t first, int keys, LaneMaskRange& mask) {
     for (int i = 0; i < b.width; ++i) {
-      sight.begin[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).begin - first, 0, keys));
-      sight.end[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).end - first, 0, keys));
+      mask.begin[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).begin - first, 0, keys));
+      mask.end[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).end - first, 0, keys));
     }
-    return sight;
+    return mask;
   }
 
   void score(const Block& b, int first, int keys) {
@@ -357,8 +357,8 @@ class Attention {
                      w_.dim_v, b.width);
   }
 
-  // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not hide a value which it must not see.
-  void output_guarded(const Block& b, const float* v, int keys, const LaneSight& sight) {
+  // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not keep out the value of a masked key.
+  void output_guarded(const Block& b, const float* v, int keys, const LaneMaskRange& mask) {
     const Floats d;
     for (int lane = 0; lane < b.width; lane += vector_lanes) {
       for (int c = 0; c < w_.dim_v; ++c) {
@@ -366,7 +366,7 @@ class Attention {
         Vector sum = hn::Zero(d);
         for (int j = 0; j < keys; ++j) {
           const Vector weight = hn::Load(d, s_ + j * b.width + lane);
-          sum = seen(sight, j, lane, hn::MulAdd(weight, hn::Set(d, v[j * w_.dim_v + c]), sum), sum);
+          sum = where_attended(mask, j, lane, hn::MulAdd(weight, hn::Set(d, v[j * w_.dim_v + c]), sum), sum);
         }
         if (!b.fresh) sum = hn::MulAdd(hn::Load(d, b.known.age + lane), hn::Load(d, o), sum);
         hn::Store(sum, d, o);
@@ -385,7 +385,7 @@ class Attention {
   KeyTile<Numbers> tile_;
   Block block_[lanes_max / block_lanes];
   int blocks_;
-  int64_t begin_, end_;  // keys that some lane sees
+  int64_t begin_, end_;  // keys that some lane attends to
   Finish<Unit> finish_;
 };
 

@@ -90,7 +90,7 @@ class KeyTile {
   int64_t stride_k() const { return stored_k_.stride; }
   int64_t stride_v() const { return stored_v_.stride; }
 
-  // Of the tile; asked only where a mask cuts it.
+  // Of the tile; asked only of boundary tiles.
   bool v_is_finite() {
     if (!v_finite_) {
       v_finite_ = true;

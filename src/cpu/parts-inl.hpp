@@ -41,7 +41,7 @@ class PartOfBlock {
 
   // To what the block knows of the keys before.
   void join(Block<Unit>& b) const {
-    if (nothing_seen()) return;
+    if (attends_to_none()) return;
     const Floats d;
     HWY_ALIGN float age[block_lanes], age_here[block_lanes];
     for (int lane = 0; lane < width_; lane += vector_lanes) {
@@ -68,7 +68,7 @@ class PartOfBlock {
 
  private:
   // Then o is not there. A NaN among the scores leaves largest as it is, but not sum.
-  bool nothing_seen() const {
+  bool attends_to_none() const {
     return std::all_of(largest_, largest_ + width_, [](float x) { return x == minus_infinity; }) &&
            std::all_of(sum_, sum_ + width_, [](float x) { return x == 0; });
   }

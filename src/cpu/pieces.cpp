@@ -95,7 +95,7 @@ Piece Pieces::piece(int64_t number) const {
   piece.sequence = s;
   piece.head_kv = head_kv;
   piece.heads = std::min(heads, p_.heads_kv - head_kv);
-  // Under a bound that grows with the row, later rows see more keys: they come first.
+  // Under a bound that grows with the row, later rows attend to more keys: they come first.
   piece.first = piece_lanes_ * (p_.window_right == all_keys ? in_head : of_head - 1 - in_head);
   piece.count = std::min(piece_lanes_, lanes_of_head(s) - piece.first);
   if (parts == 1) return piece;
@@ -121,7 +121,7 @@ double Pieces::keys_of_all() const {  // sequences
   return keys;
 }
 
-// Keys that some row of the sequence sees, from a multiple of the rows that share a scale on.
+// Keys that some row of the sequence attends to, from a multiple of the rows that share a scale on.
 Visible Pieces::keys_of(const Sequence& s) const {
   if (s.used_q == 0 || s.used_kv == 0) return {0, 0};
   const int64_t begin = visible_keys(p_, s.used_q, s.used_kv, 0).begin / scale_block * scale_block;

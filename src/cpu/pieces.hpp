@@ -2,8 +2,8 @@
 // cpu: a forward problem cut into pieces of work, numbered in the order in which threads take them.
 //
 // A piece is a run of lanes (see work.hpp) of one key head of one sequence, or of several heads side by side, and all
-// the keys that its lanes see, or a part of them. The lanes of a key head are its query rows, and within a row the
-// query heads that share the key head.
+// the keys that its lanes attend to, or a part of them. The lanes of a key head are its query rows, and within a row
+// the query heads that share the key head.
 //
 // Keys are cut into parts where there are few lanes: else one sequence with one key head would occupy one thread. How
 // many parts there are follows from the problem and its lengths, never from the number of threads, so bits do not

@@ -66,22 +66,22 @@ inline float fused(float a, float b, float c) {
   return hn::GetLane(hn::MulAdd(hn::Set(d, a), hn::Set(d, b), hn::Set(d, c)));
 }
 
-// sum [dim][width] += x weights, for the keys that a row sees.
-inline void add_seen(const float* weights, RowSight seen, const void* row, Dtype type, int dim, float* sum,
-                     int width) {
-  if (seen.begin >= seen.end) return;  // then the row may be anything
+// sum [dim][width] += x weights, for the keys that a row attends to.
+inline void add_attended(const float* weights, RowMaskRange mask, const void* row, Dtype type, int dim, float* sum,
+                         int width) {
+  if (mask.begin >= mask.end) return;  // then the row may be anything
   float x[dim_max];
   to_floats(row, type, dim, x);
   for (int c = 0; c < dim; ++c) {
-    for (int j = seen.begin; j < seen.end; ++j) sum[c * width + j] = fused(weights[j], x[c], sum[c * width + j]);
+    for (int j = mask.begin; j < mask.end; ++j) sum[c * width + j] = fused(weights[j], x[c], sum[c * width + j]);
   }
 }
 
-// sum [dim] += the sum of weights k over the keys that a row sees.
-inline void add_seen_keys(const float* weights, RowSight seen, const void* k, int64_t stride, Dtype type, int dim,
-                          float* sum) {
+// sum [dim] += the sum of weights k over the keys that a row attends to.
+inline void add_attended_keys(const float* weights, RowMaskRange mask, const void* k, int64_t stride, Dtype type,
+                              int dim, float* sum) {
   float x[dim_max], more[dim_max] = {};
-  for (int j = seen.begin; j < seen.end; ++j) {
+  for (int j = mask.begin; j < mask.end; ++j) {
     to_floats(row_at(k, type, stride, j), type, dim, x);
     for (int c = 0; c < dim; ++c) more[c] = fused(weights[j], x[c], more[c]);
   }

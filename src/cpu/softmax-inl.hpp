@@ -48,27 +48,27 @@ HWY_INLINE Vector exponential(Vector x, int less = 0) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, static_cast<float>(less - 126) * 0.693147181f)), hn::Mul(y, power));
 }
 
-// Keys of a tile that each lane sees, counted from the tile's first.
-struct LaneSight {
+// Keys of a tile that each lane attends to, counted from the tile's first.
+struct LaneMaskRange {
   HWY_ALIGN int32_t begin[block_lanes], end[block_lanes];
 };
 
-// value where the lane sees the key, else hidden.
-HWY_INLINE Vector seen(const LaneSight& sight, int key, int lane, Vector value, Vector hidden) {
+// `value` where the lane attends to the key, else `masked`.
+HWY_INLINE Vector where_attended(const LaneMaskRange& mask, int key, int lane, Vector value, Vector masked) {
   const Floats d;
   const Ints ints;
   const auto j = hn::Set(ints, key);
-  const auto before = hn::Lt(j, hn::Load(ints, sight.begin + lane)),
-             ahead = hn::Lt(j, hn::Load(ints, sight.end + lane));
-  return hn::IfThenElse(hn::RebindMask(d, hn::AndNot(before, ahead)), value, hidden);
+  const auto before = hn::Lt(j, hn::Load(ints, mask.begin + lane)),
+             ahead = hn::Lt(j, hn::Load(ints, mask.end + lane));
+  return hn::IfThenElse(hn::RebindMask(d, hn::AndNot(before, ahead)), value, masked);
 }
 
-// s [keys][width]: scores that a lane must not see become -inf.
-inline void hide(float* s, int keys, int width, const LaneSight& sight) {
+// s [keys][width]: masked scores become -inf.
+inline void mask_out(float* s, int keys, int width, const LaneMaskRange& mask) {
   const Floats d;
   for (int j = 0; j < keys; ++j, s += width) {
     for (int lane = 0; lane < width; lane += vector_lanes) {
-      hn::Store(seen(sight, j, lane, hn::Load(d, s + lane), hn::Set(d, minus_infinity)), d, s + lane);
+      hn::Store(where_attended(mask, j, lane, hn::Load(d, s + lane), hn::Set(d, minus_infinity)), d, s + lane);
     }
   }
 }
@@ -163,7 +163,8 @@ inline float unit_of_scores(float scale, bool alibi) {
   return std::ldexp(1.0f, std::clamp(exponent + (alibi ? 1 : 0), 0, 127));
 }
 
-// What weights count from. A lane that has seen no key yet has no largest score; with any number its weights become 0.
+// What weights count from. A lane that has attended to no key yet has no largest score; with any number its weights
+// become 0.
 HWY_INLINE Vector base_of(Vector largest) {
   const Floats d;
   return hn::IfThenElse(hn::Eq(largest, hn::Set(d, minus_infinity)), hn::Zero(d), largest);
@@ -289,15 +290,15 @@ inline Weigh weigh_with(int vectors) {
 }
 
 // s [keys][width], q.k on entry: weights on exit; or, where `pairs` is not null, rounded to pairs there, and s holds
-// nothing. sight: null where every lane sees all of the keys; slopes: null without alibi. scale and slopes are over the
-// unit of scores, which is 1 with softcap.
+// nothing. mask: null where every lane attends to all of the keys; slopes: null without alibi. scale and slopes are
+// over the unit of scores, which is 1 with softcap.
 template <bool by_instruction>
-void softmax(float* s, int keys, int width, float scale, float softcap, const LaneSight* sight,
+void softmax(float* s, int keys, int width, float scale, float softcap, const LaneMaskRange* mask,
              const LaneSlopes* slopes, const Statistics& known, Pair* pairs) {
   if (softcap != 0) cap(s, keys * width, std::exchange(scale, 1.0f), softcap);
   if (slopes) add_alibi(s, keys, width, std::exchange(scale, 1.0f), *slopes);
-  if (scale == 0) multiply(s, keys * width, std::exchange(scale, 1.0f));  // before keys are hidden: 0 x -inf is NaN
-  if (sight) hide(s, keys, width, *sight);
+  if (scale == 0) multiply(s, keys * width, std::exchange(scale, 1.0f));  // before keys are masked: 0 x -inf is NaN
+  if (mask) mask_out(s, keys, width, *mask);
 #if HWY_TARGET == HWY_AVX3
   if (pairs && known.unit == 1) {
     constexpr std::array with = {weigh_pairs<1, by_instruction>, weigh_pairs<2, by_instruction>,

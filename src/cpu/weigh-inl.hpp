@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Keys of a block that a row sees, counted from the block's first.
-struct RowSight {
+// Keys of a block that a row attends to, counted from the block's first.
+struct RowMaskRange {
   int32_t begin, end;
 };
 
@@ -27,7 +27,7 @@ struct Weights {
   int rows, width;
   float scale, softcap;
   const float *lse, *delta;  // by row
-  const RowSight* sight;     // by row; null: every row sees all of the keys
+  const RowMaskRange* mask;  // by row; null: every row attends to all of the keys
   float slope;               // of alibi, else 0
   int64_t level;             // of the first row, counted from the block's first key
 };
@@ -69,16 +69,16 @@ HWY_NOINLINE void weigh_rows(const Weights& w) {
   }
 }
 
-// What a row does not see has weight 0, whatever its score is.
-inline void hide(const Weights& w, int row) {
+// A masked key has weight 0, whatever its score is.
+inline void mask_out(const Weights& w, int row) {
   const Floats d;
   const Ints ints;
-  const auto begin = hn::Set(ints, w.sight[row].begin), end = hn::Set(ints, w.sight[row].end);
+  const auto begin = hn::Set(ints, w.mask[row].begin), end = hn::Set(ints, w.mask[row].end);
   for (int lane = 0; lane < w.width; lane += vector_lanes) {
     const auto j = hn::Iota(ints, lane);
-    const auto seen = hn::RebindMask(d, hn::AndNot(hn::Lt(j, begin), hn::Lt(j, end)));
+    const auto attended = hn::RebindMask(d, hn::AndNot(hn::Lt(j, begin), hn::Lt(j, end)));
     for (float* const x : {w.s + row * w.width + lane, w.grad_s + row * w.width + lane})
-      hn::Store(hn::IfThenElseZero(seen, hn::Load(d, x)), d, x);
+      hn::Store(hn::IfThenElseZero(attended, hn::Load(d, x)), d, x);
   }
 }
 
@@ -89,8 +89,8 @@ inline void weigh(const Weights& w) {
   } else {
     w.slope != 0 ? weigh_rows<false, true>(w) : weigh_rows<false, false>(w);
   }
-  for (int i = 0; w.sight && i < w.rows; ++i)
-    if (w.sight[i].begin > 0 || w.sight[i].end < w.width) hide(w, i);
+  for (int i = 0; w.mask && i < w.rows; ++i)
+    if (w.mask[i].begin > 0 || w.mask[i].end < w.width) mask_out(w, i);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -21,7 +21,7 @@ struct Lane {
   void* o;             // dim_v numbers
   float* lse;          // null: not wanted
   float* max_logit;    // the largest score so far of its sequence and head; null: not wanted
-  int64_t begin, end;  // keys that it sees; begin >= end: none
+  int64_t begin, end;  // keys that it attends to; begin >= end: none
   float scale_q;       // of 8-bit q, else 1
   float slope;         // of alibi, else 0
   int64_t level;       // the key that alibi counts from
@@ -49,11 +49,11 @@ struct Work {
   int heads;                    // 1 to heads_most
   int tile_kv;                  // keys that are computed together
   const OfHead* of_heads;
-  const Lane* lanes;   // of head after head, of each as many; of several heads at most a block's
-  int lane_count;      // 1 to Plan::piece_lanes_most
-  float* scratch;      // scratch_floats of them, 64-byte aligned
-  float* parts;        // null: o and lse are finished. Else lanes see a part of their keys, and part_floats of each
-                       // block are written here
+  const Lane* lanes;  // of head after head, of each as many; of several heads at most a block's
+  int lane_count;     // 1 to Plan::piece_lanes_most
+  float* scratch;     // scratch_floats of them, 64-byte aligned
+  float* parts;  // null: o and lse are finished. Else lanes attend to a part of their keys, and part_floats of each
+                 // block are written here
   int parts_there;     // 0, or: so many are here, in the order of their keys, and o and lse are finished from them
   int64_t parts_step;  // floats from one to the next
 };
