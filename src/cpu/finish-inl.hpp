@@ -34,7 +34,7 @@ struct Finish {
   void block(Block<Unit>& b, bool one_row) {
     // From here on largest is what o, as it was, is multiplied by, and sum the weight of all keys.
     for (int i = 0; i < b.count; ++i)
-      b.known.age[i] = weight_of_all(b, i, w.merges, b.known.largest[i], b.known.sum[i]);
+      b.known.rescale[i] = weight_of_all(b, i, w.merges, b.known.largest[i], b.known.sum[i]);
     if (one_row) return store(b, 0, b.o);
     for (int i = 0; i < b.count; i += 4) {
       transpose(b.o + i, b.width, w.dim_v, 4, rows, dim_max);
@@ -85,7 +85,7 @@ struct Finish {
   void store(const Block<Unit>& b, int i, float* row) {
     const Eight d;
     const Lane& lane = b.lanes[i];
-    const float factor = b.known.age[i];
+    const float factor = b.known.rescale[i];
     const bool again = b.known.less > 0, fully_masked = lane.begin >= lane.end;  // its row was never written
     if (w.merges && (fully_masked || (again && !left_out[&lane - w.lanes]))) return;
     for (int c = 0; c < w.dim_v; c += eight) {

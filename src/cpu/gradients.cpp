@@ -276,7 +276,7 @@ class Gradients {
                       .b_step = static_cast<size_t>(width),
                       .count = count,
                       .adds = false,
-                      .age = nullptr,
+                      .rescale = nullptr,
                       .out = out,
                       .out_row = static_cast<size_t>(width)},
                      row_count, width);
@@ -302,7 +302,7 @@ class Gradients {
                     .b_step = static_cast<size_t>(width),
                     .count = 0,
                     .adds = true,
-                    .age = nullptr,
+                    .rescale = nullptr,
                     .out = sum,
                     .out_row = static_cast<size_t>(width)};
     for (int left = rows; left > 0; left -= rows_together, f.a += f.count * f.a_step, f.b += f.count * f.b_step) {
@@ -325,7 +325,7 @@ class Gradients {
                       .b_step = static_cast<size_t>(qk_row_),
                       .count = static_cast<size_t>(width / per_unit),
                       .adds = true,
-                      .age = nullptr,
+                      .rescale = nullptr,
                       .out = sum,
                       .out_row = static_cast<size_t>(qk_row_)},
                      rows, padded(c_.dim_qk));

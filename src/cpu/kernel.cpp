@@ -7,7 +7,7 @@
 //     for every block of lanes that attends to a key of it:
 //       score    s = k q
 //       softmax  weights = e^(s - largest so far), see softmax-inl.hpp
-//       output   o = o aged + weights v
+//       output   o = rescale o + weights v
 //   finish   o divided by the sum of weights, rounded, back in rows, merged with what was there if so asked; lse
 //   again    with smaller weights, for what became too large for a float before it was divided; and before that, with
 //            scores in larger units, where one left the range of a float
@@ -171,7 +171,7 @@ class Attention {
       b.width = (b.count + lane_group - 1) / lane_group * lane_group;
       b.q = take<Unit>(units_qk_ * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
-      b.known = {.largest = take(block_lanes), .sum = take(block_lanes), .age = take(block_lanes), .less = 0};
+      b.known = {.largest = take(block_lanes), .sum = take(block_lanes), .rescale = take(block_lanes), .less = 0};
       b.scales_q = take(block_lanes);
       b.beside = take(block_lanes);
       b.scale = w_.scale;
@@ -268,7 +268,7 @@ class Attention {
     } else if (scaled && !in_floats) {
       output_by_scales(b, at, keys);
     } else {
-      output(b, at, keys, weights_, b.o, b.fresh ? nullptr : b.known.age, !b.fresh);
+      output(b, at, keys, weights_, b.o, b.fresh ? nullptr : b.known.rescale, !b.fresh);
     }
     b.fresh = false;
   }
@@ -282,7 +282,7 @@ class Attention {
       weigh_row(s_, keys, b.scale / b.known.unit, w_.softcap, lane.slope / b.known.unit,
                 static_cast<float>(lane.level - tile_.first_key() - at), b.known);
       if (w_.of_heads[b.head].scales_v.by_rows()) times_row(s_, keys, tile_.scales_v() + at);
-      output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.age[0], b.o);
+      output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.rescale[0], b.o);
     };
     const auto in_place = [&]<class T>(const T*) {
       with(static_cast<const T*>(tile_.stored_k(at)), tile_.stride_k(), static_cast<const T*>(tile_.stored_v(at)),
@@ -314,7 +314,7 @@ class Attention {
                       .b_step = static_cast<size_t>(b.width),
                       .count = static_cast<size_t>(units_qk_),
                       .adds = false,
-                      .age = nullptr,
+                      .rescale = nullptr,
                       .out = s_,
                       .out_row = static_cast<size_t>(b.width)},
                      keys, b.width);
@@ -330,18 +330,18 @@ class Attention {
   void output_by_scales(const Block& b, int first, int keys) {
     const Scales& scales = w_.of_heads[b.head].scales_v;
     bool adds = !b.fresh;
-    const float* age = adds ? b.known.age : nullptr;
+    const float* rescale = adds ? b.known.rescale : nullptr;
     for (int at = first, end; at < first + keys; at = end) {
       const int64_t beyond = scales.end_of_block(tile_.first_key() + at) - tile_.first_key();
       end = static_cast<int>(std::min<int64_t>(beyond, first + keys));
       output(b, at, end - at, weights_ + (at - first) / per_unit * b.width, s_, nullptr, /*adds=*/false);
-      add_scaled(s_, tile_.scales_v()[at], w_.dim_v, b.width, adds, std::exchange(age, nullptr), b.o);
+      add_scaled(s_, tile_.scales_v()[at], w_.dim_v, b.width, adds, std::exchange(rescale, nullptr), b.o);
       adds = true;
     }
   }
 
-  // out = age out + v weights. Of keys from `first` of the tile on; weights: theirs.
-  void output(const Block& b, int first, int keys, const Unit* weights, float* out, const float* age, bool adds) {
+  // out = rescale out + v weights. Of keys from `first` of the tile on; weights: theirs.
+  void output(const Block& b, int first, int keys, const Unit* weights, float* out, const float* rescale, bool adds) {
     const int begin = first / per_unit;
     const size_t columns = w_.dim_v;
     Numbers::product({.a = tile_.v() + (Numbers::tiles ? begin : begin * w_.dim_v),
@@ -351,7 +351,7 @@ class Attention {
                       .b_step = static_cast<size_t>(b.width),
                       .count = static_cast<size_t>(units(keys, per_unit)),
                       .adds = adds,
-                      .age = age,
+                      .rescale = rescale,
                       .out = out,
                       .out_row = static_cast<size_t>(b.width)},
                      w_.dim_v, b.width);
@@ -368,7 +368,7 @@ class Attention {
           const Vector weight = hn::Load(d, s_ + j * b.width + lane);
           sum = where_attended(mask, j, lane, hn::MulAdd(weight, hn::Set(d, v[j * w_.dim_v + c]), sum), sum);
         }
-        if (!b.fresh) sum = hn::MulAdd(hn::Load(d, b.known.age + lane), hn::Load(d, o), sum);
+        if (!b.fresh) sum = hn::MulAdd(hn::Load(d, b.known.rescale + lane), hn::Load(d, o), sum);
         hn::Store(sum, d, o);
       }
     }

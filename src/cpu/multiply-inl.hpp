@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu: the one matrix product that attention needs, on matrices whose columns are lanes (see work.hpp).
 //
-//   out[row][lane] = age[lane] out[row][lane] + sum over i of a(row, i) b[i][lane]
+//   out[row][lane] = rescale[lane] out[row][lane] + sum over i of a(row, i) b[i][lane]
 //
 //   scores    out = s [keys][lanes],    a = k(key, column),  b = q transposed [columns][lanes]
 //   output    out = o [columns][lanes], a = v(key, column),  b = weights [keys][lanes]
@@ -108,11 +108,11 @@ HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
       }
     }
   };
-  if (const float* const age = f.age) {
-    Vector ages[vectors];
+  if (const float* const rescale = f.rescale) {
+    Vector factors[vectors];
 #pragma GCC unroll 8
-    for (int c = 0; c < vectors; ++c) ages[c] = hn::Load(d, age + c * vector_lanes);
-    store([&](const float* to, int c, Vector x) HWY_ATTR { return hn::MulAdd(ages[c], hn::Load(d, to), x); });
+    for (int c = 0; c < vectors; ++c) factors[c] = hn::Load(d, rescale + c * vector_lanes);
+    store([&](const float* to, int c, Vector x) HWY_ATTR { return hn::MulAdd(factors[c], hn::Load(d, to), x); });
   } else if (f.adds) {
     store([&](const float* to, int, Vector x) HWY_ATTR { return hn::Add(hn::Load(d, to), x); });
   } else {
@@ -157,7 +157,7 @@ void multiply(const Factors<Unit>& all, int rows, int columns) {
     Factors<Unit> f = all;
     f.b += c;
     f.out += c;
-    if (f.age) f.age += c;
+    if (f.rescale) f.rescale += c;
     const int vectors = std::min(block_lanes, columns - c) / vector_lanes, most = rows_at_once(vectors);
     for (int r = 0; r < rows; r += most) {
       const int here = std::min(most, rows - r);

@@ -40,13 +40,13 @@ struct InPairs {
   static void product(const Factors<Pair>& f, int rows, int columns) { multiply(f, rows, columns); }
 };
 
-// out [rows][columns] = age out; most tiles of keys bring no larger score, and every age is 1.
-inline void make_older(const float* age, float* out, int rows, int columns, size_t row) {
+// out [rows][columns] = rescale out; most tiles of keys bring no larger score, and every rescale factor is 1.
+inline void rescale_columns(const float* rescale, float* out, int rows, int columns, size_t row) {
   const Floats d;
-  if (std::all_of(age, age + columns, [](float x) { return x == 1; })) return;
+  if (std::all_of(rescale, rescale + columns, [](float x) { return x == 1; })) return;
   for (int r = 0; r < rows; ++r, out += row) {
     for (int c = 0; c < columns; c += vector_lanes)
-      hn::Store(hn::Mul(hn::Load(d, age + c), hn::Load(d, out + c)), d, out + c);
+      hn::Store(hn::Mul(hn::Load(d, rescale + c), hn::Load(d, out + c)), d, out + c);
   }
 }
 
@@ -57,7 +57,7 @@ struct InTiles {
   static constexpr int per_unit = 2;
   static constexpr bool tiles = true, rounds_by_instruction = with_instructions;
   static void product(Factors<Pair> f, int rows, int columns) {
-    if (f.age) make_older(std::exchange(f.age, nullptr), f.out, rows, columns, f.out_row);
+    if (f.rescale) rescale_columns(std::exchange(f.rescale, nullptr), f.out, rows, columns, f.out_row);
     multiply_pairs(f, rows, columns);
   }
 };

@@ -43,7 +43,7 @@ class PartOfBlock {
   void join(Block<Unit>& b) const {
     if (attends_to_none()) return;
     const Floats d;
-    HWY_ALIGN float age[block_lanes], age_here[block_lanes];
+    HWY_ALIGN float rescale[block_lanes], rescale_here[block_lanes];
     for (int lane = 0; lane < width_; lane += vector_lanes) {
       const Vector before = hn::Load(d, b.known.largest + lane), here = hn::LoadU(d, largest_ + lane);
       const Vector most = hn::Max(before, here), base = base_of(most);
@@ -53,14 +53,15 @@ class PartOfBlock {
       const Vector shrunk = hn::Mul(hn::Load(d, b.known.sum + lane), of_before);
       hn::Store(hn::MulAdd(hn::LoadU(d, sum_ + lane), of_here, shrunk), d, b.known.sum + lane);
       hn::Store(most, d, b.known.largest + lane);
-      hn::Store(of_before, d, age + lane);
-      hn::Store(of_here, d, age_here + lane);
+      hn::Store(of_before, d, rescale + lane);
+      hn::Store(of_here, d, rescale_here + lane);
     }
     for (int64_t row = 0; row < rows_; ++row) {
       for (int lane = 0; lane < width_; lane += vector_lanes) {
         float* const o = b.o + row * width_ + lane;
-        const Vector shrunk = b.fresh ? hn::Zero(d) : hn::Mul(hn::LoadU(d, o), hn::Load(d, age + lane));
-        hn::StoreU(hn::MulAdd(hn::LoadU(d, o_ + row * width_ + lane), hn::Load(d, age_here + lane), shrunk), d, o);
+        const Vector shrunk = b.fresh ? hn::Zero(d) : hn::Mul(hn::LoadU(d, o), hn::Load(d, rescale + lane));
+        hn::StoreU(hn::MulAdd(hn::LoadU(d, o_ + row * width_ + lane), hn::Load(d, rescale_here + lane), shrunk), d,
+                   o);
       }
     }
     b.fresh = false;

@@ -124,10 +124,10 @@ inline void weigh_row(float* s, int keys, float scale, float softcap, float slop
   remember<1>(known, old, base, largest, sum);
 }
 
-// o[column] = age o + sum over keys of weight v, for some vectors of columns; age 0: o holds nothing yet. o has room
-// for whole vectors. As in other products, the sum begins at 0.
+// o[column] = rescale o + sum over keys of weight v, for some vectors of columns; rescale 0: o holds nothing yet. o
+// has room for whole vectors. As in other products, the sum begins at 0.
 template <int Vectors, class T>
-HWY_INLINE void output_columns(const float* weights, const T* v, int64_t v_row, int keys, int left, float age,
+HWY_INLINE void output_columns(const float* weights, const T* v, int64_t v_row, int keys, int left, float rescale,
                                float* o) {
   const Floats d;
   Vector sums[Vectors];
@@ -139,18 +139,18 @@ HWY_INLINE void output_columns(const float* weights, const T* v, int64_t v_row, 
   }
   for (int i = 0; i < Vectors; ++i) {
     float* const to = o + i * vector_lanes;
-    hn::StoreU(age == 0 ? sums[i] : hn::MulAdd(hn::LoadU(d, to), hn::Set(d, age), sums[i]), d, to);
+    hn::StoreU(rescale == 0 ? sums[i] : hn::MulAdd(hn::LoadU(d, to), hn::Set(d, rescale), sums[i]), d, to);
   }
 }
 // As many columns at once as registers hold sums of, so that v is read along its rows.
 template <class T>
-void output_row(const float* weights, const T* v, int64_t v_row, int keys, int dim, float age, float* o) {
+void output_row(const float* weights, const T* v, int64_t v_row, int keys, int dim, float rescale, float* o) {
   int c = 0;
   for (; c + 8 * vector_lanes <= dim; c += 8 * vector_lanes)
-    output_columns<8>(weights, v + c, v_row, keys, /*left=*/8 * vector_lanes, age, o + c);
+    output_columns<8>(weights, v + c, v_row, keys, /*left=*/8 * vector_lanes, rescale, o + c);
   for (; c + 4 * vector_lanes <= dim; c += 4 * vector_lanes)
-    output_columns<4>(weights, v + c, v_row, keys, /*left=*/4 * vector_lanes, age, o + c);
-  for (; c < dim; c += vector_lanes) output_columns<1>(weights, v + c, v_row, keys, dim - c, age, o + c);
+    output_columns<4>(weights, v + c, v_row, keys, /*left=*/4 * vector_lanes, rescale, o + c);
+  for (; c < dim; c += vector_lanes) output_columns<1>(weights, v + c, v_row, keys, dim - c, rescale, o + c);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

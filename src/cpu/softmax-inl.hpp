@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the online softmax of one tile, lane by lane. A lane keeps the largest score so far and the sum of its weights,
-// e^(score - largest); when a tile brings a larger score, what was summed before shrinks by the lane's age.
+// cpu: the online softmax of one tile, lane by lane. A lane keeps the largest score so far and the sum of its
+// weights, e^(score - largest); when a tile brings a larger score, what was summed before is multiplied by the
+// rescale factor of the lane.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -96,13 +97,14 @@ inline void scale_rows(float* rows, int count, int width, const float* factors) 
   }
 }
 
-// out [rows][width] = age out + scale part. adds: false where out holds nothing; age: null for 1.
-inline void add_scaled(const float* part, float scale, int rows, int width, bool adds, const float* age, float* out) {
+// out [rows][width] = rescale out + scale part. adds: false where out holds nothing; rescale: null for 1.
+inline void add_scaled(const float* part, float scale, int rows, int width, bool adds, const float* rescale,
+                       float* out) {
   const Floats d;
   for (int r = 0; r < rows; ++r, part += width, out += width) {
     for (int lane = 0; lane < width; lane += vector_lanes) {
       Vector sum = adds ? hn::Load(d, out + lane) : hn::Zero(d);
-      if (age) sum = hn::Mul(sum, hn::Load(d, age + lane));
+      if (rescale) sum = hn::Mul(sum, hn::Load(d, rescale + lane));
       hn::Store(hn::MulAdd(hn::Load(d, part + lane), hn::Set(d, scale), sum), d, out + lane);
     }
   }
@@ -150,7 +152,7 @@ inline void add_alibi(float* s, int keys, int width, float scale, const LaneSlop
 struct Statistics {
   float* largest;  // score, in units; -inf before the first key
   float* sum;      // of weights
-  float* age;      // what this tile multiplied earlier sums with
+  float* rescale;  // what this tile multiplied earlier sums with
   int less;        // weights are 2^-less e^(score - largest)
   float unit = 1;  // a power of two: of scores, where these may leave the range of a float, see unit_of_scores
 };
@@ -178,10 +180,10 @@ HWY_INLINE void remember(const Statistics& known, const Vector (&old)[vectors], 
 #pragma GCC unroll 8
   for (int c = 0; c < vectors; ++c) {
     const int lane = c * vector_lanes;
-    const Vector age = exponential(hn::Mul(hn::Sub(old[c], base[c]), hn::Set(d, known.unit)));
-    hn::Store(age, d, known.age + lane);
+    const Vector rescale = exponential(hn::Mul(hn::Sub(old[c], base[c]), hn::Set(d, known.unit)));
+    hn::Store(rescale, d, known.rescale + lane);
     hn::Store(largest[c], d, known.largest + lane);
-    hn::Store(hn::MulAdd(hn::Load(d, known.sum + lane), age, sum[c]), d, known.sum + lane);
+    hn::Store(hn::MulAdd(hn::Load(d, known.sum + lane), rescale, sum[c]), d, known.sum + lane);
   }
 }
 
