@@ -69,7 +69,7 @@ int Plan::piece_lanes_most() const {
 
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
-  if (problem.quantises()) return sizeof(float) * narrow_floats(std::max(dim_qk, dim_v));
+  if (problem.quantises()) return sizeof(float) * quantise_floats(std::max(dim_qk, dim_v));
   return sizeof(float) *
          (problem.backward()
               ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))

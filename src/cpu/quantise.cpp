@@ -98,7 +98,7 @@ class Parts {
   }
   void write(int64_t number, float* scratch) const {
     const Tile tile = tile_at(number);
-    const RowsToNarrow rows = rows_of(tile, scratch);
+    const RowsToQuantise rows = rows_of(tile, scratch);
     if (rows.mean && tile.number == 0) write_mean(tile, rows);
     float largest = tile.rows > 0 ? kernel_.largest(rows) : 0;
     if (looks_first()) largest = largest_[tile.of_head];
@@ -110,7 +110,7 @@ class Parts {
     if (tile.number < scales.seq) put(tile.number, scale);
     // Blocks past the sequence's last row have a scale all the same.
     for (int64_t block = tile.number + 1; tile.last && block < scales.seq; ++block) put(block, 1);
-    if (tile.rows > 0) kernel_.narrow(rows, scale);
+    if (tile.rows > 0) kernel_.quantise(rows, scale);
   }
 
  private:
@@ -181,7 +181,7 @@ class Parts {
   }
 
   // As the copies have it: of rotated rows, rotated.
-  void write_mean(const Tile& tile, RowsToNarrow row) const {
+  void write_mean(const Tile& tile, RowsToQuantise row) const {
     row.from = Dtype::f32, row.rows = 1;
     row.source = row.mean, row.mean = nullptr;
     kernel_.largest(row);
@@ -189,7 +189,7 @@ class Parts {
     std::copy_n(row.scratch, row.dim, mean.as<float>() + mean.at(tile.sequence, 0, tile.head));
   }
 
-  RowsToNarrow rows_of(const Tile& tile, float* scratch) const {
+  RowsToQuantise rows_of(const Tile& tile, float* scratch) const {
     const Part& part = *tile.part;
     return {.from = p_.dtype,
             .to = p_.dtype_kv,
