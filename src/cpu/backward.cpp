@@ -118,15 +118,15 @@ class Shared {
   }
   float* deltas(int64_t slot) { return deltas_.data() + slot * slot_rows; }
 
-  // How far each chunk is, counted in tiles of all its query heads, on top of what earlier turns of its slot counted.
-  void wait(const ChunkId& id, int64_t chunk, int64_t tiles, int64_t turn) {
+  // How far each chunk is, counted in tiles of all its query heads, plus the counts of earlier waves of its slot.
+  void wait(const ChunkId& id, int64_t chunk, int64_t tiles, int64_t wave) {
     std::atomic<int64_t>& done = done_[id.slot * chunks.chunks_max() + chunk];
-    const int64_t wanted = turn * a_turn() + tiles;
+    const int64_t wanted = wave * counts_of_wave() + tiles;
     for (int64_t now = done.load(); now < wanted; now = done.load()) done.wait(now);
   }
   void publish(const ChunkId& id, int64_t tiles) {
     std::atomic<int64_t>& done = done_[id.slot * chunks.chunks_max() + id.chunk];
-    done.store(id.turn * a_turn() + tiles);
+    done.store(id.wave * counts_of_wave() + tiles);
     done.notify_all();
   }
   int64_t all_done() const { return group * most_tiles() + 1; }  // also the chunks before it
@@ -142,7 +142,7 @@ class Shared {
 
  private:
   int64_t most_tiles() const { return p.extent_q() / tile_rows + 1; }
-  int64_t a_turn() const { return all_done() + 1; }
+  int64_t counts_of_wave() const { return all_done() + 1; }
 
   struct Freed {
     void operator()(float* x) const { ::operator delete[](x, std::align_val_t{64}); }
@@ -163,7 +163,7 @@ class TilesOfChunk final : public RowTiles {
         tiles_(mask_.tiles(id.chunk, id.chunks)),
         before_(id.chunk == 0 ? Range{0, 0} : mask_.tiles(id.chunk - 1, id.chunks)),
         after_(id.chunk + 1 == id.chunks ? Range{mask_.all_tiles(), 0} : mask_.tiles(id.chunk + 1, id.chunks)) {
-    if (id_.chunk == 0 && id_.chunks_before > 0) sh_.wait(id_, id_.chunks_before - 1, sh_.all_done(), id_.turn - 1);
+    if (id_.chunk == 0 && id_.chunks_before > 0) sh_.wait(id_, id_.chunks_before - 1, sh_.all_done(), id_.wave - 1);
   }
 
   const RowTile* next() override {
@@ -176,14 +176,14 @@ class TilesOfChunk final : public RowTiles {
     if (tile_ >= tiles_.end) ++head_, tile_ = tiles_.begin;
     if (tiles_.begin >= tiles_.end || head_ == sh_.group || sh_.watch.asked()) return nullptr;
     if (id_.chunk > 0)
-      sh_.wait(id_, id_.chunk - 1, head_ * mask_.all_tiles() + std::min(tile_ + 1, before_.end), id_.turn);
+      sh_.wait(id_, id_.chunk - 1, head_ * mask_.all_tiles() + std::min(tile_ + 1, before_.end), id_.wave);
     fill();
     return &t_;
   }
 
   // Then the slot may be another pair's.
   void finish() {
-    if (id_.chunk > 0) sh_.wait(id_, id_.chunk - 1, sh_.all_done(), id_.turn);
+    if (id_.chunk > 0) sh_.wait(id_, id_.chunk - 1, sh_.all_done(), id_.wave);
     sh_.publish(id_, sh_.all_done());
   }
 

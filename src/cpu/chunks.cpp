@@ -58,7 +58,7 @@ void Chunks::sort() {
   }
 }
 
-Chunks::Turn Chunks::turn(int64_t number) const {
+Chunks::Wave Chunks::wave(int64_t number) const {
   const int64_t pairs = sequences() * p_.heads_kv;
   if (first_.empty()) {
     const int64_t n = number / (slots_ * chunks_max_), first = n * slots_;
@@ -71,15 +71,15 @@ Chunks::Turn Chunks::turn(int64_t number) const {
 }
 
 bool Chunks::find(int64_t number, ChunkId& id) const {
-  const Turn t = turn(number);
-  const int64_t in_turn = number - t.number, pair = t.first_pair + in_turn % t.pairs;
+  const Wave wave = this->wave(number);
+  const int64_t in_wave = number - wave.number, pair = wave.first_pair + in_wave % wave.pairs;
   id.index = sequence_at(pair / p_.heads_kv);
   id.sequence = sequence_of(p_, views_, id.index);
   id.head_kv = pair % p_.heads_kv;
-  id.chunk = in_turn / t.pairs;
+  id.chunk = in_wave / wave.pairs;
   id.chunks = chunks_of(id.sequence);
   id.slot = pair % slots_;
-  id.turn = pair / slots_;
+  id.wave = pair / slots_;
   const int64_t before = pair - slots_;
   id.chunks_before = before < 0 ? 0 : chunks_of(sequence_of(p_, views_, sequence_at(before / p_.heads_kv)));
   return id.chunk < id.chunks;

@@ -2,10 +2,10 @@
 // cpu: a backward problem cut into chunks of keys (see gradient_work.hpp), numbered in the order in which threads take
 // them.
 //
-// A pair is one key head of one sequence. While its chunks are computed it has a slot, memory for grad_q of its rows as
-// floats, twice where chunks are smaller than spans. There are fewer slots than pairs: pair n has slot n % slots, in
-// turn n / slots, and a turn's pairs are computed side by side: chunk 0 of each of them, then chunk 1 of each, so that
-// threads seldom wait for each other.
+// A pair is one key head of one sequence. While its chunks are computed it has a slot, memory for grad_q of its rows
+// as floats, twice where chunks are smaller than spans. There are fewer slots than pairs: pair n has slot n % slots,
+// in wave n / slots, and the pairs of a wave are computed side by side: chunk 0 of each of them, then chunk 1 of
+// each, so that threads seldom wait for each other.
 #pragma once
 #include <vector>
 
@@ -19,7 +19,7 @@ struct ChunkId {
   Sequence sequence;
   int64_t head_kv;
   int64_t chunk, chunks;  // of the pair
-  int64_t slot, turn;
+  int64_t slot, wave;
   int64_t chunks_before;  // of the pair that had the slot before; 0: none
 };
 
@@ -36,20 +36,20 @@ class Chunks {
   bool find(int64_t number, ChunkId&) const;                           // false: nothing to do at this number
 
  private:
-  struct Turn {
+  struct Wave {
     int64_t first_pair, pairs, chunks, number;  // chunks: the most of a pair; number: of its first chunk
   };
   int64_t sequences() const { return p_.batch + p_.varlen; }
   int64_t sequence_at(int64_t place) const { return order_.empty() ? place : order_[place]; }
   int64_t chunks_of(const Sequence&) const;
-  Turn turn(int64_t) const;
+  Wave wave(int64_t) const;
   void sort();
 
   const Problem& p_;
   const Views& views_;
   int64_t chunk_keys_, slots_ = 0, count_ = 0, chunks_max_ = 0, tiles_max_ = 0, chunks_of_span_ = 1;
   std::vector<int64_t> order_;  // of packed sequences: those with most chunks first
-  std::vector<int64_t> first_;  // packed: the number of each turn's first chunk
+  std::vector<int64_t> first_;  // packed: the number of the first chunk of each wave
 };
 
 }  // namespace froghopper::cpu

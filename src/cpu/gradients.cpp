@@ -214,7 +214,7 @@ class Gradients {
       if (!loaded) load_rows(t);
       if (!loaded && apart) std::fill_n(of_chunk_, t.rows * qk_row_, 0.0f);
       loaded = true;
-      turn(t, block, first, last);
+      iteration(t, block, first, last);
     }
     if (t.of_span ? t.span_last : loaded && apart) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
   }
@@ -238,7 +238,7 @@ class Gradients {
     }
   }
 
-  void turn(const RowTile& t, int block, int first, int last) {
+  void iteration(const RowTile& t, int block, int first, int last) {
     const int width = width_of(block), rows = last - first;
     score(q_ + first * q_row_, q_row_, units_qk_, k_ + block * units_qk_, s_, rows, width);
     score(grad_o_ + first * grad_o_row_, grad_o_row_, units_v_, v_ + block * units_v_, grad_s_, rows, width);

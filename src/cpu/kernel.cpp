@@ -239,16 +239,16 @@ class Attention {
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
         first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // which is masked
         last = std::min(end, last + (last - begin) % per_unit);
-        if (first < last) turn(block_[b], static_cast<int>(first - begin), static_cast<int>(last - first));
+        if (first < last) iteration(block_[b], static_cast<int>(first - begin), static_cast<int>(last - first));
       }
     }
     if (any_aside_) set_aside(/*last=*/true);
   }
 
   // keys of the tile, from its key `at` on.
-  void turn(Block& b, int at, int keys) {
+  void iteration(Block& b, int at, int keys) {
     if constexpr (in_floats) {
-      if (one_row()) return turn_of_row(b, at, keys);
+      if (one_row()) return row_iteration(b, at, keys);
     }
     const int64_t first = tile_.first_key() + at;
     score(b, at, keys);
@@ -274,7 +274,7 @@ class Attention {
   }
 
   // Of one_row(), which attends to all of these keys.
-  void turn_of_row(Block& b, int at, int keys) {
+  void row_iteration(Block& b, int at, int keys) {
     const auto with = [&](const auto* k, int64_t k_row, const auto* v, int64_t v_row) {
       const Lane& lane = b.lanes[0];
       score_row(b.q, k, k_row, keys, w_.dim_qk, s_);

@@ -79,10 +79,10 @@ inline void transpose(const Pair* from, size_t from_row, int rows, int columns, 
 
 #if HWY_TARGET == HWY_AVX3
 // 16 numbers of 16 bits and 16 more become 16 pairs: the first of both, the second of both, ...
-HWY_INLINE __m512i in_turns(__m512i numbers) {
+HWY_INLINE __m512i interleaved(__m512i values) {
   alignas(64) static constexpr uint16_t places[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_permutexvar_epi16(_mm512_load_si512(places), numbers);
+  return _mm512_permutexvar_epi16(_mm512_load_si512(places), values);
 }
 
 // 16 numbers of a row and 16 of the row behind it, as bf16.
@@ -102,7 +102,7 @@ template <Dtype type>
 HWY_NOINLINE void pairs_of_columns(const char* rows, int64_t row_bytes, Pair* to, size_t to_row) {
   __m512i x[16], y[16];
 #pragma GCC unroll 16
-  for (int p = 0; p < 16; ++p) x[p] = in_turns(load_two_rows<type>(rows + 2 * p * row_bytes, row_bytes));
+  for (int p = 0; p < 16; ++p) x[p] = interleaved(load_two_rows<type>(rows + 2 * p * row_bytes, row_bytes));
     // 16 x 16 numbers of 32 bits: by twos, by fours, then 128 bits at a time.
 #pragma GCC unroll 8
   for (int p = 0; p < 16; p += 2)
@@ -162,7 +162,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> round_two(Vector first, Vector 
   if constexpr (by_instruction) {
     __m512i both;  // all of first, then all of second; by asm, for this file is compiled without the instruction
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first.raw), "v"(second.raw));
-    return {in_turns(both)};
+    return {interleaved(both)};
   }
 #endif
   const Floats d;
