@@ -242,9 +242,9 @@ TEST(CpuLimits, ScratchIsAtMost1MiBAThreadAndTwiceThatWithAmx) {
   for (int dim_qk = 8; dim_qk <= 256; dim_qk += 8) {
     for (int dim_v = 8; dim_v <= 256; dim_v += 8) {
       const auto bytes = [&](int lanes, int keys) {
-        const int of_piece = cpu::lanes_of_piece(lanes, dim_qk, dim_v);
-        return (cpu::scratch_floats(dim_qk, dim_v, of_piece, cpu::keys_of_tile(keys, dim_qk, dim_v)) -
-                cpu::part_floats(dim_v, of_piece)) *
+        const int of_item = cpu::lanes_of_item(lanes, dim_qk, dim_v);
+        return (cpu::scratch_floats(dim_qk, dim_v, of_item, cpu::keys_of_tile(keys, dim_qk, dim_v)) -
+                cpu::part_floats(dim_v, of_item)) *
                sizeof(float);
       };
       EXPECT_LE(bytes(cpu::lanes_usual, cpu::tile_kv), size_t{1} << 20);

@@ -2,7 +2,7 @@
 // tests: keys in parts on the CPU. Parts are as short as they get with heads of 512: 256 keys in f32, 512 of 16 bits.
 #include <string>
 
-#include "src/cpu/pieces.hpp"
+#include "src/cpu/work_items.hpp"
 #include "tests/support/cpu_problems.hpp"
 
 namespace froghopper {
@@ -18,9 +18,9 @@ Problem few_rows(const std::string& sizes_and_options) {
 
 int64_t most_parts(const Problem& p, const Views& views = {}) {
   const auto plan = cpu::plan(p);
-  const cpu::Pieces pieces(*plan, views);
+  const cpu::WorkItems items(*plan, views);
   int64_t parts = 0;
-  for (int64_t number = 0; number < pieces.count(); ++number) parts = std::max(parts, pieces.piece(number).parts);
+  for (int64_t number = 0; number < items.count(); ++number) parts = std::max(parts, items.item(number).parts);
   return parts;
 }
 
@@ -32,7 +32,7 @@ TEST(CpuParts, FollowFromTheProblemAndNotFromThreads) {
     EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000 invariant") + threads)), 1);
     EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000 window400,0") + threads)), 2);
     EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq200 skv1000") + threads)), 1);
-    // Enough pieces without.
+    // Enough work items without.
     EXPECT_EQ(most_parts(few_rows(std::string("f32 b512 hq1 hkv1 sq1 skv300") + threads)), 1);
   }
   // One long sequence among short ones.
@@ -46,23 +46,23 @@ TEST(CpuParts, AllKeysOnceInMemoryOfTheirOwn) {
   const Lengths lengths{{0, 1, 3, 3, 7}, {0, 900, 901, 901, 2000}, {}, {}};
   HandMade t(few_rows("f32 b4 hq6 hkv3 sq4 skv1100 varlen tq8 tkv2010 causal"), lengths);
   const auto plan = cpu::plan(t.problem);
-  const cpu::Pieces pieces(*plan, t.views);
-  std::vector<int64_t> reached(pieces.families(), 0), parts(pieces.families(), 0);
-  std::vector<bool> taken(pieces.floats(), false);
-  for (int64_t number = 0; number < pieces.count(); ++number) {
-    const cpu::Piece piece = pieces.piece(number);
-    if (piece.parts == 1) continue;
-    EXPECT_EQ(piece.keys.begin, reached[piece.family]);
-    EXPECT_LT(piece.keys.begin, piece.keys.end);
-    EXPECT_EQ(piece.part, parts[piece.family]++);
-    reached[piece.family] = piece.keys.end;
-    EXPECT_EQ(piece.keys.end == piece.sequence.used_kv, piece.part + 1 == piece.parts);
-    for (int64_t i = 0; i < piece.floats; ++i) {
-      EXPECT_FALSE(taken[piece.memory + piece.part * piece.floats + i]);
-      taken[piece.memory + piece.part * piece.floats + i] = true;
+  const cpu::WorkItems items(*plan, t.views);
+  std::vector<int64_t> reached(items.families(), 0), parts(items.families(), 0);
+  std::vector<bool> taken(items.floats(), false);
+  for (int64_t number = 0; number < items.count(); ++number) {
+    const cpu::WorkItem item = items.item(number);
+    if (item.parts == 1) continue;
+    EXPECT_EQ(item.keys.begin, reached[item.family]);
+    EXPECT_LT(item.keys.begin, item.keys.end);
+    EXPECT_EQ(item.part, parts[item.family]++);
+    reached[item.family] = item.keys.end;
+    EXPECT_EQ(item.keys.end == item.sequence.used_kv, item.part + 1 == item.parts);
+    for (int64_t i = 0; i < item.floats; ++i) {
+      EXPECT_FALSE(taken[item.memory + item.part * item.floats + i]);
+      taken[item.memory + item.part * item.floats + i] = true;
     }
   }
-  EXPECT_GE(pieces.families(), 2);
+  EXPECT_GE(items.families(), 2);
   EXPECT_EQ(std::count(taken.begin(), taken.end(), false), 0);
 }
 

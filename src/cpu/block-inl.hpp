@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the lanes of a piece of forward work that are computed side by side, and what is known of them.
+// cpu: the lanes of a forward work item that are computed side by side, and what is known of them.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -27,7 +27,7 @@ static_assert(lane_group <= lane_group_most && lane_group_most % lane_group == 0
 template <class Unit>
 struct Block {
   const Lane* lanes;
-  int head;                    // of the piece's
+  int head;                    // of the work item's
   int count, width;            // lanes, and lanes with the vectors filled up
   int64_t begin, end;          // keys that some lane attends to
   int64_t all_begin, all_end;  // keys that every lane attends to

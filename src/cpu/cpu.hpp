@@ -16,9 +16,9 @@ struct Plan {
   const Kernel* kernel = nullptr;   // for one kind of vector unit; lives as long as the library
   int64_t threads = 1;              // at most; fewer where the system gives no more
   int64_t tile_q = 0, tile_kv = 0;  // rows and keys that a thread computes at a time
-  bool side_by_side = false;        // forward: a piece of work may have the rows of several key heads
+  bool side_by_side = false;        // forward: a work item may have the rows of several key heads
 
-  int piece_lanes_most() const;  // forward: query rows x heads of a piece of work
+  int item_lanes_most() const;   // forward: query rows x heads of a work item
   size_t scratch_bytes() const;  // of one thread
   std::string how() const;       // "cpu avx512 q64.kv128 threads 2"
   std::string line() const;      // "PROBLEM -> cpu avx512 q64.kv128 threads 2"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the end of a piece of forward work: o divided by its denominator, merged with what was there if so asked,
+// cpu: the end of a forward work item: o divided by its denominator, merged with what was there if so asked,
 // rounded and back in its rows; lse and max_logit.
 #include <algorithm>
 #include <bitset>

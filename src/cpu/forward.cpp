@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the forward pass: pieces of work (pieces.hpp) go to threads, and the one that ends the last part of some lanes'
+// cpu: the forward pass: work items (work_items.hpp) go to threads, and the one that ends the last part of some lanes'
 // keys joins all parts.
 #include <algorithm>
 #include <atomic>
@@ -12,10 +12,10 @@
 #include "contract/alibi.h"
 #include "src/base/text.hpp"
 #include "src/cpu/cpu.hpp"
-#include "src/cpu/pieces.hpp"
 #include "src/cpu/scratch.hpp"
 #include "src/cpu/threads.hpp"
 #include "src/cpu/work.hpp"
+#include "src/cpu/work_items.hpp"
 #include "src/problem/mask.hpp"
 
 namespace froghopper::cpu {
@@ -25,63 +25,63 @@ constexpr float no_sink = -std::numeric_limits<float>::infinity(), no_score = no
 
 class Forward {
  public:
-  Forward(const Plan& plan, const Views& views, const Pieces& pieces, const InterruptWatch& watch)
+  Forward(const Plan& plan, const Views& views, const WorkItems& items, const InterruptWatch& watch)
       : p_(plan.problem),
         watch_(watch),
         kernel_(*plan.kernel),
         views_(views),
-        pieces_(pieces),
+        items_(items),
         tile_kv_(static_cast<int>(plan.tile_kv)),
-        largest_(p_.max_logit ? pieces.count() * heads_of_pieces() : 0, no_score),
-        parts_(std::make_unique_for_overwrite<float[]>(pieces.floats())),
-        parts_done_(std::make_unique<std::atomic<int64_t>[]>(pieces.families())) {}
+        largest_(p_.max_logit ? items.count() * heads_of_item() : 0, no_score),
+        parts_(std::make_unique_for_overwrite<float[]>(items.floats())),
+        parts_done_(std::make_unique<std::atomic<int64_t>[]>(items.families())) {}
 
   void attend(int64_t index, float* scratch) {
-    const Piece piece = pieces_.piece(index);
-    if (piece.parts == 1) {
-      attend(index, piece, every_key, nullptr, 0, scratch);
+    const WorkItem item = items_.item(index);
+    if (item.parts == 1) {
+      attend(index, item, every_key, nullptr, 0, scratch);
       return;
     }
-    float* const parts = &parts_[piece.memory];
-    attend(index, piece, piece.keys, parts + piece.part * piece.floats, 0, scratch);
+    float* const parts = &parts_[item.memory];
+    attend(index, item, item.keys, parts + item.part * item.floats, 0, scratch);
     // The one that counts the last part sees what all others have written.
-    if (parts_done_[piece.family].fetch_add(1, std::memory_order_acq_rel) + 1 == piece.parts)
-      attend(index, piece, every_key, parts, piece.parts, scratch);
+    if (parts_done_[item.family].fetch_add(1, std::memory_order_acq_rel) + 1 == item.parts)
+      attend(index, item, every_key, parts, item.parts, scratch);
   }
 
-  // Once all pieces are there: the largest of those of each sequence and head. In any order, so with any threads the
-  // same.
+  // Once all work items are there: the largest of those of each sequence and head. In any order, so with any threads
+  // the same.
   void put_max_logit() const {
     if (!p_.max_logit) return;
     auto* const to = views_.max_logit.as<float>();
     if (!p_.merges()) std::fill_n(to, p_.batch * p_.heads_q, no_score);
-    for (int64_t index = 0; index < pieces_.count(); ++index) {
-      const Piece piece = pieces_.piece(index);
-      if (piece.sequence.index >= p_.batch) continue;  // rows of no sequence
-      float* const of_group = to + piece.sequence.index * p_.heads_q + piece.head_kv * pieces_.group();
-      for (int64_t h = 0; h < piece.heads * pieces_.group(); ++h)
-        of_group[h] = std::max(of_group[h], largest_[index * heads_of_pieces() + h]);
+    for (int64_t index = 0; index < items_.count(); ++index) {
+      const WorkItem item = items_.item(index);
+      if (item.sequence.index >= p_.batch) continue;  // rows of no sequence
+      float* const of_group = to + item.sequence.index * p_.heads_q + item.head_kv * items_.group();
+      for (int64_t h = 0; h < item.heads * items_.group(); ++h)
+        of_group[h] = std::max(of_group[h], largest_[index * heads_of_item() + h]);
     }
   }
 
  private:
-  // Of the piece's lanes, those among `keys`. parts, there: see Work.
-  void attend(int64_t index, const Piece& piece, Visible keys, float* parts, int64_t there, float* scratch) {
-    const Sequence& s = piece.sequence;
+  // Of the work item's lanes, those among `keys`. parts, there: see Work.
+  void attend(int64_t index, const WorkItem& item, Visible keys, float* parts, int64_t there, float* scratch) {
+    const Sequence& s = item.sequence;
     const bool has_keys = s.used_kv > 0;  // without one, k and v may be empty, and their strides anything
     const Rows rows{s.batch, s.first_kv, s.extent_kv, s.used_kv};
     Lane lanes[lanes_max];
-    float* const largest = p_.max_logit ? &largest_[index * heads_of_pieces()] : nullptr;
+    float* const largest = p_.max_logit ? &largest_[index * heads_of_item()] : nullptr;
     OfHead of_heads[heads_most];
-    for (int64_t h = 0; h < piece.heads; ++h) {
-      const int64_t head = piece.head_kv + h;
+    for (int64_t h = 0; h < item.heads; ++h) {
+      const int64_t head = item.head_kv + h;
       of_heads[h] = {.scales_k = {p_, has_keys ? views_.scale_k : View{}, s.index, head},
                      .scales_v = {p_, has_keys ? views_.scale_v : View{}, s.index, head},
                      .mean_k = mean_of(views_.mean_k, s, head),
                      .mean_v = mean_of(views_.mean_v, s, head)};
-      for (int64_t i = 0; i < piece.count; ++i)
-        lanes[h * piece.count + i] =
-            lane(s, head, piece.first + i, keys, largest ? largest + h * pieces_.group() : nullptr);
+      for (int64_t i = 0; i < item.count; ++i)
+        lanes[h * item.count + i] =
+            lane(s, head, item.first + i, keys, largest ? largest + h * items_.group() : nullptr);
     }
     kernel_.attend({.dtype = p_.dtype,
                     .dtype_kv = p_.dtype_kv,
@@ -97,19 +97,19 @@ class Forward {
                     .v = has_keys ? v_rows(views_, rows, s.index) : KvRows(),
                     .paged = p_.paged(),
                     .watch = &watch_,
-                    .first_head = piece.head_kv,
-                    .heads = static_cast<int>(piece.heads),
+                    .first_head = item.head_kv,
+                    .heads = static_cast<int>(item.heads),
                     .tile_kv = tile_kv_,
                     .of_heads = of_heads,
                     .lanes = lanes,
-                    .lane_count = static_cast<int>(piece.heads * piece.count),
+                    .lane_count = static_cast<int>(item.heads * item.count),
                     .scratch = scratch,
                     .parts = parts,
                     .parts_there = static_cast<int>(there),
-                    .parts_step = piece.floats});
+                    .parts_step = item.floats});
   }
 
-  int64_t heads_of_pieces() const { return pieces_.heads() * pieces_.group(); }  // query heads, at most
+  int64_t heads_of_item() const { return items_.heads() * items_.group(); }  // query heads, at most
 
   static const float* mean_of(const View& means, const Sequence& s, int64_t head) {
     return means.data && s.used_kv > 0 ? means.as<float>() + means.at(s.index, 0, head) : nullptr;
@@ -117,14 +117,14 @@ class Forward {
 
   // largest: of each head of the group; null: not wanted.
   Lane lane(const Sequence& s, int64_t head_kv, int64_t index, Visible keys, float* largest) const {
-    const int64_t i = index / pieces_.group(), head = head_kv * pieces_.group() + index % pieces_.group();
+    const int64_t i = index / items_.group(), head = head_kv * items_.group() + index % items_.group();
     const int64_t row = s.first_q + i;
     Visible visible = i < s.used_q ? visible_keys(p_, s.used_q, s.used_kv, i) : Visible{0, 0};
     visible = {std::max(visible.begin, keys.begin), std::min(visible.end, keys.end)};
     return {.q = views_.q.address(s.batch, row, head),
             .o = views_.o.address(s.batch, row, head),
             .lse = views_.lse.data ? reinterpret_cast<float*>(views_.lse.address(s.batch, row, head)) : nullptr,
-            .max_logit = largest ? largest + index % pieces_.group() : nullptr,
+            .max_logit = largest ? largest + index % items_.group() : nullptr,
             .begin = visible.begin,
             .end = visible.end,
             .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
@@ -148,9 +148,9 @@ class Forward {
   const InterruptWatch& watch_;
   const Kernel& kernel_;
   const Views& views_;
-  const Pieces& pieces_;
+  const WorkItems& items_;
   const int tile_kv_;
-  std::vector<float> largest_;  // scores of each piece, by query head
+  std::vector<float> largest_;  // scores of each work item, by query head
   std::unique_ptr<float[]> parts_;
   std::unique_ptr<std::atomic<int64_t>[]> parts_done_;  // of each family
 };
@@ -159,12 +159,12 @@ class Forward {
 
 Result<void> run_forward(const Plan& plan, const Views& views, const InterruptWatch& watch) {
   try {
-    const Pieces pieces(plan, views);
-    const Scratch scratch(std::min(plan.threads, pieces.count()), plan.scratch_bytes() / sizeof(float));
-    if (scratch.threads() > 0 || pieces.count() == 0) {
-      Forward forward(plan, views, pieces, watch);
-      for_each(pieces.count(), scratch.threads(), watch,
-               [&](int64_t piece, int64_t thread) { forward.attend(piece, scratch.of(thread)); });
+    const WorkItems items(plan, views);
+    const Scratch scratch(std::min(plan.threads, items.count()), plan.scratch_bytes() / sizeof(float));
+    if (scratch.threads() > 0 || items.count() == 0) {
+      Forward forward(plan, views, items, watch);
+      for_each(items.count(), scratch.threads(), watch,
+               [&](int64_t item, int64_t thread) { forward.attend(item, scratch.of(thread)); });
       forward.put_max_logit();
       return {};
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: a piece of the backward pass for one thread, and the memory it needs. Known to the side of the threads
+// cpu: a work item of the backward pass, and the memory it needs. Known to the side of the threads
 // (backward.cpp) and to the vector side (gradients.cpp).
 //
-// Here a lane is a key, and a piece is a chunk of the keys of one key head of one sequence: it gathers the gradients
-// of its k and v, which nobody else adds to, and adds what its keys give to the gradients of q. The rows of q that
-// attend to the chunk come to it tile by tile, those of all the query heads that share the key head.
+// Here a lane is a key, and a work item is a chunk of the keys of one key head of one sequence: it gathers the
+// gradients of its k and v, which nobody else adds to, and adds what its keys give to the gradients of q. The rows of
+// q that attend to the chunk come to it tile by tile, those of all the query heads that share the key head.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: attention of one piece of work, tile by tile, with vectors.
+// cpu: attention of one work item, tile by tile, with vectors.
 //
 //   pack     q of every block of lanes, transposed
 //   for every tile of keys that a lane attends to:

@@ -63,8 +63,8 @@ Plan plan_with(const Kernel& kernel, const Problem& problem) {
   return {problem, &kernel, threads, kernel.block_lanes, few, /*side_by_side=*/true};
 }
 
-int Plan::piece_lanes_most() const {
-  return lanes_of_piece(kernel->lanes, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
+int Plan::item_lanes_most() const {
+  return lanes_of_item(kernel->lanes, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
 }
 
 size_t Plan::scratch_bytes() const {
@@ -73,7 +73,7 @@ size_t Plan::scratch_bytes() const {
   return sizeof(float) *
          (problem.backward()
               ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
-              : scratch_floats(dim_qk, dim_v, piece_lanes_most(), static_cast<int>(tile_kv)) +
+              : scratch_floats(dim_qk, dim_v, item_lanes_most(), static_cast<int>(tile_kv)) +
                     (problem.paged() ? gathered_floats(dim_qk + dim_v, static_cast<int>(tile_kv)) : 0));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: a piece of work for one thread, and the memory it needs. Known to the side of the threads (forward.cpp) and to
+// cpu: a work item for one thread, and the memory it needs. Known to the side of the threads (forward.cpp) and to
 // the vector side (kernel.cpp and its -inl.hpp files), which is compiled once for every kind of vector unit.
 //
 // A lane is one query row of one head. Lanes that read the same keys lie side by side in vectors: the scores of 64
@@ -50,7 +50,7 @@ struct Work {
   int tile_kv;                  // keys that are computed together
   const OfHead* of_heads;
   const Lane* lanes;  // of head after head, of each as many; of several heads at most a block's
-  int lane_count;     // 1 to Plan::piece_lanes_most
+  int lane_count;     // 1 to Plan::item_lanes_most
   float* scratch;     // scratch_floats of them, 64-byte aligned
   float* parts;  // null: o and lse are finished. Else lanes attend to a part of their keys, and part_floats of each
                  // block are written here
@@ -75,12 +75,12 @@ constexpr int keys_of_tile(int keys, int dim_qk, int dim_v) {
 // one behind the other in memory, and far from the rows of the next key. Pairs are loaded by more instructions a tile.
 inline constexpr int heads_most = 16;
 inline constexpr int tile_kv_side_by_side = 16, tile_kv_side_by_side_in_pairs = 64;
-// Lanes of one piece of work: more of them share the conversion of k and v tiles, fewer leave threads without work.
+// Lanes of one work item: more of them share the conversion of k and v tiles, fewer leave threads without work.
 // Processors with AVX-512 have 1 MiB of second-level cache a core, so twice as many as usual. Tiles of AMX multiply so
 // fast that converting takes a quarter of the time with 256 of them.
 inline constexpr int lanes_max = 1024, lanes_usual = 256, lanes_avx512 = 512;
 // lanes: of the kernel, for up to 256 columns of q and o together; with more of them fewer fit the cache.
-constexpr int lanes_of_piece(int lanes, int dim_qk, int dim_v) {
+constexpr int lanes_of_item(int lanes, int dim_qk, int dim_v) {
   const int columns = dim_qk + dim_v > 256 ? dim_qk + dim_v : 256, fit = lanes * 256 / columns / 64 * 64;
   return fit > lanes_usual ? fit : lanes_usual;
 }
@@ -116,7 +116,7 @@ struct Kernel {
   int block_lanes;          // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
   bool bf16_only;           // it multiplies no other numbers, see multiplied_as
   bool (*runs_here)();      // this machine has that unit
-  int lanes = lanes_usual;  // of a piece of forward work, see lanes_of_piece
+  int lanes = lanes_usual;  // of a forward work item, see lanes_of_item
   int keys = tile_kv;       // of a tile of it, see keys_of_tile
 };
 // What numbers are multiplied as, but for kernels that make floats of them: 8-bit ones are bf16 numbers.

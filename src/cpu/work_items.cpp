@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: pieces of forward work, and their parts of keys, from a problem and its lengths.
-#include "src/cpu/pieces.hpp"
+// cpu: forward work items, and their parts of keys, from a problem and its lengths.
+#include "src/cpu/work_items.hpp"
 
 #include <algorithm>
 
@@ -10,8 +10,8 @@
 namespace froghopper::cpu {
 namespace {
 
-// Pieces for each thread, so that threads end within an eighth of their time of each other.
-constexpr int64_t pieces_a_thread = 8;
+// Work items for each thread, so that threads end within an eighth of their time of each other.
+constexpr int64_t items_per_thread = 8;
 
 // Few lanes of a key head fill one vector, and take the time of memory. Parts of a call, about: two for each thread of
 // a large server, 9 MB of them with 256 columns of v. A part reads at least so much: a core needs some 60 microseconds
@@ -23,15 +23,15 @@ constexpr int64_t parts_of_a_call_of_many_lanes = 32, keys_least_of_many_lanes =
 
 }  // namespace
 
-Pieces::Pieces(const Plan& plan, const Views& views)
+WorkItems::WorkItems(const Plan& plan, const Views& views)
     : p_(plan.problem),
       views_(views),
       group_(p_.heads_q / std::max<int64_t>(1, p_.heads_kv)),
       block_lanes_(plan.kernel->block_lanes) {
-  const int64_t fair = p_.rows_q() * p_.heads_q / (plan.threads * pieces_a_thread);
-  piece_lanes_ = std::clamp<int64_t>(fair / block_lanes_ * block_lanes_, block_lanes_, plan.piece_lanes_most());
+  const int64_t fair = p_.rows_q() * p_.heads_q / (plan.threads * items_per_thread);
+  item_lanes_ = std::clamp<int64_t>(fair / block_lanes_ * block_lanes_, block_lanes_, plan.item_lanes_most());
   if (plan.side_by_side && views.k.stride_head < views.k.stride_seq) {  // else a head's rows follow each other
-    heads_ = std::min({p_.heads_kv, plan.piece_lanes_most() / block_lanes_, int64_t{heads_most}});
+    heads_ = std::min({p_.heads_kv, plan.item_lanes_most() / block_lanes_, int64_t{heads_most}});
     head_keys_ = keys_of_all() * static_cast<double>(p_.heads_kv) / static_cast<double>(2 * plan.threads);
   }
   fair_keys_ = fair_keys();
@@ -48,7 +48,7 @@ Pieces::Pieces(const Plan& plan, const Views& views)
 }
 
 // Sequences with most work come first, so that no thread gets a long one last.
-void Pieces::list() {
+void WorkItems::list() {
   constexpr int64_t most = std::numeric_limits<int32_t>::max();  // longer ones are alike; their product fits
   list_.reserve(p_.batch + 1);
   for (int64_t b = 0; b < p_.batch; ++b) {
@@ -56,16 +56,16 @@ void Pieces::list() {
     list_.push_back({b, std::min(s.used_q, most) * std::min(s.used_kv, most)});
   }
   std::sort(list_.begin(), list_.end(), [](const Place& a, const Place& b) {
-    return a.pieces_before != b.pieces_before ? a.pieces_before > b.pieces_before : a.sequence < b.sequence;
+    return a.items_before != b.items_before ? a.items_before > b.items_before : a.sequence < b.sequence;
   });
   if (p_.varlen) list_.push_back({p_.batch, 0});
   for (Place& place : list_) {
-    place.pieces_before = count_;
+    place.items_before = count_;
     append(sequence_of(p_, views_, place.sequence));
   }
 }
 
-void Pieces::append(const Sequence& s) {
+void WorkItems::append(const Sequence& s) {
   const int64_t parts = parts_of(s), families = families_of(s);
   if (parts > 1) {
     in_parts_.push_back({count_, families_, floats_});
@@ -75,46 +75,46 @@ void Pieces::append(const Sequence& s) {
   count_ += families * parts;
 }
 
-Piece Pieces::piece(int64_t number) const {
+WorkItem WorkItems::item(int64_t number) const {
   Sequence s;
-  int64_t first_piece;  // of the sequence
+  int64_t first_item;  // of the sequence
   if (list_.empty()) {
     const int64_t each = count_ / p_.batch;
     s = sequence_of(p_, views_, number / each);
-    first_piece = number / each * each;
+    first_item = number / each * each;
   } else {
-    const auto after = [](int64_t n, const Place& place) { return n < place.pieces_before; };
+    const auto after = [](int64_t n, const Place& place) { return n < place.items_before; };
     const Place& place = *--std::upper_bound(list_.begin(), list_.end(), number, after);
     s = sequence_of(p_, views_, place.sequence);
-    first_piece = place.pieces_before;
+    first_item = place.items_before;
   }
-  const int64_t parts = parts_of(s), family = (number - first_piece) / parts;
-  const int64_t of_head = pieces_of_head(s), in_head = family % of_head;
-  const int64_t heads = heads_of_piece(s), head_kv = family / of_head * heads;
-  Piece piece;
-  piece.sequence = s;
-  piece.head_kv = head_kv;
-  piece.heads = std::min(heads, p_.heads_kv - head_kv);
+  const int64_t parts = parts_of(s), family = (number - first_item) / parts;
+  const int64_t of_head = items_of_head(s), in_head = family % of_head;
+  const int64_t heads = heads_of_item(s), head_kv = family / of_head * heads;
+  WorkItem item;
+  item.sequence = s;
+  item.head_kv = head_kv;
+  item.heads = std::min(heads, p_.heads_kv - head_kv);
   // Under a bound that grows with the row, later rows attend to more keys: they come first.
-  piece.first = piece_lanes_ * (p_.window_right == all_keys ? in_head : of_head - 1 - in_head);
-  piece.count = std::min(piece_lanes_, lanes_of_head(s) - piece.first);
-  if (parts == 1) return piece;
+  item.first = item_lanes_ * (p_.window_right == all_keys ? in_head : of_head - 1 - in_head);
+  item.count = std::min(item_lanes_, lanes_of_head(s) - item.first);
+  if (parts == 1) return item;
 
-  const auto after = [](int64_t n, const InParts& one) { return n < one.first_piece; };
+  const auto after = [](int64_t n, const InParts& one) { return n < one.first_item; };
   const InParts& mine = *--std::upper_bound(in_parts_.begin(), in_parts_.end(), number, after);
   const Visible all = keys_of(s);
   const int64_t keys = keys_of_part(s);
-  piece.part = (number - first_piece) % parts;
-  piece.parts = parts;
-  piece.keys.begin = all.begin + piece.part * keys;
-  piece.keys.end = std::min(piece.keys.begin + keys, all.end);
-  piece.family = mine.first_family + family;
-  piece.floats = floats_of_part(s);
-  piece.memory = mine.memory + family * parts * piece.floats;
-  return piece;
+  item.part = (number - first_item) % parts;
+  item.parts = parts;
+  item.keys.begin = all.begin + item.part * keys;
+  item.keys.end = std::min(item.keys.begin + keys, all.end);
+  item.family = mine.first_family + family;
+  item.floats = floats_of_part(s);
+  item.memory = mine.memory + family * parts * item.floats;
+  return item;
 }
 
-double Pieces::keys_of_all() const {  // sequences
+double WorkItems::keys_of_all() const {  // sequences
   if (!p_.ragged()) return static_cast<double>(p_.batch) * static_cast<double>(p_.seq_kv);
   double keys = 0;
   for (int64_t b = 0; b < p_.batch; ++b) keys += static_cast<double>(sequence_of(p_, views_, b).used_kv);
@@ -122,14 +122,14 @@ double Pieces::keys_of_all() const {  // sequences
 }
 
 // Keys that some row of the sequence attends to, from a multiple of the rows that share a scale on.
-Visible Pieces::keys_of(const Sequence& s) const {
+Visible WorkItems::keys_of(const Sequence& s) const {
   if (s.used_q == 0 || s.used_kv == 0) return {0, 0};
   const int64_t begin = visible_keys(p_, s.used_q, s.used_kv, 0).begin / scale_block * scale_block;
   return {begin, std::max(begin, visible_keys(p_, s.used_q, s.used_kv, s.used_q - 1).end)};
 }
 
 // Of each part of few lanes, so that all take about as long, whatever the lengths.
-int64_t Pieces::fair_keys() const {
+int64_t WorkItems::fair_keys() const {
   const auto work = [&](const Sequence& s) {  // keys x blocks of lanes
     const Visible keys = keys_of(s);
     return static_cast<double>(keys.end - keys.begin) *
@@ -145,36 +145,36 @@ int64_t Pieces::fair_keys() const {
   return ceil_div(static_cast<int64_t>(std::min(all / parts_of_a_call, more_than_any)), scale_block) * scale_block;
 }
 
-int64_t Pieces::keys_of_part(const Sequence& s) const {
+int64_t WorkItems::keys_of_part(const Sequence& s) const {
   if (lanes_of_head(s) > few_lanes)
     return std::max(fair_keys_ * (parts_of_a_call / parts_of_a_call_of_many_lanes), keys_least_of_many_lanes);
   const int64_t least = bytes_least / ((p_.dim_qk + p_.dim_v) * size_of(p_.dtype_kv));
   return std::max(fair_keys_, ceil_div(least, scale_block) * scale_block);
 }
 
-int64_t Pieces::parts_of(const Sequence& s) const {
+int64_t WorkItems::parts_of(const Sequence& s) const {
   if (p_.invariant) return 1;
   const Visible keys = keys_of(s);
   return std::max<int64_t>(1, ceil_div(keys.end - keys.begin, keys_of_part(s)));
 }
 
-int64_t Pieces::floats_of_part(const Sequence& s) const {
-  const int64_t lanes = std::min(piece_lanes_, lanes_of_head(s));
-  return heads_of_piece(s) * part_floats(p_.dim_v, ceil_div(lanes, lane_group_most) * lane_group_most);
+int64_t WorkItems::floats_of_part(const Sequence& s) const {
+  const int64_t lanes = std::min(item_lanes_, lanes_of_head(s));
+  return heads_of_item(s) * part_floats(p_.dim_v, ceil_div(lanes, lane_group_most) * lane_group_most);
 }
 
-int64_t Pieces::pieces_of_head(const Sequence& s) const { return ceil_div(lanes_of_head(s), piece_lanes_); }
+int64_t WorkItems::items_of_head(const Sequence& s) const { return ceil_div(lanes_of_head(s), item_lanes_); }
 
-// As many as leave two pieces a thread. Rows of no sequence may be more than a block's.
-int64_t Pieces::heads_of_piece(const Sequence& s) const {
+// As many as leave two work items a thread. Rows of no sequence may be more than a block's.
+int64_t WorkItems::heads_of_item(const Sequence& s) const {
   if (lanes_of_head(s) > block_lanes_) return 1;
   const int64_t keys = std::min(s.used_kv, keys_of_part(s));
   const double fair = head_keys_ / static_cast<double>(std::max<int64_t>(keys, 1));
   return static_cast<int64_t>(std::clamp(fair, 1.0, static_cast<double>(heads_)));
 }
 
-int64_t Pieces::families_of(const Sequence& s) const {
-  return pieces_of_head(s) * ceil_div(p_.heads_kv, heads_of_piece(s));
+int64_t WorkItems::families_of(const Sequence& s) const {
+  return items_of_head(s) * ceil_div(p_.heads_kv, heads_of_item(s));
 }
 
 }  // namespace froghopper::cpu
