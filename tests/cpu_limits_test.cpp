@@ -79,7 +79,7 @@ TEST(CpuLimits, HugeValuesOfV) {
   for (Dtype dtype : {Dtype::bf16, Dtype::f32}) {
     expect_huge_values_of_v(dtype, /*heads_q=*/2, /*rows=*/90);
     expect_huge_values_of_v(dtype, /*heads_q=*/1, /*rows=*/1);
-    for (int64_t heads_q : {1, 2})  // keys in parts
+    for (int64_t heads_q : {1, 2})  // split-KV
       expect_huge_values_of_v(dtype, heads_q, /*rows=*/1, /*keys=*/1300, /*dim=*/512);
   }
 }
@@ -244,7 +244,7 @@ TEST(CpuLimits, ScratchIsAtMost1MiBAThreadAndTwiceThatWithAmx) {
       const auto bytes = [&](int lanes, int keys) {
         const int of_item = cpu::lanes_of_item(lanes, dim_qk, dim_v);
         return (cpu::scratch_floats(dim_qk, dim_v, of_item, cpu::keys_of_tile(keys, dim_qk, dim_v)) -
-                cpu::part_floats(dim_v, of_item)) *
+                cpu::partial_floats(dim_v, of_item)) *
                sizeof(float);
       };
       EXPECT_LE(bytes(cpu::lanes_usual, cpu::tile_kv), size_t{1} << 20);

@@ -86,7 +86,7 @@ TEST(CpuSums, OfRowsDoNotDependOnChunks) {
   }
 }
 
-// `invariant`: else the keys are cut into parts here, each with sums of its own. In a batch they are not.
+// `invariant`: else the keys are split here, each with sums of its own. In a batch they are not.
 TEST(CpuSums, ForwardOverManyKeys) {
   Problem p = problem(Dtype::f32, 1, 1, 20, 131072, 16);
   for (const bool equal : {false, true}) {

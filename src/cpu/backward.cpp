@@ -109,7 +109,7 @@ class Shared {
         done_(chunks.slots() * chunks.chunks_max()) {
     sums_.reset(new (std::align_val_t{64}) float[chunks.slots() * slot_rows * chunks.sums_of_row() * sum_row]);
     deltas_.resize(chunks.slots() * slot_rows);
-    if (p.sink) sink_parts.resize(p.heads_q * (p.rows_q() == 0 ? 0 : p.batch));
+    if (p.sink) sink_partials.resize(p.heads_q * (p.rows_q() == 0 ? 0 : p.batch));
   }
 
   float* sums(int64_t slot) const { return sums_.get() + slot * slot_rows * sum_row; }
@@ -138,7 +138,7 @@ class Shared {
   const Chunks chunks;
   const int64_t group;  // query heads of a key head
   const int64_t sum_row, slot_rows;
-  std::vector<double> sink_parts;  // [batch][heads_q]: grad_sink
+  std::vector<double> sink_partials;  // [batch][heads_q]: grad_sink
 
  private:
   int64_t most_tiles() const { return p.extent_q() / tile_rows + 1; }
@@ -268,7 +268,7 @@ class TilesOfChunk final : public RowTiles {
   // alone in its denominator.
   void add_to_sink() {
     const double sink = sh_.views.sink.as<float>()[head()];
-    double& sum = sh_.sink_parts[id_.index * sh_.p.heads_q + head()];
+    double& sum = sh_.sink_partials[id_.index * sh_.p.heads_q + head()];
     for (int i = 0; i < t_.rows; ++i) {
       const int64_t row = tile_ * tile_rows + i;
       if (row >= s_.used_q || sink == -infinity) continue;
@@ -293,7 +293,7 @@ void write_sink(const Shared& sh) {
   float* const grad_sink = sh.views.grad_sink.as<float>();
   for (int64_t head = 0; head < sh.p.heads_q; ++head) {
     double sum = sh.p.accumulate ? grad_sink[head] : 0;
-    for (size_t i = head; i < sh.sink_parts.size(); i += sh.p.heads_q) sum += sh.sink_parts[i];
+    for (size_t i = head; i < sh.sink_partials.size(); i += sh.p.heads_q) sum += sh.sink_partials[i];
     grad_sink[head] = static_cast<float>(sum);
   }
 }

@@ -57,10 +57,10 @@ inline constexpr auto bf16_of_8_bits = [] {
 template <Dtype type>
 HWY_INLINE __m512i bytes_as_bf16(__m256i bytes) {
   alignas(64) static constexpr auto table = bf16_of_8_bits<type>;
-  const auto part = [](int i) HWY_ATTR { return _mm512_load_si512(table.data() + 32 * i); };
+  const auto quarter = [](int i) HWY_ATTR { return _mm512_load_si512(table.data() + 32 * i); };
   const __m512i wide = _mm512_cvtepu8_epi16(bytes);
-  const __m512i small = _mm512_permutex2var_epi16(part(0), wide, part(1)),  // by the lower 6 bits
-      large = _mm512_permutex2var_epi16(part(2), wide, part(3));
+  const __m512i small = _mm512_permutex2var_epi16(quarter(0), wide, quarter(1)),  // by the lower 6 bits
+      large = _mm512_permutex2var_epi16(quarter(2), wide, quarter(3));
   const __m512i size = _mm512_mask_mov_epi16(small, _mm512_test_epi16_mask(wide, _mm512_set1_epi16(0x40)), large);
   constexpr int first_or_both_others = 0xf8;
   return _mm512_ternarylogic_epi32(size, _mm512_slli_epi16(wide, 8), _mm512_set1_epi16(int16_t(0x8000)),

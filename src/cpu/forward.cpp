@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the forward pass: work items (work_items.hpp) go to threads, and the one that ends the last part of some lanes'
-// keys joins all parts.
+// cpu: the forward pass: work items (work_items.hpp) go to threads, and the thread that
+// computes the last split of some lanes' keys merges the partial results of all splits.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -33,24 +33,23 @@ class Forward {
         items_(items),
         tile_kv_(static_cast<int>(plan.tile_kv)),
         largest_(p_.max_logit ? items.count() * heads_of_item() : 0, no_score),
-        parts_(std::make_unique_for_overwrite<float[]>(items.floats())),
-        parts_done_(std::make_unique<std::atomic<int64_t>[]>(items.families())) {}
+        partials_(std::make_unique_for_overwrite<float[]>(items.floats())),
+        splits_done_(std::make_unique<std::atomic<int64_t>[]>(items.split_q_tiles())) {}
 
   void attend(int64_t index, float* scratch) {
     const WorkItem item = items_.item(index);
-    if (item.parts == 1) {
+    if (item.splits == 1) {
       attend(index, item, every_key, nullptr, 0, scratch);
       return;
     }
-    float* const parts = &parts_[item.memory];
-    attend(index, item, item.keys, parts + item.part * item.floats, 0, scratch);
-    // The one that counts the last part sees what all others have written.
-    if (parts_done_[item.family].fetch_add(1, std::memory_order_acq_rel) + 1 == item.parts)
-      attend(index, item, every_key, parts, item.parts, scratch);
+    float* const partials = &partials_[item.memory];
+    attend(index, item, item.keys, partials + item.split * item.floats, 0, scratch);
+    // The thread that counts the last split sees what all others have written.
+    if (splits_done_[item.q_tile].fetch_add(1, std::memory_order_acq_rel) + 1 == item.splits)
+      attend(index, item, every_key, partials, item.splits, scratch);
   }
 
-  // Once all work items are there: the largest of those of each sequence and head. In any order, so with any threads
-  // the same.
+  // Called when all work items are done: the maximum of each sequence and head, which is the same in any order.
   void put_max_logit() const {
     if (!p_.max_logit) return;
     auto* const to = views_.max_logit.as<float>();
@@ -65,10 +64,10 @@ class Forward {
   }
 
  private:
-  // Of the work item's lanes, those among `keys`. parts, there: see Work.
-  void attend(int64_t index, const WorkItem& item, Visible keys, float* parts, int64_t there, float* scratch) {
+  // The lanes of the work item attend to `keys` at most. partials, count: see Work.
+  void attend(int64_t index, const WorkItem& item, Visible keys, float* partials, int64_t count, float* scratch) {
     const Sequence& s = item.sequence;
-    const bool has_keys = s.used_kv > 0;  // without one, k and v may be empty, and their strides anything
+    const bool has_keys = s.used_kv > 0;  // else k and v may be empty, and their strides anything
     const Rows rows{s.batch, s.first_kv, s.extent_kv, s.used_kv};
     Lane lanes[lanes_max];
     float* const largest = p_.max_logit ? &largest_[index * heads_of_item()] : nullptr;
@@ -104,9 +103,9 @@ class Forward {
                     .lanes = lanes,
                     .lane_count = static_cast<int>(item.heads * item.count),
                     .scratch = scratch,
-                    .parts = parts,
-                    .parts_there = static_cast<int>(there),
-                    .parts_step = item.floats});
+                    .partials = partials,
+                    .partial_count = static_cast<int>(count),
+                    .partial_stride = item.floats});
   }
 
   int64_t heads_of_item() const { return items_.heads() * items_.group(); }  // query heads, at most
@@ -115,7 +114,7 @@ class Forward {
     return means.data && s.used_kv > 0 ? means.as<float>() + means.at(s.index, 0, head) : nullptr;
   }
 
-  // largest: of each head of the group; null: not wanted.
+  // largest: by head of the group; null: not wanted.
   Lane lane(const Sequence& s, int64_t head_kv, int64_t index, Visible keys, float* largest) const {
     const int64_t i = index / items_.group(), head = head_kv * items_.group() + index % items_.group();
     const int64_t row = s.first_q + i;
@@ -151,8 +150,8 @@ class Forward {
   const WorkItems& items_;
   const int tile_kv_;
   std::vector<float> largest_;  // scores of each work item, by query head
-  std::unique_ptr<float[]> parts_;
-  std::unique_ptr<std::atomic<int64_t>[]> parts_done_;  // of each family
+  std::unique_ptr<float[]> partials_;
+  std::unique_ptr<std::atomic<int64_t>[]> splits_done_;  // of each split Q tile
 };
 
 }  // namespace

@@ -12,9 +12,9 @@
 //   again    with smaller weights, for what became too large for a float before it was divided; and before that, with
 //            scores in larger units, where one left the range of a float
 //
-// Sums and the softmax are in fp32. So are products, also of f16 and bf16, but for kernels that multiply pairs of bf16
-// numbers or tiles of them: these round the weights to bf16. 8-bit numbers are multiplied as they are; scores get the
-// scales of q and k, and weights those of v's keys or o those of its columns.
+// Sums and the softmax are in fp32. So are the products, except in kernels that multiply pairs or tiles of bf16: these
+// round the weights to bf16. 8-bit values are multiplied without their scales, which are applied later: those of q and
+// k to the scores, those of v to the weights or to o.
 #include "src/cpu/work.hpp"
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 #include <limits>
 #include <utility>
 
-// Highway's parts that are in its headers are enough: what its library adds is the choice of a target and debug traps.
+// Highway's headers are enough; its library adds the choice of a target and debug traps.
 #define HWY_IS_DEBUG_BUILD 0
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
@@ -37,24 +37,22 @@
 #include "src/cpu/key_tile-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 #include "src/cpu/pairs-inl.hpp"
-#include "src/cpu/parts-inl.hpp"
+#include "src/cpu/partials-inl.hpp"
 #include "src/cpu/row-inl.hpp"
 #include "src/cpu/softmax-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 
-// Sums of weights times v may pass the largest float where o does not: 35 equal keys are enough for v = 10^37. With
-// weights 2^32 times smaller they cannot, since a sequence has fewer than 2^31 keys. What that takes from the smallest
-// floats does not matter next to sums of 2^128.
+// Sums of weights times v may exceed the largest float where o does not: 35 equal keys with v = 10^37 are enough. With
+// weights 2^32 times smaller they cannot, since a sequence has fewer than 2^31 keys.
 inline constexpr int less_when_too_large = 32;
 
-// AMX adds up 16 pairs before it adds them to what is there: sums are the same only where these begin at the same key.
+// AMX adds up 16 pairs before it adds them to the sum: sums are equal only if these 32 keys begin at the same key.
 inline constexpr int keys_together = 32;
 
-// What is added to a sum is rounded to the last digit of all that was added before, so errors grow with the number of
-// tiles. Sums of so many keys are set aside, and begin anew; these are added up then. Of 131072 keys in tiles of 128,
-// 32 tiles 32 times. Counted from key 0, so that they begin at the same keys for every lane.
+// Each addition to a sum rounds to its last digit, so errors grow with the number of tiles. Therefore sums of so many
+// keys are set aside and restart at 0. Counted from key 0, so that sums begin at the same keys for every lane.
 inline constexpr int64_t keys_set_aside = 4096;
 
 template <class Numbers>
@@ -76,14 +74,15 @@ class Attention {
 
   void run() {
     prepare();
-    const bool in_parts = w_.parts || w_.parts_there > 0;  // parts are of the same units
-    if (in_parts) count_in_units();
-    if (w_.parts_there > 0) {
-      join();
+    const bool split = w_.partials || w_.partial_count > 0;  // partials are of the same units
+    if (split) count_in_units();
+    if (w_.partial_count > 0) {
+      merge();
     } else {
       walk(0);
-      if (!in_parts && left_range() && count_in_units()) walk(0);
-      if (w_.parts) return each_part(w_.parts, [](const PartOfBlock<Unit>& part, Block& b) { part.save(b); });
+      if (!split && left_range() && count_in_units()) walk(0);
+      if (w_.partials)
+        return each_partial(w_.partials, [](const Partial<Unit>& partial, Block& b) { partial.save(b); });
     }
     finish();
     if (!finish_.too_large) return;
@@ -106,10 +105,11 @@ class Attention {
     return other;
   }
 
-  void join() {
+  void merge() {
     forget(0);
-    for (int i = 0; i < w_.parts_there; ++i)
-      each_part(w_.parts + i * w_.parts_step, [](const PartOfBlock<Unit>& part, Block& b) { part.join(b); });
+    for (int i = 0; i < w_.partial_count; ++i)
+      each_partial(w_.partials + i * w_.partial_stride,
+                   [](const Partial<Unit>& partial, Block& b) { partial.merge_into(b); });
   }
 
   void prepare() {
@@ -123,7 +123,7 @@ class Attention {
     float* const paged_k = w_.paged ? take(static_cast<int64_t>(gathered_floats(w_.dim_qk, tile_kv_))) : nullptr;
     float* const paged_v = w_.paged ? take(static_cast<int64_t>(gathered_floats(w_.dim_v, tile_kv_))) : nullptr;
     tile_.place({k, v, v_floats, scales_k, scales_v, reinterpret_cast<Unit*>(rows_), paged_k, paged_v});
-    // Scores are not needed any more when their place is used for a part of o, nor when one is for a row of o.
+    // The memory of the scores is reused for a product that is added to o, and for a row of o.
     finish_.spare = s_ = take(std::max(std::max(tile_kv_, w_.dim_v) * block_lanes, dim_max));
     weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv_ / per_unit * block_lanes);
     aside_ = free_;
@@ -131,19 +131,19 @@ class Attention {
 
   // What is at `memory`, block by block.
   template <class Do>
-  void each_part(float* memory, const Do& what) {
+  void each_partial(float* memory, const Do& what) {
     for (int b = 0; b < blocks_; ++b) {
-      what(PartOfBlock<Unit>(block_[b], w_.dim_v, one_row(), memory), block_[b]);
-      memory += part_floats(w_.dim_v, block_[b].width);
+      what(Partial<Unit>(block_[b], w_.dim_v, one_row(), memory), block_[b]);
+      memory += partial_floats(w_.dim_v, block_[b].width);
     }
   }
 
   // What blocks know of the keys so far goes to what is aside; in `last`, comes from there.
   void set_aside(bool last) {
-    each_part(aside_, [&](const PartOfBlock<Unit>& part, Block& b) {
-      if (any_aside_) part.join(b);
+    each_partial(aside_, [&](const Partial<Unit>& partial, Block& b) {
+      if (any_aside_) partial.merge_into(b);
       if (last) return;
-      part.save(b);
+      partial.save(b);
       std::fill_n(b.known.sum, block_lanes, 0.0f);
       b.fresh = true;
     });
@@ -380,7 +380,7 @@ class Attention {
   float* free_;         // scratch not yet taken
   float *rows_, *s_;
   Unit* weights_;  // of floats: s
-  float* aside_;   // a part of every block
+  float* aside_;   // a partial of every block
   bool any_aside_ = false;
   KeyTile<Numbers> tile_;
   Block block_[lanes_max / block_lanes];

@@ -89,11 +89,11 @@ HWY_INLINE __m512i interleaved(__m512i values) {
 template <Dtype type>
 HWY_INLINE __m512i load_two_rows(const char* row, int64_t row_bytes) {
   if constexpr (is_8_bit(type)) {
-    const auto part = [](const char* at) HWY_ATTR { return _mm_loadu_si128((const __m128i*)at); };
-    return bytes_as_bf16<type>(_mm256_set_m128i(part(row + row_bytes), part(row)));
+    const auto load = [](const char* at) HWY_ATTR { return _mm_loadu_si128((const __m128i*)at); };
+    return bytes_as_bf16<type>(_mm256_set_m128i(load(row + row_bytes), load(row)));
   } else {
-    const auto part = [](const char* at) HWY_ATTR { return _mm256_loadu_si256((const __m256i*)at); };
-    return _mm512_inserti64x4(_mm512_castsi256_si512(part(row)), part(row + row_bytes), 1);
+    const auto load = [](const char* at) HWY_ATTR { return _mm256_loadu_si256((const __m256i*)at); };
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load(row)), load(row + row_bytes), 1);
   }
 }
 

@@ -97,15 +97,15 @@ inline void scale_rows(float* rows, int count, int width, const float* factors) 
   }
 }
 
-// out [rows][width] = rescale out + scale part. adds: false where out holds nothing; rescale: null for 1.
-inline void add_scaled(const float* part, float scale, int rows, int width, bool adds, const float* rescale,
+// out [rows][width] = rescale out + scale product. adds: false where out holds nothing; rescale: null for 1.
+inline void add_scaled(const float* product, float scale, int rows, int width, bool adds, const float* rescale,
                        float* out) {
   const Floats d;
-  for (int r = 0; r < rows; ++r, part += width, out += width) {
+  for (int r = 0; r < rows; ++r, product += width, out += width) {
     for (int lane = 0; lane < width; lane += vector_lanes) {
       Vector sum = adds ? hn::Load(d, out + lane) : hn::Zero(d);
       if (rescale) sum = hn::Mul(sum, hn::Load(d, rescale + lane));
-      hn::Store(hn::MulAdd(hn::Load(d, part + lane), hn::Set(d, scale), sum), d, out + lane);
+      hn::Store(hn::MulAdd(hn::Load(d, product + lane), hn::Set(d, scale), sum), d, out + lane);
     }
   }
 }

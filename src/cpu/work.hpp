@@ -52,14 +52,16 @@ struct Work {
   const Lane* lanes;  // of head after head, of each as many; of several heads at most a block's
   int lane_count;     // 1 to Plan::item_lanes_most
   float* scratch;     // scratch_floats of them, 64-byte aligned
-  float* parts;  // null: o and lse are finished. Else lanes attend to a part of their keys, and part_floats of each
-                 // block are written here
-  int parts_there;     // 0, or: so many are here, in the order of their keys, and o and lse are finished from them
-  int64_t parts_step;  // floats from one to the next
+  // Split-KV. partials: null: o and lse are written. Else the lanes attend to a split of their keys, and the partial
+  // results of the blocks are written here, partial_floats of each. partial_count: 0, or the number of partial results
+  // that are here, in the order of their keys, and that o and lse are merged from.
+  float* partials;
+  int partial_count;
+  int64_t partial_stride;  // floats from one split to the next
 };
-// What a part of the keys leaves of lanes, their number rounded up to lane_group_most.
+// A partial result of `lanes` lanes over a split of their keys. lanes: a multiple of lane_group_most.
 inline constexpr int64_t lane_group_most = 16;
-constexpr int64_t part_floats(int64_t dim_v, int64_t lanes) { return (dim_v + 2) * lanes; }
+constexpr int64_t partial_floats(int64_t dim_v, int64_t lanes) { return (dim_v + 2) * lanes; }
 
 // Keys per tile. The scores of 64 lanes with 128 keys are 32 KiB: they stay in the first-level cache (48 KiB on current
 // servers) while o += weights x v walks over them once for every 6 columns of v.
@@ -93,11 +95,11 @@ inline constexpr int block_lanes_max = 64;
 constexpr size_t scratch_floats(int dim_qk, int dim_v, int lanes, int keys) {
   return size_t(lanes + keys) * (dim_qk + dim_v) + keys / 2 * (dim_v + block_lanes_max) +
          (keys > dim_v ? keys : dim_v) * block_lanes_max + 4 * dim_max + 5 * lanes + 2 * keys +
-         part_floats(dim_v, lanes);
+         partial_floats(dim_v, lanes);
 }
 // More where k and v are in pages: a tile's rows, as they are stored.
 constexpr size_t gathered_floats(int dim, int keys) { return size_t(keys) * dim; }
-static_assert((scratch_floats(256, 256, lanes_usual, tile_kv) - part_floats(256, lanes_usual)) * sizeof(float) <=
+static_assert((scratch_floats(256, 256, lanes_usual, tile_kv) - partial_floats(256, lanes_usual)) * sizeof(float) <=
                   1 << 20,
               "at most 1 MiB a thread up to 256 columns, but for what is seldom touched");
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: keys in parts, each by any thread. A part leaves what a block of lanes knows of its keys: the largest scores,
-// the sums of weights that count from them, and o as it is before it is divided. Parts are joined in the order of their
-// keys, so that bits do not depend on threads.
+// cpu: split-KV. Any thread computes a split of the keys, and leaves a partial result of each block of lanes: the row
+// maxima, the row sums relative to them, and o before the division. Partial results are merged in the order of their
+// keys, so that the bits do not depend on the threads.
 #include <algorithm>
 #include <cstdint>
 
 #include "src/cpu/work.hpp"
 
-#if defined(FROGHOPPER_CPU_PARTS_INL) == defined(HWY_TARGET_TOGGLE)
-#ifdef FROGHOPPER_CPU_PARTS_INL
-#undef FROGHOPPER_CPU_PARTS_INL
+#if defined(FROGHOPPER_CPU_PARTIALS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef FROGHOPPER_CPU_PARTIALS_INL
+#undef FROGHOPPER_CPU_PARTIALS_INL
 #else
-#define FROGHOPPER_CPU_PARTS_INL
+#define FROGHOPPER_CPU_PARTIALS_INL
 #endif
 #include "hwy/highway.h"
 #include "src/cpu/block-inl.hpp"
@@ -21,12 +21,12 @@ HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// largest [width], sum [width], o [dim_v][width]. A row that is alone is a vector of lanes which are all alike, and its
-// o is [dim_v], in whole vectors.
+// The memory has largest [width], sum [width] and o [dim_v][width]. A single row is a vector of equal lanes, and its o
+// is [dim_v], in whole vectors.
 template <class Unit>
-class PartOfBlock {
+class Partial {
  public:
-  PartOfBlock(const Block<Unit>& b, int dim_v, bool one_row, float* memory)
+  Partial(const Block<Unit>& b, int dim_v, bool one_row, float* memory)
       : width_(one_row ? vector_lanes : b.width),
         rows_(one_row ? (dim_v + vector_lanes - 1) / vector_lanes : dim_v),
         largest_(memory),
@@ -39,8 +39,8 @@ class PartOfBlock {
     if (!b.fresh) std::copy_n(b.o, int64_t{rows_} * width_, o_);
   }
 
-  // To what the block knows of the keys before.
-  void join(Block<Unit>& b) const {
+  // The block holds the result over the keys before these.
+  void merge_into(Block<Unit>& b) const {
     if (attends_to_none()) return;
     const Floats d;
     HWY_ALIGN float rescale[block_lanes], rescale_here[block_lanes];
