@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the gradients of one chunk of keys, tile by tile of query rows, with vectors.
+// cpu: the gradients of one KV tile of keys, tile by tile of query rows, with vectors.
 //
-//   load     k and v of the chunk: k transposed, v transposed, k in rows
-//   for every tile of query rows that attends to a key of the chunk:
-//     begin    the first chunk that has it: grad_q = 0, delta = o grad_o - grad_lse
+//   load     k and v of the KV tile: k transposed, v transposed, k in rows
+//   for every tile of query rows that attends to a key of the KV tile:
+//     begin    the first KV tile that has it: grad_q = 0, delta = o grad_o - grad_lse
 //     load     its q and grad_o
 //     for every block of keys, by the rows that attend to one of it:
 //       score    s = q k, and the gradient of the weights, grad_o v
 //       weigh    weights = e^(s - lse), grad_s = scale weights (gradient of the weights - delta)
 //       add      grad_v += weights grad_o, grad_k += grad_s q, grad_q += grad_s k
-//     finish   the last chunk that has it: grad_q rounded, in its place
+//     finish   the last KV tile that has it: grad_q rounded, in its place
 //   finish   grad_k and grad_v back in rows, rounded, in their place
 //
 // Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that attend to
@@ -42,27 +42,27 @@ class Gradients {
   static constexpr int per_unit = Numbers::per_unit;
   static constexpr bool in_floats = per_unit == 1;
   // Of sums that begin at 0. Pairs are rounded to bf16, beside which these errors are small, and cost less.
-  static constexpr int rows_together = in_floats ? 64 : tile_rows;
+  static constexpr int rows_together = in_floats ? 64 : q_tile_rows;
   static constexpr int64_t bunch_tiles = in_floats ? 8 : 64;
 
  public:
-  Gradients(const KeyChunk& chunk, RowTiles& tiles)
-      : c_(chunk),
+  Gradients(const GradientWork& work, QTiles& tiles)
+      : w_(work),
         tiles_(tiles),
-        free_(chunk.scratch),
-        units_qk_(chunk.dim_qk / per_unit),
-        units_v_(chunk.dim_v / per_unit),
-        qk_row_(row_floats(chunk.dim_qk)),
-        v_row_(row_floats(chunk.dim_v)),
+        free_(work.scratch),
+        units_qk_(work.dim_qk / per_unit),
+        units_v_(work.dim_v / per_unit),
+        qk_row_(row_floats(work.dim_qk)),
+        v_row_(row_floats(work.dim_v)),
         q_row_(row_floats(units_qk_)),
         grad_o_row_(row_floats(units_v_)) {}
 
   void run() {
     take_memory();
     load_keys();
-    while (const RowTile* tile = tiles_.next()) {
-      if (tile->fresh) begin(*tile);
-      const int64_t bunch = tile->number / bunch_tiles, before = std::exchange(bunch_, bunch);
+    while (const QTile* tile = tiles_.next()) {
+      if (tile->first) begin(*tile);
+      const int64_t bunch = tile->index / bunch_tiles, before = std::exchange(bunch_, bunch);
       if (before >= 0 && before != bunch) settle();
       add(*tile);
       if (tile->last) finish(*tile);
@@ -83,27 +83,27 @@ class Gradients {
 
   void take_memory() {
     four_ = take(4 * dim_max);
-    q_ = take<Unit>(tile_rows * q_row_);
-    grad_o_ = take<Unit>(tile_rows * grad_o_row_);
-    s_ = take(tile_rows * block_lanes);
-    grad_s_ = take(tile_rows * block_lanes);
+    q_ = take<Unit>(q_tile_rows * q_row_);
+    grad_o_ = take<Unit>(q_tile_rows * grad_o_row_);
+    s_ = take(q_tile_rows * block_lanes);
+    grad_s_ = take(q_tile_rows * block_lanes);
     if constexpr (!in_floats) {
-      q_across_ = take<Unit>(tile_rows / 2 * qk_row_);
-      grad_o_across_ = take<Unit>(tile_rows / 2 * v_row_);
-      weights_across_ = take<Unit>(tile_rows / 2 * block_lanes);
-      grad_s_across_ = take<Unit>(tile_rows / 2 * block_lanes);
-      grad_s_along_ = take<Unit>(tile_rows * block_lanes / 2);
+      q_across_ = take<Unit>(q_tile_rows / 2 * qk_row_);
+      grad_o_across_ = take<Unit>(q_tile_rows / 2 * v_row_);
+      weights_across_ = take<Unit>(q_tile_rows / 2 * block_lanes);
+      grad_s_across_ = take<Unit>(q_tile_rows / 2 * block_lanes);
+      grad_s_along_ = take<Unit>(q_tile_rows * block_lanes / 2);
     }
-    const int keys = padded(c_.keys);
+    const int keys = padded(w_.keys);
     k_rows_ = take<Unit>(units(keys, per_unit) * qk_row_);
     k_ = take<Unit>(keys * units_qk_);
     v_ = take<Unit>(keys * units_v_);
-    grad_k_ = take(keys * c_.dim_qk);
-    grad_v_ = take(keys * c_.dim_v);
-    total_k_ = take(keys * c_.dim_qk);
-    total_v_ = take(keys * c_.dim_v);
-    of_chunk_ = take(tile_rows * qk_row_);
-    guarded_ = take(block_lanes * std::max(c_.dim_qk, c_.dim_v));
+    grad_k_ = take(keys * w_.dim_qk);
+    grad_v_ = take(keys * w_.dim_v);
+    total_k_ = take(keys * w_.dim_qk);
+    total_v_ = take(keys * w_.dim_v);
+    of_kv_tile_ = take(q_tile_rows * qk_row_);
+    guarded_ = take(block_lanes * std::max(w_.dim_qk, w_.dim_v));
   }
 
   // Lanes are loaded and stored four at a time, and in whole vectors.
@@ -111,60 +111,60 @@ class Gradients {
     constexpr int lane_group = std::max(4, vector_lanes);
     return (keys + lane_group - 1) / lane_group * lane_group;
   }
-  int width_of(int block) const { return padded(std::min(block_lanes, c_.keys - block)); }
+  int width_of(int block) const { return padded(std::min(block_lanes, w_.keys - block)); }
 
   void load_keys() {
-    std::fill_n(grad_k_, padded(c_.keys) * c_.dim_qk, 0.0f);
-    std::fill_n(grad_v_, padded(c_.keys) * c_.dim_v, 0.0f);
+    std::fill_n(grad_k_, padded(w_.keys) * w_.dim_qk, 0.0f);
+    std::fill_n(grad_v_, padded(w_.keys) * w_.dim_v, 0.0f);
     k_finite_ = true;
     auto* const four = reinterpret_cast<Unit*>(four_);
-    for (int block = 0; block < c_.keys; block += block_lanes) {
+    for (int block = 0; block < w_.keys; block += block_lanes) {
       const int width = width_of(block);
       for (int lane = 0; lane < width; lane += 4) {
-        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, c_.v, c_.stride_v, c_.dim_v);
+        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, w_.v, w_.stride_v, w_.dim_v);
         transpose(four, dim_max, 4, units_v_, v_ + block * units_v_ + lane, width);
-        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, c_.k, c_.stride_k, c_.dim_qk);
+        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, w_.k, w_.stride_k, w_.dim_qk);
         transpose(four, dim_max, 4, units_qk_, k_ + block * units_qk_ + lane, width);
         for (int r = 0; r < 4; r += per_unit) keep_k_rows(four + r * dim_max, block + lane + r);
       }
     }
-    for (int j = c_.attended_begin; k_finite_ && j < c_.attended_end; ++j)
-      k_finite_ = row_is_finite(row(c_.k, c_.stride_k, j), c_.dtype, c_.dim_qk);
+    for (int j = w_.attended_begin; k_finite_ && j < w_.attended_end; ++j)
+      k_finite_ = row_is_finite(row(w_.k, w_.stride_k, j), w_.dtype, w_.dim_qk);
   }
 
   void keep_k_rows(const Unit* rows, int key) {
     Unit* const to = k_rows_ + key / per_unit * qk_row_;
     if constexpr (in_floats) {
-      std::copy_n(rows, c_.dim_qk, to);
+      std::copy_n(rows, w_.dim_qk, to);
     } else {
-      across(rows, rows + dim_max, c_.dim_qk, to);
+      across(rows, rows + dim_max, w_.dim_qk, to);
     }
-    std::fill(to + c_.dim_qk, to + qk_row_, Unit{});
+    std::fill(to + w_.dim_qk, to + qk_row_, Unit{});
   }
 
   // Keys that no row attends to, and lanes that fill up the last vector, are 0: what lies there may be anything.
   void load_key(int key, Unit* to, const void* from, int64_t stride, int dim) const {
-    if (key < c_.attended_begin || key >= c_.attended_end) {
+    if (key < w_.attended_begin || key >= w_.attended_end) {
       std::fill_n(to, dim / per_unit, Unit{});
     } else {
-      to_units(row(from, stride, key), c_.dtype, dim, to);
+      to_units(row(from, stride, key), w_.dtype, dim, to);
     }
   }
 
   void settle() {  // of a bunch of tiles
-    const int keys = padded(c_.keys);
-    move_to_total(grad_k_, keys * c_.dim_qk, total_k_, settled_);
-    move_to_total(grad_v_, keys * c_.dim_v, total_v_, settled_);
+    const int keys = padded(w_.keys);
+    move_to_total(grad_k_, keys * w_.dim_qk, total_k_, settled_);
+    move_to_total(grad_v_, keys * w_.dim_v, total_v_, settled_);
     settled_ = true;
   }
 
   void finish_keys() {
-    for (int block = 0; block < c_.keys; block += block_lanes) {
-      const int width = width_of(block), keys = std::min(block_lanes, c_.keys - block);
+    for (int block = 0; block < w_.keys; block += block_lanes) {
+      const int width = width_of(block), keys = std::min(block_lanes, w_.keys - block);
       for (int lane = 0; lane < keys; lane += 4) {
         const int count = std::min(4, keys - lane), first = block + lane;
-        store_keys(grad_k_ + block * c_.dim_qk + lane, width, c_.dim_qk, first, count, c_.grad_k, c_.stride_grad_k);
-        store_keys(grad_v_ + block * c_.dim_v + lane, width, c_.dim_v, first, count, c_.grad_v, c_.stride_grad_v);
+        store_keys(grad_k_ + block * w_.dim_qk + lane, width, w_.dim_qk, first, count, w_.grad_k, w_.stride_grad_k);
+        store_keys(grad_v_ + block * w_.dim_v + lane, width, w_.dim_v, first, count, w_.grad_v, w_.stride_grad_v);
       }
     }
   }
@@ -172,36 +172,36 @@ class Gradients {
   void store_keys(const float* from, int width, int dim, int first, int count, void* to, int64_t stride) const {
     transpose(from, width, dim, 4, four_, dim_max);
     for (int r = 0; r < count; ++r)
-      store_row(four_ + r * dim_max, dim, stored(), c_.accumulate, row_at(to, stored(), stride, first + r));
+      store_row(four_ + r * dim_max, dim, stored(), w_.accumulate, row_at(to, stored(), stride, first + r));
   }
 
-  Dtype stored() const { return c_.accumulate ? Dtype::f32 : c_.dtype; }
+  Dtype stored() const { return w_.accumulate ? Dtype::f32 : w_.dtype; }
   const void* row(const void* first, int64_t stride, int64_t index) const {
-    return row_at(first, c_.dtype, stride, index);
+    return row_at(first, w_.dtype, stride, index);
   }
 
-  void begin(const RowTile& t) const {
+  void begin(const QTile& t) const {
     for (int i = 0; i < t.rows; ++i) {
       std::fill_n(t.sum + i * qk_row_, qk_row_, 0.0f);
       t.delta[i] = -t.grad_lse[i];
       if (!t.fully_masked[i])
-        t.delta[i] += dot_rows(row(t.o, t.stride_o, i), row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v);
+        t.delta[i] += dot_rows(row(t.o, t.stride_o, i), row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v);
     }
   }
 
-  void finish(const RowTile& t) const {
+  void finish(const QTile& t) const {
     for (int i = 0; i < t.rows; ++i)
-      store_row(t.sum + i * qk_row_, c_.dim_qk, stored(), c_.accumulate,
+      store_row(t.sum + i * qk_row_, w_.dim_qk, stored(), w_.accumulate,
                 row_at(t.grad_q, stored(), t.stride_grad_q, i));
   }
 
-  void add(const RowTile& t) {
+  void add(const QTile& t) {
     bool loaded = false;
-    const bool apart = in_floats && c_.keys > block_lanes && !t.of_span;
-    row_sums_ = t.of_span ? t.of_span : apart ? of_chunk_ : t.sum;
-    if (t.of_span && t.span_fresh) std::fill_n(t.of_span, t.rows * qk_row_, 0.0f);
-    for (int block = 0; block < c_.keys; block += block_lanes) {
-      const int keys = std::min(block_lanes, c_.keys - block);
+    const bool apart = in_floats && w_.keys > block_lanes && !t.of_span;
+    row_sums_ = t.of_span ? t.of_span : apart ? of_kv_tile_ : t.sum;
+    if (t.of_span && t.span_first) std::fill_n(t.of_span, t.rows * qk_row_, 0.0f);
+    for (int block = 0; block < w_.keys; block += block_lanes) {
+      const int keys = std::min(block_lanes, w_.keys - block);
       const auto attends = [&](int i) {
         return t.begin[i] < t.end[i] && t.begin[i] < block + keys && t.end[i] > block;
       };
@@ -212,20 +212,20 @@ class Gradients {
       first -= first % per_unit;  // whole units
       last = std::min(t.rows, last + last % per_unit);
       if (!loaded) load_rows(t);
-      if (!loaded && apart) std::fill_n(of_chunk_, t.rows * qk_row_, 0.0f);
+      if (!loaded && apart) std::fill_n(of_kv_tile_, t.rows * qk_row_, 0.0f);
       loaded = true;
       iteration(t, block, first, last);
     }
     if (t.of_span ? t.span_last : loaded && apart) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
   }
 
-  // Rows that attend to no key of the chunk are 0: what lies there may be anything.
-  void load_rows(const RowTile& t) {
+  // Rows that attend to no key of the KV tile are 0: what lies there may be anything.
+  void load_rows(const QTile& t) {
     rows_checked_ = false;
-    for (int i = 0; i < tile_rows; ++i) {
+    for (int i = 0; i < q_tile_rows; ++i) {
       if (i < t.rows && t.begin[i] < t.end[i]) {
-        to_units(row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk, q_ + i * q_row_);
-        to_units(row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v, grad_o_ + i * grad_o_row_);
+        to_units(row(t.q, t.stride_q, i), w_.dtype, w_.dim_qk, q_ + i * q_row_);
+        to_units(row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v, grad_o_ + i * grad_o_row_);
       } else {
         std::fill_n(q_ + i * q_row_, units_qk_, Unit{});
         std::fill_n(grad_o_ + i * grad_o_row_, units_v_, Unit{});
@@ -233,16 +233,16 @@ class Gradients {
     }
     if constexpr (!in_floats) {
       auto* const four = reinterpret_cast<Unit*>(four_);
-      lay_across<Numbers::tiles>(q_, q_row_, tile_rows, c_.dim_qk, q_across_, qk_row_, four);
-      lay_across<Numbers::tiles>(grad_o_, grad_o_row_, tile_rows, c_.dim_v, grad_o_across_, v_row_, four);
+      lay_across<Numbers::tiles>(q_, q_row_, q_tile_rows, w_.dim_qk, q_across_, qk_row_, four);
+      lay_across<Numbers::tiles>(grad_o_, grad_o_row_, q_tile_rows, w_.dim_v, grad_o_across_, v_row_, four);
     }
   }
 
-  void iteration(const RowTile& t, int block, int first, int last) {
+  void iteration(const QTile& t, int block, int first, int last) {
     const int width = width_of(block), rows = last - first;
     score(q_ + first * q_row_, q_row_, units_qk_, k_ + block * units_qk_, s_, rows, width);
     score(grad_o_ + first * grad_o_row_, grad_o_row_, units_v_, v_ + block * units_v_, grad_s_, rows, width);
-    RowMaskRange mask[tile_rows];
+    RowMaskRange mask[q_tile_rows];
     bool boundary = false;
     for (int i = 0; i < rows; ++i) {
       mask[i] = {std::clamp(t.begin[first + i] - block, 0, width), std::clamp(t.end[first + i] - block, 0, width)};
@@ -252,18 +252,18 @@ class Gradients {
            .grad_s = grad_s_,
            .rows = rows,
            .width = width,
-           .scale = c_.scale,
-           .softcap = c_.softcap,
+           .scale = w_.scale,
+           .softcap = w_.softcap,
            .lse = t.lse + first,
            .delta = t.delta + first,
            .mask = boundary ? mask : nullptr,
            .slope = t.slope,
-           .level = t.level + first - block});
+           .level = t.diagonal + first - block});
     if (boundary && !(k_finite_ && rows_finite(t))) return add_guarded(t, block, first, last, mask);
     add_for_keys(rounded(s_, rows, width, weights_across_), first, rows, grad_o_, grad_o_across_, v_row_,
-                 grad_v_ + block * c_.dim_v, c_.dim_v, width);
+                 grad_v_ + block * w_.dim_v, w_.dim_v, width);
     add_for_keys(rounded(grad_s_, rows, width, grad_s_across_), first, rows, q_, q_across_, qk_row_,
-                 grad_k_ + block * c_.dim_qk, c_.dim_qk, width);
+                 grad_k_ + block * w_.dim_qk, w_.dim_qk, width);
     add_for_rows(block, width, row_sums_ + first * qk_row_, rows);
   }
 
@@ -296,7 +296,7 @@ class Gradients {
                              : Numbers::tiles ? x_across + first / 2
                                               : x_across + first / 2 * x_row;
     Factors<Unit> f{.a = from,
-                    .a_row = Numbers::tiles ? tile_rows / 2 : 1,
+                    .a_row = Numbers::tiles ? q_tile_rows / 2 : 1,
                     .a_step = Numbers::tiles ? 1 : x_row,
                     .b = weights,
                     .b_step = static_cast<size_t>(width),
@@ -328,42 +328,42 @@ class Gradients {
                       .rescale = nullptr,
                       .out = sum,
                       .out_row = static_cast<size_t>(qk_row_)},
-                     rows, padded(c_.dim_qk));
+                     rows, padded(w_.dim_qk));
   }
 
   // 0 x inf and 0 x NaN are NaN, so that a weight of 0 does not keep a masked key out of a row, nor a row out of a key.
-  bool rows_finite(const RowTile& t) {
+  bool rows_finite(const QTile& t) {
     if (rows_checked_) return rows_finite_;
     rows_checked_ = rows_finite_ = true;
     for (int i = 0; rows_finite_ && i < t.rows; ++i) {
       if (t.begin[i] < t.end[i])
-        rows_finite_ = row_is_finite(row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk) &&
-                       row_is_finite(row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v);
+        rows_finite_ = row_is_finite(row(t.q, t.stride_q, i), w_.dtype, w_.dim_qk) &&
+                       row_is_finite(row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v);
     }
     return rows_finite_;
   }
 
   // In floats, one by one, but sums begin and end where those of the products do: the bits of the rest stay.
-  void add_guarded(const RowTile& t, int block, int first, int last, const RowMaskRange* mask) {
+  void add_guarded(const QTile& t, int block, int first, int last, const RowMaskRange* mask) {
     const int width = width_of(block);
     const auto for_keys = [&](const float* weights, const void* x, int64_t stride, int dim, float* sum) {
       for (int begin = first; begin < last; begin += rows_together) {
         std::fill_n(guarded_, dim * width, 0.0f);
         for (int i = begin; i < std::min(last, begin + rows_together); ++i)
-          add_attended(weights + (i - first) * width, mask[i - first], row(x, stride, i), c_.dtype, dim, guarded_,
+          add_attended(weights + (i - first) * width, mask[i - first], row(x, stride, i), w_.dtype, dim, guarded_,
                        width);
         plus(guarded_, 1, dim * width, sum);
       }
     };
-    for_keys(s_, t.grad_o, t.stride_grad_o, c_.dim_v, grad_v_ + block * c_.dim_v);
-    for_keys(grad_s_, t.q, t.stride_q, c_.dim_qk, grad_k_ + block * c_.dim_qk);
+    for_keys(s_, t.grad_o, t.stride_grad_o, w_.dim_v, grad_v_ + block * w_.dim_v);
+    for_keys(grad_s_, t.q, t.stride_q, w_.dim_qk, grad_k_ + block * w_.dim_qk);
     for (int i = first; i < last; ++i)
-      add_attended_keys(grad_s_ + (i - first) * width, mask[i - first], row(c_.k, c_.stride_k, block), c_.stride_k,
-                        c_.dtype, c_.dim_qk, row_sums_ + i * qk_row_);
+      add_attended_keys(grad_s_ + (i - first) * width, mask[i - first], row(w_.k, w_.stride_k, block), w_.stride_k,
+                        w_.dtype, w_.dim_qk, row_sums_ + i * qk_row_);
   }
 
-  const KeyChunk& c_;
-  RowTiles& tiles_;
+  const GradientWork& w_;
+  QTiles& tiles_;
   float* free_;                   // scratch not yet taken
   const int units_qk_, units_v_;  // of a row
   const int qk_row_, v_row_;      // from row to row: of k_rows_, sums and what lies across
@@ -379,19 +379,19 @@ class Gradients {
   float *total_k_, *total_v_;  // likewise, of the bunches before
   float* guarded_;             // [dim][width]
   int64_t bunch_ = -1;
-  bool settled_ = false;         // some bunch is
-  float *of_chunk_, *row_sums_;  // grad_q of a tile: of this chunk alone; of the keys of the span so far
+  bool settled_ = false;           // some bunch is
+  float *of_kv_tile_, *row_sums_;  // grad_q of a tile: of this KV tile alone; of the keys of the span so far
   bool k_finite_, rows_finite_, rows_checked_;
 };
 
-void differentiate_in_floats(const KeyChunk& chunk, RowTiles& tiles) { Gradients<InFloats>(chunk, tiles).run(); }
-void differentiate_in_pairs(const KeyChunk& chunk, RowTiles& tiles) { Gradients<InPairs>(chunk, tiles).run(); }
+void differentiate_in_floats(const GradientWork& work, QTiles& tiles) { Gradients<InFloats>(work, tiles).run(); }
+void differentiate_in_pairs(const GradientWork& work, QTiles& tiles) { Gradients<InPairs>(work, tiles).run(); }
 #if HWY_TARGET == HWY_AVX3  // the vectors for tiles
-void differentiate_in_tiles(const KeyChunk& chunk, RowTiles& tiles) {
-  Gradients<InTiles<multiply_tiles, true>>(chunk, tiles).run();
+void differentiate_in_tiles(const GradientWork& work, QTiles& tiles) {
+  Gradients<InTiles<multiply_tiles, true>>(work, tiles).run();
 }
-void differentiate_in_emulated_tiles(const KeyChunk& chunk, RowTiles& tiles) {
-  Gradients<InTiles<multiply_emulated_tiles, false>>(chunk, tiles).run();
+void differentiate_in_emulated_tiles(const GradientWork& work, QTiles& tiles) {
+  Gradients<InTiles<multiply_emulated_tiles, false>>(work, tiles).run();
 }
 #endif
 

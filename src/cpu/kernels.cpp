@@ -24,10 +24,10 @@ void attend_in_tiles(const Work&);
 void attend_in_emulated_tiles(const Work&);
 
 // gradients.cpp
-void differentiate_in_floats(const KeyChunk&, RowTiles&);
-void differentiate_in_pairs(const KeyChunk&, RowTiles&);
-void differentiate_in_tiles(const KeyChunk&, RowTiles&);
-void differentiate_in_emulated_tiles(const KeyChunk&, RowTiles&);
+void differentiate_in_floats(const GradientWork&, QTiles&);
+void differentiate_in_pairs(const GradientWork&, QTiles&);
+void differentiate_in_tiles(const GradientWork&, QTiles&);
+void differentiate_in_emulated_tiles(const GradientWork&, QTiles&);
 
 // quantise_rows.cpp
 void add_rows(const RowsToQuantise&, double* sums);

@@ -35,11 +35,11 @@ bool heads_side_by_side(const Kernel& kernel, const Problem& p) {
   return p.heads_kv > 1 && lanes_of_head(p) <= kernel.block_lanes && !p.invariant;
 }
 
-// Keys of a chunk of the backward pass. Fewer where there would not be chunks for all threads.
-int64_t chunk_keys_for(const Problem& p, int64_t threads) {
-  int64_t keys = chunk_keys_most(p.dim_qk + p.dim_v);
-  const auto chunks = [&] { return static_cast<double>(p.batch) * p.heads_kv * ceil_div(p.seq_kv, keys); };
-  while (keys > 64 && chunks() < 2 * static_cast<double>(threads)) keys /= 2;
+// Keys of a KV tile of the backward pass. Fewer where there would not be KV tiles for all threads.
+int64_t kv_tile_for(const Problem& p, int64_t threads) {
+  int64_t keys = kv_tile_most(p.dim_qk + p.dim_v);
+  const auto kv_tiles = [&] { return static_cast<double>(p.batch) * p.heads_kv * ceil_div(p.seq_kv, keys); };
+  while (keys > 64 && kv_tiles() < 2 * static_cast<double>(threads)) keys /= 2;
   return keys;
 }
 
@@ -55,7 +55,7 @@ Result<Plan> plan(const Problem& problem) {
 
 Plan plan_with(const Kernel& kernel, const Problem& problem) {
   const int64_t threads = threads_for(problem);
-  if (problem.backward()) return {problem, &kernel, threads, tile_rows, chunk_keys_for(problem, threads)};
+  if (problem.backward()) return {problem, &kernel, threads, q_tile_rows, kv_tile_for(problem, threads)};
   if (problem.quantises()) return {problem, &kernel, threads, quantise_rows, quantise_rows};
   const int keys = keys_of_tile(kernel.keys, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
   if (!heads_side_by_side(kernel, problem)) return {problem, &kernel, threads, kernel.block_lanes, keys};

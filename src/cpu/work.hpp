@@ -103,14 +103,14 @@ static_assert((scratch_floats(256, 256, lanes_usual, tile_kv) - partial_floats(2
                   1 << 20,
               "at most 1 MiB a thread up to 256 columns, but for what is seldom touched");
 
-struct KeyChunk;  // gradient_work.hpp
-class RowTiles;
+struct GradientWork;  // gradient_work.hpp
+class QTiles;
 struct RowsToQuantise;  // quantise_work.hpp
 
 // Both passes and the quantiser, compiled for one kind of vector unit.
 struct Kernel {
   void (*attend)(const Work&);
-  void (*differentiate)(const KeyChunk&, RowTiles&);
+  void (*differentiate)(const GradientWork&, QTiles&);
   void (*add)(const RowsToQuantise&, double* sums);
   float (*largest)(const RowsToQuantise&);
   void (*quantise)(const RowsToQuantise&, float scale);
