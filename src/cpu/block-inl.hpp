@@ -24,7 +24,7 @@ inline constexpr int lane_group = std::max(4, vector_lanes);
 static_assert(lane_group <= lane_group_most && lane_group_most % lane_group == 0);
 
 // Up to block_lanes lanes, computed side by side.
-template <class Unit>
+template <class Element>
 struct Block {
   const Lane* lanes;
   int head;                    // of the work item's
@@ -32,12 +32,12 @@ struct Block {
   int64_t begin, end;          // keys that some lane attends to
   int64_t all_begin, all_end;  // keys that every lane attends to
   bool fresh;                  // no key yet: o holds nothing
-  Unit* q;                     // [units of dim_qk][width]
+  Element* q;                  // [elements of dim_qk][width]
   float* o;                    // [dim_v][width]
   Statistics known;
-  float *scales_q, *beside;  // of 8-bit q and k, see descale
-  bool descales;             // these differ between lanes or keys, or cannot be part of scale
-  float scale;               // of the products then, else of all that makes scores of products
+  float *scales_q, *mean_scores;  // of 8-bit q and k, see descale
+  bool descales;                  // these differ between lanes or keys, or cannot be part of scale
+  float scale;                    // of the products then, else of all that makes scores of products
 
   // Lanes that fill up the last vector do what the last real one does, and are not stored.
   const Lane& lane(int i) const { return lanes[std::min(i, count - 1)]; }
@@ -66,7 +66,7 @@ struct Block {
   // What alibi needs for the keys from `first` on.
   const LaneSlopes& slopes(int64_t first, LaneSlopes& to) const {
     for (int i = 0; i < width; ++i)
-      to.slope[i] = lane(i).slope / known.unit, to.level[i] = static_cast<float>(lane(i).level - first);
+      to.slope[i] = lane(i).slope / known.score_unit, to.level[i] = static_cast<float>(lane(i).level - first);
     return to;
   }
 };

@@ -22,7 +22,7 @@ HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <class Unit>
+template <class Element>
 struct Finish {
   explicit Finish(const Work& work) : w(work) {}
 
@@ -31,7 +31,7 @@ struct Finish {
   bool too_large = false;                   // some o was, before it was divided
   std::bitset<lanes_max> left_out;          // of work that merges: the lanes where it was
 
-  void block(Block<Unit>& b, bool one_row) {
+  void block(Block<Element>& b, bool one_row) {
     // From here on largest is what o, as it was, is multiplied by, and sum the weight of all keys.
     for (int i = 0; i < b.count; ++i)
       b.known.rescale[i] = weight_of_all(b, i, w.merges, b.known.largest[i], b.known.sum[i]);
@@ -44,23 +44,25 @@ struct Finish {
 
   // One over the lane's denominator, the sink included; writes lse and max_logit. of_sink: the sink's share; of_keys:
   // that of all keys, on entry their weights.
-  static float weight_of_all(const Block<Unit>& b, int i, bool merges, float& of_sink, float& of_keys) {
+  static float weight_of_all(const Block<Element>& b, int i, bool merges, float& of_sink, float& of_keys) {
     const Lane& lane = b.lanes[i];
     const bool again = b.known.less > 0;
     if (lane.begin >= lane.end) {
       if (lane.lse && !merges) *lane.lse = lane.sink;  // which alone is in the denominator
       return 0;
     }
-    if (lane.max_logit && !again) *lane.max_logit = std::max(*lane.max_logit, b.known.largest[i] * b.known.unit);
-    double largest = double{b.known.largest[i]} * b.known.unit, sum = std::ldexp(of_keys, b.known.less), shrunk = 1;
+    if (lane.max_logit && !again)
+      *lane.max_logit = std::max(*lane.max_logit, b.known.largest[i] * b.known.score_unit);
+    double largest = double{b.known.largest[i]} * b.known.score_unit, sum = std::ldexp(of_keys, b.known.less),
+           shrunk = 1;
     if (sum == 0) return weight_of_none(lane, merges, again, of_sink, of_keys);
     of_sink = 0, of_keys = 1;
     if (lane.sink != minus_infinity) {
-      const double larger = std::max<double>(largest, lane.sink), beside = weight_below(larger, lane.sink);
+      const double larger = std::max<double>(largest, lane.sink), sink_weight = weight_below(larger, lane.sink);
       shrunk = weight_below(larger, largest);
       const double keys = sum * shrunk;
-      sum = keys + beside;
-      of_sink = static_cast<float>(beside / sum);
+      sum = keys + sink_weight;
+      of_sink = static_cast<float>(sink_weight / sum);
       of_keys = static_cast<float>(keys / sum);  // as 1 less the other it would have no digits beside a large sink
       largest = larger;
     }
@@ -82,7 +84,7 @@ struct Finish {
   }
 
   // Again: only what was not finite the first time.
-  void store(const Block<Unit>& b, int i, float* row) {
+  void store(const Block<Element>& b, int i, float* row) {
     const Eight d;
     const Lane& lane = b.lanes[i];
     const float factor = b.known.rescale[i];

@@ -129,7 +129,7 @@ class Forward {
             .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
             .slope = slope(s, head),
             .level = i + p_.diagonal(s.used_q, s.used_kv),
-            .sink = i < s.used_q ? logit_beside(s, row, head) : no_sink};
+            .sink = i < s.used_q ? sink_logit(s, row, head) : no_sink};
   }
 
   // Rows of no sequence have none.
@@ -138,7 +138,7 @@ class Forward {
     return p_.alibi && s.index < p_.batch ? within_steepest(slopes.as<float>()[slopes.at(s.index, 0, head)]) : 0;
   }
 
-  float logit_beside(const Sequence& s, int64_t row, int64_t head) const {
+  float sink_logit(const Sequence& s, int64_t row, int64_t head) const {
     if (p_.merges()) return views_.lse.as<float>()[views_.lse.at(s.batch, row, head)];
     return p_.sink ? views_.sink.as<float>()[head] : no_sink;
   }

@@ -82,7 +82,7 @@ constexpr int row_floats(int dim) { return ((dim + 15) / 16 | 1) * 16; }
 
 // k in rows and k, v transposed; their gradients transposed, of the last tiles and of those before; a tile's q, grad_o
 // and grad_q; scores and their gradients for a block; four rows on their way in or out. Pairs need less for most of it,
-// but the tile, and what is rounded of a block, a second time. A block's grad_k or grad_v where numbers are not finite.
+// but the tile, and what is rounded of a block, a second time. A block's grad_k or grad_v where values are not finite.
 constexpr size_t gradient_floats(int dim_qk, int dim_v, int kv_tile_keys) {
   const size_t keys = kv_tile_keys, rows_qk = row_floats(dim_qk), rows_v = row_floats(dim_v);
   return keys * (rows_qk + 3 * (dim_qk + dim_v)) + q_tile_rows * (2 * rows_qk + rows_v) + 2 * q_tile_rows * 64 +

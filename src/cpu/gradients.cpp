@@ -36,11 +36,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 
-template <class Numbers>
+template <class Gemm>
 class Gradients {
-  using Unit = typename Numbers::Unit;
-  static constexpr int per_unit = Numbers::per_unit;
-  static constexpr bool in_floats = per_unit == 1;
+  using Element = typename Gemm::Element;
+  static constexpr int per_element = Gemm::per_element;
+  static constexpr bool in_floats = per_element == 1;
   // Of sums that begin at 0. Pairs are rounded to bf16, beside which these errors are small, and cost less.
   static constexpr int rows_together = in_floats ? 64 : q_tile_rows;
   static constexpr int64_t bunch_tiles = in_floats ? 8 : 64;
@@ -50,12 +50,12 @@ class Gradients {
       : w_(work),
         tiles_(tiles),
         free_(work.scratch),
-        units_qk_(work.dim_qk / per_unit),
-        units_v_(work.dim_v / per_unit),
+        elements_qk_(work.dim_qk / per_element),
+        elements_v_(work.dim_v / per_element),
         qk_row_(row_floats(work.dim_qk)),
         v_row_(row_floats(work.dim_v)),
-        q_row_(row_floats(units_qk_)),
-        grad_o_row_(row_floats(units_v_)) {}
+        q_row_(row_floats(elements_qk_)),
+        grad_o_row_(row_floats(elements_v_)) {}
 
   void run() {
     take_memory();
@@ -83,21 +83,21 @@ class Gradients {
 
   void take_memory() {
     four_ = take(4 * dim_max);
-    q_ = take<Unit>(q_tile_rows * q_row_);
-    grad_o_ = take<Unit>(q_tile_rows * grad_o_row_);
+    q_ = take<Element>(q_tile_rows * q_row_);
+    grad_o_ = take<Element>(q_tile_rows * grad_o_row_);
     s_ = take(q_tile_rows * block_lanes);
     grad_s_ = take(q_tile_rows * block_lanes);
     if constexpr (!in_floats) {
-      q_across_ = take<Unit>(q_tile_rows / 2 * qk_row_);
-      grad_o_across_ = take<Unit>(q_tile_rows / 2 * v_row_);
-      weights_across_ = take<Unit>(q_tile_rows / 2 * block_lanes);
-      grad_s_across_ = take<Unit>(q_tile_rows / 2 * block_lanes);
-      grad_s_along_ = take<Unit>(q_tile_rows * block_lanes / 2);
+      q_across_ = take<Element>(q_tile_rows / 2 * qk_row_);
+      grad_o_across_ = take<Element>(q_tile_rows / 2 * v_row_);
+      weights_across_ = take<Element>(q_tile_rows / 2 * block_lanes);
+      grad_s_across_ = take<Element>(q_tile_rows / 2 * block_lanes);
+      grad_s_along_ = take<Element>(q_tile_rows * block_lanes / 2);
     }
     const int keys = padded(w_.keys);
-    k_rows_ = take<Unit>(units(keys, per_unit) * qk_row_);
-    k_ = take<Unit>(keys * units_qk_);
-    v_ = take<Unit>(keys * units_v_);
+    k_rows_ = take<Element>(elements(keys, per_element) * qk_row_);
+    k_ = take<Element>(keys * elements_qk_);
+    v_ = take<Element>(keys * elements_v_);
     grad_k_ = take(keys * w_.dim_qk);
     grad_v_ = take(keys * w_.dim_v);
     total_k_ = take(keys * w_.dim_qk);
@@ -117,37 +117,37 @@ class Gradients {
     std::fill_n(grad_k_, padded(w_.keys) * w_.dim_qk, 0.0f);
     std::fill_n(grad_v_, padded(w_.keys) * w_.dim_v, 0.0f);
     k_finite_ = true;
-    auto* const four = reinterpret_cast<Unit*>(four_);
+    auto* const four = reinterpret_cast<Element*>(four_);
     for (int block = 0; block < w_.keys; block += block_lanes) {
       const int width = width_of(block);
       for (int lane = 0; lane < width; lane += 4) {
         for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, w_.v, w_.stride_v, w_.dim_v);
-        transpose(four, dim_max, 4, units_v_, v_ + block * units_v_ + lane, width);
+        transpose(four, dim_max, 4, elements_v_, v_ + block * elements_v_ + lane, width);
         for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, w_.k, w_.stride_k, w_.dim_qk);
-        transpose(four, dim_max, 4, units_qk_, k_ + block * units_qk_ + lane, width);
-        for (int r = 0; r < 4; r += per_unit) keep_k_rows(four + r * dim_max, block + lane + r);
+        transpose(four, dim_max, 4, elements_qk_, k_ + block * elements_qk_ + lane, width);
+        for (int r = 0; r < 4; r += per_element) keep_k_rows(four + r * dim_max, block + lane + r);
       }
     }
     for (int j = w_.attended_begin; k_finite_ && j < w_.attended_end; ++j)
       k_finite_ = row_is_finite(row(w_.k, w_.stride_k, j), w_.dtype, w_.dim_qk);
   }
 
-  void keep_k_rows(const Unit* rows, int key) {
-    Unit* const to = k_rows_ + key / per_unit * qk_row_;
+  void keep_k_rows(const Element* rows, int key) {
+    Element* const to = k_rows_ + key / per_element * qk_row_;
     if constexpr (in_floats) {
       std::copy_n(rows, w_.dim_qk, to);
     } else {
       across(rows, rows + dim_max, w_.dim_qk, to);
     }
-    std::fill(to + w_.dim_qk, to + qk_row_, Unit{});
+    std::fill(to + w_.dim_qk, to + qk_row_, Element{});
   }
 
   // Keys that no row attends to, and lanes that fill up the last vector, are 0: what lies there may be anything.
-  void load_key(int key, Unit* to, const void* from, int64_t stride, int dim) const {
+  void load_key(int key, Element* to, const void* from, int64_t stride, int dim) const {
     if (key < w_.attended_begin || key >= w_.attended_end) {
-      std::fill_n(to, dim / per_unit, Unit{});
+      std::fill_n(to, dim / per_element, Element{});
     } else {
-      to_units(row(from, stride, key), w_.dtype, dim, to);
+      to_elements(row(from, stride, key), w_.dtype, dim, to);
     }
   }
 
@@ -209,8 +209,8 @@ class Gradients {
       while (first < last && !attends(first)) ++first;
       while (first < last && !attends(last - 1)) --last;
       if (first == last) continue;
-      first -= first % per_unit;  // whole units
-      last = std::min(t.rows, last + last % per_unit);
+      first -= first % per_element;  // whole elements
+      last = std::min(t.rows, last + last % per_element);
       if (!loaded) load_rows(t);
       if (!loaded && apart) std::fill_n(of_kv_tile_, t.rows * qk_row_, 0.0f);
       loaded = true;
@@ -224,24 +224,24 @@ class Gradients {
     rows_checked_ = false;
     for (int i = 0; i < q_tile_rows; ++i) {
       if (i < t.rows && t.begin[i] < t.end[i]) {
-        to_units(row(t.q, t.stride_q, i), w_.dtype, w_.dim_qk, q_ + i * q_row_);
-        to_units(row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v, grad_o_ + i * grad_o_row_);
+        to_elements(row(t.q, t.stride_q, i), w_.dtype, w_.dim_qk, q_ + i * q_row_);
+        to_elements(row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v, grad_o_ + i * grad_o_row_);
       } else {
-        std::fill_n(q_ + i * q_row_, units_qk_, Unit{});
-        std::fill_n(grad_o_ + i * grad_o_row_, units_v_, Unit{});
+        std::fill_n(q_ + i * q_row_, elements_qk_, Element{});
+        std::fill_n(grad_o_ + i * grad_o_row_, elements_v_, Element{});
       }
     }
     if constexpr (!in_floats) {
-      auto* const four = reinterpret_cast<Unit*>(four_);
-      lay_across<Numbers::tiles>(q_, q_row_, q_tile_rows, w_.dim_qk, q_across_, qk_row_, four);
-      lay_across<Numbers::tiles>(grad_o_, grad_o_row_, q_tile_rows, w_.dim_v, grad_o_across_, v_row_, four);
+      auto* const four = reinterpret_cast<Element*>(four_);
+      lay_across<Gemm::tiles>(q_, q_row_, q_tile_rows, w_.dim_qk, q_across_, qk_row_, four);
+      lay_across<Gemm::tiles>(grad_o_, grad_o_row_, q_tile_rows, w_.dim_v, grad_o_across_, v_row_, four);
     }
   }
 
   void iteration(const QTile& t, int block, int first, int last) {
     const int width = width_of(block), rows = last - first;
-    score(q_ + first * q_row_, q_row_, units_qk_, k_ + block * units_qk_, s_, rows, width);
-    score(grad_o_ + first * grad_o_row_, grad_o_row_, units_v_, v_ + block * units_v_, grad_s_, rows, width);
+    score(q_ + first * q_row_, q_row_, elements_qk_, k_ + block * elements_qk_, s_, rows, width);
+    score(grad_o_ + first * grad_o_row_, grad_o_row_, elements_v_, v_ + block * elements_v_, grad_s_, rows, width);
     RowMaskRange mask[q_tile_rows];
     bool boundary = false;
     for (int i = 0; i < rows; ++i) {
@@ -267,68 +267,68 @@ class Gradients {
     add_for_rows(block, width, row_sums_ + first * qk_row_, rows);
   }
 
-  static void score(const Unit* rows, size_t row, size_t count, const Unit* keys, float* out, int row_count,
+  static void score(const Element* rows, size_t row, size_t count, const Element* keys, float* out, int row_count,
                     int width) {
-    Numbers::product({.a = rows,
-                      .a_row = row,
-                      .a_step = 1,
-                      .b = keys,
-                      .b_step = static_cast<size_t>(width),
-                      .count = count,
-                      .adds = false,
-                      .rescale = nullptr,
-                      .out = out,
-                      .out_row = static_cast<size_t>(width)},
-                     row_count, width);
+    Gemm::product({.a = rows,
+                   .a_row = row,
+                   .a_step = 1,
+                   .b = keys,
+                   .b_step = static_cast<size_t>(width),
+                   .count = count,
+                   .adds = false,
+                   .rescale = nullptr,
+                   .out = out,
+                   .out_row = static_cast<size_t>(width)},
+                  row_count, width);
   }
 
-  // Weights, or gradients of scores, in the units of a product's second factor.
-  const Unit* rounded(const float* x, int rows, int width, Unit* to) const {
+  // Weights, or gradients of scores, in the elements of a product's second factor.
+  const Element* rounded(const float* x, int rows, int width, Element* to) const {
     if constexpr (in_floats) return x;
     round_rows_across(x, rows, width, reinterpret_cast<Pair*>(to));
     return to;
   }
 
   // sum [dim][width] += x [rows][dim], transposed, times weights [rows][width].
-  void add_for_keys(const Unit* weights, int first, int rows, const Unit* x, const Unit* x_across, size_t x_row,
-                    float* sum, int dim, int width) const {
-    const Unit* const from = in_floats        ? x + first * x_row
-                             : Numbers::tiles ? x_across + first / 2
+  void add_for_keys(const Element* weights, int first, int rows, const Element* x, const Element* x_across,
+                    size_t x_row, float* sum, int dim, int width) const {
+    const Element* const from = in_floats     ? x + first * x_row
+                                : Gemm::tiles ? x_across + first / 2
                                               : x_across + first / 2 * x_row;
-    Factors<Unit> f{.a = from,
-                    .a_row = Numbers::tiles ? q_tile_rows / 2 : 1,
-                    .a_step = Numbers::tiles ? 1 : x_row,
-                    .b = weights,
-                    .b_step = static_cast<size_t>(width),
-                    .count = 0,
-                    .adds = true,
-                    .rescale = nullptr,
-                    .out = sum,
-                    .out_row = static_cast<size_t>(width)};
+    Factors<Element> f{.a = from,
+                       .a_row = Gemm::tiles ? q_tile_rows / 2 : 1,
+                       .a_step = Gemm::tiles ? 1 : x_row,
+                       .b = weights,
+                       .b_step = static_cast<size_t>(width),
+                       .count = 0,
+                       .adds = true,
+                       .rescale = nullptr,
+                       .out = sum,
+                       .out_row = static_cast<size_t>(width)};
     for (int left = rows; left > 0; left -= rows_together, f.a += f.count * f.a_step, f.b += f.count * f.b_step) {
-      f.count = static_cast<size_t>(units(std::min(left, rows_together), per_unit));
-      Numbers::product(f, dim, width);
+      f.count = static_cast<size_t>(elements(std::min(left, rows_together), per_element));
+      Gemm::product(f, dim, width);
     }
   }
 
   void add_for_rows(int block, int width, float* sum, int rows) const {
-    const Unit* grad_s = grad_s_along_;
+    const Element* grad_s = grad_s_along_;
     if constexpr (in_floats) {
       grad_s = grad_s_;
     } else {
       floats_to_bf16(grad_s_, rows * width, reinterpret_cast<hwy::bfloat16_t*>(grad_s_along_));
     }
-    Numbers::product({.a = grad_s,
-                      .a_row = static_cast<size_t>(width / per_unit),
-                      .a_step = 1,
-                      .b = k_rows_ + block / per_unit * qk_row_,
-                      .b_step = static_cast<size_t>(qk_row_),
-                      .count = static_cast<size_t>(width / per_unit),
-                      .adds = true,
-                      .rescale = nullptr,
-                      .out = sum,
-                      .out_row = static_cast<size_t>(qk_row_)},
-                     rows, padded(w_.dim_qk));
+    Gemm::product({.a = grad_s,
+                   .a_row = static_cast<size_t>(width / per_element),
+                   .a_step = 1,
+                   .b = k_rows_ + block / per_element * qk_row_,
+                   .b_step = static_cast<size_t>(qk_row_),
+                   .count = static_cast<size_t>(width / per_element),
+                   .adds = true,
+                   .rescale = nullptr,
+                   .out = sum,
+                   .out_row = static_cast<size_t>(qk_row_)},
+                  rows, padded(w_.dim_qk));
   }
 
   // 0 x inf and 0 x NaN are NaN, so that a weight of 0 does not keep a masked key out of a row, nor a row out of a key.
@@ -364,20 +364,21 @@ class Gradients {
 
   const GradientWork& w_;
   QTiles& tiles_;
-  float* free_;                   // scratch not yet taken
-  const int units_qk_, units_v_;  // of a row
-  const int qk_row_, v_row_;      // from row to row: of k_rows_, sums and what lies across
-  const int q_row_, grad_o_row_;  // of q_ and grad_o_
-  float* four_;                   // rows on their way in or out
-  Unit *q_, *grad_o_;             // a tile's, in rows
-  Unit *q_across_ = nullptr, *grad_o_across_ = nullptr;
+  float* free_;                         // scratch not yet taken
+  const int elements_qk_, elements_v_;  // of a row
+  const int qk_row_, v_row_;            // from row to row: of k_rows_, sums and what lies across
+  const int q_row_, grad_o_row_;        // of q_ and grad_o_
+  float* four_;                         // rows on their way in or out
+  Element *q_, *grad_o_;                // a tile's, in rows
+  Element *q_across_ = nullptr, *grad_o_across_ = nullptr;
   float *s_, *grad_s_;  // [rows][width]: scores, then weights; the gradient of the weights, then of the scores
-  Unit *weights_across_ = nullptr, *grad_s_across_ = nullptr, *grad_s_along_ = nullptr;  // of floats: s_ and grad_s_
-  Unit* k_rows_;                                                                         // in rows, or across
-  Unit *k_, *v_;               // block by block [units][width]
-  float *grad_k_, *grad_v_;    // block by block [dim][width]
-  float *total_k_, *total_v_;  // likewise, of the bunches before
-  float* guarded_;             // [dim][width]
+  Element *weights_across_ = nullptr, *grad_s_across_ = nullptr,
+          *grad_s_along_ = nullptr;  // of floats: s_ and grad_s_
+  Element* k_rows_;                  // in rows, or across
+  Element *k_, *v_;                  // block by block [elements][width]
+  float *grad_k_, *grad_v_;          // block by block [dim][width]
+  float *total_k_, *total_v_;        // likewise, of the bunches before
+  float* guarded_;                   // [dim][width]
   int64_t bunch_ = -1;
   bool settled_ = false;           // some bunch is
   float *of_kv_tile_, *row_sums_;  // grad_q of a tile: of this KV tile alone; of the keys of the span so far

@@ -10,7 +10,7 @@
 //       output   o = rescale o + weights v
 //   finish   o divided by the sum of weights, rounded, back in rows, merged with what was there if so asked; lse
 //   again    with smaller weights, for what became too large for a float before it was divided; and before that, with
-//            scores in larger units, where one left the range of a float
+//            scores in larger units, where one exceeded the largest float
 //
 // Sums and the softmax are in fp32. So are the products, except in kernels that multiply pairs or tiles of bf16: these
 // round the weights to bf16. 8-bit values are multiplied without their scales, which are applied later: those of q and
@@ -51,38 +51,37 @@ inline constexpr int less_when_too_large = 32;
 // AMX adds up 16 pairs before it adds them to the sum: sums are equal only if these 32 keys begin at the same key.
 inline constexpr int keys_together = 32;
 
-// Each addition to a sum rounds to its last digit, so errors grow with the number of tiles. Therefore sums of so many
-// keys are set aside and restart at 0. Counted from key 0, so that sums begin at the same keys for every lane.
+// So that errors do not grow with the number of tiles, sums of so many keys, counted from key 0, are set aside.
 inline constexpr int64_t keys_set_aside = 4096;
 
-template <class Numbers>
+template <class Gemm>
 class Attention {
-  using Unit = typename Numbers::Unit;
-  using Block = HWY_NAMESPACE::Block<Unit>;
-  static constexpr int per_unit = Numbers::per_unit;
-  static constexpr bool in_floats = per_unit == 1;
+  using Element = typename Gemm::Element;
+  using Block = HWY_NAMESPACE::Block<Element>;
+  static constexpr int per_element = Gemm::per_element;
+  static constexpr bool in_floats = per_element == 1;
 
  public:
   explicit Attention(const Work& work)
       : w_(work),
         tile_kv_(work.tile_kv),
         lanes_of_head_(work.lane_count / work.heads),
-        units_qk_(work.dim_qk / per_unit),
+        elements_qk_(work.dim_qk / per_element),
         free_(work.scratch),
         tile_(work, one_row()),
         finish_(work) {}
 
   void run() {
     prepare();
-    const bool split = w_.partials || w_.partial_count > 0;  // partials are of the same units
-    if (split) count_in_units();
+    const bool split = w_.partials || w_.partial_count > 0;  // all splits need the same score unit
+    if (split) scale_scores();
     if (w_.partial_count > 0) {
       merge();
     } else {
       walk(0);
-      if (!split && left_range() && count_in_units()) walk(0);
+      if (!split && left_range() && scale_scores()) walk(0);
       if (w_.partials)
-        return each_partial(w_.partials, [](const Partial<Unit>& partial, Block& b) { partial.save(b); });
+        return each_partial(w_.partials, [](const Partial<Element>& partial, Block& b) { partial.save(b); });
     }
     finish();
     if (!finish_.too_large) return;
@@ -95,37 +94,37 @@ class Attention {
     return std::any_of(block_, block_ + blocks_, [](const Block& b) { return b.left_range(); });
   }
 
-  // Scores from here on. false: as before.
-  bool count_in_units() {
-    bool other = false;
+  // Scores are in score units from here on. false: the unit is 1.
+  bool scale_scores() {
+    bool scaled = false;
     for (int b = 0; b < blocks_; ++b) {
-      if (w_.softcap == 0) block_[b].known.unit = unit_of_scores(block_[b].scale, w_.alibi);
-      other |= block_[b].known.unit != 1;
+      if (w_.softcap == 0) block_[b].known.score_unit = score_unit_for(block_[b].scale, w_.alibi);
+      scaled |= block_[b].known.score_unit != 1;
     }
-    return other;
+    return scaled;
   }
 
   void merge() {
     forget(0);
     for (int i = 0; i < w_.partial_count; ++i)
       each_partial(w_.partials + i * w_.partial_stride,
-                   [](const Partial<Unit>& partial, Block& b) { partial.merge_into(b); });
+                   [](const Partial<Element>& partial, Block& b) { partial.merge_into(b); });
   }
 
   void prepare() {
     finish_.rows = rows_ = take(4 * dim_max);
     pack();
-    auto* const k = take<Unit>(tile_kv_ * units_qk_);
-    auto* const v = take<Unit>(tile_kv_ / per_unit * w_.dim_v);
+    auto* const k = take<Element>(tile_kv_ * elements_qk_);
+    auto* const v = take<Element>(tile_kv_ / per_element * w_.dim_v);
     auto* const v_floats = in_floats ? reinterpret_cast<float*>(v) : take(tile_kv_ * w_.dim_v);
     auto* const scales_k = take(tile_kv_);
     auto* const scales_v = take(tile_kv_);
     float* const paged_k = w_.paged ? take(static_cast<int64_t>(gathered_floats(w_.dim_qk, tile_kv_))) : nullptr;
     float* const paged_v = w_.paged ? take(static_cast<int64_t>(gathered_floats(w_.dim_v, tile_kv_))) : nullptr;
-    tile_.place({k, v, v_floats, scales_k, scales_v, reinterpret_cast<Unit*>(rows_), paged_k, paged_v});
+    tile_.place({k, v, v_floats, scales_k, scales_v, reinterpret_cast<Element*>(rows_), paged_k, paged_v});
     // The memory of the scores is reused for a product that is added to o, and for a row of o.
     finish_.spare = s_ = take(std::max(std::max(tile_kv_, w_.dim_v) * block_lanes, dim_max));
-    weights_ = in_floats ? reinterpret_cast<Unit*>(s_) : take<Unit>(tile_kv_ / per_unit * block_lanes);
+    weights_ = in_floats ? reinterpret_cast<Element*>(s_) : take<Element>(tile_kv_ / per_element * block_lanes);
     aside_ = free_;
   }
 
@@ -133,14 +132,14 @@ class Attention {
   template <class Do>
   void each_partial(float* memory, const Do& what) {
     for (int b = 0; b < blocks_; ++b) {
-      what(Partial<Unit>(block_[b], w_.dim_v, one_row(), memory), block_[b]);
+      what(Partial<Element>(block_[b], w_.dim_v, one_row(), memory), block_[b]);
       memory += partial_floats(w_.dim_v, block_[b].width);
     }
   }
 
   // What blocks know of the keys so far goes to what is aside; in `last`, comes from there.
   void set_aside(bool last) {
-    each_partial(aside_, [&](const Partial<Unit>& partial, Block& b) {
+    each_partial(aside_, [&](const Partial<Element>& partial, Block& b) {
       if (any_aside_) partial.merge_into(b);
       if (last) return;
       partial.save(b);
@@ -150,7 +149,7 @@ class Attention {
     any_aside_ = !last;
   }
 
-  // One query row without others that read its keys: see row-inl.hpp. It attends to all keys of a tile then.
+  // A single query row that shares its keys with no other: see row-inl.hpp. It attends to all keys of a tile.
   bool one_row() const { return in_floats && lanes_of_head_ == 1 && !w_.invariant; }
 
   template <class T = float>
@@ -169,11 +168,11 @@ class Attention {
       b.head = first / lanes_of_head_;
       b.count = std::min(block_lanes, (b.head + 1) * lanes_of_head_ - first);
       b.width = (b.count + lane_group - 1) / lane_group * lane_group;
-      b.q = take<Unit>(units_qk_ * block_lanes);
+      b.q = take<Element>(elements_qk_ * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
       b.known = {.largest = take(block_lanes), .sum = take(block_lanes), .rescale = take(block_lanes), .less = 0};
       b.scales_q = take(block_lanes);
-      b.beside = take(block_lanes);
+      b.mean_scores = take(block_lanes);
       b.scale = w_.scale;
       b.descales = false;
       b.find_keys();
@@ -182,34 +181,34 @@ class Attention {
       begin_ = std::min(begin_, b.begin);
       end_ = std::max(end_, b.end);
     }
-    if (w_.invariant) begin_ -= begin_ % tile_kv_;                     // tiles lie where they lie for other lanes
-    if (w_.of_heads->scales_v.by_rows()) begin_ -= begin_ % per_unit;  // no pair has two scales
+    if (w_.invariant) begin_ -= begin_ % tile_kv_;                        // tiles lie where they lie for other lanes
+    if (w_.of_heads->scales_v.by_rows()) begin_ -= begin_ % per_element;  // no pair has two scales
   }
 
   void pack_q(const Block& b) {
     if (one_row()) return load_q(b.lanes[0], b.q);
-    auto* const rows = reinterpret_cast<Unit*>(rows_);
+    auto* const rows = reinterpret_cast<Element*>(rows_);
     for (int i = 0; i < b.width; i += 4) {
       for (int r = 0; r < 4; ++r) load_q(b.lane(i + r), rows + r * dim_max);
-      transpose(rows, dim_max, 4, units_qk_, b.q + i, b.width);
+      transpose(rows, dim_max, 4, elements_qk_, b.q + i, b.width);
     }
   }
 
-  void load_q(const Lane& lane, Unit* to) { to_units(lane.q, w_.dtype, w_.dim_qk, to); }
+  void load_q(const Lane& lane, Element* to) { to_elements(lane.q, w_.dtype, w_.dim_qk, to); }
 
   void know_scales(Block& b) {
     const auto& [scales_k, scales_v, mean, mean_v] = w_.of_heads[b.head];
     b.scale = static_cast<float>(double{w_.scale} * *scales_k.of_row(0) * b.lanes[0].scale_q);
-    // Where rows are invariant, not even whether the lanes beside have the same scales decides how one is rounded.
+    // With `invariant` the rounding must not depend on whether all lanes have the same scales.
     b.descales = w_.invariant || mean || scales_k.by_rows() || !std::isnormal(b.scale);
     for (int i = 0; i < b.width; ++i) {
       const Lane& lane = b.lane(i);
       b.scales_q[i] = lane.scale_q;
       b.descales |= lane.scale_q != b.lanes[0].scale_q;
-      b.beside[i] = 0;
+      b.mean_scores[i] = 0;
       if (!mean) continue;
       to_floats(lane.q, w_.dtype, w_.dim_qk, rows_);
-      b.beside[i] = lane.scale_q * dot(rows_, mean, w_.dim_qk);
+      b.mean_scores[i] = lane.scale_q * dot(rows_, mean, w_.dim_qk);
     }
     if (b.descales) b.scale = w_.scale;
   }
@@ -237,8 +236,8 @@ class Attention {
       for (int b = 0; b < blocks_; ++b) {
         if (w_.heads > 1) tile_.load(block_[b].head, begin, static_cast<int>(end - begin));
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
-        first -= (first - begin) % (w_.invariant ? keys_together : per_unit);  // which is masked
-        last = std::min(end, last + (last - begin) % per_unit);
+        first -= (first - begin) % (w_.invariant ? keys_together : per_element);  // which is masked
+        last = std::min(end, last + (last - begin) % per_element);
         if (first < last) iteration(block_[b], static_cast<int>(first - begin), static_cast<int>(last - first));
       }
     }
@@ -252,7 +251,7 @@ class Attention {
     }
     const int64_t first = tile_.first_key() + at;
     score(b, at, keys);
-    if (b.descales) descale(s_, keys, b.width, tile_.scales_k() + at, b.scales_q, b.beside);
+    if (b.descales) descale(s_, keys, b.width, tile_.scales_k() + at, b.scales_q, b.mean_scores);
     LaneMaskRange ranges;
     const LaneMaskRange* mask = nullptr;
     if (first < b.all_begin || first + keys > b.all_end) mask = &mask_range_of(b, first, keys, ranges);
@@ -260,8 +259,8 @@ class Attention {
     const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
     // 0 x inf and 0 x NaN are NaN: then weights are wanted as floats, and v is looked at lane by lane.
     const bool guarded = mask && !tile_.v_is_finite(), scaled = w_.of_heads[b.head].scales_v.by_rows();
-    softmax<Numbers::rounds_by_instruction>(s_, keys, b.width, b.scale / b.known.unit, w_.softcap, mask, slopes,
-                                            b.known, rounded(guarded));
+    softmax<Gemm::rounds_by_instruction>(s_, keys, b.width, b.scale / b.known.score_unit, w_.softcap, mask, slopes,
+                                         b.known, rounded(guarded));
     if (scaled && (guarded || in_floats)) scale_rows(s_, keys, b.width, tile_.scales_v() + at);
     if (guarded) {
       output_guarded(b, tile_.v_floats() + at * w_.dim_v, keys, *mask);
@@ -278,8 +277,8 @@ class Attention {
     const auto with = [&](const auto* k, int64_t k_row, const auto* v, int64_t v_row) {
       const Lane& lane = b.lanes[0];
       score_row(b.q, k, k_row, keys, w_.dim_qk, s_);
-      if (b.descales) descale_row(s_, keys, tile_.scales_k() + at, *b.scales_q, *b.beside);
-      weigh_row(s_, keys, b.scale / b.known.unit, w_.softcap, lane.slope / b.known.unit,
+      if (b.descales) descale_row(s_, keys, tile_.scales_k() + at, *b.scales_q, *b.mean_scores);
+      weigh_row(s_, keys, b.scale / b.known.score_unit, w_.softcap, lane.slope / b.known.score_unit,
                 static_cast<float>(lane.level - tile_.first_key() - at), b.known);
       if (w_.of_heads[b.head].scales_v.by_rows()) times_row(s_, keys, tile_.scales_v() + at);
       output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.rescale[0], b.o);
@@ -307,17 +306,17 @@ class Attention {
   }
 
   void score(const Block& b, int first, int keys) {
-    Numbers::product({.a = tile_.k() + first * tile_.k_row(),
-                      .a_row = static_cast<size_t>(tile_.k_row()),
-                      .a_step = 1,
-                      .b = b.q,
-                      .b_step = static_cast<size_t>(b.width),
-                      .count = static_cast<size_t>(units_qk_),
-                      .adds = false,
-                      .rescale = nullptr,
-                      .out = s_,
-                      .out_row = static_cast<size_t>(b.width)},
-                     keys, b.width);
+    Gemm::product({.a = tile_.k() + first * tile_.k_row(),
+                   .a_row = static_cast<size_t>(tile_.k_row()),
+                   .a_step = 1,
+                   .b = b.q,
+                   .b_step = static_cast<size_t>(b.width),
+                   .count = static_cast<size_t>(elements_qk_),
+                   .adds = false,
+                   .rescale = nullptr,
+                   .out = s_,
+                   .out_row = static_cast<size_t>(b.width)},
+                  keys, b.width);
   }
 
   // Where weights in pairs go; null: they are wanted as floats.
@@ -326,7 +325,7 @@ class Attention {
     return nullptr;
   }
 
-  // Weights in pairs have no digits for a scale: each scale's keys have a product of their own.
+  // Weights in bf16 have too few digits for a scale, so each block of rows with one scale has a product of its own.
   void output_by_scales(const Block& b, int first, int keys) {
     const Scales& scales = w_.of_heads[b.head].scales_v;
     bool adds = !b.fresh;
@@ -334,27 +333,28 @@ class Attention {
     for (int at = first, end; at < first + keys; at = end) {
       const int64_t beyond = scales.end_of_block(tile_.first_key() + at) - tile_.first_key();
       end = static_cast<int>(std::min<int64_t>(beyond, first + keys));
-      output(b, at, end - at, weights_ + (at - first) / per_unit * b.width, s_, nullptr, /*adds=*/false);
+      output(b, at, end - at, weights_ + (at - first) / per_element * b.width, s_, nullptr, /*adds=*/false);
       add_scaled(s_, tile_.scales_v()[at], w_.dim_v, b.width, adds, std::exchange(rescale, nullptr), b.o);
       adds = true;
     }
   }
 
   // out = rescale out + v weights. Of keys from `first` of the tile on; weights: theirs.
-  void output(const Block& b, int first, int keys, const Unit* weights, float* out, const float* rescale, bool adds) {
-    const int begin = first / per_unit;
+  void output(const Block& b, int first, int keys, const Element* weights, float* out, const float* rescale,
+              bool adds) {
+    const int begin = first / per_element;
     const size_t columns = w_.dim_v;
-    Numbers::product({.a = tile_.v() + (Numbers::tiles ? begin : begin * w_.dim_v),
-                      .a_row = Numbers::tiles ? tile_kv_ / 2 : 1,
-                      .a_step = Numbers::tiles ? 1 : columns,
-                      .b = weights,
-                      .b_step = static_cast<size_t>(b.width),
-                      .count = static_cast<size_t>(units(keys, per_unit)),
-                      .adds = adds,
-                      .rescale = rescale,
-                      .out = out,
-                      .out_row = static_cast<size_t>(b.width)},
-                     w_.dim_v, b.width);
+    Gemm::product({.a = tile_.v() + (Gemm::tiles ? begin : begin * w_.dim_v),
+                   .a_row = Gemm::tiles ? tile_kv_ / 2 : 1,
+                   .a_step = Gemm::tiles ? 1 : columns,
+                   .b = weights,
+                   .b_step = static_cast<size_t>(b.width),
+                   .count = static_cast<size_t>(elements(keys, per_element)),
+                   .adds = adds,
+                   .rescale = rescale,
+                   .out = out,
+                   .out_row = static_cast<size_t>(b.width)},
+                  w_.dim_v, b.width);
   }
 
   // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not keep out the value of a masked key.
@@ -376,17 +376,17 @@ class Attention {
 
   const Work& w_;
   const int tile_kv_, lanes_of_head_;
-  const int units_qk_;  // of a row
-  float* free_;         // scratch not yet taken
+  const int elements_qk_;  // of a row of q or k
+  float* free_;            // scratch not yet taken
   float *rows_, *s_;
-  Unit* weights_;  // of floats: s
-  float* aside_;   // a partial of every block
+  Element* weights_;  // of floats: s
+  float* aside_;      // a partial of every block
   bool any_aside_ = false;
-  KeyTile<Numbers> tile_;
+  KeyTile<Gemm> tile_;
   Block block_[lanes_max / block_lanes];
   int blocks_;
   int64_t begin_, end_;  // keys that some lane attends to
-  Finish<Unit> finish_;
+  Finish<Element> finish_;
 };
 
 void attend_in_floats(const Work& work) { Attention<InFloats>(work).run(); }

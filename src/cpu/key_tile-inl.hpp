@@ -21,21 +21,21 @@ HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <class Numbers>
+template <class Gemm>
 class KeyTile {
-  using Unit = typename Numbers::Unit;
-  static constexpr int per_unit = Numbers::per_unit;
-  static constexpr bool in_floats = per_unit == 1;
+  using Element = typename Gemm::Element;
+  static constexpr int per_element = Gemm::per_element;
+  static constexpr bool in_floats = per_element == 1;
 
  public:
   // in_place: k and v are read where they lie, and nothing is laid out.
   KeyTile(const Work& work, bool in_place) : w_(work), in_place_(in_place) {}
 
   struct Memory {
-    Unit *k, *v;      // work.tile_kv keys of each
-    float* v_floats;  // likewise; where v is in pairs, for numbers that are not finite
+    Element *k, *v;   // work.tile_kv keys of each
+    float* v_floats;  // likewise; where v is in pairs, for values that are not finite
     float *scales_k, *scales_v;
-    Unit* four;               // rows on their way in
+    Element* four;            // rows on their way in
     void *paged_k, *paged_v;  // where k and v are in pages: a tile's rows of each, as they are stored
   };
   void place(const Memory& memory) { m_ = memory; }
@@ -79,10 +79,10 @@ class KeyTile {
   }
 
   int64_t first_key() const { return first_key_; }
-  const Unit* k() const { return k_; }                   // [keys][k_row]
-  int64_t k_row() const { return k_row_; }               // units
-  const Unit* v() const { return m_.v; }                 // see load_v_pairs; floats: [keys][dim_v]
-  const float* scales_k() const { return m_.scales_k; }  // of 8-bit numbers: of each key
+  const Element* k() const { return k_; }                // [keys][k_row]
+  int64_t k_row() const { return k_row_; }               // elements
+  const Element* v() const { return m_.v; }              // see load_v_pairs; floats: [keys][dim_v]
+  const float* scales_k() const { return m_.scales_k; }  // of 8-bit values: of each key
   const float* scales_v() const { return m_.scales_v; }  // where blocks of rows have their own
   // Rows of the tile as they are stored, and the elements from one to the next.
   const void* stored_k(int j) const { return stored_k_.first + j * stored_k_.stride * size_of(w_.dtype_kv); }
@@ -129,13 +129,13 @@ class KeyTile {
 
   void load_k() {
     if (in_floats && w_.dtype_kv == Dtype::f32) {
-      k_ = reinterpret_cast<const Unit*>(stored_k_.first);
+      k_ = reinterpret_cast<const Element*>(stored_k_.first);
       k_row_ = stored_k_.stride;
       return;
     }
     k_ = m_.k;
-    k_row_ = w_.dim_qk / per_unit;
-    for (int j = 0; j < keys_; ++j) to_units(stored_k(j), w_.dtype_kv, w_.dim_qk, m_.k + j * k_row_);
+    k_row_ = w_.dim_qk / per_element;
+    for (int j = 0; j < keys_; ++j) to_elements(stored_k(j), w_.dtype_kv, w_.dim_qk, m_.k + j * k_row_);
   }
 
   void load_v_floats() {
@@ -152,16 +152,16 @@ class KeyTile {
       };
       across(row(j, first), row(j + 1, second), w_.dim_v, to);
     };
-    if constexpr (Numbers::tiles) {
+    if constexpr (Gemm::tiles) {
       int j = 0;
 #if HWY_TARGET == HWY_AVX3
       const auto columns = w_.dtype_kv == Dtype::e4m3   ? pairs_of_columns<Dtype::e4m3>
                            : w_.dtype_kv == Dtype::e5m2 ? pairs_of_columns<Dtype::e5m2>
                                                         : pairs_of_columns<Dtype::bf16>;
-      const int number = size_of(w_.dtype_kv);
+      const int bytes = size_of(w_.dtype_kv);
       for (; w_.dim_v % 16 == 0 && j + 32 <= keys_; j += 32)
         for (int c = 0; c < w_.dim_v; c += 16)
-          columns(static_cast<const char*>(stored_v(j)) + c * number, stored_v_.stride * number,
+          columns(static_cast<const char*>(stored_v(j)) + c * bytes, stored_v_.stride * bytes,
                   m_.v + c * (w_.tile_kv / 2) + j / 2, w_.tile_kv / 2);
 #endif
       for (; j < keys_; j += 8) {
@@ -179,7 +179,7 @@ class KeyTile {
   Stored stored_k_, stored_v_;
   int64_t first_key_;
   int keys_;
-  const Unit* k_;
+  const Element* k_;
   int64_t k_row_;
   bool v_floats_loaded_;
   std::optional<bool> v_finite_;  // once it was asked

@@ -23,33 +23,33 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The memory has largest [width], sum [width] and o [dim_v][width]. A single row is a vector of equal lanes, and its o
 // is [dim_v], in whole vectors.
-template <class Unit>
+template <class Element>
 class Partial {
  public:
-  Partial(const Block<Unit>& b, int dim_v, bool one_row, float* memory)
+  Partial(const Block<Element>& b, int dim_v, bool one_row, float* memory)
       : width_(one_row ? vector_lanes : b.width),
         rows_(one_row ? (dim_v + vector_lanes - 1) / vector_lanes : dim_v),
         largest_(memory),
         sum_(memory + width_),
         o_(memory + 2 * width_) {}
 
-  void save(const Block<Unit>& b) const {
+  void save(const Block<Element>& b) const {
     std::copy_n(b.known.largest, width_, largest_);
     std::copy_n(b.known.sum, width_, sum_);
     if (!b.fresh) std::copy_n(b.o, int64_t{rows_} * width_, o_);
   }
 
   // The block holds the result over the keys before these.
-  void merge_into(Block<Unit>& b) const {
+  void merge_into(Block<Element>& b) const {
     if (attends_to_none()) return;
     const Floats d;
     HWY_ALIGN float rescale[block_lanes], rescale_here[block_lanes];
     for (int lane = 0; lane < width_; lane += vector_lanes) {
       const Vector before = hn::Load(d, b.known.largest + lane), here = hn::LoadU(d, largest_ + lane);
       const Vector most = hn::Max(before, here), base = base_of(most);
-      const Vector unit = hn::Set(d, b.known.unit);
-      const Vector of_before = exponential(hn::Mul(hn::Sub(before, base), unit));
-      const Vector of_here = exponential(hn::Mul(hn::Sub(here, base), unit));
+      const Vector score_unit = hn::Set(d, b.known.score_unit);
+      const Vector of_before = exponential(hn::Mul(hn::Sub(before, base), score_unit));
+      const Vector of_here = exponential(hn::Mul(hn::Sub(here, base), score_unit));
       const Vector shrunk = hn::Mul(hn::Load(d, b.known.sum + lane), of_before);
       hn::Store(hn::MulAdd(hn::LoadU(d, sum_ + lane), of_here, shrunk), d, b.known.sum + lane);
       hn::Store(most, d, b.known.largest + lane);

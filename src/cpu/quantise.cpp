@@ -63,11 +63,11 @@ class Quantiser {
   bool looks_first() const { return !largest_.empty(); }
   int64_t means() const { return mean_count_; }
 
-  void take_mean(int64_t number, float* scratch) {
+  void take_mean(int64_t index, float* scratch) {
     const Tensor* tensor = &tensors_.back();
-    while (!tensor->mean || number < tensor->first_mean) --tensor;
+    while (!tensor->mean || index < tensor->first_mean) --tensor;
     const int64_t heads = tensor->from->heads, dim = tensor->from->dim;
-    const int64_t sequence = (number - tensor->first_mean) / heads, head = (number - tensor->first_mean) % heads;
+    const int64_t sequence = (index - tensor->first_mean) / heads, head = (index - tensor->first_mean) % heads;
     double sums[quantised_dim] = {};
     int64_t rows = 0;
     for (int64_t i = tensor->tiles_before(sequence); i < tensor->tiles_before(sequence + 1); ++i) {
@@ -75,7 +75,7 @@ class Quantiser {
       if (tile.rows > 0) kernel_.add(rows_of(tile, scratch), sums);
       rows += tile.rows;
     }
-    float* const mean = &means_[number * quantised_dim];
+    float* const mean = &means_[index * quantised_dim];
     for (int64_t c = 0; c < dim; ++c)
       mean[c] = rows > 0 ? static_cast<float>(sums[c] / static_cast<double>(rows)) : 0;
   }
@@ -89,17 +89,17 @@ class Quantiser {
   }
 
   // The largest magnitude of all tiles of a head, which is the same in any order.
-  void look(int64_t number, float* scratch) {
-    const Tile tile = tile_at(number);
+  void look(int64_t index, float* scratch) {
+    const Tile tile = tile_at(index);
     if (tile.rows == 0) return;
     std::atomic<float>& largest = largest_[tile.of_head];
     const float here = kernel_.largest(rows_of(tile, scratch));
     for (float before = largest; before < here && !largest.compare_exchange_weak(before, here);) {}
   }
-  void write(int64_t number, float* scratch) const {
-    const Tile tile = tile_at(number);
+  void write(int64_t index, float* scratch) const {
+    const Tile tile = tile_at(index);
     const RowsToQuantise rows = rows_of(tile, scratch);
-    if (rows.mean && tile.number == 0) write_mean(tile, rows);
+    if (rows.mean && tile.index == 0) write_mean(tile, rows);
     float largest = tile.rows > 0 ? kernel_.largest(rows) : 0;
     if (looks_first()) largest = largest_[tile.of_head];
     const float scale = largest > 0 ? std::max(largest / largest_of(p_.dtype_kv), smallest_scale) : 1;
@@ -107,20 +107,20 @@ class Quantiser {
     const auto put = [&](int64_t block, float x) {
       scales.as<float>()[scales.at(tile.sequence, block, tile.head)] = x;
     };
-    if (tile.number < scales.seq) put(tile.number, scale);
+    if (tile.index < scales.seq) put(tile.index, scale);
     // Blocks past the sequence's last row have a scale all the same.
-    for (int64_t block = tile.number + 1; tile.last && block < scales.seq; ++block) put(block, 1);
+    for (int64_t block = tile.index + 1; tile.last && block < scales.seq; ++block) put(block, 1);
     if (tile.rows > 0) kernel_.quantise(rows, scale);
   }
 
  private:
   struct Tile {
     const Tensor* tensor;
-    int64_t sequence, number, head;  // number: of the tile in its sequence
-    int64_t of_head;                 // of those of all sequences
-    bool last;                       // of the sequence
-    int64_t batch, first;            // in memory
-    int rows;                        // that count
+    int64_t sequence, index, head;  // index: of the tile in its sequence
+    int64_t of_head;                // of those of all sequences
+    bool last;                      // of the sequence
+    int64_t batch, first;           // in memory
+    int rows;                       // that count
   };
 
   void add(const View& from, const View& to, const View& scale, const View* mean, bool of_q, int block) {
@@ -160,18 +160,18 @@ class Quantiser {
   }
 
   // Heads of a tile's rows come one after the other, as they lie in memory.
-  Tile tile_at(int64_t number) const {
+  Tile tile_at(int64_t index) const {
     const Tensor* tensor = &tensors_.back();
-    while (number < tensor->first) --tensor;
-    number -= tensor->first;
-    const int64_t heads = tensor->from->heads, tile_of_head = number / heads, head = number % heads;
+    while (index < tensor->first) --tensor;
+    index -= tensor->first;
+    const int64_t heads = tensor->from->heads, tile_of_head = index / heads, head = index % heads;
     const int64_t sequence = tensor->sequence_of_tile(tile_of_head);
     const Sequence s = sequence_of(p_, views_, sequence);
     const int64_t in_sequence = tile_of_head - tensor->tiles_before(sequence), row = in_sequence * quantise_rows;
     return {
         .tensor = tensor,
         .sequence = sequence,
-        .number = in_sequence,
+        .index = in_sequence,
         .head = head,
         .of_head = tensor->first_head + sequence * heads + head,
         .last = in_sequence + 1 == tensor->tiles_of(sequence),

@@ -41,9 +41,9 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const T* row) {
   if constexpr (std::is_same_v<T, float>) {
     return hn::LoadU(d, row);
   } else if constexpr (one_by_one) {
-    float numbers[hn::MaxLanes(D())];
-    for (size_t i = 0; i < hn::MaxLanes(d); ++i) numbers[i] = froghopper::load(row, i, element_of(type_of<T>));
-    return hn::LoadU(d, numbers);
+    float values[hn::MaxLanes(D())];
+    for (size_t i = 0; i < hn::MaxLanes(d); ++i) values[i] = froghopper::load(row, i, element_of(type_of<T>));
+    return hn::LoadU(d, values);
   } else if constexpr (is_8_bit(type_of<T>)) {
     return load_8_bits<type_of<T>>(d, &row->bits);
   } else {
@@ -81,11 +81,11 @@ void score_row(const float* q, const T* k, int64_t k_row, int keys, int dim, flo
 }
 
 // As descale (softmax-inl.hpp). s and of_keys have room for whole vectors.
-inline void descale_row(float* s, int keys, const float* of_keys, float of_q, float beside) {
+inline void descale_row(float* s, int keys, const float* of_keys, float of_q, float mean_score) {
   const Floats d;
   for (int j = 0; j < keys; j += vector_lanes) {
     const Vector of_k = hn::Mul(hn::LoadU(d, s + j), hn::LoadU(d, of_keys + j));
-    hn::StoreU(hn::MulAdd(of_k, hn::Set(d, of_q), hn::Set(d, beside)), d, s + j);
+    hn::StoreU(hn::MulAdd(of_k, hn::Set(d, of_q), hn::Set(d, mean_score)), d, s + j);
   }
 }
 inline void times_row(float* s, int keys, const float* factors) {  // likewise
@@ -115,7 +115,7 @@ inline void weigh_row(float* s, int keys, float scale, float softcap, float slop
   }
   const Vector largest[1] = {hn::MaxOfLanes(d, most)}, base[1] = {base_of(largest[0])};
   for (int j = 0; j < padded; j += vector_lanes) {
-    const Vector below = hn::Mul(hn::Sub(hn::LoadU(d, s + j), base[0]), hn::Set(d, known.unit));
+    const Vector below = hn::Mul(hn::Sub(hn::LoadU(d, s + j), base[0]), hn::Set(d, known.score_unit));
     const Vector weight = exponential(below, known.less);
     hn::StoreU(weight, d, s + j);
     sums = hn::Add(sums, weight);

@@ -75,15 +75,16 @@ inline void mask_out(float* s, int keys, int width, const LaneMaskRange& mask) {
 }
 
 // Of 8-bit q and k, s [keys][width]: products of the numbers on entry, of what they stand for on exit. of_keys: the
-// scales of k. of_lanes: those of q; beside: q times the mean that was taken from k. One after the other, for two large
-// scales would meet beyond the largest float.
-inline void descale(float* s, int keys, int width, const float* of_keys, const float* of_lanes, const float* beside) {
+// scales of k. of_lanes: those of q; mean_scores: q times the mean of k. The
+// scales are multiplied one after the other, since the product of two large ones may exceed the largest float.
+inline void descale(float* s, int keys, int width, const float* of_keys, const float* of_lanes,
+                    const float* mean_scores) {
   const Floats d;
   for (int j = 0; j < keys; ++j, s += width) {
     const Vector of_key = hn::Set(d, of_keys[j]);
     for (int lane = 0; lane < width; lane += vector_lanes) {
       const Vector of_k = hn::Mul(hn::Load(d, s + lane), of_key);
-      hn::Store(hn::MulAdd(of_k, hn::Load(d, of_lanes + lane), hn::Load(d, beside + lane)), d, s + lane);
+      hn::Store(hn::MulAdd(of_k, hn::Load(d, of_lanes + lane), hn::Load(d, mean_scores + lane)), d, s + lane);
     }
   }
 }
@@ -150,16 +151,16 @@ inline void add_alibi(float* s, int keys, int width, float scale, const LaneSlop
 
 // What the lanes of a block know about the keys so far.
 struct Statistics {
-  float* largest;  // score, in units; -inf before the first key
-  float* sum;      // of weights
-  float* rescale;  // what this tile multiplied earlier sums with
-  int less;        // weights are 2^-less e^(score - largest)
-  float unit = 1;  // a power of two: of scores, where these may leave the range of a float, see unit_of_scores
+  float* largest;        // score, in score units; -inf before the first key
+  float* sum;            // of weights
+  float* rescale;        // what this tile multiplied earlier sums with
+  int less;              // weights are 2^-less e^(score - largest)
+  float score_unit = 1;  // a power of two; not 1 where scores may exceed the largest float, see score_unit_for
 };
 
 // In such units no score is infinite that is a scale times a finite product, whatever a slope adds (contract/alibi.h).
 // A scale is at most 2^127.
-inline float unit_of_scores(float scale, bool alibi) {
+inline float score_unit_for(float scale, bool alibi) {
   int exponent = 0;
   std::frexp(scale, &exponent);  // scale < 2^exponent
   return std::ldexp(1.0f, std::clamp(exponent + (alibi ? 1 : 0), 0, 127));
@@ -180,20 +181,20 @@ HWY_INLINE void remember(const Statistics& known, const Vector (&old)[vectors], 
 #pragma GCC unroll 8
   for (int c = 0; c < vectors; ++c) {
     const int lane = c * vector_lanes;
-    const Vector rescale = exponential(hn::Mul(hn::Sub(old[c], base[c]), hn::Set(d, known.unit)));
+    const Vector rescale = exponential(hn::Mul(hn::Sub(old[c], base[c]), hn::Set(d, known.score_unit)));
     hn::Store(rescale, d, known.rescale + lane);
     hn::Store(largest[c], d, known.largest + lane);
     hn::Store(hn::MulAdd(hn::Load(d, known.sum + lane), rescale, sum[c]), d, known.sum + lane);
   }
 }
 
-// s [keys][vectors], scores in units on entry: how far above the base they are on exit.
+// s [keys][vectors], scores in score units on entry: their differences from the base on exit.
 template <int vectors>
-HWY_NOINLINE void differences(float* s, int keys, const Vector (&base)[vectors], float unit) {
+HWY_NOINLINE void differences(float* s, int keys, const Vector (&base)[vectors], float score_unit) {
   const Floats d;
   for (int j = 0; j < keys; ++j) {
     for (int c = 0; c < vectors; ++c, s += vector_lanes)
-      hn::Store(hn::Mul(hn::Sub(hn::Load(d, s), base[c]), hn::Set(d, unit)), d, s);
+      hn::Store(hn::Mul(hn::Sub(hn::Load(d, s), base[c]), hn::Set(d, score_unit)), d, s);
   }
 }
 
@@ -223,8 +224,8 @@ HWY_NOINLINE void weigh_vectors(float* s, int keys, float scale, const Statistic
   }
   Vector from[vectors];
 #pragma GCC unroll 8
-  for (int c = 0; c < vectors; ++c) from[c] = known.unit == 1 ? base[c] : hn::Zero(d);
-  if (known.unit != 1) differences<vectors>(s, keys, base, known.unit);
+  for (int c = 0; c < vectors; ++c) from[c] = known.score_unit == 1 ? base[c] : hn::Zero(d);
+  if (known.score_unit != 1) differences<vectors>(s, keys, base, known.score_unit);
   at = s;
   for (int j = 0; j < keys; ++j) {
 #pragma GCC unroll 8
@@ -293,7 +294,7 @@ inline Weigh weigh_with(int vectors) {
 
 // s [keys][width], q.k on entry: weights on exit; or, where `pairs` is not null, rounded to pairs there, and s holds
 // nothing. mask: null where every lane attends to all of the keys; slopes: null without alibi. scale and slopes are
-// over the unit of scores, which is 1 with softcap.
+// over the score unit, which is 1 with softcap.
 template <bool by_instruction>
 void softmax(float* s, int keys, int width, float scale, float softcap, const LaneMaskRange* mask,
              const LaneSlopes* slopes, const Statistics& known, Pair* pairs) {
@@ -302,7 +303,7 @@ void softmax(float* s, int keys, int width, float scale, float softcap, const La
   if (scale == 0) multiply(s, keys * width, std::exchange(scale, 1.0f));  // before keys are masked: 0 x -inf is NaN
   if (mask) mask_out(s, keys, width, *mask);
 #if HWY_TARGET == HWY_AVX3
-  if (pairs && known.unit == 1) {
+  if (pairs && known.score_unit == 1) {
     constexpr std::array with = {weigh_pairs<1, by_instruction>, weigh_pairs<2, by_instruction>,
                                  weigh_pairs<3, by_instruction>, weigh_pairs<4, by_instruction>};
     return with[width / vector_lanes - 1](s, keys, scale, known, pairs);

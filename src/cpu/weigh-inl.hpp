@@ -43,8 +43,8 @@ HWY_NOINLINE void weigh_rows(const Weights& w) {
   const Floats d;
   const Vector scale = hn::Set(d, w.scale), in = hn::Set(d, capped ? 1.0f : w.scale);
   // Over softcap by way of a power of two: one over a tiny softcap is infinite.
-  const float lift = capped && w.softcap < 0x1p-64f ? 0x1p64f : 1.0f;
-  const Vector lifted = hn::Set(d, lift), per_cap = hn::Set(d, capped ? 1 / (w.softcap * lift) : 0.0f);
+  const float power = capped && w.softcap < 0x1p-64f ? 0x1p64f : 1.0f;
+  const Vector scale_up = hn::Set(d, power), per_cap = hn::Set(d, capped ? 1 / (w.softcap * power) : 0.0f);
   float *s = w.s, *grad_s = w.grad_s;
   for (int i = 0; i < w.rows; ++i, s += w.width, grad_s += w.width) {
     // An infinite score is not below an infinite lse, but above the largest float.
@@ -60,7 +60,7 @@ HWY_NOINLINE void weigh_rows(const Weights& w) {
       const Vector weight = exponential(hn::Sub(least, lse));
       Vector gradient = hn::Mul(weight, hn::Sub(hn::Load(d, grad_s + lane), delta));
       if constexpr (capped) {  // the slope of tanh
-        const Vector height = hn::Mul(hn::Mul(plain, lifted), per_cap);
+        const Vector height = hn::Mul(hn::Mul(plain, scale_up), per_cap);
         gradient = hn::Mul(gradient, hn::NegMulAdd(height, height, hn::Set(d, 1.0f)));
       }
       hn::Store(weight, d, s + lane);

@@ -17,8 +17,8 @@
 namespace froghopper::cpu {
 
 struct Lane {
-  const void* q;       // dim_qk numbers
-  void* o;             // dim_v numbers
+  const void* q;       // dim_qk values
+  void* o;             // dim_v values
   float* lse;          // null: not wanted
   float* max_logit;    // the largest score so far of its sequence and head; null: not wanted
   int64_t begin, end;  // keys that it attends to; begin >= end: none
@@ -116,12 +116,12 @@ struct Kernel {
   void (*quantise)(const RowsToQuantise&, float scale);
   const char* name;         // "amx", "avx512bf16", "avx512", "avx2", "generic"
   int block_lanes;          // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
-  bool bf16_only;           // it multiplies no other numbers, see multiplied_as
+  bool bf16_only;           // it multiplies no other type, see multiplied_as
   bool (*runs_here)();      // this machine has that unit
   int lanes = lanes_usual;  // of a forward work item, see lanes_of_item
   int keys = tile_kv;       // of a tile of it, see keys_of_tile
 };
-// What numbers are multiplied as, but for kernels that make floats of them: 8-bit ones are bf16 numbers.
+// What numbers are multiplied as, but for kernels that make floats of them: 8-bit ones are bf16 values.
 inline Dtype multiplied_as(const Problem& p) {
   const auto is_bf16 = [](Dtype t) { return t == Dtype::bf16 || is_8_bit(t); };
   return is_bf16(p.dtype) && is_bf16(p.dtype_kv) ? Dtype::bf16 : Dtype::f32;
