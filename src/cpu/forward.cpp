@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the forward pass: work items (work_items.hpp) go to threads, and the thread that
-// computes the last split of some lanes' keys merges the partial results of all splits.
+// cpu: the forward pass: distributes work items (work_items.hpp) to threads. The thread that computes the last split
+// of a Q tile merges the partial results of all its splits.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -91,7 +91,7 @@ class Forward {
                     .softcap = p_.softcap,
                     .alibi = p_.alibi,
                     .invariant = p_.invariant,
-                    .merges = p_.merges(),
+                    .merge = p_.merges(),
                     .k = has_keys ? k_rows(views_, rows, s.index) : KvRows(),
                     .v = has_keys ? v_rows(views_, rows, s.index) : KvRows(),
                     .paged = p_.paged(),
@@ -108,7 +108,7 @@ class Forward {
                     .partial_stride = item.floats});
   }
 
-  int64_t heads_of_item() const { return items_.heads() * items_.group(); }  // query heads, at most
+  int64_t heads_of_item() const { return items_.heads() * items_.group(); }  // query heads of a work item, at most
 
   static const float* mean_of(const View& means, const Sequence& s, int64_t head) {
     return means.data && s.used_kv > 0 ? means.as<float>() + means.at(s.index, 0, head) : nullptr;
@@ -128,11 +128,11 @@ class Forward {
             .end = visible.end,
             .scale_q = i < s.used_q ? Scales(p_, views_.scale_q, s.index, head).at(i, 0) : 1,
             .slope = slope(s, head),
-            .level = i + p_.diagonal(s.used_q, s.used_kv),
+            .diagonal = i + p_.diagonal(s.used_q, s.used_kv),
             .sink = i < s.used_q ? sink_logit(s, row, head) : no_sink};
   }
 
-  // Rows of no sequence have none.
+  // Rows of no sequence have no slope.
   float slope(const Sequence& s, int64_t head) const {
     const View& slopes = views_.alibi_slopes;
     return p_.alibi && s.index < p_.batch ? within_steepest(slopes.as<float>()[slopes.at(s.index, 0, head)]) : 0;
@@ -149,9 +149,9 @@ class Forward {
   const Views& views_;
   const WorkItems& items_;
   const int tile_kv_;
-  std::vector<float> largest_;  // scores of each work item, by query head
+  std::vector<float> largest_;  // largest scores, by work item and query head
   std::unique_ptr<float[]> partials_;
-  std::unique_ptr<std::atomic<int64_t>[]> splits_done_;  // of each split Q tile
+  std::unique_ptr<std::atomic<int64_t>[]> splits_done_;  // by split Q tile
 };
 
 }  // namespace

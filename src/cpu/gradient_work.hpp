@@ -16,8 +16,8 @@ namespace froghopper::cpu {
 
 // The rows of a Q tile. The weights of 128 rows for 64 keys are 32 KiB, as in the forward pass.
 inline constexpr int q_tile_rows = 128;
-// The keys of a KV tile, at most. Its k, v and their gradients fit in the second-level cache, 1 MiB. At head dim 128,
-// 256 keys are 8 % faster than 128, because each Q tile is loaded for more keys.
+// The keys of a KV tile, at most. Its k, v and their gradients fit in the second-level cache, 1 MiB. At head dim
+// 128, 256 keys are 8 % faster than 128, because each Q tile is loaded for more keys.
 inline constexpr int kv_tile_max = 256;
 constexpr int64_t kv_tile_most(int64_t columns) {  // dim_qk + dim_v
   return columns <= 256 ? kv_tile_max : columns <= 512 ? kv_tile_max / 2 : kv_tile_max / 4;
@@ -35,8 +35,8 @@ struct QTile {
   const void *q, *o, *grad_o;  // of the first row; o and grad_o are read only for rows that attend to a key
   int64_t stride_q, stride_o, stride_grad_o, stride_grad_q;  // elements from row to row
   void* grad_q;
-  float slope;                 // of alibi, else 0
-  int64_t diagonal;            // key of the first row with distance 0 for alibi, counted from the KV tile's first
+  float slope;                 // of ALiBi, else 0
+  int64_t diagonal;            // the key at distance 0 from the first row for ALiBi, counted from the KV tile's first
   bool first, last;            // this is the first, the last KV tile that takes the Q tile
   float* sum;                  // [rows][row_floats(dim_qk)]: grad_q of all spans so far
   float* of_span;              // likewise, of this span; null: the KV tile is the whole span, or there are none
@@ -66,7 +66,7 @@ struct GradientWork {
   Dtype dtype;
   int dim_qk, dim_v;
   float scale, softcap;
-  bool accumulate;             // gradients are floats, and are added to
+  bool accumulate;             // gradients are fp32, and are added to
   const void *k, *v;           // the KV tile's first row
   int64_t stride_k, stride_v;  // elements from row to row
   void *grad_k, *grad_v;
@@ -80,9 +80,10 @@ struct GradientWork {
 // a column does not fall on a few sets of the cache.
 constexpr int row_floats(int dim) { return ((dim + 15) / 16 | 1) * 16; }
 
-// k in rows and k, v transposed; their gradients transposed, of the last tiles and of those before; a tile's q, grad_o
-// and grad_q; scores and their gradients for a block; four rows on their way in or out. Pairs need less for most of it,
-// but the tile, and what is rounded of a block, a second time. A block's grad_k or grad_v where values are not finite.
+// k in rows, and k and v transposed; their gradients, transposed, of this bunch and of earlier ones; q, grad_o and
+// grad_q of a Q tile; scores and their gradients for a block; four rows before or after a transposition. Pairs need
+// less for most of it, but the Q tile, and what is rounded of a block, twice. And grad_k or grad_v of a block where
+// values are not finite.
 constexpr size_t gradient_floats(int dim_qk, int dim_v, int kv_tile_keys) {
   const size_t keys = kv_tile_keys, rows_qk = row_floats(dim_qk), rows_v = row_floats(dim_v);
   return keys * (rows_qk + 3 * (dim_qk + dim_v)) + q_tile_rows * (2 * rows_qk + rows_v) + 2 * q_tile_rows * 64 +

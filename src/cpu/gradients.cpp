@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the gradients of one KV tile of keys, tile by tile of query rows, with vectors.
+// cpu: a work item of the backward pass: the gradients of one KV tile, Q tile by Q tile, with vectors.
 //
-//   load     k and v of the KV tile: k transposed, v transposed, k in rows
-//   for every tile of query rows that attends to a key of the KV tile:
-//     begin    the first KV tile that has it: grad_q = 0, delta = o grad_o - grad_lse
+//   load     k and v of the KV tile: both transposed, and k in rows
+//   for every Q tile with a row that attends to the KV tile:
+//     begin    in its first KV tile: grad_q = 0, delta = o grad_o - grad_lse
 //     load     its q and grad_o
-//     for every block of keys, by the rows that attend to one of it:
+//     for every block of keys, and the rows that attend to it:
 //       score    s = q k, and the gradient of the weights, grad_o v
 //       weigh    weights = e^(s - lse), grad_s = scale weights (gradient of the weights - delta)
 //       add      grad_v += weights grad_o, grad_k += grad_s q, grad_q += grad_s k
-//     finish   the last KV tile that has it: grad_q rounded, in its place
-//   finish   grad_k and grad_v back in rows, rounded, in their place
+//     finish   in its last KV tile: grad_q is rounded and stored
+//   finish   grad_k and grad_v are transposed to rows, rounded and stored
 //
-// Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that attend to
-// them, and a row's lse and delta are one number for a vector. Scores come out of the same sums in the same order as
-// in the forward pass, so that where that found one weight of 1 and others of 0, the backward pass finds the same.
+// Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that attend to them,
+// and lse and delta of a row are broadcast. Scores are the same sums in the same order as in the forward pass, so that
+// where that found a weight of 1 among zeros, the backward pass finds it too.
 #include "src/cpu/gradient_work.hpp"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class Gradients {
   using Element = typename Gemm::Element;
   static constexpr int per_element = Gemm::per_element;
   static constexpr bool in_floats = per_element == 1;
-  // Of sums that begin at 0. Pairs are rounded to bf16, beside which these errors are small, and cost less.
+  // Rows of a sum that begins at 0, and Q tiles of a bunch. Pairs have larger errors anyway, from rounding to bf16.
   static constexpr int rows_together = in_floats ? 64 : q_tile_rows;
   static constexpr int64_t bunch_tiles = in_floats ? 8 : 64;
 
@@ -63,12 +63,12 @@ class Gradients {
     while (const QTile* tile = tiles_.next()) {
       if (tile->first) begin(*tile);
       const int64_t bunch = tile->index / bunch_tiles, before = std::exchange(bunch_, bunch);
-      if (before >= 0 && before != bunch) settle();
+      if (before >= 0 && before != bunch) flush_bunch();
       add(*tile);
       if (tile->last) finish(*tile);
     }
-    if (settled_) {
-      settle();
+    if (any_flushed_) {
+      flush_bunch();
       std::swap(grad_k_, total_k_), std::swap(grad_v_, total_v_);
     }
     finish_keys();
@@ -82,7 +82,7 @@ class Gradients {
   }
 
   void take_memory() {
-    four_ = take(4 * dim_max);
+    rows_ = take(4 * dim_max);
     q_ = take<Element>(q_tile_rows * q_row_);
     grad_o_ = take<Element>(q_tile_rows * grad_o_row_);
     s_ = take(q_tile_rows * block_lanes);
@@ -117,7 +117,7 @@ class Gradients {
     std::fill_n(grad_k_, padded(w_.keys) * w_.dim_qk, 0.0f);
     std::fill_n(grad_v_, padded(w_.keys) * w_.dim_v, 0.0f);
     k_finite_ = true;
-    auto* const four = reinterpret_cast<Element*>(four_);
+    auto* const four = reinterpret_cast<Element*>(rows_);
     for (int block = 0; block < w_.keys; block += block_lanes) {
       const int width = width_of(block);
       for (int lane = 0; lane < width; lane += 4) {
@@ -142,7 +142,7 @@ class Gradients {
     std::fill(to + w_.dim_qk, to + qk_row_, Element{});
   }
 
-  // Keys that no row attends to, and lanes that fill up the last vector, are 0: what lies there may be anything.
+  // Keys to which no row attends, and lanes that fill the last vector, are 0, since memory may hold anything there.
   void load_key(int key, Element* to, const void* from, int64_t stride, int dim) const {
     if (key < w_.attended_begin || key >= w_.attended_end) {
       std::fill_n(to, dim / per_element, Element{});
@@ -151,11 +151,11 @@ class Gradients {
     }
   }
 
-  void settle() {  // of a bunch of tiles
+  void flush_bunch() {  // of Q tiles
     const int keys = padded(w_.keys);
-    move_to_total(grad_k_, keys * w_.dim_qk, total_k_, settled_);
-    move_to_total(grad_v_, keys * w_.dim_v, total_v_, settled_);
-    settled_ = true;
+    move_to_total(grad_k_, keys * w_.dim_qk, total_k_, any_flushed_);
+    move_to_total(grad_v_, keys * w_.dim_v, total_v_, any_flushed_);
+    any_flushed_ = true;
   }
 
   void finish_keys() {
@@ -170,9 +170,9 @@ class Gradients {
   }
 
   void store_keys(const float* from, int width, int dim, int first, int count, void* to, int64_t stride) const {
-    transpose(from, width, dim, 4, four_, dim_max);
+    transpose(from, width, dim, 4, rows_, dim_max);
     for (int r = 0; r < count; ++r)
-      store_row(four_ + r * dim_max, dim, stored(), w_.accumulate, row_at(to, stored(), stride, first + r));
+      store_row(rows_ + r * dim_max, dim, stored(), w_.accumulate, row_at(to, stored(), stride, first + r));
   }
 
   Dtype stored() const { return w_.accumulate ? Dtype::f32 : w_.dtype; }
@@ -219,7 +219,7 @@ class Gradients {
     if (t.of_span ? t.span_last : loaded && apart) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
   }
 
-  // Rows that attend to no key of the KV tile are 0: what lies there may be anything.
+  // Rows that attend to no key of the KV tile are 0, since memory may hold anything there.
   void load_rows(const QTile& t) {
     rows_checked_ = false;
     for (int i = 0; i < q_tile_rows; ++i) {
@@ -232,7 +232,7 @@ class Gradients {
       }
     }
     if constexpr (!in_floats) {
-      auto* const four = reinterpret_cast<Element*>(four_);
+      auto* const four = reinterpret_cast<Element*>(rows_);
       lay_across<Gemm::tiles>(q_, q_row_, q_tile_rows, w_.dim_qk, q_across_, qk_row_, four);
       lay_across<Gemm::tiles>(grad_o_, grad_o_row_, q_tile_rows, w_.dim_v, grad_o_across_, v_row_, four);
     }
@@ -258,13 +258,13 @@ class Gradients {
            .delta = t.delta + first,
            .mask = boundary ? mask : nullptr,
            .slope = t.slope,
-           .level = t.diagonal + first - block});
+           .diagonal = t.diagonal + first - block});
     if (boundary && !(k_finite_ && rows_finite(t))) return add_guarded(t, block, first, last, mask);
-    add_for_keys(rounded(s_, rows, width, weights_across_), first, rows, grad_o_, grad_o_across_, v_row_,
-                 grad_v_ + block * w_.dim_v, w_.dim_v, width);
-    add_for_keys(rounded(grad_s_, rows, width, grad_s_across_), first, rows, q_, q_across_, qk_row_,
-                 grad_k_ + block * w_.dim_qk, w_.dim_qk, width);
-    add_for_rows(block, width, row_sums_ + first * qk_row_, rows);
+    add_to_grad_kv(rounded(s_, rows, width, weights_across_), first, rows, grad_o_, grad_o_across_, v_row_,
+                   grad_v_ + block * w_.dim_v, w_.dim_v, width);
+    add_to_grad_kv(rounded(grad_s_, rows, width, grad_s_across_), first, rows, q_, q_across_, qk_row_,
+                   grad_k_ + block * w_.dim_qk, w_.dim_qk, width);
+    add_to_grad_q(block, width, row_sums_ + first * qk_row_, rows);
   }
 
   static void score(const Element* rows, size_t row, size_t count, const Element* keys, float* out, int row_count,
@@ -282,7 +282,7 @@ class Gradients {
                   row_count, width);
   }
 
-  // Weights, or gradients of scores, in the elements of a product's second factor.
+  // Weights, or gradients of scores, as elements of the second factor of a product.
   const Element* rounded(const float* x, int rows, int width, Element* to) const {
     if constexpr (in_floats) return x;
     round_rows_across(x, rows, width, reinterpret_cast<Pair*>(to));
@@ -290,8 +290,8 @@ class Gradients {
   }
 
   // sum [dim][width] += x [rows][dim], transposed, times weights [rows][width].
-  void add_for_keys(const Element* weights, int first, int rows, const Element* x, const Element* x_across,
-                    size_t x_row, float* sum, int dim, int width) const {
+  void add_to_grad_kv(const Element* weights, int first, int rows, const Element* x, const Element* x_across,
+                      size_t x_row, float* sum, int dim, int width) const {
     const Element* const from = in_floats     ? x + first * x_row
                                 : Gemm::tiles ? x_across + first / 2
                                               : x_across + first / 2 * x_row;
@@ -311,7 +311,7 @@ class Gradients {
     }
   }
 
-  void add_for_rows(int block, int width, float* sum, int rows) const {
+  void add_to_grad_q(int block, int width, float* sum, int rows) const {
     const Element* grad_s = grad_s_along_;
     if constexpr (in_floats) {
       grad_s = grad_s_;
@@ -331,7 +331,7 @@ class Gradients {
                   rows, padded(w_.dim_qk));
   }
 
-  // 0 x inf and 0 x NaN are NaN, so that a weight of 0 does not keep a masked key out of a row, nor a row out of a key.
+  // 0 x inf and 0 x NaN are NaN, so a weight of 0 does not keep a masked key out of a row, nor a row out of a key.
   bool rows_finite(const QTile& t) {
     if (rows_checked_) return rows_finite_;
     rows_checked_ = rows_finite_ = true;
@@ -343,7 +343,7 @@ class Gradients {
     return rows_finite_;
   }
 
-  // In floats, one by one, but sums begin and end where those of the products do: the bits of the rest stay.
+  // In floats, one by one. Sums begin and end where those of the products do, so that other rows keep their bits.
   void add_guarded(const QTile& t, int block, int first, int last, const RowMaskRange* mask) {
     const int width = width_of(block);
     const auto for_keys = [&](const float* weights, const void* x, int64_t stride, int dim, float* sum) {
@@ -364,12 +364,12 @@ class Gradients {
 
   const GradientWork& w_;
   QTiles& tiles_;
-  float* free_;                         // scratch not yet taken
-  const int elements_qk_, elements_v_;  // of a row
-  const int qk_row_, v_row_;            // from row to row: of k_rows_, sums and what lies across
-  const int q_row_, grad_o_row_;        // of q_ and grad_o_
-  float* four_;                         // rows on their way in or out
-  Element *q_, *grad_o_;                // a tile's, in rows
+  float* free_;                         // scratch that is not in use yet
+  const int elements_qk_, elements_v_;  // of a row of q or k; of o or v
+  const int qk_row_, v_row_;            // row strides of k_rows_, sums and what is across
+  const int q_row_, grad_o_row_;        // row strides of q_ and grad_o_
+  float* rows_;                         // four rows before or after a transposition
+  Element *q_, *grad_o_;                // the Q tile, in rows
   Element *q_across_ = nullptr, *grad_o_across_ = nullptr;
   float *s_, *grad_s_;  // [rows][width]: scores, then weights; the gradient of the weights, then of the scores
   Element *weights_across_ = nullptr, *grad_s_across_ = nullptr,
@@ -377,17 +377,17 @@ class Gradients {
   Element* k_rows_;                  // in rows, or across
   Element *k_, *v_;                  // block by block [elements][width]
   float *grad_k_, *grad_v_;          // block by block [dim][width]
-  float *total_k_, *total_v_;        // likewise, of the bunches before
+  float *total_k_, *total_v_;        // likewise, of earlier bunches
   float* guarded_;                   // [dim][width]
   int64_t bunch_ = -1;
-  bool settled_ = false;           // some bunch is
-  float *of_kv_tile_, *row_sums_;  // grad_q of a tile: of this KV tile alone; of the keys of the span so far
+  bool any_flushed_ = false;       // whether total_k_ and total_v_ hold a bunch
+  float *of_kv_tile_, *row_sums_;  // grad_q of the Q tile: of this KV tile; what products add to
   bool k_finite_, rows_finite_, rows_checked_;
 };
 
 void differentiate_in_floats(const GradientWork& work, QTiles& tiles) { Gradients<InFloats>(work, tiles).run(); }
 void differentiate_in_pairs(const GradientWork& work, QTiles& tiles) { Gradients<InPairs>(work, tiles).run(); }
-#if HWY_TARGET == HWY_AVX3  // the vectors for tiles
+#if HWY_TARGET == HWY_AVX3  // whose vectors tiles use
 void differentiate_in_tiles(const GradientWork& work, QTiles& tiles) {
   Gradients<InTiles<multiply_tiles, true>>(work, tiles).run();
 }

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: attention of one work item, tile by tile, with vectors.
+// cpu: attention of one forward work item, tile by tile, with vectors.
 //
-//   pack     q of every block of lanes, transposed
-//   for every tile of keys that a lane attends to:
-//     load   its k and v, as floats
+//   prologue  q of every block of lanes, transposed
+//   for every KV tile that a lane attends to:
+//     load    its k and v, as floats or pairs
 //     for every block of lanes that attends to a key of it:
 //       score    s = k q
-//       softmax  weights = e^(s - largest so far), see softmax-inl.hpp
+//       softmax  weights = e^(s - row_max), see softmax-inl.hpp
 //       output   o = rescale o + weights v
-//   finish   o divided by the sum of weights, rounded, back in rows, merged with what was there if so asked; lse
-//   again    with smaller weights, for what became too large for a float before it was divided; and before that, with
-//            scores in larger units, where one exceeded the largest float
+//   epilogue  o / row_sum, merged with earlier calls, rounded and in rows; lse. See epilogue-inl.hpp
+//   again     with smaller weights, or in larger units of scores, where a sum or a score exceeds the largest float
 //
-// Sums and the softmax are in fp32. So are the products, except in kernels that multiply pairs or tiles of bf16: these
-// round the weights to bf16. 8-bit values are multiplied without their scales, which are applied later: those of q and
-// k to the scores, those of v to the weights or to o.
+// Sums and the softmax are in fp32, and products too, except that kernels of pairs or tiles of bf16 round the weights
+// to bf16. The scales of 8-bit q and k are applied to the scores, those of v to the weights or to o.
 #include "src/cpu/work.hpp"
 
 #include <algorithm>
@@ -33,7 +31,7 @@
 #include "hwy/highway.h"
 #include "src/cpu/block-inl.hpp"
 #include "src/cpu/convert-inl.hpp"
-#include "src/cpu/finish-inl.hpp"
+#include "src/cpu/epilogue-inl.hpp"
 #include "src/cpu/key_tile-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 #include "src/cpu/pairs-inl.hpp"
@@ -46,7 +44,7 @@ namespace froghopper::cpu::HWY_NAMESPACE {
 
 // Sums of weights times v may exceed the largest float where o does not: 35 equal keys with v = 10^37 are enough. With
 // weights 2^32 times smaller they cannot, since a sequence has fewer than 2^31 keys.
-inline constexpr int less_when_too_large = 32;
+inline constexpr int weight_shift_when_too_large = 32;
 
 // AMX adds up 16 pairs before it adds them to the sum: sums are equal only if these 32 keys begin at the same key.
 inline constexpr int keys_together = 32;
@@ -69,7 +67,7 @@ class Attention {
         elements_qk_(work.dim_qk / per_element),
         free_(work.scratch),
         tile_(work, one_row()),
-        finish_(work) {}
+        epilogue_(work) {}
 
   void run() {
     prepare();
@@ -78,42 +76,42 @@ class Attention {
     if (w_.partial_count > 0) {
       merge();
     } else {
-      walk(0);
-      if (!split && left_range() && scale_scores()) walk(0);
+      main_loop(0);
+      if (!split && scores_overflow() && scale_scores()) main_loop(0);
       if (w_.partials)
         return each_partial(w_.partials, [](const Partial<Element>& partial, Block& b) { partial.save(b); });
     }
     finish();
-    if (!finish_.too_large) return;
-    walk(less_when_too_large);
+    if (!epilogue_.too_large) return;
+    main_loop(weight_shift_when_too_large);
     finish();
   }
 
  private:
-  bool left_range() const {
-    return std::any_of(block_, block_ + blocks_, [](const Block& b) { return b.left_range(); });
+  bool scores_overflow() const {
+    return std::any_of(block_, block_ + blocks_, [](const Block& b) { return b.scores_overflow(); });
   }
 
-  // Scores are in score units from here on. false: the unit is 1.
+  // From here on scores are in score units. false: these are 1.
   bool scale_scores() {
     bool scaled = false;
     for (int b = 0; b < blocks_; ++b) {
-      if (w_.softcap == 0) block_[b].known.score_unit = score_unit_for(block_[b].scale, w_.alibi);
-      scaled |= block_[b].known.score_unit != 1;
+      if (w_.softcap == 0) block_[b].state.score_unit = score_unit_for(block_[b].scale, w_.alibi);
+      scaled |= block_[b].state.score_unit != 1;
     }
     return scaled;
   }
 
   void merge() {
-    forget(0);
+    reset(0);
     for (int i = 0; i < w_.partial_count; ++i)
       each_partial(w_.partials + i * w_.partial_stride,
                    [](const Partial<Element>& partial, Block& b) { partial.merge_into(b); });
   }
 
   void prepare() {
-    finish_.rows = rows_ = take(4 * dim_max);
-    pack();
+    epilogue_.rows = rows_ = take(4 * dim_max);
+    make_blocks();
     auto* const k = take<Element>(tile_kv_ * elements_qk_);
     auto* const v = take<Element>(tile_kv_ / per_element * w_.dim_v);
     auto* const v_floats = in_floats ? reinterpret_cast<float*>(v) : take(tile_kv_ * w_.dim_v);
@@ -123,12 +121,12 @@ class Attention {
     float* const paged_v = w_.paged ? take(static_cast<int64_t>(gathered_floats(w_.dim_v, tile_kv_))) : nullptr;
     tile_.place({k, v, v_floats, scales_k, scales_v, reinterpret_cast<Element*>(rows_), paged_k, paged_v});
     // The memory of the scores is reused for a product that is added to o, and for a row of o.
-    finish_.spare = s_ = take(std::max(std::max(tile_kv_, w_.dim_v) * block_lanes, dim_max));
+    epilogue_.spare = s_ = take(std::max(std::max(tile_kv_, w_.dim_v) * block_lanes, dim_max));
     weights_ = in_floats ? reinterpret_cast<Element*>(s_) : take<Element>(tile_kv_ / per_element * block_lanes);
-    aside_ = free_;
+    set_aside_ = free_;
   }
 
-  // What is at `memory`, block by block.
+  // Calls what(partial result in memory, block) for every block.
   template <class Do>
   void each_partial(float* memory, const Do& what) {
     for (int b = 0; b < blocks_; ++b) {
@@ -137,16 +135,16 @@ class Attention {
     }
   }
 
-  // What blocks know of the keys so far goes to what is aside; in `last`, comes from there.
+  // Saves the state of all blocks, merged with what is set aside. last: restores it instead.
   void set_aside(bool last) {
-    each_partial(aside_, [&](const Partial<Element>& partial, Block& b) {
-      if (any_aside_) partial.merge_into(b);
+    each_partial(set_aside_, [&](const Partial<Element>& partial, Block& b) {
+      if (any_set_aside_) partial.merge_into(b);
       if (last) return;
       partial.save(b);
-      std::fill_n(b.known.sum, block_lanes, 0.0f);
+      std::fill_n(b.state.row_sum, block_lanes, 0.0f);
       b.fresh = true;
     });
-    any_aside_ = !last;
+    any_set_aside_ = !last;
   }
 
   // A single query row that shares its keys with no other: see row-inl.hpp. It attends to all keys of a tile.
@@ -158,7 +156,7 @@ class Attention {
     return reinterpret_cast<T*>(std::exchange(free_, free_ + count));
   }
 
-  void pack() {
+  void make_blocks() {
     blocks_ = 0;
     begin_ = std::numeric_limits<int64_t>::max();
     end_ = 0;
@@ -170,22 +168,25 @@ class Attention {
       b.width = (b.count + lane_group - 1) / lane_group * lane_group;
       b.q = take<Element>(elements_qk_ * block_lanes);
       b.o = take(w_.dim_v * block_lanes);
-      b.known = {.largest = take(block_lanes), .sum = take(block_lanes), .rescale = take(block_lanes), .less = 0};
+      b.state = {.row_max = take(block_lanes),
+                 .row_sum = take(block_lanes),
+                 .rescale = take(block_lanes),
+                 .weight_shift = 0};
       b.scales_q = take(block_lanes);
       b.mean_scores = take(block_lanes);
       b.scale = w_.scale;
       b.descales = false;
       b.find_keys();
-      pack_q(b);
-      if (w_.of_heads[b.head].scales_k) know_scales(b);
+      transpose_q(b);
+      if (w_.of_heads[b.head].scales_k) find_scales(b);
       begin_ = std::min(begin_, b.begin);
       end_ = std::max(end_, b.end);
     }
-    if (w_.invariant) begin_ -= begin_ % tile_kv_;                        // tiles lie where they lie for other lanes
+    if (w_.invariant) begin_ -= begin_ % tile_kv_;                        // as for any other lanes
     if (w_.of_heads->scales_v.by_rows()) begin_ -= begin_ % per_element;  // no pair has two scales
   }
 
-  void pack_q(const Block& b) {
+  void transpose_q(const Block& b) {
     if (one_row()) return load_q(b.lanes[0], b.q);
     auto* const rows = reinterpret_cast<Element*>(rows_);
     for (int i = 0; i < b.width; i += 4) {
@@ -196,7 +197,7 @@ class Attention {
 
   void load_q(const Lane& lane, Element* to) { to_elements(lane.q, w_.dtype, w_.dim_qk, to); }
 
-  void know_scales(Block& b) {
+  void find_scales(Block& b) {
     const auto& [scales_k, scales_v, mean, mean_v] = w_.of_heads[b.head];
     b.scale = static_cast<float>(double{w_.scale} * *scales_k.of_row(0) * b.lanes[0].scale_q);
     // With `invariant` the rounding must not depend on whether all lanes have the same scales.
@@ -213,38 +214,38 @@ class Attention {
     if (b.descales) b.scale = w_.scale;
   }
 
-  void forget(int less) {
+  void reset(int weight_shift) {
     for (int b = 0; b < blocks_; ++b) {
       block_[b].fresh = true;
-      block_[b].known.less = less;
-      std::fill_n(block_[b].known.largest, block_lanes, minus_infinity);
-      std::fill_n(block_[b].known.sum, block_lanes, 0.0f);
+      block_[b].state.weight_shift = weight_shift;
+      std::fill_n(block_[b].state.row_max, block_lanes, minus_infinity);
+      std::fill_n(block_[b].state.row_sum, block_lanes, 0.0f);
     }
   }
 
   void finish() {
-    for (int b = 0; b < blocks_; ++b) finish_.block(block_[b], one_row());
+    for (int b = 0; b < blocks_; ++b) epilogue_.block(block_[b], one_row());
   }
 
-  void walk(int less) {
-    forget(less);
+  void main_loop(int weight_shift) {
+    reset(weight_shift);
     for (int64_t begin = begin_; begin < end_ && !w_.watch->asked(); begin += tile_kv_) {
       if (begin > begin_ && begin / keys_set_aside != (begin - tile_kv_) / keys_set_aside) set_aside(/*last=*/false);
       const int64_t end = std::min(begin + tile_kv_, end_);
       if (w_.heads == 1) tile_.load(0, begin, static_cast<int>(end - begin));
-      tile_.ask_for(end, static_cast<int>(std::min<int64_t>(tile_kv_, end_ - end)));
+      tile_.prefetch(end, static_cast<int>(std::min<int64_t>(tile_kv_, end_ - end)));
       for (int b = 0; b < blocks_; ++b) {
         if (w_.heads > 1) tile_.load(block_[b].head, begin, static_cast<int>(end - begin));
         int64_t first = std::max(begin, block_[b].begin), last = std::min(end, block_[b].end);
-        first -= (first - begin) % (w_.invariant ? keys_together : per_element);  // which is masked
+        first -= (first - begin) % (w_.invariant ? keys_together : per_element);  // masked keys
         last = std::min(end, last + (last - begin) % per_element);
         if (first < last) iteration(block_[b], static_cast<int>(first - begin), static_cast<int>(last - first));
       }
     }
-    if (any_aside_) set_aside(/*last=*/true);
+    if (any_set_aside_) set_aside(/*last=*/true);
   }
 
-  // keys of the tile, from its key `at` on.
+  // The iteration over the keys of the tile from its key `at` on.
   void iteration(Block& b, int at, int keys) {
     if constexpr (in_floats) {
       if (one_row()) return row_iteration(b, at, keys);
@@ -257,31 +258,31 @@ class Attention {
     if (first < b.all_begin || first + keys > b.all_end) mask = &mask_range_of(b, first, keys, ranges);
     LaneSlopes lanes;
     const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
-    // 0 x inf and 0 x NaN are NaN: then weights are wanted as floats, and v is looked at lane by lane.
+    // 0 x inf and 0 x NaN are NaN: v is multiplied lane by lane then, with weights in floats.
     const bool guarded = mask && !tile_.v_is_finite(), scaled = w_.of_heads[b.head].scales_v.by_rows();
-    softmax<Gemm::rounds_by_instruction>(s_, keys, b.width, b.scale / b.known.score_unit, w_.softcap, mask, slopes,
-                                         b.known, rounded(guarded));
+    softmax<Gemm::rounds_by_instruction>(s_, keys, b.width, b.scale / b.state.score_unit, w_.softcap, mask, slopes,
+                                         b.state, rounded(guarded));
     if (scaled && (guarded || in_floats)) scale_rows(s_, keys, b.width, tile_.scales_v() + at);
     if (guarded) {
       output_guarded(b, tile_.v_floats() + at * w_.dim_v, keys, *mask);
     } else if (scaled && !in_floats) {
       output_by_scales(b, at, keys);
     } else {
-      output(b, at, keys, weights_, b.o, b.fresh ? nullptr : b.known.rescale, !b.fresh);
+      output(b, at, keys, weights_, b.o, b.fresh ? nullptr : b.state.rescale, !b.fresh);
     }
     b.fresh = false;
   }
 
-  // Of one_row(), which attends to all of these keys.
+  // one_row() attends to all of these keys.
   void row_iteration(Block& b, int at, int keys) {
     const auto with = [&](const auto* k, int64_t k_row, const auto* v, int64_t v_row) {
       const Lane& lane = b.lanes[0];
       score_row(b.q, k, k_row, keys, w_.dim_qk, s_);
       if (b.descales) descale_row(s_, keys, tile_.scales_k() + at, *b.scales_q, *b.mean_scores);
-      weigh_row(s_, keys, b.scale / b.known.score_unit, w_.softcap, lane.slope / b.known.score_unit,
-                static_cast<float>(lane.level - tile_.first_key() - at), b.known);
+      weigh_row(s_, keys, b.scale / b.state.score_unit, w_.softcap, lane.slope / b.state.score_unit,
+                static_cast<float>(lane.diagonal - tile_.first_key() - at), b.state);
       if (w_.of_heads[b.head].scales_v.by_rows()) times_row(s_, keys, tile_.scales_v() + at);
-      output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.known.rescale[0], b.o);
+      output_row(s_, v, v_row, keys, w_.dim_v, b.fresh ? 0 : b.state.rescale[0], b.o);
     };
     const auto in_place = [&]<class T>(const T*) {
       with(static_cast<const T*>(tile_.stored_k(at)), tile_.stride_k(), static_cast<const T*>(tile_.stored_v(at)),
@@ -319,7 +320,7 @@ class Attention {
                   keys, b.width);
   }
 
-  // Where weights in pairs go; null: they are wanted as floats.
+  // The memory for weights in pairs; null: weights stay floats.
   Pair* rounded(bool guarded) const {
     if constexpr (!in_floats) return guarded ? nullptr : weights_;
     return nullptr;
@@ -329,7 +330,7 @@ class Attention {
   void output_by_scales(const Block& b, int first, int keys) {
     const Scales& scales = w_.of_heads[b.head].scales_v;
     bool adds = !b.fresh;
-    const float* rescale = adds ? b.known.rescale : nullptr;
+    const float* rescale = adds ? b.state.rescale : nullptr;
     for (int at = first, end; at < first + keys; at = end) {
       const int64_t beyond = scales.end_of_block(tile_.first_key() + at) - tile_.first_key();
       end = static_cast<int>(std::min<int64_t>(beyond, first + keys));
@@ -339,7 +340,7 @@ class Attention {
     }
   }
 
-  // out = rescale out + v weights. Of keys from `first` of the tile on; weights: theirs.
+  // out = rescale out + v weights, for the keys of the tile from `first` on. weights: of these keys.
   void output(const Block& b, int first, int keys, const Element* weights, float* out, const float* rescale,
               bool adds) {
     const int begin = first / per_element;
@@ -357,7 +358,6 @@ class Attention {
                   w_.dim_v, b.width);
   }
 
-  // 0 x inf and 0 x NaN are NaN, so that a lane's weight of 0 does not keep out the value of a masked key.
   void output_guarded(const Block& b, const float* v, int keys, const LaneMaskRange& mask) {
     const Floats d;
     for (int lane = 0; lane < b.width; lane += vector_lanes) {
@@ -368,7 +368,7 @@ class Attention {
           const Vector weight = hn::Load(d, s_ + j * b.width + lane);
           sum = where_attended(mask, j, lane, hn::MulAdd(weight, hn::Set(d, v[j * w_.dim_v + c]), sum), sum);
         }
-        if (!b.fresh) sum = hn::MulAdd(hn::Load(d, b.known.rescale + lane), hn::Load(d, o), sum);
+        if (!b.fresh) sum = hn::MulAdd(hn::Load(d, b.state.rescale + lane), hn::Load(d, o), sum);
         hn::Store(sum, d, o);
       }
     }
@@ -377,21 +377,21 @@ class Attention {
   const Work& w_;
   const int tile_kv_, lanes_of_head_;
   const int elements_qk_;  // of a row of q or k
-  float* free_;            // scratch not yet taken
+  float* free_;            // scratch that is not in use yet
   float *rows_, *s_;
-  Element* weights_;  // of floats: s
-  float* aside_;      // a partial of every block
-  bool any_aside_ = false;
+  Element* weights_;  // where elements are floats: s
+  float* set_aside_;  // partial results of all blocks
+  bool any_set_aside_ = false;
   KeyTile<Gemm> tile_;
   Block block_[lanes_max / block_lanes];
   int blocks_;
   int64_t begin_, end_;  // keys that some lane attends to
-  Finish<Element> finish_;
+  Epilogue<Element> epilogue_;
 };
 
 void attend_in_floats(const Work& work) { Attention<InFloats>(work).run(); }
 void attend_in_pairs(const Work& work) { Attention<InPairs>(work).run(); }
-#if HWY_TARGET == HWY_AVX3  // the vectors for tiles
+#if HWY_TARGET == HWY_AVX3  // whose vectors tiles use
 void attend_in_tiles(const Work& work) { Attention<InTiles<multiply_tiles, true>>(work).run(); }
 void attend_in_emulated_tiles(const Work& work) { Attention<InTiles<multiply_emulated_tiles, false>>(work).run(); }
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: which kernels there are, and which of them this machine runs.
+// cpu: lists the kernels, and finds those that this machine runs.
 #include "src/cpu/factors.hpp"
 #include "src/cpu/gradient_work.hpp"
 #include "src/cpu/processor.hpp"
@@ -75,8 +75,8 @@ bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
 }
-// Processors with AMX start a vdpbf16ps every 2 cycles, and two fp32 multiply-adds in every cycle: pairs are half as
-// fast there, although each is two products. Zen 5 starts as many of the one as of the other.
+// Processors with AMX start a vdpbf16ps every 2 cycles, and two fp32 multiply-adds every cycle: pairs have half the
+// speed of floats there. Zen 5 starts as many of the one as of the other.
 bool has_fast_pairs() { return has_avx512() && processor().avx512bf16 && !processor().amx_bf16; }
 bool has_tiles() { return has_avx512() && processor().avx512bf16 && has_amx(); }
 #endif
@@ -87,7 +87,7 @@ bool has_avx2() {
 }
 #endif
 
-// Constant, so that threads may still compute while the process ends.
+// Constant, since threads may still compute while the process ends.
 constexpr Kernel fastest_first[] = {
 #if HWY_TARGETS & HWY_AVX3
     {N_AVX3::attend_in_tiles, N_AVX3::differentiate_in_tiles, N_AVX3::add_rows, N_AVX3::largest_of_rows,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: which kernel and how many threads.
+// cpu: chooses the kernel and the number of threads.
 #include <algorithm>
 
 #include "src/base/ceil_div.hpp"
@@ -13,12 +13,12 @@
 namespace froghopper::cpu {
 namespace {
 
-// Threads wake up for at least this many multiply-adds each: a core does them in 10 to 20 microseconds, and waking a
+// A thread must have at least this many multiply-adds: a core takes 10 to 20 microseconds for them, and waking a
 // thread takes as long.
 constexpr double worth_a_thread = 1e6;
 
 int64_t threads_for(const Problem& p) {
-  // To quantise a number takes the time of about 8 multiply-adds.
+  // Quantising a value takes about as long as 8 multiply-adds.
   const double work = p.quantises() ? 8.0 * (static_cast<double>(p.rows_q()) * p.heads_q * p.dim_qk +
                                              static_cast<double>(p.rows_kv()) * p.heads_kv * (p.dim_qk + p.dim_v))
                                     : static_cast<double>(p.rows_q()) * p.heads_q * p.seq_kv * (p.dim_qk + p.dim_v);
@@ -26,16 +26,16 @@ int64_t threads_for(const Problem& p) {
   return std::clamp<int64_t>(static_cast<int64_t>(std::min(work / worth_a_thread, 1e6)), 1, allowed);
 }
 
-// Query rows that read a key head.
+// Query rows that read a KV head.
 int64_t lanes_of_head(const Problem& p) { return p.seq_q * (p.heads_q / std::max<int64_t>(1, p.heads_kv)); }
 
-// Of the problem alone, as the tiles follow from it and bits from them. Where rows are invariant, tiles are those of
-// any other problem.
+// Depends on the problem only, since the tiles, and with them the bits, depend on it. With `invariant` the tiles are
+// those of any other problem.
 bool heads_side_by_side(const Kernel& kernel, const Problem& p) {
   return p.heads_kv > 1 && lanes_of_head(p) <= kernel.block_lanes && !p.invariant;
 }
 
-// Keys of a KV tile of the backward pass. Fewer where there would not be KV tiles for all threads.
+// Keys of a KV tile of the backward pass: fewer where some threads would have no KV tile.
 int64_t kv_tile_for(const Problem& p, int64_t threads) {
   int64_t keys = kv_tile_most(p.dim_qk + p.dim_v);
   const auto kv_tiles = [&] { return static_cast<double>(p.batch) * p.heads_kv * ceil_div(p.seq_kv, keys); };
@@ -45,9 +45,9 @@ int64_t kv_tile_for(const Problem& p, int64_t threads) {
 
 }  // namespace
 
-// Whatever Problem::from accepts is computed, so nothing is refused.
+// The CPU computes whatever Problem::from accepts.
 Result<Plan> plan(const Problem& problem) {
-  // One query row is multiplied in floats, which takes less than to turn k and v into tiles for it.
+  // A single query row is multiplied in floats, which takes less time than to convert k and v to AMX tiles.
   const bool one_row =
       !problem.backward() && !problem.quantises() && lanes_of_head(problem) == 1 && !problem.invariant;
   return plan_with(fastest_kernel(one_row ? Dtype::f32 : multiplied_as(problem)), problem);

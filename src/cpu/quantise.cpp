@@ -26,9 +26,9 @@ constexpr int64_t quantised_dim = 256;  // at most
 // One of q, k and v.
 struct Tensor {
   const View *from, *to, *scale;
-  const View* mean;  // null: none is taken out
+  const View* mean;  // null: no mean is subtracted
   bool of_q;
-  int block;           // of the rotation; 0: none
+  int block;           // columns of the rotation; 0: none
   int64_t first;       // index of its first tile
   int64_t first_mean;  // index of its first mean
   int64_t first_head;  // counted over all sequences
@@ -60,7 +60,7 @@ class Quantiser {
   }
 
   int64_t tiles() const { return tiles_; }
-  bool looks_first() const { return !largest_.empty(); }
+  bool scale_of_sequence() const { return !largest_.empty(); }
   int64_t means() const { return mean_count_; }
 
   void take_mean(int64_t index, float* scratch) {
@@ -79,7 +79,7 @@ class Quantiser {
     for (int64_t c = 0; c < dim; ++c)
       mean[c] = rows > 0 ? static_cast<float>(sums[c] / static_cast<double>(rows)) : 0;
   }
-  // Of q, k or v without rows.
+  // For q, k or v without rows.
   void write_of_empty() const {
     for (const auto& [from, scale] :
          {std::pair{&views_.q, &views_.scale_q}, {&views_.k, &views_.scale_k}, {&views_.v, &views_.scale_v}})
@@ -89,7 +89,7 @@ class Quantiser {
   }
 
   // The largest magnitude of all tiles of a head, which is the same in any order.
-  void look(int64_t index, float* scratch) {
+  void find_largest(int64_t index, float* scratch) {
     const Tile tile = tile_at(index);
     if (tile.rows == 0) return;
     std::atomic<float>& largest = largest_[tile.of_head];
@@ -101,14 +101,14 @@ class Quantiser {
     const RowsToQuantise rows = rows_of(tile, scratch);
     if (rows.mean && tile.index == 0) write_mean(tile, rows);
     float largest = tile.rows > 0 ? kernel_.largest(rows) : 0;
-    if (looks_first()) largest = largest_[tile.of_head];
+    if (scale_of_sequence()) largest = largest_[tile.of_head];
     const float scale = largest > 0 ? std::max(largest / largest_of(p_.dtype_kv), smallest_scale) : 1;
     const View& scales = *tile.tensor->scale;
     const auto put = [&](int64_t block, float x) {
       scales.as<float>()[scales.at(tile.sequence, block, tile.head)] = x;
     };
     if (tile.index < scales.seq) put(tile.index, scale);
-    // Blocks past the sequence's last row have a scale all the same.
+    // Blocks after the last row of the sequence have a scale too.
     for (int64_t block = tile.index + 1; tile.last && block < scales.seq; ++block) put(block, 1);
     if (tile.rows > 0) kernel_.quantise(rows, scale);
   }
@@ -117,16 +117,16 @@ class Quantiser {
   struct Tile {
     const Tensor* tensor;
     int64_t sequence, index, head;  // index: of the tile in its sequence
-    int64_t of_head;                // of those of all sequences
+    int64_t of_head;                // index of the head, counted over all sequences
     bool last;                      // of the sequence
-    int64_t batch, first;           // in memory
-    int rows;                       // that count
+    int64_t batch, first;           // its first row in memory
+    int rows;                       // without padding
   };
 
   void add(const View& from, const View& to, const View& scale, const View* mean, bool of_q, int block) {
     if (from.empty() || !from.data) return;
     if (!p_.smooth) mean = nullptr;
-    // A sequence without rows has a tile too, for what is written of it.
+    // A sequence without rows has a tile too, which writes its scales.
     const auto tiles_for = [](int64_t rows) { return std::max<int64_t>(1, ceil_div(rows, quantise_rows)); };
     Tensor tensor{&from,
                   &to,
@@ -159,7 +159,7 @@ class Quantiser {
         for (int64_t head = 0; head < to.heads; ++head) std::fill_n(to.as<float>() + to.at(b, row, head), to.dim, x);
   }
 
-  // Heads of a tile's rows come one after the other, as they lie in memory.
+  // Tiles with the same rows and different heads follow each other, as they do in memory.
   Tile tile_at(int64_t index) const {
     const Tensor* tensor = &tensors_.back();
     while (index < tensor->first) --tensor;
@@ -180,7 +180,7 @@ class Quantiser {
         .rows = static_cast<int>(std::clamp<int64_t>((tensor->of_q ? s.used_q : s.used_kv) - row, 0, quantise_rows))};
   }
 
-  // As the copies have it: of rotated rows, rotated.
+  // The mean as the quantised rows lack it: rotated if they are.
   void write_mean(const Tile& tile, RowsToQuantise row) const {
     row.from = Dtype::f32, row.rows = 1;
     row.source = row.mean, row.mean = nullptr;
@@ -214,8 +214,8 @@ class Quantiser {
   std::vector<Tensor> tensors_;
   int64_t tiles_ = 0, mean_count_ = 0, heads_ = 0;
   std::vector<float> factors_;
-  std::vector<std::atomic<float>> largest_;  // of each head, where the rows of a sequence share a scale
-  std::vector<float> means_;                 // as they are taken out, before the rotation
+  std::vector<std::atomic<float>> largest_;  // by head of a sequence, where its rows share a scale
+  std::vector<float> means_;                 // before the rotation
 };
 
 }  // namespace
@@ -227,9 +227,9 @@ Result<void> run_quantise(const Plan& plan, const Views& views, const InterruptW
     if (scratch.threads() > 0 || quantiser.tiles() == 0) {
       for_each(quantiser.means(), scratch.threads(), watch,
                [&](int64_t mean, int64_t thread) { quantiser.take_mean(mean, scratch.of(thread)); });
-      if (quantiser.looks_first())
+      if (quantiser.scale_of_sequence())
         for_each(quantiser.tiles(), scratch.threads(), watch,
-                 [&](int64_t tile, int64_t thread) { quantiser.look(tile, scratch.of(thread)); });
+                 [&](int64_t tile, int64_t thread) { quantiser.find_largest(tile, scratch.of(thread)); });
       for_each(quantiser.tiles(), scratch.threads(), watch,
                [&](int64_t tile, int64_t thread) { quantiser.write(tile, scratch.of(thread)); });
       quantiser.write_of_empty();

@@ -47,7 +47,7 @@ class WorkItems {
     int64_t sequence;
     int64_t items_before;  // of the places before it; until these are known, the work of the sequence
   };
-  struct SplitSequence {  // a sequence
+  struct SplitSequence {  // a sequence whose keys are split
     int64_t first_item, first_q_tile, memory;
   };
 
