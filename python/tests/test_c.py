@@ -59,10 +59,12 @@ def test_every_function_is_in_the_library():
 def test_every_status_has_an_exception_of_its_kind():
     kinds = {_c.Status.INVALID_PROBLEM: ValueError, _c.Status.INVALID_TENSOR: ValueError,
              _c.Status.UNSUPPORTED: NotImplementedError}
-    for status in set(_c.Status) - {_c.Status.OK}:
+    for status in set(_c.Status) - {_c.Status.OK, _c.Status.INTERRUPTED}:
         error = _errors.error_of(status, "fh_plan_run: q is NULL: set it.")
         assert isinstance(error, kinds.get(status, RuntimeError)) and isinstance(error, froghopper.Error)
         assert str(error) == "q is NULL: set it."
+    interrupted = _errors.error_of(_c.Status.INTERRUPTED, "fh_plan_run: SIGINT came.")
+    assert isinstance(interrupted, KeyboardInterrupt)  # which `except Exception` does not catch
 
 
 def test_a_library_that_is_not_there(monkeypatch, tmp_path):
