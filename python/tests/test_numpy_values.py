@@ -76,3 +76,29 @@ def test_used_lengths_and_masks():
     assert np.array_equal(alone, froghopper.attention(q, k[:, :5], v[:, :5], causal=True))
     first = froghopper.attention(q, k, v, causal=True, seqused_kv=[5], align="top_left")
     assert np.array_equal(first, froghopper.attention(q, k[:, :5], v[:, :5], causal=True, align="top_left"))
+
+
+def test_a_call_that_is_known_is_still_looked_at():
+    """A table keeps calls on q, k and v alone; values that are equal but of another kind are not found there."""
+    q, k, v, _ = CASES["full"].arrays("float32")
+    for _ in range(2):
+        plain = froghopper.attention(q, k, v, causal=True, window=(40, 0), scale=1.0, softcap=2.0)
+    same = dict(causal=1, window=[40, 0], scale=np.float64(1), softcap=2)  # other kinds that are taken
+    for name, value in same.items():
+        given = dict(causal=True, window=(40, 0), scale=1.0, softcap=2.0) | {name: value}
+        np.testing.assert_array_equal(froghopper.attention(q, k, v, **given), plain)
+    for name, value in dict(causal=1.0, window=(40.0, 0), scale="1.0", softcap="2.0", max_sms=0.0, align=b"top_left",
+                            attention_chunk=0.0, invariant=0.0, return_lse=0.0).items():
+        given = dict(causal=True, window=(40, 0), scale=1.0, softcap=2.0) | {name: value}
+        with pytest.raises(froghopper.InvalidType, match=name): froghopper.attention(q, k, v, **given)
+    with pytest.raises(froghopper.InvalidType, match="mask"):
+        froghopper.attention(np.ma.masked_array(q, q > 0), k, v, causal=True, window=(40, 0), scale=1.0, softcap=2.0)
+    with pytest.raises(froghopper.InvalidType, match="float64"): froghopper.attention(q, k, v.astype(np.float64))
+    kept = q.copy()
+    first, again = (froghopper.attention(q, k, v, causal=True) for _ in range(2))
+    assert not np.shares_memory(first, again) and np.array_equal(first, again) and np.array_equal(q, kept)
+    flags = [dict(return_lse=True), dict(return_max_logit=True), dict(return_lse=True, return_max_logit=True)]
+    for given in flags:
+        one, two = (froghopper.attention(q, k, v, causal=True, **given) for _ in range(2))
+        assert len(one) == len(two) and all(np.array_equal(x, y) for x, y in zip(one, two))
+        np.testing.assert_array_equal(one[0], first)
