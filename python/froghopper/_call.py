@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from froghopper import _c
-from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of, warn_user
 from froghopper._library import Library, library
 from froghopper._values import ALIGNS, check_softcap, text
 from froghopper._values import Window as Window
@@ -35,6 +35,9 @@ DTYPES = {"float16": _c.Dtype.F16, "bfloat16": _c.Dtype.BF16, "float32": _c.Dtyp
 DTYPES_8_BIT = {"float8_e4m3fn": _c.Dtype.E4M3, "float8_e5m2": _c.Dtype.E5M2}  # a scale goes with each number
 SCALE_ROWS = 128  # rows that share a scale where there is more than one for a sequence
 LAYOUT, PACKED_LAYOUT = "[batch, seq, heads, dim]", "[total, heads, dim]"
+TURNED = ("use q.transpose(1, 2), k.transpose(1, 2) and v.transpose(1, 2) (in NumPy and JAX swapaxes), or "
+          "froghopper.torch.scaled_dot_product_attention")
+HEADS_KV_OF_MODELS = 128
 KEPT = 1024  # plans and calls; a table that is full is emptied, so that new lengths at every step do not add up
 
 
@@ -72,7 +75,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         raise InvalidType(f"q, k and v are {dtype}; they can be {', '.join(DTYPES)}. Convert them.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
-    check_axes(q, k)
+    check_axes(q, k, warn=not backward)
     if packed: batch, seq_q, seq_kv = packed
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
     left, right = check_window(window)
@@ -212,15 +215,17 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
                                      f"{axis}. Use {wanted}, or change {other}.")
 
 
-def check_axes(q: Shape, k: Shape) -> None:
-    """Heads that do not divide, where the axis before them does and is the shorter one: that has the heads, as in
-    PyTorch's own attention."""
-    if len(q) != 4 or 0 in (k[1], k[2]) or q[2] % k[2] == 0 or q[1] % k[1] != 0: return
-    if q[2] <= q[1] or k[2] <= k[1]: return
-    raise InvalidProblem(f"q has the shape {list(q)} and k {list(k)}; they must be {LAYOUT}, and heads_kv, {k[2]}, "
-                         f"must divide heads_q, {q[2]}. They look like [batch, heads, seq, dim]. Use q.transpose(1, "
-                         "2), k.transpose(1, 2) and v.transpose(1, 2) (in NumPy and JAX swapaxes), or "
-                         "froghopper.torch.scaled_dot_product_attention.")
+def check_axes(q: Shape, k: Shape, warn: bool) -> None:
+    """Whether the axis before the heads looks like that of the heads, as in PyTorch's own attention: heads as read do
+    not divide, but that axis does; or it divides too and heads are more than any model has."""
+    if len(q) != 4 or 0 in (k[1], k[2]) or q[1] % k[1] != 0 or q[2] <= q[1] or k[2] <= k[1]: return
+    found = f"q has the shape {list(q)} and k {list(k)}"
+    if warn and q[2] % k[2] == 0 and k[2] > HEADS_KV_OF_MODELS:
+        warn_user(f"{found}, which is read as {LAYOUT}: {q[2]} heads of {q[1]} queries and {k[1]} keys. If they are "
+                  f"[batch, heads, seq, dim], {TURNED}.")
+    if q[2] % k[2] == 0: return
+    raise InvalidProblem(f"{found}; they must be {LAYOUT}, and heads_kv, {k[2]}, must divide heads_q, {q[2]}. They "
+                         f"look like [batch, heads, seq, dim]. {TURNED[0].upper()}{TURNED[1:]}.")
 
 
 def positive_dim(dim: int) -> int:

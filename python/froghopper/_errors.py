@@ -3,7 +3,13 @@
 
 The text is the library's own sentence: the argument, its value, the rule and a way out.
 """
+import sys
+import types
+import warnings
+
 from froghopper._c import Status
+
+FRAMEWORKS = ("torch", "jax")
 
 
 class Error(Exception):
@@ -62,3 +68,15 @@ def error_of(status: int, sentence: str) -> BaseException:
     if status == Status.INTERRUPTED: return KeyboardInterrupt()
     call, colon, rest = sentence.partition(": ")
     return BY_STATUS.get(status, Internal)(rest if colon and call.startswith("fh_") else sentence)
+
+
+def warn_user(text: str) -> None:
+    """A UserWarning at the line that called the package. Frameworks may be between its functions, and around them."""
+    modules: list[str] = []
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        modules.append(frame.f_globals.get("__name__", "").partition(".")[0])
+        frame = frame.f_back
+    level = len(modules) - modules[::-1].index(__package__)  # of the frame outside the outermost one of the package
+    while level < len(modules) and modules[level] in FRAMEWORKS: level += 1
+    warnings.warn(text, UserWarning, stacklevel=level + 1)

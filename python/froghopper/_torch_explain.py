@@ -40,6 +40,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **opt
         where = target or ("auto" if q.is_meta else calls.target_of(q)[1])
         recorded = torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in (q, k, v, given["sink"]))
+        if where == "cpu" and not given["max_sms"]: given["max_sms"] = torch.get_num_threads()  # as a call has it
         passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
     except Error as error: return f"not computed {error}"
     return "\n\n".join(explain_problem(problem, where) for problem in passes)

@@ -12,7 +12,7 @@ from froghopper._errors import InvalidTensor, InvalidType
 from froghopper._quantise import check_packed, quantiser, run
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, address, check, check_tensor, dense_copy,
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
-                                     workspace_of)
+                                     threads_for, workspace_of)
 from froghopper._torch_ops import check_tangents
 from froghopper._torch_options import bound_of, check_lengths
 
@@ -83,7 +83,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     plan, shapes, mean_shapes = quantiser(
         (q.shape, k.shape, v.shape), name_of(q.dtype), name_of(dtype), target, packed=packed,
         seqused=seqused_q is not None or seqused_kv is not None, scale_rows=scale_rows, rotate=rotate,
-        rotate_seed=rotate_seed, smooth=smooth, max_sms=max_sms)
+        rotate_seed=rotate_seed, smooth=smooth, max_sms=max_sms or threads_for(q))
     read = [dense_copy(x) if must_copy(x, index >= 0) or index >= 0 and x.data_ptr() % BYTES else x for x in (q, k, v)]
     small = [torch.empty(x.shape, dtype=dtype, device=x.device) for x in read]
     scales, means = ([torch.empty(shape, dtype=torch.float32, device=q.device) for shape in each]

@@ -21,8 +21,9 @@ _told: set[str] = set()
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-                                 enable_gqa: bool = False) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, its signature and meaning, without masks and dropout.
+                                 enable_gqa: bool = False, *, max_sms: int = 0) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, its signature and meaning, without masks and dropout, and with
+    one argument more.
 
     query          [..., heads, seq_q, dim]; dimensions before heads are batch and may be missing or many
     key, value     [..., heads_kv, seq_kv, dim]; dimensions before seq broadcast, as PyTorch's do
@@ -33,15 +34,16 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     is_causal      the first query sees the first key, whatever the lengths
     scale          None for 1/sqrt(dim); may be negative, which copies query once
     enable_gqa     heads_kv may divide heads
+    max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all, on a CPU torch.get_num_threads()
 
     Returns [..., heads, seq_q, dim of value]. Nothing is copied where attention copies nothing, unless there are
     several batch dimensions that cannot be seen as one, or head dims are no multiples of 8: then query, key and value
     are copied with zeros up to the next one. float64 is left to PyTorch's own function, with one warning. Raises as
     attention does.
     """
-    if attn_mask is None and dropout_p == 0 and usual(query, key, value, is_causal, scale, enable_gqa):
+    if attn_mask is None and dropout_p == 0 and usual(query, key, value, is_causal, scale, enable_gqa, max_sms):
         o, _ = attend(HEADS_FIRST, query, key, value, NO_SIDES, (
-            LOOK, LOOK, is_causal, -1, -1, 0.0, scale, True, decided(False), 0, 0, False), False)
+            LOOK, LOOK, is_causal, -1, -1, 0.0, scale, True, decided(False), max_sms, 0, False), False)
         return o
     for name, x in (("query", query), ("key", key), ("value", value)): check_tensor(name, x)
     if attn_mask is not None:
@@ -57,20 +59,21 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if query.shape[-1] % MULTIPLE or value.shape[-1] % MULTIPLE:
         if scale is None: scale = query.shape[-1] ** -0.5
         o = scaled_dot_product_attention(widened(query), widened(key), widened(value), None, 0.0, is_causal, scale,
-                                         enable_gqa)
+                                         enable_gqa, max_sms=max_sms)
         return o[..., :value.shape[-1]]
     q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
     o = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=is_causal, scale=scale,
-                  align="top_left").transpose(1, 2)
+                  align="top_left", max_sms=max_sms).transpose(1, 2)
     if len(lead) == 1: return o
     return o[0, 0] if query.dim() == key.dim() == value.dim() == 2 else o.reshape(*lead, *o.shape[1:])
 
 
-def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_gqa: bool) -> bool:
+def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_gqa: bool,
+          max_sms: Any) -> bool:
     """What needs nothing but the native operators, which exchange strides: they check the rest."""
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)): return False
     if not ((is_causal is True or is_causal is False) and query.dtype in DTYPES and
-            (scale is None or (type(scale) is float and scale >= 0))): return False
+            (scale is None or (type(scale) is float and scale >= 0)) and type(max_sms) is int): return False
     q, k, v = query.shape, key.shape, value.shape
     if not len(q) == len(k) == len(v) == 4: return False
     return bool(q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or enable_gqa) and not q[3] % MULTIPLE and

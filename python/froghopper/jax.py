@@ -44,7 +44,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> Array: ...
+              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
@@ -54,7 +54,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -64,7 +64,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -74,7 +74,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 @overload
@@ -84,7 +84,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -94,7 +94,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -104,7 +104,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               return_lse: bool = False, deterministic: bool = False, align: Align = "bottom_right",
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, **others: Any) -> Array | tuple[Array, ...]:
+              return_max_logit: bool = False, max_sms: int = 0, **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -137,6 +137,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    sees, after scale, softcap and slopes; -inf where none sees any, sinks and NaN left out. It is a
                    constant to derivatives. With accumulate, which then is (o, lse, max_logit), the larger one of it and
                    what is there
+    max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with
@@ -157,7 +158,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
     options = Options(**bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv) | plain(
         causal=causal, window=window, softcap=softcap, scale=scale, align=align, deterministic=deterministic,
-        attention_chunk=attention_chunk, invariant=invariant))
+        attention_chunk=attention_chunk, invariant=invariant, max_sms=max_sms))
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     results = results_of(return_lse or "o" in arrays, return_max_logit)
     cached(_fit, key, lambda: fits(options, arrays))

@@ -160,6 +160,17 @@ def test_the_problem_can_be_read_in_the_program():
     assert 'problem = "fwd f32 b4 hq8 hkv4 sq12 skv20 d16 dv8 causal"' in text and 'results = "o"' in text
 
 
+def test_max_sms():
+    """In the problem of both passes; the same bits."""
+    arrays = qkv()
+    def two(*arrays): return attention(*arrays, causal=True, max_sms=2)
+    text = jax.jit(jax.grad(loss(two))).lower(*arrays).as_text()
+    assert "causal sms2" in text and "bwd f32" in text
+    assert np.array_equal(two(*arrays), causal(*arrays))
+    for given, error in ((1.0, TypeError), (-1, ValueError)):
+        with pytest.raises(error, match="max_sms"): attention(*arrays, max_sms=given)
+
+
 def test_empty_arrays():
     q, k, v = qkv()
     assert attention(q[:0], k[:0], v[:0]).shape == (0, 12, 8, 8)
