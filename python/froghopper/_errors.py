@@ -8,6 +8,7 @@ import types
 import warnings
 
 from froghopper._c import Status
+from froghopper._library_words import in_python
 
 FRAMEWORKS = ("torch", "jax")
 
@@ -67,7 +68,7 @@ def error_of(status: int, sentence: str) -> BaseException:
     """The exception for a status that is not FH_OK. sentence: fh_last_error's, without the name of the C function."""
     if status == Status.INTERRUPTED: return KeyboardInterrupt()
     call, colon, rest = sentence.partition(": ")
-    return BY_STATUS.get(status, Internal)(rest if colon and call.startswith("fh_") else sentence)
+    return BY_STATUS.get(status, Internal)(in_python(rest if colon and call.startswith("fh_") else sentence))
 
 
 def warn_user(text: str) -> None:

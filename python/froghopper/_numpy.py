@@ -283,7 +283,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     options |= dict(packed=packed, seqused=lengths.used, sink=sink is not None, alibi=slopes is not None, backward=True)
     describe(q.shape, k.shape, v.shape, q.dtype.name, **options)  # shapes make sense from here on
     for name in ("o", "grad_o"): check_shape(name, arrays[name], result_shape(q, v))
-    if lse is None: raise InvalidType("lse is None; gradients need it. Use attention(..., return_lse=True).")
+    if lse is None: raise InvalidType("lse must be given for gradients, but is None. Use o, lse = attention(..., "
+                                      "return_lse=True).")
     lse = dense("lse", lse, lse_shape(q))
     grad_lse = dense("grad_lse", grad_lse, lse_shape(q))
     grads = gradients_for(out, q, k, v, sink, options["accumulate"])
@@ -304,23 +305,26 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
 def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, accumulate: bool) -> Gradients:
     """Where gradients go: the user's arrays, checked, or new ones."""
     if out is None:
-        if accumulate: raise InvalidProblem("accumulate is True and out is None; gradients are added to it. Give out.")
+        if accumulate: raise InvalidProblem("out must be given with accumulate=True, as gradients are added to it, "
+                                            "but is None. Use out=(grad_q, grad_k, grad_v).")
         new_q, new_k, new_v = (np.empty(x.shape, q.dtype) for x in (q, k, v))
         return Gradients(new_q, new_k, new_v, None if sink is None else np.empty_like(sink))
     if not isinstance(out, (tuple, list)):
-        raise InvalidType(f"out is a {type(out).__name__}; it has an array for each gradient. Give a tuple of them.")
+        raise InvalidType(f"out must be a tuple with an array for each gradient, but is a {type(out).__name__}. Use "
+                          "out=(grad_q, grad_k, grad_v).")
     likes = [x for x in (q, k, v, sink) if x is not None]
     held = out[:3] if len(out) == 4 and sink is None and out[3] is None else out
     if len(held) != len(likes):
-        raise InvalidType(f"out has {len(held)} arrays; there are gradients of q, k, v{', sink' * (sink is not None)}. "
-                          f"Give {len(likes)}.")
+        raise InvalidType(f"out must have {len(likes)} arrays, for the gradients of q, k, "
+                          f"v{', sink' * (sink is not None)}, but has {len(held)}. Give {len(likes)}.")
     for at, (array, like) in enumerate(zip(held, likes)):
         check_no_mask(f"out[{at}]", array)
         wanted = np.dtype(np.float32) if accumulate else like.dtype
         if not isinstance(array, np.ndarray) or array.dtype != wanted:
             kind = array.dtype if isinstance(array, np.ndarray) else "a " + type(array).__name__
-            raise InvalidType(f"out[{at}] is {kind}; it is an array of {wanted.name}"
-                              f"{', as accumulate adds in float32' * accumulate}. Give that.")
+            raise InvalidType(f"out[{at}] must be an array of "
+                              f"{wanted.name}{', as accumulate adds in float32' * accumulate}, but is {kind}. Use "
+                              f"numpy.zeros(shape, \"{wanted.name}\").")
         check_shape(f"out[{at}]", array, like.shape)
         check_writeable(f"out[{at}]", array)
     if sink is not None: check_place("out[3]", held[3], "the gradient of sink")

@@ -64,7 +64,8 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
     check_tangents({"q": q, "k": k, "v": v})
     if q.dtype not in DTYPES:
-        raise InvalidType(f"q, k and v are {name_of(q.dtype)}; they can be {', '.join(DTYPES.values())}. Convert them.")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
+                          "q.bfloat16(), and k and v likewise.")
     check_packed(cu_seqlens_q, cu_seqlens_kv)
     for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),
                         ("seqused_kv", seqused_kv)):
@@ -76,7 +77,8 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     check(Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, None), options)
     index, target = target_of(q)
     if q.device.type not in ("cpu", "cuda"):
-        raise InvalidTensor(f"q is on {q.device}; tensors have memory on the CPU or on a GPU. Move them.")
+        raise InvalidTensor(f"q must be on the CPU or on a GPU, but is on {q.device}. Use q.cuda() or q.cpu(), and k "
+                            "and v likewise.")
     packed = None
     if cu_seqlens_q is not None:
         packed = Packed(cu_seqlens_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)

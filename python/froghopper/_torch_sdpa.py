@@ -50,7 +50,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. Use is_causal, or "
                           "froghopper.torch.attention: with window, or with seqused_kv for keys that are padding; "
                           "where that is causal or has a window, with align=\"top_left\" or with seqused_q too.")
-    if dropout_p != 0: raise Unsupported(f"dropout_p is {dropout_p}; froghopper drops no weights. Use 0.0.")
+    if dropout_p != 0: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is {dropout_p}. "
+                                         "Use dropout_p=0.0.")
     if query.dtype == key.dtype == value.dtype == torch.float64:
         say_once("query, key and value are float64, which froghopper does not compute; PyTorch's own attention does.")
         found: Tensor = of_pytorch(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -97,7 +98,7 @@ def heads_fourth(query: Tensor, key: Tensor, value: Tensor,
     """(q, k, v as [batch, heads, seq, dim], the batch dimensions that were)."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() < 2:
-            raise InvalidProblem(f"{name} has the shape {list(x.shape)}; it reads [..., heads, seq, dim]. Add the "
+            raise InvalidProblem(f"{name} must be [..., heads, seq, dim], but has the shape {list(x.shape)}. Add the "
                                  "missing dimensions.")
     all_three = [x if x.dim() > 2 else x.unsqueeze(0) for x in (query, key, value)]
     heads = [x.shape[-3] for x in all_three] if enable_gqa else shared_heads(all_three)
@@ -107,8 +108,9 @@ def heads_fourth(query: Tensor, key: Tensor, value: Tensor,
         broadcast: Any = torch.broadcast_shapes  # has no types
         try: lead = tuple(broadcast(*leads))
         except RuntimeError:
-            raise InvalidProblem(f"query, key and value have the shapes {list(query.shape)}, {list(key.shape)} and "
-                                 f"{list(value.shape)}; dimensions before heads are equal or 1. Change one.") from None
+            raise InvalidProblem("query, key and value must have dimensions before heads that are equal or "
+                                 f"1, but have the shapes {list(query.shape)}, {list(key.shape)} and "
+                                 f"{list(value.shape)}. Change one.") from None
     made = []
     for x, count in zip(all_three, heads):
         if x.shape[:-3] != lead or x.shape[-3] != count: x = x.expand(*lead, count, *x.shape[-2:])
@@ -124,7 +126,7 @@ def shared_heads(tensors: list[Tensor]) -> list[int]:
     most, of_kv = max(heads), max(heads[1:])
     if any(count not in (most, 1) for count in heads):
         grouped = heads[1] == heads[2] and heads[0] % max(heads[1], 1) == 0
-        raise InvalidProblem(f"query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads; without "
-                             "enable_gqa they have equally many, or 1. "
+        raise InvalidProblem("query, key and value must have equally many heads, or 1, without enable_gqa, but have "
+                             f"{heads[0]}, {heads[1]} and {heads[2]}. "
                              f"{'Use enable_gqa=True.' if grouped else 'Change one.'}")
     return [most, of_kv, of_kv]

@@ -30,8 +30,8 @@ def test_numpy_takes_slopes_of_each_sequence():
 
 
 @pytest.mark.parametrize("slopes, error, sentence", [
-    (SLOPES[:3], ValueError, r"alibi_slopes has the shape \[3\]; it is \[heads\] \[4\] or \[batch, heads\] \[2, 4\]"),
-    (SLOPES > 0, TypeError, "alibi_slopes is bool; it is float32"),
+    (SLOPES[:3], ValueError, "alibi_slopes must .*, but has .3"),
+    (SLOPES > 0, TypeError, "alibi_slopes must .*, but is bool"),
 ])
 def test_numpy_refuses(slopes, error, sentence):
     with pytest.raises(error, match=sentence): froghopper.attention(*arrays(), alibi_slopes=slopes)

@@ -203,11 +203,11 @@ REFUSED = {
     "heads_kv is 3 and heads_q is 8": lambda q, k, v: attention(q, k[:, :, :3], v[:, :, :3]),
     "dim": lambda q, k, v: attention(q[..., :12], k[..., :12], v),
     "window is 3": lambda q, k, v: attention(q, k, v, window=3),
-    "causal is 'yes'": lambda q, k, v: attention(q, k, v, causal="yes"),
+    "causal must .*, but is 'yes'": lambda q, k, v: attention(q, k, v, causal="yes"),
     "align is 'left'": lambda q, k, v: attention(q, k, v, align="left"),
     "scale is -1": lambda q, k, v: attention(q, k, v, scale=-1.0),
     "softcap is -1": lambda q, k, v: attention(q, k, v, softcap=-1.0),
-    "cu_seqlens_q is given and cu_seqlens_kv is not":
+    "cu_seqlens_q and cu_seqlens_kv must .*, but cu_seqlens_kv is None":
         lambda q, k, v: attention(q[0], k[0], v[0], cu_seqlens_q=np.asarray([0, 12])),
     "cu_seqlens_q has 2 numbers and cu_seqlens_kv 3":
         lambda q, k, v: attention(q[0], k[0], v[0], cu_seqlens_q=np.asarray([0, 12]), cu_seqlens_kv=np.arange(3)),

@@ -81,7 +81,7 @@ REFUSED = {
     "index_twice": (NotImplementedError, given(cache_batch_idx=ints(1, 1)), "cannot share"),
     "scattered": (NotImplementedError, given(k_cache=drawn(2, 2 * KEYS, 2, 64)[:, :KEYS], cache_leftpad=ints(0, 0)),
                   "one after the other"),
-    "no_bound": (ValueError, packed(max_seqlen_q=None), "max_seqlen_q is not"),
+    "no_bound": (ValueError, packed(max_seqlen_q=None), "max_seqlen_q must .*, but is None"),
     "a_low_bound": (ValueError, packed(max_seqlen_q=2), "cu_seqlens_q is .* at most 2 rows"),
     "a_low_bound_of_a_batch": (ValueError, given(max_seqlen_q=2), "max_seqlen_q is 2"),
     "ends_that_fall": (ValueError, packed(cu_seqlens_q=ints(0, 4, 3)), "cu_seqlens_q is"),
