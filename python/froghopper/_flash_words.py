@@ -18,7 +18,7 @@ from froghopper._call import whole_number
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8
 from froghopper._torch_options import plain
-from froghopper._values import plain_scale
+from froghopper._values import scale_in_range
 from froghopper._words import translated
 
 ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
@@ -176,7 +176,7 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
                softcap: float | None, sm_margin: int) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
     left, right = window_of(window_size)
-    if softmax_scale is not None: plain(plain_scale, "softmax_scale", softmax_scale)
+    if softmax_scale is not None: plain(scale_in_range, "softmax_scale", softmax_scale)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
                 softcap=0.0 if softcap is None or softcap < 0 else softcap,
                 attention_chunk=attention_chunk, max_sms=sms_without(q, sm_margin))

@@ -30,9 +30,9 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
         if part.dtype != torch.float32:
             raise InvalidType(f"{name} must be float32, but is {part.dtype}. Use {name}.float().")
     if out_partial.ndim not in (4, 5) or out_partial.shape[:-1] != lse_partial.shape:
-        raise InvalidProblem(f"out_partial has the shape {list(out_partial.shape)} and lse_partial "
-                             f"{list(lse_partial.shape)}; the latter is [splits, batch, seq, heads] or [splits, total, "
-                             "heads], the former has dim columns more. Reshape them.")
+        raise InvalidProblem("lse_partial must be [splits, batch, seq, heads] or [splits, total, heads] and "
+                             f"out_partial have dim columns more, but they have the shapes {list(lse_partial.shape)} "
+                             f"and {list(out_partial.shape)}. Reshape them.")
     for name, x in (("lse_partial", lse_partial), ("out", out)):
         if x is not None and x.device != out_partial.device:
             raise InvalidTensor(f"{name} must be on the device of out_partial, {out_partial.device}, but is on "
@@ -40,8 +40,8 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
     shape = out_partial.shape[1:]
     if out is None: out = out_partial.new_empty(shape, dtype=out_dtype or torch.float32)
     elif out.shape != shape or out.dtype != (out_dtype or out.dtype):
-        raise InvalidTensor(f"out has the shape {list(out.shape)} and is {out.dtype}; it must be {list(shape)} "
-                            f"and {out_dtype or out.dtype}. Give another tensor, or none.")
+        raise InvalidTensor(f"out must have the shape {list(shape)} and be {out_dtype or out.dtype}, but has "
+                            f"{list(out.shape)} and is {out.dtype}. Use torch.empty for another, or give none.")
     weights, lse = weights_of(lse_partial)
     for axis, begin, count in blocks_of(shape, out_partial.shape[0]):
         part, weight = out_partial.narrow(axis + 1, begin, count), weights.narrow(axis + 1, begin, count)

@@ -197,8 +197,8 @@ def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
             raise InvalidProblem(f"{name} must have {batch} numbers, one for each sequence, but has {x.shape[0]}. "
                                  f"Give it {batch}.")
     if packed == (options.max_seqlen_q is None):
-        raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the rows "
-                             "of q that one sequence has. " + ("Add it." if packed else "Leave it out."))
+        raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
+                             f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
     room = table.shape[1] * (k.shape[1] if k.ndim == 4 else 0)
     most = room if options.max_seqlen_kv is None else options.max_seqlen_kv
     if not 0 <= most <= room:

@@ -94,11 +94,15 @@ def check_window(window: Window | None) -> tuple[int, int]:
 def check_scale(scale: Any, name: str = "scale") -> float:
     """As the library takes it: in float32, where 0 is -0.0, since 0.0 means 1/sqrt(dim) there. What rounds to 0 in
     float32 is 0, as it is for every score of float32."""
+    return ctypes.c_float(scale_in_range(name, scale)).value or -0.0
+
+
+def scale_in_range(name: str, scale: Any) -> float:
     found = number(name, scale)
     if not 0 <= found <= LARGEST_SCALE:
         raise InvalidProblem(f"{name} must be from 0 to 2^127, but is {shown(scale)}. Use {name}=None for "
                              "1/sqrt(dim), or -q and the positive number for one below 0.")
-    return ctypes.c_float(found).value or -0.0
+    return found
 
 
 def check_softcap(softcap: Any) -> float:

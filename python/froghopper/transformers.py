@@ -344,7 +344,7 @@ def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tens
                           f"of {batch}, with lengths for each. {EAGER}")
     if left is not None and left < 0:  # -1 would mean no bound to the library
         raise InvalidProblem(f"sliding_window must be 1 or more keys, a query's own among them, but is {left + 1}. "
-                             "Use None for no window.")
+                             "Use 1 or more, or None for no window.")
 
 
 def check_packed(mask: Mask, query: Tensor, lengths: dict[str, Any]) -> None:

@@ -167,8 +167,8 @@ def test_torch_refuses():
             (TypeError, (q.float(), k.float(), v.float()), given, "k is torch.float32; scales, means"),
             (TypeError, (q.half(), k, v), given, "scale_q must .*, but is given"),
             (TypeError, (q, k, v), given | dict(scale_k=given["scale_k"].double()), "scale_k must .*, but is float64"),
-            (ValueError, (q, k, v), given | dict(scale_v=torch.ones(2, 3, 2, 2)), "scale_v has the shape"),
-            (ValueError, (q, k, v), given | dict(scale_v=torch.tensor(-1.0)), "scale_v.*is -1"),
+            (ValueError, (q, k, v), given | dict(scale_v=torch.ones(2, 3, 2, 2)), "scale_v must have the shape"),
+            (ValueError, (q, k, v), given | dict(scale_v=torch.tensor(-1.0)), "scale_v must be positive, .* is -1"),
             (NotImplementedError, (q, k, v.clone().requires_grad_()), given, "gradients are computed of float16")):
         with pytest.raises(error, match=words): attention(*arrays, **arguments)
     with torch.no_grad(): attention(q, k, v.clone().requires_grad_(), **given)

@@ -134,9 +134,9 @@ def test_torch_merged_and_of_8_bits():
         found = attention(q, k[:, piece], v[:, piece], accumulate=held, return_lse=True, return_max_logit=True)
     assert all(x is y for x, y in zip(found, held)) and held[2]._version > before
     close(held[2], plain(q, k))
-    with pytest.raises(TypeError, match="accumulate is a tuple of 2; it is .o, lse, max_logit. of earlier calls"):
+    with pytest.raises(TypeError, match="accumulate must be .o, lse, max_logit. of earlier calls, .* is a tuple of 2"):
         attention(q, k, v, accumulate=held[:2], return_max_logit=True)
-    with pytest.raises(ValueError, match=r"max_logit has the shape \[1, 4\]"):
+    with pytest.raises(ValueError, match=r"max_logit must have .*, but has \[1, 4\]"):
         attention(q, k, v, accumulate=(*held[:2], held[2][:1]), return_max_logit=True)
     narrow = [x.to(torch.float8_e4m3fn) for x in (q, k, v)]
     one = torch.tensor(1.0)
@@ -205,5 +205,5 @@ def test_jax():
         packed = attention(*flat, cu_seqlens_q=ends, cu_seqlens_kv=jax.numpy.asarray([0, KEYS, 2 * KEYS], "int32"),
                            return_max_logit=True)[1]
         close(packed, plain(q, k))
-        with pytest.raises(ValueError, match=r"accumulate\[2\] has the shape \[1, 4\]; it must be \[2, 4\]"):
+        with pytest.raises(ValueError, match="accumulate.2. must .*, but has .1, 4"):
             attention(q, k, v, accumulate=(*held[:2], held[2][:1]), return_max_logit=True)

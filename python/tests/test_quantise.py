@@ -114,6 +114,6 @@ def test_means_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="mean_k and mean_v must .*, but mean"): attention(**given | {"mean_v": None})
     with pytest.raises(ValueError, match="mean_k must .*, but has .2, 64"):
         attention(**given | {"mean_k": given["mean_k"][0, 0]})
-    with pytest.raises(ValueError, match="smooth is 1 and softcap is 20"): attention(**given, softcap=20.0)
+    with pytest.raises(ValueError, match="softcap must be 0 .* but is 20"): attention(**given, softcap=20.0)
     with pytest.raises(TypeError, match="scales, means and out_dtype go with 8-bit"):
         attention(q, k, v, mean_k=given["mean_k"], mean_v=given["mean_v"])

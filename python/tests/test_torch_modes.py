@@ -222,7 +222,7 @@ def test_lengths_on_a_gpu_are_not_looked_at():
         try: q, k, v = (torch.empty(9, 4, 16, dtype=torch.float16, device=gpu) for _ in range(3))
         except (RuntimeError, AssertionError) as why: pytest.skip(f"PyTorch makes no fake tensor of a GPU here: {why}")
         ends = torch.empty(3, dtype=torch.int32, device=gpu)
-        with pytest.raises(ValueError, match=f"max_seqlen_q is not given and cu_seqlens_q is on {gpu}"):
+        with pytest.raises(ValueError, match=f"max_seqlen_q must be given where cu_seqlens_q is on {gpu}"):
             attention(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=ends)
         o = attention(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=9, max_seqlen_kv=9)
         assert o.device == q.device
