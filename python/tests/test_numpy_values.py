@@ -54,14 +54,14 @@ def test_ways_out():
         (dict(scale_k=1.0), "Leave them out", {}), (dict(scale=-1), "Use scale=None", dict(scale=None)),
         (dict(sink=np.zeros(4)), "Use numpy.asarray.sink, .float32..", dict(sink=np.zeros(4, np.float32))),
         (dict(out=q, accumulate=(o, lse)), "Leave out out", dict(accumulate=(o.copy(), lse.copy()))),
-        (dict(alibi_slopes=np.zeros((1, 4))), "Reshape it", dict(alibi_slopes=np.zeros((1, 4)).reshape(4))),
+        (dict(alibi_slopes=np.zeros((1, 4))), "Use alibi_slopes.reshape.4.", dict(alibi_slopes=np.zeros(4))),
         (dict(alibi_slopes=[1e39] * 4), "Give smaller ones", dict(alibi_slopes=[1e38] * 4)),
         (dict(q=q[..., ::-1]), "numpy.ascontiguousarray.q.", dict(q=np.ascontiguousarray(q[..., ::-1]))),
     ]
     for wrong, advice, right in ways:
         with pytest.raises(froghopper.Error, match=advice): froghopper.attention(**dict(q=q, k=k, v=v) | wrong)
         assert froghopper.attention(**dict(q=q, k=k, v=v) | right) is not None
-    with pytest.raises(ValueError, match="Give out"):
+    with pytest.raises(ValueError, match="Use out=.grad_q, grad_k, grad_v."):
         froghopper.attention_backward(grad_o, q, k, v, o, lse, accumulate=True)
     grads = [np.zeros_like(x) for x in (q, k, v)]
     froghopper.attention_backward(grad_o, q, k, v, o, lse, accumulate=True, out=grads)
