@@ -29,9 +29,16 @@ struct Job {
   Job* next = nullptr;  // in the pool's list
   std::atomic<int64_t> next_index{0}, next_thread{0};
 
+  // The watch is asked before an index is taken, never after: work may wait for that of lower indices, so an index that
+  // is taken is worked on, by this thread and without a condition. Then the lowest one that works never waits, and all
+  // that were taken end.
   void take_items() {
     const int64_t thread = next_thread++;
-    for (int64_t i = next_index++; i < count && !watch.asked(); i = next_index++) work(i, thread);
+    while (!watch.asked()) {
+      const int64_t i = next_index++;
+      if (i >= count) return;
+      work(i, thread);
+    }
   }
 };
 
