@@ -22,6 +22,17 @@ Written by `froghopper info --support-table` from the answers of the library its
 
 """
 
+OPTIONS = """# Options
+
+Written by `froghopper info --options` from the table that the library goes through, src/problem/option_table.cpp; do
+not edit. An option is a field of `fh_problem`, and of `froghopper::Problem` in C++. In a problem line
+([names.md](names.md)) N is a whole number, X any number, L and R those of a window. Then come the arguments of the
+Python functions `froghopper.attention` and its gradients, `froghopper.torch.attention` and `froghopper.jax.attention`;
+and of `froghopper.quantise` and `froghopper.torch.quantise`. Where such a cell is empty, the arrays say it, or the
+function does not have it.
+
+"""
+
 
 def makers(program):
     """File that is kept: what it begins with, the command whose standard output follows."""
@@ -31,6 +42,7 @@ def makers(program):
         "packaging/completion/froghopper.bash": ("", [sys.executable, "tools/gen_completion.py", program, "bash"]),
         "packaging/completion/_froghopper": ("", [sys.executable, "tools/gen_completion.py", program, "zsh"]),
         "docs/support.md": (SUPPORT, [program, "info", "--support-table"]),
+        "docs/options.md": (OPTIONS, [program, "info", "--options"]),
         "docs/python-support.md": ("", [sys.executable, "tools/python_support.py",
                                         str(pathlib.Path(program).resolve().parent / "libfroghopper.so")]),
     }
