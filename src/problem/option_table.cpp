@@ -7,6 +7,8 @@
 #include <array>
 #include <type_traits>
 
+#include "contract/fields.h"
+
 namespace froghopper {
 namespace {
 
@@ -323,19 +325,6 @@ constexpr std::array table{
            .sentence = "SMs of a GPU, or threads, that it may occupy; 0 is all"},
 };
 
-// How many fields an aggregate has.
-struct Anything {
-  template <class T>
-  constexpr operator T() const;
-};
-template <class T, class... Fields>
-constexpr size_t fields_of() {
-  if constexpr (requires { T{Fields{}..., Anything{}}; })
-    return fields_of<T, Fields..., Anything>();
-  else
-    return sizeof...(Fields);
-}
-
 // No field has two rows; so as many rows as fields are a row for each.
 constexpr bool is_in_two_rows() {
   for (size_t i = 0; i < table.size(); ++i)
@@ -351,13 +340,14 @@ constexpr bool is_in_two_rows() {
         return true;
   return false;
 }
-constexpr size_t rows_of_problem() {
-  return static_cast<size_t>(std::ranges::count_if(
+constexpr int rows_of_problem() {
+  return static_cast<int>(std::ranges::count_if(
       table, [](const Option& o) { return std::visit([](auto f) { return f.own != nullptr; }, o.field); }));
 }
 static_assert(!is_in_two_rows());
-static_assert(fields_of<fh_problem>() == table.size() + 1, "a row for every field of fh_problem but size");
-static_assert(fields_of<Problem>() == rows_of_problem(), "a row for every field of Problem");
+static_assert(numbers_in<fh_problem>() == static_cast<int>(table.size()) + 1,
+              "a row for every field of fh_problem but size");
+static_assert(numbers_in<Problem>() == rows_of_problem(), "a row for every field of Problem");
 static_assert(scale_block == 128, "what the row of scale_v_columns says");
 
 }  // namespace
