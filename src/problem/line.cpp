@@ -145,7 +145,8 @@ std::string read_count(const Option& option, std::string_view value, int64_t& co
 // Puts one word into the struct; returns what is wrong with it.
 std::string read_word(const Word& word, fh_problem& p) {
   for (const Option& option : options()) {
-    if (option.word.empty() || option.key() != (has_value(option) ? word.key : word.all)) continue;
+    const std::string_view key = has_value(option) ? word.key : word.all;
+    if (key.empty() || !option.word.starts_with(key) || option.key() != key) continue;
     if (option.word == "window") return read_window(word.value, p);
     return std::visit(Each{[](OpField) { return std::string(); },  // the first word of a line, with none of its own
                            [&](AlignField field) { return p.*field.user = FH_TOP_LEFT, std::string(); },

@@ -12,13 +12,14 @@ namespace froghopper {
 bool is_default_scale(float scale) { return scale == 0 && !std::signbit(scale); }
 
 bool is_given(const Option& option, const fh_problem& p) {
+  static const fh_problem plain = fh_problem_init();
   if (option.word == "scale") return !is_default_scale(p.scale) && p.scale != default_scale(p.dim_qk);
   return std::visit(
       [&]<class User, class Own>(Place<User, Own> field) {
         if constexpr (std::is_enum_v<User>)
           return false;
         else
-          return p.*field.user != fh_problem_init().*field.user;
+          return p.*field.user != plain.*field.user;
       },
       option.field);
 }
