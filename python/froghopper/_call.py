@@ -59,7 +59,7 @@ class Packed(NamedTuple):
 
 
 def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False, causal: bool = False,
-             window: Window | None = None, softcap: float | None = 0.0, scale: float | None = None,
+             window: Window | None = None, softcap: float | None = None, scale: float | None = None,
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
              deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
              attention_chunk: int = 0, invariant: bool = False, max_logit: bool = False,

@@ -113,7 +113,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
-              softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
+              softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
               seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, return_lse: bool = False,
               out: Array | None = None, align: Align = "bottom_right", max_sms: int = 0,
@@ -130,13 +130,14 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    have its own dim
     causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
     window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
-    softcap        scores become softcap tanh(score / softcap); 0 or None for none
+    softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
                    rounds to 0
     sink           [heads_q] float32: one more logit a head, in the denominator alone
     cu_seqlens_*   [batch + 1] rows where each packed sequence begins, and the end; both or none
     seqused_*      [batch] how many rows of a sequence count. causal and windows align the last query that counts with
                    the last key that counts: beside them give both, or align="top_left"
+    return_lse     also the logarithm of the softmax's denominator
     out            where the result goes, and what is returned then; shape of the result, type of q, memory of its own
     max_sms        threads it may use; 0 for all
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks
@@ -253,7 +254,7 @@ def bare_key(q: Any, k: Any, v: Any, window: Any, options: tuple[Any, ...], othe
 
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
                        grad_lse: Array | None = None, causal: bool = False, window: Window | None = None,
-                       softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
+                       softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
                        cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
                        seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None,
                        deterministic: bool = False, out: Gradients | Sequence[Array | None] | None = None,

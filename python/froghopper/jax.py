@@ -98,7 +98,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
-              softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
+              softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
               return_lse: bool = False, deterministic: bool = False, align: Align = "bottom_right",
@@ -112,7 +112,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    have its own dim
     causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
     window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
-    softcap        scores become softcap tanh(score / softcap); 0 or None for none
+    softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
                    rounds to 0
     sink           [heads_q] float32: one more logit a head, in the denominator alone
@@ -122,6 +122,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    better
     seqused_*      [batch] int32, how many rows of a sequence count. causal and windows align the last query that counts
                    with the last key that counts: beside them give both, or align="top_left"
+    return_lse     also the logarithm of the softmax's denominator
     deterministic  gradients are bit-equal from run to run; the forward pass always is
     accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned, both whatever
                    return_lse, is that over these keys too, as in ring attention. Begin with o = 0 and lse = -inf, or
