@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small Llama is served: requests come at different times, share pages of K and V where their prompts begin alike,
 // and are computed together. This file has the command line, the requests, the loop and the report.
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -37,6 +38,14 @@ struct Options {
   bool random = false, print = false, check = false;
 };
 
+int64_t number(const std::string& option, const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0)
+    throw std::invalid_argument(option + " is '" + text + "'; it is a whole number from 0 on");
+  return value;
+}
+
 Options options_of(int count, char** words) {
   Options options;
   std::map<std::string, bool*> flags{
@@ -52,7 +61,7 @@ Options options_of(int count, char** words) {
     else if (texts.contains(word) && i + 1 < count)
       *texts[word] = words[++i];
     else if (numbers.contains(word) && i + 1 < count)
-      *numbers[word] = std::stoll(words[++i]);
+      *numbers[word] = number(word, words[++i]);
     else if (word[0] != '-' && options.folder.empty())
       options.folder = word;
     else
@@ -153,10 +162,10 @@ int run(const Options& options) {
 
 int main(int count, char** words) try {
   return serve::run(serve::options_of(count, words));
-} catch (const froghopper::Error& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return error.status() == FH_NO_DEVICE ? 77 : 1;
-} catch (const std::exception& error) {
+} catch (const std::invalid_argument& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 2;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }
