@@ -106,14 +106,14 @@ endfunction()
 # Runs serve with a pool so small that prompts wait, prefixes are evicted and requests are put back, which its report
 # must tell. Prompts are longer than the rows of a step, so they are read in chunks beside sequences that decode.
 function(check_serve)
-  execute_process(COMMAND ${ARGN} --check --requests 20 --pages 18 COMMAND_ECHO STDOUT OUTPUT_VARIABLE report
+  execute_process(COMMAND ${ARGN} --check --requests 14 --pages 16 COMMAND_ECHO STDOUT OUTPUT_VARIABLE report
                   RESULT_VARIABLE result)
   message(STATUS "${report}")
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "failed: ${ARGN}")
   endif()
   set(some "[1-9][0-9]*")
-  if(NOT report MATCHES "at most 18 in use, ${some} reused, ${some} prefixes evicted, ${some} requests put back")
+  if(NOT report MATCHES "at most 16 in use, ${some} reused, ${some} prefixes evicted, ${some} requests put back")
     message(FATAL_ERROR "the pool was not short of pages: ${ARGN}")
   endif()
 endfunction()

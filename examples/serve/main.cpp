@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small Llama is served: requests come at different times, share pages of K and V where their prompts begin alike,
 // and are computed together. This file has the command line, the requests, the loop and the report.
+#include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -30,6 +34,8 @@ FOLDER has config.json and model.safetensors of a Llama; --random makes a tiny o
   --print              the tokens of every request
   --check              compares them with plain loops in double precision
 )";
+
+int64_t threads() { return std::max(1u, std::thread::hardware_concurrency()); }
 
 struct Options {
   std::string folder, device = "cpu", dtype;
@@ -97,22 +103,24 @@ std::vector<Request> make_requests(const Options& options, int64_t vocabulary) {
   return requests;
 }
 
-// Every answer, token by token, against the logits of the reference, which reads the same tokens. Where its largest
-// logit and that of the served token differ by less than `near`, rounding decides between them and both are right. It
-// is a bound on the error of a difference of two logits: those of f32 differed from the reference's by 2e-5 at most,
-// those of bf16 by 0.05, where logits spread over -5 to 5.
+// Every answer, token by token, against the logits of the reference, which reads the same tokens. Rounding decides
+// between logits that are nearly equal, so a token is right too whose logit is less than `near` of the largest one
+// below it. In 12 runs of 20 requests that took no token of 4500 to another one in f32, and 12 in bf16, whose logits
+// were at most 0.4 % below.
 bool check(const Weights& weights, const std::vector<Request>& requests, double near) {
-  int64_t tokens = 0, largest = 0, wrong = 0;
-  for (const Request& request : requests) {
-    const Rows logits = Reference(weights).logits(request.tokens);
-    for (int64_t i = request.prompt; i < request.size(); ++i) {
-      const Row& row = logits[i - 1];
-      const double gap = *std::max_element(row.begin(), row.end()) - row[request.tokens[i]];
-      ++tokens, largest += gap == 0, wrong += !(gap < near);
+  std::atomic<int64_t> tokens = 0, largest = 0, wrong = 0;
+  Threads(threads()).share(static_cast<int64_t>(requests.size()), [&](int64_t begin, int64_t end) {
+    for (const Request& request : std::span(requests).subspan(begin, end - begin)) {
+      const Rows logits = Reference(weights).logits(request.tokens);
+      for (int64_t i = request.prompt; i < request.size(); ++i) {
+        const Row& row = logits[i - 1];
+        const double most = *std::max_element(row.begin(), row.end()), gap = most - row[request.tokens[i]];
+        ++tokens, largest += gap == 0, wrong += !(gap <= near * std::abs(most));
+      }
     }
-  }
-  std::printf("check: %d tokens, of %d the reference's logit is the largest, of %d within %.0e of it, %d are wrong\n",
-              int(tokens), int(largest), int(tokens - largest - wrong), near, int(wrong));
+  });
+  std::printf("check: %d tokens, %d have the reference's largest logit, %d nearly, %d are wrong\n", int(tokens),
+              int(largest), int(tokens - largest - wrong), int(wrong));
   return wrong == 0 && tokens > 0;
 }
 
@@ -129,7 +137,7 @@ int run(const Options& options) {
   const auto dtype = options.dtype == "f32" ? froghopper::Dtype::f32 : froghopper::Dtype::bf16;
   const auto device = options.device == "cpu" ? make_host() : make_gpu();
   Attention attention(weights.config, options.limits, dtype, *device);
-  Model model(weights, std::max(1u, std::thread::hardware_concurrency()));
+  Model model(weights, threads());
   Pool pool(options.limits.pages);
   Scheduler scheduler(pool, options.limits);
   for (Request& request : make_requests(options, weights.config.vocabulary)) scheduler.submit(std::move(request));
@@ -154,7 +162,7 @@ int run(const Options& options) {
   std::printf("%d pages: at most %d in use, %d reused, %d prefixes evicted, %d requests put back\n",
               int(options.limits.pages), int(most_pages), int(pool.reused()), int(pool.evicted()),
               int(scheduler.preempted()));
-  return !options.check || check(weights, scheduler.finished(), options.dtype == "f32" ? 1e-4 : 0.2) ? 0 : 1;
+  return !options.check || check(weights, scheduler.finished(), options.dtype == "f32" ? 1e-5 : 0.01) ? 0 : 1;
 }
 
 }  // namespace

@@ -73,8 +73,11 @@ class Reference {
 
   static Row multiply(const Linear& w, const Row& x) {
     Row y(w.out);
-    for (int64_t out = 0; out < w.out; ++out)
-      for (int64_t in = 0; in < w.in; ++in) y[out] += w.weight[out * w.in + in] * x[in];
+    for (int64_t out = 0; out < w.out; ++out) {
+      double sum = 0;
+      for (int64_t in = 0; in < w.in; ++in) sum += w.weight[out * w.in + in] * x[in];
+      y[out] = sum;
+    }
     return y;
   }
 
