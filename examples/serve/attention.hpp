@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <froghopper/froghopper.hpp>
-#include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "batch.hpp"

@@ -158,6 +158,7 @@ int run(const Options& options) {
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 
+  if (pool.in_use() != 0) throw std::logic_error("pages are in use, and no request is");
   if (options.print)
     for (const Request& request : scheduler.finished()) print(request);
   std::printf("%d requests, %d steps, %d rows computed, %d tokens generated: %.0f tokens/s\n", int(options.requests),

@@ -2,6 +2,7 @@
 // A Llama: what its layers do with the rows of a batch. Everything but attention is plain loops over rows that know
 // nothing of each other, so a row's numbers do not depend on the batch that it is in.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
