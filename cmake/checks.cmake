@@ -40,13 +40,14 @@ add_test(NAME reference COMMAND ${CMAKE_COMMAND} -DDOXYGEN=${FROGHOPPER_DOXYGEN}
 set_tests_properties(reference PROPERTIES TIMEOUT 60 LABELS fast SKIP_REGULAR_EXPRESSION "Skipped: ")
 
 # The examples, as a user builds them.
-foreach(example find_package pkg_config deb add_subdirectory defaults parent train)
+foreach(example find_package pkg_config deb add_subdirectory defaults parent train serve)
   add_test(NAME examples.${example}
            COMMAND ${CMAKE_COMMAND} -DEXAMPLE=${example} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR}
-                   -DCC=${CMAKE_C_COMPILER} -DCXX=${CMAKE_CXX_COMPILER} -P ${PROJECT_SOURCE_DIR}/tests/examples.cmake)
+                   -DCC=${CMAKE_C_COMPILER} -DCXX=${CMAKE_CXX_COMPILER} -DPYTHON=${FROGHOPPER_PYTHON}
+                   -P ${PROJECT_SOURCE_DIR}/tests/examples.cmake)
   set_tests_properties(examples.${example} PROPERTIES TIMEOUT 900)
 endforeach()
 # cmake --install writes a manifest into the build folder, so one at a time.
-set_tests_properties(examples.find_package examples.pkg_config examples.deb examples.train PROPERTIES
+set_tests_properties(examples.find_package examples.pkg_config examples.deb examples.train examples.serve PROPERTIES
                      RESOURCE_LOCK install)
 set_tests_properties(examples.deb PROPERTIES SKIP_REGULAR_EXPRESSION "Skipped: ")

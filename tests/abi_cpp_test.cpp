@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claim: both public headers are C++20 without a warning under the strictest flags, before any other header.
+// Claims: both public headers are C++20 without a warning under the strictest flags, before any other header; the skin
+// carries every field of a problem.
 #pragma GCC diagnostic error "-Wall"
 #pragma GCC diagnostic error "-Wextra"
 #pragma GCC diagnostic error "-Wpedantic"
@@ -14,6 +15,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace {
@@ -29,6 +33,20 @@ TEST(abi_cpp, the_skin_has_the_defaults_of_the_c_interface) {
   plain.batch = 1;  // the one default of its own
   EXPECT_EQ(froghopper::to_cpp(plain), froghopper::Problem{});
   EXPECT_EQ(froghopper::to_cpp(froghopper::to_c(froghopper::Problem{})), froghopper::Problem{});
+}
+
+// Each word of fh_problem behind its size belongs to a field: one is changed, and comes back from C++ as it was.
+TEST(abi_cpp, the_skin_carries_every_field) {
+  std::array<int32_t, sizeof(fh_problem) / sizeof(int32_t)> words{};
+  const fh_problem plain = fh_problem_init();
+  for (size_t i = sizeof plain.size / sizeof words[0]; i < words.size(); ++i) {
+    std::memcpy(words.data(), &plain, sizeof plain);
+    words[i] = words[i] == 1 ? 2 : 1;  // of an enum or a flag, too, that is a value
+    fh_problem changed;
+    std::memcpy(&changed, words.data(), sizeof changed);
+    const fh_problem back = froghopper::to_c(froghopper::to_cpp(changed));
+    EXPECT_EQ(std::memcmp(&back, &changed, sizeof back), 0) << "the field at byte " << i * sizeof words[0];
+  }
 }
 
 }  // namespace

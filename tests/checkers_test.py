@@ -242,7 +242,11 @@ class Names(unittest.TestCase):
 
     def test_nor_what_is_in_another_file(self):
         self.assertEqual(self.stale("one (`other`,\nsrc/a.cpp)"), ["docs/x.md:1: `other` is not in src/a.cpp"])
-        self.assertEqual(len(self.stale("`other`, src/c.cpp")), 1)
+        self.assertEqual(len(self.stale("`other`, src/c.cpp")), 2)  # there is no such file either
+
+    def test_nor_a_file_that_is_not_there(self):
+        self.assertEqual(self.stale("src/a.cpp,\nsrc/c.cpp"), ["docs/x.md:2: src/c.cpp is not there"])
+        self.assertEqual(self.stale("theirs/c.cpp, https://x.org/src/c.cpp"), [])
 
     def test_documents_do_not_vouch_for_each_other(self):
         both = self.sources | {"README.md": "`gone`", "CHANGELOG.md": "`gone`"}

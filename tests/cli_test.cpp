@@ -54,6 +54,7 @@ TEST_F(Program, info_names_what_it_looks_for_and_what_is_supported) {
   const Ran table = run("info --support-table");
   EXPECT_EQ(table.out.find("Head dims are"), 0u);
   EXPECT_TRUE(has(r.out, table.out));
+  EXPECT_TRUE(has(run("info --options").out, "\n| `window_left` | int64 | FH_ALL |"));
 }
 
 TEST_F(Program, info_and_explain_have_json) {
@@ -63,6 +64,7 @@ TEST_F(Program, info_and_explain_have_json) {
   for (const char* const key : {"driver", "nvrtc", "presets", "serves", "cache", "cpu"})
     EXPECT_TRUE(has(run("info").out, info[key].get<std::string>())) << key;
   EXPECT_EQ(run("info --json --support-table").code, 2);
+  EXPECT_EQ(run("info --json --options").code, 2);
 
   const std::string line = "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal";
   const auto plan = nlohmann::json::parse(run("explain --json --target h200 '" + line + "'").out);

@@ -140,7 +140,7 @@ void run_with(const cpu::Kernel& kernel, const HandMade& t) {
   ASSERT_TRUE(done) << done.failure().text;
 }
 
-// A number that is not finite, in keys that some rows of a tile see and others do not.
+// A number that is not finite, in keys that some rows of a tile attend to and others do not.
 TEST(Cpu8Bit, UnseenKeysDoNotMatterWhateverTheyHold) {
   constexpr uint8_t nan_of_both = 0x7f, infinity_of_e5m2 = 0x7c;
   struct Bad {

@@ -31,7 +31,7 @@ void expect_exact(HandMade& t) {
   }
 }
 
-// Rows alone, which have vectors of their own, rows in vectors, rows whose keys are cut into parts, and masks.
+// Rows alone, which have vectors of their own, rows in vectors, rows whose keys are split, and masks.
 std::vector<Problem> shapes(Dtype dtype) {
   Problem invariant = with_mask(problem(dtype, 1, 1, 70, 300, 24), all_keys, 0);
   invariant.invariant = true;

@@ -80,19 +80,19 @@ TEST(CpuGradientLimits, LseThatIsARoundingOff) {
   }
 }
 
-// Keys that no row sees, and rows that see no key, may hold NaN; HandMade has NaN beyond what is used.
+// Keys that no row attends to, and rows that attend to no key, may hold NaN; HandMade has NaN beyond what is used.
 TEST(CpuGradientLimits, UnseenKeysAndBlindRowsMayHoldAnything) {
   const Problem p = gradients_of(with_mask(problem(Dtype::f32, 2, 1, 200, 150, 16), 3, 0, FH_TOP_LEFT));
   const Problem q = gradients_of(with_mask(problem(Dtype::f32, 2, 1, 100, 250, 16), 3, 0, FH_TOP_LEFT));
   for (const Problem& each : {p, q}) {
     HandMade clean(each), t(each);
-    for (int64_t row = 153; row < each.seq_q; ++row) {  // see no key
+    for (int64_t row = 153; row < each.seq_q; ++row) {  // attend to no key
       for (View* view : {&t.views.q, &t.views.grad_o}) {
         for (int64_t c = 0; c < 32; ++c)
           store(view->data, HandMade::element(*view, row * 32 + c), view->element, nan);
       }
     }
-    for (int64_t row = 100; row < each.seq_kv && each.seq_q == 100; ++row) {  // are seen by no row
+    for (int64_t row = 100; row < each.seq_kv && each.seq_q == 100; ++row) {  // no row attends to them
       for (View* view : {&t.views.k, &t.views.v}) {
         for (int64_t c = 0; c < 16; ++c)
           store(view->data, HandMade::element(*view, row * 16 + c), view->element, nan);
@@ -107,8 +107,8 @@ TEST(CpuGradientLimits, UnseenKeysAndBlindRowsMayHoldAnything) {
   }
 }
 
-// What is not finite in a key reaches the gradients of the rows that see it and of the keys that those rows see, in a
-// row those of the keys that it sees; nothing else changes.
+// What is not finite in a key reaches the gradients of the rows that attend to it and of the keys that those rows
+// attend to, in a row those of the keys that it attends to; nothing else changes.
 TEST(CpuGradientLimits, NaNAndInfinityStayWhereTheyAreUsed) {
   const Problem p = gradients_of(with_mask(problem(Dtype::f32, 1, 1, 200, 200, 16), 20, 0));
   constexpr int64_t bad_row = 90, bad_key = 90;

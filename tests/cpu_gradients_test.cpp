@@ -28,7 +28,7 @@ TEST(CpuGradients, HeadDimOfVIsItsOwn) {
   }
 }
 
-// Around the sizes of vectors (16), blocks (64), tiles (128), chunks (64 to 256), and the register rows (6).
+// Around the sizes of vectors (16), blocks (64), tiles (128), KV tiles (64 to 256), and the register rows (6).
 TEST(CpuGradients, OddLengths) {
   for (int64_t seq_q : {1, 2, 5, 15, 16, 17, 127, 129, 300}) {
     for (int64_t seq_kv : {1, 3, 6, 7, 63, 65, 129, 261, 515}) {

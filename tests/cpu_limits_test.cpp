@@ -79,7 +79,7 @@ TEST(CpuLimits, HugeValuesOfV) {
   for (Dtype dtype : {Dtype::bf16, Dtype::f32}) {
     expect_huge_values_of_v(dtype, /*heads_q=*/2, /*rows=*/90);
     expect_huge_values_of_v(dtype, /*heads_q=*/1, /*rows=*/1);
-    for (int64_t heads_q : {1, 2})  // keys in parts
+    for (int64_t heads_q : {1, 2})  // split-KV
       expect_huge_values_of_v(dtype, heads_q, /*rows=*/1, /*keys=*/1300, /*dim=*/512);
   }
 }
@@ -89,7 +89,7 @@ TEST(CpuLimits, NaNAndInfinityStayInTheirRows) {
   const Problem p = with_mask(problem(Dtype::f32, 2, 1, 70, 150, 16), 20, 0);
   HandMade clean(p);
   run(clean);
-  const auto sees = [](int64_t row, int64_t key) { return key <= row + 80 && key >= row + 60; };
+  const auto attends = [](int64_t row, int64_t key) { return key <= row + 80 && key >= row + 60; };
   constexpr int64_t bad_row = 33, bad_key = 110, bad_column = 5;
   for (const float bad : {nan, infinity, -infinity}) {
     const auto compare = [&](View(Views::*view), int64_t row, const std::function<int(int64_t, int64_t)>& kind) {
@@ -111,9 +111,9 @@ TEST(CpuLimits, NaNAndInfinityStayInTheirRows) {
     };
     compare(&Views::q, bad_row, [](int64_t row, int64_t i) { return row == bad_row && i / 16 % 2 == 0 ? 1 : 0; });
     compare(&Views::v, bad_key,
-            [&](int64_t row, int64_t i) { return sees(row, bad_key) && i % 16 == bad_column ? 2 : 0; });
+            [&](int64_t row, int64_t i) { return attends(row, bad_key) && i % 16 == bad_column ? 2 : 0; });
     compare(&Views::k, bad_key, [&](int64_t row, int64_t) {
-      return !sees(row, bad_key) ? 0 : std::isnan(bad) ? 1 : 3;
+      return !attends(row, bad_key) ? 0 : std::isnan(bad) ? 1 : 3;
     });
   }
 }
@@ -148,7 +148,7 @@ TEST(CpuLimits, RisingScores) {
   }
 }
 
-// Keys that a row does not see may be NaN and infinite in k and in v, also when its neighbours see them.
+// Masked keys of a row may be NaN and infinite in k and in v, also when its neighbours attend to them.
 TEST(CpuLimits, UnseenKeysDoNotMatterWhateverTheyHold) {
   for (float bad : {nan, infinity}) {
     for (int64_t bad_key : {40, 129, 199}) {
@@ -163,9 +163,9 @@ TEST(CpuLimits, UnseenKeysDoNotMatterWhateverTheyHold) {
       run(clean);
       run(t);
       for (int64_t i = 0; i < 200; ++i) {
-        const bool sees = bad_key <= i && bad_key >= i - 30;
+        const bool attends = bad_key <= i && bad_key >= i - 30;
         for (int64_t c = 0; c < 16; ++c) {
-          if (sees) {
+          if (attends) {
             ASSERT_FALSE(std::isfinite(t.o(i * 16 + c))) << i;
           } else {
             ASSERT_EQ(t.o(i * 16 + c), clean.o(i * 16 + c)) << i;
@@ -242,9 +242,9 @@ TEST(CpuLimits, ScratchIsAtMost1MiBAThreadAndTwiceThatWithAmx) {
   for (int dim_qk = 8; dim_qk <= 256; dim_qk += 8) {
     for (int dim_v = 8; dim_v <= 256; dim_v += 8) {
       const auto bytes = [&](int lanes, int keys) {
-        const int of_piece = cpu::lanes_of_piece(lanes, dim_qk, dim_v);
-        return (cpu::scratch_floats(dim_qk, dim_v, of_piece, cpu::keys_of_tile(keys, dim_qk, dim_v)) -
-                cpu::part_floats(dim_v, of_piece)) *
+        const int of_item = cpu::lanes_of_item(lanes, dim_qk, dim_v);
+        return (cpu::scratch_floats(dim_qk, dim_v, of_item, cpu::keys_of_tile(keys, dim_qk, dim_v)) -
+                cpu::partial_floats(dim_v, of_item)) *
                sizeof(float);
       };
       EXPECT_LE(bytes(cpu::lanes_usual, cpu::tile_kv), size_t{1} << 20);

@@ -61,8 +61,8 @@ TEST(CpuSums, GradientsOfRowsThatSeeManyKeys) {
   expect_gradients_within({1.5e-6, 1e-6, 1e-6}, problem(Dtype::f32, 1, 1, 20, 131072, 16));
 }
 
-// Chunks are smaller for more threads, and sums have the same order.
-TEST(CpuSums, OfRowsDoNotDependOnChunks) {
+// KV tiles are smaller for more threads, and sums have the same order.
+TEST(CpuSums, OfRowsDoNotDependOnKvTiles) {
   for (const int64_t dim : {16, 136}) {
     HandMade t(gradients_of(with_mask(problem(Dtype::f32, 2, 1, 2300, 700, dim), 150, 0)));
     fill_from_forward(t);
@@ -86,7 +86,7 @@ TEST(CpuSums, OfRowsDoNotDependOnChunks) {
   }
 }
 
-// `invariant`: else the keys are cut into parts here, each with sums of its own. In a batch they are not.
+// `invariant`: else the keys are split here, each with sums of its own. In a batch they are not.
 TEST(CpuSums, ForwardOverManyKeys) {
   Problem p = problem(Dtype::f32, 1, 1, 20, 131072, 16);
   for (const bool equal : {false, true}) {

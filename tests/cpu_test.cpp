@@ -28,7 +28,7 @@ TEST(Cpu, HeadDimOfVIsItsOwn) {
   }
 }
 
-// Around the sizes of vectors (16), blocks (64), tiles (128) and pieces (256), and the register rows (6).
+// Around the sizes of vectors (16), blocks (64), tiles (128) and work items (256), and the register rows (6).
 TEST(Cpu, OddLengths) {
   for (int64_t seq_q : {1, 2, 5, 15, 16, 17, 63, 65, 127, 257, 300}) {
     for (int64_t seq_kv : {1, 3, 6, 7, 127, 128, 129, 261}) {

@@ -36,7 +36,7 @@ void expect_right_product(Multiply multiply, int rows, int columns, int count, b
             .b_step = b_row,
             .count = static_cast<size_t>(count),
             .adds = adds,
-            .age = nullptr,
+            .rescale = nullptr,
             .out = out.data(),
             .out_row = out_row},
            rows, columns);

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Claim: the examples build and give the right answer, with the installed package or with the sources. For train
-# (--check) that means: the loss falls, and every loss is the one that plain loops in double precision lead to.
-#   cmake -DEXAMPLE=... -DSOURCE=... -DBUILD=... -DCXX=... -DCC=... -P tests/examples.cmake
-# where EXAMPLE is find_package, pkg_config, deb, add_subdirectory, defaults, parent or train:
+# (--check) that means: the loss falls, and every loss is the one that plain loops in double precision lead to. For
+# serve (--check): every token is the one that such loops choose, with more requests than fit into the pool.
+#   cmake -DEXAMPLE=... -DSOURCE=... -DBUILD=... -DCXX=... -DCC=... -DPYTHON=... -P tests/examples.cmake
+# where EXAMPLE is find_package, pkg_config, deb, add_subdirectory, defaults, parent, train or serve:
 #   pkg_config   find_package's example without CMake
 #   deb          find_package's example with the Debian package that cpack makes, unpacked
 #   defaults     add_subdirectory as a stranger calls it, with no option and from a copy that has no .venv: every file
@@ -102,6 +103,21 @@ function(install_deb folder)
   endif()
 endfunction()
 
+# Runs serve with a pool so small that prompts wait, prefixes are evicted and requests are put back, which its report
+# must tell. Prompts are longer than the rows of a step, so they are read in chunks beside sequences that decode.
+function(check_serve)
+  execute_process(COMMAND ${ARGN} --check --requests 14 --pages 16 COMMAND_ECHO STDOUT OUTPUT_VARIABLE report
+                  RESULT_VARIABLE result)
+  message(STATUS "${report}")
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "failed: ${ARGN}")
+  endif()
+  set(some "[1-9][0-9]*")
+  if(NOT report MATCHES "at most 16 in use, ${some} reused, ${some} prefixes evicted, ${some} requests put back")
+    message(FATAL_ERROR "the pool was not short of pages: ${ARGN}")
+  endif()
+endfunction()
+
 set(work ${BUILD}/examples/${EXAMPLE})
 set(options -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -G Ninja)
 set(program attention)
@@ -115,6 +131,9 @@ string(REGEX REPLACE "^[^=]*=" "-DFROGHOPPER_CUDA_INCLUDE=" cuda_include "${cuda
 if(EXAMPLE STREQUAL train)
   set(program train)
   set(arguments ${SOURCE}/data/alice.txt --check)
+elseif(EXAMPLE STREQUAL serve)
+  set(program serve)
+  set(arguments --random --check)
 endif()
 if(EXAMPLE STREQUAL defaults)
   file(REMOVE_RECURSE ${work})
@@ -168,3 +187,8 @@ endif()
 must(${CMAKE_COMMAND} -S ${example} -B ${work}/build ${options})
 must(${CMAKE_COMMAND} --build ${work}/build --parallel 2 --target ${program})
 must(${work}/build/${program} ${arguments})
+if(EXAMPLE STREQUAL serve)
+  must(${PYTHON} ${example}/make_model.py ${work}/model)
+  check_serve(${work}/build/serve --random --rows 32)
+  check_serve(${work}/build/serve ${work}/model --dtype bf16)
+endif()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims: rows in pages are found where the block table says; entries for rows that do not count are never read;
 // entries that name no page are refused before anything is written; o and lse are the same bits as those of the same
-// rows in dense tensors, whatever the page size, and where sequences share pages. tests/cases/pages.txt compares both
-// backends with the oracle.
+// rows in dense tensors, whatever the page size, and where sequences share pages; with invariant a row has these bits
+// in prefill and in decode. tests/cases/pages.txt compares both backends with the oracle.
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -51,6 +51,17 @@ struct Cache {
     const auto plan = make_plan(problem, *read_target("cpu"));
     EXPECT_TRUE(plan) << plan.failure().text;
     return froghopper::run(*plan, tensors(), nullptr, 0, nullptr);
+  }
+
+  // Where the k and v of a row of sequence 0 begin.
+  int64_t place(int64_t row) const {
+    return (table[row / problem.page_size] * problem.page_size + row % problem.page_size) * problem.heads_kv *
+           problem.dim_qk;
+  }
+  void copy_row(const Cache& other, int64_t row) {
+    const int64_t floats = problem.heads_kv * problem.dim_qk;
+    std::copy_n(&other.k[other.place(row)], floats, &k[place(row)]);
+    std::copy_n(&other.v[other.place(row)], floats, &v[place(row)]);
   }
 
   // The rows of each sequence one after the other, and the same problem without pages.
@@ -117,6 +128,30 @@ TEST(pages, may_be_shared) {
   ASSERT_TRUE(cache.run());
   ASSERT_TRUE(dense.run_dense());
   EXPECT_EQ(std::memcmp(cache.o.data(), dense.o.data(), cache.o.size() * sizeof(float)), 0);
+}
+
+TEST(pages, of_any_size_give_a_row_the_same_bits_in_prefill_and_decode) {
+  constexpr int64_t rows = 40, length = 70;
+  const auto cache_of = [](int64_t seq_q, int page) {
+    Cache cache(text("fwd f32 b1 hq4 hkv2 sq{} skv100 d32 seqused causal invariant page{} pages{}", seq_q, page,
+                     100 / page + 1));
+    cache.used = {length};
+    hand_out(cache);
+    return cache;
+  };
+  Cache prefill = cache_of(rows, 16);
+  ASSERT_TRUE(prefill.run());
+  const auto floats = static_cast<int64_t>(prefill.o.size()) / rows;  // of a row
+  for (const int page : {1, 5, 16})
+    for (int64_t row = 0; row < rows; ++row) {
+      Cache decode = cache_of(1, page);
+      for (int64_t key = 0; key < length; ++key) decode.copy_row(prefill, key);
+      decode.used = {static_cast<int32_t>(length - rows + row + 1)};
+      std::copy_n(&prefill.q[row * floats], floats, decode.q.data());
+      ASSERT_TRUE(decode.run());
+      EXPECT_EQ(std::memcmp(decode.o.data(), &prefill.o[row * floats], floats * sizeof(float)), 0)
+          << page << " " << row;
+    }
 }
 
 TEST(pages, that_are_none_are_refused_before_anything_is_written) {

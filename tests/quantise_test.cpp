@@ -176,12 +176,12 @@ TEST(Quantise, RoundsToNearestEvenOnEveryVectorUnit) {
     numbers.resize((numbers.size() + 7) / 8 * 8);
     const int count = static_cast<int>(numbers.size());
     for (const cpu::Kernel* kernel : cpu::kernels(Dtype::bf16)) {
-      std::vector<float> scratch(cpu::narrow_floats(count));
+      std::vector<float> scratch(cpu::quantise_floats(count));
       std::vector<uint8_t> found(count);
-      const cpu::RowsToNarrow rows{Dtype::f32, to, count, 1,       numbers.data(), found.data(),
-                                   0,          0,  0,     nullptr, scratch.data(), nullptr};
+      const cpu::RowsToQuantise rows{Dtype::f32, to, count, 1,       numbers.data(), found.data(),
+                                     0,          0,  0,     nullptr, scratch.data(), nullptr};
       EXPECT_EQ(kernel->largest(rows), std::numeric_limits<float>::infinity());
-      kernel->narrow(rows, 1);
+      kernel->quantise(rows, 1);
       for (int i = 0; i < count; ++i) {
         const uint8_t expected = write(numbers[i]);
         if (std::isnan(numbers[i]))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's programs compile without a warning and run; the files it links to exist; it names both commands.
+"""The programs of the README and of docs/13-serving.md compile without a warning and run; the files that documents
+link to exist; the README names both commands.
 
 usage: python3 tests/readme_test.py BUILD_FOLDER
 """
@@ -58,6 +59,26 @@ class Readme(unittest.TestCase):
         for command in ("scripts/demo", "scripts/test"):
             self.assertIn(command, self.text)
             self.assertTrue(os.access(ROOT / command, os.X_OK), command)
+
+
+class Serving(unittest.TestCase):
+    """The steps of docs/13-serving.md run on the CPU."""
+    programs = dict(re.findall(r"^```(cpp|python)\n(.*?)^```$", (ROOT / "docs/13-serving.md").read_text(),
+                               re.MULTILINE | re.DOTALL))
+
+    def test_the_cpp_program_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file, program = pathlib.Path(folder, "step.cpp"), pathlib.Path(folder, "step")
+            file.write_text(self.programs["cpp"])
+            subprocess.run(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", str(file),
+                            f"-L{BUILD}", "-lfroghopper", "-o", str(program)], check=True, timeout=120)
+            subprocess.run([program], check=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(BUILD)})
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_the_python_program_runs(self):
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/python", "PYTHONDONTWRITEBYTECODE": "1",
+                       "FROGHOPPER_LIBRARY": f"{BUILD}/libfroghopper.so"}
+        subprocess.run([sys.executable, "-c", self.programs["python"]], check=True, timeout=120, env=environment)
 
 
 if __name__ == "__main__":

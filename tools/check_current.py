@@ -5,7 +5,7 @@ usage: python3 tools/check_current.py PROGRAM [--write]
 
 PROGRAM is the built froghopper, libfroghopper.so beside it; --write brings the files up to date. A name in backticks
 must be in some file that is no document, and one that is followed by a file, as in "`item_at`, contract/order.h", in
-that file.
+that file. A file that is named with its folder must be there.
 """
 import difflib
 import pathlib
@@ -22,6 +22,17 @@ Written by `froghopper info --support-table` from the answers of the library its
 
 """
 
+OPTIONS = """# Options
+
+Written by `froghopper info --options` from the table that the library goes through, src/problem/option_table.cpp; do
+not edit. An option is a field of `fh_problem`, and of `froghopper::Problem` in C++. In a problem line
+([names.md](names.md)) N is a whole number, X any number, L and R those of a window. Then come the arguments of the
+Python functions `froghopper.attention` and its gradients, `froghopper.torch.attention` and `froghopper.jax.attention`;
+and of `froghopper.quantise` and `froghopper.torch.quantise`. Where such a cell is empty, the arrays say it, or the
+function does not have it.
+
+"""
+
 
 def makers(program):
     """File that is kept: what it begins with, the command whose standard output follows."""
@@ -31,6 +42,7 @@ def makers(program):
         "packaging/completion/froghopper.bash": ("", [sys.executable, "tools/gen_completion.py", program, "bash"]),
         "packaging/completion/_froghopper": ("", [sys.executable, "tools/gen_completion.py", program, "zsh"]),
         "docs/support.md": (SUPPORT, [program, "info", "--support-table"]),
+        "docs/options.md": (OPTIONS, [program, "info", "--options"]),
         "docs/python-support.md": ("", [sys.executable, "tools/python_support.py",
                                         str(pathlib.Path(program).resolve().parent / "libfroghopper.so")]),
     }
@@ -38,6 +50,7 @@ def makers(program):
 
 NAME = re.compile(r"`([A-Za-z_][\w.:]*)(?:\(\))?`")
 PLACED = re.compile(r"`([A-Za-z_][\w.:]*)(?:\(\))?`(?:,| \()\s*((?:\w+/)+\w+\.\w+)")
+FILE = re.compile(r"(?<![\w/.\-])((?:[\w-]+/)+[\w-]+\.(?:cpp|hpp|h|cuh|c|py|md|txt|cmake))\b")
 OTHERS = ("stall_",)  # what names of other programs begin with: Nsight Compute's columns
 
 
@@ -53,7 +66,11 @@ def stale_names(texts):
     """texts: {path: text} of the tree. What documents name and nothing has."""
     documents = {path: text for path, text in texts.items() if re.fullmatch(r"(docs/.*|README|CONTRIBUTING)\.md", path)}
     words = set().union(*(words_of(text) for path, text in texts.items() if not path.endswith(".md")))
+    folders = {path.split("/")[0] for path in texts if "/" in path}
     for path, text in documents.items():
+        for file in FILE.finditer(text):
+            if file[1] not in texts and file[1].split("/")[0] in folders:
+                yield f"{path}:{text.count(chr(10), 0, file.start()) + 1}: {file[1]} is not there"
         for name in NAME.finditer(text):
             at = f"{path}:{text.count(chr(10), 0, name.start()) + 1}"
             its, placed = words_of(name[1]), PLACED.match(text, name.start())

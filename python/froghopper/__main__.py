@@ -18,6 +18,7 @@ from typing import TextIO
 
 import froghopper
 from froghopper._library import library
+from froghopper._values import text
 
 SAMPLE = "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal"
 FRAMEWORKS = ("numpy", "torch", "transformers", "jax")
@@ -62,10 +63,15 @@ def answer(command: str, words: list[str]) -> tuple[int, str]:
     try:
         if command == "info" and words in ([], ["--json"]): return DONE, info(as_json=bool(words))
         if command == "--version" and not words: return DONE, library().version()
-        if command == "explain" and len(words) in (1, 2): return DONE, froghopper.explain(*words)
+        if command == "explain" and len(words) in (1, 2): return DONE, explained(*words)
     except froghopper.Error as error: return BAD_INPUT, f"froghopper: {error}"
     if command in ("help", "-h", "--help"): return DONE, usage
     return BAD_INPUT, usage if command in ("info", "explain") else refusal(command)
+
+
+def explained(line: str, target: str = "auto") -> str:
+    """A line that makes no sense is an error of the command, where froghopper.explain only tells it."""
+    return froghopper.explain(library().problem(text("LINE", line, SAMPLE)), target)
 
 
 def say(said: str, file: TextIO | None) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from froghopper import _c
-from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of, warn_user
 from froghopper._library import Library, library
 from froghopper._values import ALIGNS, check_softcap, text
 from froghopper._values import Window as Window
@@ -35,6 +35,9 @@ DTYPES = {"float16": _c.Dtype.F16, "bfloat16": _c.Dtype.BF16, "float32": _c.Dtyp
 DTYPES_8_BIT = {"float8_e4m3fn": _c.Dtype.E4M3, "float8_e5m2": _c.Dtype.E5M2}  # a scale goes with each number
 SCALE_ROWS = 128  # rows that share a scale where there is more than one for a sequence
 LAYOUT, PACKED_LAYOUT = "[batch, seq, heads, dim]", "[total, heads, dim]"
+TURNED = ("use q.transpose(1, 2), k.transpose(1, 2) and v.transpose(1, 2) (in NumPy and JAX swapaxes), or "
+          "froghopper.torch.scaled_dot_product_attention")
+HEADS_KV_OF_MODELS = 128
 KEPT = 1024  # plans and calls; a table that is full is emptied, so that new lengths at every step do not add up
 
 
@@ -56,7 +59,7 @@ class Packed(NamedTuple):
 
 
 def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False, causal: bool = False,
-             window: Window | None = None, softcap: float | None = 0.0, scale: float | None = None,
+             window: Window | None = None, softcap: float | None = None, scale: float | None = None,
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
              deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
              attention_chunk: int = 0, invariant: bool = False, max_logit: bool = False,
@@ -69,10 +72,10 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     better (heads that do not divide, head dims, windows) it says itself when the plan is made.
     """
     if dtype not in DTYPES and types is None:
-        raise InvalidType(f"q, k and v are {dtype}; they can be {', '.join(DTYPES)}. Convert them.")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. Convert them to one of these.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
-    check_axes(q, k)
+    check_axes(q, k, warn=not backward)
     if packed: batch, seq_q, seq_kv = packed
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
     left, right = check_window(window)
@@ -106,11 +109,11 @@ def describe_paged(q: Shape, k: Shape, v: Shape, dtype: str, paged: Paged, **opt
     """As describe, of k and v [pages, page_size, heads, dim]."""
     for name, shape in (("k", k), ("v", v)):
         if len(shape) != 4 or shape[1] < 1:
-            raise InvalidProblem(f"{name} has the shape {list(shape)}; with block_table it must be "
-                                 "[pages, page_size, heads, dim]. Reshape it.")
+            raise InvalidProblem(f"{name} must be [pages, page_size, heads, dim] with block_table, but has the shape "
+                                 f"{list(shape)}. Reshape it.")
     if tuple(k[:3]) != tuple(v[:3]):
-        raise InvalidProblem(f"v has the shape {list(v)} and k {list(k)}; pages, rows and heads must be the same. "
-                             "Reshape one.")
+        raise InvalidProblem(f"v must have the pages, rows and heads of k, {list(k[:3])}, but has the shape "
+                             f"{list(v)}. Reshape one.")
     rows = (paged.max_seqlen_kv,) if paged.packed else (paged.batch, paged.max_seqlen_kv)
     packed = Packed(paged.batch, paged.max_seqlen_q, paged.max_seqlen_kv) if paged.packed else None
     problem = describe(q, (*rows, *k[2:]), (*rows, *v[2:]), dtype, packed=packed, **options)
@@ -120,12 +123,12 @@ def describe_paged(q: Shape, k: Shape, v: Shape, dtype: str, paged: Paged, **opt
 
 def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str]) -> str:
     """The type of o of 8-bit k and v; q, k and v: names of their types. names: of the types that o may have."""
-    if k != v: raise InvalidType(f"v is {v} and k is {k}; they have the same type. Convert one.")
+    if k != v: raise InvalidType(f"v must have the type of k, {k}, but is {v}. Convert one.")
     if q != k and q not in ("float16", "bfloat16"):
-        raise InvalidType(f"q is {q} and k is {k}; beside 8-bit k and v, q is of their type, float16 or bfloat16. "
-                          "Convert one.")
+        raise InvalidType(f"q must have the type of k, {k}, or float16 or bfloat16, but is {q}. Convert it.")
     if out_dtype is None: return q if q in DTYPES else "bfloat16"
-    if out_dtype not in names: raise InvalidType(f"out_dtype is {out_dtype}; o can be {', '.join(names)}. Give one.")
+    if out_dtype not in names: raise InvalidType(f"out_dtype must be {' or '.join(names)}, but is {out_dtype}. Give "
+                                                 "one of them.")
     return out_dtype
 
 
@@ -147,29 +150,34 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
     if found == (batch, 1, heads, 1): return Scale((strides[0], 0, strides[2]), False, False)
     if found == by_block: return Scale((strides[0], strides[1], strides[2]), blocks > 1, False)
     if dim_v and found == by_column:
-        if strides[3] != 1: raise InvalidTensor(f"{name} has the strides {list(strides)} (elements); that of the last "
-                                                "dimension must be 1. Make it contiguous first.")
+        if strides[3] != 1: raise InvalidTensor(f"{name} must have columns side by side, the last stride 1, but has "
+                                                f"the strides {list(strides)} (elements). Copy it first: "
+                                                f"{name}.contiguous() in PyTorch, numpy.ascontiguousarray({name}) in "
+                                                "NumPy.")
         return Scale((strides[0], strides[1], strides[2]), False, True)
-    raise InvalidTensor(f"{name} has the shape {list(shape)}; it is [] for one scale, [batch, heads] {[batch, heads]}, "
-                        f"[batch, blocks of {SCALE_ROWS} rows, heads, 1] {list(by_block)}" +
-                        (f", or [batch, 1, heads, dim] {list(by_column)}" if dim_v else "") + ". Reshape it.")
+    by_columns = f", [batch, 1, heads, dim] {list(by_column)}" * bool(dim_v)
+    raise InvalidTensor(f"{name} must have the shape [] for one scale, [batch, heads] {[batch, heads]}{by_columns} "
+                        f"or [batch, blocks of {SCALE_ROWS} rows, heads, 1] {list(by_block)}, but has {list(shape)}. "
+                        f"Use {name}.reshape({batch}, {heads}).")
 
 
 def check_means(mean_k: Any, mean_v: Any) -> bool:
     """Whether means are added to k and v: both or none."""
     if (mean_k is None) != (mean_v is None):
         given, other = ("v", "k") if mean_k is None else ("k", "v")
-        raise InvalidProblem(f"mean_{given} is given and mean_{other} is not; smooth k and v go together. Give both.")
+        raise InvalidProblem(f"mean_k and mean_v must be given together, but mean_{other} is None. Give it, or leave "
+                             f"out mean_{given}.")
     return mean_k is not None
 
 
 def mean_of(name: str, shape: Shape, strides: Sequence[int], batch: int, heads: int, dim: int) -> Strides:
     """Strides of sequence, block and head of mean_k or mean_v. strides: in elements."""
     if tuple(shape) != (batch, 1, heads, dim):
-        raise InvalidTensor(f"{name} has the shape {list(shape)}; it is [batch, 1, heads, dim] "
-                            f"{[batch, 1, heads, dim]}, as quantise gives it. Reshape it.")
-    if strides[3] != 1: raise InvalidTensor(f"{name} has the strides {list(strides)} (elements); that of the last "
-                                            "dimension must be 1. Make it contiguous first.")
+        raise InvalidTensor(f"{name} must have the shape [batch, 1, heads, dim] {[batch, 1, heads, dim]}, as "
+                            f"quantise gives it, but has {list(shape)}. Use {name}.reshape{(batch, 1, heads, dim)}.")
+    if strides[3] != 1: raise InvalidTensor(f"{name} must have columns side by side, the last stride 1, but has the "
+                                            f"strides {list(strides)} (elements). Copy it first: {name}.contiguous() "
+                                            f"in PyTorch, numpy.ascontiguousarray({name}) in NumPy.")
     return strides[0], strides[1], strides[2]
 
 
@@ -178,17 +186,18 @@ def slope_strides(shape: Shape, strides: Sequence[int], batch: int, heads: int) 
     found = tuple(shape)
     if found == (heads,): return 0, 0, strides[0]
     if found == (batch, heads): return strides[0], 0, strides[1]
-    raise InvalidTensor(f"alibi_slopes has the shape {list(shape)}; it is [heads] {[heads]} or [batch, heads] "
-                        f"{[batch, heads]}, a slope for each query head. Reshape it.")
+    raise InvalidTensor(f"alibi_slopes must have the shape [heads] {[heads]} or [batch, heads] {[batch, heads]}, a "
+                        f"slope for each query head, but has {list(shape)}. Use alibi_slopes.reshape({heads}).")
 
 
 def check_scale_is_there(name: str, scale: Any, of: str, dtype: str) -> None:
     """A scale is given where the type has 8 bits, and not elsewhere."""
     if dtype in DTYPES_8_BIT and scale is None:
-        raise InvalidType(f"{name} is None and {of} is {dtype}; its numbers are multiplied by a scale. Give it, 1 "
-                          "where they stand for themselves.")
+        raise InvalidType(f"{name} must be given where {of} is {dtype}, but is None. Use {name}=1 where the numbers "
+                          "stand for themselves.")
     if dtype not in DTYPES_8_BIT and scale is not None:
-        raise InvalidType(f"{name} is given and {of} is {dtype}; only 8-bit types have scales. Leave it out.")
+        raise InvalidType(f"{name} must be None where {of} is {dtype}, as only 8-bit types have scales, but is "
+                          "given. Leave it out.")
 
 
 def check_rank(name: str, shape: Shape, packed: bool) -> None:
@@ -198,7 +207,7 @@ def check_rank(name: str, shape: Shape, packed: bool) -> None:
     if packed and len(shape) == 4: out = f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}."
     if not packed and len(shape) == 3:
         out = f"Add the missing dimension, or give cu_seqlens_q and cu_seqlens_kv for {PACKED_LAYOUT}."
-    raise InvalidProblem(f"{name} has the shape {list(shape)}; it reads {reads}. {out}")
+    raise InvalidProblem(f"{name} must be {reads}, but has the shape {list(shape)}. {out}")
 
 
 def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
@@ -208,24 +217,27 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
     for name, shape, other, like, shared in (("k", k, "q", q, {"batch", "dim"}), ("v", v, "k", k, {*rows, "heads"})):
         for axis, extent, wanted in zip(axes, shape, like):
             if axis in shared and extent != wanted:
-                raise InvalidProblem(f"{name} has the shape {list(shape)} and {other} {list(like)}; they have the same "
-                                     f"{axis}. Use {wanted}, or change {other}.")
+                raise InvalidProblem(f"{name} must have the {axis} of {other}, {wanted}, but has {extent}: their "
+                                     f"shapes are {list(shape)} and {list(like)}. Change one.")
 
 
-def check_axes(q: Shape, k: Shape) -> None:
-    """Heads that do not divide, where the axis before them does and is the shorter one: that has the heads, as in
-    PyTorch's own attention."""
-    if len(q) != 4 or 0 in (k[1], k[2]) or q[2] % k[2] == 0 or q[1] % k[1] != 0: return
-    if q[2] <= q[1] or k[2] <= k[1]: return
-    raise InvalidProblem(f"q has the shape {list(q)} and k {list(k)}; they must be {LAYOUT}, and heads_kv, {k[2]}, "
-                         f"must divide heads_q, {q[2]}. They look like [batch, heads, seq, dim]. Use q.transpose(1, "
-                         "2), k.transpose(1, 2) and v.transpose(1, 2) (in NumPy and JAX swapaxes), or "
-                         "froghopper.torch.scaled_dot_product_attention.")
+def check_axes(q: Shape, k: Shape, warn: bool) -> None:
+    """Whether the axis before the heads looks like that of the heads, as in PyTorch's own attention: heads as read do
+    not divide, but that axis does; or it divides too and heads are more than any model has."""
+    if len(q) != 4 or 0 in (k[1], k[2]) or q[1] % k[1] != 0 or q[2] <= q[1] or k[2] <= k[1]: return
+    found = f"q has the shape {list(q)} and k {list(k)}"
+    if warn and q[2] % k[2] == 0 and k[2] > HEADS_KV_OF_MODELS:
+        warn_user(f"{found}, which is read as {LAYOUT}: {q[2]} heads of {q[1]} queries and {k[1]} keys. If they are "
+                  f"[batch, heads, seq, dim], {TURNED}.")
+    if q[2] % k[2] == 0: return
+    raise InvalidProblem(f"{found}; they must be {LAYOUT}, and heads_kv, {k[2]}, must divide heads_q, {q[2]}. They "
+                         f"look like [batch, heads, seq, dim]. {TURNED[0].upper()}{TURNED[1:]}.")
 
 
 def positive_dim(dim: int) -> int:
     """0 columns would mean "as many as q" to the library."""
-    if dim < 1: raise InvalidProblem("v has 0 columns; head dims are multiples of 8 from 8 to 512. Give it columns.")
+    if dim < 1: raise InvalidProblem("v must have columns, a multiple of 8 from 8 to 512, but has 0. Give it "
+                                     "columns.")
     return dim
 
 
@@ -235,8 +247,9 @@ def check_held(given: Any, with_max_logit: bool, kind: str) -> tuple[str, ...]:
     if isinstance(given, (tuple, list)) and len(given) == len(names): return names
     number, found = {2: "two", 3: "three"}[len(names)], f"a {type(given).__name__}"
     if isinstance(given, (tuple, list)): found += f" of {len(given)}"
-    raise InvalidType(f"accumulate is {found}; it is ({', '.join(names)}) of earlier calls"
-                      f"{', as return_max_logit asks' * with_max_logit}. Give {number} {kind}.")
+    raise InvalidType(f"accumulate must be ({', '.join(names)}) of earlier "
+                      f"calls{', as return_max_logit asks' * with_max_logit}, but is {found}. Give {number} {kind}: "
+                      f"accumulate=({', '.join(names)}).")
 
 
 def results_of(o: T, lse: T, max_logit: T, return_lse: bool, return_max_logit: bool) -> Any:
@@ -357,8 +370,9 @@ def element_strides(name: str, shape: Shape, strides: Sequence[int]) -> Strides:
     """Strides in elements, of each dimension -> those of batch, seq and head. InvalidTensor unless columns lie side by
     side."""
     if shape[-1] > 1 and strides[-1] != 1 and 0 not in shape:
-        raise InvalidTensor(f"{name} has the strides {list(strides)} (elements); that of the last dimension must be 1. "
-                            f"Make it contiguous first.")
+        raise InvalidTensor(f"{name} must have columns side by side, the last stride 1, but has the strides "
+                            f"{list(strides)} (elements). Copy it first: {name}.contiguous() in PyTorch, "
+                            f"numpy.ascontiguousarray({name}) in NumPy.")
     if len(shape) == 3: return 0, strides[0], strides[1]
     return strides[0], strides[1], strides[2]
 

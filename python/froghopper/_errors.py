@@ -3,7 +3,14 @@
 
 The text is the library's own sentence: the argument, its value, the rule and a way out.
 """
+import sys
+import types
+import warnings
+
 from froghopper._c import Status
+from froghopper._library_words import in_python
+
+FRAMEWORKS = ("torch", "jax")
 
 
 class Error(Exception):
@@ -61,4 +68,16 @@ def error_of(status: int, sentence: str) -> BaseException:
     """The exception for a status that is not FH_OK. sentence: fh_last_error's, without the name of the C function."""
     if status == Status.INTERRUPTED: return KeyboardInterrupt()
     call, colon, rest = sentence.partition(": ")
-    return BY_STATUS.get(status, Internal)(rest if colon and call.startswith("fh_") else sentence)
+    return BY_STATUS.get(status, Internal)(in_python(rest if colon and call.startswith("fh_") else sentence))
+
+
+def warn_user(text: str) -> None:
+    """A UserWarning at the line that called the package. Frameworks may be between its functions, and around them."""
+    modules: list[str] = []
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        modules.append(frame.f_globals.get("__name__", "").partition(".")[0])
+        frame = frame.f_back
+    level = len(modules) - modules[::-1].index(__package__)  # of the frame outside the outermost one of the package
+    while level < len(modules) and modules[level] in FRAMEWORKS: level += 1
+    warnings.warn(text, UserWarning, stacklevel=level + 1)

@@ -17,6 +17,8 @@ from froghopper import _torch_ops as ops
 from froghopper._call import whole_number
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8
+from froghopper._torch_options import plain
+from froghopper._values import scale_in_range
 from froghopper._words import translated
 
 ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
@@ -85,7 +87,8 @@ def extras_of(q: Tensor, dropout_p: float, alibi_slopes: Tensor | None, s_aux: T
               block_table: Tensor | None, out: Tensor | None) -> dict[str, Any]:
     """Arguments of attention; of block_table and dropout NotImplementedError."""
     refuse(block_table=block_table)
-    if dropout_p: raise Unsupported(f"dropout_p is {dropout_p}; froghopper drops no weights. Use 0.0.")
+    if dropout_p: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is {dropout_p}. Use "
+                                    "dropout_p=0.0.")
     made: dict[str, Any] = {}
     if alibi_slopes is not None: made["alibi_slopes"] = alibi_slopes
     if s_aux is not None: made["sink"] = s_aux.float() if isinstance(s_aux, Tensor) else s_aux
@@ -97,8 +100,8 @@ def length_of(name: str, value: Any) -> Any:
     """max_seqlen as an int. transformers hands over a tensor. It is read, which waits for its GPU, as there."""
     if not isinstance(value, Tensor): return value
     if value.numel() != 1 or value.is_floating_point() or value.is_complex():
-        raise InvalidType(f"{name} is a tensor {list(value.shape)} of {value.dtype}; it is one whole number. Give an "
-                          "int.")
+        raise InvalidType(f"{name} must be one whole number, but is a tensor {list(value.shape)} of {value.dtype}. "
+                          f"Use int({name}.max()).")
     return value.item()
 
 
@@ -162,8 +165,8 @@ def window_of(window_size: Any) -> tuple[int | None, int | None]:
         except InvalidType: window_size = (window_size,)
     if len(window_size) != 2:
         shown = window_size[0] if len(window_size) == 1 else window_size
-        raise InvalidType(f"window_size is {shown!r}; it is (left, right), negative for no bound, one number for both, "
-                          "or None. Give two numbers.")
+        raise InvalidType("window_size must be (left, right), negative for no bound, one number for both, or None, "
+                          f"but is {shown!r}. Use window_size=(128, 0).")
     left, right = (None if bound is None or bound < 0 else bound for bound in window_size)
     return left, right
 
@@ -172,6 +175,7 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
                softcap: float | None, sm_margin: int) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
     left, right = window_of(window_size)
+    if softmax_scale is not None: plain(scale_in_range, "softmax_scale", softmax_scale)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
                 softcap=0.0 if softcap is None or softcap < 0 else softcap,
                 attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))
@@ -180,12 +184,13 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
 def sms_without(q: Tensor, sm_margin: int) -> int:
     """max_sms: 0 for all."""
     if whole_number("sm_margin", sm_margin) < 0:
-        raise InvalidProblem(f"sm_margin is {sm_margin}; so many SMs are left alone. Use 0 or more.")
+        raise InvalidProblem(f"sm_margin must be 0 or more SMs that are left alone, but is {sm_margin}. Use "
+                             "sm_margin=0.")
     if sm_margin == 0 or not q.is_cuda: return 0
     sms = torch.cuda.get_device_properties(q.device).multi_processor_count
     if not 0 < sm_margin < sms:
-        raise InvalidProblem(f"sm_margin is {sm_margin} and the GPU has {sms} SMs; as many are left alone. Use 0 to "
-                             f"{sms - 1}.")
+        raise InvalidProblem(f"sm_margin must be from 0 to {sms - 1}, as the GPU has {sms} SMs, but is {sm_margin}. "
+                             "Use sm_margin=0.")
     return int(sms - sm_margin)
 
 

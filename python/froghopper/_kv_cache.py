@@ -33,11 +33,12 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     check_rank("q", q.shape, cu_seqlens_q is not None)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4 or cache.stride(-1) != 1:
-            raise InvalidTensor(f"{name} has the shape {list(cache.shape)} and the strides {list(cache.stride())}; it "
-                                "is [rows, seq, heads, dim] and its last stride 1. Make it contiguous.")
+            raise InvalidTensor(f"{name} must be [rows, seq, heads, dim] with the last stride 1, but has the shape "
+                                f"{list(cache.shape)} and the strides {list(cache.stride())}. Use "
+                                f"{name}.contiguous().")
     if k_cache.shape[:3] != v_cache.shape[:3]:
-        raise InvalidTensor(f"v_cache has the shape {list(v_cache.shape)} and k_cache {list(k_cache.shape)}; they have "
-                            "the same rows, seq and heads. Change one.")
+        raise InvalidTensor(f"v_cache must have the rows, seq and heads of k_cache, {list(k_cache.shape[:3])}, but "
+                            f"has the shape {list(v_cache.shape)}. Change one.")
     if cu_seqlens_q is not None:
         check_tensor("cu_seqlens_q", cu_seqlens_q)
         check_counts("cu_seqlens_q", cu_seqlens_q, max(cu_seqlens_q.numel(), 1), q)
@@ -48,14 +49,14 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     if table is not None: check_table(table, q)
     held, name = (k_cache, "k_cache") if table is None else (table, "page_table")
     if lengths["cache_batch_idx"] is None and held.shape[0] != batch:
-        raise InvalidProblem(f"{name} has {held.shape[0]} sequences and q {batch}; each has its own. Give "
-                             "cache_batch_idx.")
+        raise InvalidProblem(f"{name} must have a row for each of the {batch} sequences of q, but has "
+                             f"{held.shape[0]}. Give cache_batch_idx.")
     if cu_seqlens_q is not None and max_seqlen_q is None:
-        raise InvalidProblem("cu_seqlens_q is given and max_seqlen_q is not; it bounds the rows of a sequence. "
-                             "Give it.")
+        raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, but is None. Give an upper bound on the "
+                             "rows of a sequence.")
     if max_seqlen_q is not None and bound_of("max_seqlen_q", max_seqlen_q) < q.shape[1] and cu_seqlens_q is None:
-        raise InvalidProblem(f"max_seqlen_q is {max_seqlen_q} and sequences have {q.shape[1]} rows of q; it bounds "
-                             "them. Leave it out.")
+        raise InvalidProblem(f"max_seqlen_q must be at least the {q.shape[1]} rows of q that sequences have, but is "
+                             f"{max_seqlen_q}. Leave it out.")
     check_new(k_cache, v_cache, k, v, batch, lengths)
 
 
@@ -63,8 +64,8 @@ def check_table(table: Tensor, q: Tensor) -> None:
     check_tensor("page_table", table)
     check_place("page_table", table, q)
     if table.dtype != torch.int32 or table.ndim != 2:
-        raise InvalidType(f"page_table is {table.dtype} with the shape {list(table.shape)}; it is int32 [batch, "
-                          "columns]. Convert or reshape it.")
+        raise InvalidType(f"page_table must be int32 [batch, columns], but is {table.dtype} with the shape "
+                          f"{list(table.shape)}. Use page_table.int() for the type.")
 
 
 def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, batch: int,
@@ -73,32 +74,33 @@ def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | No
     begins = lengths["cu_seqlens_k_new"]
     if k is None and v is None:
         if begins is None: return
-        raise InvalidProblem("cu_seqlens_k_new is given and k and v are not; it says where their sequences begin. "
-                             "Leave it out, or give them.")
+        raise InvalidProblem("k and v must be given with cu_seqlens_k_new, which says where their sequences begin, "
+                             "but are None. Give them, or leave out cu_seqlens_k_new.")
     if k is None or v is None or lengths["cache_seqlens"] is None:
-        raise InvalidProblem("k, v and cache_seqlens are not all given; new keys and values come together and "
-                             "go where cache_seqlens ends. Give all three, or cache_seqlens alone.")
+        raise InvalidProblem("k, v and cache_seqlens must be given together, as new rows go where cache_seqlens "
+                             "ends, but one is None. Give all three, or cache_seqlens alone.")
     if k.dtype != k_cache.dtype or v.dtype != v_cache.dtype:
-        raise InvalidType(f"k is {k.dtype} and v {v.dtype}, the cache {k_cache.dtype} and {v_cache.dtype}; what is "
-                          "written to it has its type. Convert k and v.")
+        raise InvalidType(f"k and v must have the types of the cache, {k_cache.dtype} and {v_cache.dtype}, but are "
+                          f"{k.dtype} and {v.dtype}. Use k.to(k_cache.dtype) and v.to(v_cache.dtype).")
     reads = "[batch, seq_new, heads_k, dim]" if begins is None else "[total_new, heads_k, dim] with cu_seqlens_k_new"
     rows = [batch, k.shape[1] if k.ndim == 4 else "seq_new"] if begins is None else k.shape[:1]
     if begins is None and k.ndim == 4 and k.shape[1] > k_cache.shape[1]:
-        raise InvalidTensor(f"k has {k.shape[1]} rows of a sequence and the cache {k_cache.shape[1]}; they do not fit. "
-                            "Use a longer cache.")
+        raise InvalidTensor(f"k must have at most the {k_cache.shape[1]} rows of the cache, but has {k.shape[1]} for "
+                            "each sequence. Use a longer cache.")
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
         wanted = [*rows, *cache.shape[2:]]
         if list(x.shape) != wanted:
-            raise InvalidTensor(f"{name} has the shape {list(x.shape)}; it reads {reads}, here {wanted}, as long as k "
-                                "and with the heads and columns of the cache. Reshape it.")
+            raise InvalidTensor(f"{name} must be {reads}, here {wanted}, as long as k and with the heads and columns "
+                                f"of the cache, but has the shape {list(x.shape)}. Reshape it.")
 
 
 def check_counts(name: str, x: Tensor, count: int, q: Tensor) -> None:
     check_place(name, x, q)
     types = (torch.int32, torch.int64) if name == "cache_batch_idx" else (torch.int32,)
     if x.dtype not in types or x.shape != (count,):
-        raise InvalidType(f"{name} is {x.dtype} with the shape {list(x.shape)}; it is int32 and [{count}], a number "
-                          f"for each sequence{' and the end' * name.startswith('cu_')}. Convert it.")
+        raise InvalidType(f"{name} must be int32 [{count}], a number for each "
+                          f"sequence{' and the end' * name.startswith('cu_')}, but is {x.dtype} with the shape "
+                          f"{list(x.shape)}. Use {name}.int() for the type.")
 
 
 def batch_of(q: Tensor, cu_seqlens_q: Tensor | None) -> int:
@@ -129,8 +131,8 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
     held = index.tolist()
     check_range("cache_batch_idx", held, sequences - 1)
     if k is not None and len(set(held)) != len(held):
-        raise Unsupported(f"cache_batch_idx is {held}; two sequences cannot write to one row of the cache. Copy that "
-                          "row, or write k and v before the call.")
+        raise Unsupported(f"cache_batch_idx is {held}; two sequences cannot share a row of the cache that k and v are "
+                          "written to. Copy that row, or write k and v before the call.")
 
 
 def known(x: Tensor | None) -> bool:
@@ -142,14 +144,14 @@ def known(x: Tensor | None) -> bool:
 def check_ends(name: str, ends: Any, total: int, longest: int) -> None:
     held = ends.tolist()
     if held[0] != 0 or held[-1] > total or any(not 0 <= b - a <= longest for a, b in zip(held, held[1:])):
-        raise InvalidTensor(f"{name} is {held}; it begins with 0, does not fall, has at most {longest} rows between "
-                            f"two numbers and ends at {total} at most. Change it.")
+        raise InvalidTensor(f"{name} must begin with 0, not fall, have at most {longest} rows between two numbers "
+                            f"and end at {total} at most, but is {held}. Change it.")
 
 
 def check_range(name: str, held: list[int], most: int) -> None:
     for at, value in enumerate(held):
         if not 0 <= value <= most:
-            raise InvalidTensor(f"{name}[{at}] is {value}; it is 0 to {most}. Change it.")
+            raise InvalidTensor(f"{name}[{at}] must be from 0 to {most}, but is {value}. Change it.")
 
 
 def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, table: Tensor | None,

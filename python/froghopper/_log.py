@@ -2,8 +2,8 @@
 """What the library logs (plans that are made, kernels that are compiled and how long that took) as records of the
 logger "froghopper" of the module logging, level INFO. FROGHOPPER_LOG=1 prints them to stderr.
 
-It is asked when the library is loaded, at the first call, whether the logger is enabled for INFO; if not, the library
-puts no line together.
+Every line is heard from the first call on, since a program may set up logging later; what no logger wants ends here.
+There is a line for a plan that is made and for a kernel that is compiled, none for a call whose plan is known.
 """
 import ctypes
 import logging
@@ -29,4 +29,4 @@ def listen(calls: Any) -> None:
             handler = logging.StreamHandler()
             handler.setFormatter(logging.Formatter("froghopper: %(message)s"))
             logger.addHandler(handler)
-    if logger.isEnabledFor(logging.INFO): calls.fh_set_log(_record, None)
+    calls.fh_set_log(_record, None)

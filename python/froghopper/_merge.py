@@ -28,20 +28,20 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
     for name, part in (("out_partial", out_partial), ("lse_partial", lse_partial)):
         check_tensor(name, part)
         if part.dtype != torch.float32:
-            raise InvalidType(f"{name} is {part.dtype}; partial results are float32. Convert it.")
+            raise InvalidType(f"{name} must be float32, but is {part.dtype}. Use {name}.float().")
     if out_partial.ndim not in (4, 5) or out_partial.shape[:-1] != lse_partial.shape:
-        raise InvalidProblem(f"out_partial has the shape {list(out_partial.shape)} and lse_partial "
-                             f"{list(lse_partial.shape)}; the latter is [splits, batch, seq, heads] or [splits, total, "
-                             "heads], the former has dim columns more. Reshape them.")
+        raise InvalidProblem("lse_partial must be [splits, batch, seq, heads] or [splits, total, heads] and "
+                             f"out_partial have dim columns more, but they have the shapes {list(lse_partial.shape)} "
+                             f"and {list(out_partial.shape)}. Reshape them.")
     for name, x in (("lse_partial", lse_partial), ("out", out)):
         if x is not None and x.device != out_partial.device:
-            raise InvalidTensor(f"{name} is on {x.device} and out_partial on {out_partial.device}; all tensors are on "
-                                "one device. Move one.")
+            raise InvalidTensor(f"{name} must be on the device of out_partial, {out_partial.device}, but is on "
+                                f"{x.device}. Use {name}.to(out_partial.device).")
     shape = out_partial.shape[1:]
     if out is None: out = out_partial.new_empty(shape, dtype=out_dtype or torch.float32)
     elif out.shape != shape or out.dtype != (out_dtype or out.dtype):
-        raise InvalidTensor(f"out has the shape {list(out.shape)} and is {out.dtype}; it must be {list(shape)} "
-                            f"and {out_dtype or out.dtype}. Give another tensor, or none.")
+        raise InvalidTensor(f"out must have the shape {list(shape)} and be {out_dtype or out.dtype}, but has "
+                            f"{list(out.shape)} and is {out.dtype}. Use torch.empty for another, or give none.")
     weights, lse = weights_of(lse_partial)
     for axis, begin, count in blocks_of(shape, out_partial.shape[0]):
         part, weight = out_partial.narrow(axis + 1, begin, count), weights.narrow(axis + 1, begin, count)
@@ -62,20 +62,20 @@ def merge_attn_states(output: Tensor, prefix_output: Tensor, prefix_lse: Tensor,
     given = dict(output=output, prefix_output=prefix_output, suffix_output=suffix_output, prefix_lse=prefix_lse,
                  suffix_lse=suffix_lse) | ({} if output_lse is None else dict(output_lse=output_lse))
     for name, x in given.items(): check_tensor(name, x)
-    if output.ndim != 3: raise InvalidProblem(f"output has the shape {list(output.shape)}; it is [tokens, heads, dim]. "
-                                              "Reshape it.")
+    if output.ndim != 3: raise InvalidProblem("output must be [tokens, heads, dim], but has the shape "
+                                              f"{list(output.shape)}. Reshape it.")
     for name, x in given.items():
         of_lse = name.endswith("_lse")
         wanted = (output.shape[1], output.shape[0]) if of_lse else tuple(output.shape)
         if tuple(x.shape) != wanted:
-            raise InvalidTensor(f"{name} has the shape {list(x.shape)} and output {list(output.shape)}; it is "
-                                f"{'[heads, tokens]' if of_lse else '[tokens, heads, dim]'} {list(wanted)}. Reshape "
-                                "it.")
+            raise InvalidTensor(f"{name} must be {'[heads, tokens]' if of_lse else '[tokens, heads, dim]'} "
+                                f"{list(wanted)}, as output is {list(output.shape)}, but has the shape "
+                                f"{list(x.shape)}. Reshape it.")
         if x.device != output.device:
-            raise InvalidTensor(f"{name} is on {x.device} and output on {output.device}; all tensors are on one "
-                                "device. Move one.")
+            raise InvalidTensor(f"{name} must be on the device of output, {output.device}, but is on {x.device}. Use "
+                                f"{name}.to(output.device).")
         if of_lse and x.dtype != torch.float32:
-            raise InvalidType(f"{name} is {x.dtype}; it is float32. Convert it.")
+            raise InvalidType(f"{name} must be float32, but is {x.dtype}. Use {name}.float().")
     both = torch.stack([prefix_lse, suffix_lse])
     weights, lse = weights_of(torch.where(both == torch.inf, -torch.inf, both).transpose(1, 2))
     for axis, begin, count in blocks_of(output.shape, 2):

@@ -113,7 +113,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
-              softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
+              softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
               seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, return_lse: bool = False,
               out: Array | None = None, align: Align = "bottom_right", max_sms: int = 0,
@@ -130,13 +130,14 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    have its own dim
     causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
     window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
-    softcap        scores become softcap tanh(score / softcap); 0 or None for none
+    softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
                    rounds to 0
     sink           [heads_q] float32: one more logit a head, in the denominator alone
     cu_seqlens_*   [batch + 1] rows where each packed sequence begins, and the end; both or none
     seqused_*      [batch] how many rows of a sequence count. causal and windows align the last query that counts with
                    the last key that counts: beside them give both, or align="top_left"
+    return_lse     also the logarithm of the softmax's denominator
     out            where the result goes, and what is returned then; shape of the result, type of q, memory of its own
     max_sms        threads it may use; 0 for all
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks
@@ -169,6 +170,13 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     if others:
         made: Array | tuple[Array, ...] = again(attention, "", locals())
         return made
+    key = bare_key(q, k, v, window, (causal, softcap, scale, align, max_sms, attention_chunk, invariant, return_lse,
+                                     return_max_logit),
+                   (sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, out, max_seqlen_q, max_seqlen_kv, scale_q,
+                    scale_k, scale_v, dtype, out_dtype, mean_k, mean_v, accumulate, alibi_slopes))
+    if key is not None and (known := _bare_calls.get(key)) is not None:
+        done: Array | tuple[Array, ...] = known.run(q, k, v)
+        return done
     for name, x in (("q", q), ("k", k), ("v", v)): check_is_array(name, x)
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)
@@ -209,13 +217,44 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     largest = max_logit_for(q, packed.batch if packed else q.shape[0], held, return_max_logit)
     call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
                  alibi_slopes=address(slopes), max_logit=address(largest))
+    if key is not None: cached(_bare_calls, key, lambda: BareCall(call, *(None if x is None else x.shape
+                                                                          for x in (o, lse, largest))))
     results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, return_max_logit)
     return results
 
 
+class BareCall(NamedTuple):
+    """A call on q, k and v alone that was made once, with the shapes of what it gives: it needs no check again."""
+    call: Call
+    of_o: tuple[int, ...] | None
+    of_lse: tuple[int, ...] | None
+    of_largest: tuple[int, ...] | None
+
+    def run(self, q: Array, k: Array, v: Array) -> Any:
+        o = np.empty(self.of_o or (), q.dtype)
+        lse = None if self.of_lse is None else np.empty(self.of_lse, np.float32)
+        largest = None if self.of_largest is None else np.empty(self.of_largest, np.float32)
+        self.call.forward(address(q), address(k), address(v), address(o), address(lse), max_logit=address(largest))
+        return results_of(o, lse, largest, lse is not None, largest is not None)
+
+
+_bare_calls: dict[Hashable, BareCall] = {}
+PLAIN = {bool, int, float, str, type(None)}  # a value of another type may change, or be equal to what it is not
+NOT_GIVEN = {type(None)}
+
+
+def bare_key(q: Any, k: Any, v: Any, window: Any, options: tuple[Any, ...], others: tuple[Any, ...]) -> Hashable:
+    """All that a call on nothing but q, k and v depends on, at little cost; None where the values must be looked at.
+    Types belong to it, since 1, 1.0 and True are the same key."""
+    if not type(q) is type(k) is type(v) is np.ndarray or {*map(type, others)} != NOT_GIVEN: return None
+    kinds = (*map(type, window if type(window) is tuple else (window,)), *map(type, options))
+    if not PLAIN.issuperset(kinds): return None
+    return q.shape, q.strides, q.dtype, k.shape, k.strides, k.dtype, v.shape, v.strides, v.dtype, window, options, kinds
+
+
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
                        grad_lse: Array | None = None, causal: bool = False, window: Window | None = None,
-                       softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
+                       softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
                        cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
                        seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None,
                        deterministic: bool = False, out: Gradients | Sequence[Array | None] | None = None,
@@ -245,7 +284,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     options |= dict(packed=packed, seqused=lengths.used, sink=sink is not None, alibi=slopes is not None, backward=True)
     describe(q.shape, k.shape, v.shape, q.dtype.name, **options)  # shapes make sense from here on
     for name in ("o", "grad_o"): check_shape(name, arrays[name], result_shape(q, v))
-    if lse is None: raise InvalidType("lse is None; gradients need it. Use attention(..., return_lse=True).")
+    if lse is None: raise InvalidType("lse must be given for gradients, but is None. Use o, lse = attention(..., "
+                                      "return_lse=True).")
     lse = dense("lse", lse, lse_shape(q))
     grad_lse = dense("grad_lse", grad_lse, lse_shape(q))
     grads = gradients_for(out, q, k, v, sink, options["accumulate"])
@@ -266,23 +306,26 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
 def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, accumulate: bool) -> Gradients:
     """Where gradients go: the user's arrays, checked, or new ones."""
     if out is None:
-        if accumulate: raise InvalidProblem("accumulate is True and out is None; gradients are added to it. Give out.")
+        if accumulate: raise InvalidProblem("out must be given with accumulate=True, as gradients are added to it, "
+                                            "but is None. Use out=(grad_q, grad_k, grad_v).")
         new_q, new_k, new_v = (np.empty(x.shape, q.dtype) for x in (q, k, v))
         return Gradients(new_q, new_k, new_v, None if sink is None else np.empty_like(sink))
     if not isinstance(out, (tuple, list)):
-        raise InvalidType(f"out is a {type(out).__name__}; it has an array for each gradient. Give a tuple of them.")
+        raise InvalidType(f"out must be a tuple with an array for each gradient, but is a {type(out).__name__}. Use "
+                          "out=(grad_q, grad_k, grad_v).")
     likes = [x for x in (q, k, v, sink) if x is not None]
     held = out[:3] if len(out) == 4 and sink is None and out[3] is None else out
     if len(held) != len(likes):
-        raise InvalidType(f"out has {len(held)} arrays; there are gradients of q, k, v{', sink' * (sink is not None)}. "
-                          f"Give {len(likes)}.")
+        raise InvalidType(f"out must have {len(likes)} arrays, for the gradients of q, k, "
+                          f"v{', sink' * (sink is not None)}, but has {len(held)}. Give {len(likes)}.")
     for at, (array, like) in enumerate(zip(held, likes)):
         check_no_mask(f"out[{at}]", array)
         wanted = np.dtype(np.float32) if accumulate else like.dtype
         if not isinstance(array, np.ndarray) or array.dtype != wanted:
             kind = array.dtype if isinstance(array, np.ndarray) else "a " + type(array).__name__
-            raise InvalidType(f"out[{at}] is {kind}; it is an array of {wanted.name}"
-                              f"{', as accumulate adds in float32' * accumulate}. Give that.")
+            raise InvalidType(f"out[{at}] must be an array of "
+                              f"{wanted.name}{', as accumulate adds in float32' * accumulate}, but is {kind}. Use "
+                              f"numpy.zeros(shape, \"{wanted.name}\").")
         check_shape(f"out[{at}]", array, like.shape)
         check_writeable(f"out[{at}]", array)
     if sink is not None: check_place("out[3]", held[3], "the gradient of sink")

@@ -56,7 +56,7 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     check_is_array(name_of_o, o)
     check_shape(name_of_o, o, shape)
     if o.dtype != array_type(of_o):
-        raise InvalidType(f"{name_of_o} is {o.dtype}; o is {of_o} here. Give that, or out_dtype.")
+        raise InvalidType(f"{name_of_o} must be {of_o}, but is {o.dtype}. Give that, or out_dtype.")
     check_writeable(name_of_o, o)
     strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), (name_of_o, o))]
     call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem))
@@ -74,11 +74,12 @@ def type_name(name: str, array: Array, dtype: str | None) -> str:
     """What the numbers are: uint8 holds those of dtype."""
     if array.dtype != np.uint8:
         if dtype is not None and array.dtype.name in DTYPES_8_BIT and array.dtype.name != dtype:
-            raise InvalidType(f"dtype is {dtype} and {name} is {array.dtype}; it says what uint8 holds. Leave it out.")
+            raise InvalidType(f"dtype must be {array.dtype}, the type of {name}, or None, but is {dtype}; it says "
+                              "what uint8 holds. Leave it out.")
         return array.dtype.name
     if dtype is None:
-        raise InvalidType(f"{name} is uint8 and dtype is None; it says which 8-bit numbers those are. Use "
-                          f"{' or '.join(map(repr, DTYPES_8_BIT))}.")
+        raise InvalidType(f"dtype must be {' or '.join(map(repr, DTYPES_8_BIT))} where {name} is uint8, to say which "
+                          "numbers those are, but is None. Use dtype=\"float8_e4m3fn\".")
     return dtype
 
 
@@ -87,7 +88,8 @@ def name_of_type(out_dtype: Any) -> str:
     if isinstance(out_dtype, str) and out_dtype == "bfloat16": return out_dtype
     try: return str(np.dtype(out_dtype).name)
     except Exception as error:  # what other classes raise where they are asked for a type is theirs
-        raise InvalidType(f"out_dtype is {shown(out_dtype)}; o can be {', '.join(DTYPES)}. Give one.") from error
+        raise InvalidType(f"out_dtype must be {' or '.join(DTYPES)}, but is {shown(out_dtype)}. Give one "
+                          "of them.") from error
 
 
 def array_type(name: str) -> Any:

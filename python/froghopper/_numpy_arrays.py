@@ -39,11 +39,11 @@ def read_one_length(name: str, value: Lengths | None) -> Array | None:
     array = array_of(name, value)
     if array.shape == (0,): array = np.empty(0, np.int32)  # an empty list is one of floats
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise InvalidType(f"{name} is {array.dtype.name} with the shape {list(array.shape)}; it is a list of whole "
-                          "numbers. Give int32.")
+        raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
+                          f"{list(array.shape)}. Use numpy.asarray({name}, \"int32\").ravel().")
     for end in (array.min(initial=0), array.max(initial=0)):
         if not -2**31 <= end < 2**31:
-            raise InvalidTensor(f"{name} holds {end}; rows are counted in int32. Split the batch.")
+            raise InvalidTensor(f"{name} must fit int32, but holds {end}. Split the batch.")
     return contiguous(array.astype(np.int32, copy=False))
 
 
@@ -53,27 +53,27 @@ def packed_of(lengths: HeldLengths, q: Array, k: Array, max_seqlen_q: int | None
     begins_q, begins_kv = lengths.cu_seqlens_q, lengths.cu_seqlens_kv
     if (begins_q is None) != (begins_kv is None):
         given, other = ("q", "kv") if begins_kv is None else ("kv", "q")
-        raise InvalidProblem(f"cu_seqlens_{given} is given and cu_seqlens_{other} is not; both sides are packed or "
-                             f"none. Give cu_seqlens_{other}.")
+        raise InvalidProblem(f"cu_seqlens_q and cu_seqlens_kv must be given together, but cu_seqlens_{other} is "
+                             f"None. Give cu_seqlens_{other}.")
     packed, batch = None, q.shape[0] if q.ndim else 0
     if begins_q is not None and begins_kv is not None:
         for name, begins in (("q", begins_q), ("kv", begins_kv)):
             if len(begins) < 1:
-                raise InvalidProblem(f"cu_seqlens_{name} has 0 numbers; it has one more than there are sequences. Give "
-                                     "[0] for none.")
+                raise InvalidProblem(f"cu_seqlens_{name} must have one number more than there are sequences, but has "
+                                     "0. Use [0] for no sequence.")
             if len(begins) != len(begins_q):
-                raise InvalidProblem(f"cu_seqlens_{name} has {len(begins)} numbers and cu_seqlens_q {len(begins_q)}; "
-                                     "both have one more than there are sequences. Make them equally long.")
+                raise InvalidProblem(f"cu_seqlens_{name} must have as many numbers as cu_seqlens_q, {len(begins_q)}, "
+                                     f"but has {len(begins)}. Make them equally long.")
         packed = Packed(len(begins_q) - 1, longest("max_seqlen_q", begins_q, max_seqlen_q),
                         longest("max_seqlen_kv", begins_kv, max_seqlen_kv))
         batch = packed.batch
     elif max_seqlen_q is not None or max_seqlen_kv is not None:
-        raise InvalidProblem("max_seqlen_q or max_seqlen_kv is given without cu_seqlens; only packed sequences have a "
-                             "longest one. Leave them out.")
+        raise InvalidProblem("max_seqlen_q and max_seqlen_kv must be None without cu_seqlens, but one is given. "
+                             "Leave them out.")
     for name, used in (("seqused_q", lengths.seqused_q), ("seqused_kv", lengths.seqused_kv)):
         if used is not None and len(used) != batch:
-            raise InvalidProblem(f"{name} has {len(used)} numbers and there are {batch} sequences; it has one for "
-                                 f"each. Give {batch} numbers.")
+            raise InvalidProblem(f"{name} must have {batch} numbers, one for each sequence, but has {len(used)}. "
+                                 f"Give {batch} numbers.")
     return packed
 
 
@@ -82,8 +82,8 @@ def longest(name: str, begins: Array, given: int | None) -> int:
     if given is None: return rows
     bound = whole_number(name, given)
     if bound < rows:
-        raise InvalidProblem(f"{name} is {bound} and the longest sequence has {rows} rows; it is an upper bound. Give "
-                             f"{rows} or more, or None.")
+        raise InvalidProblem(f"{name} must be at least {rows}, the rows of the longest sequence, but is {bound}. Use "
+                             f"{name}={rows}, or None.")
     return bound
 
 
@@ -92,12 +92,14 @@ def array_of(name: str, given: Any) -> Array:
     check_no_mask(name, given)
     try: return np.asarray(given)
     except Exception as error:  # what other classes raise where they are asked for an array is theirs
-        raise InvalidType(f"{name} is {shown(given)}; NumPy makes no array of it ({error}). Give an array.") from error
+        raise InvalidType(f"{name} must be an array, but is {shown(given)}, of which NumPy makes none "
+                          f"({error}). Give an array.") from error
 
 
 def check_no_mask(name: str, array: Any) -> None:
     if isinstance(array, np.ma.MaskedArray):
-        raise InvalidType(f"{name} is a {type(array).__name__}; its mask would be lost. Use its method filled.")
+        raise InvalidType(f"{name} must be an array without a mask, which would be lost, but is a "
+                          f"{type(array).__name__}. Use {name}.filled(0).")
 
 
 def check_is_array(name: str, array: Any) -> None:
@@ -105,15 +107,17 @@ def check_is_array(name: str, array: Any) -> None:
     if isinstance(array, np.ndarray): return
     where = type(array).__module__.partition(".")[0].removesuffix("lib")  # arrays of JAX are jaxlib's
     out = f"Use froghopper.{where} for it." if where in ("torch", "jax") else "Use numpy.asarray."
-    raise InvalidType(f"{name} is a {type(array).__name__}; this function computes on arrays of NumPy. {out}")
+    raise InvalidType(f"{name} must be an array of NumPy, but is a {type(array).__name__}. {out}")
 
 
 def check_array(name: str, array: Any, q: Any) -> None:
     """It is an array of NumPy in the type of q, in this machine's byte order."""
     check_is_array(name, array)
     if array.dtype != q.dtype:
-        raise InvalidType(f"{name} is {array.dtype} and q is {q.dtype}; they have the same type. Convert one.")
-    if not array.dtype.isnative: raise InvalidType(f"{name} has the other byte order. Convert to {array.dtype.name}.")
+        raise InvalidType(f"{name} must have the type of q, {q.dtype}, but is {array.dtype}. Use "
+                          f"{name}.astype(q.dtype).")
+    if not array.dtype.isnative: raise InvalidType(f"{name} must have this machine's byte order, but has the other "
+                                                   f"one. Use {name}.astype(\"{array.dtype.name}\").")
 
 
 def contiguous(array: Array) -> Array:
@@ -125,21 +129,24 @@ def float32_of(name: str, given: Any) -> Array | None:
     """Numbers that are read as float32, a copy where they lie otherwise: strides are counted in elements."""
     if given is None: return None
     array = array_of(name, given)
-    if array.dtype.kind not in "fiu": raise InvalidType(f"{name} is {array.dtype}; it is float32. Convert it.")
+    if array.dtype.kind not in "fiu": raise InvalidType(f"{name} must be float32, but is {array.dtype}. Use "
+                                                        f"{name}.astype(\"float32\").")
     with np.errstate(over="raise"):
         try: narrow = array.astype(np.float32, copy=False)
         except FloatingPointError:
-            raise InvalidTensor(f"{name} holds numbers that float32 does not. Give smaller ones.") from None
+            raise InvalidTensor(f"{name} must hold numbers of float32, but some are larger. Give smaller "
+                                "ones.") from None
     return narrow if narrow.flags.aligned else narrow.copy()
 
 
 def check_shape(name: str, array: Array, shape: Shape) -> None:
     if array.shape != tuple(shape):
-        raise InvalidTensor(f"{name} has the shape {list(array.shape)}; it must be {list(shape)}. Reshape it.")
+        raise InvalidTensor(f"{name} must have the shape {list(shape)}, but has {list(array.shape)}. Reshape it.")
 
 
 def check_writeable(name: str, array: Array) -> None:
-    if not array.flags.writeable: raise InvalidTensor(f"{name} is read-only; results go there. Give another array.")
+    if not array.flags.writeable: raise InvalidTensor(f"{name} must be writeable, as results go there, but is "
+                                                      f"read-only. Use {name}.copy(), or another array.")
 
 
 def dense(name: str, array: Any, shape: Shape) -> Any:
@@ -154,17 +161,18 @@ def check_float32(name: str, array: Any) -> None:
     check_no_mask(name, array)
     if isinstance(array, np.ndarray) and array.dtype == np.float32: return
     kind = array.dtype if isinstance(array, np.ndarray) else "a " + type(array).__name__
-    raise InvalidType(f"{name} is {kind}; it is an array of float32. Convert it.")
+    raise InvalidType(f"{name} must be an array of float32, but is {kind}. Use numpy.asarray({name}, \"float32\").")
 
 
 def check_place(name: str, array: Array, what: str) -> None:
     """It may be written to by the address of its first number alone."""
     check_writeable(name, array)
     if not array.flags.c_contiguous:
-        raise InvalidTensor(f"{name} is not contiguous; {what} is dense. Give a contiguous array.")
+        raise InvalidTensor(f"{name} must be contiguous, but has the strides {list(array.strides)} (bytes); {what} "
+                            f"is dense. Use numpy.ascontiguousarray({name}).")
     if not array.flags.aligned:
-        raise InvalidTensor(f"{name} is at address {address(array)}; its numbers have {array.itemsize} bytes and lie "
-                            "at multiples of that. Give another array.")
+        raise InvalidTensor(f"{name} must lie at a multiple of the {array.itemsize} bytes that its numbers have, but "
+                            f"is at address {address(array)}. Use {name}.copy().")
 
 
 def result_shape(q: Array, v: Array) -> tuple[int, ...]: return (*q.shape[:-1], *v.shape[-1:])
@@ -180,8 +188,8 @@ def dense_strides(shape: Shape) -> Strides:
 
 def strides_of(name: str, array: Array) -> Strides:
     if any(stride % array.itemsize for stride, n in zip(array.strides, array.shape) if n > 1):
-        raise InvalidTensor(f"{name} has the strides {list(array.strides)} (bytes); elements have {array.itemsize} "
-                            "bytes and lie at multiples of that. Copy it first.")
+        raise InvalidTensor(f"{name} must have strides that are multiples of the {array.itemsize} bytes of its "
+                            f"numbers, but has {list(array.strides)}. Use {name}.copy().")
     return element_strides(name, array.shape, [stride // array.itemsize for stride in array.strides])
 
 

@@ -60,7 +60,8 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
     check_is_array("q", q)
     for name, array in zip("qkv", arrays): check_array(name, array, q)
     if q.dtype.name not in DTYPES:
-        raise InvalidType(f"q, k and v are {q.dtype}; they can be {', '.join(DTYPES)}. Convert them.")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {q.dtype}. Use q.astype(\"float32\"), "
+                          "and k and v likewise.")
     check_packed(cu_seqlens_q, cu_seqlens_kv)
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)

@@ -19,20 +19,20 @@ class Quantiser(NamedTuple):
 
 def check_packed(begins_q: Any, begins_kv: Any) -> None:
     if (begins_q is None) != (begins_kv is None):
-        raise InvalidProblem("one of cu_seqlens_q and cu_seqlens_kv is given; sequences are packed on both sides. Give "
-                             "both or none.")
+        raise InvalidProblem("cu_seqlens_q and cu_seqlens_kv must be given together, but one is None. Give both or "
+                             "none.")
 
 
 def quantiser(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, target: str, *, packed: Packed | None,
               seqused: bool, scale_rows: int, rotate: bool, rotate_seed: int, smooth: bool, max_sms: int) -> Quantiser:
     """Of q, k and v of these shapes, which hold `stored` and become `dtype`."""
     if not isinstance(dtype, str) or dtype not in DTYPES_8_BIT:
-        raise InvalidType(f"dtype is {dtype if isinstance(dtype, str) else shown(dtype)}; q, k and v become "
-                          f"{' or '.join(DTYPES_8_BIT)}. Give one.")
+        raise InvalidType(f"dtype must be {' or '.join(DTYPES_8_BIT)}, but is "
+                          f"{dtype if isinstance(dtype, str) else shown(dtype)}. Give one of them.")
     rotate, smooth = flag("rotate", rotate), flag("smooth", smooth)
     rotate_seed, scale_rows = whole_number("rotate_seed", rotate_seed), whole_number("scale_rows", scale_rows)
     if not 0 <= rotate_seed < 2**32:
-        raise InvalidProblem(f"rotate_seed is {rotate_seed}; it has 32 bits. Use 0 to 2^32 - 1.")
+        raise InvalidProblem(f"rotate_seed must be from 0 to 2^32 - 1, but is {rotate_seed}. Use rotate_seed=0.")
     problem = describe(*shapes, stored, packed=packed, seqused=seqused, max_sms=max_sms)
     problem.op, problem.dtype_kv = _c.Op.QUANTISE, DTYPES_8_BIT[dtype]
     problem.scale_rows, problem.smooth = scale_rows, smooth

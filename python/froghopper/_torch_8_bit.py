@@ -70,7 +70,8 @@ def ready_of(inputs: Inputs, scales: tuple[Tensor | None, ...], out: Tensor | No
     elif out is not None:
         check_place("out", out, q)
         if out.dtype != o_dtype:
-            raise InvalidType(f"out is {name_of(out.dtype)}; o is {name_of(o_dtype)} here. Give that, or out_dtype.")
+            raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give that, or "
+                              "out_dtype=out.dtype.")
         check_shape("out", out, o_shape)
     index, target = target_of(q)
     plan = plan_of(problem_of(inputs, options, backward=False, types=types, merges=held_lse is not None,
@@ -101,7 +102,7 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
         if scale is not None:
             check_place(name, scale, q)
             if scale.dtype != torch.float32:
-                raise InvalidType(f"{name} is {name_of(scale.dtype)}; it is float32. Convert it.")
+                raise InvalidType(f"{name} must be float32, but is {name_of(scale.dtype)}. Use {name}.float().")
         lie.append(scale_of(name, () if scale is None else scale.shape, () if scale is None else scale.stride(), batch,
                             rows, x.shape[-2], dim))
     means = []
@@ -109,7 +110,7 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
         if mean is not None:
             check_place(name, mean, q)
             if mean.dtype != torch.float32:
-                raise InvalidType(f"{name} is {name_of(mean.dtype)}; it is float32. Convert it.")
+                raise InvalidType(f"{name} must be float32, but is {name_of(mean.dtype)}. Use {name}.float().")
         means.append((0, 0, 0) if mean is None else
                      mean_of(name, mean.shape, mean.stride(), batch, x.shape[-2], x.shape[-1]))
     scale_rows = SCALE_ROWS if any(x.blocked for x in lie) else 0

@@ -186,8 +186,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         check_packed(cu_seqlens_q, cu_seqlens_kv)
         bound_q, bound_kv = bound_of("max_seqlen_q", max_seqlen_q), bound_of("max_seqlen_kv", max_seqlen_kv)
     elif max_seqlen_q is not None or max_seqlen_kv is not None:
-        raise InvalidProblem("max_seqlen_q or max_seqlen_kv is given without cu_seqlens; only packed sequences have a "
-                             "longest one. Leave them out.")
+        raise InvalidProblem("max_seqlen_q and max_seqlen_kv must be None without cu_seqlens, but one is given. "
+                             "Leave them out.")
     of_8_bits = k.dtype in FLOAT8 or q.dtype in FLOAT8
     if not of_8_bits and not (scale_q is scale_k is scale_v is mean_k is mean_v is None and out_dtype is None):
         raise InvalidType(f"k is {k.dtype}; scales, means and out_dtype go with 8-bit k and v. Leave them out.")

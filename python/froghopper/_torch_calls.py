@@ -232,10 +232,11 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_place(name, x, q)
         if x.dtype != q.dtype and not of_8_bits:
-            raise InvalidType(f"{name} is {name_of(x.dtype)} and q is {name_of(q.dtype)}; they have the same type. "
-                              "Convert one.")
+            raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
+                              f"{name}.to(q.dtype).")
     if q.dtype not in DTYPES and not of_8_bits:
-        raise InvalidType(f"q, k and v are {name_of(q.dtype)}; they can be {', '.join(DTYPES.values())}. Convert them.")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
+                          "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
     for name, x in (("q", q), ("k", k), ("v", v)): check_rank(name, x.shape, begins_q is not None)
     check_shapes(q.shape, k.shape, v.shape)
     if sink is not None: check_side("sink", sink, q, torch.float32, q.shape[-2:-1])
@@ -244,23 +245,25 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
         check_lengths("cu_seqlens_q", begins_q, q)
         check_lengths("cu_seqlens_kv", begins_kv, q)
         if not begins_q.shape[0] == begins_kv.shape[0] >= 1:
-            raise InvalidProblem(f"cu_seqlens_q has {begins_q.shape[0]} numbers and cu_seqlens_kv {begins_kv.shape[0]};"
-                                 " both have one more than there are sequences. Make them equally long.")
+            raise InvalidProblem("cu_seqlens_q and cu_seqlens_kv must have one number more than there are sequences, "
+                                 f"but have {begins_q.shape[0]} and {begins_kv.shape[0]}. Make them equally long.")
         batch = begins_q.shape[0] - 1
         for name, x, given in (("q", begins_q, options.max_seqlen_q), ("kv", begins_kv, options.max_seqlen_kv)):
             if given == LOOK and x.device.type not in ("cpu", "meta"):
-                raise InvalidProblem(f"max_seqlen_{name} is not given and cu_seqlens_{name} is on {x.device}; nothing "
-                                     "is read back from there. Give an upper bound on the longest sequence.")
+                raise InvalidProblem(f"max_seqlen_{name} must be given where cu_seqlens_{name} is on {x.device}, as "
+                                     f"nothing is read back from there. Use max_seqlen_{name}=N, an upper bound on "
+                                     "the longest sequence.")
     for name, maybe in (("seqused_q", used_q), ("seqused_kv", used_kv)):
         if maybe is None: continue
         check_lengths(name, maybe, q)
         if maybe.shape[0] != batch:
-            raise InvalidProblem(f"{name} has {maybe.shape[0]} numbers and there are {batch} sequences; it has one for "
-                                 f"each. Give it {batch}.")
+            raise InvalidProblem(f"{name} must have {batch} numbers, one for each sequence, but has "
+                                 f"{maybe.shape[0]}. Give it {batch}.")
     if slopes is not None:
         check_place("alibi_slopes", slopes, q)
         if slopes.dtype != torch.float32:
-            raise InvalidType(f"alibi_slopes is {name_of(slopes.dtype)}; it is float32. Convert it.")
+            raise InvalidType(f"alibi_slopes must be float32, but is {name_of(slopes.dtype)}. Use "
+                              "alibi_slopes.float().")
         slope_strides(slopes.shape, slopes.stride(), batch, q.shape[-2])
 
 
@@ -288,15 +291,16 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
 
 def check_tensor(name: str, x: Any, out: str = "torch.as_tensor") -> None:
     if not isinstance(x, Tensor):
-        raise InvalidType(f"{name} is a {type(x).__name__}; this function computes on tensors of PyTorch. Use {out}.")
+        raise InvalidType(f"{name} must be a tensor of PyTorch, but is a {type(x).__name__}. Use {out}.")
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:
     """On the device of q, with memory of its own kind."""
     if x.layout != torch.strided:
-        raise InvalidType(f"{name} is {x.layout}; tensors are dense. Use {dense_of(name, x)}.")
+        raise InvalidType(f"{name} must be dense, but is {x.layout}. Use {dense_of(name, x)}.")
     if x.device != q.device:
-        raise InvalidTensor(f"{name} is on {x.device} and q on {q.device}; all tensors are on one device. Move one.")
+        raise InvalidTensor(f"{name} must be on the device of q, {q.device}, but is on {x.device}. Use "
+                            f"{name}.to(q.device).")
 
 
 def dense_of(name: str, x: Tensor) -> str:
@@ -309,18 +313,19 @@ def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
     """A tensor of the type of q."""
     check_place(name, x, q)
     if x.dtype != q.dtype:
-        raise InvalidType(f"{name} is {name_of(x.dtype)} and q is {name_of(q.dtype)}; they have the same type. "
-                          "Convert one.")
+        raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
+                          f"{name}.to(q.dtype).")
     check_shape(name, x, shape)
 
 
 def check_side(name: str, x: Tensor, q: Tensor, dtype: torch.dtype, shape: Shape) -> None:
     check_place(name, x, q)
     if x.dtype != dtype:
-        raise InvalidType(f"{name} is {name_of(x.dtype)}; it is {name_of(dtype)}. Convert it.")
+        raise InvalidType(f"{name} must be {name_of(dtype)}, but is {name_of(x.dtype)}. Use "
+                          f"{name}.to(torch.{name_of(dtype)}).")
     check_shape(name, x, shape)
     if name == "sink" and not x.is_contiguous():
-        raise InvalidTensor("sink is not contiguous; it is dense. Use sink.contiguous().")
+        raise InvalidTensor("sink must be contiguous, but is not. Use sink.contiguous().")
 
 
 def check_held(o: Tensor, lse: Tensor, q: Tensor, o_shape: Shape, lse_shape: Shape) -> None:
@@ -328,13 +333,13 @@ def check_held(o: Tensor, lse: Tensor, q: Tensor, o_shape: Shape, lse_shape: Sha
     check_side("accumulate[0]", o, q, torch.float32, o_shape)
     check_side("accumulate[1]", lse, q, torch.float32, lse_shape)
     if not lse.is_contiguous():
-        raise InvalidTensor("accumulate[1] is not contiguous; lse is dense. Give a contiguous tensor.")
+        raise InvalidTensor("accumulate[1] must be contiguous, as lse is dense, but is not. Use lse.contiguous().")
 
 
 def check_max_logit(x: Tensor, inputs: Inputs) -> None:
     check_side("max_logit", x, inputs.q, torch.float32, max_logit_shape(inputs.q.shape, inputs.cu_seqlens_q))
     if not x.is_contiguous():
-        raise InvalidTensor("max_logit is not contiguous; it is dense. Give a contiguous tensor.")
+        raise InvalidTensor("max_logit must be contiguous, but is not. Use max_logit.contiguous().")
 
 
 def max_logit_shape(q: Shape, cu_seqlens_q: Tensor | None) -> Shape:
@@ -344,15 +349,15 @@ def max_logit_shape(q: Shape, cu_seqlens_q: Tensor | None) -> Shape:
 
 def check_shape(name: str, x: Tensor, shape: Shape) -> None:
     if tuple(x.shape) != tuple(shape):
-        raise InvalidTensor(f"{name} has the shape {list(x.shape)}; it must be {list(shape)}. Reshape it.")
+        raise InvalidTensor(f"{name} must have the shape {list(shape)}, but has {list(x.shape)}. Reshape it.")
 
 
 def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
     check_place(name, x, q)
     if x.dtype != torch.int32 or x.ndim != 1:
-        raise InvalidType(f"{name} is {name_of(x.dtype)} with the shape {list(x.shape)}; it is a list of int32. "
-                          "Convert it.")
-    if not x.is_contiguous(): raise InvalidTensor(f"{name} is not contiguous; it is dense. Use {name}.contiguous().")
+        raise InvalidType(f"{name} must be a list of int32, but is {name_of(x.dtype)} with the shape "
+                          f"{list(x.shape)}. Use {name}.int().flatten().")
+    if not x.is_contiguous(): raise InvalidTensor(f"{name} must be contiguous, but is not. Use {name}.contiguous().")
 
 
 def name_of(dtype: torch.dtype) -> str: return str(dtype).removeprefix("torch.")
@@ -362,8 +367,8 @@ def target_of(q: Tensor) -> tuple[int, str]:
     """(index of the GPU or -1, target)."""
     if q.device.type == "cpu": return -1, "cpu"
     if torch.version.hip is not None:
-        raise InvalidTensor(f"q is on {q.device}, a GPU of AMD; froghopper computes on NVIDIA Hopper GPUs and on the "
-                            "CPU. Use q.cpu().")
+        raise InvalidTensor(f"q must be on an NVIDIA Hopper GPU or on the CPU, but is on {q.device}, a GPU of AMD. "
+                            "Use q.cpu().")
     return q.get_device(), f"hopper:{q.get_device()}"
 
 

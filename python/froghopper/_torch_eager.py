@@ -90,12 +90,12 @@ def computable(q: Tensor, k: Tensor, v: Tensor, of_8_bits: bool) -> tuple[Tensor
     if (device := q.device.type) in DEVICES:
         if not of_8_bits and torch.is_autocast_enabled(device): q, k, v = autocast(q, k, v)
     elif device != "meta":
-        raise Unsupported(f"q is on {q.device}; froghopper computes on the CPU and on NVIDIA Hopper GPUs. Use q.cpu() "
-                          "or q.cuda().")
+        raise Unsupported(f"q must be on the CPU or an NVIDIA Hopper GPU, but is on {q.device}. Use q.cpu() or "
+                          "q.cuda().")
     if not (q.layout is k.layout is v.layout is torch.strided):
         ways = [dense_of(name, x) for name, x in (("q", q), ("k", k), ("v", v)) if x.layout is not torch.strided]
-        raise InvalidType(f"q, k and v have the layouts {q.layout}, {k.layout} and {v.layout}; they are dense, all of "
-                          f"them. Use {' and '.join(ways)}.")
+        raise InvalidType(f"q, k and v must be dense, but have the layouts {q.layout}, {k.layout} and {v.layout}. "
+                          f"Use {' and '.join(ways)}.")
     return q, k, v
 
 

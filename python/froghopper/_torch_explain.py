@@ -11,6 +11,7 @@ from froghopper import _torch_paged as pages
 from froghopper._call import describe_paged
 from froghopper._call import explain as explain_problem
 from froghopper._errors import Error, InvalidType
+from froghopper._library_words import in_python
 from froghopper._torch_8_bit import check_scaled
 from froghopper._torch_calls import FLOAT8, check_tensor, name_of
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
@@ -40,9 +41,10 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **opt
         where = target or ("auto" if q.is_meta else calls.target_of(q)[1])
         recorded = torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in (q, k, v, given["sink"]))
+        if where == "cpu" and not given["max_sms"]: given["max_sms"] = torch.get_num_threads()  # as a call has it
         passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
     except Error as error: return f"not computed {error}"
-    return "\n\n".join(explain_problem(problem, where) for problem in passes)
+    return "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
 
 
 def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward: bool) -> _c.Problem:

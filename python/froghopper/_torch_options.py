@@ -27,7 +27,8 @@ def scale_tensor(scale: Scale, q: Tensor) -> Tensor | None:
 def plain(read: Any, name: str, value: Any) -> Any:
     """An option that is no tensor; reading one would wait for a GPU."""
     if isinstance(value, Tensor):
-        raise InvalidType(f"{name} is a tensor; reading it would wait for its device. Give a number of Python.")
+        raise InvalidType(f"{name} must be a number of Python, as reading a tensor would wait for its device, but is "
+                          f"a tensor. Use {name}.item().")
     return read(name, value)
 
 
@@ -58,7 +59,8 @@ def bound_of(name: str, value: int | None) -> int:
     if value is None: return LOOK
     found = whole(name, value)
     if not is_open(found) and found < 0:
-        raise InvalidProblem(f"{name} is {found}; it counts rows. Give the longest sequence's.")
+        raise InvalidProblem(f"{name} must be 0 or more, as it counts rows, but is {found}. Give the longest "
+                             "sequence's.")
     return found
 
 
@@ -71,8 +73,8 @@ def check_slopes(slopes: Any) -> None:
 def check_packed(begins_q: Any, begins_kv: Any) -> None:
     if begins_q is None or begins_kv is None:
         given, other = ("q", "kv") if begins_kv is None else ("kv", "q")
-        raise InvalidProblem(f"cu_seqlens_{given} is given and cu_seqlens_{other} is not; both sides are packed or "
-                             f"none. Give cu_seqlens_{other}.")
+        raise InvalidProblem(f"cu_seqlens_q and cu_seqlens_kv must be given together, but cu_seqlens_{other} is "
+                             f"None. Give cu_seqlens_{other}.")
     check_lengths("cu_seqlens_q", begins_q)
     check_lengths("cu_seqlens_kv", begins_kv)
 

@@ -159,7 +159,7 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
     if out is not None:
         check_place("out", out, q)
         if out.dtype != o_dtype:
-            raise InvalidType(f"out is {name_of(out.dtype)}; it must be {name_of(o_dtype)}. Give another tensor, or "
+            raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give another tensor, or "
                               "out_dtype beside 8-bit k and v.")
         calls.check_shape("out", out, o_shape)
     problem = describe_paged(
@@ -189,20 +189,21 @@ def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
     batch = q.shape[0] if begins is None else begins.shape[0] - 1
     check_place("block_table", table, q)
     if table.dtype != torch.int32 or table.ndim != 2 or table.shape[0] != batch:
-        raise InvalidTensor(f"block_table is {name_of(table.dtype)} with the shape {list(table.shape)}; it must be "
-                            f"int32 [batch, columns] with batch {batch}. Convert or reshape it.")
+        raise InvalidTensor(f"block_table must be int32 [batch, columns] with batch {batch}, but is "
+                            f"{name_of(table.dtype)} with the shape {list(table.shape)}. Use block_table.int() for "
+                            "the type.")
     for name, x in (("seqused_q", given.seqused_q), ("seqused_kv", given.seqused_kv)):
         if x is not None and x.shape[0] != batch:
-            raise InvalidProblem(f"{name} has {x.shape[0]} numbers and there are {batch} sequences; it must have one "
-                                 f"for each. Give it {batch}.")
+            raise InvalidProblem(f"{name} must have {batch} numbers, one for each sequence, but has {x.shape[0]}. "
+                                 f"Give it {batch}.")
     if packed == (options.max_seqlen_q is None):
-        raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the rows "
-                             "of q that one sequence has. " + ("Add it." if packed else "Leave it out."))
+        raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
+                             f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
     room = table.shape[1] * (k.shape[1] if k.ndim == 4 else 0)
     most = room if options.max_seqlen_kv is None else options.max_seqlen_kv
     if not 0 <= most <= room:
-        raise InvalidProblem(f"max_seqlen_kv is {most} and block_table has {table.shape[1]} columns, pages of "
-                             f"{room} rows; it must be from 0 to {room}. Give block_table more columns.")
+        raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of the {table.shape[1]} columns of "
+                             f"block_table, but is {most}. Give block_table more columns.")
     rows_q = q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q
     return Paged(batch, rows_q, most, packed)
 
@@ -217,8 +218,8 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
                               "out.")
         for name, x in (("k", k), ("v", v)):
             if x.dtype != q.dtype:
-                raise InvalidType(f"{name} is {name_of(x.dtype)} and q is {name_of(q.dtype)}; they must have the same "
-                                  "type. Convert one.")
+                raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. "
+                                  f"Use {name}.to(q.dtype).")
         return q.dtype, None, []
     names = [name_of(x.dtype) for x in (q, k, v)]
     of_o = output_of(names[0], names[1], names[2], None if options.out_dtype is None else name_of(options.out_dtype),
@@ -231,7 +232,7 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
         if scale is not None:
             check_place(name, scale, q)
             if scale.dtype != torch.float32:
-                raise InvalidType(f"{name} is {name_of(scale.dtype)}; it must be float32. Convert it.")
+                raise InvalidType(f"{name} must be float32, but is {name_of(scale.dtype)}. Use {name}.float().")
         lie.append(scale_of(name, () if scale is None else scale.shape, () if scale is None else scale.stride(),
                             paged.batch, rows, x.shape[-2], dim))
     of_means = [(0, 0, 0) if mean is None else mean_of(name, mean.shape, mean.stride(), paged.batch, x.shape[-2],

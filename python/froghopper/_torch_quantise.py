@@ -12,7 +12,7 @@ from froghopper._errors import InvalidTensor, InvalidType
 from froghopper._quantise import check_packed, quantiser, run
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, address, check, check_tensor, dense_copy,
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
-                                     workspace_of)
+                                     threads_for, workspace_of)
 from froghopper._torch_ops import check_tangents
 from froghopper._torch_options import bound_of, check_lengths
 
@@ -64,7 +64,8 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
     check_tangents({"q": q, "k": k, "v": v})
     if q.dtype not in DTYPES:
-        raise InvalidType(f"q, k and v are {name_of(q.dtype)}; they can be {', '.join(DTYPES.values())}. Convert them.")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
+                          "q.bfloat16(), and k and v likewise.")
     check_packed(cu_seqlens_q, cu_seqlens_kv)
     for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),
                         ("seqused_kv", seqused_kv)):
@@ -76,14 +77,15 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     check(Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, None), options)
     index, target = target_of(q)
     if q.device.type not in ("cpu", "cuda"):
-        raise InvalidTensor(f"q is on {q.device}; tensors have memory on the CPU or on a GPU. Move them.")
+        raise InvalidTensor(f"q must be on the CPU or on a GPU, but is on {q.device}. Use q.cuda() or q.cpu(), and k "
+                            "and v likewise.")
     packed = None
     if cu_seqlens_q is not None:
         packed = Packed(cu_seqlens_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
     plan, shapes, mean_shapes = quantiser(
         (q.shape, k.shape, v.shape), name_of(q.dtype), name_of(dtype), target, packed=packed,
         seqused=seqused_q is not None or seqused_kv is not None, scale_rows=scale_rows, rotate=rotate,
-        rotate_seed=rotate_seed, smooth=smooth, max_sms=max_sms)
+        rotate_seed=rotate_seed, smooth=smooth, max_sms=max_sms or threads_for(q))
     read = [dense_copy(x) if must_copy(x, index >= 0) or index >= 0 and x.data_ptr() % BYTES else x for x in (q, k, v)]
     small = [torch.empty(x.shape, dtype=dtype, device=x.device) for x in read]
     scales, means = ([torch.empty(shape, dtype=torch.float32, device=q.device) for shape in each]

@@ -21,8 +21,9 @@ _told: set[str] = set()
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-                                 enable_gqa: bool = False) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, its signature and meaning, without masks and dropout.
+                                 enable_gqa: bool = False, *, max_sms: int = 0) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, its signature and meaning, without masks and dropout, and with
+    one argument more.
 
     query          [..., heads, seq_q, dim]; dimensions before heads are batch and may be missing or many
     key, value     [..., heads_kv, seq_kv, dim]; dimensions before seq broadcast, as PyTorch's do
@@ -33,22 +34,24 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     is_causal      the first query sees the first key, whatever the lengths
     scale          None for 1/sqrt(dim); may be negative, which copies query once
     enable_gqa     heads_kv may divide heads
+    max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all, on a CPU torch.get_num_threads()
 
     Returns [..., heads, seq_q, dim of value]. Nothing is copied where attention copies nothing, unless there are
     several batch dimensions that cannot be seen as one, or head dims are no multiples of 8: then query, key and value
     are copied with zeros up to the next one. float64 is left to PyTorch's own function, with one warning. Raises as
     attention does.
     """
-    if attn_mask is None and dropout_p == 0 and usual(query, key, value, is_causal, scale, enable_gqa):
+    if attn_mask is None and dropout_p == 0 and usual(query, key, value, is_causal, scale, enable_gqa, max_sms):
         o, _ = attend(HEADS_FIRST, query, key, value, NO_SIDES, (
-            LOOK, LOOK, is_causal, -1, -1, 0.0, scale, True, decided(False), 0, 0, False), False)
+            LOOK, LOOK, is_causal, -1, -1, 0.0, scale, True, decided(False), max_sms, 0, False), False)
         return o
     for name, x in (("query", query), ("key", key), ("value", value)): check_tensor(name, x)
     if attn_mask is not None:
         raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. Use is_causal, or "
                           "froghopper.torch.attention: with window, or with seqused_kv for keys that are padding; "
                           "where that is causal or has a window, with align=\"top_left\" or with seqused_q too.")
-    if dropout_p != 0: raise Unsupported(f"dropout_p is {dropout_p}; froghopper drops no weights. Use 0.0.")
+    if dropout_p != 0: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is {dropout_p}. "
+                                         "Use dropout_p=0.0.")
     if query.dtype == key.dtype == value.dtype == torch.float64:
         say_once("query, key and value are float64, which froghopper does not compute; PyTorch's own attention does.")
         found: Tensor = of_pytorch(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -57,20 +60,21 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if query.shape[-1] % MULTIPLE or value.shape[-1] % MULTIPLE:
         if scale is None: scale = query.shape[-1] ** -0.5
         o = scaled_dot_product_attention(widened(query), widened(key), widened(value), None, 0.0, is_causal, scale,
-                                         enable_gqa)
+                                         enable_gqa, max_sms=max_sms)
         return o[..., :value.shape[-1]]
     q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
     o = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=is_causal, scale=scale,
-                  align="top_left").transpose(1, 2)
+                  align="top_left", max_sms=max_sms).transpose(1, 2)
     if len(lead) == 1: return o
     return o[0, 0] if query.dim() == key.dim() == value.dim() == 2 else o.reshape(*lead, *o.shape[1:])
 
 
-def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_gqa: bool) -> bool:
+def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_gqa: bool,
+          max_sms: Any) -> bool:
     """What needs nothing but the native operators, which exchange strides: they check the rest."""
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)): return False
     if not ((is_causal is True or is_causal is False) and query.dtype in DTYPES and
-            (scale is None or (type(scale) is float and scale >= 0))): return False
+            (scale is None or (type(scale) is float and scale >= 0)) and type(max_sms) is int): return False
     q, k, v = query.shape, key.shape, value.shape
     if not len(q) == len(k) == len(v) == 4: return False
     return bool(q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or enable_gqa) and not q[3] % MULTIPLE and
@@ -94,7 +98,7 @@ def heads_fourth(query: Tensor, key: Tensor, value: Tensor,
     """(q, k, v as [batch, heads, seq, dim], the batch dimensions that were)."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() < 2:
-            raise InvalidProblem(f"{name} has the shape {list(x.shape)}; it reads [..., heads, seq, dim]. Add the "
+            raise InvalidProblem(f"{name} must be [..., heads, seq, dim], but has the shape {list(x.shape)}. Add the "
                                  "missing dimensions.")
     all_three = [x if x.dim() > 2 else x.unsqueeze(0) for x in (query, key, value)]
     heads = [x.shape[-3] for x in all_three] if enable_gqa else shared_heads(all_three)
@@ -104,8 +108,9 @@ def heads_fourth(query: Tensor, key: Tensor, value: Tensor,
         broadcast: Any = torch.broadcast_shapes  # has no types
         try: lead = tuple(broadcast(*leads))
         except RuntimeError:
-            raise InvalidProblem(f"query, key and value have the shapes {list(query.shape)}, {list(key.shape)} and "
-                                 f"{list(value.shape)}; dimensions before heads are equal or 1. Change one.") from None
+            raise InvalidProblem("query, key and value must have dimensions before heads that are equal or "
+                                 f"1, but have the shapes {list(query.shape)}, {list(key.shape)} and "
+                                 f"{list(value.shape)}. Change one.") from None
     made = []
     for x, count in zip(all_three, heads):
         if x.shape[:-3] != lead or x.shape[-3] != count: x = x.expand(*lead, count, *x.shape[-2:])
@@ -121,7 +126,7 @@ def shared_heads(tensors: list[Tensor]) -> list[int]:
     most, of_kv = max(heads), max(heads[1:])
     if any(count not in (most, 1) for count in heads):
         grouped = heads[1] == heads[2] and heads[0] % max(heads[1], 1) == 0
-        raise InvalidProblem(f"query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads; without "
-                             "enable_gqa they have equally many, or 1. "
+        raise InvalidProblem("query, key and value must have equally many heads, or 1, without enable_gqa, but have "
+                             f"{heads[0]}, {heads[1]} and {heads[2]}. "
                              f"{'Use enable_gqa=True.' if grouped else 'Change one.'}")
     return [most, of_kv, of_kv]

@@ -29,14 +29,14 @@ def shown(value: Any) -> str:
 
 def flag(name: str, value: Any) -> bool:
     if isinstance(value, (bool, int)) or type(value).__name__ in ("bool", "bool_"): return bool(value)
-    raise InvalidType(f"{name} is {shown(value)}; it is True or False. Give one of them.")
+    raise InvalidType(f"{name} must be True or False, but is {shown(value)}. Use {name}=True or {name}=False.")
 
 
 def number(name: str, value: Any) -> float:
     if not is_real(value): wrong_kind(name, value, "a number", "a float")
     try: return float(value)
     except OverflowError as error:
-        raise InvalidProblem(f"{name} is {shown(value)}; a float holds less. Give a smaller one.") from error
+        raise InvalidProblem(f"{name} must fit a float, but is {shown(value)}. Give a smaller one.") from error
     except (TypeError, ValueError): wrong_kind(name, value, "a number", "a float")
 
 
@@ -45,12 +45,12 @@ def whole_number(name: str, value: Any) -> int:
     try: found = int(value.__index__())
     except (TypeError, ValueError, OverflowError): wrong_kind(name, value, "a whole number", "an int")
     if not -2**63 <= found < 2**63:
-        raise InvalidProblem(f"{name} is {shown(found)}; it has 64 bits. Give one from -2^63 to 2^63 - 1.")
+        raise InvalidProblem(f"{name} must have 64 bits, but is {shown(found)}. Give one from -2^63 to 2^63 - 1.")
     return found
 
 
 def wrong_kind(name: str, value: Any, kind: str, out: str) -> NoReturn:
-    raise InvalidType(f"{name} is {shown(value)}; it is {kind}. Give {out}.")
+    raise InvalidType(f"{name} must be {kind}, but is {shown(value)}. Give {out}.")
 
 
 def is_real(value: Any) -> bool:
@@ -62,42 +62,47 @@ def is_real(value: Any) -> bool:
 
 def text(name: str, value: Any, out: str) -> str:
     """A text that may go to the library. out: one that could be given."""
-    if not isinstance(value, str): raise InvalidType(f'{name} is {shown(value)}; it is a text. Use "{out}".')
+    if not isinstance(value, str): raise InvalidType(f"{name} must be a text, but is {shown(value)}. Use \"{out}\".")
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InvalidProblem(f'{name} is {shown(value)}; it must be UTF-8 without zeros. Use "{out}".')
+        raise InvalidProblem(f"{name} must be UTF-8 without zeros, but is {shown(value)}. Use \"{out}\".")
     return value
 
 
 def one_of(name: str, value: Any, names: Iterable[str]) -> str:
     """One of a few names; what has another kind is not looked up, since it need not have a hash."""
     if isinstance(value, str) and value in names: return value
-    raise InvalidType(f"{name} is {shown(value)}; it is {' or '.join(map(repr, names))}. Give one.")
+    raise InvalidType(f"{name} must be {' or '.join(map(repr, names))}, but is {shown(value)}. Give one of them.")
 
 
 def check_align(align: str) -> None:
     if not isinstance(align, str) or align not in ALIGNS:
         error = InvalidProblem if isinstance(align, str) else InvalidType
-        raise error(f"align is {shown(align)}, which names no corner. Use {' or '.join(map(repr, ALIGNS))}.")
+        raise error(f"align must be {' or '.join(map(repr, ALIGNS))}, but is {shown(align)}. Use align=\"top_left\" "
+                    "where the first query sees the first key.")
 
 
 def check_window(window: Window | None) -> tuple[int, int]:
     if window is None: return _c.ALL, _c.ALL
     found = tuple(window) if isinstance(window, (tuple, list)) else ()
     if len(found) != 2:
-        raise InvalidType(f"window is {shown(window)}; it is (left, right), keys before and after, None or -1 for no "
-                          "bound. Give two numbers, or None for no window.")
+        raise InvalidType("window must be (left, right), keys before and after, None or -1 for no bound, but is "
+                          f"{shown(window)}. Use window=(128, 0), or None for no window.")
     left, right = (_c.ALL if bound is None else whole_number("window", bound) for bound in found)
     return left, right
 
 
-def check_scale(scale: Any) -> float:
+def check_scale(scale: Any, name: str = "scale") -> float:
     """As the library takes it: in float32, where 0 is -0.0, since 0.0 means 1/sqrt(dim) there. What rounds to 0 in
     float32 is 0, as it is for every score of float32."""
-    found = number("scale", scale)
+    return ctypes.c_float(scale_in_range(name, scale)).value or -0.0
+
+
+def scale_in_range(name: str, scale: Any) -> float:
+    found = number(name, scale)
     if not 0 <= found <= LARGEST_SCALE:
-        raise InvalidProblem(f"scale is {shown(scale)}; it must be from 0 to 2^127, finite and positive. Use None for "
-                             "1/sqrt(dim), -q for one below 0.")
-    return ctypes.c_float(found).value or -0.0
+        raise InvalidProblem(f"{name} must be from 0 to 2^127, but is {shown(scale)}. Use {name}=None for "
+                             "1/sqrt(dim), or -q and the positive number for one below 0.")
+    return found
 
 
 def check_softcap(softcap: Any) -> float:
@@ -111,7 +116,8 @@ def check_softcap(softcap: Any) -> float:
     return narrow
 
 
-def plain_scale(name: str, scale: Any) -> float | None: return None if scale is None else check_scale(scale)
+def plain_scale(name: str, scale: Any) -> float | None:
+    return None if scale is None else check_scale(scale, name)
 
 
 def plain_align(name: str, align: Any) -> str:

@@ -68,6 +68,7 @@ class Options(NamedTuple):
     max_seqlen_kv: int | None = None
     attention_chunk: int = 0
     invariant: bool = False
+    max_sms: int = 0
 
 
 class Kind(NamedTuple):

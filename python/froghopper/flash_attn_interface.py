@@ -53,6 +53,7 @@ from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import decided
+from froghopper._values import LARGEST_SCALE
 from froghopper.torch import attention, paged_attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -125,7 +126,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
 def usual(q: Any, k: Any, v: Any, softmax_scale: Any, softcap: Any) -> bool:
     """What attention has nothing to say about before it asks the native operators: their way is open at once."""
     return bool(isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and q.dtype in DTYPES and
-                k.dtype in DTYPES and (softmax_scale is None or type(softmax_scale) is float) and softcap == 0.0)
+                k.dtype in DTYPES and softcap == 0.0 and
+                (softmax_scale is None or (type(softmax_scale) is float and 0 <= softmax_scale <= LARGEST_SCALE)))
 
 
 @overload
@@ -231,8 +233,9 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
     shape = list(qkv.shape)
     if qkv.ndim == 5:
         if shape[2] != 3:
-            raise InvalidProblem(f"qkv has the shape {shape}; with five dimensions the third is 3, for q, k and v. "
-                                 "Give [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, dim].")
+            raise InvalidProblem("qkv must have 3 in the third of five dimensions, for q, k and v, but has the shape "
+                                 f"{shape}. Give [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, "
+                                 "dim].")
         if num_heads_q not in (None, shape[3]):
             raise InvalidProblem(f"num_heads_q is {num_heads_q} and qkv has the shape {shape}, {shape[3]} heads; with "
                                  "five dimensions the shape says it. Leave it out.")

@@ -44,7 +44,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> Array: ...
+              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
@@ -54,7 +54,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -64,7 +64,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -74,7 +74,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 @overload
@@ -84,7 +84,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -94,17 +94,17 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
-              softcap: float | None = 0.0, scale: float | None = None, sink: Array | None = None,
+              softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
               return_lse: bool = False, deterministic: bool = False, align: Align = "bottom_right",
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, **others: Any) -> Array | tuple[Array, ...]:
+              return_max_logit: bool = False, max_sms: int = 0, **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -112,7 +112,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    have its own dim
     causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
     window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
-    softcap        scores become softcap tanh(score / softcap); 0 or None for none
+    softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
                    rounds to 0
     sink           [heads_q] float32: one more logit a head, in the denominator alone
@@ -122,6 +122,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    better
     seqused_*      [batch] int32, how many rows of a sequence count. causal and windows align the last query that counts
                    with the last key that counts: beside them give both, or align="top_left"
+    return_lse     also the logarithm of the softmax's denominator
     deterministic  gradients are bit-equal from run to run; the forward pass always is
     accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned, both whatever
                    return_lse, is that over these keys too, as in ring attention. Begin with o = 0 and lse = -inf, or
@@ -137,6 +138,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    sees, after scale, softcap and slopes; -inf where none sees any, sinks and NaN left out. It is a
                    constant to derivatives. With accumulate, which then is (o, lse, max_logit), the larger one of it and
                    what is there
+    max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with
@@ -157,7 +159,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
     options = Options(**bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv) | plain(
         causal=causal, window=window, softcap=softcap, scale=scale, align=align, deterministic=deterministic,
-        attention_chunk=attention_chunk, invariant=invariant))
+        attention_chunk=attention_chunk, invariant=invariant, max_sms=max_sms))
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     results = results_of(return_lse or "o" in arrays, return_max_logit)
     cached(_fit, key, lambda: fits(options, arrays))
@@ -171,8 +173,9 @@ def slopes_of(arrays: Given) -> Array:
     batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
     if slopes.ndim == 1: slopes = jax.numpy.broadcast_to(slopes, (batch, *slopes.shape))
     if slopes.shape == (batch, q.shape[-2]): return slopes
-    raise InvalidTensor(f"alibi_slopes has the shape {list(arrays['alibi_slopes'].shape)}; it is [heads_q] or [batch, "
-                        f"heads_q], here {[batch, q.shape[-2]]}. Reshape it.")
+    raise InvalidTensor("alibi_slopes must have the shape [heads_q] or [batch, heads_q], here "
+                        f"{[batch, q.shape[-2]]}, but has {list(arrays['alibi_slopes'].shape)}. Use "
+                        f"alibi_slopes.reshape({q.shape[-2]}).")
 
 
 def held_arrays(given: Any, with_max_logit: bool) -> Given:
@@ -250,20 +253,23 @@ def checked(name: str, array: Any, q: Any) -> Array:
     """An array of JAX (or NumPy, which JAX takes too) of the type that this argument has."""
     said = HELD.get(name, name)
     if isinstance(array, np.ma.MaskedArray):
-        raise InvalidType(f"{said} is a {type(array).__name__}; its mask would be lost. Use its method filled.")
+        raise InvalidType(f"{said} must be an array without a mask, which would be lost, but is a "
+                          f"{type(array).__name__}. Use {said}.filled(0).")
     if not isinstance(array, (jax.Array, np.ndarray)):
-        raise InvalidType(f"{said} is a {type(array).__name__}; this function computes on arrays of JAX. Use "
-                          "jax.numpy.asarray.")
+        raise InvalidType(f"{said} must be an array of JAX, but is a {type(array).__name__}. Use "
+                          f"jax.numpy.asarray({said}).")
     if name in LENGTHS:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
-        raise InvalidType(f"{name} is {array.dtype.name} with the shape {list(array.shape)}; it is a list of whole "
-                          "numbers. Give int32.")
+        raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
+                          f"{list(array.shape)}. Use {name}.astype(\"int32\").ravel().")
     if name == "q" and array.dtype.name not in DTYPES:
-        raise InvalidType(f"q, k and v are {array.dtype.name}; they can be {', '.join(DTYPES)}. Convert them.")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. Use "
+                          "q.astype(\"float32\"), on a GPU \"bfloat16\", and k and v likewise.")
     wanted = "float32" if name in FLOATS else getattr(q, "dtype", array.dtype).name
     if array.dtype.name == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
     why = "it is float32" if name in FLOATS else f"q is {wanted}, and they have the same type"
-    raise InvalidType(f"{said} is {array.dtype.name}; {why}. Convert it with astype.")
+    raise InvalidType(f"{said} must be {wanted}{'' if name in FLOATS else ', as q is'}, but is {array.dtype.name}. "
+                      f"Use {said}.astype(\"{wanted}\").")
 
 
 def lengths_of(array: Any) -> Array:
@@ -281,18 +287,18 @@ def bounds(arrays: Given, **given: int | None) -> dict[str, Any]:
     ends = [name for name in ("cu_seqlens_q", "cu_seqlens_kv") if name in arrays]
     if len(ends) == 1:
         other = {"cu_seqlens_q": "cu_seqlens_kv", "cu_seqlens_kv": "cu_seqlens_q"}[ends[0]]
-        raise InvalidProblem(f"{ends[0]} is given and {other} is not; both sides are packed or none. Give {other}.")
+        raise InvalidProblem(f"cu_seqlens_q and cu_seqlens_kv must be given together, but {other} is None. Give "
+                             f"{other}.")
     for name, bound in given.items():
         if bound is None or ends: continue
-        raise InvalidProblem(f"{name} is {shown(bound)} without cu_seqlens; only packed sequences have a longest one. "
-                             "Leave it out.")
+        raise InvalidProblem(f"{name} must be None without cu_seqlens, but is {shown(bound)}. Leave it out.")
     counts = [arrays[name].shape[0] for name in ends]
     if 0 in counts:
-        raise InvalidProblem(f"{ends[counts.index(0)]} has 0 numbers; it has one more than there are sequences. Give "
-                             "[0] for none.")
+        raise InvalidProblem(f"{ends[counts.index(0)]} must have one number more than there are sequences, but has "
+                             "0. Use [0] for no sequence.")
     if ends and counts[0] != counts[1]:
-        raise InvalidProblem(f"cu_seqlens_q has {counts[0]} numbers and cu_seqlens_kv {counts[1]}; both have one more "
-                             "than there are sequences. Make them equally long.")
+        raise InvalidProblem("cu_seqlens_q and cu_seqlens_kv must have one number more than there are sequences, but "
+                             f"have {counts[0]} and {counts[1]}. Make them equally long.")
     return {name: None if bound is None else whole_number(name, bound) for name, bound in given.items()}
 
 
@@ -305,8 +311,8 @@ def check_sizes(arrays: Given) -> None:
                         ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows),
                         ("max_logit", (batch, q.shape[-2]))):
         if name in arrays and arrays[name].shape != shape:
-            raise InvalidTensor(f"{HELD.get(name, name)} has the shape {list(arrays[name].shape)}; it must be "
-                                f"{list(shape)}. Reshape it.")
+            raise InvalidTensor(f"{HELD.get(name, name)} must have the shape {list(shape)}, but has "
+                                f"{list(arrays[name].shape)}. Reshape it.")
 
 
 def varying_alike(arrays: Given) -> Given:

@@ -130,8 +130,8 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
 
 def check_tokens(attention_mask: Tensor, batch_size: int) -> None:
     if attention_mask.ndim == 2 and attention_mask.shape[0] in (1, batch_size): return
-    raise InvalidProblem(f"attention_mask has the shape {list(attention_mask.shape)}; it is [batch, tokens] with a "
-                         f"batch of {batch_size}. Give that, 0 where a token is padding.")
+    raise InvalidProblem(f"attention_mask must be [batch, tokens] with a batch of {batch_size}, but has the shape "
+                         f"{list(attention_mask.shape)}. Give that, 0 where a token is padding.")
 
 
 def read(function: Callable[..., Any]) -> Pattern:
@@ -306,8 +306,8 @@ def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Te
            others: dict[str, Any]) -> None:
     """NotImplementedError for what the library does not compute."""
     if dropout:
-        raise Unsupported(f"dropout is {dropout}; attention weights are not dropped here. Set it to 0 in the config"
-                          f"{dropout_field(module, dropout)}, or call eval().")
+        raise Unsupported(f"dropout must be 0, as attention weights are not dropped here, but is {dropout}. Set it "
+                          f"to 0 in the config{dropout_field(module, dropout)}, or call eval().")
     if position_bias is not None: raise Unsupported(f"position_bias is given; scores have no bias here. {EAGER}")
     for name, says in CHANGES.items():
         if others.get(name) is not None and others[name] is not False:
@@ -348,8 +348,8 @@ def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tens
         raise Unsupported(f"{type(module).__name__} has a batch of {found[0]}, and its attention_mask is made for one "
                           f"of {batch}, with lengths for each. {EAGER}")
     if left is not None and left < 0:  # -1 would mean no bound to the library
-        raise InvalidProblem(f"sliding_window is {left + 1}; a query sees as many keys, its own among them. Use 1 or "
-                             "more, or None for no window.")
+        raise InvalidProblem(f"sliding_window must be 1 or more keys, a query's own among them, but is {left + 1}. "
+                             "Use 1 or more, or None for no window.")
 
 
 def check_packed(mask: Mask, query: Tensor, lengths: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ def on_the_cpu():
 def given(case):
     """Keywords of attention: those of NumPy's, lengths as int32, bounds on them."""
     words = {name: np.asarray(value, np.int32) if name in _xla.LENGTHS else value
-             for name, value in case.given().items() if name != "max_sms"}
+             for name, value in case.given().items()}
     if case.packed: words |= dict(max_seqlen_q=max(case.rows), max_seqlen_kv=max(case.keys))
     return words
 

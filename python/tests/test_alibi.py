@@ -30,8 +30,8 @@ def test_numpy_takes_slopes_of_each_sequence():
 
 
 @pytest.mark.parametrize("slopes, error, sentence", [
-    (SLOPES[:3], ValueError, r"alibi_slopes has the shape \[3\]; it is \[heads\] \[4\] or \[batch, heads\] \[2, 4\]"),
-    (SLOPES > 0, TypeError, "alibi_slopes is bool; it is float32"),
+    (SLOPES[:3], ValueError, "alibi_slopes must .*, but has .3"),
+    (SLOPES > 0, TypeError, "alibi_slopes must .*, but is bool"),
 ])
 def test_numpy_refuses(slopes, error, sentence):
     with pytest.raises(error, match=sentence): froghopper.attention(*arrays(), alibi_slopes=slopes)
@@ -46,8 +46,8 @@ def test_torch():
     np.testing.assert_array_equal(found, one_by_one(froghopper.attention))
     with pytest.raises(NotImplementedError, match="alibi_slopes requires a gradient; it has none here"):
         attention(q, k, v, alibi_slopes=slopes.clone().requires_grad_())
-    with pytest.raises(ValueError, match="alibi_slopes has the shape"): attention(q, k, v, alibi_slopes=slopes[:, :2])
-    with pytest.raises(TypeError, match="alibi_slopes is float64"): attention(q, k, v, alibi_slopes=slopes.double())
+    with pytest.raises(ValueError, match="alibi_slopes must have"): attention(q, k, v, alibi_slopes=slopes[:, :2])
+    with pytest.raises(TypeError, match="alibi_slopes must .*, but"): attention(q, k, v, alibi_slopes=slopes.double())
     shared = torch.func.vmap(lambda q, k, v: attention(q[None], k[None], v[None], alibi_slopes=slopes[0]))(q, k, v)
     assert torch.equal(shared[:, 0], attention(q, k, v, alibi_slopes=slopes[0]))
     narrow = [x.to(torch.float8_e4m3fn) for x in (q, k, v)]
@@ -68,4 +68,4 @@ def test_jax():
         np.testing.assert_array_equal(mapped, one_by_one(froghopper.attention))
         grad = jax.grad(lambda x: attention(q, k, v, alibi_slopes=x).sum())(jax.numpy.asarray(SLOPES))
         assert not grad.any()
-        with pytest.raises(ValueError, match="alibi_slopes has the shape"): attention(q, k, v, alibi_slopes=SLOPES[:2])
+        with pytest.raises(ValueError, match="alibi_slopes must have"): attention(q, k, v, alibi_slopes=SLOPES[:2])

@@ -59,10 +59,12 @@ def test_every_function_is_in_the_library():
 def test_every_status_has_an_exception_of_its_kind():
     kinds = {_c.Status.INVALID_PROBLEM: ValueError, _c.Status.INVALID_TENSOR: ValueError,
              _c.Status.UNSUPPORTED: NotImplementedError}
-    for status in set(_c.Status) - {_c.Status.OK}:
+    for status in set(_c.Status) - {_c.Status.OK, _c.Status.INTERRUPTED}:
         error = _errors.error_of(status, "fh_plan_run: q is NULL: set it.")
         assert isinstance(error, kinds.get(status, RuntimeError)) and isinstance(error, froghopper.Error)
-        assert str(error) == "q is NULL: set it."
+        assert str(error) == "q is None: set it."  # in the words of Python
+    interrupted = _errors.error_of(_c.Status.INTERRUPTED, "fh_plan_run: SIGINT came.")
+    assert isinstance(interrupted, KeyboardInterrupt)  # which `except Exception` does not catch
 
 
 def test_a_library_that_is_not_there(monkeypatch, tmp_path):
@@ -106,6 +108,8 @@ def test_a_log():
     assert run_python("-c", to_stdout + code, FROGHOPPER_LOG="0") == ""
     mine = "import logging; logging.basicConfig(level=logging.INFO, format='MINE %(name)s %(message)s'); "
     assert "MINE froghopper plan: fwd f32" in run_python("-c", to_stdout + mine + code)
+    later = run_python("-c", to_stdout + code + "; " + mine + code.replace("sq1", "sq5"))  # after the first call
+    assert later.count("MINE froghopper plan: fwd f32") == 1
 
 
 def test_threads_of_the_environment():
@@ -119,13 +123,13 @@ def test_explain():
     assert "h200" in froghopper.explain("fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", "h200")
     assert "fwd f32" in froghopper.explain(_library.library().problem(LINE), "cpu")
     assert "not computed" in (found := froghopper.explain("fwd b0x")) and "b0x" in found  # told, not raised
-    with pytest.raises(TypeError, match="target is 3"): froghopper.explain(LINE, 3)
+    with pytest.raises(TypeError, match="target must .*, but is 3"): froghopper.explain(LINE, 3)
 
 
 def test_a_refused_plan():
     problem = _library.library().problem(LINE.replace("d8", "d16"))
     problem.dim_qk = 12
-    with pytest.raises(NotImplementedError, match="dim_qk is 12; head dims are multiples of 8"):
+    with pytest.raises(NotImplementedError, match="head dims must .*, but that of q and k is 12"):
         _call.Plan(problem, "cpu")
     with pytest.raises(ValueError, match="nowhere"): _call.Plan(_library.library().problem(LINE), "nowhere")
     gpu_only = _library.library().problem(LINE)

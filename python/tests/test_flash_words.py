@@ -46,8 +46,8 @@ def test_order_of_flash_attention_2(given, wanted):
 
 
 def test_orders_that_are_refused():
-    with pytest.raises(NotImplementedError, match="dropout_p is 0.1"): fa.flash_attn_func(Q, K, V, 0.1, None, True)
-    with pytest.raises(NotImplementedError, match="dropout_p is 0.1"): fa.flash_attn_func(Q, K, V, dropout_p=0.1)
+    with pytest.raises(NotImplementedError, match="dropout_p must .*,"): fa.flash_attn_func(Q, K, V, 0.1, None, True)
+    with pytest.raises(NotImplementedError, match="dropout_p must .*, bu"): fa.flash_attn_func(Q, K, V, dropout_p=0.1)
     with pytest.raises(TypeError, match="softmax_scale is given twice"):
         fa.flash_attn_func(Q, K, V, 0.0, 0.3, True, softmax_scale=0.3)
     with pytest.raises(TypeError, match="has 8. Give them by name"):
@@ -118,7 +118,7 @@ def test_lengths_may_be_tensors():
     assert torch.equal(packed(**longest), packed())
     vllm = fa.flash_attn_varlen_func(PQ, PK, PV, longest["max_seqlen_q"], ENDS_Q, longest["max_seqlen_k"], ENDS_K)
     assert torch.equal(vllm, packed())
-    with pytest.raises(TypeError, match="max_seqlen_q is a tensor"): packed(max_seqlen_q=torch.tensor(5.0))
+    with pytest.raises(TypeError, match="max_seqlen_q must .*, but is a tensor"): packed(max_seqlen_q=torch.tensor(5.0))
 
 
 @pytest.mark.parametrize("given, wanted", [(None, (-1, -1)), ([2, 1], (2, 1)), (3, (3, 3)), (-1, (-1, -1)),
@@ -192,7 +192,7 @@ def test_merge_attn_states(block, monkeypatch):
     fa.merge_attn_states(prefix, prefix, lse[0], suffix, lse[1])
     assert torch.equal(prefix, out)
     before = out.clone()
-    with pytest.raises(ValueError, match=r"suffix_lse has the shape \[7, 4\]"):
+    with pytest.raises(ValueError, match="suffix_lse must .*, but has the shape .7, 4."):
         fa.merge_attn_states(out, prefix, lse[0], suffix, lse[1].T)
     assert torch.equal(out, before)
 

@@ -160,6 +160,17 @@ def test_the_problem_can_be_read_in_the_program():
     assert 'problem = "fwd f32 b4 hq8 hkv4 sq12 skv20 d16 dv8 causal"' in text and 'results = "o"' in text
 
 
+def test_max_sms():
+    """In the problem of both passes; the same bits."""
+    arrays = qkv()
+    def two(*arrays): return attention(*arrays, causal=True, max_sms=2)
+    text = jax.jit(jax.grad(loss(two))).lower(*arrays).as_text()
+    assert "causal sms2" in text and "bwd f32" in text
+    assert np.array_equal(two(*arrays), causal(*arrays))
+    for given, error in ((1.0, TypeError), (-1, ValueError)):
+        with pytest.raises(error, match="max_sms"): attention(*arrays, max_sms=given)
+
+
 def test_empty_arrays():
     q, k, v = qkv()
     assert attention(q[:0], k[:0], v[:0]).shape == (0, 12, 8, 8)
@@ -182,27 +193,27 @@ def test_threads():
 
 
 REFUSED = {
-    "k is bfloat16; q is float32": lambda q, k, v: attention(q, k.astype(jnp.bfloat16), v),
-    "q is a list; this function computes on arrays of JAX": lambda q, k, v: attention([1.0], k, v),
-    "they can be float16, bfloat16, float32": lambda q, k, v: attention(*(x.astype(jnp.int32) for x in (q, k, v))),
-    "sink is bfloat16; it is float32": lambda q, k, v: attention(q, k, v, sink=jnp.zeros(8, jnp.bfloat16)),
-    "sink has the shape .4.; it must be .8.": lambda q, k, v: attention(q, k, v, sink=jnp.zeros(4)),
-    "q has the shape .* without cu_seqlens": lambda q, k, v: attention(q[0], k, v),
-    "they have the same dim": lambda q, k, v: attention(q, k[..., :8], v),
-    "heads_kv is 3 and heads_q is 8": lambda q, k, v: attention(q, k[:, :, :3], v[:, :, :3]),
+    "k must .*, but is bfloat16": lambda q, k, v: attention(q, k.astype(jnp.bfloat16), v),
+    "q must .*, but is a list": lambda q, k, v: attention([1.0], k, v),
+    "q, k and v must .*, but are int32": lambda q, k, v: attention(*(x.astype(jnp.int32) for x in (q, k, v))),
+    "sink must .*, but is bfloat16": lambda q, k, v: attention(q, k, v, sink=jnp.zeros(8, jnp.bfloat16)),
+    "sink must .*, but has .4": lambda q, k, v: attention(q, k, v, sink=jnp.zeros(4)),
+    "q must .*, but has the shape .12, 8, 16": lambda q, k, v: attention(q[0], k, v),
+    "k must .*, but has 8: their shapes are .4, 20, 4, 8. and .4, 12, 8": lambda q, k, v: attention(q, k[..., :8], v),
+    "heads_kv must .*, but is 3": lambda q, k, v: attention(q, k[:, :, :3], v[:, :, :3]),
     "dim": lambda q, k, v: attention(q[..., :12], k[..., :12], v),
-    "window is 3": lambda q, k, v: attention(q, k, v, window=3),
-    "causal is 'yes'": lambda q, k, v: attention(q, k, v, causal="yes"),
-    "align is 'left'": lambda q, k, v: attention(q, k, v, align="left"),
-    "scale is -1": lambda q, k, v: attention(q, k, v, scale=-1.0),
+    "window must .*, but is 3": lambda q, k, v: attention(q, k, v, window=3),
+    "causal must .*, but is 'yes'": lambda q, k, v: attention(q, k, v, causal="yes"),
+    "align must .*, but is 'left'": lambda q, k, v: attention(q, k, v, align="left"),
+    "scale must .*, but is -1.0": lambda q, k, v: attention(q, k, v, scale=-1.0),
     "softcap is -1": lambda q, k, v: attention(q, k, v, softcap=-1.0),
-    "cu_seqlens_q is given and cu_seqlens_kv is not":
+    "cu_seqlens_q and cu_seqlens_kv must .*, but cu_seqlens_kv is None":
         lambda q, k, v: attention(q[0], k[0], v[0], cu_seqlens_q=np.asarray([0, 12])),
-    "cu_seqlens_q has 2 numbers and cu_seqlens_kv 3":
+    "cu_seqlens_q and cu_seqlens_kv must .*, but have 2 and 3":
         lambda q, k, v: attention(q[0], k[0], v[0], cu_seqlens_q=np.asarray([0, 12]), cu_seqlens_kv=np.arange(3)),
-    "cu_seqlens_q is float32": lambda q, k, v: attention(q[0], k[0], v[0], cu_seqlens_q=jnp.asarray([0.0, 12.0])),
-    "max_seqlen_q is 12 without cu_seqlens": lambda q, k, v: attention(q, k, v, max_seqlen_q=12),
-    "seqused_kv has the shape": lambda q, k, v: attention(q, k, v, seqused_kv=jnp.zeros(3, jnp.int32)),
+    "cu_seqlens_q must .*, but i": lambda q, k, v: attention(q[0], k[0], v[0], cu_seqlens_q=jnp.asarray([0.0, 12.0])),
+    "max_seqlen_q must .*, but is 12": lambda q, k, v: attention(q, k, v, max_seqlen_q=12),
+    "seqused_kv must .*, but has .3": lambda q, k, v: attention(q, k, v, seqused_kv=jnp.zeros(3, jnp.int32)),
     "a derivative of the gradients": lambda q, k, v: jax.grad(lambda q: jax.grad(loss(causal))(q, k, v).sum())(q),
 }
 

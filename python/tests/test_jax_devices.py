@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of JAX over four devices, all on the CPU: under jit with meshes of either kind, and under shard_map. On a
 Hopper GPU, where JAX has one, beside fp64 formulas (plain.py) and the CPU."""
+import pathlib
+
 import numpy as np
 import pytest
 from jax_cases import (CPU, all_close, attention, causal, close, given, jax, jnp, loss, on_the_cpu,  # noqa: F401
@@ -73,6 +75,21 @@ def test_under_shard_map(tracked):
                            out_specs=spec, check_vma=tracked)
     close(jax.jit(spread)(*arrays), plain(*arrays))
     found, wanted = (jax.jit(jax.grad(loss(f), argnums=(0, 1, 2, 3)))(*arrays) for f in (spread, plain))
+    all_close([np.asarray(x) for x in found], wanted)
+
+
+def test_the_ring_of_the_documents():
+    """docs/9-python.md as it stands, on two devices: o and gradients are those of causal attention."""
+    if not hasattr(jax, "shard_map"): pytest.skip("this JAX has no jax.shard_map")
+    document = pathlib.Path(__file__).parents[2] / "docs/9-python.md"
+    if not document.exists(): pytest.skip("the documents are not here")
+    code = next(part for part in document.read_text().split("```") if "def ring(" in part).removeprefix("python")
+    held = {}
+    exec(code.replace("jax.devices()", "jax.devices('cpu')[:2]"), held)
+    assert held["mesh"].size == 2
+    arrays = [drawn(seed, "float32", 2, 20, heads, 16) for seed, heads in enumerate((4, 2, 2))]
+    close(held["attend"](*arrays), plain(*arrays))
+    found, wanted = (jax.jit(jax.grad(loss(f), argnums=(0, 1, 2)))(*arrays) for f in (held["attend"], plain))
     all_close([np.asarray(x) for x in found], wanted)
 
 

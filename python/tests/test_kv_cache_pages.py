@@ -154,11 +154,11 @@ def test_lengths_of_pages_in_the_words_of_others():
 
 
 @pytest.mark.parametrize("name, changed, says", [
-    ("batch", dict(page_table=ints([[0, 1]])), "page_table has 1 sequences and q 3.*Give cache_batch_idx"),
-    ("index", dict(cache_batch_idx=ints([0, 4, 1])), r"cache_batch_idx\[1\] is 4; it is 0 to 3"),
-    ("left", dict(cache_leftpad=ints([0, 49, 1])), r"cache_leftpad\[1\] is 49; it is 0 to 48"),
+    ("batch", dict(page_table=ints([[0, 1]])), "page_table must .* each of the 3 .* has 1. Give cache_batch_idx"),
+    ("index", dict(cache_batch_idx=ints([0, 4, 1])), r"cache_batch_idx\[1\] must be from 0 to 3, but is 4"),
+    ("left", dict(cache_leftpad=ints([0, 49, 1])), r"cache_leftpad\[1\] must be from 0 to 48, but is 49"),
     ("length", dict(cache_seqlens=ints([0, 49, 1])), r"cache_seqlens\[1\] is 49.*the cache has 48"),
-    ("table", dict(page_table=torch.zeros(3, 3)), "page_table is torch.float32 .*it is int32")])
+    ("table", dict(page_table=torch.zeros(3, 3)), "page_table must be int32 .*, but is torch.float32")])
 def test_messages(name, changed, says):
     pool = Pool(16, "cpu")
     given = dict(cache_seqlens=ints(USED), page_table=pool.table, cache_batch_idx=ints([0, 1, 2]))

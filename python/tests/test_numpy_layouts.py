@@ -137,22 +137,22 @@ def test_masks_are_refused(small):
                             (froghopper.quantise, quantise)):
         for name, x in words.items():
             if not isinstance(x, np.ndarray): continue
-            with pytest.raises(TypeError, match=f"^{name} is a MaskedArray; its mask would be lost"):
+            with pytest.raises(TypeError, match=f"^{name} must be .* without a mask, .* a MaskedArray"):
                 function(**words | {name: masked(x)})
             function(**words | {name: masked(x).filled()})  # as it says
     for at in range(2):
-        with pytest.raises(TypeError, match=rf"accumulate\[{at}\] is a MaskedArray"):
+        with pytest.raises(TypeError, match=rf"accumulate\[{at}\] must .*, but is a MaskedArray"):
             froghopper.attention(Q, K, V, accumulate=tuple(masked(x) if i == at else x for i, x in enumerate(held)))
     for at in range(3):
         grads = [masked(x) if i == at else x.copy() for i, x in enumerate((Q, K, V))]
-        with pytest.raises(TypeError, match=rf"out\[{at}\] is a MaskedArray"):
+        with pytest.raises(TypeError, match=rf"out\[{at}\] must .*, but is a MaskedArray"):
             froghopper.attention_backward(**backward, out=grads)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (BATCH, 1, HEADS_KV, 0), (BATCH, HEADS_KV)])
 @pytest.mark.parametrize("name", ["mean_k", "mean_v"])
 def test_a_mean_of_another_shape_is_refused(small, name, shape):
-    with pytest.raises(froghopper.InvalidTensor, match=f"{name} has the shape"):
+    with pytest.raises(froghopper.InvalidTensor, match=f"{name} must have the shape"):
         froghopper.attention(**small | {name: np.zeros(shape, np.float32)})
 
 
@@ -171,5 +171,5 @@ def test_scalars_are_no_arrays_elsewhere(small):
 def test_gradients_lie_in_the_order_of_what_they_are_of():
     grads = [np.zeros_like(x) for x in (Q, K, V)]
     froghopper.attention_backward(Q, Q, K, V, Q, LSE, out=[*grads, None])
-    with pytest.raises(TypeError, match=r"out\[0\] is a NoneType|out has 4 arrays"):
+    with pytest.raises(TypeError, match="out must .*, but has 4"):
         froghopper.attention_backward(Q, Q, K, V, Q, LSE, out=[None, *grads])

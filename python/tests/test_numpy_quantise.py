@@ -47,7 +47,7 @@ def test_smoothing_takes_means_out_and_attention_adds_them():
     found = froghopper.quantise(q, k, v, smooth=True)
     assert isinstance(found, froghopper.Smoothed)
     np.testing.assert_allclose(found.mean_v[:, 0], v.mean(1), rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="mean_v is given and mean_k is not"):
+    with pytest.raises(ValueError, match="mean_k and mean_v must .*, but mean_k is None"):
         froghopper.attention(**found._replace(mean_k=None)._asdict(), **words)
 
 
@@ -61,11 +61,11 @@ def test_packed_sequences_have_blocks_of_their_own():
 
 
 @pytest.mark.parametrize("change, message", [
-    (dict(dtype="float16"), "dtype is float16; q, k and v become float8_e4m3fn or float8_e5m2"),
-    (dict(rotate_seed=2**32), "rotate_seed is 4294967296; it has 32 bits"),
+    (dict(dtype="float16"), "dtype must .*, but is float16"),
+    (dict(rotate_seed=2**32), "rotate_seed must .*, but is 4294967296"),
     (dict(scale_rows=64), "scale_rows is 64; as many rows share a scale as tiles are made of"),
-    (dict(cu_seqlens_q=[0, 10]), "one of cu_seqlens_q and cu_seqlens_kv is given"),
-    (dict(v=draw(1, 10, 2, 64).astype(np.float16)), "v is float16 and q is float32"),
+    (dict(cu_seqlens_q=[0, 10]), "cu_seqlens_q and cu_seqlens_kv must .*, but one is None"),
+    (dict(v=draw(1, 10, 2, 64).astype(np.float16)), "v must .*, but is float16"),
     (dict(k=draw(1, 10, 3, 64)), "heads"),
 ])
 def test_what_is_wrong_is_named(change, message):

@@ -27,7 +27,7 @@ def run(*words, before=(), **streams):
     (["--version"], 0, froghopper.__version__), (["chck"], 2, '"chck" is no command; it must be one of info, explain'),
     (["check", LINE], 2, "build/froghopper check"), (["bench"], 2, "build/froghopper bench"),
     (["explain"], 2, "explain LINE"), (["info", "more"], 2, "explain LINE"),
-    (["explain", "fwd b0x"], 2, "b0x"), (["explain", "fwd \udce9"], 2, "it must be UTF-8"),
+    (["explain", "fwd b0x"], 2, "b0x"), (["explain", "fwd \udce9"], 2, "LINE must be UTF-8"),
 ])
 def test_what_it_says(words, code, said):
     found = run(*words)

@@ -76,8 +76,8 @@ def test_packed_sequences_have_blocks_of_their_own():
 
 
 @pytest.mark.parametrize("change, message", [
-    (dict(dtype=torch.bfloat16), "dtype is bfloat16; q, k and v become float8_e4m3fn or float8_e5m2"),
-    (dict(rotate_seed=-1), "rotate_seed is -1; it has 32 bits"),
+    (dict(dtype=torch.bfloat16), "dtype must .*, but is bfloat16"),
+    (dict(rotate_seed=-1), "rotate_seed must .*, but is -1"),
     (dict(scale_rows=64), "scale_rows is 64; as many rows share a scale as tiles are made of"),
 ])
 def test_what_is_wrong_is_named(change, message):
@@ -111,9 +111,9 @@ def test_smoothing_takes_means_out_and_attention_adds_them():
 def test_means_that_do_not_fit_are_refused():
     q, k, v = draw(1, 20, 2, 64), draw(1, 30, 2, 64), draw(1, 30, 2, 64)
     given = quantise(q, k, v, smooth=True)._asdict()
-    with pytest.raises(ValueError, match="mean_k is given and mean_v is not"): attention(**given | {"mean_v": None})
-    with pytest.raises(ValueError, match=r"mean_k has the shape \[2, 64\]; it is \[batch, 1, heads, dim\]"):
+    with pytest.raises(ValueError, match="mean_k and mean_v must .*, but mean"): attention(**given | {"mean_v": None})
+    with pytest.raises(ValueError, match="mean_k must .*, but has .2, 64"):
         attention(**given | {"mean_k": given["mean_k"][0, 0]})
-    with pytest.raises(ValueError, match="smooth is 1 and softcap is 20"): attention(**given, softcap=20.0)
+    with pytest.raises(ValueError, match="softcap must be 0 .* but is 20"): attention(**given, softcap=20.0)
     with pytest.raises(TypeError, match="scales, means and out_dtype go with 8-bit"):
         attention(q, k, v, mean_k=given["mean_k"], mean_v=given["mean_v"])

@@ -44,10 +44,11 @@ def test_a_mask_of_padded_keys():
 
 def test_heads_that_are_fewer():
     q, k, v = (x.transpose(1, 2) for x in qkv(2, 9, 4, 16, kv=(2, 9, 2, 16)))
-    refused(lambda: scaled_dot_product_attention(q, k, v), "4, 2 and 2 heads.*Use enable_gqa=True", ValueError)
+    refused(lambda: scaled_dot_product_attention(q, k, v), "query, key and value must .*, but have 4, 2", ValueError)
     wanted = attention(*(x.transpose(1, 2) for x in (q, k, v)))
     same([scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2)], [wanted])
-    refused(lambda: scaled_dot_product_attention(q[:, :3], k, v), "3, 2 and 2 heads.*or 1. Change one", ValueError)
+    refused(lambda: scaled_dot_product_attention(q[:, :3], k, v), "must .*, but have 3, 2 and 2",
+            ValueError)
     refused(lambda: scaled_dot_product_attention(q, k, v[:, :1].repeat(1, 4, 1, 1)), "Change one", ValueError)
 
 
@@ -72,9 +73,9 @@ def test_lists_of_lengths(call):
     given["cu_seqlens_q"] = torch.as_tensor(given["cu_seqlens_q"], dtype=torch.int32, device=tensors[0].device)
     refused(lambda: call(*tensors, **given, seqused_kv=[1, 2]), r"Use torch.as_tensor\(seqused_kv, dtype", TypeError)
     call(*tensors, **given, seqused_kv=torch.as_tensor([1, 2], dtype=torch.int32))
-    refused(lambda: call(tensors[0].tolist(), *tensors[1:]), "q is a list.*Use torch.as_tensor", TypeError)
-    refused(lambda: call(*tensors, **given, max_seqlen_q=torch.tensor(5)), "max_seqlen_q is a tensor", TypeError)
-    refused(lambda: call(*tensors, **given, max_seqlen_q=-1), "max_seqlen_q is -1; it counts rows", ValueError)
+    refused(lambda: call(tensors[0].tolist(), *tensors[1:]), "q must .*, but is a list", TypeError)
+    refused(lambda: call(*tensors, **given, max_seqlen_q=torch.tensor(5)), "max_seqlen_q must .*, but is", TypeError)
+    refused(lambda: call(*tensors, **given, max_seqlen_q=-1), "max_seqlen_q must .*, but is -1", ValueError)
 
 
 def test_gradients_of_8_bits():

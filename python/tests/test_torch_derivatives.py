@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derivatives of froghopper.torch beyond one backward pass: many gradients at once, and tangents, which are refused
 wherever they would be dropped."""
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -141,3 +143,13 @@ def test_what_is_told_about_tangents_works():
         assert torch.equal(attention(torch.autograd.forward_ad.unpack_dual(q).primal, k, v), wanted)
     o, gradient = torch.func.vjp(lambda q: attention(q, k, v), Q)
     assert torch.equal(o, wanted) and gradient(TANGENT)[0].shape == Q.shape
+
+
+def test_gradcheck_with_the_tolerances_of_the_documents():
+    """docs/9-python.md: in float32, since float64 is not computed."""
+    random = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, 5, 2, 8, generator=random).requires_grad_() for _ in range(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, about float32
+        assert torch.autograd.gradcheck(lambda *x: attention(*x, causal=True), (q, k, v), eps=1e-2, atol=1e-2,
+                                        rtol=1e-2, nondet_tol=0)

@@ -2,6 +2,7 @@
 """froghopper.torch.explain takes what attention takes, and tells what attention would raise; PyTorch's number of
 threads counts on the CPU; swapped axes are recognised."""
 import inspect
+import warnings
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_a_call_is_explained():
 
 
 def test_a_contradiction_is_told():
-    assert "heads_kv is 3 and heads_q is 4" in explain(*qkv(heads_kv=3))
+    assert "heads_kv must divide heads_q, 4, but is 3" in explain(*qkv(heads_kv=3))
     assert "not computed" in (told := explain(*qkv(), causl=True)) and "causl" in told
     assert "not computed" in explain(1, 2, 3)
 
@@ -50,7 +51,20 @@ def test_threads_of_pytorch():
         attention(*qkv())
         assert calls.threads_for(torch.zeros(1)) == 1
         assert any("sms1" in ready.call.plan.line for ready in calls._forward.values())
+        assert "sms1" in explain(*qkv()) and "sms1" in explain(*qkv(device="meta"), target="cpu")
+        assert "sms3" in explain(*qkv(), max_sms=3) and "sms" not in explain(*qkv(dtype=torch.bfloat16), target="h200")
     finally: torch.set_num_threads(threads)
+
+
+def test_max_sms_of_the_other_forms():
+    """The same numbers with one thread; a wrong kind is named."""
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (torch.randn_like(x) for x in qkv(heads_kv=4)))
+    attend = froghopper.torch.scaled_dot_product_attention
+    torch.testing.assert_close(attend(q, k, v, max_sms=1), attend(q, k, v), atol=0, rtol=0)
+    assert any("sms1" in ready.call.plan.line for ready in calls._forward.values())
+    torch.testing.assert_close(attend(q[..., :60], k[..., :60], v, max_sms=2), attend(q[..., :60], k[..., :60], v))
+    with pytest.raises(TypeError, match="max_sms"): attend(q, k, v, max_sms=1.0)
+    with pytest.raises(ValueError, match="max_sms"): attend(q, k, v, max_sms=-1)
 
 
 @pytest.mark.parametrize("call", [attention, froghopper.attention])
@@ -61,3 +75,22 @@ def test_swapped_axes_are_recognised(call):
         call(q, k, v)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     assert call(q, k, v).shape == (2, 100, 16, 64)
+
+
+def test_swapped_axes_that_fit_are_warned_of():
+    """At the line of the user, whatever is between: there are more heads than models have."""
+    q, k = torch.zeros(2, 16, 300, 8), torch.zeros(2, 4, 300, 8)
+    compiled = torch.compile(attention, backend="eager")
+    calls_of_users = [
+        lambda: attention(q, k, k), lambda: compiled(q[:, :8], k, k), lambda: froghopper.torch.explain(q, k, k),
+        lambda: froghopper.attention(q.numpy(), k.numpy(), k.numpy()),
+    ]
+    for call in calls_of_users:
+        with pytest.warns(UserWarning, match=r"300 heads of (16|8) queries and 4 keys. .*transpose\(1, 2\)") as told:
+            call()
+        assert {each.filename for each in told} == {__file__}
+    right = [x.transpose(1, 2) for x in (q, k, k)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attention(*right)
+        froghopper.torch.scaled_dot_product_attention(q, k, k, enable_gqa=True)

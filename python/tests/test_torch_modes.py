@@ -178,7 +178,7 @@ def test_meta_and_fake_tensors_stay_away(monkeypatch):
             packed = [torch.empty(n, h, 8) for n, h in ((9, 4), (12, 2), (12, 2))]
             tensors = {name: torch.empty(len(x), dtype=torch.int32) for name, x in lengths.items()}
             assert attention(*packed, **tensors).shape == (9, 4, 8)
-            with pytest.raises(ValueError, match="the same dim"): attention(q[..., :4], k, v)
+            with pytest.raises(ValueError, match="k must have the dim of q"): attention(q[..., :4], k, v)
             with torch.no_grad(): assert attention(q, k, v, out=torch.empty_like(q)).shape == q.shape
     real = torch.zeros(2, 5, 2, 8, dtype=torch.float16)
     with pytest.raises(Exception, match="meta"): attention(torch.empty(2, 3, 4, 8, dtype=real.dtype, device="meta"),
@@ -222,7 +222,7 @@ def test_lengths_on_a_gpu_are_not_looked_at():
         try: q, k, v = (torch.empty(9, 4, 16, dtype=torch.float16, device=gpu) for _ in range(3))
         except (RuntimeError, AssertionError) as why: pytest.skip(f"PyTorch makes no fake tensor of a GPU here: {why}")
         ends = torch.empty(3, dtype=torch.int32, device=gpu)
-        with pytest.raises(ValueError, match=f"max_seqlen_q is not given and cu_seqlens_q is on {gpu}"):
+        with pytest.raises(ValueError, match=f"max_seqlen_q must be given where cu_seqlens_q is on {gpu}"):
             attention(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=ends)
         o = attention(q, k, v, cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=9, max_seqlen_kv=9)
         assert o.device == q.device

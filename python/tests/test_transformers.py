@@ -232,7 +232,7 @@ def run(mask, **given):
 HOLES = torch.ones(3, 23, dtype=torch.long)
 HOLES[1, 5:7] = 0
 REFUSED = {
-    "dropout": (NotImplementedError, lambda: attend(dropout=0.1), "dropout is 0.1"),
+    "dropout": (NotImplementedError, lambda: attend(dropout=0.1), "dropout must .* but is 0.1"),
     "position_bias": (NotImplementedError, lambda: attend(position_bias=torch.zeros(1)), "position_bias"),
     "paged_cache": (NotImplementedError, lambda: attend(cache=object()), "pages"),
     "matrix": (NotImplementedError, lambda: attend(mask=torch.zeros(1, 1, 4, 4)), r"not matrices"),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the backward pass: chunks of keys for threads, and the order in which they add to the same grad_q.
+// cpu: the backward pass: distributes KV tiles to threads, and orders their additions to the same grad_q.
 //
-// The gradients of a key come from one chunk, in the order of the rows. Those of a row come from all chunks that it
-// sees, in the order of the keys: a chunk takes a tile of rows when the chunk before it has done that tile. Chunks are
-// taken by threads in rising order, so the one before is done or in work, and nobody waits for what is not begun. So
-// each sum has one order, whatever the number of threads, and a result is the same to the last bit.
+// The gradients of a key are summed in one KV tile, in the order of the rows. Those of a row are summed over the KV
+// tiles, in the order of the keys: a KV tile takes a Q tile after the KV tile before it has finished that Q tile.
+// Threads take KV tiles in rising order, so the one before is finished or running, and no thread waits for work that
+// has not begun. Each sum thus has one order, and any number of threads gives the same bits.
 //
-// The first chunk that takes a tile begins its sums, the last one writes them to grad_q.
+// The first KV tile that takes a Q tile begins its sums, and the last one writes them to grad_q.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -18,8 +18,8 @@
 #include "contract/alibi.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
-#include "src/cpu/chunks.hpp"
 #include "src/cpu/gradient_work.hpp"
+#include "src/cpu/kv_tiles.hpp"
 #include "src/cpu/scratch.hpp"
 #include "src/cpu/threads.hpp"
 #include "src/cpu/work.hpp"
@@ -34,7 +34,7 @@ struct Range {
   int64_t begin, end;
 };
 
-// The least i of [0, count) for which is(i) holds, where it holds for all after that; count: none.
+// The least i of [0, count) for which is(i) holds, if it also holds for all i after that; count if there is none.
 template <class Is>
 int64_t first_that(int64_t count, const Is& is) {
   int64_t low = 0;
@@ -49,41 +49,42 @@ int64_t first_that(int64_t count, const Is& is) {
   return low;
 }
 
-// Which rows of a sequence and which of its keys meet. Both bounds of what a row sees grow with the row.
-class Meeting {
+// The mask of one sequence. Both bounds of the keys that a row attends to grow with the row.
+class SequenceMask {
  public:
-  Meeting(const Problem& p, const Sequence& s, int64_t chunk_keys) : p_(p), s_(s), chunk_keys_(chunk_keys) {}
+  SequenceMask(const Problem& p, const Sequence& s, int64_t kv_tile_keys)
+      : p_(p), s_(s), kv_tile_keys_(kv_tile_keys) {}
 
   Visible keys_of(int64_t row) const {
     return row < s_.used_q ? visible_keys(p_, s_.used_q, s_.used_kv, row) : Visible{0, 0};
   }
 
-  // Keys that some row sees.
-  Range seen() const {
+  // Keys that some row attends to.
+  Range attended_keys() const {
     const Range rows = rows_of(0, s_.used_kv);
     if (rows.begin >= rows.end) return {0, 0};
     return {keys_of(rows.begin).begin, keys_of(rows.end - 1).end};
   }
 
-  // The tiles of rows that chunk number `chunk` of `chunks` takes: those with a row that sees a key of it. Tiles
-  // without such a row go to the first chunk, the last one, or the one after the gap, so that every tile is taken, by
-  // chunks that follow upon each other. Begins and ends rise from chunk to chunk.
-  Range tiles(int64_t chunk, int64_t chunks) const {
-    const int64_t end = chunk + 1 == chunks ? all_tiles() : own_tiles(chunk).end;
-    if (chunk == 0) return {0, end};
-    return {std::min(own_tiles(chunk).begin, own_tiles(chunk - 1).end), end};
+  // The Q tiles that a KV tile takes: those with a row that attends to one of its keys. Q tiles without such a row go
+  // to the first KV tile, the last one, or the one after the gap, so that consecutive KV tiles take each Q tile. Both
+  // ends of the range rise with the KV tile.
+  Range q_tiles_of(int64_t kv_tile, int64_t kv_tiles) const {
+    const int64_t end = kv_tile + 1 == kv_tiles ? q_tiles() : own_q_tiles(kv_tile).end;
+    if (kv_tile == 0) return {0, end};
+    return {std::min(own_q_tiles(kv_tile).begin, own_q_tiles(kv_tile - 1).end), end};
   }
 
-  int64_t all_tiles() const { return ceil_div(s_.extent_q, tile_rows); }
+  int64_t q_tiles() const { return ceil_div(s_.extent_q, q_tile_rows); }
 
  private:
-  Range own_tiles(int64_t chunk) const {
-    const Range rows = rows_of(chunk * chunk_keys_, std::min((chunk + 1) * chunk_keys_, s_.used_kv));
-    const int64_t begin = rows.begin / tile_rows;
-    return {begin, std::max(begin, ceil_div(rows.end, tile_rows))};
+  Range own_q_tiles(int64_t kv_tile) const {
+    const Range rows = rows_of(kv_tile * kv_tile_keys_, std::min((kv_tile + 1) * kv_tile_keys_, s_.used_kv));
+    const int64_t begin = rows.begin / q_tile_rows;
+    return {begin, std::max(begin, ceil_div(rows.end, q_tile_rows))};
   }
 
-  // Rows that see a key of [first, last).
+  // Rows that attend to a key of [first, last).
   Range rows_of(int64_t first, int64_t last) const {
     return {first_that(s_.used_q, [&](int64_t i) { return keys_of(i).end > first; }),
             first_that(s_.used_q, [&](int64_t i) { return keys_of(i).begin >= last; })};
@@ -91,7 +92,7 @@ class Meeting {
 
   const Problem& p_;
   const Sequence& s_;
-  int64_t chunk_keys_;
+  int64_t kv_tile_keys_;
 };
 
 // What the threads of a call share.
@@ -101,48 +102,48 @@ class Shared {
       : p(plan.problem),
         views(views),
         watch(watch),
-        chunk_keys(plan.tile_kv),
-        chunks(plan, views),
+        kv_tile_keys(plan.tile_kv),
+        kv_tiles(plan, views),
         group(p.heads_q / p.heads_kv),
         sum_row(row_floats(static_cast<int>(p.dim_qk))),
-        slot_rows(group * chunks.tiles_max() * tile_rows),
-        done_(chunks.slots() * chunks.chunks_max()) {
-    sums_.reset(new (std::align_val_t{64}) float[chunks.slots() * slot_rows * chunks.sums_of_row() * sum_row]);
-    deltas_.resize(chunks.slots() * slot_rows);
-    if (p.sink) sink_parts.resize(p.heads_q * (p.rows_q() == 0 ? 0 : p.batch));
+        slot_rows(group * kv_tiles.q_tiles_max() * q_tile_rows),
+        done_(kv_tiles.slots() * kv_tiles.kv_tiles_max()) {
+    sums_.reset(new (std::align_val_t{64}) float[kv_tiles.slots() * slot_rows * kv_tiles.sums_of_row() * sum_row]);
+    deltas_.resize(kv_tiles.slots() * slot_rows);
+    if (p.sink) sink_partials.resize(p.heads_q * (p.rows_q() == 0 ? 0 : p.batch));
   }
 
   float* sums(int64_t slot) const { return sums_.get() + slot * slot_rows * sum_row; }
   float* sums_of_span(int64_t slot) const {
-    return chunks.chunks_of_span() > 1 ? sums(chunks.slots() + slot) : nullptr;
+    return kv_tiles.kv_tiles_of_span() > 1 ? sums(kv_tiles.slots() + slot) : nullptr;
   }
   float* deltas(int64_t slot) { return deltas_.data() + slot * slot_rows; }
 
-  // How far each chunk is, counted in tiles of all its query heads, on top of what earlier turns of its slot counted.
-  void wait(const ChunkId& id, int64_t chunk, int64_t tiles, int64_t turn) {
-    std::atomic<int64_t>& done = done_[id.slot * chunks.chunks_max() + chunk];
-    const int64_t wanted = turn * a_turn() + tiles;
+  // The progress of each KV tile, in Q tiles of all its query heads, plus the counts of earlier waves of its slot.
+  void wait(const KvTileId& id, int64_t kv_tile, int64_t tiles, int64_t wave) {
+    std::atomic<int64_t>& done = done_[id.slot * kv_tiles.kv_tiles_max() + kv_tile];
+    const int64_t wanted = wave * counts_of_wave() + tiles;
     for (int64_t now = done.load(); now < wanted; now = done.load()) done.wait(now);
   }
-  void publish(const ChunkId& id, int64_t tiles) {
-    std::atomic<int64_t>& done = done_[id.slot * chunks.chunks_max() + id.chunk];
-    done.store(id.turn * a_turn() + tiles);
+  void publish(const KvTileId& id, int64_t tiles) {
+    std::atomic<int64_t>& done = done_[id.slot * kv_tiles.kv_tiles_max() + id.kv_tile];
+    done.store(id.wave * counts_of_wave() + tiles);
     done.notify_all();
   }
-  int64_t all_done() const { return group * most_tiles() + 1; }  // also the chunks before it
+  int64_t all_done() const { return group * most_tiles() + 1; }  // and so are the KV tiles before it
 
   const Problem& p;
   const Views& views;
   const InterruptWatch& watch;
-  const int64_t chunk_keys;
-  const Chunks chunks;
-  const int64_t group;  // query heads of a key head
+  const int64_t kv_tile_keys;
+  const KvTiles kv_tiles;
+  const int64_t group;  // query heads of a KV head
   const int64_t sum_row, slot_rows;
-  std::vector<double> sink_parts;  // [batch][heads_q]: grad_sink
+  std::vector<double> sink_partials;  // [batch][heads_q]: grad_sink
 
  private:
-  int64_t most_tiles() const { return p.extent_q() / tile_rows + 1; }
-  int64_t a_turn() const { return all_done() + 1; }
+  int64_t most_tiles() const { return p.extent_q() / q_tile_rows + 1; }
+  int64_t counts_of_wave() const { return all_done() + 1; }
 
   struct Freed {
     void operator()(float* x) const { ::operator delete[](x, std::align_val_t{64}); }
@@ -152,21 +153,23 @@ class Shared {
   std::vector<std::atomic<int64_t>> done_;
 };
 
-// The tiles of one chunk: of each query head that shares the key head, those of its rows that see the chunk.
-class TilesOfChunk final : public RowTiles {
+// The Q tiles of one KV tile, of each query head that shares the KV head.
+class QTilesOfKvTile final : public QTiles {
  public:
-  TilesOfChunk(Shared& shared, const ChunkId& id)
+  QTilesOfKvTile(Shared& shared, const KvTileId& id)
       : sh_(shared),
         id_(id),
         s_(id_.sequence),
-        meeting_(shared.p, s_, shared.chunk_keys),
-        tiles_(meeting_.tiles(id.chunk, id.chunks)),
-        before_(id.chunk == 0 ? Range{0, 0} : meeting_.tiles(id.chunk - 1, id.chunks)),
-        after_(id.chunk + 1 == id.chunks ? Range{meeting_.all_tiles(), 0} : meeting_.tiles(id.chunk + 1, id.chunks)) {
-    if (id_.chunk == 0 && id_.chunks_before > 0) sh_.wait(id_, id_.chunks_before - 1, sh_.all_done(), id_.turn - 1);
+        mask_(shared.p, s_, shared.kv_tile_keys),
+        tiles_(mask_.q_tiles_of(id.kv_tile, id.kv_tiles)),
+        before_(id.kv_tile == 0 ? Range{0, 0} : mask_.q_tiles_of(id.kv_tile - 1, id.kv_tiles)),
+        after_(id.kv_tile + 1 == id.kv_tiles ? Range{mask_.q_tiles(), 0}
+                                             : mask_.q_tiles_of(id.kv_tile + 1, id.kv_tiles)) {
+    if (id_.kv_tile == 0 && id_.kv_tiles_before > 0)
+      sh_.wait(id_, id_.kv_tiles_before - 1, sh_.all_done(), id_.wave - 1);
   }
 
-  const RowTile* next() override {
+  const QTile* next() override {
     if (head_ < 0) {
       head_ = 0, tile_ = tiles_.begin;
     } else {
@@ -175,75 +178,75 @@ class TilesOfChunk final : public RowTiles {
     }
     if (tile_ >= tiles_.end) ++head_, tile_ = tiles_.begin;
     if (tiles_.begin >= tiles_.end || head_ == sh_.group || sh_.watch.asked()) return nullptr;
-    if (id_.chunk > 0)
-      sh_.wait(id_, id_.chunk - 1, head_ * meeting_.all_tiles() + std::min(tile_ + 1, before_.end), id_.turn);
+    if (id_.kv_tile > 0)
+      sh_.wait(id_, id_.kv_tile - 1, head_ * mask_.q_tiles() + std::min(tile_ + 1, before_.end), id_.wave);
     fill();
     return &t_;
   }
 
-  // Then the slot may be another pair's.
+  // After this another KV head may use the slot.
   void finish() {
-    if (id_.chunk > 0) sh_.wait(id_, id_.chunk - 1, sh_.all_done(), id_.turn);
+    if (id_.kv_tile > 0) sh_.wait(id_, id_.kv_tile - 1, sh_.all_done(), id_.wave);
     sh_.publish(id_, sh_.all_done());
   }
 
-  KeyChunk keys(float* scratch) const {
+  GradientWork keys(float* scratch) const {
     const Problem& p = sh_.p;
     const View& k = sh_.views.k;
     const View& v = sh_.views.v;
     const int64_t first = first_key(), row = s_.first_kv + first;
-    const int64_t count = std::min(sh_.chunk_keys, s_.extent_kv - first);
-    const Range seen = meeting_.seen();
-    KeyChunk c{};
+    const int64_t count = std::min(sh_.kv_tile_keys, s_.extent_kv - first);
+    const Range attended = mask_.attended_keys();
+    GradientWork c{};
     c.dtype = p.dtype;
     c.dim_qk = static_cast<int>(p.dim_qk), c.dim_v = static_cast<int>(p.dim_v);
     c.scale = p.scale, c.softcap = p.softcap;
     c.accumulate = p.accumulate;
     c.scratch = scratch;
-    if (count <= 0) return c;  // then k and v may be empty, and their strides anything
+    if (count <= 0) return c;  // k and v may be empty then, and their strides anything
     c.k = k.address(s_.batch, row, id_.head_kv), c.v = v.address(s_.batch, row, id_.head_kv);
     c.stride_k = k.stride_seq, c.stride_v = v.stride_seq;
     c.grad_k = sh_.views.grad_k.address(s_.batch, row, id_.head_kv);
     c.grad_v = sh_.views.grad_v.address(s_.batch, row, id_.head_kv);
     c.stride_grad_k = sh_.views.grad_k.stride_seq, c.stride_grad_v = sh_.views.grad_v.stride_seq;
     c.keys = static_cast<int>(count);
-    c.seen_begin = static_cast<int>(std::clamp<int64_t>(seen.begin - first, 0, count));
-    c.seen_end = static_cast<int>(std::clamp<int64_t>(seen.end - first, 0, count));
+    c.attended_begin = static_cast<int>(std::clamp<int64_t>(attended.begin - first, 0, count));
+    c.attended_end = static_cast<int>(std::clamp<int64_t>(attended.end - first, 0, count));
     return c;
   }
 
  private:
-  int64_t first_key() const { return id_.chunk * sh_.chunk_keys; }
+  int64_t first_key() const { return id_.kv_tile * sh_.kv_tile_keys; }
   int64_t head() const { return id_.head_kv * sh_.group + head_; }
 
   void done() {
-    if (t_.fresh && sh_.p.sink && s_.used_q > 0) add_to_sink();
-    sh_.publish(id_, head_ * meeting_.all_tiles() + (tile_ + 1 == tiles_.end ? meeting_.all_tiles() : tile_ + 1));
+    if (t_.first && sh_.p.sink && s_.used_q > 0) add_to_sink();
+    sh_.publish(id_, head_ * mask_.q_tiles() + (tile_ + 1 == tiles_.end ? mask_.q_tiles() : tile_ + 1));
   }
 
   void fill() {
     const Views& views = sh_.views;
-    const int64_t first = tile_ * tile_rows, row = s_.first_q + first;
-    t_.rows = static_cast<int>(std::min<int64_t>(tile_rows, s_.extent_q - first));
+    const int64_t first = tile_ * q_tile_rows, row = s_.first_q + first;
+    t_.rows = static_cast<int>(std::min<int64_t>(q_tile_rows, s_.extent_q - first));
     t_.q = views.q.address(s_.batch, row, head()), t_.stride_q = views.q.stride_seq;
     t_.o = views.o.address(s_.batch, row, head()), t_.stride_o = views.o.stride_seq;
     t_.grad_o = views.grad_o.address(s_.batch, row, head()), t_.stride_grad_o = views.grad_o.stride_seq;
     t_.grad_q = views.grad_q.address(s_.batch, row, head()), t_.stride_grad_q = views.grad_q.stride_seq;
-    const View& slopes = views.alibi_slopes;  // for rows of no sequence, which see nothing, there are none
+    const View& slopes = views.alibi_slopes;  // rows of no sequence attend to nothing, and have none
     const bool sloped = sh_.p.alibi && s_.index < sh_.p.batch;
     t_.slope = sloped ? within_steepest(slopes.as<float>()[slopes.at(s_.index, 0, head())]) : 0;
-    t_.level = first + sh_.p.diagonal(s_.used_q, s_.used_kv) - first_key();
-    t_.fresh = tile_ >= before_.end;
+    t_.diagonal = first + sh_.p.diagonal(s_.used_q, s_.used_kv) - first_key();
+    t_.first = tile_ >= before_.end;
     t_.last = tile_ < after_.begin;
-    // Rows of sequences of which none sees a key pass through one chunk and need no place of their own.
+    // Where no row of a sequence attends to a key, one KV tile takes all Q tiles, which can share memory.
     const bool alone = s_.used_q == 0 || s_.used_kv == 0;
-    const int64_t place = alone ? 0 : (head_ * meeting_.all_tiles() + tile_) * tile_rows;
+    const int64_t place = alone ? 0 : (head_ * mask_.q_tiles() + tile_) * q_tile_rows;
     t_.sum = sh_.sums(id_.slot) + place * sh_.sum_row;
     float* const of_spans = sh_.sums_of_span(id_.slot);
     t_.of_span = of_spans ? of_spans + place * sh_.sum_row : nullptr;
-    t_.span_fresh = t_.fresh || id_.chunk % sh_.chunks.chunks_of_span() == 0;
-    t_.span_last = t_.last || (id_.chunk + 1) % sh_.chunks.chunks_of_span() == 0;
-    t_.number = head_ * meeting_.all_tiles() + tile_;
+    t_.span_first = t_.first || id_.kv_tile % sh_.kv_tiles.kv_tiles_of_span() == 0;
+    t_.span_last = t_.last || (id_.kv_tile + 1) % sh_.kv_tiles.kv_tiles_of_span() == 0;
+    t_.index = head_ * mask_.q_tiles() + tile_;
     t_.delta = sh_.deltas(id_.slot) + place;
     for (int i = 0; i < t_.rows; ++i) fill_row(i, first + i);
   }
@@ -251,48 +254,48 @@ class TilesOfChunk final : public RowTiles {
   void fill_row(int i, int64_t row) {
     const View& lse = sh_.views.lse;
     const View& grad_lse = sh_.views.grad_lse;
-    const Visible keys = meeting_.keys_of(row);
-    const int64_t at = s_.first_q + row, end = std::min(first_key() + sh_.chunk_keys, s_.extent_kv);
+    const Visible keys = mask_.keys_of(row);
+    const int64_t at = s_.first_q + row, end = std::min(first_key() + sh_.kv_tile_keys, s_.extent_kv);
     t_.lse[i] = keys.begin < keys.end ? lse.as<float>()[lse.at(s_.batch, at, head())] : -infinity;
-    t_.blind[i] = t_.lse[i] == -infinity;
-    if (t_.blind[i]) t_.lse[i] = infinity;
+    t_.fully_masked[i] = t_.lse[i] == -infinity;
+    if (t_.fully_masked[i]) t_.lse[i] = infinity;
     t_.grad_lse[i] = row < s_.used_q && grad_lse.data ? grad_lse.as<float>()[grad_lse.at(s_.batch, at, head())] : 0;
-    const auto of_chunk = [&](int64_t key) {
-      return t_.blind[i] ? 0 : static_cast<int32_t>(std::clamp(key, first_key(), end) - first_key());
+    const auto of_kv_tile = [&](int64_t key) {
+      return t_.fully_masked[i] ? 0 : static_cast<int32_t>(std::clamp(key, first_key(), end) - first_key());
     };
-    t_.begin[i] = of_chunk(keys.begin);
-    t_.end[i] = of_chunk(keys.end);
+    t_.begin[i] = of_kv_tile(keys.begin);
+    t_.end[i] = of_kv_tile(keys.end);
   }
 
-  // Rows are added in rising order, since tiles are begun in rising order. A row that sees no key has the sink alone in
-  // its denominator.
+  // Rows are added in rising order, since Q tiles begin in rising order. In a row that attends to no key, the sink is
+  // the whole denominator.
   void add_to_sink() {
     const double sink = sh_.views.sink.as<float>()[head()];
-    double& sum = sh_.sink_parts[id_.index * sh_.p.heads_q + head()];
+    double& sum = sh_.sink_partials[id_.index * sh_.p.heads_q + head()];
     for (int i = 0; i < t_.rows; ++i) {
-      const int64_t row = tile_ * tile_rows + i;
+      const int64_t row = tile_ * q_tile_rows + i;
       if (row >= s_.used_q || sink == -infinity) continue;
-      const Visible keys = meeting_.keys_of(row);
-      const bool sees_none = keys.begin >= keys.end;
-      if (t_.blind[i] && !sees_none) continue;  // its lse is -infinity: all that it sees has weight 0
-      sum -= (sees_none ? 1 : std::exp(std::min(0.0, sink - t_.lse[i]))) * t_.delta[i];
+      const Visible keys = mask_.keys_of(row);
+      const bool attends_to_none = keys.begin >= keys.end;
+      if (t_.fully_masked[i] && !attends_to_none) continue;  // its lse is -infinity: all its keys have weight 0
+      sum -= (attends_to_none ? 1 : std::exp(std::min(0.0, sink - t_.lse[i]))) * t_.delta[i];
     }
   }
 
   Shared& sh_;
-  const ChunkId id_;
+  const KvTileId id_;
   const Sequence& s_;
-  const Meeting meeting_;
-  const Range tiles_, before_, after_;  // this chunk's, and those of its neighbours
+  const SequenceMask mask_;
+  const Range tiles_, before_, after_;  // the Q tiles of this KV tile, of the one before, of the one after
   int64_t head_ = -1, tile_ = 0;
-  RowTile t_;
+  QTile t_;
 };
 
 void write_sink(const Shared& sh) {
   float* const grad_sink = sh.views.grad_sink.as<float>();
   for (int64_t head = 0; head < sh.p.heads_q; ++head) {
     double sum = sh.p.accumulate ? grad_sink[head] : 0;
-    for (size_t i = head; i < sh.sink_parts.size(); i += sh.p.heads_q) sum += sh.sink_parts[i];
+    for (size_t i = head; i < sh.sink_partials.size(); i += sh.p.heads_q) sum += sh.sink_partials[i];
     grad_sink[head] = static_cast<float>(sum);
   }
 }
@@ -302,13 +305,13 @@ void write_sink(const Shared& sh) {
 Result<void> run_backward(const Plan& plan, const Views& views, const InterruptWatch& watch) {
   try {
     Shared shared(plan, views, watch);
-    const int64_t count = shared.chunks.count();
+    const int64_t count = shared.kv_tiles.count();
     const Scratch scratch(std::min(plan.threads, count), plan.scratch_bytes() / sizeof(float));
     if (scratch.threads() > 0 || count == 0) {
       for_each(count, scratch.threads(), watch, [&](int64_t number, int64_t thread) {
-        ChunkId id;
-        if (!shared.chunks.find(number, id)) return;
-        TilesOfChunk tiles(shared, id);
+        KvTileId id;
+        if (!shared.kv_tiles.find(number, id)) return;
+        QTilesOfKvTile tiles(shared, id);
         plan.kernel->differentiate(tiles.keys(scratch.of(thread)), tiles);
         tiles.finish();
       });

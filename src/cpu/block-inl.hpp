@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the lanes of a piece of forward work that are computed side by side, and what is known of them.
+// cpu: a block of lanes of a forward work item, which are computed side by side, and the state of their softmax.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,22 +24,22 @@ inline constexpr int lane_group = std::max(4, vector_lanes);
 static_assert(lane_group <= lane_group_most && lane_group_most % lane_group == 0);
 
 // Up to block_lanes lanes, computed side by side.
-template <class Unit>
+template <class Element>
 struct Block {
   const Lane* lanes;
-  int head;                    // of the piece's
-  int count, width;            // lanes, and lanes with the vectors filled up
-  int64_t begin, end;          // keys that some lane sees
-  int64_t all_begin, all_end;  // keys that every lane sees
-  bool fresh;                  // no key yet: o holds nothing
-  Unit* q;                     // [units of dim_qk][width]
+  int head;                    // index among those of the work item
+  int count, width;            // lanes; rounded up to whole vectors
+  int64_t begin, end;          // keys that some lane attends to
+  int64_t all_begin, all_end;  // keys that every lane attends to
+  bool fresh;                  // before the first key: o is uninitialised
+  Element* q;                  // [elements of dim_qk][width]
   float* o;                    // [dim_v][width]
-  Statistics known;
-  float *scales_q, *beside;  // of 8-bit q and k, see descale
-  bool descales;             // these differ between lanes or keys, or cannot be part of scale
-  float scale;               // of the products then, else of all that makes scores of products
+  SoftmaxState state;
+  float *scales_q, *mean_scores;  // of 8-bit q and k, see descale
+  bool descales;                  // scales differ between lanes or keys, or cannot be part of `scale`
+  float scale;                    // of the products; with `descales`, without the scales of q and k
 
-  // Lanes that fill up the last vector do what the last real one does, and are not stored.
+  // Lanes that fill the last vector repeat the last real lane, and are not stored.
   const Lane& lane(int i) const { return lanes[std::min(i, count - 1)]; }
 
   void find_keys() {
@@ -56,17 +56,17 @@ struct Block {
     }
   }
 
-  // Some score may be beyond the largest float; an infinite one is not told from others. One that is NaN is.
-  bool left_range() const {
+  // Whether a score may exceed the largest float. An infinite q.k counts too, NaN does not.
+  bool scores_overflow() const {
     for (int i = 0; i < count; ++i)
-      if (lanes[i].begin < lanes[i].end && std::isinf(known.largest[i])) return true;
+      if (lanes[i].begin < lanes[i].end && std::isinf(state.row_max[i])) return true;
     return false;
   }
 
-  // What alibi needs for the keys from `first` on.
+  // The slopes and diagonals for the keys from `first` on.
   const LaneSlopes& slopes(int64_t first, LaneSlopes& to) const {
     for (int i = 0; i < width; ++i)
-      to.slope[i] = lane(i).slope / known.unit, to.level[i] = static_cast<float>(lane(i).level - first);
+      to.slope[i] = lane(i).slope / state.score_unit, to.diagonal[i] = static_cast<float>(lane(i).diagonal - first);
     return to;
   }
 };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: between the numbers that tensors store and the floats that the kernel computes with, and between rows of a
-// tensor and lanes.
+// cpu: converts between the types of tensors and the floats that kernels compute with, and transposes rows to lanes.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -23,7 +22,7 @@ HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Head dims are multiples of 8: at most 8 numbers at once, and no rest.
+// Head dims are multiples of 8, so vectors of at most 8 floats leave no remainder.
 using Eight = hn::CappedTag<float, 8>;
 inline constexpr int eight = HWY_LANES(float) < 8 ? HWY_LANES(float) : 8;
 
@@ -40,7 +39,7 @@ HWY_INLINE void halves_to_floats(const Half* from, int count, float* to) {
   for (; i < count; i += eight) hn::StoreU(hn::PromoteTo(d, hn::LoadU(stored, from + i)), d, to + i);
 }
 
-// The bf16 numbers that 8-bit ones without their sign are: each of both types is one.
+// The bf16 value of each 8-bit value without its sign. Both 8-bit types are subsets of bf16.
 template <Dtype type>
 inline constexpr auto bf16_of_8_bits = [] {
   std::array<uint16_t, 128> table{};
@@ -57,10 +56,10 @@ inline constexpr auto bf16_of_8_bits = [] {
 template <Dtype type>
 HWY_INLINE __m512i bytes_as_bf16(__m256i bytes) {
   alignas(64) static constexpr auto table = bf16_of_8_bits<type>;
-  const auto part = [](int i) HWY_ATTR { return _mm512_load_si512(table.data() + 32 * i); };
+  const auto quarter = [](int i) HWY_ATTR { return _mm512_load_si512(table.data() + 32 * i); };
   const __m512i wide = _mm512_cvtepu8_epi16(bytes);
-  const __m512i small = _mm512_permutex2var_epi16(part(0), wide, part(1)),  // by the lower 6 bits
-      large = _mm512_permutex2var_epi16(part(2), wide, part(3));
+  const __m512i small = _mm512_permutex2var_epi16(quarter(0), wide, quarter(1)),  // by the lower 6 bits
+      large = _mm512_permutex2var_epi16(quarter(2), wide, quarter(3));
   const __m512i size = _mm512_mask_mov_epi16(small, _mm512_test_epi16_mask(wide, _mm512_set1_epi16(0x40)), large);
   constexpr int first_or_both_others = 0xf8;
   return _mm512_ternarylogic_epi32(size, _mm512_slli_epi16(wide, 8), _mm512_set1_epi16(int16_t(0x8000)),
@@ -79,7 +78,7 @@ inline void bytes_to_bf16(const uint8_t* from, int count, uint16_t* to) {
   for (; i < count; ++i) to[i] = static_cast<uint16_t>((from[i] & 0x80) << 8 | bf16_of_8_bits<type>[from[i] & 0x7f]);
 }
 
-// A row as bf16 numbers: the row itself, or of 8-bit ones `room`, which they are written to.
+// A row as bf16 values: the row itself, or `room`, to which 8-bit values are converted.
 inline const uint16_t* as_bf16(const void* row, Dtype type, int count, uint16_t* room) {
   const auto* const bytes = static_cast<const uint8_t*>(row);
   switch (type) {
@@ -89,8 +88,8 @@ inline const uint16_t* as_bf16(const void* row, Dtype type, int count, uint16_t*
   }
 }
 
-// e5m2 is the upper half of an f16. e4m3 has the exponents of an f16 that is 2^8 smaller, and its NaN there is that of
-// no other number.
+// e5m2 is the upper half of an f16. e4m3 has the exponents of an f16 that is 2^8 smaller, where its NaN becomes 480 and
+// no other value does.
 template <Dtype type, class D>
 HWY_INLINE hn::Vec<D> load_8_bits(D d, const uint8_t* from) {
   const hn::Rebind<uint8_t, D> stored;
@@ -113,9 +112,9 @@ HWY_INLINE void bytes_to_floats(const uint8_t* from, int count, float* to) {
   for (int i = 0; i < count; i += eight) hn::StoreU(load_8_bits<type>(d, from + i), d, to + i);
 }
 
-// Number by number where no instruction converts f16, which on x86 begin with AVX2 here: what Highway has instead cuts
-// numbers off that are to be rounded, and makes a number of an infinity. Its last resort, which "generic" kernels are
-// made for, depends on the compiler: HWY_SCALAR with GCC up to 12.2, else HWY_EMU128; in newer Highway HWY_SSE2.
+// Values are converted one by one where no instruction converts f16; on x86 the targets here have one from AVX2 on.
+// Highway's emulation truncates where it should round, and makes infinity finite. The target of the "generic" kernels
+// depends on the compiler: HWY_SCALAR with GCC up to 12.2, else HWY_EMU128; in newer versions of Highway HWY_SSE2.
 inline constexpr bool one_by_one =
     HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
 
@@ -134,7 +133,7 @@ inline void to_floats(const void* from, Dtype type, int count, float* to) {
   }
 }
 
-// Adds what rounds to nearest, ties to even, when the lower 16 bits are then cut off. A NaN gets a bit that stays.
+// Prepares floats for truncation to their upper 16 bits, such that it rounds to nearest, ties to even. NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> ready_to_cut(D d, hn::Vec<D> x) {
   const hn::Rebind<uint32_t, D> bits;
@@ -168,7 +167,7 @@ inline void from_floats(const float* from, Dtype type, int count, void* to) {
     case Dtype::bf16: floats_to_bf16(from, count, static_cast<hwy::bfloat16_t*>(to)); return;
     case Dtype::f32: std::memcpy(to, from, count * sizeof(float)); return;
     case Dtype::e4m3:
-    case Dtype::e5m2: return;  // nothing is written in these
+    case Dtype::e5m2: return;  // no output has these types
   }
 }
 
@@ -177,16 +176,16 @@ inline void times(float scale, int count, float* row) {
   const Eight d;
   for (int i = 0; i < count; i += eight) hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::Set(d, scale)), d, row + i);
 }
-inline void times(const float* scales, int count, float* row) {  // each number has its own
+inline void times(const float* scales, int count, float* row) {  // one scale a value
   const Eight d;
   for (int i = 0; i < count; i += eight)
     hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::LoadU(d, scales + i)), d, row + i);
 }
-// row += factor numbers
-inline void plus(const float* numbers, float factor, int count, float* row) {
+// row += factor values
+inline void plus(const float* values, float factor, int count, float* row) {
   const Eight d;
   for (int i = 0; i < count; i += eight)
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, numbers + i), hn::Set(d, factor), hn::LoadU(d, row + i)), d, row + i);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, values + i), hn::Set(d, factor), hn::LoadU(d, row + i)), d, row + i);
 }
 // count: a multiple of 8.
 inline float dot(const float* x, const float* y, int count) {
@@ -196,7 +195,7 @@ inline float dot(const float* x, const float* y, int count) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// count: a multiple of 8. x 0 is a zero of either sign, or NaN; or-ing zeros makes no NaN.
+// count: a multiple of 8. x 0 is +0, -0 or NaN, and zeros or-ed together are no NaN.
 inline bool all_finite(const float* x, int count) {
   const Eight d;
   auto any = hn::Zero(d);
@@ -204,7 +203,7 @@ inline bool all_finite(const float* x, int count) {
   return hn::AllFalse(d, hn::IsNaN(any));
 }
 
-// The same of bf16, whose exponent is all ones where a number is not.
+// The same for bf16. The exponent of a value that is not finite is all ones.
 inline bool all_finite_bf16(const void* from, int count) {
   const auto* const x = static_cast<const uint16_t*>(from);
 #if HWY_TARGET == HWY_SCALAR
@@ -218,7 +217,7 @@ inline bool all_finite_bf16(const void* from, int count) {
 #endif
 }
 
-// to[c][r] = from[r][c] for 4 x 4 numbers.
+// to[c][r] = from[r][c] for 4 x 4 values.
 HWY_INLINE void transpose_4x4(const float* from, size_t from_row, float* to, size_t to_row) {
 #if HWY_TARGET == HWY_SCALAR
   for (int r = 0; r < 4; ++r) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the default backend. Tiled, vectorised, threaded: the forward pass with an online softmax, and gradients.
+// cpu: the default backend: tiled, vectorised, threaded. The forward pass with an online softmax, the backward pass,
+// and the quantiser.
 #pragma once
 #include <string>
 
@@ -14,25 +15,24 @@ struct Kernel;  // work.hpp
 struct Plan {
   Problem problem;
   const Kernel* kernel = nullptr;   // for one kind of vector unit; lives as long as the library
-  int64_t threads = 1;              // at most; fewer where the system gives no more
-  int64_t tile_q = 0, tile_kv = 0;  // rows and keys that a thread computes at a time
-  bool side_by_side = false;        // forward: a piece of work may have the rows of several key heads
+  int64_t threads = 1;              // at most; fewer where the system grants fewer
+  int64_t tile_q = 0, tile_kv = 0;  // rows and keys of a tile
+  bool side_by_side = false;        // forward: a work item may have the rows of several KV heads
 
-  int piece_lanes_most() const;  // forward: query rows x heads of a piece of work
+  int item_lanes_most() const;   // forward: query rows x heads of a work item
   size_t scratch_bytes() const;  // of one thread
   std::string how() const;       // "cpu avx512 q64.kv128 threads 2"
   std::string line() const;      // "PROBLEM -> cpu avx512 q64.kv128 threads 2"
 };
 
-// The choices for this machine. Takes no memory for the computation and starts no thread.
+// Chooses the plan for this machine. Allocates no memory for the computation and starts no thread.
 Result<Plan> plan(const Problem&);
 
-// Checks lengths and scales, takes all memory, then computes: a run that fails has written nothing. With lengths of
-// their own it takes 16 bytes a sequence besides the scratch. Gradients take more, see backward.cpp.
+// Checks lengths and scales, allocates all memory, then computes: a run that fails has written nothing. Sequences with
+// lengths of their own need 16 bytes each besides the scratch, and the backward pass more, see backward.cpp.
 Result<void> run(const Plan&, const Views&);
 
-// Its parts, with lengths and scales that have been checked.
-// Each ends early where the watch is asked.
+// The passes, for lengths and scales that have been checked. They end early if the watch says so.
 Result<void> run_forward(const Plan&, const Views&, const InterruptWatch&);   // forward.cpp
 Result<void> run_backward(const Plan&, const Views&, const InterruptWatch&);  // backward.cpp
 Result<void> run_quantise(const Plan&, const Views&, const InterruptWatch&);  // quantise.cpp

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the gradients of one chunk of keys, tile by tile of query rows, with vectors.
+// cpu: a work item of the backward pass: the gradients of one KV tile, Q tile by Q tile, with vectors.
 //
-//   load     k and v of the chunk: k transposed, v transposed, k in rows
-//   for every tile of query rows that sees a key of the chunk:
-//     begin    the first chunk that has it: grad_q = 0, delta = o grad_o - grad_lse
+//   load     k and v of the KV tile: both transposed, and k in rows
+//   for every Q tile with a row that attends to the KV tile:
+//     begin    in its first KV tile: grad_q = 0, delta = o grad_o - grad_lse
 //     load     its q and grad_o
-//     for every block of keys, by the rows that see one of it:
+//     for every block of keys, and the rows that attend to it:
 //       score    s = q k, and the gradient of the weights, grad_o v
 //       weigh    weights = e^(s - lse), grad_s = scale weights (gradient of the weights - delta)
 //       add      grad_v += weights grad_o, grad_k += grad_s q, grad_q += grad_s k
-//     finish   the last chunk that has it: grad_q rounded, in its place
-//   finish   grad_k and grad_v back in rows, rounded, in their place
+//     finish   in its last KV tile: grad_q is rounded and stored
+//   finish   grad_k and grad_v are transposed to rows, rounded and stored
 //
-// Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that see them, and a
-// row's lse and delta are one number for a vector. Scores come out of the same sums in the same order as in the
-// forward pass, so that where that found one weight of 1 and others of 0, the backward pass finds the same.
+// Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that attend to them,
+// and lse and delta of a row are broadcast. Scores are the same sums in the same order as in the forward pass, so that
+// where that found a weight of 1 among zeros, the backward pass finds it too.
 #include "src/cpu/gradient_work.hpp"
 
 #include <algorithm>
@@ -36,39 +36,39 @@
 HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 
-template <class Numbers>
+template <class Gemm>
 class Gradients {
-  using Unit = typename Numbers::Unit;
-  static constexpr int per_unit = Numbers::per_unit;
-  static constexpr bool in_floats = per_unit == 1;
-  // Of sums that begin at 0. Pairs are rounded to bf16, beside which these errors are small, and cost less.
-  static constexpr int rows_together = in_floats ? 64 : tile_rows;
+  using Element = typename Gemm::Element;
+  static constexpr int per_element = Gemm::per_element;
+  static constexpr bool in_floats = per_element == 1;
+  // Rows of a sum that begins at 0, and Q tiles of a bunch. Pairs have larger errors anyway, from rounding to bf16.
+  static constexpr int rows_together = in_floats ? 64 : q_tile_rows;
   static constexpr int64_t bunch_tiles = in_floats ? 8 : 64;
 
  public:
-  Gradients(const KeyChunk& chunk, RowTiles& tiles)
-      : c_(chunk),
+  Gradients(const GradientWork& work, QTiles& tiles)
+      : w_(work),
         tiles_(tiles),
-        free_(chunk.scratch),
-        units_qk_(chunk.dim_qk / per_unit),
-        units_v_(chunk.dim_v / per_unit),
-        qk_row_(row_floats(chunk.dim_qk)),
-        v_row_(row_floats(chunk.dim_v)),
-        q_row_(row_floats(units_qk_)),
-        grad_o_row_(row_floats(units_v_)) {}
+        free_(work.scratch),
+        elements_qk_(work.dim_qk / per_element),
+        elements_v_(work.dim_v / per_element),
+        qk_row_(row_floats(work.dim_qk)),
+        v_row_(row_floats(work.dim_v)),
+        q_row_(row_floats(elements_qk_)),
+        grad_o_row_(row_floats(elements_v_)) {}
 
   void run() {
     take_memory();
     load_keys();
-    while (const RowTile* tile = tiles_.next()) {
-      if (tile->fresh) begin(*tile);
-      const int64_t bunch = tile->number / bunch_tiles, before = std::exchange(bunch_, bunch);
-      if (before >= 0 && before != bunch) settle();
+    while (const QTile* tile = tiles_.next()) {
+      if (tile->first) begin(*tile);
+      const int64_t bunch = tile->index / bunch_tiles, before = std::exchange(bunch_, bunch);
+      if (before >= 0 && before != bunch) flush_bunch();
       add(*tile);
       if (tile->last) finish(*tile);
     }
-    if (settled_) {
-      settle();
+    if (any_flushed_) {
+      flush_bunch();
       std::swap(grad_k_, total_k_), std::swap(grad_v_, total_v_);
     }
     finish_keys();
@@ -82,28 +82,28 @@ class Gradients {
   }
 
   void take_memory() {
-    four_ = take(4 * dim_max);
-    q_ = take<Unit>(tile_rows * q_row_);
-    grad_o_ = take<Unit>(tile_rows * grad_o_row_);
-    s_ = take(tile_rows * block_lanes);
-    grad_s_ = take(tile_rows * block_lanes);
+    rows_ = take(4 * dim_max);
+    q_ = take<Element>(q_tile_rows * q_row_);
+    grad_o_ = take<Element>(q_tile_rows * grad_o_row_);
+    s_ = take(q_tile_rows * block_lanes);
+    grad_s_ = take(q_tile_rows * block_lanes);
     if constexpr (!in_floats) {
-      q_across_ = take<Unit>(tile_rows / 2 * qk_row_);
-      grad_o_across_ = take<Unit>(tile_rows / 2 * v_row_);
-      weights_across_ = take<Unit>(tile_rows / 2 * block_lanes);
-      grad_s_across_ = take<Unit>(tile_rows / 2 * block_lanes);
-      grad_s_along_ = take<Unit>(tile_rows * block_lanes / 2);
+      q_across_ = take<Element>(q_tile_rows / 2 * qk_row_);
+      grad_o_across_ = take<Element>(q_tile_rows / 2 * v_row_);
+      weights_across_ = take<Element>(q_tile_rows / 2 * block_lanes);
+      grad_s_across_ = take<Element>(q_tile_rows / 2 * block_lanes);
+      grad_s_along_ = take<Element>(q_tile_rows * block_lanes / 2);
     }
-    const int keys = padded(c_.keys);
-    k_rows_ = take<Unit>(units(keys, per_unit) * qk_row_);
-    k_ = take<Unit>(keys * units_qk_);
-    v_ = take<Unit>(keys * units_v_);
-    grad_k_ = take(keys * c_.dim_qk);
-    grad_v_ = take(keys * c_.dim_v);
-    total_k_ = take(keys * c_.dim_qk);
-    total_v_ = take(keys * c_.dim_v);
-    of_chunk_ = take(tile_rows * qk_row_);
-    guarded_ = take(block_lanes * std::max(c_.dim_qk, c_.dim_v));
+    const int keys = padded(w_.keys);
+    k_rows_ = take<Element>(elements(keys, per_element) * qk_row_);
+    k_ = take<Element>(keys * elements_qk_);
+    v_ = take<Element>(keys * elements_v_);
+    grad_k_ = take(keys * w_.dim_qk);
+    grad_v_ = take(keys * w_.dim_v);
+    total_k_ = take(keys * w_.dim_qk);
+    total_v_ = take(keys * w_.dim_v);
+    of_kv_tile_ = take(q_tile_rows * qk_row_);
+    guarded_ = take(block_lanes * std::max(w_.dim_qk, w_.dim_v));
   }
 
   // Lanes are loaded and stored four at a time, and in whole vectors.
@@ -111,285 +111,288 @@ class Gradients {
     constexpr int lane_group = std::max(4, vector_lanes);
     return (keys + lane_group - 1) / lane_group * lane_group;
   }
-  int width_of(int block) const { return padded(std::min(block_lanes, c_.keys - block)); }
+  int width_of(int block) const { return padded(std::min(block_lanes, w_.keys - block)); }
 
   void load_keys() {
-    std::fill_n(grad_k_, padded(c_.keys) * c_.dim_qk, 0.0f);
-    std::fill_n(grad_v_, padded(c_.keys) * c_.dim_v, 0.0f);
+    std::fill_n(grad_k_, padded(w_.keys) * w_.dim_qk, 0.0f);
+    std::fill_n(grad_v_, padded(w_.keys) * w_.dim_v, 0.0f);
     k_finite_ = true;
-    auto* const four = reinterpret_cast<Unit*>(four_);
-    for (int block = 0; block < c_.keys; block += block_lanes) {
+    auto* const four = reinterpret_cast<Element*>(rows_);
+    for (int block = 0; block < w_.keys; block += block_lanes) {
       const int width = width_of(block);
       for (int lane = 0; lane < width; lane += 4) {
-        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, c_.v, c_.stride_v, c_.dim_v);
-        transpose(four, dim_max, 4, units_v_, v_ + block * units_v_ + lane, width);
-        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, c_.k, c_.stride_k, c_.dim_qk);
-        transpose(four, dim_max, 4, units_qk_, k_ + block * units_qk_ + lane, width);
-        for (int r = 0; r < 4; r += per_unit) keep_k_rows(four + r * dim_max, block + lane + r);
+        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, w_.v, w_.stride_v, w_.dim_v);
+        transpose(four, dim_max, 4, elements_v_, v_ + block * elements_v_ + lane, width);
+        for (int r = 0; r < 4; ++r) load_key(block + lane + r, four + r * dim_max, w_.k, w_.stride_k, w_.dim_qk);
+        transpose(four, dim_max, 4, elements_qk_, k_ + block * elements_qk_ + lane, width);
+        for (int r = 0; r < 4; r += per_element) keep_k_rows(four + r * dim_max, block + lane + r);
       }
     }
-    for (int j = c_.seen_begin; k_finite_ && j < c_.seen_end; ++j)
-      k_finite_ = row_is_finite(row(c_.k, c_.stride_k, j), c_.dtype, c_.dim_qk);
+    for (int j = w_.attended_begin; k_finite_ && j < w_.attended_end; ++j)
+      k_finite_ = row_is_finite(row(w_.k, w_.stride_k, j), w_.dtype, w_.dim_qk);
   }
 
-  void keep_k_rows(const Unit* rows, int key) {
-    Unit* const to = k_rows_ + key / per_unit * qk_row_;
+  void keep_k_rows(const Element* rows, int key) {
+    Element* const to = k_rows_ + key / per_element * qk_row_;
     if constexpr (in_floats) {
-      std::copy_n(rows, c_.dim_qk, to);
+      std::copy_n(rows, w_.dim_qk, to);
     } else {
-      across(rows, rows + dim_max, c_.dim_qk, to);
+      across(rows, rows + dim_max, w_.dim_qk, to);
     }
-    std::fill(to + c_.dim_qk, to + qk_row_, Unit{});
+    std::fill(to + w_.dim_qk, to + qk_row_, Element{});
   }
 
-  // Keys that no row sees, and lanes that fill up the last vector, are 0: what lies there may be anything.
-  void load_key(int key, Unit* to, const void* from, int64_t stride, int dim) const {
-    if (key < c_.seen_begin || key >= c_.seen_end) {
-      std::fill_n(to, dim / per_unit, Unit{});
+  // Keys to which no row attends, and lanes that fill the last vector, are 0, since memory may hold anything there.
+  void load_key(int key, Element* to, const void* from, int64_t stride, int dim) const {
+    if (key < w_.attended_begin || key >= w_.attended_end) {
+      std::fill_n(to, dim / per_element, Element{});
     } else {
-      to_units(row(from, stride, key), c_.dtype, dim, to);
+      to_elements(row(from, stride, key), w_.dtype, dim, to);
     }
   }
 
-  void settle() {  // of a bunch of tiles
-    const int keys = padded(c_.keys);
-    move_to_total(grad_k_, keys * c_.dim_qk, total_k_, settled_);
-    move_to_total(grad_v_, keys * c_.dim_v, total_v_, settled_);
-    settled_ = true;
+  void flush_bunch() {  // of Q tiles
+    const int keys = padded(w_.keys);
+    move_to_total(grad_k_, keys * w_.dim_qk, total_k_, any_flushed_);
+    move_to_total(grad_v_, keys * w_.dim_v, total_v_, any_flushed_);
+    any_flushed_ = true;
   }
 
   void finish_keys() {
-    for (int block = 0; block < c_.keys; block += block_lanes) {
-      const int width = width_of(block), keys = std::min(block_lanes, c_.keys - block);
+    for (int block = 0; block < w_.keys; block += block_lanes) {
+      const int width = width_of(block), keys = std::min(block_lanes, w_.keys - block);
       for (int lane = 0; lane < keys; lane += 4) {
         const int count = std::min(4, keys - lane), first = block + lane;
-        store_keys(grad_k_ + block * c_.dim_qk + lane, width, c_.dim_qk, first, count, c_.grad_k, c_.stride_grad_k);
-        store_keys(grad_v_ + block * c_.dim_v + lane, width, c_.dim_v, first, count, c_.grad_v, c_.stride_grad_v);
+        store_keys(grad_k_ + block * w_.dim_qk + lane, width, w_.dim_qk, first, count, w_.grad_k, w_.stride_grad_k);
+        store_keys(grad_v_ + block * w_.dim_v + lane, width, w_.dim_v, first, count, w_.grad_v, w_.stride_grad_v);
       }
     }
   }
 
   void store_keys(const float* from, int width, int dim, int first, int count, void* to, int64_t stride) const {
-    transpose(from, width, dim, 4, four_, dim_max);
+    transpose(from, width, dim, 4, rows_, dim_max);
     for (int r = 0; r < count; ++r)
-      store_row(four_ + r * dim_max, dim, stored(), c_.accumulate, row_at(to, stored(), stride, first + r));
+      store_row(rows_ + r * dim_max, dim, stored(), w_.accumulate, row_at(to, stored(), stride, first + r));
   }
 
-  Dtype stored() const { return c_.accumulate ? Dtype::f32 : c_.dtype; }
+  Dtype stored() const { return w_.accumulate ? Dtype::f32 : w_.dtype; }
   const void* row(const void* first, int64_t stride, int64_t index) const {
-    return row_at(first, c_.dtype, stride, index);
+    return row_at(first, w_.dtype, stride, index);
   }
 
-  void begin(const RowTile& t) const {
+  void begin(const QTile& t) const {
     for (int i = 0; i < t.rows; ++i) {
       std::fill_n(t.sum + i * qk_row_, qk_row_, 0.0f);
       t.delta[i] = -t.grad_lse[i];
-      if (!t.blind[i])
-        t.delta[i] += dot_rows(row(t.o, t.stride_o, i), row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v);
+      if (!t.fully_masked[i])
+        t.delta[i] += dot_rows(row(t.o, t.stride_o, i), row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v);
     }
   }
 
-  void finish(const RowTile& t) const {
+  void finish(const QTile& t) const {
     for (int i = 0; i < t.rows; ++i)
-      store_row(t.sum + i * qk_row_, c_.dim_qk, stored(), c_.accumulate,
+      store_row(t.sum + i * qk_row_, w_.dim_qk, stored(), w_.accumulate,
                 row_at(t.grad_q, stored(), t.stride_grad_q, i));
   }
 
-  void add(const RowTile& t) {
+  void add(const QTile& t) {
     bool loaded = false;
-    const bool apart = in_floats && c_.keys > block_lanes && !t.of_span;
-    row_sums_ = t.of_span ? t.of_span : apart ? of_chunk_ : t.sum;
-    if (t.of_span && t.span_fresh) std::fill_n(t.of_span, t.rows * qk_row_, 0.0f);
-    for (int block = 0; block < c_.keys; block += block_lanes) {
-      const int keys = std::min(block_lanes, c_.keys - block);
-      const auto sees = [&](int i) { return t.begin[i] < t.end[i] && t.begin[i] < block + keys && t.end[i] > block; };
+    const bool apart = in_floats && w_.keys > block_lanes && !t.of_span;
+    row_sums_ = t.of_span ? t.of_span : apart ? of_kv_tile_ : t.sum;
+    if (t.of_span && t.span_first) std::fill_n(t.of_span, t.rows * qk_row_, 0.0f);
+    for (int block = 0; block < w_.keys; block += block_lanes) {
+      const int keys = std::min(block_lanes, w_.keys - block);
+      const auto attends = [&](int i) {
+        return t.begin[i] < t.end[i] && t.begin[i] < block + keys && t.end[i] > block;
+      };
       int first = 0, last = t.rows;
-      while (first < last && !sees(first)) ++first;
-      while (first < last && !sees(last - 1)) --last;
+      while (first < last && !attends(first)) ++first;
+      while (first < last && !attends(last - 1)) --last;
       if (first == last) continue;
-      first -= first % per_unit;  // whole units
-      last = std::min(t.rows, last + last % per_unit);
+      first -= first % per_element;  // whole elements
+      last = std::min(t.rows, last + last % per_element);
       if (!loaded) load_rows(t);
-      if (!loaded && apart) std::fill_n(of_chunk_, t.rows * qk_row_, 0.0f);
+      if (!loaded && apart) std::fill_n(of_kv_tile_, t.rows * qk_row_, 0.0f);
       loaded = true;
-      turn(t, block, first, last);
+      iteration(t, block, first, last);
     }
     if (t.of_span ? t.span_last : loaded && apart) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
   }
 
-  // Rows that see no key of the chunk are 0: what lies there may be anything.
-  void load_rows(const RowTile& t) {
+  // Rows that attend to no key of the KV tile are 0, since memory may hold anything there.
+  void load_rows(const QTile& t) {
     rows_checked_ = false;
-    for (int i = 0; i < tile_rows; ++i) {
+    for (int i = 0; i < q_tile_rows; ++i) {
       if (i < t.rows && t.begin[i] < t.end[i]) {
-        to_units(row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk, q_ + i * q_row_);
-        to_units(row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v, grad_o_ + i * grad_o_row_);
+        to_elements(row(t.q, t.stride_q, i), w_.dtype, w_.dim_qk, q_ + i * q_row_);
+        to_elements(row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v, grad_o_ + i * grad_o_row_);
       } else {
-        std::fill_n(q_ + i * q_row_, units_qk_, Unit{});
-        std::fill_n(grad_o_ + i * grad_o_row_, units_v_, Unit{});
+        std::fill_n(q_ + i * q_row_, elements_qk_, Element{});
+        std::fill_n(grad_o_ + i * grad_o_row_, elements_v_, Element{});
       }
     }
     if constexpr (!in_floats) {
-      auto* const four = reinterpret_cast<Unit*>(four_);
-      lay_across<Numbers::tiles>(q_, q_row_, tile_rows, c_.dim_qk, q_across_, qk_row_, four);
-      lay_across<Numbers::tiles>(grad_o_, grad_o_row_, tile_rows, c_.dim_v, grad_o_across_, v_row_, four);
+      auto* const four = reinterpret_cast<Element*>(rows_);
+      lay_across<Gemm::tiles>(q_, q_row_, q_tile_rows, w_.dim_qk, q_across_, qk_row_, four);
+      lay_across<Gemm::tiles>(grad_o_, grad_o_row_, q_tile_rows, w_.dim_v, grad_o_across_, v_row_, four);
     }
   }
 
-  void turn(const RowTile& t, int block, int first, int last) {
+  void iteration(const QTile& t, int block, int first, int last) {
     const int width = width_of(block), rows = last - first;
-    score(q_ + first * q_row_, q_row_, units_qk_, k_ + block * units_qk_, s_, rows, width);
-    score(grad_o_ + first * grad_o_row_, grad_o_row_, units_v_, v_ + block * units_v_, grad_s_, rows, width);
-    RowSight sight[tile_rows];
-    bool cut = false;
+    score(q_ + first * q_row_, q_row_, elements_qk_, k_ + block * elements_qk_, s_, rows, width);
+    score(grad_o_ + first * grad_o_row_, grad_o_row_, elements_v_, v_ + block * elements_v_, grad_s_, rows, width);
+    RowMaskRange mask[q_tile_rows];
+    bool boundary = false;
     for (int i = 0; i < rows; ++i) {
-      sight[i] = {std::clamp(t.begin[first + i] - block, 0, width), std::clamp(t.end[first + i] - block, 0, width)};
-      cut = cut || sight[i].begin > 0 || sight[i].end < width;
+      mask[i] = {std::clamp(t.begin[first + i] - block, 0, width), std::clamp(t.end[first + i] - block, 0, width)};
+      boundary = boundary || mask[i].begin > 0 || mask[i].end < width;
     }
     weigh({.s = s_,
            .grad_s = grad_s_,
            .rows = rows,
            .width = width,
-           .scale = c_.scale,
-           .softcap = c_.softcap,
+           .scale = w_.scale,
+           .softcap = w_.softcap,
            .lse = t.lse + first,
            .delta = t.delta + first,
-           .sight = cut ? sight : nullptr,
+           .mask = boundary ? mask : nullptr,
            .slope = t.slope,
-           .level = t.level + first - block});
-    if (cut && !(k_finite_ && rows_finite(t))) return add_guarded(t, block, first, last, sight);
-    add_for_keys(rounded(s_, rows, width, weights_across_), first, rows, grad_o_, grad_o_across_, v_row_,
-                 grad_v_ + block * c_.dim_v, c_.dim_v, width);
-    add_for_keys(rounded(grad_s_, rows, width, grad_s_across_), first, rows, q_, q_across_, qk_row_,
-                 grad_k_ + block * c_.dim_qk, c_.dim_qk, width);
-    add_for_rows(block, width, row_sums_ + first * qk_row_, rows);
+           .diagonal = t.diagonal + first - block});
+    if (boundary && !(k_finite_ && rows_finite(t))) return add_guarded(t, block, first, last, mask);
+    add_to_grad_kv(rounded(s_, rows, width, weights_across_), first, rows, grad_o_, grad_o_across_, v_row_,
+                   grad_v_ + block * w_.dim_v, w_.dim_v, width);
+    add_to_grad_kv(rounded(grad_s_, rows, width, grad_s_across_), first, rows, q_, q_across_, qk_row_,
+                   grad_k_ + block * w_.dim_qk, w_.dim_qk, width);
+    add_to_grad_q(block, width, row_sums_ + first * qk_row_, rows);
   }
 
-  static void score(const Unit* rows, size_t row, size_t count, const Unit* keys, float* out, int row_count,
+  static void score(const Element* rows, size_t row, size_t count, const Element* keys, float* out, int row_count,
                     int width) {
-    Numbers::product({.a = rows,
-                      .a_row = row,
-                      .a_step = 1,
-                      .b = keys,
-                      .b_step = static_cast<size_t>(width),
-                      .count = count,
-                      .adds = false,
-                      .age = nullptr,
-                      .out = out,
-                      .out_row = static_cast<size_t>(width)},
-                     row_count, width);
+    Gemm::product({.a = rows,
+                   .a_row = row,
+                   .a_step = 1,
+                   .b = keys,
+                   .b_step = static_cast<size_t>(width),
+                   .count = count,
+                   .adds = false,
+                   .rescale = nullptr,
+                   .out = out,
+                   .out_row = static_cast<size_t>(width)},
+                  row_count, width);
   }
 
-  // Weights, or gradients of scores, in the units of a product's second factor.
-  const Unit* rounded(const float* x, int rows, int width, Unit* to) const {
+  // Weights, or gradients of scores, as elements of the second factor of a product.
+  const Element* rounded(const float* x, int rows, int width, Element* to) const {
     if constexpr (in_floats) return x;
     round_rows_across(x, rows, width, reinterpret_cast<Pair*>(to));
     return to;
   }
 
   // sum [dim][width] += x [rows][dim], transposed, times weights [rows][width].
-  void add_for_keys(const Unit* weights, int first, int rows, const Unit* x, const Unit* x_across, size_t x_row,
-                    float* sum, int dim, int width) const {
-    const Unit* const from = in_floats        ? x + first * x_row
-                             : Numbers::tiles ? x_across + first / 2
+  void add_to_grad_kv(const Element* weights, int first, int rows, const Element* x, const Element* x_across,
+                      size_t x_row, float* sum, int dim, int width) const {
+    const Element* const from = in_floats     ? x + first * x_row
+                                : Gemm::tiles ? x_across + first / 2
                                               : x_across + first / 2 * x_row;
-    Factors<Unit> f{.a = from,
-                    .a_row = Numbers::tiles ? tile_rows / 2 : 1,
-                    .a_step = Numbers::tiles ? 1 : x_row,
-                    .b = weights,
-                    .b_step = static_cast<size_t>(width),
-                    .count = 0,
-                    .adds = true,
-                    .age = nullptr,
-                    .out = sum,
-                    .out_row = static_cast<size_t>(width)};
+    Factors<Element> f{.a = from,
+                       .a_row = Gemm::tiles ? q_tile_rows / 2 : 1,
+                       .a_step = Gemm::tiles ? 1 : x_row,
+                       .b = weights,
+                       .b_step = static_cast<size_t>(width),
+                       .count = 0,
+                       .adds = true,
+                       .rescale = nullptr,
+                       .out = sum,
+                       .out_row = static_cast<size_t>(width)};
     for (int left = rows; left > 0; left -= rows_together, f.a += f.count * f.a_step, f.b += f.count * f.b_step) {
-      f.count = static_cast<size_t>(units(std::min(left, rows_together), per_unit));
-      Numbers::product(f, dim, width);
+      f.count = static_cast<size_t>(elements(std::min(left, rows_together), per_element));
+      Gemm::product(f, dim, width);
     }
   }
 
-  void add_for_rows(int block, int width, float* sum, int rows) const {
-    const Unit* grad_s = grad_s_along_;
+  void add_to_grad_q(int block, int width, float* sum, int rows) const {
+    const Element* grad_s = grad_s_along_;
     if constexpr (in_floats) {
       grad_s = grad_s_;
     } else {
       floats_to_bf16(grad_s_, rows * width, reinterpret_cast<hwy::bfloat16_t*>(grad_s_along_));
     }
-    Numbers::product({.a = grad_s,
-                      .a_row = static_cast<size_t>(width / per_unit),
-                      .a_step = 1,
-                      .b = k_rows_ + block / per_unit * qk_row_,
-                      .b_step = static_cast<size_t>(qk_row_),
-                      .count = static_cast<size_t>(width / per_unit),
-                      .adds = true,
-                      .age = nullptr,
-                      .out = sum,
-                      .out_row = static_cast<size_t>(qk_row_)},
-                     rows, padded(c_.dim_qk));
+    Gemm::product({.a = grad_s,
+                   .a_row = static_cast<size_t>(width / per_element),
+                   .a_step = 1,
+                   .b = k_rows_ + block / per_element * qk_row_,
+                   .b_step = static_cast<size_t>(qk_row_),
+                   .count = static_cast<size_t>(width / per_element),
+                   .adds = true,
+                   .rescale = nullptr,
+                   .out = sum,
+                   .out_row = static_cast<size_t>(qk_row_)},
+                  rows, padded(w_.dim_qk));
   }
 
-  // 0 x inf and 0 x NaN are NaN, so that a weight of 0 does not hide a key from a row, nor a row from a key.
-  bool rows_finite(const RowTile& t) {
+  // 0 x inf and 0 x NaN are NaN, so a weight of 0 does not keep a masked key out of a row, nor a row out of a key.
+  bool rows_finite(const QTile& t) {
     if (rows_checked_) return rows_finite_;
     rows_checked_ = rows_finite_ = true;
     for (int i = 0; rows_finite_ && i < t.rows; ++i) {
       if (t.begin[i] < t.end[i])
-        rows_finite_ = row_is_finite(row(t.q, t.stride_q, i), c_.dtype, c_.dim_qk) &&
-                       row_is_finite(row(t.grad_o, t.stride_grad_o, i), c_.dtype, c_.dim_v);
+        rows_finite_ = row_is_finite(row(t.q, t.stride_q, i), w_.dtype, w_.dim_qk) &&
+                       row_is_finite(row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v);
     }
     return rows_finite_;
   }
 
-  // In floats, one by one, but sums begin and end where those of the products do: the bits of the rest stay.
-  void add_guarded(const RowTile& t, int block, int first, int last, const RowSight* sight) {
+  // In floats, one by one. Sums begin and end where those of the products do, so that other rows keep their bits.
+  void add_guarded(const QTile& t, int block, int first, int last, const RowMaskRange* mask) {
     const int width = width_of(block);
     const auto for_keys = [&](const float* weights, const void* x, int64_t stride, int dim, float* sum) {
       for (int begin = first; begin < last; begin += rows_together) {
         std::fill_n(guarded_, dim * width, 0.0f);
         for (int i = begin; i < std::min(last, begin + rows_together); ++i)
-          add_seen(weights + (i - first) * width, sight[i - first], row(x, stride, i), c_.dtype, dim, guarded_,
-                   width);
+          add_attended(weights + (i - first) * width, mask[i - first], row(x, stride, i), w_.dtype, dim, guarded_,
+                       width);
         plus(guarded_, 1, dim * width, sum);
       }
     };
-    for_keys(s_, t.grad_o, t.stride_grad_o, c_.dim_v, grad_v_ + block * c_.dim_v);
-    for_keys(grad_s_, t.q, t.stride_q, c_.dim_qk, grad_k_ + block * c_.dim_qk);
+    for_keys(s_, t.grad_o, t.stride_grad_o, w_.dim_v, grad_v_ + block * w_.dim_v);
+    for_keys(grad_s_, t.q, t.stride_q, w_.dim_qk, grad_k_ + block * w_.dim_qk);
     for (int i = first; i < last; ++i)
-      add_seen_keys(grad_s_ + (i - first) * width, sight[i - first], row(c_.k, c_.stride_k, block), c_.stride_k,
-                    c_.dtype, c_.dim_qk, row_sums_ + i * qk_row_);
+      add_attended_keys(grad_s_ + (i - first) * width, mask[i - first], row(w_.k, w_.stride_k, block), w_.stride_k,
+                        w_.dtype, w_.dim_qk, row_sums_ + i * qk_row_);
   }
 
-  const KeyChunk& c_;
-  RowTiles& tiles_;
-  float* free_;                   // scratch not yet taken
-  const int units_qk_, units_v_;  // of a row
-  const int qk_row_, v_row_;      // from row to row: of k_rows_, sums and what lies across
-  const int q_row_, grad_o_row_;  // of q_ and grad_o_
-  float* four_;                   // rows on their way in or out
-  Unit *q_, *grad_o_;             // a tile's, in rows
-  Unit *q_across_ = nullptr, *grad_o_across_ = nullptr;
+  const GradientWork& w_;
+  QTiles& tiles_;
+  float* free_;                         // scratch that is not in use yet
+  const int elements_qk_, elements_v_;  // of a row of q or k; of o or v
+  const int qk_row_, v_row_;            // row strides of k_rows_, sums and what is across
+  const int q_row_, grad_o_row_;        // row strides of q_ and grad_o_
+  float* rows_;                         // four rows before or after a transposition
+  Element *q_, *grad_o_;                // the Q tile, in rows
+  Element *q_across_ = nullptr, *grad_o_across_ = nullptr;
   float *s_, *grad_s_;  // [rows][width]: scores, then weights; the gradient of the weights, then of the scores
-  Unit *weights_across_ = nullptr, *grad_s_across_ = nullptr, *grad_s_along_ = nullptr;  // of floats: s_ and grad_s_
-  Unit* k_rows_;                                                                         // in rows, or across
-  Unit *k_, *v_;               // block by block [units][width]
-  float *grad_k_, *grad_v_;    // block by block [dim][width]
-  float *total_k_, *total_v_;  // likewise, of the bunches before
-  float* guarded_;             // [dim][width]
+  Element *weights_across_ = nullptr, *grad_s_across_ = nullptr,
+          *grad_s_along_ = nullptr;  // of floats: s_ and grad_s_
+  Element* k_rows_;                  // in rows, or across
+  Element *k_, *v_;                  // block by block [elements][width]
+  float *grad_k_, *grad_v_;          // block by block [dim][width]
+  float *total_k_, *total_v_;        // likewise, of earlier bunches
+  float* guarded_;                   // [dim][width]
   int64_t bunch_ = -1;
-  bool settled_ = false;         // some bunch is
-  float *of_chunk_, *row_sums_;  // grad_q of a tile: of this chunk alone; of the keys of the span so far
+  bool any_flushed_ = false;       // whether total_k_ and total_v_ hold a bunch
+  float *of_kv_tile_, *row_sums_;  // grad_q of the Q tile: of this KV tile; what products add to
   bool k_finite_, rows_finite_, rows_checked_;
 };
 
-void differentiate_in_floats(const KeyChunk& chunk, RowTiles& tiles) { Gradients<InFloats>(chunk, tiles).run(); }
-void differentiate_in_pairs(const KeyChunk& chunk, RowTiles& tiles) { Gradients<InPairs>(chunk, tiles).run(); }
-#if HWY_TARGET == HWY_AVX3  // the vectors for tiles
-void differentiate_in_tiles(const KeyChunk& chunk, RowTiles& tiles) {
-  Gradients<InTiles<multiply_tiles, true>>(chunk, tiles).run();
+void differentiate_in_floats(const GradientWork& work, QTiles& tiles) { Gradients<InFloats>(work, tiles).run(); }
+void differentiate_in_pairs(const GradientWork& work, QTiles& tiles) { Gradients<InPairs>(work, tiles).run(); }
+#if HWY_TARGET == HWY_AVX3  // whose vectors tiles use
+void differentiate_in_tiles(const GradientWork& work, QTiles& tiles) {
+  Gradients<InTiles<multiply_tiles, true>>(work, tiles).run();
 }
-void differentiate_in_emulated_tiles(const KeyChunk& chunk, RowTiles& tiles) {
-  Gradients<InTiles<multiply_emulated_tiles, false>>(chunk, tiles).run();
+void differentiate_in_emulated_tiles(const GradientWork& work, QTiles& tiles) {
+  Gradients<InTiles<multiply_emulated_tiles, false>>(work, tiles).run();
 }
 #endif
 

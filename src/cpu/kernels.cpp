@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: which kernels there are, and which of them this machine runs.
+// cpu: lists the kernels, and finds those that this machine runs.
 #include "src/cpu/factors.hpp"
 #include "src/cpu/gradient_work.hpp"
 #include "src/cpu/processor.hpp"
@@ -24,31 +24,41 @@ void attend_in_tiles(const Work&);
 void attend_in_emulated_tiles(const Work&);
 
 // gradients.cpp
-void differentiate_in_floats(const KeyChunk&, RowTiles&);
-void differentiate_in_pairs(const KeyChunk&, RowTiles&);
-void differentiate_in_tiles(const KeyChunk&, RowTiles&);
-void differentiate_in_emulated_tiles(const KeyChunk&, RowTiles&);
+void differentiate_in_floats(const GradientWork&, QTiles&);
+void differentiate_in_pairs(const GradientWork&, QTiles&);
+void differentiate_in_tiles(const GradientWork&, QTiles&);
+void differentiate_in_emulated_tiles(const GradientWork&, QTiles&);
 
-// narrow.cpp
-void add_rows(const RowsToNarrow&, double* sums);
-float largest_of_rows(const RowsToNarrow&);
-void narrow_rows(const RowsToNarrow&, float scale);
+// quantise_rows.cpp
+void add_rows(const RowsToQuantise&, double* sums);
+float largest_of_rows(const RowsToQuantise&);
+void write_quantised_rows(const RowsToQuantise&, float scale);
 
 constexpr int lanes = HWY_MAX_BYTES == 64 ? lanes_avx512 : lanes_usual;
 
 constexpr Kernel in_floats(const char* name, bool (*runs_here)()) {
-  return {attend_in_floats, differentiate_in_floats,
-          add_rows,         largest_of_rows,
-          narrow_rows,      name,
-          block_lanes,      /*bf16_only=*/false,
-          runs_here,        lanes};
+  return {attend_in_floats,
+          differentiate_in_floats,
+          add_rows,
+          largest_of_rows,
+          write_quantised_rows,
+          name,
+          block_lanes,
+          /*bf16_only=*/false,
+          runs_here,
+          lanes};
 }
 constexpr Kernel in_pairs(const char* name, bool (*runs_here)()) {
-  return {attend_in_pairs, differentiate_in_pairs,
-          add_rows,        largest_of_rows,
-          narrow_rows,     name,
-          block_lanes,     /*bf16_only=*/true,
-          runs_here,       lanes};
+  return {attend_in_pairs,
+          differentiate_in_pairs,
+          add_rows,
+          largest_of_rows,
+          write_quantised_rows,
+          name,
+          block_lanes,
+          /*bf16_only=*/true,
+          runs_here,
+          lanes};
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE
@@ -65,8 +75,8 @@ bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
 }
-// Processors with AMX start a vdpbf16ps every 2 cycles, and two fp32 multiply-adds in every cycle: pairs are half as
-// fast there, although each is two products. Zen 5 starts as many of the one as of the other.
+// Processors with AMX start a vdpbf16ps every 2 cycles, and two fp32 multiply-adds every cycle: pairs have half the
+// speed of floats there. Zen 5 starts as many of the one as of the other.
 bool has_fast_pairs() { return has_avx512() && processor().avx512bf16 && !processor().amx_bf16; }
 bool has_tiles() { return has_avx512() && processor().avx512bf16 && has_amx(); }
 #endif
@@ -77,11 +87,11 @@ bool has_avx2() {
 }
 #endif
 
-// Constant, so that threads may still compute while the process ends.
+// Constant, since threads may still compute while the process ends.
 constexpr Kernel fastest_first[] = {
 #if HWY_TARGETS & HWY_AVX3
     {N_AVX3::attend_in_tiles, N_AVX3::differentiate_in_tiles, N_AVX3::add_rows, N_AVX3::largest_of_rows,
-     N_AVX3::narrow_rows, "amx", N_AVX3::block_lanes, /*bf16_only=*/true, has_tiles, lanes_max, tile_kv_amx},
+     N_AVX3::write_quantised_rows, "amx", N_AVX3::block_lanes, /*bf16_only=*/true, has_tiles, lanes_max, tile_kv_amx},
     N_AVX3::in_pairs("avx512bf16", has_fast_pairs),
     N_AVX3::in_floats("avx512", has_avx512),
 #endif
@@ -94,7 +104,7 @@ constexpr Kernel fastest_first[] = {
 constexpr Kernel for_tests[] = {
 #if HWY_TARGETS & HWY_AVX3
     {N_AVX3::attend_in_emulated_tiles, N_AVX3::differentiate_in_emulated_tiles, N_AVX3::add_rows,
-     N_AVX3::largest_of_rows, N_AVX3::narrow_rows, "emulated amx", N_AVX3::block_lanes,
+     N_AVX3::largest_of_rows, N_AVX3::write_quantised_rows, "emulated amx", N_AVX3::block_lanes,
      /*bf16_only=*/true, has_avx512, lanes_max, tile_kv_amx},
 #endif
 #if HWY_TARGETS & HWY_AVX2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: a tile of keys: k and v of one head, laid out as the products take them.
+// cpu: a KV tile of the forward pass: k and v of one head, in the layout that products need.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -21,27 +21,27 @@ HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <class Numbers>
+template <class Gemm>
 class KeyTile {
-  using Unit = typename Numbers::Unit;
-  static constexpr int per_unit = Numbers::per_unit;
-  static constexpr bool in_floats = per_unit == 1;
+  using Element = typename Gemm::Element;
+  static constexpr int per_element = Gemm::per_element;
+  static constexpr bool in_floats = per_element == 1;
 
  public:
-  // in_place: k and v are read where they lie, and nothing is laid out.
+  // in_place: k and v are read in place.
   KeyTile(const Work& work, bool in_place) : w_(work), in_place_(in_place) {}
 
   struct Memory {
-    Unit *k, *v;      // work.tile_kv keys of each
-    float* v_floats;  // likewise; where v is in pairs, for numbers that are not finite
+    Element *k, *v;   // of work.tile_kv keys
+    float* v_floats;  // likewise; with pairs, used where v is not finite
     float *scales_k, *scales_v;
-    Unit* four;               // rows on their way in
-    void *paged_k, *paged_v;  // where k and v are in pages: a tile's rows of each, as they are stored
+    Element* four;            // four rows before a transposition
+    void *paged_k, *paged_v;  // for pages: the rows of a tile, as they are stored
   };
   void place(const Memory& memory) { m_ = memory; }
 
-  // k of fp32 is read where it lies. v is walked along columns, which in the user's strides would often fall on the
-  // same few lines of the cache, so it gets a tile of its own, but for one row, which walks along rows.
+  // k of fp32 is read in place. v is read by columns, which with the user's strides would often fall on few sets of
+  // the cache, so it is copied, except for a single row, which reads it by rows.
   void load(int head, int64_t begin, int keys) {
     first_key_ = begin;
     stored_k_ = stored(w_.k, head, begin, keys, w_.dim_qk, m_.paged_k);
@@ -60,10 +60,10 @@ class KeyTile {
     load_k();
   }
 
-  // The next tile's rows lie far apart, so that no processor guesses that they will be read: it is told, while this
-  // tile is computed.
-  void ask_for(int64_t begin, int keys) const {
-    const auto ask = [&](const KvRows& rows, int dim) {
+  // Prefetches the next tile while this one is computed. Its rows are far apart, so that the processor's own
+  // prefetcher does not find them.
+  void prefetch(int64_t begin, int keys) const {
+    const auto prefetch_rows = [&](const KvRows& rows, int dim) {
       const int64_t row_bytes = rows.stride() * size_of(w_.dtype_kv);
       const int64_t head_bytes = rows.head_stride() * size_of(w_.dtype_kv);
       for (int j = 0; j < keys;) {
@@ -74,23 +74,23 @@ class KeyTile {
               __builtin_prefetch(row + head * head_bytes + at, 0, 2);
       }
     };
-    ask(w_.k, w_.dim_qk);
-    ask(w_.v, w_.dim_v);
+    prefetch_rows(w_.k, w_.dim_qk);
+    prefetch_rows(w_.v, w_.dim_v);
   }
 
   int64_t first_key() const { return first_key_; }
-  const Unit* k() const { return k_; }                   // [keys][k_row]
-  int64_t k_row() const { return k_row_; }               // units
-  const Unit* v() const { return m_.v; }                 // see load_v_pairs; floats: [keys][dim_v]
-  const float* scales_k() const { return m_.scales_k; }  // of 8-bit numbers: of each key
-  const float* scales_v() const { return m_.scales_v; }  // where blocks of rows have their own
-  // Rows of the tile as they are stored, and the elements from one to the next.
+  const Element* k() const { return k_; }                // [keys][k_row]
+  int64_t k_row() const { return k_row_; }               // elements
+  const Element* v() const { return m_.v; }              // see load_v_pairs; floats: [keys][dim_v]
+  const float* scales_k() const { return m_.scales_k; }  // of 8-bit k, by key
+  const float* scales_v() const { return m_.scales_v; }  // by key, where blocks of rows have scales
+  // Rows of the tile as they are stored, and their strides in elements.
   const void* stored_k(int j) const { return stored_k_.first + j * stored_k_.stride * size_of(w_.dtype_kv); }
   const void* stored_v(int j) const { return stored_v_.first + j * stored_v_.stride * size_of(w_.dtype_kv); }
   int64_t stride_k() const { return stored_k_.stride; }
   int64_t stride_v() const { return stored_v_.stride; }
 
-  // Of the tile; asked only where a mask cuts it.
+  // Of v in this tile; called for boundary tiles only.
   bool v_is_finite() {
     if (!v_finite_) {
       v_finite_ = true;
@@ -113,7 +113,7 @@ class KeyTile {
     const char* first;
     int64_t stride;
   };
-  // Rows that lie in several pages are copied, so that all steps read them by one stride.
+  // Rows in several pages are copied, so that all steps read them with one stride.
   Stored stored(const KvRows& rows, int head, int64_t begin, int keys, int dim, void* room) const {
     const char* const first = rows.address(begin, w_.first_head + head);
     if (rows.run(begin) >= keys) return {first, rows.stride()};
@@ -129,20 +129,21 @@ class KeyTile {
 
   void load_k() {
     if (in_floats && w_.dtype_kv == Dtype::f32) {
-      k_ = reinterpret_cast<const Unit*>(stored_k_.first);
+      k_ = reinterpret_cast<const Element*>(stored_k_.first);
       k_row_ = stored_k_.stride;
       return;
     }
     k_ = m_.k;
-    k_row_ = w_.dim_qk / per_unit;
-    for (int j = 0; j < keys_; ++j) to_units(stored_k(j), w_.dtype_kv, w_.dim_qk, m_.k + j * k_row_);
+    k_row_ = w_.dim_qk / per_element;
+    for (int j = 0; j < keys_; ++j) to_elements(stored_k(j), w_.dtype_kv, w_.dim_qk, m_.k + j * k_row_);
   }
 
   void load_v_floats() {
     for (int j = 0; j < keys_; ++j) to_floats(stored_v(j), w_.dtype_kv, w_.dim_v, m_.v_floats + j * w_.dim_v);
   }
 
-  // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][w_.tile_kv / 2]. A last key without a partner gets zeros.
+  // Across, [keys / 2][dim_v]; for tiles transposed, [dim_v][w_.tile_kv / 2]. A last key without a partner is paired
+  // with zeros.
   void load_v_pairs() {
     const auto pair_row = [&](int j, Pair* to) {
       static constexpr uint16_t zeros[dim_max] = {};
@@ -152,16 +153,16 @@ class KeyTile {
       };
       across(row(j, first), row(j + 1, second), w_.dim_v, to);
     };
-    if constexpr (Numbers::tiles) {
+    if constexpr (Gemm::tiles) {
       int j = 0;
 #if HWY_TARGET == HWY_AVX3
       const auto columns = w_.dtype_kv == Dtype::e4m3   ? pairs_of_columns<Dtype::e4m3>
                            : w_.dtype_kv == Dtype::e5m2 ? pairs_of_columns<Dtype::e5m2>
                                                         : pairs_of_columns<Dtype::bf16>;
-      const int number = size_of(w_.dtype_kv);
+      const int bytes = size_of(w_.dtype_kv);
       for (; w_.dim_v % 16 == 0 && j + 32 <= keys_; j += 32)
         for (int c = 0; c < w_.dim_v; c += 16)
-          columns(static_cast<const char*>(stored_v(j)) + c * number, stored_v_.stride * number,
+          columns(static_cast<const char*>(stored_v(j)) + c * bytes, stored_v_.stride * bytes,
                   m_.v + c * (w_.tile_kv / 2) + j / 2, w_.tile_kv / 2);
 #endif
       for (; j < keys_; j += 8) {
@@ -179,10 +180,10 @@ class KeyTile {
   Stored stored_k_, stored_v_;
   int64_t first_key_;
   int keys_;
-  const Unit* k_;
+  const Element* k_;
   int64_t k_row_;
   bool v_floats_loaded_;
-  std::optional<bool> v_finite_;  // once it was asked
+  std::optional<bool> v_finite_;  // empty until v_is_finite is called
 };
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the one matrix product that attention needs, on matrices whose columns are lanes (see work.hpp).
+// cpu: the matrix product of attention, with lanes as columns (see work.hpp).
 //
-//   out[row][lane] = age[lane] out[row][lane] + sum over i of a(row, i) b[i][lane]
+//   out[row][lane] = rescale[lane] out[row][lane] + sum over i of a(row, i) b[i][lane]
 //
 //   scores    out = s [keys][lanes],    a = k(key, column),  b = q transposed [columns][lanes]
 //   output    out = o [columns][lanes], a = v(key, column),  b = weights [keys][lanes]
 //
-// Numbers of a are taken one by one and spread over a vector, so a may lie in memory in any way: k and v are never
-// transposed. Every sum begins at 0 and is made in the order of i, whatever the numbers of rows and vectors that are
-// computed together; then it meets what out holds. So the error of a sum over many tiles grows with their number, and
-// not with that of their rows: each step is rounded to the last digit of the sum so far.
+// Each value of a is broadcast to a vector, so a may have any layout in memory: k and v are never transposed. Every sum
+// begins at 0, runs in the order of i for any block of rows and vectors, and is then added to out. So the error of a
+// sum over many tiles grows with the number of tiles, not of their rows.
 //
-// A unit is a float, or a pair of bf16 numbers that meets another pair in one instruction: the sum of two products. The
-// loops are the same; how matrices are laid out in pairs is in pairs-inl.hpp.
+// An element is a float, or a pair of bf16 values; one instruction adds the product of two pairs to a sum. The loops
+// are the same for both. pairs-inl.hpp has the layouts of pairs.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -37,17 +36,16 @@ using Floats = hn::ScalableTag<float>;
 using Vector = hn::Vec<Floats>;
 inline constexpr int vector_lanes = HWY_LANES(float);
 
-// Sums stay in registers. AVX-512 has 32: 6 rows x 4 vectors of sums, 4 for a row of b, the rest for numbers of a;
-// others have 16: 6 x 2 and 2. A step loads 4 vectors and 6 numbers for its 24 multiply-adds, so that the two
-// multipliers of a core, with 12 cycles, are the limit and not its two load ports, with 5. Blocks of fewer vectors take
-// more rows, because a sum can only be added to every 4 cycles.
+// Sums stay in registers. AVX-512 has 32 registers: 6 rows x 4 vectors of sums, 4 for a row of b, the rest for values
+// of a. Others have 16: 6 x 2 and 2. A step has 24 multiply-adds, 12 cycles on the two multipliers of a core, and
+// loads 4 vectors and 6 values, 5 cycles on its two load ports. Blocks of fewer vectors have more rows, because a sum
+// can be added to only every 4 cycles.
 inline constexpr int vectors_at_once = HWY_MAX_BYTES == 64 ? 4 : vector_lanes == 1 ? 4 : 2;
 inline constexpr int rows_at_once(int vectors) { return std::min(12, 6 * vectors_at_once / vectors); }
 inline constexpr int block_lanes = vectors_at_once * vector_lanes;  // 64, 16, 8; 4 without a vector unit
 
-// What pairs are multiplied with. Of all units only AVX-512 has an instruction, vdpbf16ps, on some processors; kernels
-// that multiply pairs on others are for tests.
-// Of attributes one inside the other Clang takes the outer one, so that has to end.
+// The product of pairs. Of all vector units only AVX-512 has an instruction, vdpbf16ps, on some processors; kernels
+// that multiply pairs on others are for tests. Clang uses the outer of nested attributes, so the outer one ends here.
 #if HWY_TARGET == HWY_AVX3
 HWY_POP_ATTRIBUTES
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
@@ -72,8 +70,8 @@ HWY_INLINE Vector add_product(const Pair*, Vector a, Vector b, Vector sum) {
 #endif
 }
 
-template <class Unit, int rows, int vectors>
-HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
+template <class Element, int rows, int vectors>
+HWY_NOINLINE void multiply_rows(const Factors<Element>& f) {
   const Floats d;
   Vector sum[rows][vectors];
 #pragma GCC unroll 12
@@ -82,20 +80,20 @@ HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
     for (int c = 0; c < vectors; ++c) sum[r][c] = hn::Zero(d);
   }
 
-  const Unit *a = f.a, *b = f.b;
+  const Element *a = f.a, *b = f.b;
   for (size_t i = 0; i < f.count; ++i, a += f.a_step, b += f.b_step) {
     Vector b_row[vectors];
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) b_row[c] = hn::Load(d, reinterpret_cast<const float*>(b + c * vector_lanes));
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r) {
-      const Vector number = spread(a + r * f.a_row);
+      const Vector value = spread(a + r * f.a_row);
 #pragma GCC unroll 8
-      for (int c = 0; c < vectors; ++c) sum[r][c] = add_product(a, number, b_row[c], sum[r][c]);
+      for (int c = 0; c < vectors; ++c) sum[r][c] = add_product(a, value, b_row[c], sum[r][c]);
     }
   }
 
-  // What is read of f is read before the first store, which may be one to f as far as the compiler knows.
+  // The fields of f are read before the first store, which for the compiler may change f.
   float* const out = f.out;
   const size_t out_row = f.out_row;
   const auto store = [&](auto with_before) HWY_ATTR {
@@ -108,11 +106,11 @@ HWY_NOINLINE void multiply_rows(const Factors<Unit>& f) {
       }
     }
   };
-  if (const float* const age = f.age) {
-    Vector ages[vectors];
+  if (const float* const rescale = f.rescale) {
+    Vector factors[vectors];
 #pragma GCC unroll 8
-    for (int c = 0; c < vectors; ++c) ages[c] = hn::Load(d, age + c * vector_lanes);
-    store([&](const float* to, int c, Vector x) HWY_ATTR { return hn::MulAdd(ages[c], hn::Load(d, to), x); });
+    for (int c = 0; c < vectors; ++c) factors[c] = hn::Load(d, rescale + c * vector_lanes);
+    store([&](const float* to, int c, Vector x) HWY_ATTR { return hn::MulAdd(factors[c], hn::Load(d, to), x); });
   } else if (f.adds) {
     store([&](const float* to, int, Vector x) HWY_ATTR { return hn::Add(hn::Load(d, to), x); });
   } else {
@@ -125,43 +123,43 @@ HWY_POP_ATTRIBUTES
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 #endif
 
-template <class Unit>
-using Multiply = void (*)(const Factors<Unit>&);
+template <class Element>
+using Multiply = void (*)(const Factors<Element>&);
 
-template <class Unit, int vectors, int... i>
-constexpr std::array<Multiply<Unit>, sizeof...(i)> multiply_by_rows(std::integer_sequence<int, i...>) {
-  return {multiply_rows<Unit, i + 1, vectors>...};
+template <class Element, int vectors, int... i>
+constexpr std::array<Multiply<Element>, sizeof...(i)> multiply_by_rows(std::integer_sequence<int, i...>) {
+  return {multiply_rows<Element, i + 1, vectors>...};
 }
 
-template <class Unit, int vectors>
-Multiply<Unit> multiply_with(int rows) {
+template <class Element, int vectors>
+Multiply<Element> multiply_with(int rows) {
   static constexpr auto by_rows =
-      multiply_by_rows<Unit, vectors>(std::make_integer_sequence<int, rows_at_once(vectors)>());
+      multiply_by_rows<Element, vectors>(std::make_integer_sequence<int, rows_at_once(vectors)>());
   return by_rows[rows - 1];
 }
 
 // vectors: 1 to vectors_at_once; rows: 1 to rows_at_once(vectors).
-template <class Unit>
-Multiply<Unit> multiply_with(int rows, int vectors) {
+template <class Element>
+Multiply<Element> multiply_with(int rows, int vectors) {
   if constexpr (vectors_at_once == 4) {
-    if (vectors == 4) return multiply_with<Unit, 4>(rows);
-    if (vectors == 3) return multiply_with<Unit, 3>(rows);
+    if (vectors == 4) return multiply_with<Element, 4>(rows);
+    if (vectors == 3) return multiply_with<Element, 3>(rows);
   }
-  return vectors == 2 ? multiply_with<Unit, 2>(rows) : multiply_with<Unit, 1>(rows);
+  return vectors == 2 ? multiply_with<Element, 2>(rows) : multiply_with<Element, 1>(rows);
 }
 
 // Of any size; columns: a multiple of vector_lanes.
-template <class Unit>
-void multiply(const Factors<Unit>& all, int rows, int columns) {
+template <class Element>
+void multiply(const Factors<Element>& all, int rows, int columns) {
   for (int c = 0; c < columns; c += block_lanes) {
-    Factors<Unit> f = all;
+    Factors<Element> f = all;
     f.b += c;
     f.out += c;
-    if (f.age) f.age += c;
+    if (f.rescale) f.rescale += c;
     const int vectors = std::min(block_lanes, columns - c) / vector_lanes, most = rows_at_once(vectors);
     for (int r = 0; r < rows; r += most) {
       const int here = std::min(most, rows - r);
-      multiply_with<Unit>(here, vectors)(f);
+      multiply_with<Element>(here, vectors)(f);
       f.a += here * f.a_row;
       f.out += here * f.out_row;
     }

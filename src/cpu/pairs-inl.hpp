@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: how matrices are laid out for products in floats, in pairs of bf16 numbers, and in tiles. Two layouts of pairs:
+// cpu: the layouts of matrices for products in floats, in pairs of bf16 values, and in AMX tiles. Pairs have two
+// layouts:
 //
-//   along    two neighbours of a row: what lies in memory anyway. [row][column / 2]
-//   across   the same column of two neighbouring rows. [row / 2][column]
+//   along    two neighbours of a row, as bf16 lies in memory. [row][column / 2]
+//   across   the same column of two neighbouring rows, which Intel calls VNNI. [row / 2][column]
 //
-// A product sums over pairs, so its first factor has them along its rows, its second one across them.
+// A product sums over pairs, so its first factor has pairs along its rows, and its second factor across them.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -27,83 +28,83 @@ namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct InFloats {
-  using Unit = float;
-  static constexpr int per_unit = 1;
+  using Element = float;
+  static constexpr int per_element = 1;
   static constexpr bool tiles = false, rounds_by_instruction = false;
   static void product(const Factors<float>& f, int rows, int columns) { multiply(f, rows, columns); }
 };
 
 struct InPairs {
-  using Unit = Pair;
-  static constexpr int per_unit = 2;
+  using Element = Pair;
+  static constexpr int per_element = 2;
   static constexpr bool tiles = false, rounds_by_instruction = true;  // with AVX-512
   static void product(const Factors<Pair>& f, int rows, int columns) { multiply(f, rows, columns); }
 };
 
-// out [rows][columns] = age out; most tiles of keys bring no larger score, and every age is 1.
-inline void make_older(const float* age, float* out, int rows, int columns, size_t row) {
+// out [rows][columns] = rescale out. In most KV tiles no row max rises, and every rescale factor is 1.
+inline void rescale_columns(const float* rescale, float* out, int rows, int columns, size_t row) {
   const Floats d;
-  if (std::all_of(age, age + columns, [](float x) { return x == 1; })) return;
+  if (std::all_of(rescale, rescale + columns, [](float x) { return x == 1; })) return;
   for (int r = 0; r < rows; ++r, out += row) {
     for (int c = 0; c < columns; c += vector_lanes)
-      hn::Store(hn::Mul(hn::Load(d, age + c), hn::Load(d, out + c)), d, out + c);
+      hn::Store(hn::Mul(hn::Load(d, rescale + c), hn::Load(d, out + c)), d, out + c);
   }
 }
 
-// In tiles the first factor's pairs lie along its rows in memory too.
+// AMX needs the pairs of the first factor along its rows in memory.
 template <auto multiply_pairs, bool with_instructions>
 struct InTiles {
-  using Unit = Pair;
-  static constexpr int per_unit = 2;
+  using Element = Pair;
+  static constexpr int per_element = 2;
   static constexpr bool tiles = true, rounds_by_instruction = with_instructions;
   static void product(Factors<Pair> f, int rows, int columns) {
-    if (f.age) make_older(std::exchange(f.age, nullptr), f.out, rows, columns, f.out_row);
+    if (f.rescale) rescale_columns(std::exchange(f.rescale, nullptr), f.out, rows, columns, f.out_row);
     multiply_pairs(f, rows, columns);
   }
 };
 
-constexpr int units(int numbers, int per_unit) { return (numbers + per_unit - 1) / per_unit; }
+constexpr int elements(int values, int per_element) { return (values + per_element - 1) / per_element; }
 
 // A row as it lies in memory.
-inline void to_units(const void* from, Dtype type, int count, float* to) { to_floats(from, type, count, to); }
-inline void to_units(const void* from, Dtype type, int count, Pair* to) {
-  auto* const numbers = reinterpret_cast<uint16_t*>(to);
-  if (const uint16_t* const row = as_bf16(from, type, count, numbers); row != numbers)
-    std::memcpy(numbers, row, count * sizeof(uint16_t));
+inline void to_elements(const void* from, Dtype type, int count, float* to) { to_floats(from, type, count, to); }
+inline void to_elements(const void* from, Dtype type, int count, Pair* to) {
+  auto* const values = reinterpret_cast<uint16_t*>(to);
+  if (const uint16_t* const row = as_bf16(from, type, count, values); row != values)
+    std::memcpy(values, row, count * sizeof(uint16_t));
 }
 
-// Transposing moves 32 bits at a time, whatever they are.
+// A pair is transposed as a float is: both have 32 bits.
 inline void transpose(const Pair* from, size_t from_row, int rows, int columns, Pair* to, size_t to_row) {
   transpose(reinterpret_cast<const float*>(from), from_row, rows, columns, reinterpret_cast<float*>(to), to_row);
 }
 
 #if HWY_TARGET == HWY_AVX3
-// 16 numbers of 16 bits and 16 more become 16 pairs: the first of both, the second of both, ...
-HWY_INLINE __m512i in_turns(__m512i numbers) {
+// The lower and the upper 16 values become 16 pairs: the first of both, the second of both, ...
+HWY_INLINE __m512i interleaved(__m512i values) {
   alignas(64) static constexpr uint16_t places[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_permutexvar_epi16(_mm512_load_si512(places), numbers);
+  return _mm512_permutexvar_epi16(_mm512_load_si512(places), values);
 }
 
-// 16 numbers of a row and 16 of the row behind it, as bf16.
+// 16 values of a row and 16 of the next row, as bf16.
 template <Dtype type>
 HWY_INLINE __m512i load_two_rows(const char* row, int64_t row_bytes) {
   if constexpr (is_8_bit(type)) {
-    const auto part = [](const char* at) HWY_ATTR { return _mm_loadu_si128((const __m128i*)at); };
-    return bytes_as_bf16<type>(_mm256_set_m128i(part(row + row_bytes), part(row)));
+    const auto load = [](const char* at) HWY_ATTR { return _mm_loadu_si128((const __m128i*)at); };
+    return bytes_as_bf16<type>(_mm256_set_m128i(load(row + row_bytes), load(row)));
   } else {
-    const auto part = [](const char* at) HWY_ATTR { return _mm256_loadu_si256((const __m256i*)at); };
-    return _mm512_inserti64x4(_mm512_castsi256_si512(part(row)), part(row + row_bytes), 1);
+    const auto load = [](const char* at) HWY_ATTR { return _mm256_loadu_si256((const __m256i*)at); };
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load(row)), load(row + row_bytes), 1);
   }
 }
 
-// 32 rows of 16 numbers, transposed: to [16 columns][16 pairs of rows].
+// 32 rows of 16 values, transposed: to [16 columns][16 pairs of rows].
 template <Dtype type>
 HWY_NOINLINE void pairs_of_columns(const char* rows, int64_t row_bytes, Pair* to, size_t to_row) {
   __m512i x[16], y[16];
 #pragma GCC unroll 16
-  for (int p = 0; p < 16; ++p) x[p] = in_turns(load_two_rows<type>(rows + 2 * p * row_bytes, row_bytes));
-    // 16 x 16 numbers of 32 bits: by twos, by fours, then 128 bits at a time.
+  for (int p = 0; p < 16; ++p) x[p] = interleaved(load_two_rows<type>(rows + 2 * p * row_bytes, row_bytes));
+    // 16 x 16 values of 32 bits: by twos, by fours, then 128 bits at a time.
 #pragma GCC unroll 8
   for (int p = 0; p < 16; p += 2)
     y[p] = _mm512_unpacklo_epi32(x[p], x[p + 1]), y[p + 1] = _mm512_unpackhi_epi32(x[p], x[p + 1]);
@@ -127,7 +128,7 @@ HWY_NOINLINE void pairs_of_columns(const char* rows, int64_t row_bytes, Pair* to
 }
 #endif
 
-// Two rows of bf16 become one across. count: numbers of a row, a multiple of 8.
+// Two rows of bf16 become one row of pairs across. count: values of a row, a multiple of 8.
 inline void across(const void* first, const void* second, int count, Pair* to) {
   const auto* const a = static_cast<const uint16_t*>(first);
   const auto* const b = static_cast<const uint16_t*>(second);
@@ -144,7 +145,8 @@ inline void across(const void* first, const void* second, int count, Pair* to) {
 #endif
 }
 
-// Rows along -> [count / 2][dim] across; for tiles transposed, [dim][count / 2]. four: room for four rows of dim_max.
+// Pairs along rows become [count / 2][dim] across; for tiles transposed, [dim][count / 2]. four: memory for four rows
+// of dim_max.
 template <bool tiles>
 void lay_across(const Pair* rows, int row, int count, int dim, Pair* to, int to_row, Pair* four) {
   for (int i = 0; i < count / 2; ++i) {
@@ -154,15 +156,15 @@ void lay_across(const Pair* rows, int row, int count, int dim, Pair* to, int to_
   }
 }
 
-// Two vectors of floats, rounded, become one of pairs. by_instruction: with AVX-512, by one that processors have which
-// multiply pairs, as every one with AMX does; it takes numbers below 2^-126 for 0, which no weight is.
+// Rounds two vectors of floats to one of pairs. by_instruction: with AVX-512, by an instruction of all processors that
+// multiply pairs, with those that have AMX. It flushes subnormal values to 0, but no weight is subnormal.
 template <bool by_instruction = false>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> round_two(Vector first, Vector second) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (by_instruction) {
     __m512i both;  // all of first, then all of second; by asm, for this file is compiled without the instruction
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first.raw), "v"(second.raw));
-    return {in_turns(both)};
+    return {interleaved(both)};
   }
 #endif
   const Floats d;
@@ -171,7 +173,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> round_two(Vector first, Vector 
   return hn::Or(low, hn::And(hn::BitCast(bits, ready_to_cut(d, second)), hn::Set(bits, 0xffff0000u)));
 }
 
-// Two rows of floats, rounded, become one across. second: null for zeros. count: a multiple of vector_lanes.
+// Rounds two rows of floats to one row of pairs across. second: null for zeros. count: a multiple of vector_lanes.
 inline void round_across(const float* first, const float* second, int count, Pair* to) {
   const Floats d;
   const hn::RebindToUnsigned<Floats> bits;
@@ -179,7 +181,7 @@ inline void round_across(const float* first, const float* second, int count, Pai
     hn::Store(round_two(hn::Load(d, first + i), second ? hn::Load(d, second + i) : hn::Zero(d)), bits,
               reinterpret_cast<uint32_t*>(to + i));
 }
-// rows [rows][width]; a last one without a partner gets zeros.
+// rows [count][width]. A last row without a partner is paired with zeros.
 inline void round_rows_across(const float* rows, int count, int width, Pair* to) {
   for (int r = 0; r < count; r += 2)
     round_across(rows + r * width, r + 1 < count ? rows + (r + 1) * width : nullptr, width, to + r / 2 * width);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: which kernel and how many threads.
+// cpu: chooses the kernel and the number of threads.
 #include <algorithm>
 
 #include "src/base/ceil_div.hpp"
@@ -13,12 +13,12 @@
 namespace froghopper::cpu {
 namespace {
 
-// Threads wake up for at least this many multiply-adds each: a core does them in 10 to 20 microseconds, and waking a
+// A thread must have at least this many multiply-adds: a core takes 10 to 20 microseconds for them, and waking a
 // thread takes as long.
 constexpr double worth_a_thread = 1e6;
 
 int64_t threads_for(const Problem& p) {
-  // To quantise a number takes the time of about 8 multiply-adds.
+  // Quantising a value takes about as long as 8 multiply-adds.
   const double work = p.quantises() ? 8.0 * (static_cast<double>(p.rows_q()) * p.heads_q * p.dim_qk +
                                              static_cast<double>(p.rows_kv()) * p.heads_kv * (p.dim_qk + p.dim_v))
                                     : static_cast<double>(p.rows_q()) * p.heads_q * p.seq_kv * (p.dim_qk + p.dim_v);
@@ -26,28 +26,28 @@ int64_t threads_for(const Problem& p) {
   return std::clamp<int64_t>(static_cast<int64_t>(std::min(work / worth_a_thread, 1e6)), 1, allowed);
 }
 
-// Query rows that read a key head.
+// Query rows that read a KV head.
 int64_t lanes_of_head(const Problem& p) { return p.seq_q * (p.heads_q / std::max<int64_t>(1, p.heads_kv)); }
 
-// Of the problem alone, as the tiles follow from it and bits from them. Where rows are invariant, tiles are those of
-// any other problem.
+// Depends on the problem only, since the tiles, and with them the bits, depend on it. With `invariant` the tiles are
+// those of any other problem.
 bool heads_side_by_side(const Kernel& kernel, const Problem& p) {
   return p.heads_kv > 1 && lanes_of_head(p) <= kernel.block_lanes && !p.invariant;
 }
 
-// Keys of a chunk of the backward pass. Fewer where there would not be chunks for all threads.
-int64_t chunk_keys_for(const Problem& p, int64_t threads) {
-  int64_t keys = chunk_keys_most(p.dim_qk + p.dim_v);
-  const auto chunks = [&] { return static_cast<double>(p.batch) * p.heads_kv * ceil_div(p.seq_kv, keys); };
-  while (keys > 64 && chunks() < 2 * static_cast<double>(threads)) keys /= 2;
+// Keys of a KV tile of the backward pass: fewer where some threads would have no KV tile.
+int64_t kv_tile_for(const Problem& p, int64_t threads) {
+  int64_t keys = kv_tile_most(p.dim_qk + p.dim_v);
+  const auto kv_tiles = [&] { return static_cast<double>(p.batch) * p.heads_kv * ceil_div(p.seq_kv, keys); };
+  while (keys > 64 && kv_tiles() < 2 * static_cast<double>(threads)) keys /= 2;
   return keys;
 }
 
 }  // namespace
 
-// Whatever Problem::from accepts is computed, so nothing is refused.
+// The CPU computes whatever Problem::from accepts.
 Result<Plan> plan(const Problem& problem) {
-  // One query row is multiplied in floats, which takes less than to turn k and v into tiles for it.
+  // A single query row is multiplied in floats, which takes less time than to convert k and v to AMX tiles.
   const bool one_row =
       !problem.backward() && !problem.quantises() && lanes_of_head(problem) == 1 && !problem.invariant;
   return plan_with(fastest_kernel(one_row ? Dtype::f32 : multiplied_as(problem)), problem);
@@ -55,7 +55,7 @@ Result<Plan> plan(const Problem& problem) {
 
 Plan plan_with(const Kernel& kernel, const Problem& problem) {
   const int64_t threads = threads_for(problem);
-  if (problem.backward()) return {problem, &kernel, threads, tile_rows, chunk_keys_for(problem, threads)};
+  if (problem.backward()) return {problem, &kernel, threads, q_tile_rows, kv_tile_for(problem, threads)};
   if (problem.quantises()) return {problem, &kernel, threads, quantise_rows, quantise_rows};
   const int keys = keys_of_tile(kernel.keys, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
   if (!heads_side_by_side(kernel, problem)) return {problem, &kernel, threads, kernel.block_lanes, keys};
@@ -63,17 +63,17 @@ Plan plan_with(const Kernel& kernel, const Problem& problem) {
   return {problem, &kernel, threads, kernel.block_lanes, few, /*side_by_side=*/true};
 }
 
-int Plan::piece_lanes_most() const {
-  return lanes_of_piece(kernel->lanes, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
+int Plan::item_lanes_most() const {
+  return lanes_of_item(kernel->lanes, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
 }
 
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
-  if (problem.quantises()) return sizeof(float) * narrow_floats(std::max(dim_qk, dim_v));
+  if (problem.quantises()) return sizeof(float) * quantise_floats(std::max(dim_qk, dim_v));
   return sizeof(float) *
          (problem.backward()
               ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
-              : scratch_floats(dim_qk, dim_v, piece_lanes_most(), static_cast<int>(tile_kv)) +
+              : scratch_floats(dim_qk, dim_v, item_lanes_most(), static_cast<int>(tile_kv)) +
                     (problem.paged() ? gathered_floats(dim_qk + dim_v, static_cast<int>(tile_kv)) : 0));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: what this processor has of what __builtin_cpu_supports of GCC knows and that of Clang 14 does not. Whether the
-// system lets it be used, callers ask elsewhere.
+// cpu: features of this processor that __builtin_cpu_supports of GCC knows and that of Clang 14 does not. Whether the
+// system allows their use is asked elsewhere.
 #pragma once
 #include <cstdint>
 
@@ -13,7 +13,7 @@ struct Processor {
   bool f16c = false, avx512bf16 = false, amx_bf16 = false, amx_tile = false;
 
   Processor() {
-    uint32_t eax, ebx, ecx, edx;  // by Intel's manual, CPUID leaves 1 and 7
+    uint32_t eax, ebx, ecx, edx;  // Intel's manual, CPUID leaves 1 and 7
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) f16c = ecx >> 29 & 1;
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
       amx_bf16 = edx >> 22 & 1, amx_tile = edx >> 24 & 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: a query row that is alone with its keys: one query without a group, as in decoding. Filled up to a vector of
-// lanes it would be multiplied 16 times; so here vectors run along the columns, and k and v are read once, row by row,
-// as they lie in memory, which takes as long as memory does. In the softmax keys are lanes.
+// cpu: a single query row that shares its keys with no other, as in decoding without GQA. As lanes of a vector it
+// would be multiplied 16 times. Here vectors run along the head dim, and k and v are read once, in place and by rows,
+// so that memory is the limit. In the softmax keys are lanes.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -26,7 +26,7 @@ template <Dtype type>
 struct EightBits {
   uint8_t bits;
 };
-// The types of rows: float, Highway's types of 16 bits, EightBits.
+// The types of rows: float, Highway's 16-bit types, EightBits.
 template <class T>
 inline constexpr Dtype type_of = Dtype::f32;
 template <>
@@ -41,16 +41,16 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const T* row) {
   if constexpr (std::is_same_v<T, float>) {
     return hn::LoadU(d, row);
   } else if constexpr (one_by_one) {
-    float numbers[hn::MaxLanes(D())];
-    for (size_t i = 0; i < hn::MaxLanes(d); ++i) numbers[i] = froghopper::load(row, i, element_of(type_of<T>));
-    return hn::LoadU(d, numbers);
+    float values[hn::MaxLanes(D())];
+    for (size_t i = 0; i < hn::MaxLanes(d); ++i) values[i] = froghopper::load(row, i, element_of(type_of<T>));
+    return hn::LoadU(d, values);
   } else if constexpr (is_8_bit(type_of<T>)) {
     return load_8_bits<type_of<T>>(d, &row->bits);
   } else {
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), row));
   }
 }
-// The next columns of a row of which so many are left; zeros beyond.
+// The next columns of a row, of which `left` are left; zeros beyond.
 template <class T>
 HWY_INLINE Vector load_columns(const T* row, [[maybe_unused]] int left) {
   const Floats d;
@@ -72,7 +72,7 @@ HWY_INLINE void score_keys(const float* q, const T* k, int64_t k_row, int dim, f
   }
   for (int j = 0; j < Keys; ++j) s[j] = hn::GetLane(hn::SumOfLanes(d, sums[j]));
 }
-// Eight keys at once: a sum can be added to every 4 cycles only, and two adds begin in each.
+// Eight keys at a time: a sum can be added to only every 4 cycles, and two additions begin in each.
 template <class T>
 void score_row(const float* q, const T* k, int64_t k_row, int keys, int dim, float* s) {
   int j = 0;
@@ -80,12 +80,12 @@ void score_row(const float* q, const T* k, int64_t k_row, int keys, int dim, flo
   for (; j < keys; ++j) score_keys<1>(q, k + j * k_row, k_row, dim, s + j);
 }
 
-// As descale (softmax-inl.hpp). s and of_keys have room for whole vectors.
-inline void descale_row(float* s, int keys, const float* of_keys, float of_q, float beside) {
+// As descale (softmax-inl.hpp). s and of_keys have memory for whole vectors.
+inline void descale_row(float* s, int keys, const float* of_keys, float of_q, float mean_score) {
   const Floats d;
   for (int j = 0; j < keys; j += vector_lanes) {
     const Vector of_k = hn::Mul(hn::LoadU(d, s + j), hn::LoadU(d, of_keys + j));
-    hn::StoreU(hn::MulAdd(of_k, hn::Set(d, of_q), hn::Set(d, beside)), d, s + j);
+    hn::StoreU(hn::MulAdd(of_k, hn::Set(d, of_q), hn::Set(d, mean_score)), d, s + j);
   }
 }
 inline void times_row(float* s, int keys, const float* factors) {  // likewise
@@ -94,40 +94,40 @@ inline void times_row(float* s, int keys, const float* factors) {  // likewise
     hn::StoreU(hn::Mul(hn::LoadU(d, s + j), hn::LoadU(d, factors + j)), d, s + j);
 }
 
-// s [keys], q.k on entry and with room for whole vectors: weights on exit. All lanes of `known` are the row. slope, and
-// level as LaneSlopes has it: of alibi, else 0. As weigh_vectors, also in what goes through memory. scale and slope as
-// softmax() has them.
-inline void weigh_row(float* s, int keys, float scale, float softcap, float slope, float level,
-                      const Statistics& known) {
+// s [keys], with memory for whole vectors, holds q.k on entry, and weights on exit. All lanes of `state` are the row.
+// slope and diagonal: as in LaneSlopes; 0 without ALiBi. Scores go through memory as in weigh_vectors. scale and
+// slope: as for softmax().
+inline void weigh_row(float* s, int keys, float scale, float softcap, float slope, float diagonal,
+                      const SoftmaxState& state) {
   const Floats d;
   const int padded = (keys + vector_lanes - 1) / vector_lanes * vector_lanes;
   std::fill(s + keys, s + padded, 0.0f);
   if (softcap != 0) cap(s, padded, std::exchange(scale, 1.0f), softcap);
-  const Vector old[1] = {hn::Load(d, known.largest)};
+  const Vector old[1] = {hn::Load(d, state.row_max)};
   Vector most = old[0], sums = hn::Zero(d);
   for (int j = 0; j < padded; j += vector_lanes) {
     Vector score = hn::Mul(hn::LoadU(d, s + j), hn::Set(d, scale));
     if (slope != 0)
-      score = with_alibi(score, hn::Set(d, slope), hn::Set(d, level), hn::Iota(d, static_cast<float>(j)));
+      score = with_alibi(score, hn::Set(d, slope), hn::Set(d, diagonal), hn::Iota(d, static_cast<float>(j)));
     score = hn::IfThenElse(hn::FirstN(d, keys - j), score, hn::Set(d, minus_infinity));
     hn::StoreU(score, d, s + j);
-    most = hn::Max(score, most);  // in this order a NaN score leaves it as it is
+    most = hn::Max(score, most);  // in this order a NaN score does not change it
   }
   const Vector largest[1] = {hn::MaxOfLanes(d, most)}, base[1] = {base_of(largest[0])};
   for (int j = 0; j < padded; j += vector_lanes) {
-    const Vector below = hn::Mul(hn::Sub(hn::LoadU(d, s + j), base[0]), hn::Set(d, known.unit));
-    const Vector weight = exponential(below, known.less);
+    const Vector below = hn::Mul(hn::Sub(hn::LoadU(d, s + j), base[0]), hn::Set(d, state.score_unit));
+    const Vector weight = exponential(below, state.weight_shift);
     hn::StoreU(weight, d, s + j);
     sums = hn::Add(sums, weight);
   }
   const Vector sum[1] = {hn::SumOfLanes(d, sums)};
-  remember<1>(known, old, base, largest, sum);
+  update_state<1>(state, old, base, largest, sum);
 }
 
-// o[column] = age o + sum over keys of weight v, for some vectors of columns; age 0: o holds nothing yet. o has room
-// for whole vectors. As in other products, the sum begins at 0.
+// o[column] = rescale o + sum over keys of weight v, for some vectors of columns. rescale 0: o is uninitialised. o has
+// memory for whole vectors. As in other products, the sum begins at 0.
 template <int Vectors, class T>
-HWY_INLINE void output_columns(const float* weights, const T* v, int64_t v_row, int keys, int left, float age,
+HWY_INLINE void output_columns(const float* weights, const T* v, int64_t v_row, int keys, int left, float rescale,
                                float* o) {
   const Floats d;
   Vector sums[Vectors];
@@ -139,18 +139,18 @@ HWY_INLINE void output_columns(const float* weights, const T* v, int64_t v_row, 
   }
   for (int i = 0; i < Vectors; ++i) {
     float* const to = o + i * vector_lanes;
-    hn::StoreU(age == 0 ? sums[i] : hn::MulAdd(hn::LoadU(d, to), hn::Set(d, age), sums[i]), d, to);
+    hn::StoreU(rescale == 0 ? sums[i] : hn::MulAdd(hn::LoadU(d, to), hn::Set(d, rescale), sums[i]), d, to);
   }
 }
-// As many columns at once as registers hold sums of, so that v is read along its rows.
+// As many columns at a time as registers hold sums of, so that v is read by rows.
 template <class T>
-void output_row(const float* weights, const T* v, int64_t v_row, int keys, int dim, float age, float* o) {
+void output_row(const float* weights, const T* v, int64_t v_row, int keys, int dim, float rescale, float* o) {
   int c = 0;
   for (; c + 8 * vector_lanes <= dim; c += 8 * vector_lanes)
-    output_columns<8>(weights, v + c, v_row, keys, /*left=*/8 * vector_lanes, age, o + c);
+    output_columns<8>(weights, v + c, v_row, keys, /*left=*/8 * vector_lanes, rescale, o + c);
   for (; c + 4 * vector_lanes <= dim; c += 4 * vector_lanes)
-    output_columns<4>(weights, v + c, v_row, keys, /*left=*/4 * vector_lanes, age, o + c);
-  for (; c < dim; c += vector_lanes) output_columns<1>(weights, v + c, v_row, keys, dim - c, age, o + c);
+    output_columns<4>(weights, v + c, v_row, keys, /*left=*/4 * vector_lanes, rescale, o + c);
+  for (; c < dim; c += vector_lanes) output_columns<1>(weights, v + c, v_row, keys, dim - c, rescale, o + c);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: what the backward pass does with single rows of the user's tensors.
+// cpu: operations of the backward pass on single rows of the user's tensors.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -26,7 +26,7 @@ Void* row_at(Void* first, Dtype type, int64_t stride, int64_t index) {
   return static_cast<Byte*>(first) + index * stride * size_of(type);
 }
 
-// adds: to the floats that are there. `from` holds the sum then.
+// adds: to the floats at `to`; `from` holds the sum then.
 inline void store_row(float* from, int dim, Dtype type, bool adds, void* to) {
   if (adds) {
     const Eight d;
@@ -50,7 +50,7 @@ inline bool row_is_finite(const void* row, Dtype type, int dim) {
   return all_finite(x, dim);
 }
 
-// total += sum, and sum = 0. adds: false where total holds nothing yet.
+// total += sum, and sum = 0. adds: false where total is uninitialised.
 inline void move_to_total(float* sum, int count, float* total, bool adds) {
   if (adds) {
     plus(sum, 1, count, total);
@@ -60,28 +60,28 @@ inline void move_to_total(float* sum, int count, float* total, bool adds) {
   std::fill_n(sum, count, 0.0f);
 }
 
-// a b + c, rounded as in the products.
+// a b + c with one rounding, as in the products.
 inline float fused(float a, float b, float c) {
   const hn::CappedTag<float, 1> d;
   return hn::GetLane(hn::MulAdd(hn::Set(d, a), hn::Set(d, b), hn::Set(d, c)));
 }
 
-// sum [dim][width] += x weights, for the keys that a row sees.
-inline void add_seen(const float* weights, RowSight seen, const void* row, Dtype type, int dim, float* sum,
-                     int width) {
-  if (seen.begin >= seen.end) return;  // then the row may be anything
+// sum [dim][width] += x weights, for the keys that a row attends to.
+inline void add_attended(const float* weights, RowMaskRange mask, const void* row, Dtype type, int dim, float* sum,
+                         int width) {
+  if (mask.begin >= mask.end) return;  // the row may hold anything then
   float x[dim_max];
   to_floats(row, type, dim, x);
   for (int c = 0; c < dim; ++c) {
-    for (int j = seen.begin; j < seen.end; ++j) sum[c * width + j] = fused(weights[j], x[c], sum[c * width + j]);
+    for (int j = mask.begin; j < mask.end; ++j) sum[c * width + j] = fused(weights[j], x[c], sum[c * width + j]);
   }
 }
 
-// sum [dim] += the sum of weights k over the keys that a row sees.
-inline void add_seen_keys(const float* weights, RowSight seen, const void* k, int64_t stride, Dtype type, int dim,
-                          float* sum) {
+// sum [dim] += the sum of weights k over the keys that a row attends to.
+inline void add_attended_keys(const float* weights, RowMaskRange mask, const void* k, int64_t stride, Dtype type,
+                              int dim, float* sum) {
   float x[dim_max], more[dim_max] = {};
-  for (int j = seen.begin; j < seen.end; ++j) {
+  for (int j = mask.begin; j < mask.end; ++j) {
     to_floats(row_at(k, type, stride, j), type, dim, x);
     for (int c = 0; c < dim; ++c) more[c] = fused(weights[j], x[c], more[c]);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: blocks of scratch wait on a shelf from call to call: the system would take most of a small call's time to map
-// them again. The shelf keeps one a core at most; calls from more threads than that return the rest.
+// cpu: scratch memory is kept in a free list from call to call, since mapping it again would take most of the time of
+// a small call. The list keeps at most one block a core; calls from more threads than that free the rest.
 #include "src/cpu/scratch.hpp"
 
 #include <mutex>
@@ -14,17 +14,17 @@ namespace froghopper::cpu {
 
 struct Block {
   Block* next;
-  size_t floats;  // from 64 bytes after the block's start on
+  size_t floats;  // they begin 64 bytes after the block
 };
 
 namespace {
 
-constexpr size_t head_bytes = 64;  // so that the floats are aligned as the block is
+constexpr size_t head_bytes = 64;  // keeps the floats aligned
 static_assert(sizeof(Block) <= head_bytes);
 
-std::mutex mutex;  // of all below
-Block* shelf = nullptr;
-int64_t on_shelf = 0;
+std::mutex mutex;  // guards everything below
+Block* free_list = nullptr;
+int64_t free_count = 0;
 bool closed = false;
 [[maybe_unused]] const bool forks = unlocked_in_children<mutex>();
 
@@ -35,44 +35,44 @@ Block* allocate(size_t floats) {
 
 void release(Block* block) { ::operator delete (block, std::align_val_t{64}); }
 
-// The block that was put there last: the cache may still know it. Null: the shelf is empty.
-Block* from_shelf() {
+// The block that was freed last, which may still be in the cache. Null: the list is empty.
+Block* from_free_list() {
   const std::lock_guard lock(mutex);
-  if (!shelf) return nullptr;
-  --on_shelf;
-  return std::exchange(shelf, shelf->next);
+  if (!free_list) return nullptr;
+  --free_count;
+  return std::exchange(free_list, free_list->next);
 }
 
-void to_shelf(Block* block, int64_t most) {
+void to_free_list(Block* block, int64_t most) {
   {
     const std::lock_guard lock(mutex);
-    if (!closed && on_shelf < most) {
-      block->next = std::exchange(shelf, block);
-      ++on_shelf;
+    if (!closed && free_count < most) {
+      block->next = std::exchange(free_list, block);
+      ++free_count;
       return;
     }
   }
   release(block);
 }
 
-// At dlclose and at the end of the process. What calls of other threads still use, they release themselves.
+// Runs at dlclose and at the end of the process. Calls of other threads that are running free their own blocks.
 struct Closer {
   ~Closer() {
     const std::lock_guard lock(mutex);
     closed = true;
-    while (shelf) release(std::exchange(shelf, shelf->next));
+    while (free_list) release(std::exchange(free_list, free_list->next));
   }
 } closer;
 
 }  // namespace
 
-Scratch::Scratch(int64_t threads, size_t floats) : most_on_shelf_(cores()) {
+Scratch::Scratch(int64_t threads, size_t floats) : most_free_(cores()) {
   blocks_.reserve(threads);
   while (this->threads() < threads) {
-    Block* block = from_shelf();
-    while (block && block->floats < floats) {  // it was made for a smaller head dim
+    Block* block = from_free_list();
+    while (block && block->floats < floats) {  // made for a smaller head dim
       release(block);
-      block = from_shelf();
+      block = from_free_list();
     }
     if (!block) block = allocate(floats);
     if (!block) return;
@@ -80,10 +80,10 @@ Scratch::Scratch(int64_t threads, size_t floats) : most_on_shelf_(cores()) {
   }
 }
 
-// In the order in which the next call shall find them.
+// In the order in which the next call should find them.
 Scratch::~Scratch() {
   while (!blocks_.empty()) {
-    to_shelf(blocks_.back(), most_on_shelf_);
+    to_free_list(blocks_.back(), most_free_);
     blocks_.pop_back();
   }
 }

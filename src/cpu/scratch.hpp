@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the memory of the threads of one call. A call takes all of it before it computes anything, so that a call that
-// fails for want of memory has written nothing, and gives it back at its end.
+// cpu: the memory of the threads of one call. A call allocates all of it before it computes anything, so that a call
+// that fails for lack of memory has written nothing, and frees it at its end.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace froghopper::cpu {
 
 class Scratch {
  public:
-  Scratch(int64_t threads, size_t floats);  // for fewer threads, or none, where there is no memory for all
+  Scratch(int64_t threads, size_t floats);  // for fewer threads, or none, where memory does not suffice
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -19,7 +19,7 @@ class Scratch {
   float* of(int64_t thread) const;  // 64-byte aligned
 
  private:
-  int64_t most_on_shelf_;
+  int64_t most_free_;
   std::vector<struct Block*> blocks_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: where the rows of one sequence lie.
+// cpu: where the rows of one sequence are in memory.
 #pragma once
 #include "src/problem/tensors.hpp"
 
@@ -7,14 +7,14 @@ namespace froghopper::cpu {
 
 struct Sequence {
   int64_t index;                // of the sequence
-  int64_t batch;                // index into the tensors' first extent
-  int64_t first_q, first_kv;    // its row 0 in them
-  int64_t extent_q, extent_kv;  // rows that are written
-  int64_t used_q, used_kv;      // rows that count
+  int64_t batch;                // index in the batch dimension of the tensors
+  int64_t first_q, first_kv;    // its row 0 there
+  int64_t extent_q, extent_kv;  // rows in memory
+  int64_t used_q, used_kv;      // rows that are computed; the others are padding
 };
 
-// index = batch, of packed sequences: the rows past the last one. None of them counts; what is written for rows is
-// written for them all the same.
+// index = batch, with packed sequences: the rows after the last sequence. All of them are padding, which is written
+// too.
 inline Sequence sequence_of(const Problem& p, const Views& views, int64_t index) {
   if (p.varlen && index == p.batch) {
     const int64_t end_q = p.batch == 0 ? 0 : views.cu_seqlens_q.as<int32_t>()[p.batch];

@@ -29,9 +29,16 @@ struct Job {
   Job* next = nullptr;  // in the pool's list
   std::atomic<int64_t> next_index{0}, next_thread{0};
 
-  void take_turns() {
+  // The watch is asked before an index is taken, never after: work may wait for that of lower indices, so an index that
+  // is taken is worked on, by this thread and without a condition. Then the lowest one that works never waits, and all
+  // that were taken end.
+  void take_items() {
     const int64_t thread = next_thread++;
-    for (int64_t i = next_index++; i < count && !watch.asked(); i = next_index++) work(i, thread);
+    while (!watch.asked()) {
+      const int64_t i = next_index++;
+      if (i >= count) return;
+      work(i, thread);
+    }
   }
 };
 
@@ -61,7 +68,7 @@ class Pool {
       *end_of_list() = &job;
     }
     for (int64_t n = 0; n < wanted; ++n) awake_.notify_one();
-    job.take_turns();
+    job.take_items();
     std::unique_lock lock(mutex_);
     remove(job);
     left_.wait(lock, [&] { return job.inside == 0; });
@@ -97,9 +104,9 @@ class Pool {
       if (--job.wanted == 0) remove(job);
       ++job.inside;
       lock.unlock();
-      job.take_turns();
+      job.take_items();
       lock.lock();
-      remove(job);  // no turn is left
+      remove(job);  // no item is left
       if (--job.inside == 0) left_.notify_all();
     }
   }
@@ -152,7 +159,7 @@ void for_each(int64_t count, int64_t threads, const InterruptWatch& watch,
   if (job.wanted > 0) {
     pool().run(job);
   } else {
-    job.take_turns();
+    job.take_items();
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: products in the tiles of AMX, and the same steps without AMX, so that any machine can test them.
+// cpu: products in AMX tiles, and an emulation of them, so that any machine can test them.
 //
 // A block of out is up to 2 x 2 tiles of 16 x 16 floats. A step takes 16 pairs of up to 32 rows of a and 32 columns of
-// b, two tiles of each, and adds four products. What remains of rows or of pairs is a smaller tile.
+// b, two tiles of each, and adds four products. Remaining rows or pairs are a smaller tile.
 #include <algorithm>
 #include <cstring>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int tile = 16;  // rows of a tile, and floats or pairs of a row
 
-// A block of out, and what of a and b is needed for it.
+// The shape of a block of out, and of the tiles of a and b.
 struct Shape {
   int rows[2];          // of its upper and lower tiles; the lower may be 0
   int columns;          // tiles side by side, 1 or 2
@@ -33,7 +33,7 @@ struct Shape {
   int width() const { return columns * tile; }
 };
 
-// Blocks of one shape: the registers are set up once for all of them. rows and columns: multiples of the block's.
+// Blocks of one shape, for which tiles are configured once. rows and columns: multiples of the block's.
 template <class Tiles>
 void multiply_blocks(const Shape& shape, const Factors<Pair>& f, int rows, int columns) {
   Tiles tiles(shape);
@@ -51,7 +51,7 @@ void multiply_blocks(const Shape& shape, const Factors<Pair>& f, int rows, int c
   }
 }
 
-// count is one step, or whole steps of 16 pairs. Whole blocks, and then what remains of rows and of columns.
+// count: one step, or whole steps of 16 pairs. Computes whole blocks, then the remaining rows and columns.
 template <class Tiles>
 void multiply_steps(const Factors<Pair>& all, int rows, int columns) {
   constexpr int block = 2 * tile;
@@ -93,7 +93,7 @@ void multiply(Factors<Pair> f, int rows, int columns) {
   }
 }
 
-// The registers, as arrays: 0 to 3 hold out, 4 and 5 a, 6 and 7 b.
+// The tile registers as arrays. Tiles 0 to 3 hold out, 4 and 5 a, 6 and 7 b.
 class Emulated {
  public:
   explicit Emulated(const Shape& shape) : s_(shape) {}
@@ -134,14 +134,14 @@ class Emulated {
 #if defined(__x86_64__)
 #define FROGHOPPER_AMX __attribute__((target("amx-tile,amx-bf16")))
 
-// The intrinsics take the numbers of tiles as text, so each is written out.
+// The intrinsics take the numbers of tiles as literals, so each is written out.
 class Amx {
  public:
   FROGHOPPER_AMX explicit Amx(const Shape& shape) : s_(shape), lower_(shape.rows[1] > 0), right_(shape.columns > 1) {
-    // By Intel's layout. The compiler's own intrinsic tells it of 8 of the 64 bytes alone, so the others are volatile.
+    // The layout is in Intel's manual. GCC's intrinsic declares only 8 of the 64 bytes as read, so they are volatile.
     alignas(64) volatile uint8_t config[64] = {1};
-    const auto set = [&](int n, int rows, int numbers) {
-      config[16 + 2 * n] = static_cast<uint8_t>(rows > 0 ? 4 * numbers : 0);  // bytes of a row
+    const auto set = [&](int n, int rows, int values) {
+      config[16 + 2 * n] = static_cast<uint8_t>(rows > 0 ? 4 * values : 0);  // bytes of a row
       config[48 + n] = static_cast<uint8_t>(rows);
     };
     for (int n = 0; n < 4; ++n) set(n, n % 2 < s_.columns ? s_.rows[n / 2] : 0, tile);
@@ -149,7 +149,7 @@ class Amx {
     for (int n = 0; n < 2; ++n) set(6 + n, n < s_.columns ? s_.pairs : 0, tile);
     _tile_loadconfig(const_cast<const uint8_t*>(config));
   }
-  FROGHOPPER_AMX ~Amx() { _tile_release(); }  // a thread without tiles is cheaper to switch
+  FROGHOPPER_AMX ~Amx() { _tile_release(); }  // makes context switches cheaper
   Amx(const Amx&) = delete;
   Amx& operator=(const Amx&) = delete;
 
@@ -187,13 +187,13 @@ class Amx {
   }
 
  private:
-  static size_t bytes(size_t numbers) { return 4 * numbers; }
+  static size_t bytes(size_t values) { return 4 * values; }
 
   const Shape& s_;
   const bool lower_, right_;
 };
 
-// The kernel of the system gives a process the registers when it asks for them.
+// Linux gives a process the tile registers when it asks for them.
 bool ask_for_tiles() {
   constexpr long request_permission = 0x1023, tile_data = 18;
   return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: weights and the gradients of scores, of query rows for a block of keys, one key a lane.
+// cpu: the weights and the gradients of scores, of query rows and a block of keys, with keys as lanes.
 #include <cstdint>
 #include <limits>
 
@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Keys of a block that a row sees, counted from the block's first.
-struct RowSight {
+// Keys of a block that a row attends to, counted from the first key of the block.
+struct RowMaskRange {
   int32_t begin, end;
 };
 
@@ -27,40 +27,40 @@ struct Weights {
   int rows, width;
   float scale, softcap;
   const float *lse, *delta;  // by row
-  const RowSight* sight;     // by row; null: every row sees all of the keys
-  float slope;               // of alibi, else 0
-  int64_t level;             // of the first row, counted from the block's first key
+  const RowMaskRange* mask;  // by row; null: every row attends to all of the keys
+  float slope;               // of ALiBi, else 0
+  int64_t diagonal;          // of the first row, counted from the first key of the block
 };
 
 inline constexpr float largest_float = std::numeric_limits<float>::max();
 
-// A weight is at most 1, and in exact arithmetic score - lse at most 0. Where scores are large, lse may be below the
-// largest score by a rounding, which may be hundreds: the smaller of the two, and then the difference, gives 1. It also
-// keeps the product with the scale, which is rounded as in the forward pass, and the difference apart: fused, they
-// would not meet the forward's numbers. A score that is NaN stays one.
+// A weight is at most 1, and in exact arithmetic score - lse at most 0. Where scores are large, the rounding of lse
+// may be hundreds, and lse less than the largest score. The smaller of the two, less lse, gives a weight of 1 then. It
+// also separates the product with the scale, which is rounded as in the forward pass, from the difference: fused, they
+// would not give the scores of the forward pass. A NaN score stays NaN.
 template <bool capped, bool sloped>
 HWY_NOINLINE void weigh_rows(const Weights& w) {
   const Floats d;
   const Vector scale = hn::Set(d, w.scale), in = hn::Set(d, capped ? 1.0f : w.scale);
-  // Over softcap by way of a power of two: one over a tiny softcap is infinite.
-  const float lift = capped && w.softcap < 0x1p-64f ? 0x1p64f : 1.0f;
-  const Vector lifted = hn::Set(d, lift), per_cap = hn::Set(d, capped ? 1 / (w.softcap * lift) : 0.0f);
+  // 1 / softcap by way of a power of two: 1 / a tiny softcap is infinite.
+  const float power = capped && w.softcap < 0x1p-64f ? 0x1p64f : 1.0f;
+  const Vector scale_up = hn::Set(d, power), per_cap = hn::Set(d, capped ? 1 / (w.softcap * power) : 0.0f);
   float *s = w.s, *grad_s = w.grad_s;
   for (int i = 0; i < w.rows; ++i, s += w.width, grad_s += w.width) {
-    // An infinite score is not below an infinite lse, but above the largest float.
+    // An infinite lse is replaced by the largest float, which an infinite score exceeds.
     const float its_lse = w.lse[i] > largest_float ? largest_float : w.lse[i];
     const Vector lse = hn::Set(d, its_lse), delta = hn::Set(d, w.delta[i]);
-    const Vector level = hn::Set(d, sloped ? static_cast<float>(w.level + i) : 0.0f);
+    const Vector diagonal = hn::Set(d, sloped ? static_cast<float>(w.diagonal + i) : 0.0f);
     for (int lane = 0; lane < w.width; lane += vector_lanes) {
       const Vector plain = hn::Mul(hn::Load(d, s + lane), in);
       Vector score = plain;
       if constexpr (sloped)
-        score = with_alibi(plain, hn::Set(d, w.slope), level, hn::Iota(d, static_cast<float>(lane)));
+        score = with_alibi(plain, hn::Set(d, w.slope), diagonal, hn::Iota(d, static_cast<float>(lane)));
       const Vector least = hn::IfThenElse(hn::Lt(lse, score), lse, score);
       const Vector weight = exponential(hn::Sub(least, lse));
       Vector gradient = hn::Mul(weight, hn::Sub(hn::Load(d, grad_s + lane), delta));
-      if constexpr (capped) {  // the slope of tanh
-        const Vector height = hn::Mul(hn::Mul(plain, lifted), per_cap);
+      if constexpr (capped) {  // the derivative of tanh
+        const Vector height = hn::Mul(hn::Mul(plain, scale_up), per_cap);
         gradient = hn::Mul(gradient, hn::NegMulAdd(height, height, hn::Set(d, 1.0f)));
       }
       hn::Store(weight, d, s + lane);
@@ -69,16 +69,16 @@ HWY_NOINLINE void weigh_rows(const Weights& w) {
   }
 }
 
-// What a row does not see has weight 0, whatever its score is.
-inline void hide(const Weights& w, int row) {
+// A masked key has weight 0, whatever its score is.
+inline void mask_out(const Weights& w, int row) {
   const Floats d;
   const Ints ints;
-  const auto begin = hn::Set(ints, w.sight[row].begin), end = hn::Set(ints, w.sight[row].end);
+  const auto begin = hn::Set(ints, w.mask[row].begin), end = hn::Set(ints, w.mask[row].end);
   for (int lane = 0; lane < w.width; lane += vector_lanes) {
     const auto j = hn::Iota(ints, lane);
-    const auto seen = hn::RebindMask(d, hn::AndNot(hn::Lt(j, begin), hn::Lt(j, end)));
+    const auto attended = hn::RebindMask(d, hn::AndNot(hn::Lt(j, begin), hn::Lt(j, end)));
     for (float* const x : {w.s + row * w.width + lane, w.grad_s + row * w.width + lane})
-      hn::Store(hn::IfThenElseZero(seen, hn::Load(d, x)), d, x);
+      hn::Store(hn::IfThenElseZero(attended, hn::Load(d, x)), d, x);
   }
 }
 
@@ -89,8 +89,8 @@ inline void weigh(const Weights& w) {
   } else {
     w.slope != 0 ? weigh_rows<false, true>(w) : weigh_rows<false, false>(w);
   }
-  for (int i = 0; w.sight && i < w.rows; ++i)
-    if (w.sight[i].begin > 0 || w.sight[i].end < w.width) hide(w, i);
+  for (int i = 0; w.mask && i < w.rows; ++i)
+    if (w.mask[i].begin > 0 || w.mask[i].end < w.width) mask_out(w, i);
 }
 
 }  // namespace froghopper::cpu::HWY_NAMESPACE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem: the rules about sizes: which there are, which go together, and that no product of them is too large.
+// problem: the rules about sizes: which go together, and that no product of them is too large.
 #include <algorithm>
 #include <initializer_list>
 
@@ -7,18 +7,6 @@
 #include "src/problem/finding.hpp"
 
 namespace froghopper {
-
-Finding sizes(const fh_problem& p) {
-  const struct {
-    const char* name;
-    int64_t value;
-  } all[] = {
-      {"batch", p.batch}, {"seq_q", p.seq_q}, {"seq_kv", p.seq_kv}, {"total_q", p.total_q}, {"total_kv", p.total_kv}};
-  for (const auto& size : all)
-    if (size.value < 0) return text("{} is {}; sizes are not negative. Use 0 for none.", size.name, size.value);
-  if (p.max_sms < 0) return text("max_sms is {}; it is a number of SMs or threads. Use 0 for all.", p.max_sms);
-  return {};
-}
 
 Finding packing(const fh_problem& p) {
   if (p.varlen) return {};
@@ -32,19 +20,10 @@ Finding packing(const fh_problem& p) {
 }
 
 Finding paging(const fh_problem& p) {
-  if (p.page_size < 0)
-    return text("page_size is {}; it counts the rows of a page. Use 0 for k and v without pages.", p.page_size);
-  if (p.pages < 0) return text("pages is {}; it counts the pages of the pool. Use 0 or more.", p.pages);
   if (p.page_size == 0 && p.pages != 0)
     return text("pages is {} and page_size is 0; k and v are not in pages then. Set page_size, or pages to 0.",
                 p.pages);
-  if (p.page_size == 0) return {};
-  if (p.op != FH_FORWARD)
-    return not_computed(
-        text("page_size is {} and op is {}; only the forward pass reads pages. Copy k and v to dense tensors, or set "
-             "op to FH_FORWARD.",
-             p.page_size, p.op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE"));
-  if (p.total_kv != 0)
+  if (p.page_size != 0 && p.total_kv != 0)
     return text(
         "total_kv is {} and page_size is {}; k and v are a pool of pages, which has no total. Set total_kv to 0.",
         p.total_kv, p.page_size);

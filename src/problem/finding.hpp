@@ -20,7 +20,6 @@ struct Finding {
 inline Finding not_computed(std::string text) { return {std::move(text), FH_UNSUPPORTED}; }
 
 // extents.cpp.
-Finding sizes(const fh_problem&);
 Finding packing(const fh_problem&);
 Finding paging(const fh_problem&);
 Finding reach(const fh_problem&);

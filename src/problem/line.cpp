@@ -8,7 +8,8 @@
 //
 // scale0 is a scale of zero, unlike a scale of 0 in C, which is the default. softcap0 is none.
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
-// -1 has no bound on that side. A line is read into the user's struct, so that Problem::from judges both.
+// -1 has no bound on that side. The words and their order are those of the table of options. A line is read into the
+// user's struct, so that Problem::from judges both.
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -16,7 +17,7 @@
 #include <vector>
 
 #include "src/base/text.hpp"
-#include "src/problem/problem.hpp"
+#include "src/problem/options.hpp"
 
 namespace froghopper {
 namespace {
@@ -29,6 +30,7 @@ struct Word {
 
 std::vector<Word> words_of(std::string_view line);
 std::string read_word(const Word&, fh_problem&);
+std::string printed(const Option&, const Problem&);
 bool read_type(std::string_view word, fh_dtype&);
 std::string missing_word(const std::vector<Word>&);
 
@@ -38,50 +40,17 @@ struct Operation {
 };
 constexpr Operation ops[] = {{"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}, {"quantise", FH_QUANTISE}};
 
-// The words with a number, in the order of the line.
-struct Number {
-  std::string_view key;
-  int64_t fh_problem::*field;
-  bool required;
+// A function for each kind of field.
+template <class... Functions>
+struct Each : Functions... {
+  using Functions::operator()...;
 };
-constexpr Number numbers[] = {
-    {"b", &fh_problem::batch, true},
-    {"hq", &fh_problem::heads_q, true},
-    {"hkv", &fh_problem::heads_kv, true},
-    {"sq", &fh_problem::seq_q, true},
-    {"skv", &fh_problem::seq_kv, true},
-    {"d", &fh_problem::dim_qk, true},
-    {"dv", &fh_problem::dim_v, false},
-    {"tq", &fh_problem::total_q, false},
-    {"tkv", &fh_problem::total_kv, false},
-    {"sms", &fh_problem::max_sms, false},
-    {"scales", &fh_problem::scale_rows, false},
-    {"page", &fh_problem::page_size, false},
-    {"pages", &fh_problem::pages, false},
-};
+template <class... Functions>
+Each(Functions...) -> Each<Functions...>;
 
-struct Factor {
-  std::string_view key;
-  float fh_problem::*field;
-};
-constexpr Factor factors[] = {{"scale", &fh_problem::scale}, {"softcap", &fh_problem::softcap}};
-
-struct Flag {
-  std::string_view key;
-  int32_t fh_problem::*field;
-};
-constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},       {"seqused", &fh_problem::seqused},
-                          {"causal", &fh_problem::causal},       {"sink", &fh_problem::sink},
-                          {"alibi", &fh_problem::alibi},         {"det", &fh_problem::deterministic},
-                          {"acc", &fh_problem::accumulate},      {"vcolumns", &fh_problem::scale_v_columns},
-                          {"smooth", &fh_problem::smooth},       {"rotate", &fh_problem::rotate},
-                          {"invariant", &fh_problem::invariant}, {"maxlogit", &fh_problem::max_logit}};
-
-struct Type {
-  std::string_view key;
-  fh_dtype fh_problem::*field;
-};
-constexpr Type types[] = {{"kv", &fh_problem::dtype_kv}, {"o", &fh_problem::dtype_o}};  // with "=" after it
+bool has_value(const Option& option) {
+  return !std::holds_alternative<FlagField>(option.field) && !std::holds_alternative<AlignField>(option.field);
+}
 
 constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
@@ -123,35 +92,12 @@ Result<Problem> Problem::parse(const std::string& line) {
 }
 
 std::string Problem::line() const {
-  std::string line = text("{} {}", std::ranges::find(ops, op, &Operation::op)->word, name_of(dtype));
-  if (dtype_kv != dtype) line += text(" kv={}", name_of(dtype_kv));
-  if (dtype_o != usual_output(dtype, merges())) line += text(" o={}", name_of(dtype_o));
-  line += text(" b{} hq{} hkv{} sq{} skv{} d{}", batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk);
-  if (dim_v != dim_qk) line += text(" dv{}", dim_v);
-  if (varlen) line += text(" varlen tq{}", total_q);
-  if (kv_is_packed()) line += text(" tkv{}", total_kv);
-  if (seqused) line += " seqused";
-  if (causal())
-    line += " causal";
-  else if (windowed())
-    line += text(" window{},{}", window_left, window_right);
-  if (attention_chunk > 0) line += text(" chunk={}", attention_chunk);
-  if (align == FH_TOP_LEFT) line += " topleft";
-  if (scale != default_scale(dim_qk)) line += text(" scale{}", scale);
-  if (softcap != 0) line += text(" softcap{}", softcap);
-  if (sink) line += " sink";
-  if (alibi) line += " alibi";
-  if (scale_rows != 0) line += text(" scales{}", scale_rows);
-  if (scale_v_columns) line += " vcolumns";
-  if (smooth) line += " smooth";
-  if (rotate) line += " rotate";
-  if (rotate_seed != 0) line += text(" seed{}", rotate_seed);
-  if (deterministic) line += " det";
-  if (accumulate) line += " acc";
-  if (invariant) line += " invariant";
-  if (max_logit) line += " maxlogit";
-  if (paged()) line += text(" page{} pages{}", page_size, pages);
-  if (max_sms != 0) line += text(" sms{}", max_sms);
+  std::string line;
+  for (const Option& option : options()) {
+    if (!is_shown(option, *this)) continue;
+    if (!line.empty()) line += ' ';
+    line += printed(option, *this);
+  }
   return line;
 }
 
@@ -190,34 +136,30 @@ std::string read_window(std::string_view value, fh_problem& p) {
   return {};
 }
 
-std::string read_chunk(std::string_view value, fh_problem& p) {
-  if (value.starts_with('=') && read_number(value.substr(1), p.attention_chunk).empty()) return {};
-  return "a number of keys is expected: chunk=N.";
+std::string read_count(const Option& option, std::string_view value, int64_t& count) {
+  if (option.key() == option.word) return read_number(value, count);
+  if (value.starts_with('=') && read_number(value.substr(1), count).empty()) return {};
+  return text("a number of keys is expected: {}N.", option.word);
 }
 
 // Puts one word into the struct; returns what is wrong with it.
 std::string read_word(const Word& word, fh_problem& p) {
-  for (const Number& number : numbers)
-    if (word.key == number.key) return read_number(word.value, p.*number.field);
-  for (const Factor& factor : factors)
-    if (word.key == factor.key) return read_number(word.value, p.*factor.field);
-  if (word.key == "window") return read_window(word.value, p);
-  if (word.key == "chunk") return read_chunk(word.value, p);
-  if (word.key == "seed") return read_number(word.value, p.rotate_seed);
-  for (const Type& type : types)
-    if (word.key == type.key) {
-      if (word.value.starts_with('=') && read_type(word.value.substr(1), p.*type.field)) return {};
-      return text("a type is expected: {}=DTYPE, with {}.", type.key, type_words);
-    }
-
-  for (const Flag& flag : flags)
-    if (word.all == flag.key) {
-      p.*flag.field = 1;
-      return {};
-    }
-  if (word.all == "topleft") {
-    p.align = FH_TOP_LEFT;
-    return {};
+  for (const Option& option : options()) {
+    const std::string_view key = has_value(option) ? word.key : word.all;
+    if (key.empty() || !option.word.starts_with(key) || option.key() != key) continue;
+    if (option.word == "window") return read_window(word.value, p);
+    return std::visit(Each{[](OpField) { return std::string(); },  // the first word of a line, with none of its own
+                           [&](AlignField field) { return p.*field.user = FH_TOP_LEFT, std::string(); },
+                           [&](TypeField field) -> std::string {
+                             if (word.value.starts_with('=') && read_type(word.value.substr(1), p.*field.user))
+                               return {};
+                             return text("a type is expected: {}DTYPE, with {}.", option.word, type_words);
+                           },
+                           [&](CountField field) { return read_count(option, word.value, p.*field.user); },
+                           [&](SeedField field) { return read_number(word.value, p.*field.user); },
+                           [&](FactorField field) { return read_number(word.value, p.*field.user); },
+                           [&](FlagField field) { return p.*field.user = 1, std::string(); }},
+                      option.field);
   }
   return text("this word is unknown. {}.", grammar);
 }
@@ -229,12 +171,22 @@ bool read_type(std::string_view word, fh_dtype& type) {
   return true;
 }
 
+std::string printed(const Option& option, const Problem& p) {
+  if (option.word == "window") return text("window{},{}", p.window_left, p.window_right);
+  return std::visit(
+      Each{[&](OpField) { return std::string(std::ranges::find(ops, p.op, &Operation::op)->word); },
+           [&](TypeField field) { return text("{}{}", option.word, name_of(p.*field.own)); },
+           [&](AlignField) { return std::string(option.word); }, [&](FlagField) { return std::string(option.word); },
+           [&](auto number) { return text("{}{}", option.word, p.*number.own); }},
+      option.field);
+}
+
 std::string missing_word(const std::vector<Word>& words) {
   const auto has = [&](std::string_view key) {
     return std::any_of(words.begin() + 2, words.end(), [&](const Word& word) { return word.key == key; });
   };
-  for (const Number& number : numbers)
-    if (number.required && !has(number.key)) return text("{0}N is missing. Add {0} and its number.", number.key);
+  for (const Option& option : options())
+    if (option.required && !has(option.key())) return text("{0}N is missing. Add {0} and its number.", option.word);
   if (has("varlen") && !has("page") && !(has("tq") && has("tkv")))
     return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
   if (has("varlen") && has("page") && !has("tq")) return "varlen is there without tqN. Add the rows of the packed q.";

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: the user's description -> Problem. Every message that a description can cause lives here, one rule after
-// the other, and in extents.cpp: contradictions, and what makes sense but neither backend computes. What one backend
-// cannot compute is not an error here; the backends say that themselves.
+// the other, and in extents.cpp: contradictions, and what makes sense but neither backend computes. What is refused of
+// one option by itself stands in its row of option_table.cpp. What one backend cannot compute is not an error here; the
+// backends say that themselves.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -10,21 +11,22 @@
 
 #include "src/base/text.hpp"
 #include "src/problem/finding.hpp"
-#include "src/problem/problem.hpp"
+#include "src/problem/options.hpp"
 #include "src/problem/sized.hpp"
 
 namespace froghopper {
 namespace {
 
 Finding known_values(const fh_problem&);
+Finding elsewhere(const fh_problem&);
 Finding types(const fh_problem&);
+Finding least_values(const fh_problem&);
 Finding heads(const fh_problem&);
 Finding dims(const fh_problem&);
 Finding window(const fh_problem&);
 Finding factors(const fh_problem&);
 Finding scales(const fh_problem&);
 Finding merging(const fh_problem&);
-Finding only_attention(const fh_problem&);
 Problem filled_in(const fh_problem&);
 
 // Every description names its shape, so every version of the struct reaches to total_q at least.
@@ -38,8 +40,8 @@ Result<Problem> Problem::from(const fh_problem& user) {
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
   Finding missing;  // a description that contradicts itself besides is refused for that
-  for (auto rule : {known_values, types, sizes, heads, dims, packing, paging, window, factors, scales, merging,
-                    only_attention, reach}) {
+  for (auto rule : {known_values, elsewhere, types, least_values, heads, dims, packing, paging, window, factors,
+                    scales, merging, reach}) {
     Finding found = rule(*whole);
     if (found.text.empty()) continue;
     if (found.status == FH_INVALID_PROBLEM) return Failure{found.status, std::move(found.text)};
@@ -81,28 +83,23 @@ Finding known_values(const fh_problem& p) {
                   type.value, type.may_be_usual ? "FH_USUAL, " : "");
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
-  if (p.invariant && op != FH_FORWARD)
-    return {
-        text("invariant is {} and op is {}; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0.",
-             p.invariant, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE"),
-        op == FH_BACKWARD ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
-  if (p.max_logit && op != FH_FORWARD)
-    return text(
-        "max_logit is {} and op is {}; the forward pass alone looks for it. Set op to FH_FORWARD, or max_logit to 0.",
-        p.max_logit, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE");
-  if (p.accumulate && op == FH_QUANTISE)
-    return text(
-        "accumulate is {} and op is FH_QUANTISE; gradients are added to what is there, and o and lse merged with it. "
-        "Set op to FH_FORWARD or FH_BACKWARD, or accumulate to 0.",
-        p.accumulate);
-  if (p.rotate && op != FH_QUANTISE)
-    return text(
-        "rotate is {} and op is {}; q and k are rotated when they are quantised. Set op to FH_QUANTISE, or rotate to "
-        "0.",
-        p.rotate, op == FH_FORWARD ? "FH_FORWARD" : "FH_BACKWARD");
   if (p.rotate_seed != 0 && !p.rotate)
     return text("rotate_seed is {} and rotate is 0; nothing is rotated. Set rotate, or rotate_seed to 0.",
                 p.rotate_seed);
+  return {};
+}
+
+// What this operation does not have.
+Finding elsewhere(const fh_problem& p) {
+  for (const Option& option : options()) {
+    if ((option.ops & set_of(p.op)) != 0 || !is_given(option, p)) continue;
+    if (option.of_8_bits && p.op == FH_BACKWARD) continue;  // the types are refused, or it is without them
+    if (!option.elsewhere)
+      return text("{0} is set and op is {1}; it belongs to the attention of what is quantised. Set {0} to {2} here.",
+                  option.name, name_of(p.op), option.least == FH_ALL ? "FH_ALL" : "0");
+    return {text("{} is {} and op is {}; {}", option.name, value_of(option, p), name_of(p.op), option.elsewhere),
+            (option.not_computed & set_of(p.op)) != 0 ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
+  }
   return {};
 }
 
@@ -157,6 +154,15 @@ Finding types(const fh_problem& p) {
   return {};
 }
 
+Finding least_values(const fh_problem& p) {
+  for (const Option& option : options()) {
+    const auto* const count = std::get_if<CountField>(&option.field);
+    if (count && option.below && p.*count->user < option.least)
+      return text("{} is {}; {}", option.name, p.*count->user, option.below);
+  }
+  return {};
+}
+
 // "1, 2, 4 or 8". Long lists help no user: they end at 256.
 std::string divisors_of(int64_t n) {
   std::string list = "1";
@@ -166,7 +172,6 @@ std::string divisors_of(int64_t n) {
 }
 
 Finding heads(const fh_problem& p) {
-  if (p.heads_q < 1) return text("heads_q is {}; a problem has at least one query head. Set heads_q.", p.heads_q);
   if (p.heads_kv < 1)
     return text(
         "heads_kv is {}; a problem has at least one key head. Use heads_q, {}, where every query head has its "
@@ -203,11 +208,6 @@ Finding dims(const fh_problem& p) {
 }
 
 Finding window(const fh_problem& p) {
-  if (p.window_left < FH_ALL)
-    return text("window_left is {}; it counts keys. Use FH_ALL (-1) for all of them.", p.window_left);
-  if (p.window_right < FH_ALL)
-    return text("window_right is {}; it counts keys. Use FH_ALL (-1) for all of them.", p.window_right);
-  if (p.attention_chunk < 0) return text("attention_chunk is {}; it counts keys. Use 0 for none.", p.attention_chunk);
   if (p.causal && p.window_right > 0)
     return text(
         "causal is set and window_right is {}; a causal query sees no key after it. Set window_right to 0, or "
@@ -218,9 +218,6 @@ Finding window(const fh_problem& p) {
 
 // Of the scale, so that it is a number of fp32 in base 2 too, as kernels have it.
 constexpr float largest_scale = 0x1p127f;
-
-// C has one word for "as usual" and for zero; the sign tells them apart.
-bool is_default(float scale) { return scale == 0 && !std::signbit(scale); }
 
 Finding factors(const fh_problem& p) {
   if (!std::isfinite(p.scale) || p.scale < 0 || p.scale > largest_scale)
@@ -265,62 +262,15 @@ Finding merging(const fh_problem& p) {
       p.accumulate);
 }
 
-// What says how scores are made of q and k, and where they go, says nothing about quantising.
-Finding only_attention(const fh_problem& p) {
-  if (p.op != FH_QUANTISE) return {};
-  const struct {
-    const char* name;
-    bool given;
-    const char* none;
-  } all[] = {{"causal", p.causal != 0, "0"},
-             {"window_left", p.window_left != FH_ALL, "FH_ALL"},
-             {"window_right", p.window_right != FH_ALL, "FH_ALL"},
-             {"scale", !is_default(p.scale) && p.scale != default_scale(p.dim_qk), "0"},
-             {"softcap", p.softcap != 0, "0"},
-             {"sink", p.sink != 0, "0"},
-             {"alibi", p.alibi != 0, "0"},
-             {"attention_chunk", p.attention_chunk != 0, "0"}};
-  for (const auto& option : all)
-    if (option.given)
-      return text(
-          "{} is set and op is FH_QUANTISE; it belongs to the attention of what is quantised. Set {} to {} here.",
-          option.name, option.name, option.none);
-  if (p.scale_v_columns)
-    return not_computed(text(
-        "scale_v_columns is {} and op is FH_QUANTISE; scales are of blocks of rows. Set it to 0, and scale_rows to "
-        "{} "
-        "or 0.",
-        p.scale_v_columns, scale_block));
-  return {};
-}
-
+// What is the default where another field, or the sign of a zero, says so.
 Problem filled_in(const fh_problem& p) {
   Problem full;
-  full.op = p.op;
-  full.dtype = static_cast<Dtype>(p.dtype);  // the same numbers, see below
-  full.batch = p.batch, full.heads_q = p.heads_q, full.heads_kv = p.heads_kv;
-  full.seq_q = p.seq_q, full.seq_kv = p.seq_kv;
-  full.dim_qk = p.dim_qk, full.dim_v = p.dim_v;
-  full.varlen = p.varlen != 0;
-  full.total_q = p.total_q, full.total_kv = p.total_kv;
-  full.seqused = p.seqused != 0;
-  full.window_left = p.window_left;
-  full.window_right = p.causal ? 0 : p.window_right;
-  full.alibi = p.alibi != 0, full.attention_chunk = p.attention_chunk;
-  full.align = full.aligned() ? p.align : FH_BOTTOM_RIGHT;
-  full.scale = is_default(p.scale) ? default_scale(p.dim_qk) : std::fabs(p.scale);  // -0 is 0
-  full.softcap = p.softcap == 0 ? 0 : p.softcap;                                    // -0 is 0
-  full.sink = p.sink != 0;
-  full.deterministic = p.deterministic != 0;
-  full.max_sms = p.max_sms;
-  full.accumulate = p.accumulate != 0;
+  copy_options(p, full);
+  if (p.causal) full.window_right = 0;
+  if (!full.aligned()) full.align = FH_BOTTOM_RIGHT;
+  full.scale = is_default_scale(p.scale) ? default_scale(p.dim_qk) : std::fabs(p.scale);  // -0 is 0
+  full.softcap = std::fabs(p.softcap);                                                    // likewise
   full.dtype_kv = Types(p).kv, full.dtype_o = Types(p).o;
-  full.scale_rows = p.scale_rows;
-  full.scale_v_columns = p.scale_v_columns != 0;
-  full.rotate = p.rotate != 0, full.rotate_seed = p.rotate_seed;
-  full.smooth = p.smooth != 0, full.invariant = p.invariant != 0;
-  full.max_logit = p.max_logit != 0;
-  full.page_size = p.page_size, full.pages = p.pages;
   return full;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: keys in parts on the CPU. Parts are as short as they get with heads of 512: 256 keys in f32, 512 of 16 bits.
+// tests: split-KV on the CPU. Splits are as short as they get with heads of 512: 256 keys in f32, 512 of 16 bits.
 #include <string>
 
-#include "src/cpu/pieces.hpp"
+#include "src/cpu/work_items.hpp"
 #include "tests/support/cpu_problems.hpp"
 
 namespace froghopper {
@@ -16,57 +16,57 @@ Problem few_rows(const std::string& sizes_and_options) {
   return *p;
 }
 
-int64_t most_parts(const Problem& p, const Views& views = {}) {
+int64_t most_splits(const Problem& p, const Views& views = {}) {
   const auto plan = cpu::plan(p);
-  const cpu::Pieces pieces(*plan, views);
-  int64_t parts = 0;
-  for (int64_t number = 0; number < pieces.count(); ++number) parts = std::max(parts, pieces.piece(number).parts);
-  return parts;
+  const cpu::WorkItems items(*plan, views);
+  int64_t splits = 0;
+  for (int64_t number = 0; number < items.count(); ++number) splits = std::max(splits, items.item(number).splits);
+  return splits;
 }
 
-TEST(CpuParts, FollowFromTheProblemAndNotFromThreads) {
+TEST(CpuSplitKv, FollowFromTheProblemAndNotFromThreads) {
   for (const char* threads : {"", " sms1", " sms3"}) {
-    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000") + threads)), 4);
-    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq8 hkv8 sq1 skv1000") + threads)), 4);
-    EXPECT_EQ(most_parts(few_rows(std::string("bf16 b1 hq4 hkv1 sq4 skv1000") + threads)), 2);
-    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000 invariant") + threads)), 1);
-    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000 window400,0") + threads)), 2);
-    EXPECT_EQ(most_parts(few_rows(std::string("f32 b1 hq1 hkv1 sq200 skv1000") + threads)), 1);
-    // Enough pieces without.
-    EXPECT_EQ(most_parts(few_rows(std::string("f32 b512 hq1 hkv1 sq1 skv300") + threads)), 1);
+    EXPECT_EQ(most_splits(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000") + threads)), 4);
+    EXPECT_EQ(most_splits(few_rows(std::string("f32 b1 hq8 hkv8 sq1 skv1000") + threads)), 4);
+    EXPECT_EQ(most_splits(few_rows(std::string("bf16 b1 hq4 hkv1 sq4 skv1000") + threads)), 2);
+    EXPECT_EQ(most_splits(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000 invariant") + threads)), 1);
+    EXPECT_EQ(most_splits(few_rows(std::string("f32 b1 hq1 hkv1 sq1 skv1000 window400,0") + threads)), 2);
+    EXPECT_EQ(most_splits(few_rows(std::string("f32 b1 hq1 hkv1 sq200 skv1000") + threads)), 1);
+    // Enough work items without.
+    EXPECT_EQ(most_splits(few_rows(std::string("f32 b512 hq1 hkv1 sq1 skv300") + threads)), 1);
   }
   // One long sequence among short ones.
   const Lengths used{{}, {}, {}, {1, 0, 2000, 100}};
   const HandMade t(few_rows("f32 b4 hq2 hkv2 sq1 skv2000 seqused"), used);
-  EXPECT_EQ(most_parts(t.problem, t.views), 8);
+  EXPECT_EQ(most_splits(t.problem, t.views), 8);
 }
 
-// Every part of the keys of every family, once, in memory of its own.
-TEST(CpuParts, AllKeysOnceInMemoryOfTheirOwn) {
+// Every split of the keys of every Q tile, once, in memory of its own.
+TEST(CpuSplitKv, AllKeysOnceInMemoryOfTheirOwn) {
   const Lengths lengths{{0, 1, 3, 3, 7}, {0, 900, 901, 901, 2000}, {}, {}};
   HandMade t(few_rows("f32 b4 hq6 hkv3 sq4 skv1100 varlen tq8 tkv2010 causal"), lengths);
   const auto plan = cpu::plan(t.problem);
-  const cpu::Pieces pieces(*plan, t.views);
-  std::vector<int64_t> reached(pieces.families(), 0), parts(pieces.families(), 0);
-  std::vector<bool> taken(pieces.floats(), false);
-  for (int64_t number = 0; number < pieces.count(); ++number) {
-    const cpu::Piece piece = pieces.piece(number);
-    if (piece.parts == 1) continue;
-    EXPECT_EQ(piece.keys.begin, reached[piece.family]);
-    EXPECT_LT(piece.keys.begin, piece.keys.end);
-    EXPECT_EQ(piece.part, parts[piece.family]++);
-    reached[piece.family] = piece.keys.end;
-    EXPECT_EQ(piece.keys.end == piece.sequence.used_kv, piece.part + 1 == piece.parts);
-    for (int64_t i = 0; i < piece.floats; ++i) {
-      EXPECT_FALSE(taken[piece.memory + piece.part * piece.floats + i]);
-      taken[piece.memory + piece.part * piece.floats + i] = true;
+  const cpu::WorkItems items(*plan, t.views);
+  std::vector<int64_t> reached(items.split_q_tiles(), 0), splits(items.split_q_tiles(), 0);
+  std::vector<bool> taken(items.floats(), false);
+  for (int64_t number = 0; number < items.count(); ++number) {
+    const cpu::WorkItem item = items.item(number);
+    if (item.splits == 1) continue;
+    EXPECT_EQ(item.keys.begin, reached[item.q_tile]);
+    EXPECT_LT(item.keys.begin, item.keys.end);
+    EXPECT_EQ(item.split, splits[item.q_tile]++);
+    reached[item.q_tile] = item.keys.end;
+    EXPECT_EQ(item.keys.end == item.sequence.used_kv, item.split + 1 == item.splits);
+    for (int64_t i = 0; i < item.floats; ++i) {
+      EXPECT_FALSE(taken[item.memory + item.split * item.floats + i]);
+      taken[item.memory + item.split * item.floats + i] = true;
     }
   }
-  EXPECT_GE(pieces.families(), 2);
+  EXPECT_GE(items.split_q_tiles(), 2);
   EXPECT_EQ(std::count(taken.begin(), taken.end(), false), 0);
 }
 
-TEST(CpuParts, AreRight) {
+TEST(CpuSplitKv, AreRight) {
   for (const char* problem :
        {"f32 b1 hq1 hkv1 sq1 skv1000", "f32 b2 hq4 hkv2 sq3 skv1001 causal sink", "bf16 b1 hq8 hkv1 sq1 skv1500",
         "f16 b1 hq2 hkv2 sq1 skv1500 softcap20", "f32 b1 hq3 hkv1 sq5 skv1000 window300,0 topleft",
@@ -77,12 +77,12 @@ TEST(CpuParts, AreRight) {
     expect_right(few_rows(std::string(type) + " b4 hq6 hkv3 sq4 skv1100 varlen tq8 tkv2010 causal"), packed);
   for (const char* scales : {"", " scales128", " vcolumns"}) {
     const auto p = Problem::parse(std::string("fwd e4m3 b1 hq4 hkv2 sq2 skv4500 d256 causal") + scales);
-    ASSERT_GT(most_parts(*p), 1);
+    ASSERT_GT(most_splits(*p), 1);
     expect_right(*p);
   }
 }
 
-TEST(CpuParts, ThreadsDoNotChangeTheResult) {
+TEST(CpuSplitKv, ThreadsDoNotChangeTheResult) {
   for (const char* problem :
        {"f32 b1 hq4 hkv4 sq1 skv1000", "bf16 b1 hq8 hkv2 sq2 skv1500 causal", "f16 b2 hq2 hkv1 sq1 skv1500 sink"}) {
     Problem p = few_rows(problem);
@@ -101,19 +101,20 @@ TEST(CpuParts, ThreadsDoNotChangeTheResult) {
   }
 }
 
-// A NaN that one row sees, in k or in v, changes no bit of the others, whose parts are joined beside it.
-TEST(CpuParts, NaNStaysInItsRows) {
+// A NaN that one row attends to, in k or in v, changes no bit of the others, whose partial results are merged by the
+// same thread.
+TEST(CpuSplitKv, NaNStaysInItsRows) {
   for (const Dtype dtype : {Dtype::f32, Dtype::f16}) {
     for (View Views::*spoiled : {&Views::k, &Views::v}) {
       const Problem p = with_mask(problem(dtype, 2, 1, 3, 1300, 512), all_keys, 0);
       HandMade clean(p), t(p);
       const View& view = t.views.*spoiled;
-      store(view.data, view.at(0, 1299, 0) + 7, view.element, nan);  // the last row sees it
+      store(view.data, view.at(0, 1299, 0) + 7, view.element, nan);  // the last row attends to it
       run(clean);
       run(t);
       for (int64_t i = 0; i < 3 * 2 * 512; ++i) {
-        const bool sees = i / 1024 == 2 && (spoiled == &Views::k || i % 512 == 7);
-        if (sees) {
+        const bool attends = i / 1024 == 2 && (spoiled == &Views::k || i % 512 == 7);
+        if (attends) {
           ASSERT_TRUE(std::isnan(t.o(i))) << i;
         } else {
           ASSERT_EQ(t.o(i), clean.o(i)) << i;

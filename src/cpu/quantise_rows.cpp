@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: rows of q, k and v -> numbers of 8 bits, with vectors: in floats, rotated where it is asked for, rounded to
-// nearest, ties to even.
+// cpu: quantises rows of q, k and v to 8 bits, with vectors. Rows become floats, are rotated if the problem asks for
+// it, and are rounded to nearest, ties to even.
 #include "src/cpu/quantise_work.hpp"
 
 #define HWY_IS_DEBUG_BUILD 0
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "src/cpu/narrow.cpp"
+#define HWY_TARGET_INCLUDE "src/cpu/quantise_rows.cpp"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"
@@ -15,9 +15,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 
-// Butterflies of neighbours, sums to the first half and differences to the second: each step transforms the lowest bit
-// of a column's number and makes it the highest, so after as many steps as there are bits all are transformed and in
-// their place. The result is in `x`, or in `other` where the number of steps is odd.
+// The Hadamard transform of a block of columns. A step writes the sums of neighbours to the first half and their
+// differences to the second: it transforms the lowest bit of a column's index and makes it the highest. After
+// log2(block) steps all bits are transformed and in order. The result is in `x`, or in `other` if that number is odd.
 inline float* hadamard(float* x, float* other, int block) {
   const Eight d;
   for (int left = block; left > 1; left /= 2) {
@@ -32,8 +32,8 @@ inline float* hadamard(float* x, float* other, int block) {
   return x;
 }
 
-// Adds the tile's rows to a sum for each column, which is exact enough to be the mean's own rounding away from it.
-void add_rows(const RowsToNarrow& tile, double* sums) {
+// Adds the tile's rows to a sum for each column. In fp64, so that the mean has no error except its own rounding.
+void add_rows(const RowsToQuantise& tile, double* sums) {
   for (int i = 0; i < tile.rows; ++i) {
     to_floats(static_cast<const char*>(tile.source) + i * tile.stride_from * size_of(tile.from), tile.from, tile.dim,
               tile.scratch);
@@ -41,8 +41,9 @@ void add_rows(const RowsToNarrow& tile, double* sums) {
   }
 }
 
-// Fills the scratch with the tile's rows without their mean, rotated; returns their largest magnitude. A NaN has none.
-float largest_of_rows(const RowsToNarrow& tile) {
+// Fills the scratch with the tile's rows, less their mean and rotated, and returns their largest magnitude. NaN is
+// ignored.
+float largest_of_rows(const RowsToQuantise& tile) {
   const Eight d;
   float* const row = tile.scratch + quantise_rows * tile.dim;
   auto largest = hn::Zero(d);
@@ -67,20 +68,20 @@ float largest_of_rows(const RowsToNarrow& tile) {
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-// The bits of numbers that have fraction_bits, the exponent of the smallest normal number `least`, and no number above
-// `largest`, which larger ones become. A NaN is 0x7f.
+// The bits of an 8-bit type with `fraction_bits`, the smallest normal value 2^least and the largest value `largest`, to
+// which larger values are clamped. NaN becomes 0x7f.
 template <int fraction_bits, int least>
-HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Eight>> narrow(hn::Vec<Eight> x, float largest) {
+HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Eight>> to_8_bits(hn::Vec<Eight> x, float largest) {
   const Eight d;
   const hn::Rebind<uint32_t, Eight> bits;
-  constexpr int cut = 23 - fraction_bits;  // bits of a float's fraction that go
+  constexpr int dropped = 23 - fraction_bits;  // bits of a float's fraction that are dropped
   const auto size = hn::Min(hn::Abs(x), hn::Set(d, largest));
   const auto raw = hn::BitCast(bits, size);
   const auto half =
-      hn::Add(hn::And(hn::ShiftRight<cut>(raw), hn::Set(bits, 1u)), hn::Set(bits, (1u << (cut - 1)) - 1));
-  const auto normal = hn::Sub(hn::ShiftRight<cut>(hn::Add(raw, half)),
+      hn::Add(hn::And(hn::ShiftRight<dropped>(raw), hn::Set(bits, 1u)), hn::Set(bits, (1u << (dropped - 1)) - 1));
+  const auto normal = hn::Sub(hn::ShiftRight<dropped>(hn::Add(raw, half)),
                               hn::Set(bits, static_cast<uint32_t>(127 + least - 1) << fraction_bits));
-  // Below the smallest normal number the steps are even: those of a float that is as large that its last bit is one.
+  // Subnormal values have equal steps. Adding a float whose last bit is one step rounds to them.
   const auto step = hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least - fraction_bits + 23) << 23));
   const auto small = hn::Sub(hn::BitCast(bits, hn::Add(size, step)), hn::BitCast(bits, step));
   const auto is_small =
@@ -91,7 +92,7 @@ HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Eight>> narrow(hn::Vec<Eight> x, float l
 }
 
 // Writes the rows that largest_of_rows left in the scratch, divided by the scale.
-void narrow_rows(const RowsToNarrow& tile, float scale) {
+void write_quantised_rows(const RowsToQuantise& tile, float scale) {
   const Eight d;
   const hn::Rebind<uint8_t, Eight> stored;
   const auto divisor = hn::Set(d, scale);
@@ -99,7 +100,7 @@ void narrow_rows(const RowsToNarrow& tile, float scale) {
     uint8_t* const to = static_cast<uint8_t*>(tile.destination) + i * tile.stride_to;
     for (int c = 0; c < tile.dim; c += eight) {
       const auto x = hn::Div(hn::LoadU(d, tile.scratch + i * tile.dim + c), divisor);
-      const auto bits = tile.to == Dtype::e5m2 ? narrow<2, -14>(x, 57344.0f) : narrow<3, -6>(x, 448.0f);
+      const auto bits = tile.to == Dtype::e5m2 ? to_8_bits<2, -14>(x, 57344.0f) : to_8_bits<3, -6>(x, 448.0f);
       hn::StoreU(hn::TruncateTo(stored, bits), stored, to + c);
     }
   }

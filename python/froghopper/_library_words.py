@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sentences of the C library in the words of Python: its arguments for fields of fh_problem and fh_tensors, None for
+NULL and FH_ALL, names of types as frameworks have them. Sentences that are not here pass as they are.
+"""
+import re
+from collections.abc import Callable
+
+COLUMNS = r"head dims( of 8-bit types)? are (multiples of \d+ from \d+ to \d+)\."
+SENTENCES: list[tuple[str, str]] = [
+    (r"window_(left|right) is (-\d+); it counts keys\. .*",
+     r"window must be (left, right), keys before and after, None or -1 for no bound, but its \1 one is \2. Use None "
+     r"there."),
+    (r"causal is set and window_right is (\d+); .*",
+     r"window must end with 0 or None where causal is True, as a causal query sees no key after it, but ends with \1. "
+     r"Use window=(left, 0), or causal=False."),
+    (r"attention_chunk is (-\d+); .*",
+     r"attention_chunk must be 0 or more keys, but is \1. Use attention_chunk=0 for none."),
+    (r"max_sms is (-\d+); .*", r"max_sms must be 0 or more SMs or threads, but is \1. Use max_sms=0 for all."),
+    (r"accumulate is 1 and sink is set; .*",
+     r"sink must be None with accumulate, as each call would put it into the denominator again, but is given. Leave it "
+     r"out, and begin with o = 0 and lse = sink."),
+    (r"smooth is 1 and softcap is (\S+); .*",
+     r"softcap must be 0 with mean_k and mean_v, as a tanh keeps what a softmax loses, but is \1. Use softcap=0."),
+    (r"heads_(q|kv) is (\d+); a problem has at least one .*",
+     r"heads_\1 must be 1 or more, but is \2. Give tensors with heads."),
+    (r"heads_kv is (\d+) and heads_q is (\d+); heads_kv must divide heads_q\. Use (.*?)\.",
+     r"heads_kv must divide heads_q, \2, but is \1. Use k and v with \3 heads."),
+    (r"sequence (\d+) has (\d+) rows and seq_(q|kv) is (\d+); .*",
+     r"max_seqlen_\3 must be at least \2, the rows of sequence \1, but is \4. Use max_seqlen_\3=\2."),
+    (r"cu_seqlens_(q|kv)\[(\d+)\] is (\d+) and total_\1 is (\d+); .*",
+     r"cu_seqlens_\1 must be at most \4, the rows of the tensor, but cu_seqlens_\1[\2] is \3. Give all rows, or end "
+     r"earlier."),
+    (r"cu_seqlens_(q|kv)\[0\] is (-?\d+); .*",
+     r"cu_seqlens_\1 must begin with 0, but begins with \2. Use cu_seqlens_\1 - cu_seqlens_\1[0] with the rows from "
+     r"there on."),
+    (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) after sequence (\d+); .*",
+     r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 after sequence \4. Let it "
+     r"rise."),
+    (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows; .*",
+     r"seqused_\1[\2] must be from 0 to \4, the rows of the sequence, but is \3. Use 0 to \4."),
+    (rf"dim_qk is (\d+); {COLUMNS} Set dim_qk within\.",
+     r"head dims\2 must be \3, but that of q and k is \1. Give other tensors."),
+    (rf"dim_qk is (\d+); {COLUMNS}", r"head dims\2 must be \3, but that of q and k is \1."),
+    (rf"dim_v is (\d+); {COLUMNS}", r"head dims\2 must be \3, but that of v is \1."),
+    (r"(\w+)\.stride_(batch|seq|head) is (-\d+); .*",
+     r"\1 must have strides that are not negative, but that of \2 is \3. Copy it first: numpy.ascontiguousarray(\1) in "
+     r"NumPy, \1.contiguous() in PyTorch."),
+    (r"(scale_\w)(\[[^]]*\]) is (\S+); a scale is positive, (from .*?)\. .*",
+     r"\1 must be positive, \4, but \1\2 is \3. Use 1 for numbers that stand for themselves."),
+    (r'target "cpu"', "tensors on the CPU"),
+    (r"invariant is 1 and op is FH_BACKWARD; .*", r"invariant must be False for gradients, but is True. Leave it out."),
+]
+WORDS = {
+    "window_left": "window[0]", "window_right": "window[1]", "total_q": "the rows of q", "total_kv": "the rows of k",
+    "dim_qk": "the head dim of q and k", "dim_v": "the head dim of v", "NULL": "None", "FH_ALL": "None",
+    "FH_F16": "float16", "FH_BF16": "bfloat16", "FH_F32": "float32", "FH_E4M3": "float8_e4m3fn",
+    "FH_E5M2": "float8_e5m2", "FH_BOTTOM_RIGHT": "bottom_right", "FH_TOP_LEFT": "top_left",
+}
+_sentences = [(re.compile(found), put) for found, put in SENTENCES]
+_words = re.compile(rf"\b({'|'.join(WORDS)})\b")
+_word: Callable[[re.Match[str]], str] = lambda found: WORDS[found[0]]
+
+
+def in_python(text: str) -> str:
+    """What the library says, of arguments of this package."""
+    for pattern, put in _sentences: text = pattern.sub(put, text)
+    return _words.sub(_word, text)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages speak Python: "X must be B, but is A", X as the caller wrote it, and what to write instead. No name of the C
+interface is in them, whoever found the mistake."""
+import ast
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+import froghopper
+from froghopper._library_words import in_python
+
+PACKAGE = pathlib.Path(froghopper.__file__).parent
+Q, KV = np.zeros((1, 6, 4, 16), np.float32), np.zeros((1, 9, 2, 16), np.float32)
+LENGTHS = dict(q=Q[0], k=KV[0], v=KV[0], cu_seqlens_q=[0, 6], cu_seqlens_kv=[0, 9])
+OF_C = re.compile(r"FH_|\bfh_|NULL|window_(left|right)|\b(seq|total)_(q|kv)\b|\bdim_(qk|v)\b|\bop is\b|stride_")
+
+# Of the functions called attention, in all frameworks.
+TABLE = [
+    (dict(window=(-5, 0)), "window must be .left, right., .* but its left one is -5. Use None there"),
+    (dict(window=(3, -5)), "window must be .left, right., .* but its right one is -5. Use None there"),
+    (dict(window=(3, 2), causal=True), "window must end with 0 or None where causal is True, .* but ends with 2. Use"),
+    (dict(window=7), r"window must be \(left, right\), .* but is 7. Use window=\(128, 0\)"),
+    (dict(attention_chunk=-1), "attention_chunk must be 0 or more keys, but is -1. Use attention_chunk=0"),
+    (dict(max_sms=-1), "max_sms must be 0 or more SMs or threads, but is -1. Use max_sms=0"),
+    (dict(max_sms=1.5), "max_sms must be a whole number, but is 1.5. Give an int"),
+    (dict(causal="yes"), "causal must be True or False, but is 'yes'. Use causal=True or causal=False"),
+    (dict(align="left"), "align must be 'bottom_right' or 'top_left', but is 'left'. Use align=\"top_left\""),
+    (dict(scale=float("nan")), "scale must be from 0 to 2.127, but is nan. Use scale=None"),
+    (dict(k=KV[..., :8]), "k must have the dim of q, 16, but has 8"),
+    (dict(k=np.zeros((1, 9, 3, 16), np.float32), v=np.zeros((1, 9, 3, 16), np.float32)),
+     "heads_kv must divide heads_q, 4, but is 3. Use k and v with 1, 2 or 4 heads"),
+    (dict(q=Q[..., :12], k=KV[..., :12], v=KV[..., :12]),
+     "head dims must be multiples of 8 from 8 to 512, but that of q and k is 12. Pad q and k"),
+    (dict(q=Q[0]), r"q must be \[batch, seq, heads, dim\] without cu_seqlens, but has the shape \[6, 4, 16\]"),
+    (dict(max_seqlen_q=3), "None without cu_seqlens, but "),
+    (LENGTHS | dict(cu_seqlens_kv=None), "cu_seqlens_q and cu_seqlens_kv must be given together, but cu_seqlens_kv is"),
+    (LENGTHS | dict(max_seqlen_q=3, max_seqlen_kv=9), "max_seqlen_q must be at least 6, .* but is 3. Use max_seqlen_q"),
+    (LENGTHS | dict(cu_seqlens_q=[1, 6]), "cu_seqlens_q must begin with 0, but begins with 1"),
+    (LENGTHS | dict(cu_seqlens_q=[0, 7]), "cu_seqlens_q must be at most 6, .* but cu_seqlens_q.1. is 7"),
+    (dict(seqused_kv=[10]), "seqused_kv.0. must be from 0 to 9, .* but is 10"),
+]
+
+
+def of_torch(words):
+    torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
+    from froghopper.torch import attention
+    def tensor(name, x):
+        if isinstance(x, np.ndarray): return torch.from_numpy(x.copy())
+        return torch.tensor(x, dtype=torch.int32) if "seq" in name and isinstance(x, list) else x
+    return lambda: attention(**{name: tensor(name, x) for name, x in words.items()})
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("words, sentence", TABLE)
+def test_attention(framework, words, sentence):
+    words = dict(q=Q, k=KV, v=KV) | words
+    call = of_torch(words) if framework == "torch" else lambda: froghopper.attention(**words)
+    with pytest.raises(froghopper.Error, match=sentence) as told: call()
+    assert not OF_C.search(str(told.value))
+
+
+@pytest.mark.parametrize("scale", [float("nan"), -1.0, 1e39, "1"])
+def test_the_scale_of_flash_attention_has_its_name(scale):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from froghopper import flash_attn_interface as fa
+    q, kv = torch.from_numpy(Q), torch.from_numpy(KV)
+    for call in (lambda: fa.flash_attn_func(q, kv, kv, softmax_scale=scale),
+                 lambda: fa.flash_attn_with_kvcache(q, kv, kv, softmax_scale=scale)):
+        with pytest.raises(froghopper.Error, match="^softmax_scale must be "): call()
+
+
+@pytest.mark.parametrize("said, told", [
+    ("q is NULL; a problem needs it.", "q is None; a problem needs it."),
+    ("accumulate is 1 and sink is set; each call would. Set sink to 0.", "sink must be None with accumulate"),
+    ("q.stride_seq is -64; strides are not negative. Point data to it.", "q must have strides that are not negative"),
+    ("dim_v is 24; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v.",
+     "head dims of 8-bit types must be multiples of 16 from 16 to 256, but that of v is 24. Pad v."),
+    ("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128", "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128"),
+])
+def test_words_of_the_library(said, told):
+    assert in_python(said).startswith(told) and not OF_C.search(in_python(said))
+
+
+SAYS_HOW_IT_IS = re.compile(r"; (it|they|that|o|tensors|both|all tensors) (is|are|can be|reads?|has|have|counts?) ")
+
+
+def test_every_message_says_must():
+    """In the sources: no sentence about a wrong argument of the kind "X is A; it is B"."""
+    wrong = []
+    for path in sorted(PACKAGE.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call): continue
+            text = ast.unparse(node.exc)
+            if text.startswith("Invalid") and SAYS_HOW_IT_IS.search(text):
+                wrong.append(f"{path.name}:{node.lineno}: {text}")
+    assert wrong == []
