@@ -183,9 +183,10 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
   const double speed = flop_count / timing.ms / 1e9, rate = bytes_moved(c.problem) / timing.ms / 1e6;
   const nlohmann::ordered_json record = {
       {"problem", c.problem.line()},
-      {"pass", c.problem.quantises()  ? "quantise"
-               : c.problem.backward() ? "bwd"
-                                      : "fwd"},
+      {"pass", c.problem.appends()     ? "append"
+               : c.problem.quantises() ? "quantise"
+               : c.problem.backward()  ? "bwd"
+                                       : "fwd"},
       {"impl", "froghopper"},
       {"plan", without_problem(plan)},
       {"ms", rounded(timing.ms, 1e6)},

@@ -9,9 +9,9 @@ bottom-right; lse [batch, heads, seq], packed [heads, total], float32, natural l
 on the CPU, also in float32. q, k and v are copied where froghopper.torch says so, and where their last stride is not 1,
 as there.
 
-What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, rotary
-embedding in flash_attn_with_kvcache, fp8 in flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or
-cu_seqlens_q, and pages in flash_attn_func or together with new keys, cache_batch_idx or cache_leftpad.
+What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, fp8 in
+flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or cu_seqlens_q, and pages in flash_attn_func or
+together with cache_batch_idx or cache_leftpad.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
 float32, or one number, and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here.
@@ -20,7 +20,7 @@ type of q. Descales of 16-bit tensors are not read.
 
 FlashAttention 2 and vLLM's fork: their orders of positional arguments are known by the types of these, and their words
 are taken too: dropout_p of 0, alibi_slopes, s_aux (sinks), return_softmax_lse, out, fa_version, scheduler_metadata, a
-window_size that is None, a list or one number, and keys without cu_seqlens_k. merge_attn_states is vLLM's. A word that
+window_size that is None, a list or one number, and keys without cu_seqlens_k. merge_attn_states and reshape_and_cache_flash are vLLM's. A word that
 no function here has raises TypeError with the one to use. docs/9-python.md has a table of them.
 
 What differs on purpose
@@ -48,6 +48,7 @@ from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._flash_words import (check_tangents, columns, dense_keys, dense_order, extras_of, in_any_order,
                                      length_of, options_of, packed_order, refuse, refuse_with_pages, scales_of,
                                      without_gradients)
+from froghopper._kv_cache import reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
@@ -61,7 +62,7 @@ Window: TypeAlias = tuple[int, int] | list[int] | int | None
 Scale: TypeAlias = Tensor | float | None
 
 __all__ = ["FLOAT8", "flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
-           "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states"]
+           "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states", "reshape_and_cache_flash"]
 WHOLE = (-1, -1)
 
 @overload
@@ -285,9 +286,12 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
     k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
                      with page_table (FlashAttention 2: block_table) [batch, columns] int32 pages of a pool, [pages,
-                     page_size, heads_k, dim]; then without k, v, cache_batch_idx and cache_leftpad
+                     page_size, heads_k, dim]; then without cache_batch_idx and cache_leftpad
     k, v             [batch, seq_new, heads_k, dim], or [total_new, heads_k, dim] with cu_seqlens_k_new: written to the
-                     cache from row cache_seqlens[b] on, by PyTorch's indexing, one operation each
+                     cache or its pages from row cache_seqlens[b] on, by froghopper.torch.append_kv
+    rotary_cos       [positions, rotary_dim / 2], of q's type or float32: k is rotated before it is written, and q,
+    rotary_sin       which has cache_seqlens[b] for its first row's position, or rotary_seqlens[b], and without causal,
+    rotary_seqlens   window and chunk for all rows'. rotary_interleaved: columns 2i and 2i + 1 are a pair
     cache_seqlens    [batch] int32, or an int: how many rows of the cache count, before k and v are added; None for all.
                      0 to seq_k, less the new rows
     cache_batch_idx  [batch] int32: which row of the cache a sequence has. No two may be equal (this is looked up, and
@@ -305,22 +309,33 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty):
     the last two are partial results of splits there, and here there are none.
     """
-    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    refuse(qv=qv)
     table = page_table if block_table is None else block_table  # FlashAttention 2's word
+    check_tensor("q", q)
+    rotary = kv_cache.Rotary(rotary_cos, rotary_sin, rotary_seqlens if rotary_cos is not None else None,
+                             rotary_interleaved, moves_on(causal, window_size, attention_chunk))
+    kv_cache.check_rotary(rotary, k, q, kv_cache.batch_of(q, cu_seqlens_q))
     if table is not None:
         if table.dtype != torch.int32 or table.ndim != 2:
             raise InvalidType(f"page_table is {table.dtype} with the shape {list(table.shape)}; it is int32 [batch, "
                               "columns]. Convert or reshape it.")
-        refuse_with_pages(k=k, v=v, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad)
-        check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache))
+        refuse_with_pages(cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad)
+        check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v))
+        kv_cache.check_together(k, v, cache_seqlens, cu_seqlens_k_new)
         options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
         options |= scales_of(q, k_cache, q_descale, k_descale, v_descale)
         options |= extras_of(q, 0.0, alibi_slopes, s_aux, None, None) | dict(return_lse=True)
         if isinstance(cache_seqlens, int):
             cache_seqlens = torch.full((len(table),), cache_seqlens, dtype=torch.int32, device=q.device)
+        longest = length_of("max_seqlen_q", max_seqlen_q)
         with torch.no_grad():
+            if k is not None and v is not None and cache_seqlens is not None:
+                kv_cache.try_pages(q, k_cache, v_cache, table, cache_seqlens, cu_seqlens_q, longest, options)
+                q, cache_seqlens = kv_cache.append_and_rotate(columns(q), k_cache, v_cache, columns(k), columns(v),
+                                                              cache_seqlens, table, cu_seqlens_q, cu_seqlens_k_new,
+                                                              rotary)
             paged, of_pages = in_pages(q, k_cache, v_cache, table, options, cu_seqlens_q=cu_seqlens_q,
-                                       seqused_kv=cache_seqlens, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q))
+                                       seqused_kv=cache_seqlens, max_seqlen_q=longest)
         return (paged, of_pages, of_pages.new_empty(0), of_pages.new_empty(0)) if return_softmax_lse else paged
     longest = length_of("max_seqlen_q", max_seqlen_q)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
@@ -347,7 +362,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     with torch.no_grad():
         if k is not None and v is not None:
             kv_cache.try_once(q, k_cache, v_cache, used, packed, longest, options)
-            used = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
+            held = None if cache_batch_idx is None else cache_batch_idx.int()[:, None]  # a page is a row of the cache
+            q, used = kv_cache.append_and_rotate(q, k_cache, v_cache, k, v, used, held, cu_seqlens_q, cu_seqlens_k_new,
+                                                 rotary)
         if packed:
             out, lse = kv_cache.attend_in_place(q, k_cache, v_cache, used, cache_batch_idx, cache_leftpad, cu_seqlens_q,
                                                 longest, options)
@@ -356,6 +373,12 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             out, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
     if not return_softmax_lse: return out
     return out, lse, lse.new_empty(0), lse.new_empty(0)
+
+
+def moves_on(causal: bool, window_size: Window, attention_chunk: int) -> bool:
+    """Whether FlashAttention rotates each row of q by its own position, and not all by the first's."""
+    sides = window_size if isinstance(window_size, (tuple, list)) else (window_size,)
+    return bool(causal) or attention_chunk > 0 or any(side is not None and side >= 0 for side in sides)
 
 
 def in_pages(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, options: dict[str, Any], **lengths: Any) -> Any:

@@ -157,6 +157,35 @@ inline void floats_to_bf16(const float* from, int count, hwy::bfloat16_t* to) {
     hn::StoreU(hn::DemoteTo(stored, ready_to_cut(d, hn::LoadU(d, from + i))), stored, to + i);
 }
 
+// The bits of numbers that have fraction_bits, the exponent of the smallest normal number `least`, and no number above
+// `largest`, which larger ones become. A NaN is 0x7f.
+template <int fraction_bits, int least>
+HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Eight>> narrow(hn::Vec<Eight> x, float largest) {
+  const Eight d;
+  const hn::Rebind<uint32_t, Eight> bits;
+  constexpr int cut = 23 - fraction_bits;  // bits of a float's fraction that go
+  const auto size = hn::Min(hn::Abs(x), hn::Set(d, largest));
+  const auto raw = hn::BitCast(bits, size);
+  const auto half =
+      hn::Add(hn::And(hn::ShiftRight<cut>(raw), hn::Set(bits, 1u)), hn::Set(bits, (1u << (cut - 1)) - 1));
+  const auto normal = hn::Sub(hn::ShiftRight<cut>(hn::Add(raw, half)),
+                              hn::Set(bits, static_cast<uint32_t>(127 + least - 1) << fraction_bits));
+  // Below the smallest normal number the steps are even: those of a float that is as large that its last bit is one.
+  const auto step = hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least - fraction_bits + 23) << 23));
+  const auto small = hn::Sub(hn::BitCast(bits, hn::Add(size, step)), hn::BitCast(bits, step));
+  const auto is_small =
+      hn::RebindMask(bits, hn::Lt(size, hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least) << 23))));
+  const auto is_nan = hn::RebindMask(bits, hn::IsNaN(x));
+  const auto stored = hn::IfThenElse(is_nan, hn::Set(bits, 0x7fu), hn::IfThenElse(is_small, small, normal));
+  return hn::Or(stored, hn::And(hn::ShiftRight<24>(hn::BitCast(bits, x)), hn::Set(bits, 0x80u)));
+}
+
+HWY_INLINE void store_8_bits(Dtype type, hn::Vec<Eight> x, uint8_t* to) {
+  const hn::Rebind<uint8_t, Eight> stored;
+  const auto bits = type == Dtype::e5m2 ? narrow<2, -14>(x, 57344.0f) : narrow<3, -6>(x, 448.0f);
+  hn::StoreU(hn::TruncateTo(stored, bits), stored, to);
+}
+
 // count: a multiple of 8. Rounds to nearest, ties to even.
 inline void from_floats(const float* from, Dtype type, int count, void* to) {
   if (one_by_one) {
@@ -168,7 +197,10 @@ inline void from_floats(const float* from, Dtype type, int count, void* to) {
     case Dtype::bf16: floats_to_bf16(from, count, static_cast<hwy::bfloat16_t*>(to)); return;
     case Dtype::f32: std::memcpy(to, from, count * sizeof(float)); return;
     case Dtype::e4m3:
-    case Dtype::e5m2: return;  // nothing is written in these
+    case Dtype::e5m2:
+      for (int i = 0; i < count; i += eight)
+        store_8_bits(type, hn::LoadU(Eight(), from + i), static_cast<uint8_t*>(to) + i);
+      return;
   }
 }
 

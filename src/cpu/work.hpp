@@ -103,15 +103,17 @@ static_assert((scratch_floats(256, 256, lanes_usual, tile_kv) - part_floats(256,
 
 struct KeyChunk;  // gradient_work.hpp
 class RowTiles;
-struct RowsToNarrow;  // quantise_work.hpp
+struct RowsToNarrow;   // quantise_work.hpp
+struct HeadsToAppend;  // append_work.hpp
 
-// Both passes and the quantiser, compiled for one kind of vector unit.
+// Both passes, the quantiser and what appends to a cache, compiled for one kind of vector unit.
 struct Kernel {
   void (*attend)(const Work&);
   void (*differentiate)(const KeyChunk&, RowTiles&);
   void (*add)(const RowsToNarrow&, double* sums);
   float (*largest)(const RowsToNarrow&);
   void (*narrow)(const RowsToNarrow&, float scale);
+  void (*append)(const HeadsToAppend&);
   const char* name;         // "amx", "avx512bf16", "avx512", "avx2", "generic"
   int block_lanes;          // computed side by side: lanes beyond a multiple of it cost as much as a vector of them
   bool bf16_only;           // it multiplies no other numbers, see multiplied_as

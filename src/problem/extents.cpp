@@ -43,7 +43,7 @@ Finding paging(const fh_problem& p) {
     return not_computed(
         text("page_size is {} and op is {}; only the forward pass reads pages. Copy k and v to dense tensors, or set "
              "op to FH_FORWARD.",
-             p.page_size, p.op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE"));
+             p.page_size, name_of(p.op)));
   if (p.total_kv != 0)
     return text(
         "total_kv is {} and page_size is {}; k and v are a pool of pages, which has no total. Set total_kv to 0.",

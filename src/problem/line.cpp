@@ -5,6 +5,8 @@
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
 //       [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth]
 //       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]
+//   append DTYPE [kv=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN] [seqused] [pageN pagesN] [slots]
+//       [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales] [smsN]
 //
 // scale0 is a scale of zero, unlike a scale of 0 in C, which is the default. softcap0 is none.
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
@@ -36,7 +38,8 @@ struct Operation {
   std::string_view word;
   fh_op op;
 };
-constexpr Operation ops[] = {{"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}, {"quantise", FH_QUANTISE}};
+constexpr Operation ops[] = {
+    {"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}, {"quantise", FH_QUANTISE}, {"append", FH_APPEND}};
 
 // The words with a number, in the order of the line.
 struct Number {
@@ -58,36 +61,55 @@ constexpr Number numbers[] = {
     {"scales", &fh_problem::scale_rows, false},
     {"page", &fh_problem::page_size, false},
     {"pages", &fh_problem::pages, false},
+    {"rotary", &fh_problem::rotary_dim, false},
+    {"rows", &fh_problem::rotary_rows, false},
 };
 
 struct Factor {
   std::string_view key;
   float fh_problem::*field;
 };
-constexpr Factor factors[] = {{"scale", &fh_problem::scale}, {"softcap", &fh_problem::softcap}};
+constexpr Factor factors[] = {
+    {"scale", &fh_problem::scale}, {"softcap", &fh_problem::softcap}, {"eps", &fh_problem::norm_epsilon}};
 
 struct Flag {
   std::string_view key;
   int32_t fh_problem::*field;
 };
-constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},       {"seqused", &fh_problem::seqused},
-                          {"causal", &fh_problem::causal},       {"sink", &fh_problem::sink},
-                          {"alibi", &fh_problem::alibi},         {"det", &fh_problem::deterministic},
-                          {"acc", &fh_problem::accumulate},      {"vcolumns", &fh_problem::scale_v_columns},
-                          {"smooth", &fh_problem::smooth},       {"rotate", &fh_problem::rotate},
-                          {"invariant", &fh_problem::invariant}, {"maxlogit", &fh_problem::max_logit}};
+constexpr Flag flags[] = {{"varlen", &fh_problem::varlen},
+                          {"seqused", &fh_problem::seqused},
+                          {"causal", &fh_problem::causal},
+                          {"sink", &fh_problem::sink},
+                          {"alibi", &fh_problem::alibi},
+                          {"det", &fh_problem::deterministic},
+                          {"acc", &fh_problem::accumulate},
+                          {"vcolumns", &fh_problem::scale_v_columns},
+                          {"smooth", &fh_problem::smooth},
+                          {"rotate", &fh_problem::rotate},
+                          {"invariant", &fh_problem::invariant},
+                          {"maxlogit", &fh_problem::max_logit},
+                          {"slots", &fh_problem::slots},
+                          {"positions", &fh_problem::positions},
+                          {"norm", &fh_problem::norm},
+                          {"interleaved", &fh_problem::rotary_interleaved},
+                          {"tokenscales", &fh_problem::scale_tokens}};
 
 struct Type {
   std::string_view key;
   fh_dtype fh_problem::*field;
 };
-constexpr Type types[] = {{"kv", &fh_problem::dtype_kv}, {"o", &fh_problem::dtype_o}};  // with "=" after it
+constexpr Type types[] = {{"kv", &fh_problem::dtype_kv},
+                          {"o", &fh_problem::dtype_o},
+                          {"tables", &fh_problem::dtype_rotary},
+                          {"weights", &fh_problem::dtype_norm}};  // with "=" after it
 
 constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
     "[causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]";
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]; or append DTYPE, of "
+    "these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] "
+    "[tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales]";
 
 constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
@@ -101,7 +123,7 @@ Result<Problem> Problem::parse(const std::string& line) {
   fh_problem p = fh_problem_init();
   const auto* const op = std::ranges::find(ops, words[0].all, &Operation::word);
   if (op == std::end(ops))
-    return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd, bwd or quantise.",
+    return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd, bwd, quantise or append.",
                       words[0].all, words[0].offset));
   p.op = op->op;
   if (!read_type(words[1].all, p.dtype))
@@ -151,6 +173,15 @@ std::string Problem::line() const {
   if (invariant) line += " invariant";
   if (max_logit) line += " maxlogit";
   if (paged()) line += text(" page{} pages{}", page_size, pages);
+  if (slots) line += " slots";
+  if (rotary_dim > 0) line += text(" rotary{} rows{}", rotary_dim, rotary_rows);
+  if (rotary_interleaved) line += " interleaved";
+  if (rotary_in_f32) line += " tables=f32";
+  if (positions) line += " positions";
+  if (norm) line += " norm";
+  if (norm_epsilon != 0) line += text(" eps{}", norm_epsilon);
+  if (norm_in_f32) line += " weights=f32";
+  if (scale_tokens) line += " tokenscales";
   if (max_sms != 0) line += text(" sms{}", max_sms);
   return line;
 }

@@ -24,6 +24,11 @@ fh_problem Problem::user_struct() const {
   p.smooth = smooth, p.alibi = alibi, p.attention_chunk = attention_chunk;
   p.invariant = invariant, p.max_logit = max_logit;
   p.page_size = page_size, p.pages = pages;
+  p.slots = slots, p.positions = positions;
+  p.rotary_dim = rotary_dim, p.rotary_rows = rotary_rows, p.rotary_interleaved = rotary_interleaved;
+  p.norm = norm, p.norm_epsilon = norm_epsilon, p.scale_tokens = scale_tokens;
+  if (rotary_in_f32) p.dtype_rotary = FH_F32;
+  if (norm_in_f32) p.dtype_norm = FH_F32;
   return p;
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <initializer_list>
+#include <span>
 
 #include "src/base/text.hpp"
 #include "src/problem/finding.hpp"
@@ -37,9 +38,13 @@ Result<Problem> Problem::from(const fh_problem& user) {
   if (!whole) return whole.failure();
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
+  constexpr Finding (*of_append[])(const fh_problem&) = {known_values, sizes, heads, only_append, packing, reach};
+  constexpr Finding (*of_others[])(const fh_problem&) = {known_values, no_append, types,          sizes,  heads,
+                                                         dims,         packing,   paging,         window, factors,
+                                                         scales,       merging,   only_attention, reach};
   Finding missing;  // a description that contradicts itself besides is refused for that
-  for (auto rule : {known_values, types, sizes, heads, dims, packing, paging, window, factors, scales, merging,
-                    only_attention, reach}) {
+  for (auto rule :
+       raw(whole->op) == FH_APPEND ? std::span<Finding (*const)(const fh_problem&)>(of_append) : of_others) {
     Finding found = rule(*whole);
     if (found.text.empty()) continue;
     if (found.status == FH_INVALID_PROBLEM) return Failure{found.status, std::move(found.text)};
@@ -53,28 +58,33 @@ Result<fh_problem> whole_problem(const fh_problem& user) {
   return whole_struct(&user, fh_problem_init(), smallest_problem, FH_INVALID_PROBLEM, "fh_problem");
 }
 
+const char* name_of(fh_op op) {
+  switch (op) {
+    case FH_FORWARD: return "FH_FORWARD";
+    case FH_BACKWARD: return "FH_BACKWARD";
+    case FH_QUANTISE: return "FH_QUANTISE";
+    case FH_APPEND: return "FH_APPEND";
+  }
+  return "";
+}
+
 float default_scale(int64_t dim_qk) { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim_qk))); }
 
 namespace {
 
-// A C caller can put any number into an enum; C++ may only look at it as a number.
-template <class Enum>
-int32_t raw(const Enum& field) {
-  int32_t value;
-  static_assert(sizeof field == sizeof value);
-  std::memcpy(&value, &field, sizeof value);
-  return value;
-}
-
 Finding known_values(const fh_problem& p) {
   const int32_t op = raw(p.op), align = raw(p.align);
-  if (op != FH_FORWARD && op != FH_BACKWARD && op != FH_QUANTISE)
-    return text("op is {}, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE.", op);
+  if (op != FH_FORWARD && op != FH_BACKWARD && op != FH_QUANTISE && op != FH_APPEND)
+    return text("op is {}, which names no operation. Use FH_FORWARD, FH_BACKWARD, FH_QUANTISE or FH_APPEND.", op);
   const struct {
     const char* name;
     int32_t value;
     bool may_be_usual;
-  } all[] = {{"dtype", raw(p.dtype), false}, {"dtype_kv", raw(p.dtype_kv), true}, {"dtype_o", raw(p.dtype_o), true}};
+  } all[] = {{"dtype", raw(p.dtype), false},
+             {"dtype_kv", raw(p.dtype_kv), true},
+             {"dtype_o", raw(p.dtype_o), true},
+             {"dtype_rotary", raw(p.dtype_rotary), true},
+             {"dtype_norm", raw(p.dtype_norm), true}};
   for (const auto& type : all)
     if (type.value < (type.may_be_usual ? FH_USUAL : FH_F16) || type.value > FH_E5M2)
       return text("{} is {}, which names no type. Use {}FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2.", type.name,
@@ -321,6 +331,13 @@ Problem filled_in(const fh_problem& p) {
   full.smooth = p.smooth != 0, full.invariant = p.invariant != 0;
   full.max_logit = p.max_logit != 0;
   full.page_size = p.page_size, full.pages = p.pages;
+  full.slots = p.slots != 0, full.positions = p.positions != 0;
+  full.rotary_dim = p.rotary_dim, full.rotary_rows = p.rotary_rows;
+  full.rotary_interleaved = p.rotary_interleaved != 0;
+  full.norm = p.norm != 0, full.norm_epsilon = p.norm_epsilon == 0 ? 0 : p.norm_epsilon;  // -0 is 0
+  full.scale_tokens = p.scale_tokens != 0;
+  full.rotary_in_f32 = p.dtype_rotary == FH_F32 && p.dtype != FH_F32;
+  full.norm_in_f32 = p.dtype_norm == FH_F32 && p.dtype != FH_F32;
   return full;
 }
 
