@@ -46,7 +46,7 @@ const struct {
   const char* message;
 } bad_problems[] = {
     {[](fh_problem& p) { std::memset(&p.op, 0, sizeof p.op); },
-     "op is 0, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE."},
+     "op is 0, which names no operation. Use FH_FORWARD, FH_BACKWARD, FH_QUANTISE or FH_APPEND."},
     {[](fh_problem& p) { p.rotate = 1; },
      "rotate is 1 and op is FH_FORWARD; q and k are rotated when they are quantised. Set op to FH_QUANTISE, or "
      "rotate to "

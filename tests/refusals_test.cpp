@@ -200,11 +200,13 @@ constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
     "[smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN].";
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]; or append DTYPE, of these [kv=DTYPE], sizes, "
+    "varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm "
+    "[epsX] [weights=DTYPE]] [tokenscales].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
-    {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd, bwd or quantise."},
+    {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd, bwd, quantise or append."},
     {"fwd fp8 b1", "\"fp8\" at offset 4: the second word is the type. Use f16, bf16, f32, e4m3 or e5m2."},
     {"fwd bf16 kv=fp8 b1",
      "\"kv=fp8\" at offset 9: a type is expected: kv=DTYPE, with f16, bf16, f32, e4m3 or e5m2."},

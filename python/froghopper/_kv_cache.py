@@ -179,6 +179,12 @@ class Rotary(NamedTuple):
     moves: bool
 
 
+def moves_on(causal: bool, window_size: Any, attention_chunk: int) -> bool:
+    """Whether FlashAttention rotates each row of q by its own position, and not all by the first's."""
+    sides = window_size if isinstance(window_size, (tuple, list)) else (window_size,)
+    return bool(causal) or attention_chunk > 0 or any(side is not None and side >= 0 for side in sides)
+
+
 def check_rotary(rotary: Rotary, k: Tensor | None, q: Tensor, batch: int) -> None:
     for name, x in (("rotary_cos", rotary.cos), ("rotary_sin", rotary.sin)):
         if x is not None: check_tensor(name, x)

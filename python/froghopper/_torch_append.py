@@ -119,9 +119,22 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
                       plain(flag, "rotary_interleaved", rotary_interleaved),
                       None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon),
                       whole("max_sms", max_sms))
-    if torch.compiler.is_compiling(): torch.ops.froghopper.append_kv.default(*given, *options)
+    if torch.compiler.is_compiling():
+        for part in parts_of(given): torch.ops.froghopper.append_kv.default(*part, *options)
     else: run(given, options)
     return q_out
+
+
+def parts_of(given: Given) -> list[Given]:
+    """One for each of q, k and v. torch.compile's code for an operator that writes to two views of one memory, as K and
+    V often are, copies the second one wrongly (2.11)."""
+    of_q = dict(q=None, q_out=None, norm_q=None)
+    of_k = dict(k=None, k_cache=None, scale_k=None, norm_k=None)
+    of_v = dict(v=None, v_cache=None, scale_v=None)
+    of_pairs = dict(rotary_cos=None, rotary_sin=None, positions=None)
+    parts = [given._replace(**of_k, **of_v, slot_mapping=None, block_table=None), given._replace(**of_q, **of_v),
+             given._replace(**of_q, **of_k, **of_pairs)]
+    return [part for part in parts if not part.q is part.k is part.v is None]
 
 
 def run_op(*arguments: Any) -> None:

@@ -313,7 +313,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     table = page_table if block_table is None else block_table  # FlashAttention 2's word
     check_tensor("q", q)
     rotary = kv_cache.Rotary(rotary_cos, rotary_sin, rotary_seqlens if rotary_cos is not None else None,
-                             rotary_interleaved, moves_on(causal, window_size, attention_chunk))
+                             rotary_interleaved,
+                             rotary_cos is not None and kv_cache.moves_on(causal, window_size, attention_chunk))
     kv_cache.check_rotary(rotary, k, q, kv_cache.batch_of(q, cu_seqlens_q))
     if table is not None:
         if table.dtype != torch.int32 or table.ndim != 2:
@@ -373,12 +374,6 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             out, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
     if not return_softmax_lse: return out
     return out, lse, lse.new_empty(0), lse.new_empty(0)
-
-
-def moves_on(causal: bool, window_size: Window, attention_chunk: int) -> bool:
-    """Whether FlashAttention rotates each row of q by its own position, and not all by the first's."""
-    sides = window_size if isinstance(window_size, (tuple, list)) else (window_size,)
-    return bool(causal) or attention_chunk > 0 or any(side is not None and side >= 0 for side in sides)
 
 
 def in_pages(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, options: dict[str, Any], **lengths: Any) -> Any:

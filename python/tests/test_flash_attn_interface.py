@@ -324,8 +324,11 @@ REFUSED = {
 }
 REFUSED_CACHE = {
     "page_table": (TypeError, dict(page_table=ONE), "page_table is torch.float32"),
-    "rotary_cos": (NotImplementedError, dict(rotary_cos=ONE), "rotate"),
-    "rotary_sin": (NotImplementedError, dict(rotary_sin=ONE), "rotate"),
+    "rotary_cos": (ValueError, dict(rotary_cos=ONE), "one of rotary_cos and rotary_sin"),
+    "rotary_sin": (ValueError, dict(rotary_sin=ONE), "one of rotary_cos and rotary_sin"),
+    "rotary_alone": (ValueError, dict(rotary_cos=ONE, rotary_sin=ONE), "rotary_cos is given and k is not"),
+    "rotary_seqlens": (TypeError, dict(rotary_cos=ONE, rotary_sin=ONE, k=some(2, 1, 2, 64), v=some(2, 1, 2, 64),
+                                       cache_seqlens=3, rotary_seqlens=ONE), "rotary_seqlens is torch.float32"),
     "k_alone": (ValueError, dict(k=some(2, 1, 2, 64), cache_seqlens=3), "not all given"),
     "kv_without_seqlens": (ValueError, dict(k=some(2, 1, 2, 64), v=some(2, 1, 2, 64)), "not all given"),
     "wide_lengths": (TypeError, dict(cache_seqlens=torch.ones(2, dtype=torch.int64)), "cache_seqlens is torch.int64"),
