@@ -4,7 +4,8 @@
 //
 // FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that of a backward problem, as
 // everybody's tables count its five products. On the causal diagonal a pair counts half, so a square causal problem
-// counts exactly half of the full one, as usual; a window counts the pairs it shows. To quantise or to append has no FLOPs.
+// counts exactly half of the full one, as usual; a window counts the pairs it shows. To quantise or to append has no
+// FLOPs.
 #pragma once
 #include "src/problem/bytes.hpp"
 #include "src/problem/mask.hpp"

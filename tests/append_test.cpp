@@ -237,8 +237,6 @@ const struct {
      "seq_kv is 9, page_size is 16 and slots is 1; slots count the rows of the pool, not of a sequence. Set seq_kv "
      "to "
      "0."},
-    {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 pages2",
-     "pages is 2 and page_size is 0; the cache is not in pages then. Set page_size, or pages to 0."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 rotary65 rows9",
      "rotary_dim is 65 and dim_qk is 64; it counts columns of q and k, in pairs. Use an even number from 0 to 64."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 rotary64",

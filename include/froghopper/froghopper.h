@@ -179,9 +179,9 @@ typedef struct fh_problem {
   int64_t page_size; /* rows of a page; 0: k and v are not in pages */
   int64_t pages;     /* of the pool that k and v are then */
 
-  /* Append only. There dtype is of q, k, v and q_out, whose rows are seq_q, and dtype_kv of the cache, FH_USUAL or 8-bit;
-   * seq_kv are the rows of a sequence in it, and page_size and pages say how it lies. Row i of sequence b goes to its row
-   * seqused_kv[b] + i, or i without seqused_kv. */
+  /* Append only. There dtype is of q, k, v and q_out, whose rows are seq_q, and dtype_kv of the cache, FH_USUAL or
+   * 8-bit; seq_kv are the rows of a sequence in it, and page_size and pages say how it lies. Row i of sequence b goes
+   * to its row seqused_kv[b] + i, or i without seqused_kv. */
   int32_t slots;       /* nonzero: tensors.slot_mapping says where rows go, and sequences do not matter: no varlen
                                  or seqused, and with page_size seq_kv is 0 */
   int32_t positions;   /* nonzero: tensors.positions says where rows are in their sequences, for rotary_dim; else

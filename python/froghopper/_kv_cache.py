@@ -214,9 +214,11 @@ def append_and_rotate(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v:
         of_q = dict(rotary_cos=rotary.cos, rotary_sin=rotary.sin, rotary_interleaved=rotary.interleaved)
         options |= of_q | dict(positions=positions_of(first, k, cu_seqlens_k_new, True))
         together = rotary.moves and cu_seqlens_q is cu_seqlens_k_new is None and q.shape[:2] == k.shape[:2]
-        if together and k.numel() > 0: options["q"] = q
-        else: q = append_kv(None, None, None, None, q=q, positions=positions_of(first, q, cu_seqlens_q, rotary.moves),
-                            **of_q) if q.numel() > 0 else q  # type: ignore[assignment]
+        if together and k.numel() > 0 and rows > 0: options["q"] = q
+        elif q.numel() > 0:
+            alone = append_kv(None, None, None, None, q=q, **of_q,
+                              positions=positions_of(first, q, cu_seqlens_q, rotary.moves))
+            if alone is not None: q = alone
     if k.numel() > 0 and v.numel() > 0 and rows > 0:
         if k.dtype in FLOAT8:  # bytes that are copied as they are: two of them as one number
             k_cache, v_cache, k, v = (x.view(torch.float16) for x in (k_cache, v_cache, k, v))
@@ -243,7 +245,7 @@ def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value
     """vLLM's function of this name: new rows to their slots of a paged cache, in one launch.
 
     key, value     [tokens, heads, dim]; there may be more tokens than slots, as behind a batch that is padded
-    key_cache      [pages, page_size, heads, dim], any strides whose last is 1; with kv_cache_dtype "auto" of key's type,
+    key_cache      [pages, page_size, heads, dim], any strides whose last is 1; of key's type with "auto",
     value_cache    else torch.uint8 or the float8 type
     slot_mapping   [slots] int64: page * page_size + row; negative: the token is padding
     kv_cache_dtype "auto", or "fp8" and "fp8_e4m3", or "fp8_e5m2"; then key / k_scale is stored

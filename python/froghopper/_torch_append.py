@@ -20,8 +20,9 @@ from froghopper._torch_ops import _library, check_tangents
 
 _ready: dict[Hashable, "Ready"] = {}
 # For code that torch.compile traces; its arguments are Given, then Options.
-_library.define("append_kv(Tensor? q, Tensor? k, Tensor? v, Tensor(a!)? q_out, Tensor(b!)? k_cache, Tensor(c!)? v_cache, "
-                "Tensor(d!)? scale_k, Tensor(e!)? scale_v, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? norm_q, "
+_library.define("append_kv(Tensor? q, Tensor? k, Tensor? v, Tensor(a!)? q_out, Tensor(b!)? k_cache, Tensor(c!)? "
+                "v_cache, Tensor(d!)? scale_k, Tensor(e!)? scale_v, "
+                "Tensor? rotary_cos, Tensor? rotary_sin, Tensor? norm_q, "
                 "Tensor? norm_k, Tensor? block_table, Tensor? cu_seqlens, Tensor? seqused, Tensor? seqused_kv, "
                 "Tensor? slot_mapping, Tensor? positions, SymInt? max_seqlen, bool interleaved, float? norm_epsilon, "
                 "SymInt max_sms) -> ()")
@@ -83,8 +84,8 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
 
     Where rows go. Two rows may not go to one place: what is there then is undefined
     slot_mapping   [tokens] int64, in any shape: page * page_size + row in the page; negative for none, as of padding
-    seqused_kv     without slot_mapping: [batch] int32, how many rows of each sequence are there already; None for 0. Row
-                   i of the new ones goes behind them
+    seqused_kv     without slot_mapping: [batch] int32, how many rows of each sequence are there already; None for 0.
+                   Row i of the new ones goes behind them
     block_table    [batch, columns] int32: the pages of each sequence
     cu_seqlens     [batch + 1] int32 and max_seqlen: packed rows, q's too
     seqused        [batch] int32: how many of the new rows count; None for all
@@ -217,12 +218,12 @@ def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:
                              "of a sequence. " + ("Add it." if packed else "Leave it out."))
     flat = new.ndim == 3
     if new.ndim not in (3, 4) or (packed and not flat):
-        raise InvalidProblem(f"k has the shape {list(new.shape)}; it reads [batch, seq, heads, dim], or [tokens, heads, "
-                             "dim] with cu_seqlens or slot_mapping. Reshape it.")
+        raise InvalidProblem(f"k has the shape {list(new.shape)}; it reads [batch, seq, heads, dim], or [tokens, "
+                             "heads, dim] with cu_seqlens or slot_mapping. Reshape it.")
     cached_at = given.k_cache if given.k_cache is not None else given.v_cache
     if flat and not packed and given.slot_mapping is None and cached_at is not None:
-        raise InvalidProblem(f"k has the shape {list(new.shape)} and neither cu_seqlens nor slot_mapping is given; they "
-                             "say which sequence a row is of. Give one, or [batch, seq, heads, dim].")
+        raise InvalidProblem(f"k has the shape {list(new.shape)} and neither cu_seqlens nor slot_mapping is given; "
+                             "they say which sequence a row is of. Give one, or [batch, seq, heads, dim].")
     if given.cu_seqlens is not None:
         calls.check_lengths("cu_seqlens", given.cu_seqlens, new)
         batch, seq, total = given.cu_seqlens.shape[0] - 1, options.max_seqlen or 0, new.shape[0]
@@ -304,8 +305,8 @@ def check_norm(given: Given) -> None:
         if x is None: continue
         if beside is None: raise InvalidTensor(f"{name} is given and {name[-1]} is not. Leave {name} out.")
         if tuple(x.shape) != (beside.shape[-1],) or not x.is_contiguous():
-            raise InvalidTensor(f"{name} has the shape {list(x.shape)}; it is [{beside.shape[-1]}], dense: a weight for "
-                                "each column. Reshape it.")
+            raise InvalidTensor(f"{name} has the shape {list(x.shape)}; it is [{beside.shape[-1]}], dense: a weight "
+                                "for each column. Reshape it.")
     both = given.norm_q, given.norm_k
     if both[0] is not None and both[1] is not None and both[0].dtype != both[1].dtype:
         raise InvalidType(f"norm_q is {name_of(both[0].dtype)} and norm_k {name_of(both[1].dtype)}; they are alike. "
@@ -323,16 +324,17 @@ def own_scales(given: Given) -> bool:
                                   "it out.")
             continue
         if scale is None:
-            raise InvalidType(f"{name} is None and {name[-1]}_cache is {name_of(cache.dtype)}; what is stored is a number "
-                              "divided by it. Give it, 1 where numbers stand for themselves.")
+            raise InvalidType(f"{name} is None and {name[-1]}_cache is {name_of(cache.dtype)}; what is stored is a "
+                              "number divided by it. Give it, 1 where numbers stand for themselves.")
         heads, found = cache.shape[2], tuple(scale.shape)
         if scale.dtype != torch.float32 or found not in ((), (1,), (heads,), tuple(cache.shape[:3])):
-            raise InvalidType(f"{name} is {name_of(scale.dtype)} with the shape {list(found)}; it is float32 and [], [1], "
-                              f"[heads] {[heads]}, or {list(cache.shape[:3])} for a scale of each row. Convert it.")
+            raise InvalidType(f"{name} is {name_of(scale.dtype)} with the shape {list(found)}; it is float32 and "
+                              f"[], [1], [heads] {[heads]}, or {list(cache.shape[:3])} for a scale of each "
+                              "row. Convert it.")
         own.add(len(found) == 3)
     if len(own) > 1:
-        raise InvalidProblem("one of scale_k and scale_v has a scale of each row and the other has not; they are alike. "
-                             "Change one.")
+        raise InvalidProblem("one of scale_k and scale_v has a scale of each row and the other has not; they are "
+                             "alike. Change one.")
     return own == {True}
 
 

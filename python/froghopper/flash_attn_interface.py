@@ -20,8 +20,9 @@ type of q. Descales of 16-bit tensors are not read.
 
 FlashAttention 2 and vLLM's fork: their orders of positional arguments are known by the types of these, and their words
 are taken too: dropout_p of 0, alibi_slopes, s_aux (sinks), return_softmax_lse, out, fa_version, scheduler_metadata, a
-window_size that is None, a list or one number, and keys without cu_seqlens_k. merge_attn_states and reshape_and_cache_flash are vLLM's. A word that
-no function here has raises TypeError with the one to use. docs/9-python.md has a table of them.
+window_size that is None, a list or one number, and keys without cu_seqlens_k. merge_attn_states and
+reshape_and_cache_flash are vLLM's. A word that no function here has raises TypeError with the one to use.
+docs/9-python.md has a table of them.
 
 What differs on purpose
   return_attn_probs   gives (out, lse) as there; a gradient of lse is used here and is dropped there

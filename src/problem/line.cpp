@@ -266,9 +266,10 @@ std::string missing_word(const std::vector<Word>& words) {
   };
   for (const Number& number : numbers)
     if (number.required && !has(number.key)) return text("{0}N is missing. Add {0} and its number.", number.key);
-  if (has("varlen") && !has("page") && !(has("tq") && has("tkv")))
+  const bool q_alone = has("page") || words[0].all == "append";  // is packed
+  if (has("varlen") && !q_alone && !(has("tq") && has("tkv")))
     return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
-  if (has("varlen") && has("page") && !has("tq")) return "varlen is there without tqN. Add the rows of the packed q.";
+  if (has("varlen") && q_alone && !has("tq")) return "varlen is there without tqN. Add the rows of the packed q.";
   if (has("page") != has("pages"))
     return "pageN and pagesN go together, rows of a page and pages of the pool. Add the one that is missing.";
   if (has("causal") && has("window"))

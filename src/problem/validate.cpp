@@ -94,12 +94,12 @@ Finding known_values(const fh_problem& p) {
   if (p.invariant && op != FH_FORWARD)
     return {
         text("invariant is {} and op is {}; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0.",
-             p.invariant, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE"),
+             p.invariant, name_of(p.op)),
         op == FH_BACKWARD ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
   if (p.max_logit && op != FH_FORWARD)
     return text(
         "max_logit is {} and op is {}; the forward pass alone looks for it. Set op to FH_FORWARD, or max_logit to 0.",
-        p.max_logit, op == FH_BACKWARD ? "FH_BACKWARD" : "FH_QUANTISE");
+        p.max_logit, name_of(p.op));
   if (p.accumulate && op == FH_QUANTISE)
     return text(
         "accumulate is {} and op is FH_QUANTISE; gradients are added to what is there, and o and lse merged with it. "
