@@ -100,6 +100,7 @@ int run(const Options& options) {
 }
 
 int measure(const check::Case& c, const Options& options, bool& header_wanted) {
+  if (const auto can = check::has_inputs(c); !can) return complain(can.failure());
   const auto plan = check::create_plan(c.problem, options.target());
   if (!plan) return complain(plan.failure());
   const auto inputs = check::make_inputs(c, 1, check::FirstPass::missing);

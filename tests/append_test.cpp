@@ -6,6 +6,7 @@
 #include "src/cpu/work.hpp"
 #include "src/plan/plan.hpp"
 #include "tests/support/appended.hpp"
+#include "tests/support/preset_lists.hpp"
 
 namespace froghopper {
 namespace {
@@ -344,6 +345,18 @@ TEST(Append, TheJudgeSeesAStepAByteAndARowTooFew) {
   EXPECT_NE(why([](Appended& t) { t.views().scale_k.as<float>()[0] *= 1.01f; }), "");
   EXPECT_NE(why([](Appended& t) { t.views().q_out.as<uint16_t>()[0] += 1; }), "");
   EXPECT_NE(why([](Appended& t) { t.views().cache_v.as<uint8_t>()[0] = 0xff; }), "");
+}
+
+TEST(Append, OfBf16AndE4m3IsOfPresets) {
+  const auto presets = test::listed_presets();
+  Problem p = *Problem::parse("append bf16 b1 hq1 hkv1 sq1 skv1 d16");
+  for (p.dim_qk = p.dim_v = 16; p.dim_qk <= 512; p.dim_qk += 16)
+    for (const Dtype to : {Dtype::bf16, Dtype::e4m3}) {
+      p.dtype_kv = to;
+      const auto plan = make_gpu_plan(p, known_device("h200"));
+      ASSERT_TRUE(plan) << plan.failure().text;
+      EXPECT_TRUE(presets.contains(plan->launches[0].kernel.name)) << plan->line();
+    }
 }
 
 TEST(Append, OnAGpuIsOneLaunchThatOverlaps) {

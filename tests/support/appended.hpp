@@ -12,6 +12,7 @@
 #include "check/backends.hpp"
 #include "contract/quantise.h"
 #include "src/base/storage.hpp"
+#include "src/base/text.hpp"
 #include "src/oracle/oracle.hpp"
 
 namespace froghopper::test {
