@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from froghopper import _torch_calls as calls
 from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, problem_of
@@ -109,13 +110,13 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
     some = next((x for x in (k, v, q) if x is not None), None)
     if some is None:
         raise InvalidTensor("q, k and v are None; there is nothing to append. Give one, with what is written of it.")
-    if q is not None and q_out is None: q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if q is not None and q_out is None:
+        check_tensor("q", q)
+        q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
     given = Given(q, k, v, q_out, k_cache, v_cache, scale_tensor(scale_k, some), scale_tensor(scale_v, some),
                   rotary_cos, rotary_sin, norm_q, norm_k, block_table, cu_seqlens, seqused, seqused_kv, slot_mapping,
                   positions)
-    for name, x in zip(Given._fields, given):
-        if x is not None: check_tensor(name, x)
-    refuse_gradients(given)
+    if torch.is_grad_enabled() or forward_ad._current_level >= 0: refuse_gradients(given)
     options = Options(None if max_seqlen is None else whole("max_seqlen", max_seqlen),
                       plain(flag, "rotary_interleaved", rotary_interleaved),
                       None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon),
@@ -148,8 +149,12 @@ torch.library.register_fake("froghopper::append_kv", lambda *arguments: None, li
 
 
 def run(given: Given, options: Options) -> None:
-    if options.max_sms == 0: options = options._replace(max_sms=threads_for(given))
-    key = (*map(kind, given), options)
+    try:
+        if options.max_sms == 0: options = options._replace(max_sms=threads_for(given))
+        key = (*map(kind, given), options)
+    except AttributeError:  # what is no tensor
+        check_tensors(given)
+        raise
     ready = _ready.get(key) or cached(_ready, key, lambda: ready_of(given, options))
     new = [x if x is None or not (copies or (ready.gpu >= 0 and x.data_ptr() % calls.BYTES)) else calls.dense_copy(x)
            for x, copies in zip(given[:3], ready.copies)]
@@ -164,7 +169,13 @@ def threads_for(given: Given) -> int:
     return 0 if new is None else calls.threads_for(new)
 
 
+def check_tensors(given: Given) -> None:
+    for name, x in zip(Given._fields, given):
+        if x is not None: check_tensor(name, x)
+
+
 def refuse_gradients(given: Given) -> None:
+    check_tensors(given)
     tensors = {name: x for name, x in zip(Given._fields, given) if x is not None}
     check_tangents(tensors)
     if not torch.is_grad_enabled(): return

@@ -271,6 +271,7 @@ REFUSED = {
     "a_gradient": (NotImplementedError, call(k=drawn(4, 2, 64).requires_grad_()), "k requires a gradient"),
     "weights_alone": (ValueError, call(norm_q=drawn(64), norm_epsilon=0.0), "norm_q is given and q is not"),
     "list": (TypeError, call(slot_mapping=[0, 1, 2, 3]), "slot_mapping is a list"),
+    "no_tensor": (TypeError, call(k=[1.0]), "k is a list"),
 }
 
 
@@ -278,6 +279,7 @@ REFUSED = {
 def test_refused(name):
     error, given, sentence = REFUSED[name]
     before = [None if given[name] is None else given[name].view(torch.uint8).clone() for name in ("k_cache", "v_cache")]
-    with pytest.raises(error, match=sentence): append_kv(**given)
+    with torch.no_grad() if error is TypeError else torch.enable_grad(), pytest.raises(error, match=sentence):
+        append_kv(**given)
     for x, name in zip(before, ("k_cache", "v_cache")):
         assert x is None or torch.equal(x, given[name].view(torch.uint8))
