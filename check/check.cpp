@@ -24,7 +24,16 @@ void clear_rows(const Reference&, const Views&);
 
 }  // namespace
 
+Result<void> has_inputs(const Case& c) {
+  if (!c.problem.appends()) return {};
+  return Failure{
+      FH_UNSUPPORTED,
+      "cases have no inputs for append problems, whose caches and slots belong together. Run append_test, or "
+      "python/tests/test_append.py."};
+}
+
 Result<Outcome> check_case(const Case& c, Backend backend, unsigned seed) {
+  if (auto can = has_inputs(c); !can) return can.failure();
   const Problem& p = c.problem;
   Outcome out;
   out.backend = backend == Backend::cpu ? "cpu" : "hopper";

@@ -52,6 +52,8 @@ enum class FirstPass {
   exact,    // the oracle, rounded; the library on the CPU where rows=sample says that the oracle would take too long
   missing,  // they hold NaN: whoever runs the problem computes them first
 };
+// Whether there are inputs for a case; the Failure says who else checks such problems.
+Result<void> has_inputs(const Case&);
 std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed, FirstPass = FirstPass::exact);
 
 // Those of the tensors that the problem uses: of a backward problem's, what its forward problem takes.

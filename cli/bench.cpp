@@ -100,6 +100,7 @@ int run(const Options& options) {
 }
 
 int measure(const check::Case& c, const Options& options, bool& header_wanted) {
+  if (const auto can = check::has_inputs(c); !can) return complain(can.failure());
   const auto plan = check::create_plan(c.problem, options.target());
   if (!plan) return complain(plan.failure());
   const auto inputs = check::make_inputs(c, 1, check::FirstPass::missing);
@@ -183,9 +184,10 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
   const double speed = flop_count / timing.ms / 1e9, rate = bytes_moved(c.problem) / timing.ms / 1e6;
   const nlohmann::ordered_json record = {
       {"problem", c.problem.line()},
-      {"pass", c.problem.quantises()  ? "quantise"
-               : c.problem.backward() ? "bwd"
-                                      : "fwd"},
+      {"pass", c.problem.appends()     ? "append"
+               : c.problem.quantises() ? "quantise"
+               : c.problem.backward()  ? "bwd"
+                                       : "fwd"},
       {"impl", "froghopper"},
       {"plan", without_problem(plan)},
       {"ms", rounded(timing.ms, 1e6)},

@@ -12,7 +12,8 @@ namespace froghopper::cli {
 Result<std::vector<check::Case>> cases_of(const std::string& what) {
   // A case line has blanks; a path that has some still begins with none of the operations.
   std::error_code error;  // a line may be longer than a path can be
-  const bool typed = what.starts_with("fwd ") || what.starts_with("bwd ") || what.starts_with("quantise ");
+  const bool typed = what.starts_with("fwd ") || what.starts_with("bwd ") || what.starts_with("quantise ") ||
+                     what.starts_with("append ");
   if (!typed && std::filesystem::exists(what, error)) {
     auto cases = check::read_cases(what);
     if (!cases) return cases;
@@ -23,7 +24,7 @@ Result<std::vector<check::Case>> cases_of(const std::string& what) {
   if (one) return std::vector<check::Case>{*one};
   if (what.find(' ') == std::string::npos) {
     return Failure{FH_INVALID_PROBLEM,
-                   text("{} is neither a file nor a problem; a problem begins with fwd, bwd or quantise "
+                   text("{} is neither a file nor a problem; a problem begins with fwd, bwd, quantise or append "
                         "and a type. Try fwd bf16 b1 hq1 hkv1 "
                         "sq128 skv128 d64.",
                         what)};

@@ -50,7 +50,7 @@ std::string range_of(const Option& option) {
 
 // "hqN", "chunk=N", "scaleX", "kv=DTYPE", "causal".
 std::string token_of(const Option& option) {
-  if (option.name == std::string_view("op")) return "`fwd`, `bwd`, `quantise`";
+  if (option.name == std::string_view("op")) return "`fwd`, `bwd`, `quantise`, `append`";
   if (option.name == std::string_view("dtype")) return "`DTYPE`";
   if (option.name == std::string_view("window_right")) return "`windowL,R`";
   const char* const value = std::visit(
@@ -69,7 +69,7 @@ std::string operations_of(const Option& option) {
   const auto add = [&](unsigned op, const char* name) {
     if (option.ops != of_all && (option.ops & op) != 0) all += text("{}{}", all.empty() ? "" : ", ", name);
   };
-  add(of_forward, "forward"), add(of_backward, "backward"), add(of_quantise, "quantise");
+  add(of_forward, "forward"), add(of_backward, "backward"), add(of_quantise, "quantise"), add(of_append, "append");
   return all + (option.of_8_bits ? "; 8-bit k and v" : "");
 }
 

@@ -50,6 +50,15 @@ const Column columns_8_bit[] = {{"CPU e4m3", refused_by_cpu, Dtype::e4m3, Dtype:
                                 {"Hopper e4m3", refused_by_hopper, Dtype::e4m3, Dtype::e4m3},
                                 {"Hopper e5m2", refused_by_hopper, Dtype::e5m2, Dtype::e5m2},
                                 {"Hopper bf16 q, e4m3 k and v", refused_by_hopper, Dtype::bf16, Dtype::e4m3}};
+const Column columns_of_append[] = {{"CPU fp32", refused_by_cpu, Dtype::f32, Dtype::f32},
+                                    {"CPU fp16", refused_by_cpu, Dtype::f16, Dtype::f16},
+                                    {"CPU bf16", refused_by_cpu, Dtype::bf16, Dtype::bf16},
+                                    {"CPU bf16 to e4m3", refused_by_cpu, Dtype::bf16, Dtype::e4m3},
+                                    {"Hopper fp32", refused_by_hopper, Dtype::f32, Dtype::f32},
+                                    {"Hopper fp16", refused_by_hopper, Dtype::f16, Dtype::f16},
+                                    {"Hopper bf16", refused_by_hopper, Dtype::bf16, Dtype::bf16},
+                                    {"Hopper bf16 to e4m3", refused_by_hopper, Dtype::bf16, Dtype::e4m3},
+                                    {"Hopper bf16 to e5m2", refused_by_hopper, Dtype::bf16, Dtype::e5m2}};
 
 Problem plain(fh_op op, const Column& column, int64_t dim_qk, int64_t dim_v) {
   Problem p;
@@ -69,6 +78,7 @@ Problem plain(fh_op op, const Column& column, int64_t dim_qk, int64_t dim_v) {
 // The largest head dim of a column, where nothing else is asked for.
 int64_t dim_most(fh_op op, const Column& column) {
   constexpr int64_t most = 512, usual = 256;
+  if (op == FH_APPEND) return most;
   return is_8_bit(column.kv) || column.refusal(plain(op, column, most, most)) ? usual : most;
 }
 
@@ -113,6 +123,25 @@ constexpr Feature features[] = {
     {"a scale for each column of v", [](Problem& p) { p.scale_v_columns = true; }, false, true},
     {"o in fp16", [](Problem& p) { p.dtype_o = Dtype::f16; }, false, true},
     {"o in fp32", [](Problem& p) { p.dtype_o = Dtype::f32; }, false, true},
+};
+
+constexpr Feature features_of_append[] = {
+    {"from the first row on", [](Problem&) {}},
+    {"behind the rows of a sequence (seqused)", [](Problem& p) { p.seqused = true; }},
+    {"packed new rows (varlen)", [](Problem& p) { p.varlen = true, p.total_q = 2000; }},
+    {"pages of 16 (page_size, block_table)", [](Problem& p) { p.seqused = true, p.page_size = 16, p.pages = 1000; }},
+    {"pages of 1", [](Problem& p) { p.seqused = true, p.page_size = 1, p.pages = 16000; }},
+    {"slots (slot_mapping)", [](Problem& p) { p.slots = true, p.page_size = 16, p.pages = 1000, p.seq_kv = 0; }},
+    {"RMS norm of q and k (norm)", [](Problem& p) { p.norm = true, p.norm_epsilon = 1e-6f; }},
+    {"rotary embedding of a multiple of 16 columns",
+     [](Problem& p) { p.rotary_dim = p.dim_qk / 16 * 16, p.rotary_rows = 4096; }},
+    {"rotary embedding, interleaved, positions, tables in fp32",
+     [](Problem& p) {
+       p.rotary_dim = p.dim_qk / 16 * 16, p.rotary_rows = 4096, p.rotary_interleaved = p.positions = true;
+       p.dtype_rotary = Dtype::f32;
+     }},
+    {"rotary embedding of 2 columns", [](Problem& p) { p.rotary_dim = 2, p.rotary_rows = 4096; }},
+    {"a scale for each row and head (scale_tokens)", [](Problem& p) { p.scale_tokens = true; }, false, true},
 };
 
 // Numbers in steps as "8 to 64, 128".
@@ -163,7 +192,8 @@ std::string pairs(const Column& column, fh_op op) {
 }
 
 // Columns where nothing is computed are lines below the table.
-std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits) {
+std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits,
+                     std::span<const Feature> features = froghopper::cli::features) {
   std::string titles = "|", rule = "|---|", last = "| dim_v unlike dim_qk |", below;
   std::vector<const Column*> shown;
   for (const Column& column : all) {
@@ -181,7 +211,8 @@ std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits) {
     if ((f.backward_only && op != FH_BACKWARD) || (f.forward_only && op != FH_FORWARD)) continue;
     if (f.of_8_bits_only && !of_8_bits) continue;
     table += text("| {} |", f.name);
-    for (const Column* column : shown) table += text(" {} |", answer(*column, op, f.ask));
+    for (const Column* column : shown)
+      table += f.of_8_bits_only && !is_8_bit(column->kv) ? " - |" : text(" {} |", answer(*column, op, f.ask));
     table += "\n";
   }
   return table + last + "\n" + below;
@@ -194,7 +225,8 @@ std::string support_table() {
          "unless a cell says otherwise.\n\n"
          "## Forward\n\n" +
          table_of(FH_FORWARD, columns, false) + "\n## Forward, 8-bit types\n\n" +
-         table_of(FH_FORWARD, columns_8_bit, true) + "\n## Backward\n\n" + table_of(FH_BACKWARD, columns, false);
+         table_of(FH_FORWARD, columns_8_bit, true) + "\n## Backward\n\n" + table_of(FH_BACKWARD, columns, false) +
+         "\n## Append, to 512 in 8 bits too\n\n" + table_of(FH_APPEND, columns_of_append, true, features_of_append);
 }
 
 }  // namespace froghopper::cli

@@ -4,7 +4,8 @@
 //
 // FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that of a backward problem, as
 // everybody's tables count its five products. On the causal diagonal a pair counts half, so a square causal problem
-// counts exactly half of the full one, as usual; a window counts the pairs it shows. To quantise has no FLOPs.
+// counts exactly half of the full one, as usual; a window counts the pairs it shows. To quantise or to append has no
+// FLOPs.
 #pragma once
 #include "src/problem/bytes.hpp"
 #include "src/problem/mask.hpp"
@@ -28,7 +29,7 @@ inline double visible_pairs(const Problem& p, int64_t rows_q, int64_t rows_kv) {
 
 // lengths: host memory, read where sequences have lengths of their own.
 inline double flops(const Problem& p, const Views& lengths) {
-  if (p.batch == 0 || p.rows_q() == 0 || p.quantises())
+  if (p.batch == 0 || p.rows_q() == 0 || p.quantises() || p.appends())
     return 0;  // no row needs memory then, so seq or batch may be beyond counting
   double pairs = 0;
   if (p.varlen || p.seqused) {

@@ -16,7 +16,7 @@
 namespace froghopper {
 namespace {
 
-constexpr fh_op operations[] = {FH_FORWARD, FH_BACKWARD, FH_QUANTISE};
+constexpr fh_op operations[] = {FH_FORWARD, FH_BACKWARD, FH_QUANTISE, FH_APPEND};
 
 bool is_enum(const Option& option) {
   return std::visit([]<class User, class Own>(Place<User, Own>) { return std::is_enum_v<User>; }, option.field);
@@ -28,12 +28,17 @@ bool is(const Option& option, std::string_view name) { return option.name == nam
 fh_problem problem_for(const Option& option, fh_op op) {
   fh_problem p = test::small_problem();
   p.op = op;
-  if (op == FH_QUANTISE || option.of_8_bits || is(option, "dtype_o")) p.dtype_kv = FH_E4M3;
+  if (op == FH_QUANTISE || option.of_8_bits || is(option, "dtype_o") || is(option, "scale_tokens"))
+    p.dtype_kv = FH_E4M3;
   if (op == FH_BACKWARD) p.dtype_kv = FH_USUAL;
   if (is(option, "align")) p.causal = 1;
   if (is(option, "total_q") || is(option, "total_kv")) p.varlen = 1;
   if (is(option, "rotate_seed")) p.rotate = 1;
   if (is(option, "pages")) p.page_size = 16;
+  const bool of_rotation = is(option, "rotary_dim") || is(option, "rotary_rows") ||
+                           is(option, "rotary_interleaved") || is(option, "dtype_rotary") || is(option, "positions");
+  if (op == FH_APPEND && of_rotation) p.rotary_dim = 2, p.rotary_rows = 400;
+  if (op == FH_APPEND && (is(option, "norm_epsilon") || is(option, "dtype_norm"))) p.norm = 1;
   return p;
 }
 
@@ -44,7 +49,8 @@ int64_t other_value(std::string_view name) {
     int64_t value;
   } all[] = {{"heads_q", 4},        {"heads_kv", 4},     {"dim_qk", 64},         {"dim_v", 64},
              {"window_right", 0},   {"scale_rows", 128}, {"align", FH_TOP_LEFT}, {"dtype", FH_F16},
-             {"dtype_kv", FH_E5M2}, {"dtype_o", FH_F32}};
+             {"dtype_kv", FH_E5M2}, {"dtype_o", FH_F32}, {"rotary_dim", 4},      {"dtype_rotary", FH_F32},
+             {"dtype_norm", FH_F32}};
   for (const auto& other : all)
     if (other.name == name) return other.value;
   return 1;
@@ -95,7 +101,7 @@ TEST(options, a_value_below_the_least_is_refused) {
     const auto* const count = std::get_if<CountField>(&option.field);
     if (!count) continue;
     ASSERT_NE(option.least, no_least) << option.name;
-    fh_problem p = problem_for(option, FH_FORWARD);
+    fh_problem p = problem_for(option, (option.ops & of_forward) != 0 ? FH_FORWARD : FH_APPEND);
     p.*count->user = option.least - 1;
     const auto refused = Problem::from(p);
     ASSERT_FALSE(refused) << option.name;

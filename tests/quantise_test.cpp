@@ -46,7 +46,7 @@ const struct {
   const char* message;
 } bad_problems[] = {
     {[](fh_problem& p) { std::memset(&p.op, 0, sizeof p.op); },
-     "op is 0, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE."},
+     "op is 0, which names no operation. Use FH_FORWARD, FH_BACKWARD, FH_QUANTISE or FH_APPEND."},
     {[](fh_problem& p) { p.rotate = 1; },
      "rotate is 1 and op is FH_FORWARD; q and k are rotated when they are quantised. Set op to FH_QUANTISE, or "
      "rotate to "
@@ -62,8 +62,8 @@ const struct {
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.causal = 1; },
      "causal is set and op is FH_QUANTISE; it belongs to the attention of what is quantised. Set causal to 0 here."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_v_columns = 1; },
-     "scale_v_columns is 1 and op is FH_QUANTISE; scales are of blocks of rows. Set it to 0, and scale_rows to 128 "
-     "or 0."},
+     "scale_v_columns is 1 and op is FH_QUANTISE; what is written has scales of rows, not of columns. "
+     "Set it to 0."},
     {[](fh_problem& p) { p.smooth = 1; },
      "smooth is 1 and k and v are bf16; means are taken out before numbers get 8 bits. Set it to 0."},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.smooth = 1, p.softcap = 20; },

@@ -167,8 +167,8 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.invariant = 1; },
      "invariant is 1 and op is FH_QUANTISE; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_v_columns = 1; },
-     "scale_v_columns is 1 and op is FH_QUANTISE; scales are of blocks of rows. Set it to 0, and scale_rows to 128 "
-     "or 0.",
+     "scale_v_columns is 1 and op is FH_QUANTISE; what is written has scales of rows, not of columns. "
+     "Set it to 0.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.accumulate = 1, p.dtype_o = FH_BF16; },
      "dtype_o is bf16 and accumulate is 1; o is merged with what it holds in f32. Set dtype_o to FH_USUAL.",
@@ -200,11 +200,14 @@ constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
     "[smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN].";
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]; or append DTYPE, of these "
+    "[kv=DTYPE], sizes, "
+    "varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm "
+    "[epsX] [weights=DTYPE]] [tokenscales].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
-    {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd, bwd or quantise."},
+    {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd, bwd, quantise or append."},
     {"fwd fp8 b1", "\"fp8\" at offset 4: the second word is the type. Use f16, bf16, f32, e4m3 or e5m2."},
     {"fwd bf16 kv=fp8 b1",
      "\"kv=fp8\" at offset 9: a type is expected: kv=DTYPE, with f16, bf16, f32, e4m3 or e5m2."},

@@ -49,7 +49,16 @@ TEST(table, says_shape_and_use_of_every_tensor) {
                                  {"mean_v", "3 1 2 128 fp32", Use::absent, Use::absent},
                                  {"alibi_slopes", "3 1 8 1 fp32", Use::read, Use::read},
                                  {"max_logit", "3 1 8 1 fp32", Use::absent, Use::absent},
-                                 {"block_table", "3 0 1 1 int32", Use::absent, Use::absent}};
+                                 {"block_table", "3 0 1 1 int32", Use::absent, Use::absent},
+                                 {"cache_k", "1 500 2 64 fp16", Use::absent, Use::absent},
+                                 {"cache_v", "1 500 2 128 fp16", Use::absent, Use::absent},
+                                 {"q_out", "1 250 8 64 fp16", Use::absent, Use::absent},
+                                 {"slot_mapping", "1 250 1 1 int64", Use::absent, Use::absent},
+                                 {"positions", "1 250 1 1 int64", Use::absent, Use::absent},
+                                 {"rotary_cos", "1 0 1 0 bf16", Use::absent, Use::absent},
+                                 {"rotary_sin", "1 0 1 0 bf16", Use::absent, Use::absent},
+                                 {"norm_q", "1 1 1 64 bf16", Use::absent, Use::absent},
+                                 {"norm_k", "1 1 1 64 bf16", Use::absent, Use::absent}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];

@@ -29,7 +29,8 @@ WITH_ROLES, OF_LIKE_THREADS = ("Work", "Roles", "Order", "Overlap", "Barriers", 
 CASTS = {re.compile(r"device/fwd/forward\w*\.cuh"): WITH_ROLES,
          re.compile(r"device/bwd/(backward|wide|by_columns)\w*\.cuh"): WITH_ROLES,
          re.compile(r"device/bwd/(delta|grad_q)\.cuh"): OF_LIKE_THREADS,
-         re.compile(r"device/quantise/quantise\.cuh"): WITH_ROLES}
+         re.compile(r"device/quantise/quantise\.cuh"): WITH_ROLES,
+         re.compile(r"device/append/append\.cuh"): WITH_ROLES}
 
 
 def is_code(path, source):

@@ -44,13 +44,17 @@
  *       Every row that the shapes name counts, also one past a sequence's end. Slices of a buffer may lie between each
  *       other: q, k, v and o in the columns of a tensor share nothing. Tensors with unlike strides that cannot be told
  *       apart in a few thousand steps are refused too. What is only read may overlap, k and v may be the same.
- *  (12) docs/12-using.md, "Versions", says what stays as it is from version to version.
+ *  (12) An append problem (FH_APPEND) reads q, k and v, whose rows are new, and writes q_out and rows of cache_k and
+ *       cache_v: docs/13-serving.md. Each of q, k and v may be left out, with what is written of it; q_out may be q. No
+ *       two rows go to one place. Rows without a place, rows of no sequence and all other memory stay as they are.
+ *  (13) docs/12-using.md, "Versions", says what stays as it is from version to version.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define FH_VERSION_MAJOR 0 /* of this header; fh_version() is that of the library which runs */
 #define FH_VERSION_MINOR 4 /* before 1.0 a new one may change the interface */
@@ -85,7 +89,7 @@ typedef enum fh_status {
 } fh_status;
 
 /* What is computed. */
-typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2, FH_QUANTISE = 3 } fh_op;
+typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2, FH_QUANTISE = 3, FH_APPEND = 4 } fh_op;
 
 /* f32: CPU only. e4m3 (largest number 448, no infinity) and e5m2 (57344): one byte a number, which a scale goes with;
  * forward only. */
@@ -174,47 +178,35 @@ typedef struct fh_problem {
    * sequence has seq_kv rows, or with seqused as many as seqused_kv says. */
   int64_t page_size; /* rows of a page; 0: k and v are not in pages */
   int64_t pages;     /* of the pool that k and v are then */
+
+  /* Append only. There dtype is of q, k, v and q_out, whose rows are seq_q, and dtype_kv of the cache, FH_USUAL or
+   * 8-bit; seq_kv are the rows of a sequence in it, and page_size and pages say how it lies. Row i of sequence b goes
+   * to its row seqused_kv[b] + i, or i without seqused_kv. */
+  int32_t slots;       /* nonzero: tensors.slot_mapping says where rows go, and sequences do not matter: no varlen
+                                 or seqused, and with page_size seq_kv is 0 */
+  int32_t positions;   /* nonzero: tensors.positions says where rows are in their sequences, for rotary_dim; else
+                                 that follows from where they go */
+  int64_t rotary_dim;  /* columns of q and k that are rotated, the first ones: even; 0: none */
+  int64_t rotary_rows; /* positions that rotary_cos and rotary_sin know, from 0 on */
+  int32_t rotary_interleaved; /* nonzero: columns 2i and 2i + 1 are a pair; 0: i and i + rotary_dim / 2 are */
+  int32_t norm;               /* nonzero: before that, rows of q and k are divided by the root of the mean of their
+                                 squares plus norm_epsilon, and multiplied by norm_q and norm_k */
+  float norm_epsilon;
+  int32_t
+      scale_tokens; /* 8-bit caches; nonzero: each row of k and of v in the cache gets a scale of its own, which is
+                            written; 0: all rows have those of scale_k and scale_v, which are read */
+  fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; FH_USUAL: dtype, else FH_F32 */
+  fh_dtype dtype_norm;   /* of norm_q and norm_k; likewise */
 } fh_problem;
 
 /* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
 static inline fh_problem fh_problem_init(void) {
-  fh_problem p = {sizeof(fh_problem),
-                  FH_FORWARD,
-                  FH_BF16,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  FH_BOTTOM_RIGHT,
-                  FH_ALL,
-                  FH_ALL,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  FH_USUAL,
-                  FH_USUAL,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0,
-                  0};
+  fh_problem p;
+  memset(&p, 0, sizeof p);
+  p.size = sizeof p;
+  p.op = FH_FORWARD;
+  p.dtype = FH_BF16;
+  p.window_left = p.window_right = FH_ALL;
   return p;
 }
 
@@ -286,38 +278,27 @@ typedef struct fh_tensors {
    * rows that count are read; the others may hold anything. Two sequences may name the same page. The CPU checks the
    * numbers; a GPU plan cannot, so there they must be from 0 to pages - 1. */
   fh_tensor block_table;
+
+  /* Append only, else NULL. k and v have the rows of q there, [batch, seq_q, heads_kv, dim], scale_k and scale_v are
+   * [1, 1, heads_kv, 1]; with scale_tokens they are written and have the rows of the cache, [batch or pages, rows,
+   * heads_kv, 1]. What is stored is a number divided by its scale. */
+  fh_tensor cache_k; /* [batch, seq_kv, heads_kv, dim_qk]; page_size: [pages, page_size, heads_kv, dim_qk]. Some rows
+                                 are written; the strides say in which order batch, seq and heads lie. */
+  fh_tensor cache_v; /* the same with dim_v */
+  fh_tensor q_out;   /* shape of q; or q itself, with its strides. Written. */
+  const int64_t* slot_mapping; /* slots: [batch, seq_q], dense: row s % page_size of page s / page_size, without
+                                 page_size row s % seq_kv of sequence s / seq_kv; below 0: k and v of this row are not
+                                 written. The CPU refuses what lies past the cache; a GPU plan does not write it. */
+  const int64_t* positions; /* positions: [batch, seq_q], dense, varlen [total_q]. Below rotary_rows; outside of that
+                                 the CPU refuses them, and a GPU plan does not write that row of q and k. */
+  fh_tensor rotary_cos, rotary_sin; /* rotary_dim: [1, rotary_rows, 1, rotary_dim / 2]. Read. */
+  fh_tensor norm_q, norm_k;         /* norm: [1, 1, 1, dim_qk]; NULL: all 1. Read. */
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {
-  fh_tensor none = {NULL, 0, 0, 0};
-  fh_tensors t = {sizeof(fh_tensors),
-                  none,
-                  none,
-                  none,
-                  none,
-                  NULL,
-                  NULL,
-                  NULL,
-                  NULL,
-                  NULL,
-                  NULL,
-                  none,
-                  none,
-                  none,
-                  none,
-                  NULL,
-                  NULL,
-                  none,
-                  none,
-                  none,
-                  none,
-                  none,
-                  none,
-                  none,
-                  none,
-                  none,
-                  NULL,
-                  none};
+  fh_tensors t;
+  memset(&t, 0, sizeof t);
+  t.size = sizeof t;
   return t;
 }
 

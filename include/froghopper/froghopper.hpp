@@ -42,7 +42,7 @@ inline void must(fh_status status) {
 }
 
 // fh_op.
-enum class Op { forward = FH_FORWARD, backward = FH_BACKWARD, quantise = FH_QUANTISE };
+enum class Op { forward = FH_FORWARD, backward = FH_BACKWARD, quantise = FH_QUANTISE, append = FH_APPEND };
 // fh_dtype.
 enum class Dtype { usual = FH_USUAL, f16 = FH_F16, bf16 = FH_BF16, f32 = FH_F32, e4m3 = FH_E4M3, e5m2 = FH_E5M2 };
 // fh_align.
@@ -83,6 +83,14 @@ struct Problem {
   bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
   int64_t page_size = 0;        // rows of a page of k and v; 0: they are not in pages
   int64_t pages = 0;            // of the pool
+  bool slots = false;           // these of an append problem
+  bool positions = false;
+  int64_t rotary_dim = 0, rotary_rows = 0;
+  bool rotary_interleaved = false;
+  bool norm = false;
+  float norm_epsilon = 0;
+  bool scale_tokens = false;
+  Dtype dtype_rotary = Dtype::usual, dtype_norm = Dtype::usual;
 
   bool operator==(const Problem&) const = default;  // field by field
 };
@@ -106,6 +114,12 @@ inline fh_problem to_c(const Problem& problem) {
   p.smooth = problem.smooth, p.alibi = problem.alibi, p.attention_chunk = problem.attention_chunk;
   p.invariant = problem.invariant, p.max_logit = problem.max_logit;
   p.page_size = problem.page_size, p.pages = problem.pages;
+  p.slots = problem.slots, p.positions = problem.positions;
+  p.rotary_dim = problem.rotary_dim, p.rotary_rows = problem.rotary_rows;
+  p.rotary_interleaved = problem.rotary_interleaved;
+  p.norm = problem.norm, p.norm_epsilon = problem.norm_epsilon, p.scale_tokens = problem.scale_tokens;
+  p.dtype_rotary = static_cast<fh_dtype>(problem.dtype_rotary);
+  p.dtype_norm = static_cast<fh_dtype>(problem.dtype_norm);
   return p;
 }
 
@@ -146,7 +160,17 @@ inline Problem to_cpp(const fh_problem& p) {
           .invariant = p.invariant != 0,
           .max_logit = p.max_logit != 0,
           .page_size = p.page_size,
-          .pages = p.pages};
+          .pages = p.pages,
+          .slots = p.slots != 0,
+          .positions = p.positions != 0,
+          .rotary_dim = p.rotary_dim,
+          .rotary_rows = p.rotary_rows,
+          .rotary_interleaved = p.rotary_interleaved != 0,
+          .norm = p.norm != 0,
+          .norm_epsilon = p.norm_epsilon,
+          .scale_tokens = p.scale_tokens != 0,
+          .dtype_rotary = static_cast<Dtype>(p.dtype_rotary),
+          .dtype_norm = static_cast<Dtype>(p.dtype_norm)};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
@@ -190,8 +214,11 @@ struct Tensors {
   Tensor quantised_q{}, quantised_k{}, quantised_v{};  // a quantise problem's
   Tensor mean_k{}, mean_v{};                           // with smooth
   Tensor alibi_slopes{};
-  float* max_logit = nullptr;  // of a problem with max_logit
-  Tensor block_table{};        // of a problem with page_size: int32
+  float* max_logit = nullptr;            // of a problem with max_logit
+  Tensor block_table{};                  // of a problem with page_size: int32
+  Tensor cache_k{}, cache_v{}, q_out{};  // an append problem's, as the rest
+  const int64_t *slot_mapping = nullptr, *positions = nullptr;
+  Tensor rotary_cos{}, rotary_sin{}, norm_q{}, norm_k{};
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

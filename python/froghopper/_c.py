@@ -28,6 +28,7 @@ class Op(enum.IntEnum):
     FORWARD = 1
     BACKWARD = 2
     QUANTISE = 3
+    APPEND = 4
 
 
 class Dtype(enum.IntEnum):
@@ -82,6 +83,16 @@ class Problem(ctypes.Structure):
     attention_chunk: int
     page_size: int
     pages: int
+    slots: int
+    positions: int
+    rotary_dim: int
+    rotary_rows: int
+    rotary_interleaved: int
+    norm: int
+    norm_epsilon: float
+    scale_tokens: int
+    dtype_rotary: int
+    dtype_norm: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
@@ -120,6 +131,16 @@ class Problem(ctypes.Structure):
         ("attention_chunk", ctypes.c_int64),
         ("page_size", ctypes.c_int64),
         ("pages", ctypes.c_int64),
+        ("slots", ctypes.c_int32),
+        ("positions", ctypes.c_int32),
+        ("rotary_dim", ctypes.c_int64),
+        ("rotary_rows", ctypes.c_int64),
+        ("rotary_interleaved", ctypes.c_int32),
+        ("norm", ctypes.c_int32),
+        ("norm_epsilon", ctypes.c_float),
+        ("scale_tokens", ctypes.c_int32),
+        ("dtype_rotary", ctypes.c_int),
+        ("dtype_norm", ctypes.c_int),
     ]
 
 
@@ -165,6 +186,15 @@ class Tensors(ctypes.Structure):
     alibi_slopes: Tensor
     max_logit: int | None
     block_table: Tensor
+    cache_k: Tensor
+    cache_v: Tensor
+    q_out: Tensor
+    slot_mapping: int | None
+    positions: int | None
+    rotary_cos: Tensor
+    rotary_sin: Tensor
+    norm_q: Tensor
+    norm_k: Tensor
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -194,6 +224,15 @@ class Tensors(ctypes.Structure):
         ("alibi_slopes", Tensor),
         ("max_logit", ctypes.c_void_p),
         ("block_table", Tensor),
+        ("cache_k", Tensor),
+        ("cache_v", Tensor),
+        ("q_out", Tensor),
+        ("slot_mapping", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+        ("rotary_cos", Tensor),
+        ("rotary_sin", Tensor),
+        ("norm_q", Tensor),
+        ("norm_k", Tensor),
     ]
 
 

@@ -21,11 +21,10 @@ from froghopper._torch_options import plain
 from froghopper._values import scale_in_range
 from froghopper._words import translated
 
-ROTARY = "the library does not rotate. Rotate q and k before the call, and give no rotary_cos and rotary_sin."
 PAGES = "pages are read by flash_attn_varlen_func, flash_attn_with_kvcache and paged_attention. Use one of them."
 REFUSED = {
     "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 512 in all.",
-    "block_table": PAGES, "rotary_cos": ROTARY, "rotary_sin": ROTARY,
+    "block_table": PAGES,
 }
 # Positional arguments of the others. Of FlashAttention 2 those after q, k and v, or after max_seqlen_k.
 FLASH_2 = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic",
@@ -124,13 +123,6 @@ def refuse(**arguments: Any) -> None:
         if value is None: continue
         shown = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise Unsupported(f"{name} is {shown}; {REFUSED[name]}")
-
-
-def refuse_with_pages(**arguments: Any) -> None:
-    for name, value in arguments.items():
-        if value is not None:
-            raise Unsupported(f"page_table is given and {name} too; keys are not written to pages here. Write new keys "
-                              "to their pages first.")
 
 
 def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | float | None, k_descale: Tensor | float | None,

@@ -6,7 +6,7 @@ Lengths in host memory are read and checked. Those on a GPU are not, since that 
 no place in the cache is not written, and no index leaves a tensor, whatever the numbers are.
 """
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from froghopper._pages import from_left
 from froghopper._torch_calls import FLOAT8, check_place, check_tensor, kind
 from froghopper._torch_ops import PLAIN
 from froghopper._torch_options import bound_of
-from froghopper.torch import attention, paged_attention
+from froghopper.torch import append_kv, attention, paged_attention
 
 _tried: dict[Hashable, bool] = {}
 
@@ -57,7 +57,13 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     if max_seqlen_q is not None and bound_of("max_seqlen_q", max_seqlen_q) < q.shape[1] and cu_seqlens_q is None:
         raise InvalidProblem(f"max_seqlen_q must be at least the {q.shape[1]} rows of q that sequences have, but is "
                              f"{max_seqlen_q}. Leave it out.")
-    check_new(k_cache, v_cache, k, v, batch, lengths)
+    check_new(k_cache, v_cache, k, v, batch, lengths, rows_of(k_cache, table))
+
+
+def rows_of(k_cache: Tensor, table: Tensor | None) -> int:
+    """How many rows a sequence may have."""
+    rows: int = k_cache.shape[1] * (1 if table is None else table.shape[1])
+    return rows
 
 
 def check_table(table: Tensor, q: Tensor) -> None:
@@ -69,7 +75,7 @@ def check_table(table: Tensor, q: Tensor) -> None:
 
 
 def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, batch: int,
-              lengths: dict[str, Any]) -> None:
+              lengths: dict[str, Any], most: int) -> None:
     """New keys and values beside the cache that they go to."""
     begins = lengths["cu_seqlens_k_new"]
     if k is None and v is None:
@@ -84,8 +90,8 @@ def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | No
                           f"{k.dtype} and {v.dtype}. Use k.to(k_cache.dtype) and v.to(v_cache.dtype).")
     reads = "[batch, seq_new, heads_k, dim]" if begins is None else "[total_new, heads_k, dim] with cu_seqlens_k_new"
     rows = [batch, k.shape[1] if k.ndim == 4 else "seq_new"] if begins is None else k.shape[:1]
-    if begins is None and k.ndim == 4 and k.shape[1] > k_cache.shape[1]:
-        raise InvalidTensor(f"k must have at most the {k_cache.shape[1]} rows of the cache, but has {k.shape[1]} for "
+    if begins is None and k.ndim == 4 and k.shape[1] > most:
+        raise InvalidTensor(f"k must have at most the {most} rows of the cache, but has {k.shape[1]} for "
                             "each sequence. Use a longer cache.")
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
         wanted = [*rows, *cache.shape[2:]]
@@ -176,50 +182,103 @@ def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, table: T
     cached(_tried, key, call)
 
 
-def append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
-           cu_seqlens_k_new: Tensor | None) -> Tensor:
-    """Writes k and v behind the used rows of the cache, where there is a place; returns how many rows count then,
-    [batch] int32, which may be below 0 or above all where used is.
+class Rotary(NamedTuple):
+    """flash_attn_with_kvcache's words for it. moves: a row of q is one position further than the row before it, as k's
+    are; else, where the whole cache is seen by each, all are at the first."""
+    cos: Tensor | None
+    sin: Tensor | None
+    seqlens: Tensor | None
+    interleaved: bool
+    moves: bool
 
-    Leaving out rows that have no place would wait for the GPU to count them. They write what the cache holds, to a row
-    of their sequence that nobody else writes.
+
+def moves_on(causal: bool, window_size: Any, attention_chunk: int) -> bool:
+    """Whether FlashAttention rotates each row of q by its own position, and not all by the first's."""
+    sides = window_size if isinstance(window_size, (tuple, list)) else (window_size,)
+    return bool(causal) or attention_chunk > 0 or any(side is not None and side >= 0 for side in sides)
+
+
+def check_rotary(rotary: Rotary, k: Tensor | None, q: Tensor, batch: int) -> None:
+    for name, x in (("rotary_cos", rotary.cos), ("rotary_sin", rotary.sin)):
+        if x is not None: check_tensor(name, x)
+        if x is not None: check_place(name, x, q)
+    if (rotary.cos is None) != (rotary.sin is None):
+        raise InvalidProblem("rotary_cos and rotary_sin must be given together, but one is None. Give both or none.")
+    if rotary.cos is None: return
+    if k is None:
+        raise InvalidProblem("k must be given with rotary_cos, as q is rotated together with new keys, but is None. "
+                             "Give k and v, or leave rotary_cos out.")
+    if rotary.seqlens is not None:
+        check_tensor("rotary_seqlens", rotary.seqlens)
+        check_counts("rotary_seqlens", rotary.seqlens, batch, q)
+
+
+def append_and_rotate(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor,
+                      table: Tensor | None, cu_seqlens_q: Tensor | None, cu_seqlens_k_new: Tensor | None,
+                      rotary: Rotary = Rotary(None, None, None, False, True)) -> tuple[Tensor, Tensor]:
+    """Writes k and v behind the used rows of the cache, where there is a place; returns q, rotated where that is asked
+    for, and how many rows count then, [batch] int32, which may be below 0 or above all where used is. table: pages."""
+    rows = rows_of(k_cache, table)
+    options: dict[str, Any] = dict(block_table=table, seqused_kv=used)
+    if cu_seqlens_k_new is not None: options |= dict(cu_seqlens=cu_seqlens_k_new, max_seqlen=len(k))
+    of_q: dict[str, Any] = {}
+    if rotary.cos is not None:
+        first = used if rotary.seqlens is None else rotary.seqlens
+        of_q = dict(rotary_cos=rotary.cos, rotary_sin=rotary.sin, rotary_interleaved=rotary.interleaved)
+        options |= of_q | dict(positions=positions_of(first, k, cu_seqlens_k_new, True))
+        together = rotary.moves and cu_seqlens_q is cu_seqlens_k_new is None and q.shape[:2] == k.shape[:2]
+        if together and k.numel() > 0 and rows > 0: options["q"] = q
+        elif q.numel() > 0:
+            alone = append_kv(None, None, None, None, q=q, **of_q,
+                              positions=positions_of(first, q, cu_seqlens_q, rotary.moves))
+            if alone is not None: q = alone
+    if k.numel() > 0 and v.numel() > 0 and rows > 0:
+        if k.dtype in FLOAT8:  # bytes that are copied as they are: two of them as one number
+            k_cache, v_cache, k, v = (x.view(torch.float16) for x in (k_cache, v_cache, k, v))
+        rotated = append_kv(k, v, k_cache, v_cache, **options)
+        if rotated is not None: q = rotated
+    else: return q, used
+    if cu_seqlens_k_new is None: return q, used.clamp(max=rows) + k.shape[1]
+    return q, used.clamp(max=rows) + cu_seqlens_k_new.diff()
+
+
+def positions_of(first: Tensor, x: Tensor, ends: Tensor | None, moves: bool) -> Tensor:
+    """Of each row of x, whose sequences' first ones have these positions."""
+    if ends is None:
+        step = torch.arange(x.shape[1], device=x.device) if moves else x.new_zeros(x.shape[1], dtype=torch.int64)
+        return (first.long()[:, None] + step).contiguous()
+    at = torch.arange(len(x), device=x.device)
+    sequence = torch.searchsorted(ends, at, right=True).clamp(1, len(first)) - 1
+    return first.long()[sequence] + (at - ends[sequence] if moves else 0)
+
+
+def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor,
+                            kv_cache_dtype: str = "auto", k_scale: Tensor | float | None = None,
+                            v_scale: Tensor | float | None = None) -> None:
+    """vLLM's function of this name: new rows to their slots of a paged cache, in one launch.
+
+    key, value     [tokens, heads, dim]; there may be more tokens than slots, as behind a batch that is padded
+    key_cache      [pages, page_size, heads, dim], any strides whose last is 1; of key's type with "auto",
+    value_cache    else torch.uint8 or the float8 type
+    slot_mapping   [slots] int64: page * page_size + row; negative: the token is padding
+    kv_cache_dtype "auto", "float16" or "bfloat16"; or "fp8" and "fp8_e4m3", or "fp8_e5m2": key / k_scale is stored
+    k_scale        one number, [1] or [heads] float32; read with fp8 alone. Of v likewise
+    v_scale
+
+    It is froghopper.torch.append_kv with other words, which checks what it is given.
     """
-    rows, added = k_cache.shape[1], k.shape[-3]
-    if k.numel() == 0 or v.numel() == 0 or rows == 0: return used
-    if cu_seqlens_k_new is not None: return append_packed(k_cache, v_cache, k, v, used, cache_batch_idx,
-                                                          cu_seqlens_k_new)
-    row = used[:, None] + torch.arange(added, device=used.device)
-    place = row.remainder(rows)  # no two are equal: there are no more of them than rows
-    sequence = torch.arange(len(used), device=used.device) if cache_batch_idx is None else cache_batch_idx
-    write(k_cache, v_cache, k, v, (sequence[:, None], place), row == place)
-    return used.clamp(max=rows) + added
-
-
-def append_packed(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
-                  cu_seqlens_k_new: Tensor) -> Tensor:
-    """The same of packed k and v, which may have any number of rows, also behind the last sequence. Those without a
-    place write what is written anyway: the nearest row of their sequence that has one, or where none has, what the
-    cache holds."""
-    rows, batch, at = k_cache.shape[1], len(used), torch.arange(len(k), device=used.device)
-    base, count = used.clamp(max=rows), cu_seqlens_k_new.diff()
-    sequence = torch.searchsorted(cu_seqlens_k_new, at, right=True).clamp(1, batch) - 1
-    first, begin = cu_seqlens_k_new[sequence], base[sequence]
-    last = (base + count).clamp(max=rows)[sequence] - 1  # the last place
-    place = torch.minimum(begin + at - first, last).clamp(0, rows - 1)
-    source = (first + place - begin).clamp(0, len(k) - 1)
-    written = (last >= 0) & (begin <= last)
-    where = (sequence if cache_batch_idx is None else cache_batch_idx[sequence], place)
-    write(k_cache, v_cache, k[source], v[source], where, written)
-    return base + count
-
-
-def write(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, where: tuple[Tensor, Tensor],
-          written: Tensor) -> None:
-    """k and v to those rows of the caches; what is not written stays."""
-    if k_cache.dtype in FLOAT8:  # PyTorch writes bytes by index, not these
-        k_cache, v_cache, k, v = (x.view(torch.uint8) for x in (k_cache, v_cache, k, v))
-    for cache, new in ((k_cache, k), (v_cache, v)):
-        cache[where] = torch.where(written[..., None, None], new, cache[where])
+    stored = {"auto": None, "float16": None, "bfloat16": None, "fp8": torch.float8_e4m3fn,
+              "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+    if kv_cache_dtype not in stored:
+        raise InvalidProblem(f"kv_cache_dtype must be one of {', '.join(stored)}, but is {kv_cache_dtype!r}. Use "
+                             "\"auto\" for a cache of the type of key.")
+    check_tensor("slot_mapping", slot_mapping)
+    count, dtype = slot_mapping.numel(), stored[kv_cache_dtype]
+    scales: dict[str, Any] = {}
+    if dtype is not None:
+        key_cache, value_cache = (x.view(dtype) for x in (key_cache, value_cache))
+        scales = dict(scale_k=1.0 if k_scale is None else k_scale, scale_v=1.0 if v_scale is None else v_scale)
+    append_kv(key[:count], value[:count], key_cache, value_cache, slot_mapping=slot_mapping, **scales)
 
 
 def attend_to_pages(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, used: Tensor | None,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of a pool as engines hand them over: dense caches as pools, sequences that do not begin with a page, and rows
-that are written to slots. Nothing here reads a number of a GPU or copies a pool.
+"""Pages of a pool as engines hand them over: dense caches as pools, and sequences that do not begin with a page.
+Nothing here reads a number of a GPU or copies a pool.
 
 A slot is a row of a pool: slot s lies in page s // page_size, row s % page_size.
 """
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from froghopper._errors import Unsupported
-from froghopper._torch_calls import FLOAT8
 
 LARGEST = 2**31 - 1  # of a slot in a table
 
@@ -49,23 +48,6 @@ def from_left(k: Tensor, v: Tensor, table: Tensor, begin: Tensor) -> tuple[Tenso
     at = at.clamp(max=max(rows - 1, 0))  # behind the last row nothing counts
     pages = table.gather(1, at // page)
     return slots_k, slots_v, (pages * step + at % page).to(torch.int32)
-
-
-def write_to_slots(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
-    """k and v [rows, heads, dim] to those slots [rows] of the pools [pages, page_size, heads, dim]; a row whose slot is
-    negative is not written.
-
-    Leaving such rows out would wait for the GPU to count them. They write what the first row with a slot writes, to its
-    slot; where no row has one, slot 0 gets what it holds.
-    """
-    if slots.numel() == 0 or k_pool.numel() == 0: return
-    valid = slots >= 0
-    source = torch.where(valid, torch.arange(len(slots), device=slots.device), valid.int().argmax())
-    at = slots[source].clamp(min=0).long()
-    where = at // k_pool.shape[1], at % k_pool.shape[1]
-    for pool, new in ((k_pool, k), (v_pool, v)):
-        if pool.dtype in FLOAT8: pool, new = pool.view(torch.uint8), new.view(torch.uint8)  # PyTorch indexes bytes
-        pool[where] = torch.where(valid.any(), new[source], pool[where])
 
 
 def rows_apart(x: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ bottom-right; lse [batch, heads, seq], packed [heads, total], float32, natural l
 on the CPU, also in float32. q, k and v are copied where froghopper.torch says so, and where their last stride is not 1,
 as there.
 
-What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, rotary
-embedding in flash_attn_with_kvcache, and pages in flash_attn_func or together with new keys.
+What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, and
+pages in flash_attn_func.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
 float32, or one number, and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here.
@@ -19,8 +19,9 @@ type of q. Descales of 16-bit tensors are not read.
 
 FlashAttention 2 and vLLM's fork: their orders of positional arguments are known by the types of these, and their words
 are taken too: dropout_p of 0, alibi_slopes, s_aux (sinks), return_softmax_lse, out, fa_version, scheduler_metadata, a
-window_size that is None, a list or one number, and keys without cu_seqlens_k. merge_attn_states is vLLM's. A word that
-no function here has raises TypeError with the one to use. docs/9-python.md has a table of them.
+window_size that is None, a list or one number, and keys without cu_seqlens_k. merge_attn_states and
+reshape_and_cache_flash are vLLM's. A word that no function here has raises TypeError with the one to use.
+docs/9-python.md has a table of them.
 
 What differs on purpose
   return_attn_probs   gives (out, lse) as there; a gradient of lse is used here and is dropped there
@@ -45,8 +46,8 @@ from torch import Tensor
 from froghopper import _kv_cache as kv_cache
 from froghopper._errors import InvalidProblem
 from froghopper._flash_words import (check_tangents, columns, dense_keys, dense_order, extras_of, in_any_order,
-                                     length_of, options_of, packed_order, refuse, refuse_with_pages, scales_of,
-                                     without_gradients)
+                                     length_of, options_of, packed_order, refuse, scales_of, without_gradients)
+from froghopper._kv_cache import reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._pages import table_of
 from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
@@ -62,7 +63,7 @@ Window: TypeAlias = tuple[int, int] | list[int] | int | None
 Scale: TypeAlias = Tensor | float | None
 
 __all__ = ["FLOAT8", "flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
-           "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states"]
+           "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states", "reshape_and_cache_flash"]
 WHOLE = (-1, -1)
 
 @overload
@@ -291,9 +292,12 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
     k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
                      with page_table (FlashAttention 2: block_table) [batch, columns] int32 pages of a pool, [pages,
-                     page_size, heads_k, dim], and seq_k is columns * page_size; then without k and v
+                     page_size, heads_k, dim], and seq_k is columns * page_size
     k, v             [batch, seq_new, heads_k, dim], or [total_new, heads_k, dim] with cu_seqlens_k_new: written to the
-                     cache from row cache_seqlens[b] on, by PyTorch's indexing, one operation each
+                     cache or its pages from row cache_seqlens[b] on, by froghopper.torch.append_kv
+    rotary_cos       [positions, rotary_dim / 2], of q's type or float32: k is rotated before it is written, and q,
+    rotary_sin       which has cache_seqlens[b] for its first row's position, or rotary_seqlens[b], and without causal,
+    rotary_seqlens   window and chunk for all rows'. rotary_interleaved: columns 2i and 2i + 1 are a pair
     cache_seqlens    [batch] int32, or an int: how many rows of the cache count, before k and v are added; None for all.
                      0 to seq_k, less the new rows
     cache_batch_idx  [batch] int32: which row of the cache, or of page_table, a sequence has. With k and v no two may be
@@ -312,15 +316,18 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty): the last two are partial
     results of splits there, and here there are none.
     """
-    refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    refuse(qv=qv)
     table = page_table if block_table is None else block_table  # FlashAttention 2's word
-    if table is not None: refuse_with_pages(k=k, v=v)
     longest = length_of("max_seqlen_q", max_seqlen_q)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
-                   cu_seqlens_k_new=cu_seqlens_k_new if table is None else None)
+                   cu_seqlens_k_new=None if k is None and table is not None else cu_seqlens_k_new)  # as engines do
     kv_cache.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, longest, table)
+    rotary = kv_cache.Rotary(rotary_cos, rotary_sin, rotary_seqlens if rotary_cos is not None else None,
+                             rotary_interleaved,
+                             rotary_cos is not None and kv_cache.moves_on(causal, window_size, attention_chunk))
+    kv_cache.check_rotary(rotary, k, q, kv_cache.batch_of(q, cu_seqlens_q))
     check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v))
-    rows = k_cache.shape[1] if table is None else k_cache.shape[1] * table.shape[1]
+    rows = kv_cache.rows_of(k_cache, table)
     kv_cache.check_numbers(q, rows, k, lengths, cu_seqlens_q, longest, len(k_cache if table is None else table))
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k_cache, q_descale, k_descale, v_descale)
@@ -339,7 +346,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             table = table[cache_batch_idx.clamp(0, len(table) - 1).long()]
         if k is not None and v is not None:
             kv_cache.try_once(q, k_cache, v_cache, used, table, cache_leftpad, longest, options)
-            given = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
+            q, given = kv_cache.append_and_rotate(q, k_cache, v_cache, columns(k), columns(v), used, table,
+                                                  cu_seqlens_q, cu_seqlens_k_new, rotary)
         if table is not None:
             found, lse = kv_cache.attend_to_pages(q, k_cache, v_cache, table, given, cache_leftpad, cu_seqlens_q,
                                                   longest, within(length_of("max_seqlen_k", max_seqlen_k), k_cache,

@@ -14,7 +14,8 @@ Copies: none where the columns of q, k, v and gradients lie side by side (the la
 begin at multiples of 16 bytes (other strides are multiples of 8 elements); else the tensor is copied, once in each pass
 that reads it. out is never copied.
 
-paged_attention reads k and v from pages of a pool, without gradients.
+paged_attention reads k and v from pages of a pool, without gradients; append_kv writes new rows to them, or to any
+cache.
 
 With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that has no gradients. One call that
 quantises and attends is attention(**quantise(q, k, v)._asdict(), causal=True).
@@ -31,6 +32,7 @@ PyTorch 2.5 or newer.
 from froghopper import _torch_flash as flash
 from froghopper import _torch_flops as flops
 from froghopper import _torch_sharding as sharding
+from froghopper._torch_append import append_kv
 from froghopper._torch_attention import attention
 from froghopper._torch_explain import explain
 from froghopper._torch_paged import paged_attention
@@ -42,5 +44,5 @@ quantize = quantise  # as other libraries spell it
 flash.register()
 flops.register()
 sharding.register()
-__all__ = ["Quantised", "Smoothed", "attention", "explain", "paged_attention", "quantise",
+__all__ = ["Quantised", "Smoothed", "append_kv", "attention", "explain", "paged_attention", "quantise",
            "scaled_dot_product_attention"]

@@ -17,11 +17,9 @@ Not here, and said so to vLLM, which then takes another backend: latent attentio
 context parallelism, ranges of images that see both ways, R-SWA. A causal that differs from sequence to sequence raises
 NotImplementedError.
 
-New keys go to the pages by flash_attn_interface.reshape_and_cache_flash where this package has it, else by vLLM's
-kernel of that name, else by PyTorch's indexing.
+New keys go to the pages by flash_attn_interface.reshape_and_cache_flash.
 """
 import copy
-import importlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,9 +29,9 @@ from torch import Tensor
 from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata,
                                        AttentionMetadataBuilder, AttentionType, MultipleOf)
 
-from froghopper import flash_attn_interface
 from froghopper._errors import InvalidType, Unsupported
-from froghopper._pages import rounded_up, rows_apart, write_to_slots
+from froghopper._kv_cache import reshape_and_cache_flash
+from froghopper._pages import rounded_up, rows_apart
 from froghopper.torch import attention, paged_attention
 
 FLOAT8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
@@ -195,14 +193,7 @@ class Impl(AttentionImpl[Metadata]):
         """New keys and values to their slots; those of slots below 0 are not written."""
         if self.attn_type in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY): return
         k, v = self.pools(kv_cache)
-        write = writer_of(key.is_cuda)
-        if write is not None:
-            write(key, value, k, v, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
-            return
-        key, value = key[:slot_mapping.shape[0]], value[:slot_mapping.shape[0]]
-        if k.dtype in FLOAT8.values():
-            key, value = quantised(key, layer._k_scale, k.dtype), quantised(value, layer._v_scale, v.dtype)
-        write_to_slots(key, value, k, v, slot_mapping)
+        reshape_and_cache_flash(key, value, k, v, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
 
     def pools(self, kv_cache: Tensor) -> tuple[Tensor, Tensor]:
         """K and V as [blocks, block, heads, dim], views."""
@@ -218,24 +209,3 @@ class Impl(AttentionImpl[Metadata]):
         if self.alibi_slopes is not None and self.alibi_slopes.device != device:
             self.alibi_slopes = self.alibi_slopes.to(device)
         return self.alibi_slopes
-
-
-def quantised(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """x [rows, heads, dim] / scale, of the tensor or of each head; what is too large becomes the largest number."""
-    most = torch.finfo(dtype).max
-    by_head = scale.reshape(-1, 1) if scale.numel() > 1 else scale.reshape(())
-    return (x.float() / by_head).clamp(-most, most).to(dtype)
-
-
-def writer_of(on_gpu: bool) -> Any:
-    """A function reshape_and_cache_flash: this library's, or on a GPU vLLM's; None where there is none."""
-    if on_gpu not in _writers:
-        found = getattr(flash_attn_interface, "reshape_and_cache_flash", None)
-        if found is None and on_gpu:
-            try: found = importlib.import_module("vllm._custom_ops").reshape_and_cache_flash
-            except (ImportError, AttributeError): pass
-        _writers[on_gpu] = found
-    return _writers[on_gpu]
-
-
-_writers: dict[bool, Any] = {}

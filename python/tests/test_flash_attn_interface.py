@@ -327,8 +327,11 @@ REFUSED = {
 }
 REFUSED_CACHE = {
     "page_table": (TypeError, dict(page_table=ONE), "page_table must .*, but is torch.float32 with the shape .1"),
-    "rotary_cos": (NotImplementedError, dict(rotary_cos=ONE), "rotate"),
-    "rotary_sin": (NotImplementedError, dict(rotary_sin=ONE), "rotate"),
+    "rotary_cos": (ValueError, dict(rotary_cos=ONE), "rotary_cos and rotary_sin must .*, but one is None"),
+    "rotary_sin": (ValueError, dict(rotary_sin=ONE), "rotary_cos and rotary_sin must .*, but one is None"),
+    "rotary_alone": (ValueError, dict(rotary_cos=ONE, rotary_sin=ONE), "k must be given with rotary_cos, .* is None"),
+    "rotary_seqlens": (TypeError, dict(rotary_cos=ONE, rotary_sin=ONE, k=some(2, 1, 2, 64), v=some(2, 1, 2, 64),
+                                       cache_seqlens=3, rotary_seqlens=ONE), "rotary_seqlens must .*, but is torch.f"),
     "k_alone": (ValueError, dict(k=some(2, 1, 2, 64), cache_seqlens=3), "k, v and cache_seqlens must .*, but one is"),
     "kv_without_seqlens": (ValueError, dict(k=some(2, 1, 2, 64), v=some(2, 1, 2, 64)), "k, v and cache_seqlens must"),
     "wide_lengths": (TypeError, dict(cache_seqlens=torch.ones(2, dtype=torch.int64)), "cache_seqlens must .*, but i"),

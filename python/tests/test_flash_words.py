@@ -108,7 +108,7 @@ def test_pages():
         assert torch.equal(cached, found) and torch.equal(of_cache, lse_found)
     same_length = fa.flash_attn_with_kvcache(Q, *pools, cache_seqlens=7, page_table=table)
     assert torch.equal(same_length, fa.flash_attn_with_kvcache(Q, *pools, cache_seqlens=ints(7, 7), page_table=table))
-    with pytest.raises(NotImplementedError, match="page_table is given and k too"):
+    with pytest.raises(ValueError, match="k, v and cache_seqlens must be given together"):
         fa.flash_attn_with_kvcache(Q, *pools, K[:, :1], cache_seqlens=used, page_table=table)
 
 

@@ -173,7 +173,13 @@ def test_rows_without_a_place_are_not_written(device, how):
 
     def bytes_of(x): return x.view(torch.uint8) if how == "fp8" else x
     wanted = [placed(bytes_of(cache), [bytes_of(rows) for rows in x], USED, counts) for cache, x in zip(caches, new)]
-    with nothing_waits(device): found = kv_cache.append(*caches, *given_new, used, None, begins)
+    def append(): return kv_cache.append_and_rotate(given_new[0], *caches, *given_new, used, None, None, begins)[1]
+    if device == "cpu":
+        before = [bytes_of(cache).clone() for cache in caches]
+        with pytest.raises(ValueError, match=r"seqused_kv\[0\] is -2"): append()
+        assert all(torch.equal(bytes_of(cache), x) for cache, x in zip(caches, before))
+        return
+    with nothing_waits(device): found = append()
     assert found.clamp(0, KEYS).tolist() == wanted[0][1] and found.dtype == torch.int32
     for cache, (held, _) in zip(caches, wanted): assert torch.equal(bytes_of(cache), held)
 

@@ -100,6 +100,32 @@ def test_8_bits_with_scales_of_each_sequence(page, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("page", [0, 1, 5, 16])
+def test_new_rows(page, packed, left, device):
+    """They go to the pages of their sequences: o is as if they had been there, and no other byte changes."""
+    rows, counts = (2, 0, 3), [2, 1, 3] if packed else [2] * BATCH
+    pool = Pool(page, device, rows=rows)
+    q, given = torch.randn(BATCH, NEW, 4, DIM, device=device).bfloat16(), dict(cache_batch_idx=ints(rows, device))
+    if page: given["page_table"] = pool.table
+    if left: given["cache_leftpad"] = ints(LEFT, device)
+    wanted = fa.flash_attn_with_kvcache(q, *pool.pools, cache_seqlens=ints(USED, device), causal=True, **given)
+    held, new = [x.clone() for x in pool.pools], []
+    for row, end, count in zip(rows, USED, counts):
+        for at in range(end - count, end):
+            where = (int(pool.table[row, at // page]), at % page) if page else (row, at)
+            for x in pool.pools: x[where].fill_(float("nan"))
+        new.append([x[row, end - count:end] for x in (pool.k, pool.v)])
+    k, v = ((torch.cat if packed else torch.stack)(x) for x in zip(*new))
+    if packed: given["cu_seqlens_k_new"] = torch.tensor([0, *counts], device=device).cumsum(0, dtype=torch.int32)
+    before = ints([end - count for end, count in zip(USED, counts)], device)
+    found = fa.flash_attn_with_kvcache(q, *pool.pools, k, v, cache_seqlens=before, causal=True, **given)
+    assert torch.equal(found, wanted)
+    for x, to in zip(held, pool.pools): assert torch.equal(x.view(torch.uint8), to.view(torch.uint8))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_pools_that_lie_otherwise(device):
     """Heads outside of rows, K and V side by side, a dense cache with room between its sequences."""
     q, used, left = torch.randn(BATCH, NEW, 4, DIM, device=device).bfloat16(), ints(USED, device), ints(LEFT, device)
@@ -165,16 +191,3 @@ def test_messages(name, changed, says):
     if name == "batch": del given["cache_batch_idx"]
     with pytest.raises((ValueError, TypeError), match=says):
         fa.flash_attn_with_kvcache(torch.randn(3, 1, 4, DIM).bfloat16(), *pool.pools, **given | changed)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
-@pytest.mark.parametrize("slots", [[3, -1, 40, 17, -1], [-1, -1, 2, 9, 0], [-1] * 5])
-def test_rows_are_written_to_slots(slots, dtype):
-    """As vLLM's reshape_and_cache_flash: a row whose slot is negative is not written, and nothing else changes."""
-    pools = [torch.randn(5, 2, 16, DIM).to(dtype).transpose(1, 2) for _ in range(2)]
-    new, wanted = [torch.randn(5, 2, DIM).to(dtype) for _ in range(2)], [x.clone() for x in pools]
-    for at, slot in enumerate(slots):
-        if slot < 0: continue
-        for x, to in zip(new, wanted): to[slot // 16, slot % 16] = x[at]
-    pages.write_to_slots(*new, *pools, torch.tensor(slots))
-    for found, x in zip(pools, wanted): assert torch.equal(found.view(torch.uint8), x.view(torch.uint8))

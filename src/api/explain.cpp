@@ -119,6 +119,11 @@ std::string step_lines(const AverageStep& step) {
   return "\n  rows       means of k and v, one of a sequence and head a CTA";
 }
 
+std::string step_lines(const AppendStep& step) {
+  return text("\n  rows       {} of a head a CTA at a time, {} lanes each", append_rows_of_cta(step.variant),
+              append_lanes(step.variant));
+}
+
 std::string launch_lines(const Launch& launch) {
   const KernelSpec& kernel = launch.kernel;
   std::string lines =

@@ -17,7 +17,7 @@ namespace {
 using PlanPointer = std::shared_ptr<const fh_plan>;
 
 // Two descriptions are the same where their bytes are: the struct has no padding whose bytes could differ.
-static_assert(sizeof(fh_problem) == sizeof(size_t) + 16 * sizeof(int64_t) + 20 * sizeof(int32_t),
+static_assert(sizeof(fh_problem) == sizeof(size_t) + 18 * sizeof(int64_t) + 28 * sizeof(int32_t),
               "its fields, no gaps");
 
 // Of Question::gpu, besides ordinals and -1 for none.
@@ -89,7 +89,10 @@ Result<PlanPointer> make(const Question& question) {
 int gpu_meant(const char* target, const fh_tensors* tensors) {
   if (std::strcmp(target, "cpu") == 0) return -1;
   const bool whole = tensors && tensors->size >= offsetof(fh_tensors, lse);  // else it is refused later
-  const void* const data = !whole ? nullptr : tensors->q.data ? tensors->q.data : tensors->o.data;
+  const void* data = nullptr;
+  if (whole)
+    for (const fh_tensor* tensor : {&tensors->q, &tensors->k, &tensors->v, &tensors->o})
+      if (!data) data = tensor->data;
   if (std::strncmp(target, "auto", 4) != 0 || !data) return runtime::current_gpu();
   switch (const runtime::Home home = runtime::home_of(data); home.kind) {
     case runtime::Home::Kind::host: return on_host;

@@ -156,6 +156,35 @@ inline void floats_to_bf16(const float* from, int count, hwy::bfloat16_t* to) {
     hn::StoreU(hn::DemoteTo(stored, ready_to_cut(d, hn::LoadU(d, from + i))), stored, to + i);
 }
 
+// The bits of an 8-bit type with `fraction_bits`, the smallest normal value 2^least and the largest value `largest`, to
+// which larger values are clamped. NaN becomes 0x7f.
+template <int fraction_bits, int least>
+HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Eight>> to_8_bits(hn::Vec<Eight> x, float largest) {
+  const Eight d;
+  const hn::Rebind<uint32_t, Eight> bits;
+  constexpr int dropped = 23 - fraction_bits;  // bits of a float's fraction that are dropped
+  const auto size = hn::Min(hn::Abs(x), hn::Set(d, largest));
+  const auto raw = hn::BitCast(bits, size);
+  const auto half =
+      hn::Add(hn::And(hn::ShiftRight<dropped>(raw), hn::Set(bits, 1u)), hn::Set(bits, (1u << (dropped - 1)) - 1));
+  const auto normal = hn::Sub(hn::ShiftRight<dropped>(hn::Add(raw, half)),
+                              hn::Set(bits, static_cast<uint32_t>(127 + least - 1) << fraction_bits));
+  // Subnormal values have equal steps. Adding a float whose last bit is one step rounds to them.
+  const auto step = hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least - fraction_bits + 23) << 23));
+  const auto small = hn::Sub(hn::BitCast(bits, hn::Add(size, step)), hn::BitCast(bits, step));
+  const auto is_small =
+      hn::RebindMask(bits, hn::Lt(size, hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least) << 23))));
+  const auto is_nan = hn::RebindMask(bits, hn::IsNaN(x));
+  const auto stored = hn::IfThenElse(is_nan, hn::Set(bits, 0x7fu), hn::IfThenElse(is_small, small, normal));
+  return hn::Or(stored, hn::And(hn::ShiftRight<24>(hn::BitCast(bits, x)), hn::Set(bits, 0x80u)));
+}
+
+HWY_INLINE void store_8_bits(Dtype type, hn::Vec<Eight> x, uint8_t* to) {
+  const hn::Rebind<uint8_t, Eight> stored;
+  const auto bits = type == Dtype::e5m2 ? to_8_bits<2, -14>(x, 57344.0f) : to_8_bits<3, -6>(x, 448.0f);
+  hn::StoreU(hn::TruncateTo(stored, bits), stored, to);
+}
+
 // count: a multiple of 8. Rounds to nearest, ties to even.
 inline void from_floats(const float* from, Dtype type, int count, void* to) {
   if (one_by_one) {
@@ -167,7 +196,10 @@ inline void from_floats(const float* from, Dtype type, int count, void* to) {
     case Dtype::bf16: floats_to_bf16(from, count, static_cast<hwy::bfloat16_t*>(to)); return;
     case Dtype::f32: std::memcpy(to, from, count * sizeof(float)); return;
     case Dtype::e4m3:
-    case Dtype::e5m2: return;  // no output has these types
+    case Dtype::e5m2:
+      for (int i = 0; i < count; i += eight)
+        store_8_bits(type, hn::LoadU(Eight(), from + i), static_cast<uint8_t*>(to) + i);
+      return;
   }
 }
 

@@ -36,5 +36,6 @@ Result<void> run(const Plan&, const Views&);
 Result<void> run_forward(const Plan&, const Views&, const InterruptWatch&);   // forward.cpp
 Result<void> run_backward(const Plan&, const Views&, const InterruptWatch&);  // backward.cpp
 Result<void> run_quantise(const Plan&, const Views&, const InterruptWatch&);  // quantise.cpp
+Result<void> run_append(const Plan&, const Views&, const InterruptWatch&);    // append.cpp
 
 }  // namespace froghopper::cpu

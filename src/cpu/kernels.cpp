@@ -34,6 +34,9 @@ void add_rows(const RowsToQuantise&, double* sums);
 float largest_of_rows(const RowsToQuantise&);
 void write_quantised_rows(const RowsToQuantise&, float scale);
 
+// append_rows.cpp
+void append_heads(const HeadsToAppend&);
+
 constexpr int lanes = HWY_MAX_BYTES == 64 ? lanes_avx512 : lanes_usual;
 
 constexpr Kernel in_floats(const char* name, bool (*runs_here)()) {
@@ -42,6 +45,7 @@ constexpr Kernel in_floats(const char* name, bool (*runs_here)()) {
           add_rows,
           largest_of_rows,
           write_quantised_rows,
+          append_heads,
           name,
           block_lanes,
           /*bf16_only=*/false,
@@ -54,6 +58,7 @@ constexpr Kernel in_pairs(const char* name, bool (*runs_here)()) {
           add_rows,
           largest_of_rows,
           write_quantised_rows,
+          append_heads,
           name,
           block_lanes,
           /*bf16_only=*/true,
@@ -91,7 +96,8 @@ bool has_avx2() {
 constexpr Kernel fastest_first[] = {
 #if HWY_TARGETS & HWY_AVX3
     {N_AVX3::attend_in_tiles, N_AVX3::differentiate_in_tiles, N_AVX3::add_rows, N_AVX3::largest_of_rows,
-     N_AVX3::write_quantised_rows, "amx", N_AVX3::block_lanes, /*bf16_only=*/true, has_tiles, lanes_max, tile_kv_amx},
+     N_AVX3::write_quantised_rows, N_AVX3::append_heads, "amx", N_AVX3::block_lanes, /*bf16_only=*/true, has_tiles,
+     lanes_max, tile_kv_amx},
     N_AVX3::in_pairs("avx512bf16", has_fast_pairs),
     N_AVX3::in_floats("avx512", has_avx512),
 #endif
@@ -104,7 +110,7 @@ constexpr Kernel fastest_first[] = {
 constexpr Kernel for_tests[] = {
 #if HWY_TARGETS & HWY_AVX3
     {N_AVX3::attend_in_emulated_tiles, N_AVX3::differentiate_in_emulated_tiles, N_AVX3::add_rows,
-     N_AVX3::largest_of_rows, N_AVX3::write_quantised_rows, "emulated amx", N_AVX3::block_lanes,
+     N_AVX3::largest_of_rows, N_AVX3::write_quantised_rows, N_AVX3::append_heads, "emulated amx", N_AVX3::block_lanes,
      /*bf16_only=*/true, has_avx512, lanes_max, tile_kv_amx},
 #endif
 #if HWY_TARGETS & HWY_AVX2

@@ -5,6 +5,7 @@
 #include "src/base/ceil_div.hpp"
 #include "src/base/cores.hpp"
 #include "src/base/text.hpp"
+#include "src/cpu/append_work.hpp"
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/gradient_work.hpp"
 #include "src/cpu/quantise_work.hpp"
@@ -18,10 +19,12 @@ namespace {
 constexpr double worth_a_thread = 1e6;
 
 int64_t threads_for(const Problem& p) {
-  // Quantising a value takes about as long as 8 multiply-adds.
-  const double work = p.quantises() ? 8.0 * (static_cast<double>(p.rows_q()) * p.heads_q * p.dim_qk +
-                                             static_cast<double>(p.rows_kv()) * p.heads_kv * (p.dim_qk + p.dim_v))
-                                    : static_cast<double>(p.rows_q()) * p.heads_q * p.seq_kv * (p.dim_qk + p.dim_v);
+  // Quantising or appending a value takes about as long as 8 multiply-adds.
+  const double work = p.appends() ? 8.0 * static_cast<double>(p.rows_q()) *
+                                        static_cast<double>(p.heads_q * p.dim_qk + p.heads_kv * (p.dim_qk + p.dim_v))
+                      : p.quantises() ? 8.0 * (static_cast<double>(p.rows_q()) * p.heads_q * p.dim_qk +
+                                               static_cast<double>(p.rows_kv()) * p.heads_kv * (p.dim_qk + p.dim_v))
+                                      : static_cast<double>(p.rows_q()) * p.heads_q * p.seq_kv * (p.dim_qk + p.dim_v);
   const int64_t allowed = p.max_sms == 0 ? cores() : std::min(p.max_sms, cores());
   return std::clamp<int64_t>(static_cast<int64_t>(std::min(work / worth_a_thread, 1e6)), 1, allowed);
 }
@@ -48,8 +51,8 @@ int64_t kv_tile_for(const Problem& p, int64_t threads) {
 // The CPU computes whatever Problem::from accepts.
 Result<Plan> plan(const Problem& problem) {
   // A single query row is multiplied in floats, which takes less time than to convert k and v to AMX tiles.
-  const bool one_row =
-      !problem.backward() && !problem.quantises() && lanes_of_head(problem) == 1 && !problem.invariant;
+  const bool one_row = !problem.backward() && !problem.quantises() && !problem.appends() &&
+                       lanes_of_head(problem) == 1 && !problem.invariant;
   return plan_with(fastest_kernel(one_row ? Dtype::f32 : multiplied_as(problem)), problem);
 }
 
@@ -57,6 +60,7 @@ Plan plan_with(const Kernel& kernel, const Problem& problem) {
   const int64_t threads = threads_for(problem);
   if (problem.backward()) return {problem, &kernel, threads, q_tile_rows, kv_tile_for(problem, threads)};
   if (problem.quantises()) return {problem, &kernel, threads, quantise_rows, quantise_rows};
+  if (problem.appends()) return {problem, &kernel, threads, 1, 1};
   const int keys = keys_of_tile(kernel.keys, static_cast<int>(problem.dim_qk), static_cast<int>(problem.dim_v));
   if (!heads_side_by_side(kernel, problem)) return {problem, &kernel, threads, kernel.block_lanes, keys};
   const int few = kernel.bf16_only ? tile_kv_side_by_side_in_pairs : tile_kv_side_by_side;
@@ -70,6 +74,7 @@ int Plan::item_lanes_most() const {
 size_t Plan::scratch_bytes() const {
   const int dim_qk = static_cast<int>(problem.dim_qk), dim_v = static_cast<int>(problem.dim_v);
   if (problem.quantises()) return sizeof(float) * quantise_floats(std::max(dim_qk, dim_v));
+  if (problem.appends()) return sizeof(float) * append_floats(std::max(dim_qk, dim_v));
   return sizeof(float) *
          (problem.backward()
               ? gradient_floats(dim_qk, dim_v, static_cast<int>(tile_kv))
@@ -79,6 +84,7 @@ size_t Plan::scratch_bytes() const {
 
 std::string Plan::how() const {
   if (problem.quantises()) return text("cpu {} rows{} threads {}", kernel->name, tile_q, threads);
+  if (problem.appends()) return text("cpu {} rows threads {}", kernel->name, threads);
   return text("cpu {} q{}.kv{} threads {}", kernel->name, tile_q, tile_kv, threads);
 }
 
@@ -86,12 +92,13 @@ std::string Plan::line() const { return text("{} -> {}", problem.line(), how());
 
 Result<void> run(const Plan& plan, const Views& views) {
   if (Result<void> lengths = check_lengths(plan.problem, views); !lengths) return lengths;
-  if (!plan.problem.quantises())
+  if (!plan.problem.quantises() && !plan.problem.appends())
     if (Result<void> scales = check_scales(plan.problem, views); !scales) return scales;
   const InterruptWatch watch;
-  const auto run_pass = plan.problem.quantises()  ? run_quantise
-                        : plan.problem.backward() ? run_backward
-                                                  : run_forward;
+  const auto run_pass = plan.problem.appends()     ? run_append
+                        : plan.problem.quantises() ? run_quantise
+                        : plan.problem.backward()  ? run_backward
+                                                   : run_forward;
   Result<void> done = run_pass(plan, views, watch);
   if (watch.asked())
     return Failure{FH_INTERRUPTED, "SIGINT came during the call; what it wrote is undefined. Call again."};

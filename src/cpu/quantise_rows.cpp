@@ -68,41 +68,14 @@ float largest_of_rows(const RowsToQuantise& tile) {
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-// The bits of an 8-bit type with `fraction_bits`, the smallest normal value 2^least and the largest value `largest`, to
-// which larger values are clamped. NaN becomes 0x7f.
-template <int fraction_bits, int least>
-HWY_INLINE hn::Vec<hn::Rebind<uint32_t, Eight>> to_8_bits(hn::Vec<Eight> x, float largest) {
-  const Eight d;
-  const hn::Rebind<uint32_t, Eight> bits;
-  constexpr int dropped = 23 - fraction_bits;  // bits of a float's fraction that are dropped
-  const auto size = hn::Min(hn::Abs(x), hn::Set(d, largest));
-  const auto raw = hn::BitCast(bits, size);
-  const auto half =
-      hn::Add(hn::And(hn::ShiftRight<dropped>(raw), hn::Set(bits, 1u)), hn::Set(bits, (1u << (dropped - 1)) - 1));
-  const auto normal = hn::Sub(hn::ShiftRight<dropped>(hn::Add(raw, half)),
-                              hn::Set(bits, static_cast<uint32_t>(127 + least - 1) << fraction_bits));
-  // Subnormal values have equal steps. Adding a float whose last bit is one step rounds to them.
-  const auto step = hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least - fraction_bits + 23) << 23));
-  const auto small = hn::Sub(hn::BitCast(bits, hn::Add(size, step)), hn::BitCast(bits, step));
-  const auto is_small =
-      hn::RebindMask(bits, hn::Lt(size, hn::Set(d, std::bit_cast<float>(static_cast<uint32_t>(127 + least) << 23))));
-  const auto is_nan = hn::RebindMask(bits, hn::IsNaN(x));
-  const auto stored = hn::IfThenElse(is_nan, hn::Set(bits, 0x7fu), hn::IfThenElse(is_small, small, normal));
-  return hn::Or(stored, hn::And(hn::ShiftRight<24>(hn::BitCast(bits, x)), hn::Set(bits, 0x80u)));
-}
-
 // Writes the rows that largest_of_rows left in the scratch, divided by the scale.
 void write_quantised_rows(const RowsToQuantise& tile, float scale) {
   const Eight d;
-  const hn::Rebind<uint8_t, Eight> stored;
   const auto divisor = hn::Set(d, scale);
   for (int i = 0; i < tile.rows; ++i) {
     uint8_t* const to = static_cast<uint8_t*>(tile.destination) + i * tile.stride_to;
-    for (int c = 0; c < tile.dim; c += eight) {
-      const auto x = hn::Div(hn::LoadU(d, tile.scratch + i * tile.dim + c), divisor);
-      const auto bits = tile.to == Dtype::e5m2 ? to_8_bits<2, -14>(x, 57344.0f) : to_8_bits<3, -6>(x, 448.0f);
-      hn::StoreU(hn::TruncateTo(stored, bits), stored, to + c);
-    }
+    for (int c = 0; c < tile.dim; c += eight)
+      store_8_bits(tile.to, hn::Div(hn::LoadU(d, tile.scratch + i * tile.dim + c), divisor), to + c);
   }
 }
 

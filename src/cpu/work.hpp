@@ -105,14 +105,16 @@ static_assert((scratch_floats(256, 256, lanes_usual, tile_kv) - partial_floats(2
 struct GradientWork;  // gradient_work.hpp
 class QTiles;
 struct RowsToQuantise;  // quantise_work.hpp
+struct HeadsToAppend;   // append_work.hpp
 
-// Both passes and the quantiser, compiled for one kind of vector unit.
+// Both passes, the quantiser and what appends to a cache, compiled for one kind of vector unit.
 struct Kernel {
   void (*attend)(const Work&);
   void (*differentiate)(const GradientWork&, QTiles&);
   void (*add)(const RowsToQuantise&, double* sums);
   float (*largest)(const RowsToQuantise&);
   void (*quantise)(const RowsToQuantise&, float scale);
+  void (*append)(const HeadsToAppend&);
   const char* name;         // "amx", "avx512bf16", "avx512", "avx2", "generic"
   int block_lanes;          // lanes of a block; a remainder costs whole vectors
   bool bf16_only;           // multiplies bf16 only, see multiplied_as

@@ -53,6 +53,16 @@ struct Quantised {
 };
 Quantised quantised(const Problem&, const Views&);
 
+// An append problem: a row of a head that is written.
+struct AppendedRow {
+  View Views::*to;
+  View Views::*scales;               // of the cache; null: q_out
+  RowId at;                          // of `to`; with scales of rows of theirs too
+  double scale;                      // what is stored is divided by it; 1: it has none
+  std::vector<double> exact, sizes;  // not divided; of each number the magnitudes that it is a sum of
+};
+std::vector<AppendedRow> appended(const Problem&, const Views&);
+
 // Calls work(0) ... work(count - 1), each once, on all cores. The calls must not write to the same place.
 void for_each(int64_t count, const std::function<void(int64_t)>& work);
 

@@ -13,7 +13,8 @@ namespace froghopper {
 namespace {
 
 constexpr const char *fill = "fill", *forward = "fwd", *combine = "combine", *delta = "delta", *backward = "bwd",
-                     *grad_q = "gradq", *quantise = "quantise", *average = "average", *widen = "widen";
+                     *grad_q = "gradq", *quantise = "quantise", *average = "average", *widen = "widen",
+                     *append = "append";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
 std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant,
@@ -114,6 +115,15 @@ KernelSpec kernel_of(const WidenVariant& v) {
           .params_bytes = sizeof(WidenParams)};
 }
 
+KernelSpec kernel_of(const AppendVariant& v) {
+  return {.name = variant_name(append, v),
+          .source = source_of("device/append/append.cuh", "append::Append", "AppendParams",
+                              spelled("AppendVariant", v), /*cluster=*/1, append_ctas_per_sm(v)),
+          .threads = append_threads,
+          .smem_bytes = append_smem_bytes,
+          .params_bytes = sizeof(AppendParams)};
+}
+
 namespace {
 
 template <class Variant>
@@ -138,9 +148,11 @@ Result<KernelSpec> kernel_named(const std::string& name) {
   if (family == quantise) return kernel_of_family<QuantiseVariant>(quantise, name);
   if (family == average) return kernel_of_family<AverageVariant>(average, name);
   if (family == widen) return kernel_of_family<WidenVariant>(widen, name);
-  return Failure{FH_INVALID_PROBLEM,
-                 text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {}, {}, {}, {} or {}.",
-                      name, fill, forward, combine, delta, backward, grad_q, quantise, average, widen)};
+  if (family == append) return kernel_of_family<AppendVariant>(append, name);
+  return Failure{
+      FH_INVALID_PROBLEM,
+      text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {}, {}, {}, {}, {} or {}.", name,
+           fill, forward, combine, delta, backward, grad_q, quantise, average, widen, append)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "contract/append.h"
 #include "contract/average.h"
 #include "contract/bwd_variant.h"
 #include "contract/fill.h"
@@ -38,6 +39,7 @@ KernelSpec kernel_of(const GradQVariant&);
 KernelSpec kernel_of(const QuantiseVariant&);
 KernelSpec kernel_of(const AverageVariant&);
 KernelSpec kernel_of(const WidenVariant&);
+KernelSpec kernel_of(const AppendVariant&);
 
 // ---- Names of variants ----
 
@@ -131,5 +133,6 @@ static_assert(all_fields_visited<GradQVariant>, "visit_fields lacks a field of G
 static_assert(all_fields_visited<QuantiseVariant>, "visit_fields lacks a field of QuantiseVariant");
 static_assert(all_fields_visited<AverageVariant>, "visit_fields lacks a field of AverageVariant");
 static_assert(all_fields_visited<WidenVariant>, "visit_fields lacks a field of WidenVariant");
+static_assert(all_fields_visited<AppendVariant>, "visit_fields lacks a field of AppendVariant");
 
 }  // namespace froghopper

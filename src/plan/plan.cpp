@@ -4,6 +4,7 @@
 
 #include "contract/mask.h"
 #include "src/base/text.hpp"
+#include "src/plan/append.hpp"
 #include "src/plan/backward.hpp"
 #include "src/plan/forward.hpp"
 #include "src/plan/quantise.hpp"
@@ -41,11 +42,13 @@ std::string words_of(const QuantiseStep& step) {
   }
   return {};
 }
+std::string words_of(const AppendStep&) { return {}; }
 std::string words_of(const AverageStep& step) { return step.what == Averaging::add_up ? " sums" : " means"; }
 
 }  // namespace
 
 Result<Plan> make_gpu_plan(const Problem& p, const Device& device, const Hints& hints) {
+  if (p.appends()) return plan_append(p, device, hints);
   if (p.quantises()) return plan_quantise(p, device, hints);
   return p.backward() ? plan_backward(p, device, hints) : plan_forward(p, device, hints);
 }

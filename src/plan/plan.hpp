@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "contract/append.h"
 #include "contract/average.h"
 #include "contract/bwd_variant.h"
 #include "contract/fill.h"
@@ -107,8 +108,11 @@ struct AverageStep {
   AverageVariant variant;
   Averaging what;
 };
+struct AppendStep {
+  AppendVariant variant;
+};
 using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep,
-                          FillStep, WidenStep>;
+                          FillStep, WidenStep, AppendStep>;
 
 struct Launch {
   KernelSpec kernel;

@@ -220,6 +220,9 @@ void add(Sum& sum, const Problem& p, const GradQStep&, int, const Device& device
 void add(Sum& sum, const Problem& p, const QuantiseStep& step, int, const Device& device) {
   sum.bytes += bytes_of_quantise(p, step), sum.work_us += copy_us(bytes_of_quantise(p, step), device);
 }
+void add(Sum& sum, const Problem& p, const AppendStep&, int, const Device& device) {
+  sum.bytes += bytes_moved(p), sum.work_us += copy_us(bytes_moved(p), device);
+}
 void add(Sum& sum, const Problem& p, const AverageStep& step, int, const Device& device) {
   const double bytes = numbers_of_keys(p) * size_of(p.dtype);
   sum.between_us += next_launch_us;

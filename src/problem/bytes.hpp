@@ -2,7 +2,7 @@
 // problem: the bytes that must be moved. Those of q, k, v, o and lse, each once: rows of the tensors, used or not; not
 // scales, which are few. A backward problem moves grad_o, grad_q, grad_k and grad_v too, and with accumulate the last
 // three both ways; a forward problem with accumulate moves o and lse both ways. To quantise moves q, k and v, read and
-// written.
+// written, and so does to append.
 #pragma once
 #include "src/problem/problem.hpp"
 
@@ -11,6 +11,9 @@ namespace froghopper {
 inline double bytes_moved(const Problem& p) {
   const double columns = double(p.dim_qk + p.dim_v), element = size_of(p.dtype);
   const double rows_q = double(p.rows_q()) * double(p.heads_q), rows_kv = double(p.rows_kv()) * double(p.heads_kv);
+  if (p.appends())
+    return 2 * element * double(p.dim_qk) * rows_q +
+           (element + size_of(p.dtype_kv)) * columns * double(p.rows_q()) * double(p.heads_kv);
   if (p.quantises()) return (element + size_of(p.dtype_kv)) * (double(p.dim_qk) * rows_q + columns * rows_kv);
   const double of_o = size_of(p.dtype_o) * double(p.dim_v) + sizeof(float);
   const double row_q = element * double(p.dim_qk) + of_o * (p.merges() ? 2 : 1);

@@ -81,6 +81,11 @@ KvRows v_rows(const Views& views, const Rows& rows, int64_t sequence) {
 }
 
 Result<void> check_lengths(const Problem& p, const Views& views) {
+  if (p.appends()) {  // seqused_kv are rows that are there already
+    std::string wrong = wrong_lengths(queries(p, views), p.batch);
+    if (!wrong.empty()) return Failure{FH_INVALID_TENSOR, std::move(wrong)};
+    return check_places(p, views);
+  }
   for (const Side& side : {queries(p, views), keys(p, views)}) {
     std::string wrong = wrong_lengths(side, p.batch);
     if (!wrong.empty()) return Failure{FH_INVALID_TENSOR, std::move(wrong)};

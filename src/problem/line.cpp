@@ -5,6 +5,8 @@
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
 //       [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth]
 //       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]
+//   append DTYPE [kv=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN] [seqused] [pageN pagesN] [slots]
+//       [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales] [smsN]
 //
 // scale0 is a scale of zero, unlike a scale of 0 in C, which is the default. softcap0 is none.
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
@@ -38,7 +40,8 @@ struct Operation {
   std::string_view word;
   fh_op op;
 };
-constexpr Operation ops[] = {{"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}, {"quantise", FH_QUANTISE}};
+constexpr Operation ops[] = {
+    {"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}, {"quantise", FH_QUANTISE}, {"append", FH_APPEND}};
 
 // A function for each kind of field.
 template <class... Functions>
@@ -56,7 +59,9 @@ constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
     "[causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]";
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]; or append DTYPE, of "
+    "these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] "
+    "[tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales]";
 
 constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
 
@@ -70,7 +75,7 @@ Result<Problem> Problem::parse(const std::string& line) {
   fh_problem p = fh_problem_init();
   const auto* const op = std::ranges::find(ops, words[0].all, &Operation::word);
   if (op == std::end(ops))
-    return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd, bwd or quantise.",
+    return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd, bwd, quantise or append.",
                       words[0].all, words[0].offset));
   p.op = op->op;
   if (!read_type(words[1].all, p.dtype))
@@ -187,9 +192,10 @@ std::string missing_word(const std::vector<Word>& words) {
   };
   for (const Option& option : options())
     if (option.required && !has(option.key())) return text("{0}N is missing. Add {0} and its number.", option.word);
-  if (has("varlen") && !has("page") && !(has("tq") && has("tkv")))
+  const bool q_alone = has("page") || words[0].all == "append";  // is packed
+  if (has("varlen") && !q_alone && !(has("tq") && has("tkv")))
     return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
-  if (has("varlen") && has("page") && !has("tq")) return "varlen is there without tqN. Add the rows of the packed q.";
+  if (has("varlen") && q_alone && !has("tq")) return "varlen is there without tqN. Add the rows of the packed q.";
   if (has("page") != has("pages"))
     return "pageN and pagesN go together, rows of a page and pages of the pool. Add the one that is missing.";
   if (has("causal") && has("window"))

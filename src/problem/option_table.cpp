@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "contract/fields.h"
+#include "src/problem/append_options.hpp"
 
 namespace froghopper {
 namespace {
@@ -23,13 +24,13 @@ constexpr PythonNames also_quantise(const char* name) {
   return {.numpy = name, .torch = name, .jax = name, .quantise = name};
 }
 
-constexpr std::array table{
+constexpr std::array others{
     Option{.name = "op",
            .field = Place{&fh_problem::op, &Problem::op},
            .shown = always,
            .usual = "FH_FORWARD",
-           .range = "FH_FORWARD, FH_BACKWARD, FH_QUANTISE",
-           .sentence = "what is computed: the forward pass, gradients, or q, k and v in 8 bits"},
+           .range = "FH_FORWARD, FH_BACKWARD, FH_QUANTISE, FH_APPEND",
+           .sentence = "what is computed: the forward pass, gradients, q, k and v in 8 bits, or new rows of a cache"},
     Option{.name = "dtype",
            .field = Place{&fh_problem::dtype, &Problem::dtype},
            .shown = always,
@@ -43,7 +44,7 @@ constexpr std::array table{
            .usual = "dtype",
            .range = "FH_USUAL; FH_E4M3 or FH_E5M2 beside q in f16 or bf16",
            .python = {.quantise = "dtype"},
-           .sentence = "the type of k and v; of a quantise problem that of what is written"},
+           .sentence = "the type of k and v; of a quantise or append problem that of what is written"},
     Option{.name = "dtype_o",
            .field = Place{&fh_problem::dtype_o, &Problem::dtype_o},
            .ops = of_attention,
@@ -126,10 +127,12 @@ constexpr std::array table{
            .sentence = "with varlen, the rows of the packed q"},
     Option{.name = "total_kv",
            .field = Place{&fh_problem::total_kv, &Problem::total_kv},
+           .ops = of_attention | of_quantise,
            .word = "tkv",
            .shown = [](const Problem& p) { return p.kv_is_packed(); },
            .least = 0,
            .below = not_negative,
+           .elsewhere = "a cache is not packed. Set total_kv to 0, and seq_kv to the rows of a sequence.",
            .sentence = "with varlen, the rows of the packed k and v; 0 with page_size"},
     Option{.name = "seqused",
            .field = Place{&fh_problem::seqused, &Problem::seqused},
@@ -233,7 +236,7 @@ constexpr std::array table{
            .ops = of_forward,
            .of_8_bits = true,
            .word = "vcolumns",
-           .elsewhere = "scales are of blocks of rows. Set it to 0, and scale_rows to 128 or 0.",
+           .elsewhere = "what is written has scales of rows, not of columns. Set it to 0.",
            .not_computed = of_quantise,
            .support = "a scale for each column of v",
            .python = {.numpy = "scale_v", .torch = "scale_v"},
@@ -295,7 +298,7 @@ constexpr std::array table{
            .sentence = "the largest score of each sequence and query head is written too"},
     Option{.name = "page_size",
            .field = Place{&fh_problem::page_size, &Problem::page_size},
-           .ops = of_forward,
+           .ops = of_forward | of_append,
            .word = "page",
            .least = 0,
            .below = "it counts the rows of a page. Use 0 for k and v without pages.",
@@ -306,7 +309,7 @@ constexpr std::array table{
            .sentence = "rows of a page of the pool that k and v are in; 0 is no pages"},
     Option{.name = "pages",
            .field = Place{&fh_problem::pages, &Problem::pages},
-           .ops = of_forward,
+           .ops = of_forward | of_append,
            .word = "pages",
            .shown = [](const Problem& p) { return p.paged(); },
            .least = 0,
@@ -324,6 +327,14 @@ constexpr std::array table{
            .python = {.numpy = "max_sms", .torch = "max_sms", .jax = "max_sms", .quantise = "max_sms"},
            .sentence = "SMs of a GPU, or threads, that it may occupy; 0 is all"},
 };
+
+constexpr auto table = [] {
+  std::array<Option, others.size() + append_options.size()> all{};
+  const auto* const last = others.end() - 1;  // max_sms ends a line
+  auto* const behind = std::copy(others.begin(), last, all.begin());
+  *std::ranges::copy(append_options, behind).out = *last;
+  return all;
+}();
 
 // No field has two rows; so as many rows as fields are a row for each.
 constexpr bool is_in_two_rows() {
@@ -348,7 +359,6 @@ static_assert(!is_in_two_rows());
 static_assert(numbers_in<fh_problem>() == static_cast<int>(table.size()) + 1,
               "a row for every field of fh_problem but size");
 static_assert(numbers_in<Problem>() == rows_of_problem(), "a row for every field of Problem");
-static_assert(scale_block == 128, "what the row of scale_v_columns says");
 
 }  // namespace
 

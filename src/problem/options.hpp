@@ -2,7 +2,7 @@
 // problem: the table of options. What an option is called, where the user's struct and Problem have it, how a line
 // spells it, what it may be and which operations have it is one row. The line (line.cpp), the two structs
 // (user_struct.cpp), the checks of values (validate.cpp) and docs/options.md go through the table; tests hold the
-// Python packages to it. The rows are in option_table.cpp.
+// Python packages to it. The rows are in option_table.cpp and append_options.hpp.
 #pragma once
 #include <limits>
 #include <span>
@@ -30,13 +30,14 @@ using FlagField = Place<int32_t, bool>;
 using OptionField = std::variant<OpField, AlignField, TypeField, CountField, SeedField, FactorField, FlagField>;
 
 // Sets of operations.
-inline constexpr unsigned of_forward = 1, of_backward = 2, of_quantise = 4;
-inline constexpr unsigned of_attention = of_forward | of_backward, of_all = of_attention | of_quantise;
+inline constexpr unsigned of_forward = 1, of_backward = 2, of_quantise = 4, of_append = 8;
+inline constexpr unsigned of_attention = of_forward | of_backward, of_all = of_attention | of_quantise | of_append;
 constexpr unsigned set_of(fh_op op) {
   switch (op) {
     case FH_FORWARD: return of_forward;
     case FH_BACKWARD: return of_backward;
     case FH_QUANTISE: return of_quantise;
+    case FH_APPEND: return of_append;
   }
   return 0;
 }
@@ -45,6 +46,7 @@ constexpr const char* name_of(fh_op op) {
     case FH_FORWARD: return "FH_FORWARD";
     case FH_BACKWARD: return "FH_BACKWARD";
     case FH_QUANTISE: return "FH_QUANTISE";
+    case FH_APPEND: return "FH_APPEND";
   }
   return "";
 }
@@ -73,7 +75,7 @@ struct Option {
   int64_t least = no_least;
   const char* below = nullptr;
   // In an operation that does not have it, after "NAME is VALUE and op is OP; ". Null: it says how scores are made of
-  // q and k, and nothing about quantising.
+  // q and k, and nothing about quantising or appending.
   const char* elsewhere = nullptr;
   unsigned not_computed = 0;  // of the operations that do not have it: those where it would make sense
 

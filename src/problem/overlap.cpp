@@ -130,6 +130,7 @@ Overlap overlap_of(const View& a, const View& b) { return overlap_of(memory_of(a
 std::string shared_memory(const Problem& p, const Views& views) {
   struct Present {
     const char* name;
+    View Views::*view;
     bool written;
     Memory memory;
   };
@@ -137,12 +138,12 @@ std::string shared_memory(const Problem& p, const Views& views) {
   size_t count = 0;
   for (const Tensor& tensor : tensors())
     if (const View& view = views.*tensor.view; view.data)
-      all[count++] = {tensor.name, is_written(tensor.use(p)), memory_of(view)};
+      all[count++] = {tensor.name, tensor.view, is_written(tensor.use(p)), memory_of(view)};
   const std::span present(all.data(), count);
   for (const Present& out : present) {
     if (!out.written) continue;
     for (const Present& other : present) {
-      if (&other == &out) continue;
+      if (&other == &out || (p.appends() && in_place(views, out.view, other.view))) continue;
       const Overlap overlap = overlap_of(out.memory, other.memory);
       if (overlap != Overlap::none)
         return wrong_pair(out.name, out.memory, other.name, other.memory, other.written, overlap);

@@ -41,6 +41,16 @@ struct Problem {
   bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
   int64_t page_size = 0;        // rows of a page of k and v; 0: they are not in pages
   int64_t pages = 0;            // of the pool that k and v are then
+  // Of an append problem.
+  bool slots = false;                       // slot_mapping says where rows go
+  bool positions = false;                   // those of rows are given
+  int64_t rotary_dim = 0, rotary_rows = 0;  // columns that are rotated, 0: none; positions of the tables
+  bool rotary_interleaved = false;
+  bool norm = false;
+  float norm_epsilon = 0;
+  bool scale_tokens = false;  // every row of the cache has a scale of its own
+  // Of cos and sin, of the norm's weights; Dtype::bf16 where there are none, so that equal problems are equal.
+  Dtype dtype_rotary = Dtype::bf16, dtype_norm = Dtype::bf16;
 
   // problem/validate.cpp: all messages about a description live there.
   static Result<Problem> from(const fh_problem&);
@@ -51,6 +61,7 @@ struct Problem {
 
   bool backward() const { return op == FH_BACKWARD; }
   bool quantises() const { return op == FH_QUANTISE; }
+  bool appends() const { return op == FH_APPEND; }
   // The output is that over the keys of earlier calls too, which o and lse hold.
   bool merges() const { return op == FH_FORWARD && accumulate; }
   Problem forward() const {  // of a backward problem: the one whose o and lse it reads
@@ -73,9 +84,9 @@ struct Problem {
   // The tensors' extents: packed sequences are one long sequence as far as memory goes.
   int64_t batches() const { return varlen ? 1 : batch; }
   int64_t extent_q() const { return varlen ? total_q : seq_q; }
-  bool kv_is_packed() const { return varlen && !paged(); }
-  int64_t batches_kv() const { return paged() ? pages : batches(); }
-  int64_t extent_kv() const { return paged() ? page_size : varlen ? total_kv : seq_kv; }
+  bool kv_is_packed() const { return varlen && !paged() && !appends(); }
+  int64_t batches_kv() const { return paged() ? pages : kv_is_packed() ? 1 : batch; }
+  int64_t extent_kv() const { return paged() ? page_size : kv_is_packed() ? total_kv : seq_kv; }
   int64_t table_columns() const { return paged() ? ceil_div(seq_kv, page_size) : 0; }  // of block_table
 
   // Scales of 8-bit types lie in blocks of scale_rows rows of each sequence. At least one, unless there are no rows.

@@ -31,13 +31,13 @@ Shape scales_of_v(const Problem& p) {
 Shape means(const Problem& p, int64_t dim) { return {p.batch, 1, p.heads_kv, dim, Element::f32}; }
 Shape one_a_head(const Problem& p) { return {1, 1, p.heads_q, 1, Element::f32}; }
 
-// Of a quantise problem, each of q, k and v may be left out; see tensors.cpp.
-Use of_input(const Problem& p) { return p.quantises() ? Use::may_read : Use::read; }
+// Of a quantise or an append problem, each of q, k and v may be left out; see tensors.cpp.
+Use of_input(const Problem& p) { return p.quantises() || p.appends() ? Use::may_read : Use::read; }
 Use where_quantised(const Problem& p) { return p.quantises() ? Use::may_write : Use::absent; }
 Element of_kv(const Problem& p) { return element_of(p.quantises() ? p.dtype : p.dtype_kv); }
 Element of_quantised(const Problem& p) { return element_of(p.dtype_kv); }
 Use of_output(const Problem& p, Use forward) {
-  if (p.quantises()) return Use::absent;
+  if (p.quantises() || p.appends()) return Use::absent;
   return p.backward() ? Use::read : forward;
 }
 Use where_backward(const Problem& p) { return p.backward() ? Use::read : Use::absent; }
@@ -47,15 +47,32 @@ Use of_gradient(const Problem& p) {
 }
 Use where_varlen(const Problem& p) { return p.varlen ? Use::read : Use::absent; }
 Use where_kv_is_packed(const Problem& p) { return p.kv_is_packed() ? Use::read : Use::absent; }
-Use where_paged(const Problem& p) { return p.paged() ? Use::read : Use::absent; }
+Use where_paged(const Problem& p) { return p.paged() && !p.slots ? Use::read : Use::absent; }
 Use where_8_bit(const Problem& p, Dtype t) {
   if (p.quantises()) return Use::may_write;
+  if (p.appends()) return !is_8_bit(t) ? Use::absent : p.scale_tokens ? Use::may_write : Use::may_read;
   return is_8_bit(t) ? Use::read : Use::absent;
 }
 Use where_smooth(const Problem& p) {
   if (!p.smooth) return Use::absent;
   return p.quantises() ? Use::may_write : Use::read;
 }
+Use where_appending(const Problem& p, Use use) { return p.appends() ? use : Use::absent; }
+// The keys and values that come in: beside a cache they have the rows of q.
+Shape rows_of_new_kv(const Problem& p, int64_t dim) {
+  if (!p.appends()) return rows_of_kv(p, dim, of_kv(p));
+  return {p.batches(), p.extent_q(), p.heads_kv, dim, element_of(p.dtype)};
+}
+Shape scales_of_kv(const Problem& p, const Shape& of_others) {
+  if (!p.appends()) return of_others;
+  if (p.scale_tokens) return rows_of_kv(p, 1, Element::f32);
+  return {1, 1, p.heads_kv, 1, Element::f32};
+}
+Shape rotary(const Problem& p) { return {1, p.rotary_rows, 1, p.rotary_dim / 2, element_of(p.dtype_rotary)}; }
+Use where_rotary(const Problem& p) { return p.rotary_dim > 0 ? Use::read : Use::absent; }
+Shape weights(const Problem& p) { return {1, 1, 1, p.dim_qk, element_of(p.dtype_norm)}; }
+Use where_norm(const Problem& p) { return p.norm ? Use::may_read : Use::absent; }
+Shape list_of_rows(const Problem& p) { return {1, p.rows_q(), 1, 1, Element::i64}; }
 Use where_seqused(const Problem& p) { return p.seqused ? Use::may_read : Use::absent; }
 
 constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 numbers";
@@ -67,15 +84,17 @@ constexpr const char* scale_numbers = "what the stored numbers are multiplied by
 constexpr const char* mean_numbers = "what every row of a sequence has beside its stored numbers";
 constexpr const char* quantise = "op that quantises";
 constexpr const char* set_quantise = "op to FH_QUANTISE";
+constexpr const char* append = "op that appends";
+constexpr const char* set_append = "op to FH_APPEND";
 constexpr const char* used_rows = "how many rows of each sequence count, batch numbers";
 
 constexpr std::array table{
     Tensor{"q", "", "", "the queries", &Views::q, &fh_tensors::q,
            [](const Problem& p) { return rows_of_q(p, p.dim_qk, element_of(p.dtype)); }, of_input},
     Tensor{"k", "", "", "the keys", &Views::k, &fh_tensors::k,
-           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_kv(p)); }, of_input},
+           [](const Problem& p) { return rows_of_new_kv(p, p.dim_qk); }, of_input},
     Tensor{"v", "", "", "the values", &Views::v, &fh_tensors::v,
-           [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_kv(p)); }, of_input},
+           [](const Problem& p) { return rows_of_new_kv(p, p.dim_v); }, of_input},
     Tensor{"o", "", "", "the output", &Views::o, &fh_tensors::o, shape_of_o,
            [](const Problem& p) { return of_output(p, p.accumulate ? Use::added_to : Use::written); }},
     Tensor{"lse", "", "", row_numbers, &Views::lse, &fh_tensors::lse, shape_of_lse,
@@ -107,10 +126,11 @@ constexpr std::array table{
            [](const Problem& p) { return scales(p, p.seq_q, p.heads_q); },
            [](const Problem& p) { return where_8_bit(p, p.dtype); }},
     Tensor{"scale_k", "8-bit k", "dtype_kv to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_k,
-           &fh_tensors::scale_k, [](const Problem& p) { return scales(p, p.seq_kv, p.heads_kv); },
+           &fh_tensors::scale_k, [](const Problem& p) { return scales_of_kv(p, scales(p, p.seq_kv, p.heads_kv)); },
            [](const Problem& p) { return where_8_bit(p, p.dtype_kv); }},
     Tensor{"scale_v", "8-bit v", "dtype_kv to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_v,
-           &fh_tensors::scale_v, scales_of_v, [](const Problem& p) { return where_8_bit(p, p.dtype_kv); }},
+           &fh_tensors::scale_v, [](const Problem& p) { return scales_of_kv(p, scales_of_v(p)); },
+           [](const Problem& p) { return where_8_bit(p, p.dtype_kv); }},
     Tensor{"quantised_q", quantise, set_quantise, "q in 8 bits", &Views::quantised_q, &fh_tensors::quantised_q,
            [](const Problem& p) { return rows_of_q(p, p.dim_qk, of_quantised(p)); }, where_quantised},
     Tensor{"quantised_k", quantise, set_quantise, "k in 8 bits", &Views::quantised_k, &fh_tensors::quantised_k,
@@ -141,6 +161,28 @@ constexpr std::array table{
              return Shape{p.batch, p.table_columns(), 1, 1, Element::i32};
            },
            where_paged},
+    Tensor{"cache_k", append, set_append, "the keys of all rows", &Views::cache_k, &fh_tensors::cache_k,
+           [](const Problem& p) { return rows_of_kv(p, p.dim_qk, element_of(p.dtype_kv)); },
+           [](const Problem& p) { return where_appending(p, Use::may_write); }},
+    Tensor{"cache_v", append, set_append, "the values of all rows", &Views::cache_v, &fh_tensors::cache_v,
+           [](const Problem& p) { return rows_of_kv(p, p.dim_v, element_of(p.dtype_kv)); },
+           [](const Problem& p) { return where_appending(p, Use::may_write); }},
+    Tensor{"q_out", append, set_append, "q, normed and rotated", &Views::q_out, &fh_tensors::q_out,
+           [](const Problem& p) { return rows_of_q(p, p.dim_qk, element_of(p.dtype)); },
+           [](const Problem& p) { return where_appending(p, Use::may_write); }},
+    Tensor{"slot_mapping", "slots", "slots", "where each row goes", &Views::slot_mapping, &fh_tensors::slot_mapping,
+           list_of_rows, [](const Problem& p) { return p.slots ? Use::read : Use::absent; }},
+    Tensor{"positions", "positions", "positions", "where each row is in its sequence", &Views::positions,
+           &fh_tensors::positions, list_of_rows,
+           [](const Problem& p) { return p.positions ? Use::read : Use::absent; }},
+    Tensor{"rotary_cos", "rotary_dim", "rotary_dim and rotary_rows", "the cosines of each position",
+           &Views::rotary_cos, &fh_tensors::rotary_cos, rotary, where_rotary},
+    Tensor{"rotary_sin", "rotary_dim", "rotary_dim and rotary_rows", "the sines of each position", &Views::rotary_sin,
+           &fh_tensors::rotary_sin, rotary, where_rotary},
+    Tensor{"norm_q", "norm", "norm", "a weight for each column of q", &Views::norm_q, &fh_tensors::norm_q, weights,
+           where_norm},
+    Tensor{"norm_k", "norm", "norm", "a weight for each column of k", &Views::norm_k, &fh_tensors::norm_k, weights,
+           where_norm},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

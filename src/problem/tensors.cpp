@@ -44,7 +44,9 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
   }
   if (p.seqused && p.batch > 0 && !views.seqused_q.data && !views.seqused_kv.data)
     return wrong("seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one.");
-  std::string bad = p.quantises() ? incomplete(views, p.smooth) : std::string();
+  std::string bad = p.quantises() ? incomplete(views, p.smooth)
+                    : p.appends() ? incomplete_append(p, views)
+                                  : std::string();
   if (!bad.empty()) return wrong(std::move(bad));
   bad = shared_memory(p, views);
   if (!bad.empty()) return wrong(std::move(bad));

@@ -51,6 +51,9 @@ struct Views {
   View alibi_slopes;
   View max_logit;
   View block_table;
+  View cache_k, cache_v, q_out;
+  View slot_mapping, positions;
+  View rotary_cos, rotary_sin, norm_q, norm_k;
 };
 
 // What a problem does with a tensor.
@@ -81,7 +84,7 @@ class UserField {
 
  private:
   std::variant<fh_tensor fh_tensors::*, float * fh_tensors::*, const float * fh_tensors::*,
-               const int32_t * fh_tensors::*>
+               const int32_t * fh_tensors::*, const int64_t * fh_tensors::*>
       member_;
 };
 
@@ -105,6 +108,20 @@ View view_of(const Tensor&, const Problem&, const fh_tensor& user);
 // written; what is written and any other tensor, overlap.hpp), strides are not negative. The address of an empty tensor
 // may be NULL. Alignment for TMA: see runtime/tensor_map.hpp. No pointer is followed: it may be memory of a GPU.
 Result<Views> bind(const Problem&, const fh_tensors&);
+
+// Of an append problem: what goes together and is not. "": nothing. append.cpp, as the next two.
+std::string incomplete_append(const Problem&, const Views&);
+bool in_place(const Views&, View Views::*, View Views::*);  // these two are q and q_out, which is q
+// Where rows go is in the cache, and positions are in the tables; host memory only.
+Result<void> check_places(const Problem&, const Views&);
+
+// Where a new row is. slot: which row of the cache, of those of all its batches or pages one after the other; below 0:
+// none. Host memory, as above; the device's half is device/append/append.cuh.
+struct PlaceOfRow {
+  int64_t batch, row;  // in q
+  int64_t slot, position;
+};
+PlaceOfRow place_of_row(const Problem&, const Views&, int64_t sequence, int64_t row);
 
 // Rows of one sequence: where they begin in the packed or batched tensor, how many there are, how many count.
 struct Rows {

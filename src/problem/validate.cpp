@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <initializer_list>
+#include <span>
 
 #include "src/base/text.hpp"
 #include "src/problem/finding.hpp"
@@ -39,9 +40,14 @@ Result<Problem> Problem::from(const fh_problem& user) {
   if (!whole) return whole.failure();
   if (whole->dim_v == 0) whole->dim_v = whole->dim_qk;
 
+  constexpr Finding (*of_append[])(const fh_problem&) = {known_values, elsewhere, least_values, heads,
+                                                         only_append,  packing,   reach};
+  constexpr Finding (*of_others[])(const fh_problem&) = {known_values, elsewhere, no_append, types,  least_values,
+                                                         heads,        dims,      packing,   paging, window,
+                                                         factors,      scales,    merging,   reach};
   Finding missing;  // a description that contradicts itself besides is refused for that
-  for (auto rule : {known_values, elsewhere, types, least_values, heads, dims, packing, paging, window, factors,
-                    scales, merging, reach}) {
+  for (auto rule :
+       raw(whole->op) == FH_APPEND ? std::span<Finding (*const)(const fh_problem&)>(of_append) : of_others) {
     Finding found = rule(*whole);
     if (found.text.empty()) continue;
     if (found.status == FH_INVALID_PROBLEM) return Failure{found.status, std::move(found.text)};
@@ -59,24 +65,19 @@ float default_scale(int64_t dim_qk) { return static_cast<float>(1 / std::sqrt(st
 
 namespace {
 
-// A C caller can put any number into an enum; C++ may only look at it as a number.
-template <class Enum>
-int32_t raw(const Enum& field) {
-  int32_t value;
-  static_assert(sizeof field == sizeof value);
-  std::memcpy(&value, &field, sizeof value);
-  return value;
-}
-
 Finding known_values(const fh_problem& p) {
   const int32_t op = raw(p.op), align = raw(p.align);
-  if (op != FH_FORWARD && op != FH_BACKWARD && op != FH_QUANTISE)
-    return text("op is {}, which names no operation. Use FH_FORWARD, FH_BACKWARD or FH_QUANTISE.", op);
+  if (op != FH_FORWARD && op != FH_BACKWARD && op != FH_QUANTISE && op != FH_APPEND)
+    return text("op is {}, which names no operation. Use FH_FORWARD, FH_BACKWARD, FH_QUANTISE or FH_APPEND.", op);
   const struct {
     const char* name;
     int32_t value;
     bool may_be_usual;
-  } all[] = {{"dtype", raw(p.dtype), false}, {"dtype_kv", raw(p.dtype_kv), true}, {"dtype_o", raw(p.dtype_o), true}};
+  } all[] = {{"dtype", raw(p.dtype), false},
+             {"dtype_kv", raw(p.dtype_kv), true},
+             {"dtype_o", raw(p.dtype_o), true},
+             {"dtype_rotary", raw(p.dtype_rotary), true},
+             {"dtype_norm", raw(p.dtype_norm), true}};
   for (const auto& type : all)
     if (type.value < (type.may_be_usual ? FH_USUAL : FH_F16) || type.value > FH_E5M2)
       return text("{} is {}, which names no type. Use {}FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2.", type.name,
@@ -95,8 +96,9 @@ Finding elsewhere(const fh_problem& p) {
     if ((option.ops & set_of(p.op)) != 0 || !is_given(option, p)) continue;
     if (option.of_8_bits && p.op == FH_BACKWARD) continue;  // the types are refused, or it is without them
     if (!option.elsewhere)
-      return text("{0} is set and op is {1}; it belongs to the attention of what is quantised. Set {0} to {2} here.",
-                  option.name, name_of(p.op), option.least == FH_ALL ? "FH_ALL" : "0");
+      return text("{0} is set and op is {1}; it belongs to the attention {2}. Set {0} to {3} here.", option.name,
+                  name_of(p.op), p.op == FH_APPEND ? "that reads the cache" : "of what is quantised",
+                  option.least == FH_ALL ? "FH_ALL" : "0");
     return {text("{} is {} and op is {}; {}", option.name, value_of(option, p), name_of(p.op), option.elsewhere),
             (option.not_computed & set_of(p.op)) != 0 ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
   }
@@ -262,6 +264,11 @@ Finding merging(const fh_problem& p) {
       p.accumulate);
 }
 
+Dtype type_of_table(bool is_there, fh_dtype given, Dtype usual) {
+  if (!is_there) return Problem().dtype_rotary;
+  return given == FH_USUAL ? usual : static_cast<Dtype>(given);
+}
+
 // What is the default where another field, or the sign of a zero, says so.
 Problem filled_in(const fh_problem& p) {
   Problem full;
@@ -271,6 +278,9 @@ Problem filled_in(const fh_problem& p) {
   full.scale = is_default_scale(p.scale) ? default_scale(p.dim_qk) : std::fabs(p.scale);  // -0 is 0
   full.softcap = std::fabs(p.softcap);                                                    // likewise
   full.dtype_kv = Types(p).kv, full.dtype_o = Types(p).o;
+  full.norm_epsilon = std::fabs(p.norm_epsilon);
+  full.dtype_rotary = type_of_table(p.rotary_dim > 0, p.dtype_rotary, full.dtype);
+  full.dtype_norm = type_of_table(p.norm != 0, p.dtype_norm, full.dtype);
   return full;
 }
 

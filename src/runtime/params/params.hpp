@@ -3,6 +3,7 @@
 #pragma once
 #include <variant>
 
+#include "contract/append.h"
 #include "contract/average.h"
 #include "contract/bwd_params.h"
 #include "contract/fill.h"
@@ -17,7 +18,7 @@ namespace froghopper::runtime {
 
 // One alternative a kind of step, in the order of Step.
 using Params = std::variant<FwdParams, CombineParams, DeltaParams, BwdParams, GradQParams, QuantiseParams,
-                            AverageParams, FillParams, WidenParams>;
+                            AverageParams, FillParams, WidenParams, AppendParams>;
 
 // What all launches of a run share.
 struct Run {
@@ -42,6 +43,7 @@ Result<Params> make_params(const Driver&, const Run&, const QuantiseStep&);
 Result<Params> make_params(const Driver&, const Run&, const AverageStep&);
 Result<Params> make_params(const Driver&, const Run&, const FillStep&);
 Result<Params> make_params(const Driver&, const Run&, const WidenStep&);
+Result<Params> make_params(const Driver&, const Run&, const AppendStep&);
 
 // Everything but the tensor maps; no driver is needed.
 FwdParams plain_params(const Run&, const ForwardStep&);

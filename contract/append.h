@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the agreement between host and the kernel that writes new rows of K and V into a cache, and makes q ready
+// for them. Two variants are equal if and only if they compile to the same machine code.
+#pragma once
+#include "contract/fields.h"
+#include "contract/parts.h"
+
+namespace froghopper {
+
+struct AppendVariant {
+  Dtype from;  // of q, k and v
+  Dtype to;    // of the cache: alike, or of 8 bits
+  int dim;     // columns that a row has at most: they size a thread's registers
+
+  bool operator==(const AppendVariant&) const = default;
+};
+
+template <class Variant, class Visit>
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const AppendVariant> {
+  visit("", v.from);
+  visit("", v.to);
+  visit("d", v.dim);
+}
+
+// A row is 8 columns a lane, in two pieces where it is longer than a warp.
+constexpr int append_threads = 128;
+constexpr int append_piece = 8;
+constexpr int append_lanes(AppendVariant v) { return v.dim >= 256 ? 32 : v.dim / append_piece; }
+constexpr int append_pieces(AppendVariant v) { return v.dim / append_piece / append_lanes(v); }
+constexpr int append_rows_of_cta(AppendVariant v) { return append_threads / append_lanes(v); }
+constexpr int append_ctas_per_sm(AppendVariant v) { return append_pieces(v) > 1 ? 4 : 6; }
+constexpr int append_smem_bytes = 16;   // unused; the compiler keeps no constant that is 0
+constexpr int append_rotary_step = 16;  // so that both columns of a pair are in pieces of their own, or in one
+
+constexpr const char* why_invalid(AppendVariant v) {
+  if (v.from != Dtype::f16 && v.from != Dtype::bf16) return "q, k and v are f16 or bf16 here";
+  if (v.to != v.from && !is_8_bit(v.to)) return "the cache is of the type of k and v, or of 8 bits";
+  if (v.dim != 64 && v.dim != 128 && v.dim != 256 && v.dim != 512) return "rows have 64, 128, 256 or 512 columns";
+  return nullptr;
+}
+
+// One of q, k and v.
+struct AppendTensor {
+  StridedTensor from;   // new rows; of packed ones batch is 0
+  StridedTensor to;     // of q: the same rows; else the cache, whose batches are sequences or pages
+  const void* weights;  // of the norm, one a column; null: all 1
+  ScaleNumbers given;   // what numbers are divided by; `head` alone counts. data is null: nothing, or `written`
+  float* written;       // with scales of rows: those of the cache, by batch, row and head
+  long long written_batch, written_row, written_head;  // elements from one to the next
+  int heads;                                           // 0: it is left out
+  int dim;
+};
+
+// cos and sin, rows of so many bytes.
+struct RotaryParams {
+  const void *cos, *sin;
+  long long cos_row, sin_row;  // bytes from position to position
+  int positions;               // that they know
+  int columns;                 // of q and k that are rotated; 0: none
+  int interleaved;
+  int f32;  // they are, not of q's type
+};
+
+struct AppendParams {
+  AppendTensor tensors[3];  // q, k, v
+  int heads;                // of all three
+  int rows;                 // new ones of all sequences, each with all its heads
+  int seq_q;                // of a sequence that is not packed; of packed ones at most
+  int sequences;
+  const int *cu, *used;    // of new rows, as RaggedParams
+  const int* before;       // rows of a sequence that the cache has; null: none
+  const long long* slots;  // null: rows go behind those
+  const long long* positions;
+  const int* table;  // of pages; null: none, or slots
+  long long table_sequence;
+  int table_column;               // elements from one to the next
+  int cache_batches, cache_rows;  // sequences or pages, and rows of each
+  int seq_kv;                     // rows of a sequence in the cache, at most
+  RotaryParams rotary;
+  int norm;
+  int norm_f32;  // its weights are, not of q's type
+  float epsilon;
+  int own_scales;  // of rows, which are written
+};
+
+}  // namespace froghopper

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Appending to a cache, for every framework: the problem of shapes and options, and its call by addresses."""
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from froghopper import _c
+from froghopper._call import DTYPES, DTYPES_8_BIT, Plan, Strides
+from froghopper._errors import InvalidProblem, InvalidType, error_of
+from froghopper._values import flag, number, whole_number
+
+NAMES = ("q", "k", "v", "q_out", "cache_k", "cache_v", "scale_k", "scale_v", "rotary_cos", "rotary_sin", "norm_q",
+         "norm_k", "block_table", "cu_seqlens_q", "seqused_q", "seqused_kv", "slot_mapping", "positions")
+POINTERS = NAMES[13:]  # without strides
+
+
+class Sizes(NamedTuple):
+    """Of new rows: sequences, rows of each, rows of all where they are packed (-1: they are not). Of the cache: rows of
+    a sequence, rows of a page and pages, 0 without pages."""
+    batch: int
+    seq: int
+    total: int
+    seq_kv: int
+    page_size: int
+    pages: int
+
+
+class Rotary(NamedTuple):
+    """Columns that are rotated, positions of the tables, their type."""
+    dim: int
+    rows: int
+    interleaved: bool
+    dtype: str
+
+
+def problem_of(sizes: Sizes, heads: tuple[int, int], dims: tuple[int, int], dtype: str, dtype_kv: str, *,
+               seqused: bool, slots: bool, positions: bool, rotary: Rotary | None, norm_epsilon: float | None,
+               norm_dtype: str | None, scale_tokens: bool, max_sms: int) -> _c.Problem:
+    """heads: of q and of k. dims: of q and k, and of v."""
+    if dtype not in DTYPES:
+        raise InvalidType(f"k must be one of {', '.join(DTYPES)}, but is {dtype}. Convert it.")
+    known = DTYPES | DTYPES_8_BIT
+    if dtype_kv not in known:
+        raise InvalidType(f"k_cache must be one of {', '.join(known)}, but is {dtype_kv}. Use a view of one of these.")
+    problem = _c.Problem(
+        size=ctypes.sizeof(_c.Problem), op=_c.Op.APPEND, dtype=known[dtype], batch=sizes.batch, heads_q=heads[0],
+        heads_kv=heads[1], seq_q=sizes.seq, seq_kv=sizes.seq_kv, dim_qk=dims[0], dim_v=dims[1],
+        total_q=max(sizes.total, 0), varlen=sizes.total >= 0, seqused=seqused, window_left=_c.ALL, window_right=_c.ALL,
+        max_sms=whole_number("max_sms", max_sms), page_size=sizes.page_size, pages=sizes.pages, slots=slots,
+        positions=positions, scale_tokens=scale_tokens)
+    if dtype_kv != dtype: problem.dtype_kv = known[dtype_kv]
+    if rotary is not None:
+        problem.rotary_dim, problem.rotary_rows = rotary.dim, rotary.rows
+        problem.rotary_interleaved = flag("rotary_interleaved", rotary.interleaved)
+        if rotary.dtype != dtype: problem.dtype_rotary = table_type("rotary_cos", rotary.dtype, dtype)
+    if norm_epsilon is not None:
+        problem.norm, problem.norm_epsilon = 1, number("norm_epsilon", norm_epsilon)
+        if norm_dtype is not None and norm_dtype != dtype:
+            problem.dtype_norm = table_type("norm_k", norm_dtype, dtype)
+    return problem
+
+
+def table_type(name: str, found: str, dtype: str) -> int:
+    if found != "float32":
+        raise InvalidType(f"{name} must be {dtype}, as k is, or float32, but is {found}. Convert it.")
+    return int(_c.Dtype.F32)
+
+
+def check_rotary(dim: int, rotary_dim: int) -> None:
+    if rotary_dim > dim:
+        raise InvalidProblem(f"rotary_cos must have at most {dim // 2} columns, each of two columns of k, but has "
+                             f"{rotary_dim // 2}. Use fewer.")
+
+
+class AppendCall:
+    """A plan and the strides of its tensors, by name; those without strides lie dense. Any number of threads may run
+    one at once."""
+
+    def __init__(self, plan: Plan, strides: dict[str, Strides]):
+        template = _c.Tensors(size=ctypes.sizeof(_c.Tensors))
+        for name, its in strides.items(): setattr(template, name, _c.Tensor(None, *its))
+        self.plan, self._bytes = plan, bytes(template)
+        self._run, self._handle = plan.library.calls.fh_plan_run, plan.handle
+
+    def run(self, addresses: Sequence[int], stream: int | None) -> None:
+        """addresses: in the order of NAMES, 0 for none."""
+        tensors = bytearray(self._bytes)
+        for at, place in zip(addresses, PLACES):
+            if at: PACK(tensors, place, at)
+        status = self._run(self._handle, bytes(tensors), None, 0, stream)
+        if status: raise error_of(status, self.plan.library.last_error())
+
+
+PACK = struct.Struct("@P").pack_into
+PLACES: tuple[Any, ...] = tuple(getattr(_c.Tensors, name).offset for name in NAMES)

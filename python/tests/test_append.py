@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New rows into a cache from PyTorch: append_kv beside loops in float64, vLLM's reshape_and_cache_flash, and
+flash_attn_with_kvcache with rotary embedding and with pages; on the CPU and on a Hopper GPU."""
+import pytest
+
+torch = pytest.importorskip("torch", reason="append_kv needs torch, which is not installed")
+
+from froghopper import flash_attn_interface as fa  # noqa: E402
+from froghopper.torch import append_kv  # noqa: E402
+
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))
+DEVICES = pytest.mark.parametrize("device", ["cpu", GPU])
+NAN = float("nan")
+PAGES, PAGE = 9, 16
+E4M3 = torch.float8_e4m3fn
+
+
+def drawn(*shape, seed=0, dtype=torch.bfloat16, device="cpu"):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(device)
+
+
+def ints(*numbers, device="cpu", dtype=torch.int32): return torch.tensor(numbers, dtype=dtype, device=device)
+
+
+def normed(x, weight, epsilon): return x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt() * weight.double()
+
+
+def rotated(x, cos, sin, interleaved):
+    """x [rows, heads, dim], cos and sin [rows, rotary_dim / 2]; float64."""
+    cos, sin, half = cos.double()[:, None], sin.double()[:, None], cos.shape[-1]
+    turned, rest = x[..., :2 * half], x[..., 2 * half:]
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    pair = a * cos - b * sin, b * cos + a * sin
+    return torch.cat([torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1), rest], -1)
+
+
+def near(found, exact, unit=2**-8):
+    return bool(((found.double() - exact).abs() <= unit * exact.abs() + 1e-5).all())
+
+
+def caches(layout, heads=2, dim=64, dtype=torch.bfloat16, device="cpu"):
+    """k_cache and v_cache, and all of their memory, which is NaN."""
+    if layout == "k_beside_v":
+        memory = torch.full((PAGES, PAGE, heads, 2 * dim), NAN, device=device).to(dtype)
+        return *memory.split(dim, -1), memory
+    if layout == "heads_first":
+        memory = torch.full((2, PAGES, heads, PAGE, dim), NAN, device=device).to(dtype)
+        return memory[0].transpose(1, 2), memory[1].transpose(1, 2), memory
+    memory = torch.full((2, PAGES, PAGE, heads, dim), NAN, device=device).to(dtype)
+    return memory[0], memory[1], memory
+
+
+def rows_of(cache): return cache.reshape(-1, *cache.shape[2:])
+
+
+@DEVICES
+@pytest.mark.parametrize("layout", ["rows_first", "heads_first", "k_beside_v"])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_slots_norm_rotation_and_q(device, layout, interleaved):
+    tokens, columns = 23, 32
+    q, k, v = (drawn(tokens, heads, 64, seed=at, device=device) for at, heads in enumerate((4, 2, 2)))
+    k_cache, v_cache, memory = caches(layout, device=device)
+    slots = torch.randperm(PAGES * PAGE, generator=torch.Generator().manual_seed(1))[:tokens].to(device)
+    slots[5], slots[-1] = -1, -7
+    positions = torch.randint(0, 40, (tokens,), generator=torch.Generator().manual_seed(2)).to(device)
+    table = drawn(40, columns, seed=5, dtype=torch.float32, device=device)  # cos and sin beside each other
+    cos, sin = table.chunk(2, -1)
+    weights = [1 + drawn(64, seed=at, device=device) / 4 for at in (7, 8)]
+    out = append_kv(k, v, k_cache, v_cache, q=q, slot_mapping=slots, positions=positions, rotary_cos=cos,
+                    rotary_sin=sin, rotary_interleaved=interleaved, norm_q=weights[0], norm_k=weights[1],
+                    norm_epsilon=1e-5)
+    exact = [rotated(normed(x.double(), weight, 1e-5), cos[positions], sin[positions], interleaved)
+             for x, weight in zip((q, k), weights)]
+    # A pair's two products may cancel; both were rounded from numbers below 16.
+    assert near(out, exact[0]) and out.dtype == q.dtype
+    counts = slots >= 0
+    assert near(rows_of(k_cache)[slots[counts]], exact[1][counts])
+    assert torch.equal(rows_of(v_cache)[slots[counts]], v[counts])
+    assert int((~memory.isnan()).sum()) == int(counts.sum()) * 2 * 2 * 64
+    given = q.clone()
+    assert append_kv(None, None, None, None, q=given, q_out=given, positions=positions, rotary_cos=cos, rotary_sin=sin,
+                     rotary_interleaved=interleaved, norm_q=weights[0], norm_epsilon=1e-5) is given
+    assert torch.equal(given, out)
+
+
+@DEVICES
+@pytest.mark.parametrize("how", ["dense", "pages", "packed"])
+def test_places_by_lengths(device, how):
+    before, counts = [3, 0, 20], [2, 4, 1]
+    k_cache, v_cache, memory = caches("rows_first", device=device)
+    table = ints([4, 0, 2147480000], [7, 8, -5], [1, 3, 2147480000], device=device)
+    options = dict(block_table=table)
+    if how == "dense": k_cache, v_cache, options, before = k_cache[:3], v_cache[:3], {}, [3, 0, 12]
+    used, new = ints(*before, device=device), ints(*counts, device=device)
+    if how == "packed":
+        k, v = drawn(9, 2, 64, device=device), drawn(9, 2, 64, seed=1, device=device)  # two rows of no sequence
+        append_kv(k, v, k_cache, v_cache, cu_seqlens=ints(0, 2, 6, 7, device=device), max_seqlen=4, seqused_kv=used,
+                  **options)
+        rows = [[k[:2], k[2:6], k[6:7]], [v[:2], v[2:6], v[6:7]]]
+    else:
+        k, v = drawn(3, 4, 2, 64, device=device), drawn(3, 4, 2, 64, seed=1, device=device)
+        append_kv(k, v, k_cache, v_cache, seqused_kv=used, seqused=new, **options)
+        rows = [[x[b, :count] for b, count in enumerate(counts)] for x in (k, v)]
+    for cache, x in zip((k_cache, v_cache), rows):
+        for b, first in enumerate(before):
+            for i, row in enumerate(x[b]):
+                at = first + i
+                page = b if how == "dense" else int(table[b, at // PAGE])
+                assert torch.equal(cache[page, at % PAGE], row)
+    assert int((~memory.isnan()).sum()) == sum(counts) * 2 * 2 * 64
+
+
+@DEVICES
+@pytest.mark.parametrize("own", [False, True])
+def test_float8(device, own):
+    tokens, heads = 17, 2
+    k, v = (4 * drawn(tokens, heads, 64, seed=at, device=device) for at in range(2))
+    k_cache, v_cache, memory = caches("k_beside_v", dtype=E4M3, device=device)
+    slots = torch.arange(tokens, device=device) * 3
+    if own: scales = [torch.zeros(PAGES, PAGE, heads, device=device) for _ in range(2)]
+    else: scales = [torch.tensor([0.05, 0.5], device=device), torch.tensor(0.25, device=device)]
+    append_kv(k, v, k_cache, v_cache, slot_mapping=slots, scale_k=scales[0], scale_v=scales[1])
+    for x, cache, scale in ((k, k_cache, scales[0]), (v, v_cache, scales[1])):
+        if own:
+            held = rows_of(scale)[slots]
+            assert torch.allclose(held, x.abs().amax(-1).float() / 448, rtol=1e-6)
+            assert int((scale != 0).sum()) == tokens * heads
+            scale = held[..., None]
+        else: scale = scale.expand(heads)[:, None]
+        wanted = (x.float() / scale).clamp(-448, 448).to(E4M3)
+        assert torch.equal(rows_of(cache.view(torch.uint8))[slots], wanted.view(torch.uint8))
+    assert int((~memory.float().isnan()).sum()) == tokens * heads * 2 * 64
+
+
+@DEVICES
+def test_latent_cache(device):
+    """MLA: 512 columns and 64 that are rotated, in one row."""
+    tokens = 12
+    latent, rope = drawn(tokens, 1, 512, device=device), drawn(tokens, 1, 64, seed=1, device=device)
+    q = drawn(tokens, 16, 64, seed=2, device=device)
+    cache = torch.full((PAGES, PAGE, 1, 576), NAN, dtype=torch.bfloat16, device=device)
+    cos, sin = (drawn(50, 32, seed=at, device=device) for at in (3, 4))
+    slots, positions = (torch.arange(tokens, device=device) + at for at in (20, 5))
+    out = append_kv(rope, latent, cache[..., 512:], cache[..., :512], q=q, slot_mapping=slots, positions=positions,
+                    rotary_cos=cos, rotary_sin=sin)
+    rows = rows_of(cache)[slots]
+    assert torch.equal(rows[..., :512], latent)
+    for found, x in ((rows[..., 512:], rope), (out, q)):
+        assert near(found, rotated(x.double(), cos[positions], sin[positions], False))
+    assert int((~cache.isnan()).sum()) == tokens * 576
+
+
+@DEVICES
+@pytest.mark.parametrize("stored", ["auto", "fp8", "fp8_e5m2"])
+def test_reshape_and_cache_flash(device, stored):
+    """As vLLM calls it: bytes for fp8, scales of one number, slots for fewer tokens than there are."""
+    key, value = drawn(20, 2, 64, device=device), drawn(20, 2, 64, seed=1, device=device)
+    slots = torch.tensor([17, 3, -1, 99], device=device)
+    dtype = torch.bfloat16 if stored == "auto" else torch.uint8
+    held = [torch.zeros(PAGES, PAGE, 2, 64, dtype=dtype, device=device) for _ in range(2)]
+    scales = [torch.tensor([0.5], device=device), torch.tensor(2.0, device=device)]
+    fa.reshape_and_cache_flash(key, value, *held, slots, stored, *scales)
+    for x, cache, scale in zip((key, value), held, scales):
+        wanted = torch.zeros_like(cache)
+        for at, slot in enumerate(slots.tolist()):
+            if slot < 0: continue
+            row = x[at]
+            if stored != "auto":
+                row = (row.float() / scale).to(E4M3 if stored == "fp8" else torch.float8_e5m2).view(torch.uint8)
+            rows_of(wanted)[slot] = row
+        assert torch.equal(cache, wanted)
+    with pytest.raises(ValueError, match="kv_cache_dtype must .*, but is 'int8'"):
+        fa.reshape_and_cache_flash(key, value, *held, slots, "int8", *scales)
+
+
+def by_hand(call, moves):
+    """The same call with q and k rotated before it."""
+    cos, sin, interleaved = call.pop("rotary_cos"), call.pop("rotary_sin"), call.pop("rotary_interleaved", True)
+    first = call.pop("rotary_seqlens", call["cache_seqlens"])
+
+    def turn(x, steps):
+        positions = (first.long()[:, None] + (torch.arange(x.shape[1], device=x.device) if steps else 0))
+        positions = positions.expand(x.shape[:2]).flatten()
+        return rotated(x.double().flatten(0, 1), cos[positions], sin[positions], interleaved).to(x.dtype).view(x.shape)
+    return call | dict(q=turn(call["q"], moves), k=turn(call["k"], True))
+
+
+@DEVICES
+@pytest.mark.parametrize("pages", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows", [3, 5])
+def test_flash_attn_with_kvcache_rotates(device, pages, causal, rows):
+    def call():
+        k_cache, v_cache, _ = caches("rows_first", device=device)
+        options = dict(page_table=ints([4, 0], [7, 8], [1, 3], device=device))
+        if not pages: k_cache, v_cache, options = k_cache[:3], v_cache[:3], {}
+        k_cache, v_cache = (x.copy_(drawn(*x.shape, seed=at, device=device)) for at, x in ((8, k_cache), (9, v_cache)))
+        return options | dict(
+            q=drawn(3, rows, 4, 64, device=device), k_cache=k_cache, v_cache=v_cache,
+            k=drawn(3, 3, 2, 64, seed=1, device=device), v=drawn(3, 3, 2, 64, seed=2, device=device),
+            cache_seqlens=ints(2, 13, 0, device=device), rotary_cos=drawn(40, 16, seed=3, device=device),
+            rotary_sin=drawn(40, 16, seed=4, device=device), causal=causal, rotary_interleaved=rows == 3)
+    for more in ({}, dict(rotary_seqlens=ints(9, 4, 1, device=device))):
+        mine, other = call() | more, by_hand(call() | more, causal)
+        found, wanted = fa.flash_attn_with_kvcache(**mine), fa.flash_attn_with_kvcache(**other)
+        assert torch.equal(mine["v_cache"], other["v_cache"])
+        assert near(mine["k_cache"], other["k_cache"].double(), 2**-7)
+        assert torch.allclose(found.float(), wanted.float(), atol=0.03, rtol=0.03)
+
+
+def test_compiled():
+    k, v, slots = drawn(4, 2, 64), drawn(4, 2, 64, seed=1), torch.arange(4) * 5
+    eager, compiled = caches("rows_first"), caches("rows_first")
+    append_kv(k, v, *eager[:2], slot_mapping=slots)
+    step = torch.compile(lambda *caches: append_kv(k, v, *caches, slot_mapping=slots), fullgraph=True)
+    step(*compiled[:2])
+    assert torch.equal(eager[2].isnan(), compiled[2].isnan())
+    assert torch.equal(eager[2].nan_to_num(), compiled[2].nan_to_num())
+
+
+@pytest.mark.parametrize("device", [GPU])
+def test_graph(device):
+    """Captured once, replayed with other slots and positions."""
+    k, v, q = (drawn(8, heads, 64, seed=at, device=device) for at, heads in enumerate((2, 2, 4)))
+    k_cache, v_cache, _ = caches("heads_first", device=device)
+    slots, positions = (torch.arange(8, device=device) + at for at in (3, 1))
+    cos, sin = (drawn(99, 32, seed=at, device=device) for at in (5, 6))
+    out = torch.empty_like(q)
+
+    def step(): append_kv(k, v, k_cache, v_cache, q=q, q_out=out, slot_mapping=slots, positions=positions,
+                          rotary_cos=cos, rotary_sin=sin)
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph): step()
+    for at in (0, 50):
+        slots.copy_(torch.arange(8) * 7 + at), positions.copy_(torch.arange(8) * 11 + at // 5)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert near(rows_of(k_cache)[slots], rotated(k.double(), cos[positions], sin[positions], False))
+        assert near(out, rotated(q.double(), cos[positions], sin[positions], False))
+        assert torch.equal(rows_of(v_cache)[slots], v)
+
+
+def call(**changed):
+    k_cache, v_cache, _ = caches("rows_first")
+    right = dict(k=drawn(4, 2, 64), v=drawn(4, 2, 64), k_cache=k_cache, v_cache=v_cache,
+                 slot_mapping=torch.arange(4))
+    return right | changed
+
+
+REFUSED = {
+    "nothing": (ValueError, call(k=None, v=None), "q, k or v must be given, but all are None"),
+    "no_cache": (ValueError, call(v_cache=None), "v and v_cache must .*, but one is None"),
+    "int32_slots": (TypeError, call(slot_mapping=ints(0, 1, 2, 3)), "slot_mapping must be int64.*, but is int32"),
+    "few_slots": (TypeError, call(slot_mapping=torch.arange(3)), "for each of 4 rows"),
+    "a_slot_outside": (ValueError, call(slot_mapping=torch.tensor([0, 1, 2, 144])), r"slot_mapping\[3\] is 144"),
+    "two_places": (ValueError, call(block_table=ints([0])), "block_table must be None with slot_mapping"),
+    "no_place": (ValueError, call(slot_mapping=None), "without cu_seqlens and slot_mapping, but has the shape"),
+    "other_heads": (ValueError, call(v=drawn(4, 1, 64)), r"v_cache must .*, but has the shape \[9, 16, 2, 64\]"),
+    "other_type": (TypeError, call(k=drawn(4, 2, 64, dtype=torch.float16)), "must be of the type of the others"),
+    "no_scale": (TypeError, call(**dict(zip(("k_cache", "v_cache"), caches("rows_first", dtype=E4M3)))),
+                 "scale_k must be given .*, but is None"),
+    "a_scale": (TypeError, call(scale_k=0.5), "only float8 has scales"),
+    "sin_alone": (ValueError, call(rotary_sin=drawn(9, 8)), "rotary_cos and rotary_sin must .*, but one is None"),
+    "no_positions": (ValueError, call(rotary_cos=drawn(9, 8), rotary_sin=drawn(9, 8)), "Set positions"),
+    "a_position": (ValueError, call(rotary_cos=drawn(9, 8), rotary_sin=drawn(9, 8),
+                                    positions=torch.tensor([0, 8, 9, 0])), "row 2 has position 9"),
+    "positions_alone": (ValueError, call(positions=torch.arange(4)), "nothing is rotated"),
+    "a_gradient": (NotImplementedError, call(k=drawn(4, 2, 64).requires_grad_()), "k requires a gradient"),
+    "weights_alone": (ValueError, call(norm_q=drawn(64), norm_epsilon=0.0), "norm_q must be None without q"),
+    "list": (TypeError, call(slot_mapping=[0, 1, 2, 3]), "slot_mapping must .*, but is a list"),
+    "no_tensor": (TypeError, call(k=[1.0]), "k must .*, but is a list"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    error, given, sentence = REFUSED[name]
+    before = [None if given[name] is None else given[name].view(torch.uint8).clone() for name in ("k_cache", "v_cache")]
+    with torch.no_grad() if error is TypeError else torch.enable_grad(), pytest.raises(error, match=sentence):
+        append_kv(**given)
+    for x, name in zip(before, ("k_cache", "v_cache")):
+        assert x is None or torch.equal(x, given[name].view(torch.uint8))

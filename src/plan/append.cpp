@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: one launch that writes new rows of k and v into a cache, and q beside them.
+#include "src/plan/append.hpp"
+
+#include <algorithm>
+
+#include "src/base/ceil_div.hpp"
+#include "src/base/text.hpp"
+#include "src/plan/either_pass.hpp"
+
+namespace froghopper {
+namespace {
+
+// What the kernel counts in 32 bits, and columns that it takes in pieces.
+Result<void> check_append(const Problem& p) {
+  if (auto ok = check_limits(p); !ok) return ok.failure();
+  const int64_t rows = p.rows_q() * (p.heads_q + 2 * p.heads_kv), slots = p.batches_kv() * p.extent_kv();
+  if (rows > items_max)
+    return unsupported(text("new rows times heads are {}; one launch takes 2^31 - 1. Split the batch.", rows));
+  if (slots > items_max)
+    return unsupported(text(
+        "the cache has {} rows; the Hopper kernel counts 2^31 - 1 of them. Split it, or use target \"cpu\".", slots));
+  if (p.rotary_dim % append_rotary_step != 0)
+    return unsupported(
+        text("rotary_dim is {}; the Hopper kernel rotates columns by multiples of {}. Use target \"cpu\".",
+             p.rotary_dim, append_rotary_step));
+  if (p.rotary_rows > items_max)
+    return unsupported(
+        text("rotary_rows is {}; the Hopper kernel knows 2^31 - 1 positions. Use shorter tables.", p.rotary_rows));
+  return {};
+}
+
+}  // namespace
+
+Result<Plan> plan_append(const Problem& p, const Device& device, const Hints& hints) {
+  if (auto ok = check_append(p); !ok) return ok.failure();
+  if (const std::string given = hints.line(); !given.empty())
+    return unsupported(
+        text("{} is a hint for attention; to append there is one way. Leave it out.", given.substr(1)));
+  Plan plan{.problem = p, .launches = {}, .workspace = {}};
+  const int64_t rows = p.rows_q() * (p.heads_q + 2 * p.heads_kv);
+  if (rows == 0) return plan;
+  const AppendVariant v{
+      .from = p.dtype, .to = p.dtype_kv, .dim = columns_of_rows(static_cast<int>(std::max(p.dim_qk, p.dim_v)))};
+  const int64_t ctas = int64_t{usable_sms(p, device)} * append_ctas_per_sm(v);
+  plan.launches.push_back({.kernel = kernel_of(v),
+                           .grid = static_cast<int>(std::min(ctas, ceil_div(rows, append_rows_of_cta(v)))),
+                           .step = AppendStep{v},
+                           .overlaps = true});
+  return plan;
+}
+
+}  // namespace froghopper

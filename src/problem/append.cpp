@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// problem: what an append problem alone has: its rules, which tensors go together, and where its rows go.
+#include <cmath>
+
+#include "src/base/text.hpp"
+#include "src/problem/finding.hpp"
+#include "src/problem/options.hpp"
+#include "src/problem/tensors.hpp"
+
+namespace froghopper {
+namespace {
+
+Finding append_types(const fh_problem& p) {
+  const auto of = [&](fh_dtype given) { return static_cast<Dtype>(given == FH_USUAL ? p.dtype : given); };
+  if (p.dtype_o != FH_USUAL)
+    return text("dtype_o is {} and op is FH_APPEND; it is of the attention that reads the cache. Set it to FH_USUAL.",
+                name_of(of(p.dtype_o)));
+  if (is_8_bit(of(p.dtype)))
+    return text(
+        "dtype is {}, and new rows have no scale. Set dtype to the type of q, k and v, FH_F16, FH_BF16 or FH_F32.",
+        name_of(of(p.dtype)));
+  if (of(p.dtype_kv) != of(p.dtype) && !is_8_bit(of(p.dtype_kv)))
+    return not_computed(
+        text("dtype_kv is {} and dtype is {}; the cache is of the type of k and v, or of an 8-bit one. Set dtype_kv "
+             "to FH_USUAL, or convert.",
+             name_of(of(p.dtype_kv)), name_of(of(p.dtype))));
+  const struct {
+    const char* name;
+    Dtype type;
+  } tables[] = {{"dtype_rotary", of(p.dtype_rotary)}, {"dtype_norm", of(p.dtype_norm)}};
+  for (const auto& [name, type] : tables)
+    if (type != of(p.dtype) && type != Dtype::f32)
+      return not_computed(
+          text("{} is {} and dtype is {}; they are alike, or it is f32. Set {} to FH_USUAL or FH_F32.", name,
+               name_of(type), name_of(of(p.dtype)), name));
+  if (p.scale_tokens && !is_8_bit(of(p.dtype_kv)))
+    return text("scale_tokens is {} and the cache is {}; only 8-bit types have scales. Set it to 0.", p.scale_tokens,
+                name_of(of(p.dtype_kv)));
+  return {};
+}
+
+Finding append_dims(const fh_problem& p) {
+  const bool of_8_bits = p.dtype_kv == FH_E4M3 || p.dtype_kv == FH_E5M2;
+  const int64_t step = of_8_bits ? 16 : 8;
+  const struct {
+    const char* name;
+    int64_t dim;
+  } all[] = {{"dim_qk", p.dim_qk}, {"dim_v", p.dim_v}};
+  for (const auto& [name, dim] : all) {
+    if (dim >= step && dim <= 512 && dim % step == 0) continue;
+    const std::string found = text("{} is {}; head dims {} are multiples of {} from {} to 512. Set {} within.", name,
+                                   dim, of_8_bits ? "of 8-bit caches" : "here", step, step, name);
+    return dim < 1 ? Finding(found) : not_computed(found);
+  }
+  return {};
+}
+
+Finding append_places(const fh_problem& p) {
+  if (p.page_size == 0 && p.pages != 0)
+    return text("pages is {} and page_size is 0; the cache is not in pages then. Set page_size, or pages to 0.",
+                p.pages);
+  if (!p.slots) return {};
+  if (p.varlen || p.seqused)
+    return text(
+        "{0} is set and slots is {1}; slots say of every row where it goes, whatever its sequence. Set {0} to "
+        "0, batch to 1 and seq_q to the number of rows.",
+        p.varlen ? "varlen" : "seqused", p.slots);
+  if (p.page_size > 0 && p.seq_kv != 0)
+    return text(
+        "seq_kv is {}, page_size is {} and slots is {}; slots count the rows of the pool, not of a sequence. "
+        "Set seq_kv to 0.",
+        p.seq_kv, p.page_size, p.slots);
+  return {};
+}
+
+Finding append_rotary(const fh_problem& p) {
+  if (p.rotary_dim > p.dim_qk || p.rotary_dim % 2 != 0)
+    return text(
+        "rotary_dim is {} and dim_qk is {}; it counts columns of q and k, in pairs. Use an even number from 0 "
+        "to {}.",
+        p.rotary_dim, p.dim_qk, p.dim_qk);
+  constexpr int64_t most = int64_t{1} << 40;  // so that the bytes of a table are counted in 64 bits
+  if (p.rotary_dim > 0 && (p.rotary_rows < 1 || p.rotary_rows > most))
+    return text(
+        "rotary_rows is {}; it counts the positions that rotary_cos and rotary_sin know. Use the number of "
+        "their rows, up to 2^40.",
+        p.rotary_rows);
+  if (p.rotary_dim > 0 && p.slots && !p.positions)
+    return text(
+        "slots is {}, rotary_dim is {} and positions is 0; a slot does not say where a row is in its "
+        "sequence. Set positions, and give them.",
+        p.slots, p.rotary_dim);
+  const struct {
+    const char* name;
+    int64_t value;
+  } all[] = {{"rotary_rows", p.rotary_rows},
+             {"rotary_interleaved", p.rotary_interleaved},
+             {"positions", p.positions},
+             {"dtype_rotary", raw(p.dtype_rotary)}};
+  for (const auto& [name, value] : all)
+    if (p.rotary_dim == 0 && value != 0)
+      return text("{} is {} and rotary_dim is 0; nothing is rotated. Set rotary_dim, or {} to 0.", name, value, name);
+  return {};
+}
+
+Finding append_norm(const fh_problem& p) {
+  if (!std::isfinite(p.norm_epsilon) || p.norm_epsilon < 0)
+    return text("norm_epsilon is {}; it is added to a mean of squares. Use 0 or a positive number.", p.norm_epsilon);
+  if (p.norm) return {};
+  if (p.norm_epsilon != 0)
+    return text("norm_epsilon is {} and norm is 0; nothing is normed. Set norm, or norm_epsilon to 0.",
+                p.norm_epsilon);
+  if (p.dtype_norm != FH_USUAL)
+    return text("dtype_norm is {} and norm is 0; nothing is normed. Set norm, or dtype_norm to FH_USUAL.",
+                raw(p.dtype_norm));
+  return {};
+}
+
+const char* set_or_null(const View& view) { return view.data ? "set" : "NULL"; }
+
+Failure wrong(std::string text) { return {FH_INVALID_TENSOR, std::move(text)}; }
+
+bool writes(const Views& v) { return v.k.data || v.v.data; }  // the cache
+
+Result<void> check_given_scales(const Problem& p, const Views& views) {
+  if (p.scale_tokens) return {};
+  const struct {
+    const char* name;
+    const View& view;
+  } all[] = {{"scale_k", views.scale_k}, {"scale_v", views.scale_v}};
+  for (const auto& [name, view] : all)
+    for (int64_t head = 0; view.data && head < view.heads; ++head)
+      if (const float x = view.as<float>()[view.at(0, 0, head)]; !(x > 0) || !std::isfinite(x))
+        return wrong(text("{} of head {} is {}; numbers are divided by it. Use a positive one.", name, head, x));
+  return {};
+}
+
+// Of one sequence without slots: all of its rows, and the pages that they go to.
+Result<void> check_rows(const Problem& p, const Views& views, int64_t sequence, int64_t count) {
+  const int64_t before = views.seqused_kv.data ? views.seqused_kv.as<int32_t>()[sequence] : 0;
+  if (before < 0 || (writes(views) && before + count > p.seq_kv))
+    return wrong(
+        text("seqused_kv[{}] is {}, {} rows are added to it, and seq_kv is {}; they do not fit. Use 0 to {}, "
+             "or a longer cache.",
+             sequence, before, count, p.seq_kv, std::max<int64_t>(0, p.seq_kv - count)));
+  if (!p.paged() || !writes(views) || count == 0) return {};
+  const View& table = views.block_table;
+  for (int64_t column = before / p.page_size; column <= (before + count - 1) / p.page_size; ++column)
+    if (const int64_t page = table.as<int32_t>()[table.at(sequence, column, 0)]; page < 0 || page >= p.pages)
+      return wrong(text("block_table[{}][{}] is {} and pages is {}; it names a page of the pool. Use 0 to {}.",
+                        sequence, column, page, p.pages, p.pages - 1));
+  return {};
+}
+
+}  // namespace
+
+Finding only_append(const fh_problem& p) {
+  for (auto rule : {append_types, append_dims, append_places, append_rotary, append_norm})
+    if (Finding found = rule(p); !found.text.empty()) return found;
+  return {};
+}
+
+Finding no_append(const fh_problem& p) {
+  const struct {
+    const char* name;
+    fh_dtype type;
+  } all[] = {{"dtype_rotary", p.dtype_rotary}, {"dtype_norm", p.dtype_norm}};
+  for (const auto& [name, type] : all)
+    if (type != FH_USUAL)
+      return text("{} is {} and op is {}; it is of rows that are written to a cache. Set it to FH_USUAL.", name,
+                  name_of(static_cast<Dtype>(type)), name_of(p.op));
+  return {};
+}
+
+bool in_place(const Views& views, View Views::*a, View Views::*b) {
+  const View &q = views.q, &out = views.q_out;
+  const bool both = (a == &Views::q && b == &Views::q_out) || (a == &Views::q_out && b == &Views::q);
+  return both && q.data == out.data && q.stride_batch == out.stride_batch && q.stride_seq == out.stride_seq &&
+         q.stride_head == out.stride_head;
+}
+
+std::string incomplete_append(const Problem& p, const Views& v) {
+  const struct {
+    const char *name, *other;
+    const View &from, &to;
+  } all[] = {{"q", "q_out", v.q, v.q_out}, {"k", "cache_k", v.k, v.cache_k}, {"v", "cache_v", v.v, v.cache_v}};
+  bool any = false;
+  for (const auto& [name, other, from, to] : all) {
+    any = any || from.data || from.empty();
+    if (from.empty() || to.empty() || !from.data == !to.data) continue;
+    return text("{0} is {1} and {2} is {3}; they go together. Set both, or none.", name, set_or_null(from), other,
+                set_or_null(to));
+  }
+  if (!any) return "q, k and v are NULL; there is nothing to append. Set one of them, with what is written of it.";
+  const struct {
+    const char *name, *other;
+    const View &of, &beside;
+    bool demanded;
+  } beside[] = {{"k", "scale_k", v.k, v.scale_k, is_8_bit(p.dtype_kv)},
+                {"v", "scale_v", v.v, v.scale_v, is_8_bit(p.dtype_kv)},
+                {"q", "norm_q", v.q, v.norm_q, false},
+                {"k", "norm_k", v.k, v.norm_k, false}};
+  for (const auto& [name, other, of, its, demanded] : beside) {
+    if (of.empty() || its.empty()) continue;
+    if (!of.data && its.data)
+      return text("{0} is set and {1} is NULL; it would be ignored. Set {1}, or leave {0} NULL.", other, name);
+    if (of.data && !its.data && demanded)
+      return text("{} is NULL and {} is set; an 8-bit cache needs scales. Set it.", other, name);
+  }
+  return {};
+}
+
+PlaceOfRow place_of_row(const Problem& p, const Views& views, int64_t sequence, int64_t row) {
+  const Rows rows = rows_q(p, views, sequence);
+  PlaceOfRow place{rows.batch, rows.first + row, -1, 0};
+  const int64_t number = place.batch * p.extent_q() + place.row;  // of all rows
+  const int64_t in_sequence = (views.seqused_kv.data ? views.seqused_kv.as<int32_t>()[sequence] : 0) + row;
+  place.position = views.positions.data ? views.positions.as<int64_t>()[number] : in_sequence;
+  if (p.slots) {
+    place.slot = views.slot_mapping.as<int64_t>()[number];
+  } else if (writes(views) && p.paged()) {
+    const View& table = views.block_table;
+    const int64_t page = table.as<int32_t>()[table.at(sequence, in_sequence / p.page_size, 0)];
+    place.slot = page * p.page_size + in_sequence % p.page_size;
+  } else if (writes(views)) {
+    place.slot = sequence * p.seq_kv + in_sequence;
+  }
+  return place;
+}
+
+Result<void> check_places(const Problem& p, const Views& views) {
+  if (auto ok = check_given_scales(p, views); !ok) return ok;
+  const int64_t slots = p.batches_kv() * p.extent_kv();
+  const bool rotates = p.rotary_dim > 0 && (views.q.data || views.k.data);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const int64_t count = rows_q(p, views, b).used;
+    if (!p.slots)
+      if (auto ok = check_rows(p, views, b, count); !ok) return ok;
+    for (int64_t row = 0; row < count && (p.slots || rotates); ++row) {
+      const PlaceOfRow place = place_of_row(p, views, b, row);
+      const int64_t number = place.batch * p.extent_q() + place.row;
+      if (writes(views) && place.slot >= slots)
+        return wrong(
+            text("slot_mapping[{}] is {} and the cache has {} rows; a slot is one of them. Use 0 to {}, or -1 "
+                 "for none.",
+                 number, place.slot, slots, slots - 1));
+      const bool padding = p.slots && place.slot < 0;
+      if (!rotates || padding || (place.position >= 0 && place.position < p.rotary_rows)) continue;
+      return wrong(
+          text("row {} has position {} and rotary_rows is {}; the tables do not know it. Use 0 to {}, or "
+               "longer tables.",
+               number, place.position, p.rotary_rows, p.rotary_rows - 1));
+    }
+  }
+  return {};
+}
+
+}  // namespace froghopper
