@@ -5,10 +5,10 @@
 
 #include "contract/average.h"
 #include "contract/bwd_params.h"
+#include "contract/dequantise.h"
 #include "contract/fill.h"
 #include "contract/fwd_params.h"
 #include "contract/quantise_params.h"
-#include "contract/widen.h"
 #include "src/plan/plan.hpp"
 #include "src/problem/tensors.hpp"
 #include "src/runtime/driver.hpp"
@@ -17,7 +17,7 @@ namespace froghopper::runtime {
 
 // One alternative a kind of step, in the order of Step.
 using Params = std::variant<FwdParams, CombineParams, DeltaParams, BwdParams, GradQParams, QuantiseParams,
-                            AverageParams, FillParams, WidenParams>;
+                            AverageParams, FillParams, DequantiseParams>;
 
 // What all launches of a run share.
 struct Run {
@@ -41,7 +41,7 @@ Result<Params> make_params(const Driver&, const Run&, const GradQStep&);
 Result<Params> make_params(const Driver&, const Run&, const QuantiseStep&);
 Result<Params> make_params(const Driver&, const Run&, const AverageStep&);
 Result<Params> make_params(const Driver&, const Run&, const FillStep&);
-Result<Params> make_params(const Driver&, const Run&, const WidenStep&);
+Result<Params> make_params(const Driver&, const Run&, const DequantiseStep&);
 
 // Everything but the tensor maps; no driver is needed.
 FwdParams plain_params(const Run&, const ForwardStep&);
