@@ -190,7 +190,6 @@ def line_of_torch(monkeypatch, q, k, v, **words):
     if "deterministic" in words: q.requires_grad_()  # of gradients alone
     attention(q, k, v, **words)
     told = re.findall(r"(?:fwd|bwd) .*", explain(q, k, v, target="cpu", **words))
-    if "max_sms" not in words: lines = [re.sub(r" sms\d+", "", line) for line in lines]  # PyTorch's threads
     assert told and set(told) <= set(lines), (told, lines)
     return told[-1]
 

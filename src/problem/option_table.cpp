@@ -321,7 +321,7 @@ constexpr std::array table{
            .least = 0,
            .below = "it is a number of SMs or threads. Use 0 for all.",
            .support = "max_sms",
-           .python = {.numpy = "max_sms", .torch = "max_sms", .quantise = "max_sms"},
+           .python = {.numpy = "max_sms", .torch = "max_sms", .jax = "max_sms", .quantise = "max_sms"},
            .sentence = "SMs of a GPU, or threads, that it may occupy; 0 is all"},
 };
 
