@@ -55,6 +55,13 @@ class Pyproject(unittest.TestCase):
         found = re.search(pattern, (ROOT / where).read_text(), re.MULTILINE)
         self.assertEqual(result.format(**found.groupdict()), version())
 
+    def test_entry_points_name_functions(self):
+        """A command and what engines load when they start."""
+        named = re.findall(r'^froghopper = "froghopper\.(\w+):(\w+)"$', self.text, re.MULTILINE)
+        self.assertEqual({x for x, _ in named}, {"__main__", "_engines"})
+        for module, function in named:
+            self.assertIn(f"\ndef {function}(", (ROOT / f"python/froghopper/{module}.py").read_text())
+
     def test_frameworks_are_tested_with_the_tools_of_scripts_setup(self):
         pins, frameworks = pins_of("requirements"), pins_of("requirements-frameworks")
         self.assertEqual(set(frameworks) - set(pins), {"torch", "transformers", "jax"})

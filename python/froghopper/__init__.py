@@ -24,14 +24,14 @@ from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, 
                                 LaunchFailed, LibraryNotFound, NoDevice, Unsupported)
 
 if TYPE_CHECKING:
-    from froghopper import flash_attn_interface, jax, torch, transformers
+    from froghopper import flash_attn_interface, jax, sglang, torch, transformers, vllm
     from froghopper._numpy import Gradients, attention, attention_backward
     from froghopper._numpy_quantise import Quantised, Smoothed, quantise
 
 __all__ = ["CompileFailed", "Error", "Gradients", "Internal", "InvalidProblem", "InvalidTensor", "InvalidType",
            "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Smoothed", "Unsupported", "__version__",
            "attention", "attention_backward", "explain", "quantise"]
-MODULES = ("flash_attn_interface", "jax", "torch", "transformers")  # each imports its framework
+MODULES = ("flash_attn_interface", "jax", "sglang", "torch", "transformers", "vllm")  # each imports its framework
 
 
 def __dir__() -> list[str]: return sorted((*__all__, *MODULES))

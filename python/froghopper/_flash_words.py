@@ -129,9 +129,8 @@ def refuse(**arguments: Any) -> None:
 def refuse_with_pages(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None:
-            raise Unsupported(f"page_table is given and {name} too; keys are not written to pages here, nor pages "
-                              "read in another order. Write new keys to their pages first, and give a table in the "
-                              "order of the batch.")
+            raise Unsupported(f"page_table is given and {name} too; keys are not written to pages here. Write new keys "
+                              "to their pages first.")
 
 
 def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | float | None, k_descale: Tensor | float | None,
@@ -172,14 +171,14 @@ def window_of(window_size: Any) -> tuple[int | None, int | None]:
     return left, right
 
 
-def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, attention_chunk: int,
+def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, attention_chunk: int | None,
                softcap: float | None, sm_margin: int) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
     left, right = window_of(window_size)
     if softmax_scale is not None: plain(scale_in_range, "softmax_scale", softmax_scale)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
                 softcap=0.0 if softcap is None or softcap < 0 else softcap,
-                attention_chunk=attention_chunk, max_sms=sms_without(q, sm_margin))
+                attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))
 
 
 def sms_without(q: Tensor, sm_margin: int) -> int:

@@ -13,17 +13,19 @@ from torch import Tensor
 
 from froghopper._call import cached, check_rank, whole_number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._spans import ends_of, merges, spans_of_keys, spans_of_queries
+from froghopper._flash_words import without_gradients
+from froghopper._pages import from_left
 from froghopper._torch_calls import FLOAT8, check_place, check_tensor, kind
 from froghopper._torch_ops import PLAIN
 from froghopper._torch_options import bound_of
-from froghopper.torch import attention
+from froghopper.torch import attention, paged_attention
 
 _tried: dict[Hashable, bool] = {}
 
 
 def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None,
-                  lengths: dict[str, Any], cu_seqlens_q: Tensor | None, max_seqlen_q: int | None) -> None:
+                  lengths: dict[str, Any], cu_seqlens_q: Tensor | None, max_seqlen_q: int | None,
+                  table: Tensor | None) -> None:
     """Kinds, places, types and shapes of all that is given. lengths: under the names that users know."""
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
         if x is not None: check_tensor(name, x)
@@ -44,9 +46,11 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     for name, x in lengths.items():
         if isinstance(x, Tensor): check_counts(name, x, batch + 1 if name == "cu_seqlens_k_new" else batch, q)
         elif x is not None and name != "cache_seqlens": check_tensor(name, x)
-    if lengths["cache_batch_idx"] is None and k_cache.shape[0] != batch:
-        raise InvalidProblem(f"k_cache must have a row for each of the {batch} sequences of q, but has "
-                             f"{k_cache.shape[0]}. Give cache_batch_idx.")
+    if table is not None: check_table(table, q)
+    held, name = (k_cache, "k_cache") if table is None else (table, "page_table")
+    if lengths["cache_batch_idx"] is None and held.shape[0] != batch:
+        raise InvalidProblem(f"{name} must have a row for each of the {batch} sequences of q, but has "
+                             f"{held.shape[0]}. Give cache_batch_idx.")
     if cu_seqlens_q is not None and max_seqlen_q is None:
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, but is None. Give an upper bound on the "
                              "rows of a sequence.")
@@ -54,6 +58,14 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
         raise InvalidProblem(f"max_seqlen_q must be at least the {q.shape[1]} rows of q that sequences have, but is "
                              f"{max_seqlen_q}. Leave it out.")
     check_new(k_cache, v_cache, k, v, batch, lengths)
+
+
+def check_table(table: Tensor, q: Tensor) -> None:
+    check_tensor("page_table", table)
+    check_place("page_table", table, q)
+    if table.dtype != torch.int32 or table.ndim != 2:
+        raise InvalidType(f"page_table must be int32 [batch, columns], but is {table.dtype} with the shape "
+                          f"{list(table.shape)}. Use page_table.int() for the type.")
 
 
 def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, batch: int,
@@ -96,10 +108,11 @@ def batch_of(q: Tensor, cu_seqlens_q: Tensor | None) -> int:
     return batch
 
 
-def check_numbers(q: Tensor, k_cache: Tensor, k: Tensor | None, lengths: dict[str, Any], cu_seqlens_q: Tensor | None,
-                  max_seqlen_q: int | None) -> None:
-    """The lengths that lie in host memory, and cache_batch_idx wherever it lies."""
-    rows, batch, begins = k_cache.shape[1], batch_of(q, cu_seqlens_q), lengths["cu_seqlens_k_new"]
+def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any], cu_seqlens_q: Tensor | None,
+                  max_seqlen_q: int | None, sequences: int) -> None:
+    """The lengths that lie in host memory, and cache_batch_idx wherever it lies if rows are written. rows: of a
+    sequence of the cache; sequences: how many it has."""
+    batch, begins = batch_of(q, cu_seqlens_q), lengths["cu_seqlens_k_new"]
     if max_seqlen_q is not None and known(cu_seqlens_q): check_ends("cu_seqlens_q", cu_seqlens_q, len(q), max_seqlen_q)
     added = [0 if k is None or begins is not None else k.shape[1]] * batch
     if k is not None and known(begins):
@@ -114,12 +127,12 @@ def check_numbers(q: Tensor, k_cache: Tensor, k: Tensor | None, lengths: dict[st
                             f"Use 0 to {max(rows - more, 0)}, or a longer cache.")
     left, index = lengths["cache_leftpad"], lengths["cache_batch_idx"]
     if known(left): check_range("cache_leftpad", left.tolist(), rows)
-    if index is None: return
+    if index is None or not (known(index) or k is not None): return
     held = index.tolist()
-    check_range("cache_batch_idx", held, k_cache.shape[0] - 1)
-    if len(set(held)) != len(held):
-        raise Unsupported(f"cache_batch_idx is {held}; two sequences cannot share a row of the cache here. Copy that "
-                          "row, or call once for each.")
+    check_range("cache_batch_idx", held, sequences - 1)
+    if k is not None and len(set(held)) != len(held):
+        raise Unsupported(f"cache_batch_idx is {held}; two sequences cannot share a row of the cache that k and v are "
+                          "written to. Copy that row, or write k and v before the call.")
 
 
 def known(x: Tensor | None) -> bool:
@@ -141,27 +154,24 @@ def check_range(name: str, held: list[int], most: int) -> None:
             raise InvalidTensor(f"{name}[{at}] must be from 0 to {most}, but is {value}. Change it.")
 
 
-def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, packed: bool, max_seqlen_q: int | None,
-             options: dict[str, Any]) -> None:
+def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, table: Tensor | None,
+             cache_leftpad: Tensor | None, max_seqlen_q: int | None, options: dict[str, Any]) -> None:
     """The checks of attention and of the plan, before anything is written: a call of the same kind, of no sequence.
     What has passed is kept by all that they see."""
     if torch.compiler.is_compiling(): return  # there shapes and types are checked when the graph is made
     device = q.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    key = (kind(q), kind(k_cache), kind(v_cache), packed, max_seqlen_q, autocast,
+    key = (kind(q), kind(k_cache), kind(v_cache), kind(table), cache_leftpad is None, max_seqlen_q, autocast,
            *((name, kind(x) if isinstance(x, Tensor) else x) for name, x in options.items()))
 
     def call() -> bool:
         given: dict[str, Any] = {name: x[:0] if isinstance(x, Tensor) and x.ndim > 1 else x
                                  for name, x in options.items()}
-        tensors = q[:0], k_cache[:0], v_cache[:0]
-        if packed:
-            ends = torch.zeros(1, dtype=torch.int32, device=q.device)
-            if q.ndim == 4: tensors = tensors[0].flatten(0, 1), *tensors[1:]
-            tensors = tensors[0], tensors[1].flatten(0, 1), tensors[2].flatten(0, 1)
-            given |= dict(cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=max_seqlen_q or q.shape[1],
-                          max_seqlen_kv=k_cache.shape[1])
-        attention(*tensors, seqused_kv=used[:0], return_lse=True, **given)
+        if table is not None:
+            attend_to_pages(q[:0], k_cache, v_cache, table[:0], used[:0],
+                            None if cache_leftpad is None else cache_leftpad[:0],
+                            used.new_zeros(1) if q.ndim == 3 else None, max_seqlen_q, None, given)
+        else: attention(q[:0], k_cache[:0], v_cache[:0], seqused_kv=used[:0], return_lse=True, **given)
         return True
     cached(_tried, key, call)
 
@@ -212,51 +222,15 @@ def write(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, where: tuple[T
         cache[where] = torch.where(written[..., None, None], new, cache[where])
 
 
-def check_merged(k_cache: Tensor, v_cache: Tensor) -> None:
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if not merges(cache):
-            raise Unsupported(f"{name} has the strides {list(cache.stride())}; with cache_batch_idx, cache_leftpad or "
-                              "cu_seqlens_q sequences must lie one after the other, as the cache is not copied. "
-                              "Make it contiguous.")
-
-
-def placed_slopes(options: dict[str, Any], rows: int, cache_batch_idx: Tensor | None, spans: bool) -> dict[str, Any]:
-    """The options with alibi_slopes [batch, heads] in the order of the cache; spans: each sequence has one before it
-    that nobody reads."""
-    slopes = options.get("alibi_slopes")
-    if slopes is None or slopes.ndim != 2: return options
-    if cache_batch_idx is not None:
-        slopes = slopes.new_zeros(rows, slopes.shape[1]).index_copy_(0, cache_batch_idx.long(), slopes)
-    return options | dict(alibi_slopes=slopes.repeat_interleave(2, 0) if spans else slopes)
-
-
-def attend_in_place(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, cache_batch_idx: Tensor | None,
+def attend_to_pages(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, used: Tensor | None,
                     cache_leftpad: Tensor | None, cu_seqlens_q: Tensor | None, max_seqlen_q: int | None,
-                    options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Attention to the cache as packed sequences, in the order in which it lies; (out, lse) in the order of q."""
-    batch, rows = len(used), k_cache.shape[0]
-    begin, ends, longest, packed = cache_leftpad, cu_seqlens_q, max_seqlen_q, q
-    if ends is None: ends, longest, packed = ends_of(batch, q.shape[1], used), q.shape[1], q.flatten(0, 1)
-    if cache_batch_idx is not None:
-        def placed(values: Tensor) -> Tensor:
-            return values.new_zeros(rows).index_copy_(0, cache_batch_idx.long(), values)
-        at = torch.arange(len(packed), device=q.device, dtype=torch.int32)
-        sequence = torch.searchsorted(ends, at, right=True).clamp(1, batch) - 1
-        sorted_ends = torch.nn.functional.pad(placed(ends.diff()).cumsum(0, dtype=torch.int32), (1, 0))
-        place = torch.where(at < ends[-1], sorted_ends[cache_batch_idx[sequence]] + at - ends[sequence], at)
-        place = place.clamp(0, max(len(packed) - 1, 0)).long()
-        packed = torch.empty_like(packed).index_copy_(0, place, packed)
-        ends, used, begin = sorted_ends, placed(used), None if begin is None else placed(begin)
-    if begin is None: ends_kv, used_kv = ends_of(rows, k_cache.shape[1], used), used
-    else:
-        begin = begin.clamp(0, k_cache.shape[1])
-        ends_kv, used_kv = spans_of_keys(rows, k_cache.shape[1], begin, torch.maximum(used, begin))
-        ends = spans_of_queries(ends)
-    options = placed_slopes(options, rows, cache_batch_idx, begin is not None)
-    out, lse = attention(packed, k_cache.flatten(0, 1), v_cache.flatten(0, 1), cu_seqlens_q=ends, cu_seqlens_kv=ends_kv,
-                         max_seqlen_q=longest, max_seqlen_kv=k_cache.shape[1], seqused_kv=used_kv, return_lse=True,
-                         **options)
-    if cache_batch_idx is not None: out, lse = out[place], lse[:, place]
-    if cu_seqlens_q is not None: return out, lse
-    lse = lse.reshape(lse.shape[0], *q.shape[:2]).transpose(0, 1).contiguous()
-    return out.reshape(*q.shape[:2], *out.shape[1:]), lse
+                    max_seqlen_k: int | None, options: dict[str, Any]) -> Any:
+    """(out, lse) of q to the pages that table [batch, columns] names; used: None where all rows count."""
+    options = {name: value for name, value in options.items() if name != "deterministic"}  # it always is
+    if cache_leftpad is not None:
+        if used is None: used = torch.full_like(cache_leftpad, table.shape[1] * k_cache.shape[1])
+        k_cache, v_cache, table = from_left(k_cache, v_cache, table, cache_leftpad)
+        used = (used - cache_leftpad.clamp(min=0)).clamp(min=0)
+    return paged_attention(*without_gradients(q, k_cache, v_cache), table, seqused_kv=used, cu_seqlens_q=cu_seqlens_q,
+                           max_seqlen_q=None if cu_seqlens_q is None else max_seqlen_q, max_seqlen_kv=max_seqlen_k,
+                           return_lse=True, **options)

@@ -28,8 +28,3 @@ def spans_of_keys(batch: int, rows: int, begin: Tensor, end: Tensor) -> tuple[Te
 def spans_of_queries(cu_seqlens_q: Tensor) -> Tensor:
     """cu_seqlens_q [batch + 1] -> [2 batch + 1]: an empty sequence before each."""
     return torch.cat([pairs(cu_seqlens_q[:-1], cu_seqlens_q[:-1]), cu_seqlens_q[-1:]])
-
-
-def merges(x: Tensor) -> bool:
-    """Whether x [batch, rows, heads, dim] is packed as it lies, so that flatten(0, 1) copies nothing."""
-    return bool(x.shape[0] <= 1 or x.shape[1] == 0 or x.stride(0) == x.shape[1] * x.stride(1))

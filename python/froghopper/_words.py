@@ -28,7 +28,7 @@ SAME = {
 }
 # Without effect on results, here and there.
 HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
-         "cp_tot_seqused_k", "implementation")
+         "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache")
 # Harmless with this value, and with others refused in these words.
 ONLY: dict[str, tuple[Any, str]] = {
     "dropout_p": (0, "weights are not dropped here. Use 0.0"), "dropout": (0, "weights are not dropped here. Use 0"),
@@ -48,6 +48,16 @@ ONLY: dict[str, tuple[Any, str]] = {
     "sm_margin": (0, "max_sms says how many SMs a call may use, not how many it leaves. Use max_sms"),
     "cp_world_size": (1, "keys of other ranks are merged by the caller. Use flash_attn_interface.merge_attn_states"),
     "cp_rank": (0, "keys of other ranks are merged by the caller. Use flash_attn_interface.merge_attn_states"),
+    "only_qv": (False, "a second query is not computed here. Append its columns to those of q, and v's to k"),
+    "dynamic_causal": (None, "causal is one for all sequences here. Call once for those that are causal"),
+    "output_scale": (None, "o is not quantised here. Quantise it after the call"),
+    **dict.fromkeys(("mask_mod", "score_mod", "aux_tensors", "aux_tensor_leading_dims", "rel_bias"),
+                    (None, "masks and scores are not written by the caller here. Use causal, window, attention_chunk, "
+                           "softcap or alibi_slopes")),
+    **dict.fromkeys(("block_sparse_tensors", "gather_kv_indices", "gather_kv_valid_length"),
+                    (None, "keys are not chosen one by one or block by block here. Use window or attention_chunk")),
+    **dict.fromkeys(("sfq", "sfk", "sfv"), (None, "scales of blocks of columns are not read here. Use q_descale, "
+                                                 "k_descale and v_descale")),
     "query": (None, "it is q here. Use q"), "key": (None, "it is k here. Use k"),
     "value": (None, "it is v here. Use v"),
 }

@@ -10,8 +10,7 @@ on the CPU, also in float32. q, k and v are copied where froghopper.torch says s
 as there.
 
 What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, rotary
-embedding in flash_attn_with_kvcache, fp8 in flash_attn_with_kvcache together with cache_batch_idx, cache_leftpad or
-cu_seqlens_q, and pages in flash_attn_func or together with new keys, cache_batch_idx or cache_leftpad.
+embedding in flash_attn_with_kvcache, and pages in flash_attn_func or together with new keys.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
 float32, or one number, and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here.
@@ -32,7 +31,7 @@ What differs on purpose
   head dims           v may have any of its own, forward and backward; up to 512
   num_splits,         hints there; accepted and without effect here, where a plan decides. A result does not depend
   pack_gqa            on them
-  scheduler_metadata  the same: get_scheduler_metadata gives an empty tensor, and any is accepted
+  scheduler_metadata  the same: get_scheduler_metadata gives zeros, and any is accepted
   sm_margin           becomes max_sms: that many SMs are left alone. On the CPU it has no effect
   rotary_interleaved, say nothing without rotary_cos, there too
   rotary_seqlens
@@ -44,11 +43,12 @@ import torch
 from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
-from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._errors import InvalidProblem
 from froghopper._flash_words import (check_tangents, columns, dense_keys, dense_order, extras_of, in_any_order,
                                      length_of, options_of, packed_order, refuse, refuse_with_pages, scales_of,
                                      without_gradients)
 from froghopper._merge import flash_attn_combine, merge_attn_states
+from froghopper._pages import table_of
 from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import ROWS_FIRST
@@ -170,8 +170,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     seqused_*      [batch] int32: how many rows of a sequence count; the other rows of q get 0 and lse = -inf
     out            where the result goes; without gradients
 
-    block_table    [batch, columns] int32: k and v are pages [pages, page_size, heads_k, dim] then, and seqused_k says
-                   how many rows count; without gradients. froghopper.torch.paged_attention has the rest
+    block_table    [batch, columns] int32: k and v are pages [pages, page_size, heads_k, dim] then, and seqused_k, or
+                   the differences of cu_seqlens_k, say how many rows count; without gradients.
+                   froghopper.torch.paged_attention has the rest
 
     Without cu_seqlens_k, k and v are [batch, seq_k, heads_k, dim], and seqused_k may say how many rows count. The order
     max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k is vLLM's and is taken too, with what follows there.
@@ -185,9 +186,10 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     options |= extras_of(q, dropout_p, alibi_slopes, s_aux, None, out)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs or return_softmax_lse)
     if block_table is not None:
+        if seqused_k is None and cu_seqlens_k is not None: seqused_k = cu_seqlens_k.diff()  # as FlashAttention 2
         paged: Result = in_pages(q, k, v, block_table, options, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q,
                                  seqused_kv=seqused_k, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
-                                 max_seqlen_kv=length_of("max_seqlen_k", max_seqlen_k))
+                                 max_seqlen_kv=within(length_of("max_seqlen_k", max_seqlen_k), k, block_table))
         return paged
     q, k, v = without_gradients(columns(q), columns(k), columns(v))
     keys: dict[str, Any] = dict(k=k, v=v, cu_seqlens_kv=cu_seqlens_k, seqused_kv=seqused_k,
@@ -281,84 +283,75 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             scheduler_metadata: Tensor | None = None, num_splits: int = 0,
                             pack_gqa: bool | None = None, sm_margin: int = 0,
                             return_softmax_lse: bool = False, *, alibi_slopes: Tensor | None = None,
-                            s_aux: Tensor | None = None, block_table: Tensor | None = None
+                            s_aux: Tensor | None = None, block_table: Tensor | None = None,
+                            out: Tensor | None = None, max_seqlen_k: int | Tensor | None = None
                             ) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention of q to keys and values in a cache, without gradients; new ones are first written into it.
 
     q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
     k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
                      with page_table (FlashAttention 2: block_table) [batch, columns] int32 pages of a pool, [pages,
-                     page_size, heads_k, dim]; then without k, v, cache_batch_idx and cache_leftpad
+                     page_size, heads_k, dim], and seq_k is columns * page_size; then without k and v
     k, v             [batch, seq_new, heads_k, dim], or [total_new, heads_k, dim] with cu_seqlens_k_new: written to the
                      cache from row cache_seqlens[b] on, by PyTorch's indexing, one operation each
     cache_seqlens    [batch] int32, or an int: how many rows of the cache count, before k and v are added; None for all.
                      0 to seq_k, less the new rows
-    cache_batch_idx  [batch] int32: which row of the cache a sequence has. No two may be equal (this is looked up, and
-                     the call waits for the GPU)
-    cache_leftpad    [batch] int32: the first row of the cache that counts, 0 to seq_k
-    max_seqlen_q     packed: an upper bound on the rows of a sequence
+    cache_batch_idx  [batch] int32: which row of the cache, or of page_table, a sequence has. With k and v no two may be
+                     equal (this is looked up, and the call waits for the GPU)
+    cache_leftpad    [batch] int32: the first row of a sequence that counts, 0 to seq_k
+    max_seqlen_q     packed: an upper bound on the rows of a sequence; max_seqlen_k, of pages: one on cache_seqlens
+    out              where the result goes
 
-    Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, but for cache_batch_idx,
-    as reading them would wait for it. There nothing outside of the cache is read or written: new rows that have no
-    place in it are dropped, and a sequence has no fewer rows than 0 and no more than the cache. One that has none, as
-    with a length of -1, has out = 0 and lse = -inf.
+    Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, but for cache_batch_idx
+    beside k and v, as reading them would wait for it. There nothing outside of the cache is read or written if
+    page_table is right: new rows that have no place in it are dropped, and a sequence has no fewer rows than 0 and no
+    more than the cache. One that has none, as with a length of -1, has out = 0 and lse = -inf.
 
-    The cache is never copied: with cache_batch_idx, cache_leftpad or cu_seqlens_q its sequences must lie one after the
-    other in memory, as torch.empty gives them, and q, which is small, is put in their order. Returns out, shaped as q
-    with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty):
-    the last two are partial results of splits there, and here there are none.
+    The cache is never copied: with cache_batch_idx, cache_leftpad or cu_seqlens_q its sequences are read as pages, and
+    with cache_leftpad page_table is written anew, one number a row. Returns out, shaped as q with the columns of v;
+    with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty): the last two are partial
+    results of splits there, and here there are none.
     """
     refuse(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin)
     table = page_table if block_table is None else block_table  # FlashAttention 2's word
-    if table is not None:
-        if table.dtype != torch.int32 or table.ndim != 2:
-            raise InvalidType(f"page_table must be int32 [batch, columns], but is {table.dtype} with the shape "
-                              f"{list(table.shape)}. Use page_table.int() for the type.")
-        refuse_with_pages(k=k, v=v, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad)
-        check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache))
-        options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
-        options |= scales_of(q, k_cache, q_descale, k_descale, v_descale)
-        options |= extras_of(q, 0.0, alibi_slopes, s_aux, None, None) | dict(return_lse=True)
-        if isinstance(cache_seqlens, int):
-            cache_seqlens = torch.full((len(table),), cache_seqlens, dtype=torch.int32, device=q.device)
-        with torch.no_grad():
-            paged, of_pages = in_pages(q, k_cache, v_cache, table, options, cu_seqlens_q=cu_seqlens_q,
-                                       seqused_kv=cache_seqlens, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q))
-        return (paged, of_pages, of_pages.new_empty(0), of_pages.new_empty(0)) if return_softmax_lse else paged
+    if table is not None: refuse_with_pages(k=k, v=v)
     longest = length_of("max_seqlen_q", max_seqlen_q)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
-                   cu_seqlens_k_new=cu_seqlens_k_new)
-    kv_cache.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, longest)
-    scales = scales_of(q, k_cache, q_descale, k_descale, v_descale)
-    packed = not cache_batch_idx is cache_leftpad is cu_seqlens_q is None
-    if scales and packed:
-        raise Unsupported(f"k_cache is {k_cache.dtype} and cache_batch_idx, cache_leftpad or cu_seqlens_q is given; "
-                          "scales are not put in the order of such a cache here. Give the cache in the order of the "
-                          "batch.")
-    if packed: kv_cache.check_merged(k_cache, v_cache)
+                   cu_seqlens_k_new=cu_seqlens_k_new if table is None else None)
+    kv_cache.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, longest, table)
     check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v))
-    kv_cache.check_numbers(q, k_cache, k, lengths, cu_seqlens_q, longest)
-    options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin) | scales
-    options |= extras_of(q, 0.0, alibi_slopes, s_aux, None, None)
+    rows = k_cache.shape[1] if table is None else k_cache.shape[1] * table.shape[1]
+    kv_cache.check_numbers(q, rows, k, lengths, cu_seqlens_q, longest, len(k_cache if table is None else table))
+    options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
+    options |= scales_of(q, k_cache, q_descale, k_descale, v_descale)
+    options |= extras_of(q, 0.0, alibi_slopes, s_aux, None, out)
     q, batch = columns(q), kv_cache.batch_of(q, cu_seqlens_q)
     if isinstance(cache_seqlens, Tensor): used = cache_seqlens.contiguous()
-    else:
-        count = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
-        used = torch.full((batch,), count, dtype=torch.int32, device=q.device)
-    out: Tensor
+    else: used = torch.full((batch,), rows if cache_seqlens is None else cache_seqlens, dtype=torch.int32,
+                            device=q.device)
+    given = None if cache_seqlens is None else used
+    found: Tensor
     lse: Tensor
     with torch.no_grad():
+        if table is None and not cache_batch_idx is cache_leftpad is cu_seqlens_q is None:
+            table = table_of(k_cache.shape[0], batch, cache_batch_idx, q)
+        elif table is not None and cache_batch_idx is not None:
+            table = table[cache_batch_idx.clamp(0, len(table) - 1).long()]
         if k is not None and v is not None:
-            kv_cache.try_once(q, k_cache, v_cache, used, packed, longest, options)
-            used = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
-        if packed:
-            out, lse = kv_cache.attend_in_place(q, k_cache, v_cache, used, cache_batch_idx, cache_leftpad, cu_seqlens_q,
-                                                longest, options)
-        else:
-            given = None if cache_seqlens is None else used
-            out, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
-    if not return_softmax_lse: return out
-    return out, lse, lse.new_empty(0), lse.new_empty(0)
+            kv_cache.try_once(q, k_cache, v_cache, used, table, cache_leftpad, longest, options)
+            given = kv_cache.append(k_cache, v_cache, k, v, used, cache_batch_idx, cu_seqlens_k_new)
+        if table is not None:
+            found, lse = kv_cache.attend_to_pages(q, k_cache, v_cache, table, given, cache_leftpad, cu_seqlens_q,
+                                                  longest, within(length_of("max_seqlen_k", max_seqlen_k), k_cache,
+                                                                  table), options)
+        else: found, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
+    return (found, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else found
+
+
+def within(bound: Any, pages: Tensor, table: Tensor) -> Any:
+    """A bound on the keys of a sequence, at most those that its pages hold: engines give those of a model."""
+    if type(bound) is not int or pages.ndim != 4 or table.ndim != 2: return bound
+    return min(bound, pages.shape[1] * table.shape[1])
 
 
 def in_pages(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, options: dict[str, Any], **lengths: Any) -> Any:
@@ -375,6 +368,7 @@ def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int
                            page_size: int | None = None, max_seqlen_k_new: int = 0, causal: bool = False,
                            window_size: Window = WHOLE, attention_chunk: int = 0, has_softcap: bool = False,
                            num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> Tensor:
-    """An empty int32 tensor on cache_seqlens' device, for flash_attn_with_kvcache, which needs none: this library's
-    kernels read lengths themselves when they hand out their work."""
-    return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
+    """Zeros, as many as vLLM keeps room for, int32 [1 + 4 * (batch_size rounded up to fours)] on cache_seqlens' device.
+    Nobody reads them: this library's kernels read lengths themselves when they hand out their work. Nothing waits, and
+    a CUDA graph may capture the call."""
+    return torch.zeros(1 + 4 * (-(-batch_size // 4) * 4), dtype=torch.int32, device=cache_seqlens.device)

@@ -18,10 +18,12 @@ eager attention says with a matrix. What models ask for and how it is done:
     chunks of keys (Llama 4)                                          attention_chunk, from the first token on
 
 What cannot be said so raises NotImplementedError with the reason: dropout, output_attentions, position biases, masks of
-the caller's own (4 dimensions), tokens between padding, the paged cache of continuous batching, keys chosen
-one by one, and models that cut, add or read their mask as a matrix, or have other keys than it was made for. Finding
-padding looks at the mask once a step and waits for the GPU, as transformers does for its own. Under torch.compile the
-mask is made between two graphs, so a whole model is not one (fullgraph). Tested with transformers 5.
+the caller's own (4 dimensions), tokens between padding, keys chosen one by one, and models that cut, add or read their
+mask as a matrix, or have other keys than it was made for. Finding padding looks at the mask once a step and waits for
+the GPU, as transformers does for its own. Under torch.compile the mask is made between two graphs, so a whole model is
+not one (fullgraph). Tested with transformers 5.
+
+continuous_batching(model) serves generate_batch.
 
 diffusers and timm call torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p,
 is_causal, scale) or take a function of that shape: froghopper.torch.scaled_dot_product_attention is one. In timm, and
@@ -37,6 +39,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers import masking_utils as masks
 
+from froghopper import _transformers_paged as paged
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._flash_words import length_of
 from froghopper._spans import ends_of, pairs, spans_of_keys, spans_of_queries
@@ -45,11 +48,12 @@ from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import TURNED
 from froghopper._torch_options import decided
 from froghopper._transformers_mask import EAGER, Mask
+from froghopper._transformers_paged import continuous_batching
 from froghopper.torch import attention
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
-__all__ = ["Mask", "attention_forward", "attention_mask", "register"]
+__all__ = ["Mask", "attention_forward", "attention_mask", "continuous_batching", "register"]
 
 
 def register(name: str = "froghopper") -> str:
@@ -60,6 +64,7 @@ def register(name: str = "froghopper") -> str:
                           "another.")
     AttentionInterface.register(name, attention_forward)
     masks.AttentionMaskInterface.register(name, attention_mask)
+    paged.register(name)
     return name
 
 
@@ -293,7 +298,7 @@ CHANGES = {
     "indices": f"keys are not chosen one by one here. {EAGER}",
     "block_indices": f"keys are not chosen block by block here. {EAGER}",
     "head_mask": f"heads are not masked here. {EAGER}",
-    "block_table": "pages are not read here. Use attn_implementation=\"sdpa\" or \"eager\".",
+    "block_table": "pages are read by continuous batching. Use froghopper.transformers.continuous_batching(model).",
 }
 
 

@@ -6,8 +6,9 @@ The rule: reference attention in fp32, rounded to the type, is the answer; the s
 moved to k, says how large an error may be. max|x - answer| <= times max|plain - answer| + twice the rounding of adding
 0.3 to the answer. All differences are taken in the type.
 
-Cases of the grid that do not exist here (fp8, qv, attention_chunk, pages, rotary embedding, v of 512 columns) are not
-drawn. num_splits and pack_gqa are hints without effect; each case draws one value of them.
+Cases of the grid that do not exist here (fp8, qv, attention_chunk, rotary embedding, v of 512 columns) are not drawn,
+and some that do not exist there are: pages beside cache_batch_idx and cache_leftpad. num_splits and pack_gqa are hints
+without effect; each case draws one value of them.
 """
 import dataclasses
 import itertools
@@ -35,7 +36,8 @@ GRIDS = {
     "varlen": dict(COMMON, lengths=VARLEN_LENGTHS, unused=[False, True]),
     "kvcache": dict(dtype=["bfloat16", "float16"], heads=[(6, 6), (6, 1), (6, 3)], mask=["full", "causal", "local"],
                     lengths=CACHE_LENGTHS, new=["none", "as_many", "fewer"], leftpad=[False, True],
-                    batch_idx=[False, True], varlen=[False, True], dims=[(128, 128)], splits=[1, 3, 0]),
+                    batch_idx=[False, True], varlen=[False, True], dims=[(128, 128)], splits=[1, 3, 0],
+                    page=[None, 1, 4, 128]),
     "repeat": dict(dtype=["bfloat16"], heads=[(4, 4), (4, 2)], causal=[False, True], lengths=REPEAT_LENGTHS,
                    dims=[(d, d) for d in (32, 40, 64, 80, 96, 128, 160, 192, 224, 256)]),
     "combine": dict(out_dtype=["float32", "float16", "bfloat16"], dim=[64, 96, 128, 192, 256, 512],
@@ -95,6 +97,19 @@ def draw(case, batch, device, seed):
     local = case.get("local") or case.get("mask") == "local"
     window = tuple(torch.randint(0, keys, (2,), generator=rng).tolist()) if local else (-1, -1)
     return Drawn(q, k, v, window, softcap), rng
+
+
+def in_pages(caches, page, rng):
+    """(pools, table) of dense caches [rows, keys, heads, dim] in pages in random order, NaN behind the last key."""
+    rows, keys = caches[0].shape[:2]
+    columns = -(-keys // page)
+    order = torch.randperm(rows * columns, generator=rng).to(caches[0].device)
+    pools = []
+    for cache in caches:
+        padded = torch.nn.functional.pad(cache, (0, 0, 0, 0, 0, columns * page - keys), value=torch.nan)
+        pools.append(torch.empty_like(padded).view(rows * columns, page, *cache.shape[2:]))
+        pools[-1][order] = padded.view_as(pools[-1])
+    return pools, order.int().view(rows, columns)
 
 
 def seen_by(rows, keys, used_q, used_kv, causal, window, first=None):

@@ -83,14 +83,14 @@ CHANGES = {
     "flash_attn_with_kvcache": (cached, {name: x for name, x in SCORES.items() if name != "dropout_p"} | dict(
         q=OTHER_Q, k_cache=OTHER_K, v_cache=OTHER_V, k=NEW, v=NEW, rotary_cos=ONE, rotary_sin=ONE, cache_seqlens=4,
         cache_batch_idx=ints(1, 0), cache_leftpad=ints(1, 2), page_table=ONE, cu_seqlens_q=ints(0, 3, 6),
-        cu_seqlens_k_new=ints(0, 1, 2), max_seqlen_q=2, return_softmax_lse=False),
-        HINTS | dict(rotary_interleaved=False, rotary_seqlens=ONE, scheduler_metadata=ONE)),
+        cu_seqlens_k_new=ints(0, 1, 2), max_seqlen_q=2, return_softmax_lse=False, out=torch.zeros(3)),
+        HINTS | dict(rotary_interleaved=False, rotary_seqlens=ONE, scheduler_metadata=ONE, max_seqlen_k=9)),
     "flash_attn_combine": (combined, dict(
         out_partial=drawn(2, 1, 3, 2, 16, seed=4, dtype=torch.float32),
         lse_partial=drawn(2, 1, 3, 2, seed=4, dtype=torch.float32), out=torch.zeros(1, 3, 2, 16).half(),
         out_dtype=torch.bfloat16), {}),
-    "get_scheduler_metadata": (metadata, dict(cache_seqlens=torch.zeros(2, device="meta")), dict(
-        page_size=16, num_splits=3, pack_gqa=True, batch_size=3, max_seqlen_q=2, max_seqlen_k=3,
+    "get_scheduler_metadata": (metadata, dict(cache_seqlens=torch.zeros(2, device="meta"), batch_size=5), dict(
+        page_size=16, num_splits=3, pack_gqa=True, max_seqlen_q=2, max_seqlen_k=3,
         num_heads_q=2, num_heads_kv=1,
         headdim=128, qkv_dtype=torch.float16, headdim_v=64, cu_seqlens_q=ONE, cu_seqlens_k_new=ONE, cache_leftpad=ONE,
         max_seqlen_k_new=1, causal=True, window_size=(1, 1), attention_chunk=2, has_softcap=True, sm_margin=1)),

@@ -80,7 +80,7 @@ REFUSED = {
     "index_negative": (ValueError, given(cache_batch_idx=ints(-1, 0)), "cache_batch_idx.0. must .*, but is -1"),
     "index_twice": (NotImplementedError, given(cache_batch_idx=ints(1, 1)), "cannot share"),
     "scattered": (NotImplementedError, given(k_cache=drawn(2, 2 * KEYS, 2, 64)[:, :KEYS], cache_leftpad=ints(0, 0)),
-                  "one after the other"),
+                  "a whole number that both have in common"),
     "no_bound": (ValueError, packed(max_seqlen_q=None), "max_seqlen_q must .*, but is None"),
     "a_low_bound": (ValueError, packed(max_seqlen_q=2), "cu_seqlens_q must .*, but is .0, 3, 6"),
     "a_low_bound_of_a_batch": (ValueError, given(max_seqlen_q=2), "max_seqlen_q must .*, but is 2"),
