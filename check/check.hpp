@@ -32,7 +32,7 @@ Result<std::vector<Case>> read_cases(const std::string& path);  // a failure nam
 
 // Host memory for a case. Every tensor has a block of its own with guard zones around it. Guard zones, gaps between
 // rows and everything no key or query occupies hold bytes 0xff, which are NaN in all three types; tensors that are
-// written hold nothing else. Tensors that are added to hold numbers in all their rows, but for rows of o whose lse
+// written hold nothing else. Tensors that are added to hold numbers in all their rows, except for rows of o whose lse
 // says that nothing is there yet.
 struct Inputs {
   using Block = std::vector<unsigned char>;

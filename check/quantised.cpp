@@ -8,8 +8,8 @@
 // S being the sum of the magnitudes that the rotation adds up, 0 without one, and b its block: each of log2(b)
 // butterflies rounds by u32 of S at most; a tensor core does four of them at once and cuts its 16 products off, each by
 // u32 of S. The other four are for factors and the division. What is stored is a number that rounding to nearest even
-// makes of some number between (y - d)/c and (y + d)/c: but for ties that close it is one number. The scale is known to
-// as much of its block's largest y.
+// makes of some number between (y - d)/c and (y + d)/c: except for ties that close it is one number. The scale is known
+// to as much of its block's largest y.
 //
 // Where k and v are smoothed, y has no mean: that which was written, whatever it is. It must be the mean of the rows to
 // as much as above, with S the mean of their magnitudes; and S of y includes it, since it is rotated too.

@@ -141,8 +141,8 @@ void attend_row(const Problem& p, const Views& views, const Head& head, const st
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     const float weight = oracle::weight_below(largest, scores[j - keys.begin]);
     of_keys += weight;
-    const float lifted = largest_weight * weight * (scale_of(j) / largest_scale);
-    weights.set(j - keys.begin, Stored::number_of(rounded(lifted, Dtype::e4m3), Element::e4m3));
+    const float with_v_scale = largest_weight * weight * (scale_of(j) / largest_scale);
+    weights.set(j - keys.begin, Stored::number_of(rounded(with_v_scale, Dtype::e4m3), Element::e4m3));
   }
   const float denominator = of_keys + of_sink;
   const std::vector<float> sums = outputs_of(p, head, weights, keys.begin);

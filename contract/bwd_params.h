@@ -24,8 +24,8 @@ constexpr int first_tile_of_packed(int first_row, int sequence, int tile_q) { re
 
 // Where the numbers of a row lie among those of its tile. By fours: as a thread of the backward kernel takes them with
 // one load, two neighbours and the two that are 8 rows after them (tile::col_of).
-constexpr int place_of_row(bool by_fours, int row) {
-  return by_fours ? row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2 : row;
+constexpr int place_of_row(bool float4_interleaved, int row) {
+  return float4_interleaved ? row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2 : row;
 }
 
 // A gradient: rows are written in the type of the tensors, or added to fp32 ones.
@@ -37,34 +37,35 @@ struct GradTensor {
 
 struct DeltaParams {
   StridedTensor o, grad_o;
-  RowNumbers lse;       // natural log, as the forward wrote it
-  RowNumbers grad_lse;  // may be null
+  RowScalars lse;       // natural log, as the forward wrote it
+  RowScalars grad_lse;  // may be null
   const float* sink;    // [heads_q], natural units; may be null
   float* rows;          // [tile][2][place_of_row] out: lse x log2(e), +inf where nothing is seen or no row is; delta
   float* dq_sum;        // [tile][dq_floats] out: zeros; not where CTAs add in order, as the first one writes
   float* sink_parts;    // [tile] out: the tile's share of grad_sink; null without a sink
-  unsigned int* turn;   // [tile] out: zeros; null where CTAs add in any order
-  unsigned int* far;    // [1] out: the tag if some row's lse is so large that its rounding shows
-  unsigned int tag;     // of this run
+  unsigned int* dq_semaphore;  // [tile] out: zeros; null where CTAs add in any order
+  unsigned int* large;         // [1] out: the tag if some row's lse is so large that its rounding shows
+  unsigned int tag;            // of this run
   QTiles place;
   int sequences, seq_q, dim_v;
   int tile_q, dq_floats;
-  int by_fours;  // the order of rows among a tile's, place_of_row
+  int float4_interleaved;  // the order of rows among a tile's, place_of_row
   RaggedParams ragged;
 };
 
 struct BwdParams {
-  TmaMap q, k, v, grad_o;  // as the forward's maps
-  TmaMap rows;             // [tile][2 x tile_q] of the workspace
-  float* dq_sum;           // [tile][piece][group of 4][thread of 128][4]
-  unsigned int* turn;      // ordered only: [tile], how many CTAs have added
-  const unsigned int* far;
+  TmaMap q, k, v, grad_o;      // as the forward's maps
+  TmaMap rows;                 // [tile][2 x tile_q] of the workspace
+  float* dq_sum;               // [tile][piece][group of 4][thread of 128][4]
+  unsigned int* dq_semaphore;  // deterministic only: [tile], how many CTAs have added
+  const unsigned int* large;
   GradTensor grad_k, grad_v;
   QTiles place;
   int heads_kv, heads_per_kv;
   int sequences, seq_q, seq_kv;
-  int same_way;     // pairs whose items walk their turns the same way, see Way; 0: one query head after the other
-  int light_first;  // ordered only: pairs whose kv tiles add to grad_q from the last to the first, item_in_turn
+  // Pairs whose items run their iterations in the same order, see Traversal; 0: one query head after the other
+  int same_traversal;
+  int light_first;  // deterministic only: pairs whose kv tiles add to grad_q from the last to the first, item_in_turn
   MaskParams mask;
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)
@@ -74,14 +75,15 @@ struct BwdParams {
   MapUnits grad_o_units;
   Order order;
   QueueParams queue;
-  int chunk;            // variants that mask by chunks only
-  ScaleNumbers slopes;  // alibi variants only; in natural units, no blocks
+  int chunk;           // variants that mask by chunks only
+  ScaleValues slopes;  // alibi variants only; in natural units, no blocks
 };
 static_assert(sizeof(BwdParams) <= params_bytes_max);
 
 struct GradQParams {
   const float* dq_sum;
-  const unsigned int* turn;           // [tile], how many CTAs have added, 0: there is no sum; null: there always is
+  // [tile], how many CTAs have added, 0: there is no sum; null: there always is
+  const unsigned int* dq_semaphore;
   const float* sink_parts;            // null without a sink
   GradTensor grad_q, grad_k, grad_v;  // of k and v: the rows of no sequence
   float* grad_sink;                   // [heads_q]; null without a sink

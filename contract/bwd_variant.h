@@ -11,12 +11,12 @@ namespace froghopper {
 struct BwdVariant {
   Dtype dtype;   // of Q, K, V and grad_o; picks the wgmma type
   Dims dims;     // columns of the tiles: they size the register tiles and shared memory
-  Tiles tiles;   // query rows of a turn; key and value rows of a work item; stages of the Q and grad_o rings
-  Mask mask;     // picks the turns: one without a mask has no compare
+  Tiles tiles;   // query rows of an iteration; key and value rows of a work item; stages of the Q and grad_o rings
+  Mask mask;     // picks the iterations: one without a mask has no compare
   bool ragged;   // sequences have lengths of their own (varlen, seqused), read on the device
   bool softcap;  // scores pass through tanh
-  bool ordered;  // CTAs add to a tile of grad_q in the order of their keys: bit-equal from run to run
-  bool alibi;    // scores fall with the distance of the keys: OnTop, device/bwd/schedule.cuh
+  bool deterministic;  // CTAs add to a tile of grad_q in the order of their keys: bit-equal from run to run
+  bool alibi;          // scores fall with the distance of the keys: ScoreBias, device/bwd/schedule.cuh
 
   bool operator==(const BwdVariant&) const = default;
 };
@@ -32,7 +32,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.mask);
   visit("ragged", v.ragged);
   visit("softcap", v.softcap);
-  visit("det", v.ordered);
+  visit("det", v.deterministic);
   visit("alibi", v.alibi);
 }
 
@@ -72,9 +72,9 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 // its registers: there one consumer has grad_v and the other grad_k of the same 64 keys (device/bwd/wide.cuh).
 constexpr bool bwd_is_wide(BwdVariant v) { return v.dims.qk > 128; }
 
-// A wide kv tile is shared by a cluster of two CTAs, a strip of 64 keys each: each adds half of the columns of grad_q,
-// for the keys of both. Above 256 columns not even one gradient of 64 keys fits a consumer, so the two CTAs have the
-// same 64 keys and half of the columns of all tensors each (device/bwd/by_columns.cuh).
+// A wide kv tile is shared by a cluster of two CTAs, an M tile of 64 keys each: each adds half of the columns of
+// grad_q, for the keys of both. Above 256 columns not even one gradient of 64 keys fits a consumer, so the two CTAs
+// have the same 64 keys and half of the columns of all tensors each (device/bwd/by_columns.cuh).
 constexpr bool bwd_by_columns(BwdVariant v) { return v.dims.qk > 256; }
 constexpr int bwd_ctas(BwdVariant v) { return bwd_is_wide(v) ? 2 : 1; }
 constexpr int bwd_keys_of_cta(BwdVariant v) { return bwd_by_columns(v) ? v.tiles.kv : v.tiles.kv / bwd_ctas(v); }
@@ -84,20 +84,22 @@ constexpr Dims bwd_dims_of_cta(BwdVariant v) {
 
 // The order in which the numbers of rows lie, place_of_row. By fours they take half as many loads, of which shared
 // memory has too many. Tiles of 128 rows have no registers for it; wide ones had 0.975 to 0.995 of their speed.
-constexpr bool bwd_rows_by_fours(BwdVariant v) { return v.tiles.q == strip && !bwd_is_wide(v) && !v.ordered; }
+constexpr bool bwd_rows_float4_interleaved(BwdVariant v) {
+  return v.tiles.q == m_tile_rows && !bwd_is_wide(v) && !v.deterministic;
+}
 
 constexpr int bwd_consumers = 2;
 constexpr int bwd_threads = warpgroup * (1 + bwd_consumers);  // one warpgroup of producers
 
 // grad_q of a q tile is summed in fp32 in the workspace, by pieces of 64 rows and 64 columns.
-constexpr int dq_piece = strip * panel_columns;  // floats
-constexpr int dq_pieces(int tile_q, int dim_qk) { return tile_q / strip * panels(dim_qk); }
+constexpr int dq_piece = m_tile_rows * panel_columns;  // floats
+constexpr int dq_pieces(int tile_q, int dim_qk) { return tile_q / m_tile_rows * panels(dim_qk); }
 constexpr int dq_floats(int tile_q, int dim_qk) { return dq_pieces(tile_q, dim_qk) * dq_piece; }
 
 // Shared memory in bytes.
 constexpr int bwd_tile_bytes(int rows, int dim) { return rows * panels(dim) * panel_row_bytes; }
 constexpr int bwd_ds_stages = 2;
-constexpr int bwd_row_bytes(BwdVariant v) {  // lse and delta of a turn's rows, aligned as a tile is
+constexpr int bwd_row_bytes(BwdVariant v) {  // lse and delta of an iteration's rows, aligned as a tile is
   const int bytes = 2 * v.tiles.q * static_cast<int>(sizeof(float));
   return v.tiles.stages * ((bytes + 127) / 128 * 128);
 }
@@ -106,8 +108,8 @@ constexpr int bwd_peer_bytes(BwdVariant v) {
   const bool by_keys = bwd_is_wide(v) && !bwd_by_columns(v);
   return by_keys ? bwd_tile_bytes(bwd_keys_of_cta(v), bwd_consumers * panel_columns) : 0;
 }
-// grad_o comes in parts of its columns. 256 of them leave room for three halves: the next turn's first half is loaded
-// ahead, the second when this turn's first has been read, which is in the middle of the turn.
+// grad_o comes in parts of its columns. 256 of them leave room for three halves: the next iteration's first half is
+// loaded ahead, the second when this iteration's first has been read, which is in the middle of the iteration.
 constexpr int bwd_do_parts(BwdVariant v) { return bwd_dims_of_cta(v).v > 192 ? 2 : 1; }
 constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_parts(v) == 2 ? 3 : v.tiles.stages; }
 // dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before. Where
@@ -119,12 +121,14 @@ constexpr int bwd_ds_bytes(BwdVariant v) {
 constexpr int bwd_exchange_bytes(BwdVariant v) {
   return bwd_by_columns(v) ? 2 * v.tiles.q * v.tiles.kv * static_cast<int>(sizeof(float)) : 0;
 }
-constexpr int bwd_barrier_bytes = 640;  // turns, work items and barriers, rounded up
+constexpr int bwd_barrier_bytes = 640;  // iterations, work items and barriers, rounded up
 // 2: K and V of the next item are loaded while this one is computed. Which of two places to read costs uniform
 // instructions before each product. On an H200 it brought hd64 1 to 3 % under a causal mask; without a mask it brought
 // 5 % at 512 keys and took 4 at 2k, and hd128 and (192, 128) lost 2 to 5 %. With det hd64 was 6 and 3 % slower at 512
 // and 1k than in the tables before.
-constexpr int bwd_kv_stages(BwdVariant v) { return v.dims.qk <= 64 && v.mask != Mask::none && !v.ordered ? 2 : 1; }
+constexpr int bwd_kv_stages(BwdVariant v) {
+  return v.dims.qk <= 64 && v.mask != Mask::none && !v.deterministic ? 2 : 1;
+}
 constexpr int bwd_smem_bytes(BwdVariant v) {
   const int keys = bwd_keys_of_cta(v);
   const Dims dims = bwd_dims_of_cta(v);
@@ -144,14 +148,14 @@ constexpr const char* why_invalid(BwdVariant v) {
   if (bwd_by_columns(v)) {
     if ((v.dims.qk != 384 && v.dims.qk != 512) || v.dims.v != v.dims.qk)
       return "tiles of more than 256 columns have 384 or 512, and as many of v";
-    if (v.tiles.q != strip || v.tiles.kv != strip) return "tiles of more than 256 columns have 64 rows";
+    if (v.tiles.q != m_tile_rows || v.tiles.kv != m_tile_rows) return "tiles of more than 256 columns have 64 rows";
   } else if (bwd_is_wide(v)) {
     if (v.dims.qk != 192 && v.dims.qk != 256) return "tiles of more than 128 columns have 192 or 256";
     if (v.dims.v > 192 && v.dims.v != 256) return "tiles of v of more than 192 columns have 256";
-    if (v.tiles.q != strip) return "tiles of q have 64 rows with more than 128 columns";
-    if (v.tiles.kv != 2 * strip) return "tiles of k and v have 64 rows for each of two CTAs";
+    if (v.tiles.q != m_tile_rows) return "tiles of q have 64 rows with more than 128 columns";
+    if (v.tiles.kv != 2 * m_tile_rows) return "tiles of k and v have 64 rows for each of two CTAs";
   } else {
-    if (v.tiles.kv != bwd_consumers * strip) return "tiles of k and v have 64 rows for each of two consumers";
+    if (v.tiles.kv != bwd_consumers * m_tile_rows) return "tiles of k and v have 64 rows for each of two consumers";
     if (v.tiles.q != (v.dims.qk == 64 ? 128 : 64)) return "tiles of q have 128 rows with 64 columns, else 64 rows";
   }
   if (bwd_smem_bytes(v) > smem_bytes_per_cta) return "the tiles do not fit the shared memory of one CTA";

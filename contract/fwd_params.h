@@ -8,9 +8,9 @@
 
 namespace froghopper {
 
-// 8-bit variants only, but for the sums.
-struct NarrowParams {
-  ScaleNumbers q, k, v;
+// 8-bit variants only, except for the sums.
+struct EightBitParams {
+  ScaleValues q, k, v;
   int v_columns;  // nonzero: v.data has one for every column, and none for blocks
   Dtype dtype_o;
   float* sums;  // of O, see promotion_tiles and fwd_joins: [CTA][Consumer][of rows, then groups of 4][thread][4]
@@ -20,7 +20,7 @@ struct NarrowParams {
 // Smooth variants only: what all keys and all values of a sequence have beside their numbers times scales; and Q, whose
 // products with the one are added to its scores in the end.
 struct MeansParams {
-  ScaleNumbers k, v;  // a number a column; no blocks
+  ScaleValues k, v;  // a number a column; no blocks
   StridedTensor q;
   int dim_qk;  // columns of Q in memory
 };
@@ -42,9 +42,9 @@ struct FwdParams {
   // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/place.cuh and
   // src/runtime/tensor_map.cpp.
   TmaMap q, k, v;
-  TmaMap o_map;  // where the copy engine stores O, fwd_way_of_o; boxes of o_box_rows
+  TmaMap o_map;  // where the copy engine stores O, fwd_o_store; boxes of o_box_rows
   StridedTensor o;
-  RowNumbers lse;             // natural log
+  RowScalars lse;             // natural log
   const float* sink;          // [heads_q], natural units; may be null
   int heads_q, heads_per_kv;  // heads_per_kv = heads_q / heads_kv
   int seq_q, seq_kv;          // rows of a sequence; ragged: an upper bound on both
@@ -53,17 +53,17 @@ struct FwdParams {
   float scale_log2;     // softmax scale x log2(e); with softcap: softcap x log2(e)
   float cap_scale;      // softcap only: 2 log2(e) x scale / softcap, so that 2^(s cap_scale) = e^(2 s scale / cap)
   RaggedParams ragged;  // ragged variants only
-  NarrowParams narrow;
+  EightBitParams eight_bit;
   Order order;
   QueueParams queue;
-  PackParams pack;    // packed variants only
-  SplitParams split;  // split variants only
+  PackParams pack;    // PackGQA variants only
+  SplitParams split;  // split-KV variants only
   SoftcapParams softcap;
-  int chunk;            // variants that mask by chunks only
-  ScaleNumbers slopes;  // alibi variants only; in natural units, no blocks
-  MeansParams means;    // smooth variants only
-  float* max_logit;     // maxlogit variants only: [sequence][head], natural units; raised
-  PageParams pages;     // variants with pages only
+  int chunk;           // variants that mask by chunks only
+  ScaleValues slopes;  // alibi variants only; in natural units, no blocks
+  MeansParams means;   // smooth variants only
+  float* max_logit;    // maxlogit variants only: [sequence][head], natural units; raised
+  PageParams pages;    // variants with pages only
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 
@@ -72,7 +72,7 @@ static_assert(sizeof(FwdParams) <= params_bytes_max);
 struct CombineParams {
   SplitParams split;
   StridedTensor o;
-  RowNumbers lse;
+  RowScalars lse;
   const float* sink;
   int heads_q, seq_q, seq_kv, dim_v;
   int sequences;

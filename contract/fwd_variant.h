@@ -10,22 +10,23 @@ namespace froghopper {
 
 struct FwdVariant {
   Dtype dtype;  // of Q; picks the wgmma type. O has the same, or where scales are (fwd_scaled), that or a wider one
-  Dtype dtype_kv;  // of K and V in memory: beside a 16-bit `dtype` an 8-bit one becomes f16 on its way
-  Dims dims;       // columns of the tiles: they size the register tiles and shared memory
-  Tiles tiles;     // rows of the tiles, likewise; q in 64 a consumer warpgroup
-  Mask mask;       // picks the loops: a loop without a mask has no compare
-  bool ragged;     // sequences have lengths of their own (varlen, seqused), read on the device
-  bool softcap;    // scores pass through tanh
-  bool packed;     // a tile has rows of several query heads: contract/split.h
-  bool split;      // a work item may be a part of a tile's keys: contract/split.h
-  bool alibi;      // scores fall with the distance of the keys: device/fwd/scores.cuh
-  bool merges;     // O and lse become those over the keys of earlier calls too, which they hold; O is f32
-  bool exact;      // every tile takes the exact step, so a row's bits depend on no other: device/fwd/exact.cuh
-  bool smooth;     // 8-bit K and V lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
-  bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
-  bool widened;    // an earlier launch has made K and V of 8 bits numbers of `dtype`: device/fwd/widen.cuh
-  bool blocks;     // with scales of blocks of rows or of V's columns: device/attn/softmax_of_tiles.cuh
-  KvIn kv_in;      // whether K and V are in pages: device/fwd/kv_source.cuh
+  Dtype dtype_kv;   // of K and V in memory: with a 16-bit `dtype` an 8-bit one becomes f16 on its way
+  Dims dims;        // columns of the tiles: they size the register tiles and shared memory
+  Tiles tiles;      // rows of the tiles, likewise; q in 64 a consumer warpgroup
+  Mask mask;        // picks the loops: a loop without a mask has no compare
+  bool ragged;      // sequences have lengths of their own (varlen, seqused), read on the device
+  bool softcap;     // scores pass through tanh
+  bool pack_gqa;    // a tile has rows of several query heads: contract/split.h
+  bool split_kv;    // a work item may be a part of a tile's keys: contract/split.h
+  bool alibi;       // scores fall with the distance of the keys: device/fwd/score_mod.cuh
+  bool merges_lse;  // O and lse become those over the keys of earlier calls too, which they hold; O is f32
+  // Every tile takes the exact step, so a row's bits depend on no other: device/fwd/batch_invariant.cuh
+  bool batch_invariant;
+  bool smooth;       // 8-bit K and V lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
+  bool max_logit;    // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
+  bool dequantised;  // an earlier launch has made K and V of 8 bits numbers of `dtype`: device/fwd/dequantise.cuh
+  bool blocks;       // with scales of blocks of rows or of V's columns: device/attn/softmax_of_tiles.cuh
+  KvIn kv_in;        // whether K and V are in pages: device/fwd/kv_source.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -44,46 +45,44 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.mask);
   visit("ragged", v.ragged);
   visit("softcap", v.softcap);
-  visit("packed", v.packed);
-  visit("split", v.split);
+  visit("packed", v.pack_gqa);
+  visit("split", v.split_kv);
   visit("alibi", v.alibi);
-  visit("acc", v.merges);
-  visit("exact", v.exact);
+  visit("acc", v.merges_lse);
+  visit("exact", v.batch_invariant);
   visit("smooth", v.smooth);
   visit("maxlogit", v.max_logit);
-  visit("widened", v.widened);
+  visit("widened", v.dequantised);
   visit("blocks", v.blocks);
   visit("", v.kv_in);
 }
 
-// K and V are numbers with scales. Those that an earlier launch has widened have one for all tiles of an item, but
+// K and V are numbers with scales. Those that an earlier launch has dequantised have one for all tiles of an item, but
 // with `blocks`; else they have 8 bits where the kernel reads them. Then, too, each tile may have its own.
 constexpr bool fwd_has_scales(FwdVariant v) { return is_8_bit(v.dtype_kv); }
-constexpr bool fwd_scaled(FwdVariant v) { return fwd_has_scales(v) && !v.widened; }
-// They become f16 before they are multiplied, by Q in f16: device/fwd/widening_producers.cuh. Beside 16-bit Q, and in
-// packed variants, where the speed of memory counts and not that of products.
-constexpr bool fwd_widens(FwdVariant v) { return fwd_scaled(v) && (v.packed || !is_8_bit(v.dtype)); }
+constexpr bool fwd_scaled(FwdVariant v) { return fwd_has_scales(v) && !v.dequantised; }
+// They become f16 before they are multiplied, by Q in f16: device/fwd/dequantising_producers.cuh. Beside 16-bit Q, and
+// in PackGQA variants, where the speed of memory counts and not that of products.
+constexpr bool fwd_dequantises(FwdVariant v) { return fwd_scaled(v) && (v.pack_gqa || !is_8_bit(v.dtype)); }
 // Then Q becomes f16 too where it is not: device/fwd/queries_in_f16.cuh.
-constexpr bool fwd_converts_q(FwdVariant v) { return fwd_widens(v) && v.dtype != Dtype::f16; }
+constexpr bool fwd_converts_q(FwdVariant v) { return fwd_dequantises(v) && v.dtype != Dtype::f16; }
 // Products are of 8 bits.
-constexpr bool fwd_narrow(FwdVariant v) { return fwd_scaled(v) && !fwd_widens(v); }
+constexpr bool fwd_fp8_mma(FwdVariant v) { return fwd_scaled(v) && !fwd_dequantises(v); }
 // Of what is multiplied, in bytes.
-constexpr int fwd_element_bytes(FwdVariant v) { return fwd_narrow(v) ? 1 : 2; }
+constexpr int fwd_element_bytes(FwdVariant v) { return fwd_fp8_mma(v) ? 1 : 2; }
 
-// More than 256 columns of O do not fit the registers of one Consumer. Then two share a strip: each computes all of S,
-// and has a half of O's columns. docs/3-forward.md, "More than 256 columns".
+// Head dims above 256 of O do not fit the registers of one Consumer. Then two share an M tile: each computes all of S,
+// and has a half of O's columns. docs/3-forward.md, "Head dims above 256".
 constexpr int fwd_sharers(FwdVariant v) { return v.dims.v > 256 ? 2 : 1; }
 constexpr int fwd_columns(FwdVariant v) { return v.dims.v / fwd_sharers(v); }  // of O, that each has
-constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / strip * fwd_sharers(v); }
+constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / m_tile_rows * fwd_sharers(v); }
 
-// S, P and O of 8-bit types beside 96 and 128 columns are more than each of three Consumers has registers for. So none
+// S, P and O of 8-bit types with 96 and 128 columns are more than each of three Consumers has registers for. So none
 // has S and P together: it multiplies weights as soon as they are rounded, and products of the others run beside its
 // softmax.
-constexpr bool fwd_multiplies_at_once(FwdVariant v) {
-  return fwd_narrow(v) && fwd_consumers(v) == 3 && v.dims.v > 64;
-}
+constexpr bool fwd_immediate_pv(FwdVariant v) { return fwd_fp8_mma(v) && fwd_consumers(v) == 3 && v.dims.v > 64; }
 
-// wgmma adds up 8-bit products to 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
+// wgmma adds up FP8 products to 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
 // and begins anew; of larger tiles after as many as have no more keys.
 constexpr int promotion_tiles = 16;
 constexpr int fwd_promotion_tiles(FwdVariant v) {
@@ -94,15 +93,15 @@ constexpr int fwd_promotion_tiles(FwdVariant v) {
 constexpr int promotion_parts(int dim_v, bool masked) { return dim_v > 192 && !masked ? 4 : 1; }
 constexpr int fwd_promotion_parts(FwdVariant v) { return promotion_parts(v.dims.v, v.mask != Mask::none); }
 // fp32 numbers of one consumer's sum: for each thread what counts for its two rows, 4 for each part, and its part of O.
-constexpr int fwd_sums_heads(FwdVariant v) { return fwd_narrow(v) ? fwd_promotion_parts(v) : 1; }
+constexpr int fwd_sums_heads(FwdVariant v) { return fwd_fp8_mma(v) ? fwd_promotion_parts(v) : 1; }
 constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 * fwd_sums_heads(v) + fwd_columns(v) / 2); }
 // Whether a row with so many keys has such a sum.
 constexpr bool fwd_promotes(FwdVariant v, long long keys) {
-  return fwd_narrow(v) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);
+  return fwd_fp8_mma(v) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);
 }
 
-// The same of exact variants: parts of keys that one item has are joined in a sum.
-constexpr bool fwd_joins(FwdVariant v) { return v.exact && !v.split; }
+// The same of batch-invariant variants: parts of keys that one item has are joined in a sum.
+constexpr bool fwd_joins(FwdVariant v) { return v.batch_invariant && !v.split_kv; }
 
 // Shared memory in bytes.
 constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
@@ -114,46 +113,47 @@ constexpr int fwd_q_bytes(FwdVariant v) { return fwd_tile_bytes(v, v.tiles.q, v.
 // Of K and V in the form that wgmma reads. 8-bit V has keys along its rows there, as it is not in memory.
 constexpr int fwd_stages_bytes(FwdVariant v) {
   const int k = fwd_tile_bytes(v, v.tiles.kv, v.dims.qk), values = fwd_tile_bytes(v, v.tiles.kv, v.dims.v);
-  return v.tiles.stages * (k + (fwd_narrow(v) ? fwd_tile_bytes(v, v.dims.v, v.tiles.kv) : values));
+  return v.tiles.stages * (k + (fwd_fp8_mma(v) ? fwd_tile_bytes(v, v.dims.v, v.tiles.kv) : values));
 }
-// A tile as it is in memory, which waits to be transposed (V) or widened (K and V take turns).
-constexpr int fwd_raw_bytes(FwdVariant v) {
-  const int dim = fwd_widens(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
+// A tile as it is in memory, which waits to be transposed (V) or dequantised (K and V take turns).
+constexpr int fwd_stored_bytes(FwdVariant v) {
+  const int dim = fwd_dequantises(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
   return v.tiles.kv * panels(dim, size_of(v.dtype_kv)) * panel_row_bytes;
 }
 constexpr int fwd_scales_bytes = 1024;  // and the ring of such tiles, rounded up as fwd_barrier_bytes
-// How many of them. Where they are widened, what lies there is what is on its way from memory: as many as fit, up to
-// two turns of both; packed variants, which wait for nothing else, up to four, and two CTAs share an SM where they can.
-constexpr int fwd_raw_stages(FwdVariant v) {
-  if (!fwd_widens(v)) return 2;
+// How many of them. Where they are dequantised, what lies there is what is on its way from memory: as many as fit, up
+// to two iterations of both; PackGQA variants, which wait for nothing else, up to four, and two CTAs share an SM where
+// they can.
+constexpr int fwd_stored_stages(FwdVariant v) {
+  if (!fwd_dequantises(v)) return 2;
   const int others = fwd_q_bytes(v) + fwd_stages_bytes(v) + fwd_scales_bytes + fwd_barrier_bytes;
-  const bool halves = v.packed && others + 2 * fwd_raw_bytes(v) <= smem_bytes_of_half;
-  const int fit = ((halves ? smem_bytes_of_half : smem_bytes_per_cta) - others) / fwd_raw_bytes(v);
-  const int most = v.packed ? 8 : 4;
+  const bool halves = v.pack_gqa && others + 2 * fwd_stored_bytes(v) <= smem_bytes_of_half;
+  const int fit = ((halves ? smem_bytes_of_half : smem_bytes_per_cta) - others) / fwd_stored_bytes(v);
+  const int most = v.pack_gqa ? 8 : 4;
   return fit >= most ? most : fit >= 3 ? fit : 2;
 }
 constexpr int fwd_ring_bytes(FwdVariant v) {
-  return fwd_stages_bytes(v) + (fwd_scaled(v) ? fwd_raw_stages(v) * fwd_raw_bytes(v) + fwd_scales_bytes : 0);
+  return fwd_stages_bytes(v) + (fwd_scaled(v) ? fwd_stored_stages(v) * fwd_stored_bytes(v) + fwd_scales_bytes : 0);
 }
-// Packed variants have one strip, and where one consumer has it, half of an SM's registers. Where they take half of its
-// shared memory too, two CTAs share an SM; and the CTAs that combine parts find room beside one.
+// PackGQA variants have one M tile, and where one consumer has it, half of an SM's registers. Where they take half of
+// its shared memory too, two CTAs share an SM; and the CTAs that combine parts find room beside one.
 constexpr bool fwd_halves_fit(FwdVariant v, int q_stages) {
-  return v.packed && fwd_sharers(v) == 1 &&
+  return v.pack_gqa && fwd_sharers(v) == 1 &&
          q_stages * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_of_half;
 }
 constexpr int fwd_ctas_per_sm(FwdVariant v) { return fwd_halves_fit(v, 1) ? 2 : 1; }
-// Whether two warps that widen are too few and there are registers for four, a warpgroup of their own. Beside products
-// of 256 columns the compiler wants more than a thread of 512 can have.
-constexpr bool fwd_widens_in_four(FwdVariant v) {
-  if (!fwd_widens(v)) return false;
-  return v.packed ? fwd_ctas_per_sm(v) == 1 : fwd_consumers(v) <= 2 && v.dims.v <= 192;
+// Whether two warps that dequantise are too few and there are registers for four, a warpgroup of their own. Beside
+// products of 256 columns the compiler wants more than a thread of 512 can have.
+constexpr bool fwd_dequantises_in_four_warps(FwdVariant v) {
+  if (!fwd_dequantises(v)) return false;
+  return v.pack_gqa ? fwd_ctas_per_sm(v) == 1 : fwd_consumers(v) <= 2 && v.dims.v <= 192;
 }
-constexpr int fwd_producer_groups(FwdVariant v) { return fwd_widens_in_four(v) ? 2 : 1; }
+constexpr int fwd_producer_groups(FwdVariant v) { return fwd_dequantises_in_four_warps(v) ? 2 : 1; }
 constexpr int fwd_threads(FwdVariant v) { return warpgroup * (fwd_producer_groups(v) + fwd_consumers(v)); }
 // Of an SM's registers. The compiler wants more than half of them for products of 256 columns; all that a thread can
 // have is enough then.
 constexpr int fwd_register_shares(FwdVariant v) {
-  return v.packed && v.dims.v <= 192 && !fwd_widens_in_four(v) ? 2 : 1;
+  return v.pack_gqa && v.dims.v <= 192 && !fwd_dequantises_in_four_warps(v) ? 2 : 1;
 }
 // Q is double-buffered where that fits.
 constexpr int fwd_q_stages(FwdVariant v) {
@@ -162,25 +162,25 @@ constexpr int fwd_q_stages(FwdVariant v) {
 }
 
 // How O leaves its Consumer.
-//   by_stores   each thread stores what it has
-//   by_q        a warp rounds its rows into the place of Q, and the copy engine takes them from there. The next item's
-//               Q has the other stage, so nobody waits
-//   by_its_own  where Q has one stage: into a place of O's own, so many columns at a time
+//   from_registers   each thread stores what it has
+//   through_q        a warp rounds its rows into the place of Q, and the copy engine takes them from there. The next
+//                    item's Q has the other stage, so nobody waits
+//   through_own_smem  where Q has one stage: into a place of O's own, so many columns at a time
 // Four Consumers have no register left for it: spilled, they had 0.93 of the speed.
-enum class WayOfO { by_stores, by_q, by_its_own };
+enum class OStore { from_registers, through_q, through_own_smem };
 constexpr int o_box_rows = 16, o_own_columns = 128;
 constexpr int fwd_bytes_but_o(FwdVariant v) {
   return fwd_q_stages(v) * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes;
 }
-constexpr WayOfO fwd_way_of_o(FwdVariant v) {
-  const bool is_plain = !v.packed && !v.split && !v.merges && !v.exact && !fwd_scaled(v);
-  if (!is_plain || fwd_sharers(v) > 1 || fwd_consumers(v) > 3) return WayOfO::by_stores;
-  if (fwd_q_stages(v) == 2) return v.dims.v <= v.dims.qk ? WayOfO::by_q : WayOfO::by_stores;
+constexpr OStore fwd_o_store(FwdVariant v) {
+  const bool is_plain = !v.pack_gqa && !v.split_kv && !v.merges_lse && !v.batch_invariant && !fwd_scaled(v);
+  if (!is_plain || fwd_sharers(v) > 1 || fwd_consumers(v) > 3) return OStore::from_registers;
+  if (fwd_q_stages(v) == 2) return v.dims.v <= v.dims.qk ? OStore::through_q : OStore::from_registers;
   const bool fits = fwd_bytes_but_o(v) + fwd_tile_bytes(v, v.tiles.q, o_own_columns) <= smem_bytes_per_cta;
-  return fits && v.dims.v % o_own_columns == 0 ? WayOfO::by_its_own : WayOfO::by_stores;
+  return fits && v.dims.v % o_own_columns == 0 ? OStore::through_own_smem : OStore::from_registers;
 }
 constexpr int fwd_smem_bytes(FwdVariant v) {
-  const bool has_own = fwd_way_of_o(v) == WayOfO::by_its_own;
+  const bool has_own = fwd_o_store(v) == OStore::through_own_smem;
   return fwd_bytes_but_o(v) + (has_own ? fwd_tile_bytes(v, v.tiles.q, o_own_columns) : 0);
 }
 
@@ -190,34 +190,35 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
   if (v.dtype_kv != v.dtype && (is_8_bit(v.dtype) || !is_8_bit(v.dtype_kv)))
     return "k and v have the type of q, or 8 bits beside f16 and bf16";
-  const bool one_scale = fwd_narrow(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
+  const bool one_scale = fwd_fp8_mma(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
   if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale, or beside 8-bit q 192";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 || (fwd_sharers(v) > 1 && v.dims.v % 128 != 0))
     return "dim_v of the tile must be 64, 96, ... 256, 384 or 512";
   if (fwd_scaled(v) && (v.dims.qk > 256 || v.dims.v > 256)) return "tiles of 8-bit k and v have up to 256 columns";
-  if (fwd_sharers(v) > 1 && v.tiles.q != strip)
+  if (fwd_sharers(v) > 1 && v.tiles.q != m_tile_rows)
     return "tiles of q have 64 rows beside more than 256 columns of v, whose halves take two consumers";
-  if (is_8_bit(v.dtype) && v.split && !v.packed) return "tiles of 8-bit q are split where they are packed";
-  if ((v.mask == Mask::chunk || v.alibi || v.merges) && (v.packed || v.split))
+  if (is_8_bit(v.dtype) && v.split_kv && !v.pack_gqa) return "tiles of 8-bit q are split where they are packed";
+  if ((v.mask == Mask::chunk || v.alibi || v.merges_lse) && (v.pack_gqa || v.split_kv))
     return "tiles with chunks, alibi or acc are neither packed nor split";
   if (v.alibi && fwd_scaled(v)) return "there is no alibi on top of scores of 8-bit k";
-  if (v.packed && v.tiles.q != strip) return "packed tiles of q have 64 rows";
-  if (v.packed && !v.split) return "there is no kernel with packed tiles that may not be split";
+  if (v.pack_gqa && v.tiles.q != m_tile_rows) return "packed tiles of q have 64 rows";
+  if (v.pack_gqa && !v.split_kv) return "there is no kernel with packed tiles that may not be split";
   if (v.smooth && (!fwd_scaled(v) || v.softcap)) return "means are of 8-bit k and v, and of scores without a softcap";
-  const bool plain = !v.packed && !v.split && !v.exact && !v.softcap && !v.alibi && !v.merges && !v.smooth;
-  if (v.widened && (v.dtype_kv == v.dtype || v.max_logit || !plain))
+  const bool plain =
+      !v.pack_gqa && !v.split_kv && !v.batch_invariant && !v.softcap && !v.alibi && !v.merges_lse && !v.smooth;
+  if (v.dequantised && (v.dtype_kv == v.dtype || v.max_logit || !plain))
     return "an earlier launch widens 8-bit k and v for plain tiles of 16-bit q";
   const bool in_block = v.tiles.kv == scale_block || v.tiles.kv == scale_block / 2;
-  if (v.blocks && (!v.widened || v.dtype != Dtype::bf16 || !in_block))
+  if (v.blocks && (!v.dequantised || v.dtype != Dtype::bf16 || !in_block))
     return "weights times scales of v are in the range of bf16 alone, and a tile has 64 or 128 keys, which share a "
            "scale";
-  if (v.kv_in != KvIn::rows && (!v.ragged || v.widened))
+  if (v.kv_in != KvIn::rows && (!v.ragged || v.dequantised))
     return "a kernel for pages is ragged and reads k and v as they are in memory";
-  if (v.exact && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
-  if (v.exact && v.tiles.kv != exact_tile_kv) return "exact kernels have tiles of 64 keys";
-  if (v.tiles.q % strip != 0 || v.tiles.q < strip || v.tiles.q > 4 * strip)
+  if (v.batch_invariant && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
+  if (v.batch_invariant && v.tiles.kv != batch_invariant_tile_kv) return "exact kernels have tiles of 64 keys";
+  if (v.tiles.q % m_tile_rows != 0 || v.tiles.q < m_tile_rows || v.tiles.q > 4 * m_tile_rows)
     return "tiles of q have 64 rows x (1 to 4 consumers)";
   if (v.tiles.kv % 16 != 0 || v.tiles.kv < 32 || v.tiles.kv > 256)
     return "tiles of k and v have a multiple of 16 rows, 32 to 256";
@@ -228,10 +229,10 @@ constexpr const char* why_invalid(FwdVariant v) {
 
 // The kernel that adds up the parts of rows.
 struct CombineVariant {
-  Dtype dtype;  // of O; f32 beside 8-bit k and v
-  int dim_v;    // columns of a row, rounded up to 64, 128, 256 or 512
-  int parts;    // that are on their way from memory at once: their columns take registers
-  bool exact;   // of an exact kernel: joined from the last to the first, as it joins them itself
+  Dtype dtype;           // of O; f32 with 8-bit k and v
+  int dim_v;             // columns of a row, rounded up to 64, 128, 256 or 512
+  int parts;             // that are on their way from memory at once: their columns take registers
+  bool batch_invariant;  // of a batch-invariant kernel: joined from the last to the first, as it joins them itself
   bool operator==(const CombineVariant&) const = default;
 };
 
@@ -240,14 +241,14 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.dtype);
   visit("dv", v.dim_v);
   visit("p", v.parts);
-  visit("exact", v.exact);
+  visit("exact", v.batch_invariant);
 }
 
 constexpr int combine_threads = 128;
 // So many lanes have a row. Many parts are weighed by a warp, one by each lane; few by every lane, and what a row takes
 // besides, places and divisions, is shared with the other rows of a warp. A lane holds 4 parts of 8 or 16 columns then.
 constexpr int combine_lanes(CombineVariant v) {
-  if (v.exact || v.parts > 4) return 32;
+  if (v.batch_invariant || v.parts > 4) return 32;
   return v.dim_v <= 128 ? 8 : v.dim_v == 256 ? 16 : 32;
 }
 constexpr int combine_rows(CombineVariant v) { return combine_threads / combine_lanes(v); }  // of a CTA

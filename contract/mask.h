@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the mask rule. Query row r is level with key r + diagonal. It sees the keys of [begin(r), end(r)); both
-// bounds grow by one a row, or by a chunk where the next one begins. The kernels use it with int and their own kind of
-// mask, the host with int64_t and Mask::window, which holds the kinds before it, or Mask::chunk.
+// contract: the mask rule. Query row r is level with key r + diagonal. It attends to the keys of [begin(r), end(r));
+// both bounds grow by one a row, or by a chunk where the next one begins. The kernels use it with int and their own
+// kind of mask, the host with int64_t and Mask::window, which holds the kinds before it, or Mask::chunk.
 #pragma once
 #include "contract/types.h"
 
@@ -16,7 +16,7 @@ struct Range {
   Int begin, end;
 };
 
-// Turns of a strip of keys with one query head, in the order in which they come.
+// Iterations of an M tile of keys with one query head, in the order in which they come.
 template <class Int>
 struct Spans {
   Int masked, clear, masked_again;
@@ -26,7 +26,7 @@ template <Mask Kind, class Int = int>
 struct MaskRule {
   Int keys;         // of the sequence
   Int diagonal;     // 0, or keys - rows for a mask aligned to the bottom-right corner
-  Int left, right;  // keys seen before and after the one that is level; no_bound: all
+  Int left, right;  // keys attended before and after the one that is level; no_bound: all
   Int chunk = 0;    // Mask::chunk: keys of a chunk, from key 0 on; at most no_bound
 
   constexpr Int begin(Int row) const {
@@ -63,14 +63,15 @@ struct MaskRule {
     if constexpr (Kind == Mask::chunk) last = smaller(last, chunk_of(key) + chunk - diagonal);
     return last > 0 ? last : 0;
   }
-  // The q tiles in which a row of a sequence with so many rows sees any key of [first, last]; empty: begin == end.
+  // The q tiles in which a row of a sequence with so many rows attends to any key of [first, last]; empty: begin ==
+  // end.
   constexpr Range<Int> q_tiles(Int first, Int last, Int rows, Int tile_q) const {
     const Int from = first_row(first), bound = end_row(last), to = bound < rows ? bound : rows;
     if (from >= to) return {0, 0};
     return {from / tile_q, (to + tile_q - 1) / tile_q};
   }
-  // Of the q tiles [tiles.begin, tiles.end), in turn: those in which some row does not see all of so many keys from
-  // `first` on, those in which all rows do, and the others again.
+  // Of the q tiles [tiles.begin, tiles.end), in turn: those in which some row does not attend to all of so many keys
+  // from `first` on, those in which all rows do, and the others again.
   constexpr Spans<Int> spans(Int first, Int count, Range<Int> tiles, Int rows, Int tile_q) const {
     if (first + count > keys) return {tiles.end - tiles.begin, 0, 0};
     const Int bound = end_row(first), from = (first_row(first + count - 1) + tile_q - 1) / tile_q;
@@ -80,8 +81,8 @@ struct MaskRule {
     return {begin - tiles.begin, end - begin, tiles.end - end};
   }
 
-  // The kv tiles that rows [first, last] see any key of. If they see none: one tile after the last key, which TMA fills
-  // with zeros and the mask hides.
+  // The kv tiles that rows [first, last] attend to any key of. If they attend to none: one tile after the last key,
+  // which TMA fills with zeros and the mask removes.
   constexpr Range<Int> tiles(Int first, Int last, Int tile_kv) const {
     const Int from = begin(first) / tile_kv, to = (end(last) + tile_kv - 1) / tile_kv;
     const Int after = ((keys > 1 ? keys : 1) + tile_kv - 1) / tile_kv;
@@ -89,14 +90,14 @@ struct MaskRule {
     return {after, after + 1};
   }
 
-  // Tiles at or above this one are cut by the upper bound for one of the rows from `first` on. It is the tile in
-  // which row `first` ends, so every row has seen a key once it is done.
-  constexpr Int lowest_cut_above(Int first, Int tile_kv) const {
+  // Tiles at or above this one are boundary tiles of the upper bound for one of the rows from `first` on. It is the
+  // tile in which row `first` ends, so every row has attended to a key once it is done.
+  constexpr Int lowest_boundary_above(Int first, Int tile_kv) const {
     const Int last = end(first) - 1;
     return (last > 0 ? last : 0) / tile_kv;
   }
-  // Tiles below this one are cut by the lower bound for one of the rows up to `last`.
-  constexpr Int lowest_uncut_below(Int last, Int tile_kv) const { return (begin(last) + tile_kv - 1) / tile_kv; }
+  // Tiles below this one are boundary tiles of the lower bound for one of the rows up to `last`.
+  constexpr Int lowest_interior_below(Int last, Int tile_kv) const { return (begin(last) + tile_kv - 1) / tile_kv; }
 };
 
 }  // namespace froghopper

@@ -19,22 +19,23 @@ struct StridedTensor {
 };
 
 // One fp32 number for every query row and head; rows are dense.
-struct RowNumbers {
+struct RowScalars {
   float* data;            // may be null
   long long batch, head;  // elements from one to the next
 };
 
 // fp32 numbers of sequences and heads: what the numbers of an 8-bit tensor are multiplied by, or the slopes of alibi.
 // The next one along each extent is so many floats further.
-struct ScaleNumbers {
+struct ScaleValues {
   const float* data;
   long long batch, head, block;  // block: scale_block rows; 0 where all rows of a sequence share a scale
 };
 
-// What K and V are multiplied by where an earlier launch has widened them and not all rows of a sequence share a scale:
-// pairs of a sequence and head. The first one is the unit of its values, which is their largest scale, and 0; then one
-// for each block of scale_block keys, the scale of its scores in base 2 and log2 of that of V over the unit.
-constexpr float least_lift = -120.f;  // of such a logarithm, so that weights times that scale are numbers of fp32
+// What K and V are multiplied by where an earlier launch has dequantised them and not all rows of a sequence share a
+// scale: pairs of a sequence and head. The first one is the unit of its values, which is their largest scale, and 0;
+// then one for each block of scale_block keys, the scale of its scores in base 2 and log2 of that of V over the unit.
+// Of such a logarithm, so that weights times that scale are numbers of fp32
+constexpr float least_log2_v_scale = -120.f;
 struct BlockScales {
   float* data;      // null: there are none
   int batch, head;  // pairs from one to the next

@@ -3,10 +3,10 @@
 //
 // Packed. Where there are few query rows, a tile has rows of several query heads that share a key head, so that K and V
 // are read once for all of them: row r is row r % rows of head r / rows, as a box of the copy engine lays them down.
-// Rows beyond heads x rows are nobody's: their q is zero and they are never stored.
+// Rows beyond heads x rows are padding: their q is zero and they are never stored.
 //
 // Split. Where there are few tiles, each one's kv tiles are cut into parts, and a part is a work item. What a part
-// makes of a row, its sums as they are and the reference they count from, goes to the workspace, and the kernel
+// makes of a row, its sums as they are and the row max they count from, goes to the workspace, and the kernel
 // `combine` adds the parts up in the order of the keys: the same bits, whoever was first. How many parts a tile has
 // follows from its own keys, so tiles with one part go straight to O and lse.
 #pragma once
@@ -21,8 +21,8 @@ struct PackParams {
 
 // Softmax of a row over some keys, before the division.
 struct PartOfRow {
-  float reference;  // as attn::OnlineSoftmax::ref
-  float sum;        // of weights; negative: the row is far
+  float row_max;  // as attn::OnlineSoftmax::row_max
+  float sum;      // of weights; negative: the row is large
 };
 
 struct SplitParams {
@@ -33,8 +33,8 @@ struct SplitParams {
   int most;             // parts of the longest sequence
 };
 
-// kv tiles of a part, of a tile that sees these: as planned, or more where a sequence is longer than its plan knew, as
-// the workspace has room for `most` parts.
+// kv tiles of a part, of a tile that attends to these: as planned, or more where a sequence is longer than its plan
+// knew, as the workspace has room for `most` parts.
 template <class Int>
 constexpr Int tiles_of_part(Range<Int> tiles, Int planned, Int most) {
   const Int even = (tiles.end - tiles.begin - 1) / most + 1;  // there is one tile at least
@@ -51,20 +51,20 @@ constexpr Range<Int> part_of(Range<Int> tiles, Int part, Int planned, Int most) 
   return {begin, tiles.end - begin < size ? tiles.end : begin + size};
 }
 
-// Exact variants (FwdVariant::exact). Parts begin at multiples of so many tiles of so many keys, counted from key 0,
-// whatever a tile sees, so that a row's keys are cut at the same places in every tile. Of a sequence that is longer
-// than its plan knew the last part has the rest.
-constexpr int exact_tile_kv = 64;
-constexpr int exact_part_tiles = 16;
+// Batch-invariant variants (FwdVariant::batch_invariant). Parts begin at multiples of so many tiles of so many keys,
+// counted from key 0, whatever a tile attends to, so that a row's keys are cut at the same places in every tile. Of a
+// sequence that is longer than its plan knew the last part has the rest.
+constexpr int batch_invariant_tile_kv = 64;
+constexpr int batch_invariant_part_tiles = 16;
 template <class Int>
-constexpr Range<Int> exact_parts(Range<Int> tiles, Int most) {
-  const Int begin = tiles.begin / exact_part_tiles, end = (tiles.end - 1) / exact_part_tiles;
+constexpr Range<Int> batch_invariant_parts(Range<Int> tiles, Int most) {
+  const Int begin = tiles.begin / batch_invariant_part_tiles, end = (tiles.end - 1) / batch_invariant_part_tiles;
   return {begin < most ? begin : most - 1, (end < most ? end : most - 1) + 1};
 }
 // Part number `part`; begin >= end: there is no such part.
 template <class Int>
-constexpr Range<Int> exact_part_of(Range<Int> tiles, Int part, Int most) {
-  const Int begin = part * exact_part_tiles, end = begin + exact_part_tiles;
+constexpr Range<Int> batch_invariant_part_of(Range<Int> tiles, Int part, Int most) {
+  const Int begin = part * batch_invariant_part_tiles, end = begin + batch_invariant_part_tiles;
   return {begin > tiles.begin ? begin : tiles.begin, end < tiles.end && part + 1 < most ? end : tiles.end};
 }
 

@@ -91,7 +91,7 @@ struct Tiles {
 constexpr int scale_block = 128;
 
 constexpr int warpgroup = 128;              // threads that execute one wgmma together
-constexpr int strip = 64;                   // query rows of one warpgroup's wgmma
+constexpr int m_tile_rows = 64;             // query rows of one warpgroup's wgmma
 constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA
 constexpr int smem_bytes_of_half = 115712;  // and each of two: half of its 228 KiB, less 1 KiB that each CTA costs
 constexpr int smem_bytes_alone = smem_bytes_of_half + 128;  // no second CTA of a launch that asks for it finds room

@@ -46,7 +46,7 @@ TEST(bwd_params, say_what_the_problem_says) {
   const auto at = [&](const Slice& slice) { return static_cast<void*>(workspace.data() + slice.offset); };
   EXPECT_EQ(static_cast<void*>(params.queue.counter), at(plan.workspace.tickets));
   EXPECT_EQ(static_cast<void*>(params.dq_sum), at(plan.workspace.grad_q));
-  EXPECT_EQ(static_cast<void*>(params.turn), at(plan.workspace.turns));
+  EXPECT_EQ(static_cast<void*>(params.dq_semaphore), at(plan.workspace.dq_semaphores));
 }
 
 TEST(bwd_params, count_who_adds_where_they_add_in_order) {
@@ -57,11 +57,12 @@ TEST(bwd_params, count_who_adds_where_they_add_in_order) {
     const auto& step = std::get<BackwardStep>(plan->launches.at(1).step);
     const BwdParams params = plain_params({*plan, {}, workspace.data(), 7}, step);
     EXPECT_EQ(params.zero, 0);
-    EXPECT_EQ(step.variant.ordered, plan == &few_keys);
+    EXPECT_EQ(step.variant.deterministic, plan == &few_keys);
     if (plan == &few_keys)
-      EXPECT_EQ(static_cast<void*>(params.turn), static_cast<void*>(workspace.data() + plan->workspace.turns.offset));
+      EXPECT_EQ(static_cast<void*>(params.dq_semaphore),
+                static_cast<void*>(workspace.data() + plan->workspace.dq_semaphores.offset));
     else
-      EXPECT_EQ(params.turn, nullptr);
+      EXPECT_EQ(params.dq_semaphore, nullptr);
   }
 }
 

@@ -169,7 +169,7 @@ TEST(Inputs, that_nobody_chose_are_legal_and_differ_by_seed) {
         "bwd f32 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink",
         "bwd f16 b9 hq2 hkv1 sq20 skv30 d16 varlen tq100 tkv150 seqused sink acc : grad_lse=yes",
         "fwd e4m3 b9 hq2 hkv1 sq200 skv300 d16 varlen tq1000 tkv1500 seqused sink scales128",
-        // Enough for all cores, which share heads, but for those that lie at one place.
+        // Enough for all cores, which share heads, except for those that lie at one place.
         "fwd e4m3 b2 hq8 hkv8 sq300 skv300 d64 scales128", "fwd bf16 b2 hq8 hkv8 sq300 skv300 d64 : layout=bhsd",
         "fwd bf16 b2 hq8 hkv8 sq300 skv300 d64 : layout=broadcast_heads",
         "fwd e4m3 b2 hq8 hkv8 sq300 skv300 d64 scales128 : layout=broadcast_batch"}) {

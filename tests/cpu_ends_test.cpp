@@ -10,7 +10,7 @@ using namespace test;
 
 constexpr float largest = std::numeric_limits<float>::max();
 
-// As the oracle has it, but for roundings to the storage type; lse to the float that is nearest, infinities too.
+// As the oracle has it, except for roundings to the storage type; lse to the float that is nearest, infinities too.
 void expect_exact(HandMade& t) {
   const Forward wanted = exact(t);
   const double unit = t.problem.dtype == Dtype::f32 ? 1e-5 : 0x1p-6;

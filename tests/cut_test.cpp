@@ -71,9 +71,9 @@ TEST(Packed, TilesHoldEveryRowOfEveryHeadOnce) {
         const auto plan = plan_of(text("fwd bf16 b2 hq{} hkv{} sq{} skv4000 d128", group * heads_kv, heads_kv, rows));
         ASSERT_TRUE(plan) << plan.failure().text;
         const ForwardStep& step = forward_of(*plan);
-        if (!step.variant.packed) continue;
+        if (!step.variant.pack_gqa) continue;
         const PackParams pack = step.pack;
-        EXPECT_LE(pack.heads * pack.rows, strip) << plan->line();
+        EXPECT_LE(pack.heads * pack.rows, m_tile_rows) << plan->line();
         EXPECT_EQ(group % pack.heads, 0) << "a tile's heads share a key head: " << plan->line();
         const int tiles = step.order.q_tiles / step.parts.most;
         EXPECT_GE(tiles * pack.rows, rows) << plan->line();
@@ -84,11 +84,11 @@ TEST(Packed, TilesHoldEveryRowOfEveryHeadOnce) {
 }
 
 TEST(Packed, IsForFewRowsAlone) {
-  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128")).variant.packed);
-  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv32 sq1 skv4000 d64")).variant.packed);
-  EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128")).variant.packed);
-  EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128", "packed=0")).variant.packed);
-  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128", "packed=1")).variant.packed);
+  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128")).variant.pack_gqa);
+  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv32 sq1 skv4000 d64")).variant.pack_gqa);
+  EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128")).variant.pack_gqa);
+  EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128", "packed=0")).variant.pack_gqa);
+  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128", "packed=1")).variant.pack_gqa);
 }
 
 TEST(Split, IsInTheWorkspaceAndInASecondLaunch) {
@@ -96,7 +96,7 @@ TEST(Split, IsInTheWorkspaceAndInASecondLaunch) {
   ASSERT_TRUE(plan) << plan.failure().text;
   ASSERT_EQ(plan->launches.size(), 2u) << plan->line();
   const ForwardStep& step = forward_of(*plan);
-  EXPECT_TRUE(step.variant.split);
+  EXPECT_TRUE(step.variant.split_kv);
   EXPECT_EQ(step.parts.most, 4);
   EXPECT_EQ(step.parts.tiles, 8192 / step.variant.tiles.kv / 4);
   EXPECT_EQ(plan->workspace.part_o.bytes, 4u * 32 * 128 * sizeof(float));
@@ -112,7 +112,7 @@ TEST(Split, FillsTheSmsWhereTilesAreFewAndLeavesTheRestAlone) {
                                 "fwd bf16 b1 hq1 hkv1 sq1 skv100000 d64"}) {
     const auto plan = plan_of(few);
     ASSERT_TRUE(plan) << plan.failure().text;
-    EXPECT_TRUE(forward_of(*plan).variant.split) << plan->line();
+    EXPECT_TRUE(forward_of(*plan).variant.split_kv) << plan->line();
     EXPECT_GE(plan->launches[0].grid, 64) << plan->line();
     EXPECT_LE(plan->workspace.bytes, size_t{1} << 28) << plan->line();
   }
@@ -120,8 +120,8 @@ TEST(Split, FillsTheSmsWhereTilesAreFewAndLeavesTheRestAlone) {
        {"fwd bf16 b8 hq16 hkv16 sq2048 skv2048 d128", "fwd bf16 b1 hq16 hkv16 sq16384 skv16384 d64 causal",
         "fwd bf16 b4 hq16 hkv16 sq4096 skv4096 d256", "fwd f16 b32 hq16 hkv16 sq512 skv512 d128 causal"}) {
     const auto plan = plan_of(many);
-    EXPECT_FALSE(forward_of(*plan).variant.split) << plan->line();
-    EXPECT_FALSE(forward_of(*plan).variant.packed) << plan->line();
+    EXPECT_FALSE(forward_of(*plan).variant.split_kv) << plan->line();
+    EXPECT_FALSE(forward_of(*plan).variant.pack_gqa) << plan->line();
   }
 }
 
@@ -174,7 +174,7 @@ TEST(Packed, AndSplitTilesHaveNoChunks) {
        {"sq1 skv3000 d128 causal chunk=2999", "sq1 skv3000 d128 chunk=3000",
         "sq4000 skv3000 d128 causal chunk=3000 topleft", "sq1 skv100 d128 varlen tq9 tkv300 causal chunk=200"}) {
     EXPECT_EQ(variant(words).mask, Mask::chunk) << words;
-    EXPECT_FALSE(variant(words).packed || variant(words).split) << words;
+    EXPECT_FALSE(variant(words).pack_gqa || variant(words).split_kv) << words;
   }
 }
 

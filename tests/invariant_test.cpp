@@ -143,17 +143,18 @@ TEST(Invariant, KernelsOfEveryPlanKeepRowsApart) {
                 ASSERT_TRUE(plan) << line << ": " << plan.failure().text;
                 ASSERT_FALSE(plan->launches.empty());
                 const auto& step = std::get<ForwardStep>(plan->launches[0].step);
-                EXPECT_TRUE(step.variant.exact) << plan->line();
-                EXPECT_EQ(step.variant.tiles.kv, exact_tile_kv) << plan->line();
-                EXPECT_EQ(step.parts.tiles, exact_part_tiles) << plan->line();
+                EXPECT_TRUE(step.variant.batch_invariant) << plan->line();
+                EXPECT_EQ(step.variant.tiles.kv, batch_invariant_tile_kv) << plan->line();
+                EXPECT_EQ(step.parts.tiles, batch_invariant_part_tiles) << plan->line();
                 const int parts = (seq_kv + 1023) / 1024;
-                EXPECT_EQ(step.parts.most, step.variant.split ? parts : 1) << plan->line();
-                EXPECT_EQ(plan->launches.size(), step.variant.split && parts > 1 ? 2u : 1u) << plan->line();
+                EXPECT_EQ(step.parts.most, step.variant.split_kv ? parts : 1) << plan->line();
+                EXPECT_EQ(plan->launches.size(), step.variant.split_kv && parts > 1 ? 2u : 1u) << plan->line();
                 if (plan->launches.size() == 2) {
-                  EXPECT_TRUE(std::get<CombineStep>(plan->launches[1].step).variant.exact) << plan->line();
+                  EXPECT_TRUE(std::get<CombineStep>(plan->launches[1].step).variant.batch_invariant) << plan->line();
                 }
                 // Items with several parts need room for what they join.
-                const bool joins = !step.variant.split && (seq_kv > 1024 || std::string(ragged).find("varlen") == 1);
+                const bool joins =
+                    !step.variant.split_kv && (seq_kv > 1024 || std::string(ragged).find("varlen") == 1);
                 EXPECT_EQ(plan->workspace.sums.bytes > 0, joins) << plan->line();
               }
 }
@@ -164,17 +165,17 @@ TEST(Invariant, PartsBeginAtTheSameKeysForEveryTile) {
     for (const int count : {1, 2, 16, 17, 100})
       for (const int most : {1, 2, 9, 100}) {
         const Range<int> tiles{begin, begin + count};
-        const auto parts = exact_parts(tiles, most);
+        const auto parts = batch_invariant_parts(tiles, most);
         ASSERT_TRUE(0 <= parts.begin && parts.begin < parts.end && parts.end <= most);
         int at = begin;
         for (int part = 0; part < most; ++part) {
-          const auto its = exact_part_of(tiles, part, most);
+          const auto its = batch_invariant_part_of(tiles, part, most);
           if (part < parts.begin || part >= parts.end) {
             EXPECT_GE(its.begin, its.end);
             continue;
           }
           EXPECT_EQ(its.begin, at);
-          EXPECT_TRUE(at == begin || at == part * exact_part_tiles);
+          EXPECT_TRUE(at == begin || at == part * batch_invariant_part_tiles);
           EXPECT_GT(its.end, its.begin);
           at = its.end;
         }
@@ -204,10 +205,10 @@ TEST(Invariant, HintsThatWouldChangeBitsAreRefused) {
 TEST(Invariant, ManyPartsOfManyRowsAreNotPacked) {
   const auto few = plan_of("fwd bf16 b8 hq32 hkv8 sq1 skv131072 d128 invariant", known_device("h200"));
   ASSERT_TRUE(few);
-  EXPECT_EQ(std::get<ForwardStep>(few->launches[0].step).variant.packed, true);
+  EXPECT_EQ(std::get<ForwardStep>(few->launches[0].step).variant.pack_gqa, true);
   const auto many = plan_of("fwd bf16 b1000 hq32 hkv8 sq1 skv131072 d128 invariant", known_device("h200"));
   ASSERT_TRUE(many);
-  EXPECT_EQ(std::get<ForwardStep>(many->launches[0].step).variant.packed, false);
+  EXPECT_EQ(std::get<ForwardStep>(many->launches[0].step).variant.pack_gqa, false);
 }
 
 }  // namespace

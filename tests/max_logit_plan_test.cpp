@@ -48,7 +48,7 @@ TEST(max_logit, is_filled_where_there_are_no_rows) {
   EXPECT_TRUE(plan_of("fwd bf16 b2 hq4 hkv4 sq0 skv100 d64 acc maxlogit").launches.empty());
 }
 
-// The same kernels, tiles and order; there are no registers for it beside four strips.
+// The same kernels, tiles and order; there are no registers for it beside four M tiles.
 TEST(max_logit, changes_no_choice_but_that_of_four_strips) {
   for (const std::string words : {"b2 hq16 hkv4 sq4096 skv4096 d128 causal", "b1 hq32 hkv8 sq1 skv8192 d128",
                                   "b2 hq16 hkv4 sq4096 skv4096 d256", "b8 hq16 hkv4 sq4096 skv4096 d96 seqused"}) {

@@ -74,17 +74,17 @@ Problem packed_problem() {
 Lengths packed_lengths() { return {{0, 0, 5, 5, 9, 14}, {0, 3, 3, 3, 6, 12}, {0, 5, 0, 4, 3}, {3, 0, 0, 2, 6}}; }
 
 // With q = 0 every visible key has the same weight, and with v the identity, o says which keys those are.
-void expect_visible(const Problem& p, const std::function<bool(int64_t, int64_t)>& sees) {
+void expect_visible(const Problem& p, const std::function<bool(int64_t, int64_t)>& attends) {
   HandMade t(p);
   t.fill_q([](int64_t, int64_t, int64_t) { return 0.0f; });
   t.fill_v([](int64_t row, int64_t, int64_t column) { return row == column ? 1.0f : 0.0f; });
   const test::Forward f = test::exact(t);
   for (int64_t i = 0; i < p.seq_q; ++i) {
     int64_t count = 0;
-    for (int64_t j = 0; j < p.seq_kv; ++j) count += sees(i, j);
+    for (int64_t j = 0; j < p.seq_kv; ++j) count += attends(i, j);
     EXPECT_DOUBLE_EQ(f.lse[i], count == 0 ? -infinity : std::log(double(count))) << p.line() << " row " << i;
     for (int64_t j = 0; j < p.seq_kv; ++j) {
-      const double weight = sees(i, j) ? 1.0 / count : 0.0;
+      const double weight = attends(i, j) ? 1.0 / count : 0.0;
       EXPECT_DOUBLE_EQ(f.o[(i * p.heads_q) * p.dim_v + j], weight) << p.line() << " row " << i << " key " << j;
     }
   }
@@ -148,17 +148,17 @@ TEST(Oracle, RowsThatSeeNothingAreZeroAndHaveTheSinkAsLse) {
     const test::Forward f = test::exact(t);
     // Sequence 1 (rows 0-4) has no keys; of sequence 3 (rows 5-8) rows 0 and 1 lie before the first of its 2 keys;
     // of sequence 4 (rows 9-13) 3 rows count; rows 14 and 15 belong to no sequence.
-    const bool sees[16] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0};
+    const bool attends[16] = {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0};
     const bool counts[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0};
     for (int64_t row = 0; row < p.total_q; ++row) {
       for (int64_t head = 0; head < p.heads_q; ++head) {
         const double lse = f.lse[head * p.total_q + row];
-        if (sees[row]) {
+        if (attends[row]) {
           EXPECT_TRUE(std::isfinite(lse)) << row;
         } else {
           EXPECT_EQ(lse, sink && counts[row] ? t.sink[head] : -infinity) << row;
         }
-        EXPECT_EQ(f.o[(row * p.heads_q + head) * p.dim_v] != 0, sees[row]) << row;
+        EXPECT_EQ(f.o[(row * p.heads_q + head) * p.dim_v] != 0, attends[row]) << row;
       }
     }
   }

@@ -148,7 +148,7 @@ struct Case {
   int rows, keys, diagonal, left, right, chunk = 0;
 
   int chunk_of(int key) const { return static_cast<int>(std::floor(static_cast<double>(key) / chunk)); }
-  bool sees(int row, int key) const {
+  bool attends(int row, int key) const {
     const bool after_left = left == unbounded || key >= row + diagonal - left;
     const bool before_right = right == unbounded || key <= row + diagonal + right;
     const bool in_chunk = chunk == 0 || chunk_of(key) == chunk_of(row + diagonal);
@@ -199,7 +199,7 @@ TEST(MaskRule, IsItsDefinitionOnTheHost) {
     on_host(c, [&](const auto& rule) {
       for (int row = 0; row < c.rows; ++row)
         for (int key = 0; key < c.keys + 5; ++key)
-          EXPECT_EQ(rule.begin(row) <= key && key < rule.end(row), c.sees(row, key))
+          EXPECT_EQ(rule.begin(row) <= key && key < rule.end(row), c.attends(row, key))
               << c << ": " << row << ", " << key;
     });
   }
@@ -254,7 +254,7 @@ TEST(MaskRule, TilesHoldEveryKeyThatIsSeenAndNoTileTooMany) {
         int lowest = c.keys, highest = -1;  // keys that a row of the tile sees
         for (int row = first; row <= last; ++row)
           for (int key = 0; key < c.keys; ++key)
-            if (c.sees(row, key)) lowest = std::min(lowest, key), highest = std::max(highest, key);
+            if (c.attends(row, key)) lowest = std::min(lowest, key), highest = std::max(highest, key);
         if (highest < 0) {
           EXPECT_EQ(tiles.end - tiles.begin, 1) << c << ": rows " << first << " to " << last;
         } else {
@@ -270,12 +270,12 @@ TEST(MaskRule, NoRowOfAnUncutTileHasAHiddenKeyThere) {
   for (const Case& c : cases())
     for_each_kind(c, [&](const auto& rule) {
       for_each_tiling(c, [&](int first, int last, int tile_kv) {
-        const int uncut = rule.lowest_uncut_below(last, tile_kv), cut = rule.lowest_cut_above(first, tile_kv);
+        const int uncut = rule.lowest_interior_below(last, tile_kv), cut = rule.lowest_boundary_above(first, tile_kv);
         for (int key = std::max(0, uncut * tile_kv); key < cut * tile_kv; ++key)
           for (int row = first; row <= last; ++row)
-            EXPECT_TRUE(c.sees(row, key)) << c << ": " << row << ", " << key << ", tiles of " << tile_kv;
+            EXPECT_TRUE(c.attends(row, key)) << c << ": " << row << ", " << key << ", tiles of " << tile_kv;
         if (uncut > 0) {
-          EXPECT_FALSE(c.sees(last, (uncut - 1) * tile_kv)) << c << ": the tile below is cut for row " << last;
+          EXPECT_FALSE(c.attends(last, (uncut - 1) * tile_kv)) << c << ": the tile below is cut for row " << last;
         }
       });
     });
@@ -286,11 +286,11 @@ TEST(MaskRule, RowsHaveSeenAKeyBeforeTheFirstUncutTile) {
   for (const Case& c : cases())
     for_each_kind(c, [&](const auto& rule) {
       for_each_tiling(c, [&](int first, int last, int tile_kv) {
-        const int cut = rule.lowest_cut_above(first, tile_kv), uncut = rule.lowest_uncut_below(last, tile_kv);
+        const int cut = rule.lowest_boundary_above(first, tile_kv), uncut = rule.lowest_interior_below(last, tile_kv);
         if (cut <= uncut) return;  // no uncut tile
         for (int row = first; row <= last; ++row) {
           bool seen = false;
-          for (int key = cut * tile_kv; key < c.keys; ++key) seen = seen || c.sees(row, key);
+          for (int key = cut * tile_kv; key < c.keys; ++key) seen = seen || c.attends(row, key);
           EXPECT_TRUE(seen) << c << ": row " << row << ", tiles of " << tile_kv;
         }
       });
@@ -304,7 +304,7 @@ TEST(MaskRule, RowsThatSeeAKeyAreInARange) {
     for_each_kind(c, [&](const auto& rule) {
       for (int key = 0; key < c.keys; ++key)
         for (int row = 0; row < c.rows; ++row)
-          EXPECT_EQ(row >= rule.first_row(key) && row < rule.end_row(key), c.sees(row, key))
+          EXPECT_EQ(row >= rule.first_row(key) && row < rule.end_row(key), c.attends(row, key))
               << c << ": row " << row << ", key " << key;
     });
 }
@@ -326,7 +326,7 @@ TEST(MaskRule, QTilesHoldEveryRowThatSeesAKeyAndNoTileTooMany) {
         int lowest = c.rows, highest = -1;  // rows that see a key of the tile
         for (int row = 0; row < c.rows; ++row)
           for (int key = first; key <= last; ++key)
-            if (c.sees(row, key)) lowest = std::min(lowest, row), highest = std::max(highest, row);
+            if (c.attends(row, key)) lowest = std::min(lowest, row), highest = std::max(highest, row);
         EXPECT_EQ(tiles.begin < tiles.end, highest >= 0) << c << ": keys " << first << " to " << last;
         if (highest < 0) return;
         EXPECT_EQ(tiles.begin, lowest / tile_q) << c << ": keys " << first << " to " << last;
@@ -347,7 +347,7 @@ TEST(MaskRule, SpansAreAllTurnsAndClearOnesHideNothing) {
           const int begin = (tiles.begin + spans.masked) * tile_q;
           for (int row = begin; row < std::min(c.rows, begin + spans.clear * tile_q); ++row)
             for (int key = first; key < first + count; ++key)
-              EXPECT_TRUE(key < c.keys && c.sees(row, key)) << c << ": row " << row << ", key " << key;
+              EXPECT_TRUE(key < c.keys && c.attends(row, key)) << c << ": row " << row << ", key " << key;
         }
       });
     });

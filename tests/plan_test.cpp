@@ -130,7 +130,7 @@ TEST(Plan, OfPlain8BitProblemsIsAPreset) {
           ASSERT_TRUE(p) << p.failure().text;
           const auto plan = make_gpu_plan(*p, h200);
           ASSERT_TRUE(plan) << p->line() << ": " << plan.failure().text;
-          const bool widens = std::holds_alternative<WidenStep>(plan->launches.at(0).step);
+          const bool widens = std::holds_alternative<DequantiseStep>(plan->launches.at(0).step);
           ASSERT_EQ(plan->launches.size(), widens ? 2u : 1u);
           for (const Launch& launch : plan->launches)
             EXPECT_NE(std::find(presets.begin(), presets.end(), launch.kernel.name), presets.end()) << plan->line();

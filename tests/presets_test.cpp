@@ -71,20 +71,20 @@ TEST_P(PresetsTest, fit_the_host_code) {
 
 // O's way out takes shared memory that there is, and nobody else's.
 TEST_P(PresetsTest, have_room_for_o_on_its_way_out) {
-  std::map<WayOfO, int> with;
+  std::map<OStore, int> with;
   for (const std::string& name : presets(GetParam().major).names()) {
     const auto v = parse_variant<FwdVariant>("fwd", name);
     if (!v) continue;  // of another family
-    const WayOfO way = fwd_way_of_o(*v);
+    const OStore way = fwd_o_store(*v);
     ++with[way];
-    if (way == WayOfO::by_q) { EXPECT_TRUE(fwd_q_stages(*v) == 2 && v->dims.v <= v->dims.qk) << name; }
-    const int own = way == WayOfO::by_its_own ? v->tiles.q * o_own_columns * 2 : 0;
+    if (way == OStore::through_q) { EXPECT_TRUE(fwd_q_stages(*v) == 2 && v->dims.v <= v->dims.qk) << name; }
+    const int own = way == OStore::through_own_smem ? v->tiles.q * o_own_columns * 2 : 0;
     EXPECT_EQ(fwd_smem_bytes(*v), fwd_bytes_but_o(*v) + own) << name;
     EXPECT_LE(fwd_smem_bytes(*v), smem_bytes_per_cta) << name;
   }
-  EXPECT_GT(with[WayOfO::by_q], 0);
-  EXPECT_GT(with[WayOfO::by_its_own], 0);
-  EXPECT_GT(with[WayOfO::by_stores], 0);
+  EXPECT_GT(with[OStore::through_q], 0);
+  EXPECT_GT(with[OStore::through_own_smem], 0);
+  EXPECT_GT(with[OStore::from_registers], 0);
 }
 
 TEST_P(PresetsTest, are_of_the_generation_their_drivers_load) {

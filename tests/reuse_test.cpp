@@ -79,11 +79,12 @@ double loads_of(const std::string& line) {
     Cta cta = ctas.top();
     ctas.pop();
     const int first = cta.item.q_tile * v.tiles.kv / tile_q, tiles = q_tiles - first;  // its q_tile is a kv tile
-    const bool by_heads = step.same_way == 0 && !v.ordered;
+    const bool by_heads = step.same_traversal == 0 && !v.deterministic;
     const int head = by_heads ? cta.turn / tiles : cta.turn % heads,
               place = by_heads ? cta.turn % tiles : cta.turn / heads;
-    const bool lightest_first = v.ordered && cta.item.pair < step.light_first;
-    const bool last_first = step.same_way > 0 ? cta.item.pair / step.same_way % 2 == 0 : v.ordered && !lightest_first;
+    const bool lightest_first = v.deterministic && cta.item.pair < step.light_first;
+    const bool last_first =
+        step.same_traversal > 0 ? cta.item.pair / step.same_traversal % 2 == 0 : v.deterministic && !lightest_first;
     const int q_tile = last_first ? q_tiles - 1 - place : first + place;
     l2.use((int64_t{cta.item.pair} * heads + head) * q_tiles + q_tile);
     cta.now += 1;
@@ -127,12 +128,13 @@ TEST(RowsStayInL2, WhereLongSequencesArePacked) {
       const Plan packed = plan_of(text("bwd bf16 b65 hq64 hkv8 sq{} skv{} d128 varlen tq{} tkv{} causal{}", seq, seq,
                                        seq + 8192, seq + 8192, more));
       const Plan alone = plan_of(text("bwd bf16 b65 hq64 hkv8 sq{} skv{} d128 causal{}", seq, seq, more));
-      EXPECT_EQ(step_of(packed).same_way, 16384 / seq) << seq << more;
-      EXPECT_EQ(step_of(packed).same_way, step_of(alone).same_way) << seq << more;
+      EXPECT_EQ(step_of(packed).same_traversal, 16384 / seq) << seq << more;
+      EXPECT_EQ(step_of(packed).same_traversal, step_of(alone).same_traversal) << seq << more;
       EXPECT_EQ(step_of(packed).order.section, step_of(alone).order.section) << seq << more;
     }
-  EXPECT_EQ(step_of(plan_of("bwd bf16 b65 hq64 hkv8 sq4096 skv4096 d128 varlen tq12288 tkv12288 causal")).same_way,
-            0);
+  EXPECT_EQ(
+      step_of(plan_of("bwd bf16 b65 hq64 hkv8 sq4096 skv4096 d128 varlen tq12288 tkv12288 causal")).same_traversal,
+      0);
 }
 
 }  // namespace

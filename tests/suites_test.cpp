@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claim: every shape that bench/suites and docs/performance.md measure on a Hopper GPU runs on presets alone, so that
-// with them nobody waits for a compiler; but for head dims above 256, which docs/6-jit.md says are compiled.
+// with them nobody waits for a compiler; except for head dims above 256, which docs/6-jit.md says are compiled.
 #include <gtest/gtest.h>
 
 #include <cstdio>

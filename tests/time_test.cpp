@@ -29,11 +29,11 @@ TEST(Time, CountsRoundsOfEqualItems) {
   const auto one = estimated("fwd bf16 b1 hq132 hkv132 sq128 skv8192 d128", h200, tiles);
   const auto two = estimated("fwd bf16 b1 hq133 hkv133 sq128 skv8192 d128", h200, tiles);
   ASSERT_TRUE(one && two);
-  EXPECT_EQ(one->busiest.turns, 64);
-  EXPECT_EQ(one->busiest.passes, 1);
+  EXPECT_EQ(one->busiest.iterations, 64);
+  EXPECT_EQ(one->busiest.items, 1);
   EXPECT_EQ(one->busy, 1);
-  EXPECT_EQ(two->busiest.turns, 128);
-  EXPECT_NEAR(two->average.turns, 64.0 * 133 / 132, 1e-9);
+  EXPECT_EQ(two->busiest.iterations, 128);
+  EXPECT_NEAR(two->average.iterations, 64.0 * 133 / 132, 1e-9);
   EXPECT_NEAR(two->busy, 133.0 / 264, 1e-9);
 }
 
@@ -41,17 +41,17 @@ TEST(Time, CountsRoundsOfEqualItems) {
 TEST(Time, CountsEachTurnOnce) {
   const auto causal = estimated("fwd bf16 b3 hq5 hkv5 sq1024 skv1024 d128 causal", h200, "tiles=128x128s2");
   ASSERT_TRUE(causal);
-  EXPECT_NEAR(causal->average.turns * 132, 15 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8), 1e-9);
-  EXPECT_NEAR(causal->average.passes * 132, 15 * 8, 1e-9);
+  EXPECT_NEAR(causal->average.iterations * 132, 15 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8), 1e-9);
+  EXPECT_NEAR(causal->average.items * 132, 15 * 8, 1e-9);
   const auto backward = estimated("bwd bf16 b3 hq10 hkv5 sq1024 skv1024 d128 causal");  // 64 rows a turn, 128 keys
   ASSERT_TRUE(backward);
-  EXPECT_NEAR(backward->average.turns * 132, 30 * (2 + 4 + 6 + 8 + 10 + 12 + 14 + 16), 1e-9);
+  EXPECT_NEAR(backward->average.iterations * 132, 30 * (2 + 4 + 6 + 8 + 10 + 12 + 14 + 16), 1e-9);
   const auto chunks = estimated("bwd bf16 b3 hq10 hkv5 sq1024 skv1024 d128 causal chunk=256");
   ASSERT_TRUE(chunks);
-  EXPECT_NEAR(chunks->average.turns * 132, 30 * 4 * (4 + 2), 1e-9);
+  EXPECT_NEAR(chunks->average.iterations * 132, 30 * 4 * (4 + 2), 1e-9);
   const auto packed = estimated("fwd bf16 b4 hq32 hkv8 sq1 skv4096 d128", h200, "parts=7");
   ASSERT_TRUE(packed);
-  EXPECT_NEAR(packed->average.turns * 132, 4 * 8 * 64, 1e-9);
+  EXPECT_NEAR(packed->average.iterations * 132, 4 * 8 * 64, 1e-9);
 }
 
 // Too many items to hand out one by one: the same time for an item as a little fewer have.
@@ -100,11 +100,11 @@ TEST(Time, IsNotKnownOfWhatWasNeverMeasured) {
 template <class Variant>
 Variant variant_of(const MeasuredKernel& of) {
   Variant v{};
-  v.dtype = of.narrow ? Dtype::e4m3 : Dtype::bf16;
+  v.dtype = of.fp8_mma ? Dtype::e4m3 : Dtype::bf16;
   if constexpr (std::is_same_v<Variant, FwdVariant>)
     v.dtype_kv = v.dtype;
   else
-    v.ordered = of.det;
+    v.deterministic = of.det;
   v.dims = of.dims, v.tiles = {of.q, of.kv, 2}, v.mask = of.mask;
   return v;
 }
@@ -114,8 +114,8 @@ TEST(Time, OfAMeasuredKernelIsThatOfItsOwnRow) {
   for (const MeasuredRate& m : measured_rates) {
     const auto check = [&](const auto& v) {
       const Rate rate = rate_of(v, known_device(m.card));
-      EXPECT_EQ(rate.turn_us, m.turn_us) << m.card << " " << kernel_of(v).name;
-      EXPECT_EQ(rate.pass_us, m.pass_us) << m.card << " " << kernel_of(v).name;
+      EXPECT_EQ(rate.iteration_us, m.iteration_us) << m.card << " " << kernel_of(v).name;
+      EXPECT_EQ(rate.item_us, m.item_us) << m.card << " " << kernel_of(v).name;
     };
     m.of.backward ? check(variant_of<BwdVariant>(m.of)) : check(variant_of<FwdVariant>(m.of));
   }
@@ -123,13 +123,13 @@ TEST(Time, OfAMeasuredKernelIsThatOfItsOwnRow) {
 
 // Of 64x64 tiles of 256 columns windows alone were measured, and chunks of none.
 TEST(Time, OfAKernelThatWasNotMeasuredIsThatOfTheMostSimilarOne) {
-  const auto turn_us = [](Mask mask, int tile_q) {
+  const auto iteration_us = [](Mask mask, int tile_q) {
     const MeasuredKernel of = {false, false, false, {256, 256}, tile_q, 64, mask};
-    return rate_of(variant_of<FwdVariant>(of), h200).turn_us;
+    return rate_of(variant_of<FwdVariant>(of), h200).iteration_us;
   };
-  EXPECT_EQ(turn_us(Mask::chunk, 128), turn_us(Mask::causal, 128));
-  EXPECT_EQ(turn_us(Mask::causal, 64), turn_us(Mask::window, 64));
-  EXPECT_EQ(turn_us(Mask::none, 64), turn_us(Mask::none, 128) / 2);
+  EXPECT_EQ(iteration_us(Mask::chunk, 128), iteration_us(Mask::causal, 128));
+  EXPECT_EQ(iteration_us(Mask::causal, 64), iteration_us(Mask::window, 64));
+  EXPECT_EQ(iteration_us(Mask::none, 64), iteration_us(Mask::none, 128) / 2);
 }
 
 // A card of one's own: half of the clock takes twice the time where the tensor cores bound it, half of the memory where
@@ -154,7 +154,7 @@ TEST(Time, ChoosesPartsOfUnequalItems) {
   const std::string line = "fwd bf16 b1 hq8 hkv8 sq512 skv16384 d128 causal";
   const auto chosen = estimated(line);
   ASSERT_TRUE(chosen);
-  EXPECT_EQ(chosen->busiest.passes, 1);
+  EXPECT_EQ(chosen->busiest.items, 1);
   for (const int parts : {2, 3, 5, 6})
     EXPECT_GT(estimated(line, h200, text("parts={}", parts))->us, chosen->us) << parts << " parts";
 }

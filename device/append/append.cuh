@@ -15,8 +15,8 @@
 #include "contract/quantise.h"
 #include "device/append/places.cuh"
 #include "device/attn/element.cuh"
+#include "device/ptx/fp8.cuh"
 #include "device/ptx/launch.cuh"
-#include "device/ptx/narrow.cuh"
 
 namespace froghopper::append {
 

@@ -3,12 +3,12 @@
 #pragma once
 #include "contract/alibi.h"
 #include "contract/parts.h"
-#include "device/tile/numbers.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::attn {
 
 // What alibi takes from a score for each key of distance, in base 2.
-__device__ __forceinline__ float slope_of(const ScaleNumbers& slopes, int sequence, int head) {
+__device__ __forceinline__ float slope_of(const ScaleValues& slopes, int sequence, int head) {
   return within_steepest_in_base_2(slopes.data[sequence * slopes.batch + head * slopes.head] * tile::log2e);
 }
 

@@ -12,25 +12,25 @@ struct Joint {
   float before, more;
 };
 
-__device__ __forceinline__ bool is_far(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
+__device__ __forceinline__ bool is_large(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
 __device__ __forceinline__ float scaled(const PartOfRow& part, float scale_log2) {
-  return is_far(part) ? __fmul_rn(part.reference, scale_log2) : part.reference;
+  return is_large(part) ? __fmul_rn(part.row_max, scale_log2) : part.row_max;
 }
 
-// As OnlineSoftmax::step: far references are subtracted from each other before they are scaled.
+// As OnlineSoftmax::step: large row maxima are subtracted from each other before they are scaled.
 __device__ __forceinline__ Joint join(const PartOfRow& before, const PartOfRow& more, float scale_log2) {
-  if (more.reference == -tile::inf) return {before, 1.f, 0.f};
-  if (before.reference == -tile::inf) return {more, 0.f, 1.f};
+  if (more.row_max == -tile::inf) return {before, 1.f, 0.f};
+  if (before.row_max == -tile::inf) return {more, 0.f, 1.f};
   const float one = scaled(before, scale_log2), other = scaled(more, scale_log2);
-  const bool both_far = is_far(before) && is_far(more);
-  const bool grew = both_far ? more.reference > before.reference : other > one;
+  const bool both_large = is_large(before) && is_large(more);
+  const bool grew = both_large ? more.row_max > before.row_max : other > one;
   float below = -fabsf(__fsub_rn(one, other));  // of the smaller reference
-  if (both_far) below = __fmul_rn(-fabsf(__fsub_rn(more.reference, before.reference)), scale_log2);
+  if (both_large) below = __fmul_rn(-fabsf(__fsub_rn(more.row_max, before.row_max)), scale_log2);
   const float small = ptx::ex2_approx(below);
   const PartOfRow& top = grew ? more : before;
   const PartOfRow& rest = grew ? before : more;
   const float sum = __fmaf_rn(fabsf(rest.sum), small, fabsf(top.sum));
-  return {{top.reference, copysignf(sum, top.sum)}, grew ? small : 1.f, grew ? 1.f : small};
+  return {{top.row_max, copysignf(sum, top.sum)}, grew ? small : 1.f, grew ? 1.f : small};
 }
 
 __device__ __forceinline__ float joined(float before, float more, const Joint& joint) {
@@ -42,11 +42,11 @@ __device__ __forceinline__ float joined(float before, float more, const Joint& j
 // As finish.
 __device__ __forceinline__ Finish finish_part(const PartOfRow& whole, float scale_log2, float sink) {
   if (whole.sum == 0.f) return {0.f, sink};
-  const float reference = finite(scaled(whole, scale_log2)), sink_log2 = sink_in_base_2(sink);
-  const float top = fmaxf(reference, sink_log2);
-  const float age = ptx::ex2_approx(__fsub_rn(reference, top));
-  const float all = __fmaf_rn(fabsf(whole.sum), age, ptx::ex2_approx(__fsub_rn(sink_log2, top)));
-  return {__fmul_rn(age, ptx::rcp_approx(all)), lse_of(__fadd_rn(top, ptx::lg2_approx(all)), sink)};
+  const float row_max = finite(scaled(whole, scale_log2)), sink_log2 = sink_in_base_2(sink);
+  const float top = fmaxf(row_max, sink_log2);
+  const float rescale = ptx::ex2_approx(__fsub_rn(row_max, top));
+  const float all = __fmaf_rn(fabsf(whole.sum), rescale, ptx::ex2_approx(__fsub_rn(sink_log2, top)));
+  return {__fmul_rn(rescale, ptx::rcp_approx(all)), lse_of(__fadd_rn(top, ptx::lg2_approx(all)), sink)};
 }
 
 }  // namespace froghopper::attn

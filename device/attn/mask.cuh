@@ -6,32 +6,32 @@
 #include "contract/mask.h"
 #include "contract/parts.h"
 #include "device/tile/accum.cuh"
-#include "device/tile/numbers.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::attn {
 
-// The two that a thread has of a strip.
+// The two that a thread has of an M tile.
 struct Rows {
   int top, bottom;
 };
 
 template <Mask Kind, int TileKv>
-struct Sight : MaskRule<Kind> {
+struct MaskRange : MaskRule<Kind> {
   // Of one sequence; chunk: of that kind of mask.
-  __device__ Sight(const MaskParams& mask, int rows, int keys, int chunk)
+  __device__ MaskRange(const MaskParams& mask, int rows, int keys, int chunk)
       : MaskRule<Kind>{keys, mask.top_left ? 0 : keys - rows, mask.left, mask.right, chunk} {}
 
-  // -inf for every column that a row does not see; by index, whatever the score is.
-  __device__ __forceinline__ void hide(tile::Accum<TileKv>& s, Rows rows, int kv_tile) const {
+  // -inf for every column that a row does not attend to; by index, whatever the score is.
+  __device__ __forceinline__ void mask_out(tile::Accum<TileKv>& s, Rows rows, int kv_tile) const {
     const int col = kv_tile * TileKv + tile::thread_col();
     const int end_top = this->end(rows.top), end_bottom = this->end(rows.bottom);
     const int begin_top = this->begin(rows.top), begin_bottom = this->begin(rows.bottom);
 #pragma unroll
     for (int i = 0; i < TileKv / 2; ++i) {
       const int at = col + tile::col_of(i);
-      const bool hidden_above = at >= ((i & 2) ? end_bottom : end_top);
-      const bool hidden_below = bounded_below(Kind) && at < ((i & 2) ? begin_bottom : begin_top);
-      if (hidden_above || hidden_below) s.x[i] = -tile::inf;
+      const bool masked_above = at >= ((i & 2) ? end_bottom : end_top);
+      const bool masked_below = bounded_below(Kind) && at < ((i & 2) ? begin_bottom : begin_top);
+      if (masked_above || masked_below) s.x[i] = -tile::inf;
     }
   }
 };

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/attn: softmax over the two rows a thread owns, in base 2. Scores arrive unscaled.
 //
-// step() is the exact online softmax (Milakov and Gimelshein 2018): the reference that is subtracted before exp2 is the
-// running maximum. later() is the guarded one: the reference need not be the maximum, it only has to keep weights and
-// sums moderate, so the maximum leaves the inner loop and the row sum, needed anyway, tells when the reference must
+// step() is the exact online softmax (Milakov and Gimelshein 2018): the row max that is subtracted before exp2 is the
+// running maximum. later() is the guarded one: the row max need not be the maximum, it only has to keep weights and
+// sums moderate, so the maximum leaves the inner loop and the row sum, needed anyway, tells when the row max must
 // move. Then the tile's weights are divided by their largest; only if they left the range of fp32, step() must have the
 // tile's scores again. docs/1-math.md shows that all of them give the same result for every input.
 #pragma once
 #include "contract/softcap.h"
 #include "contract/split.h"
 #include "device/tile/accum.cuh"
-#include "device/tile/numbers.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::attn {
 
@@ -30,10 +30,10 @@ __device__ __forceinline__ float quad_sum(float v) {
   return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-// What became of a tile whose weights were taken by the old reference.
+// What became of a tile whose weights were taken by the old row max.
 //   kept   they stay
-//   moved  a row outgrew its reference: the new one makes the tile's largest weight 1
-//   lost   the weights left the range of fp32, or a row is far: step() must have the scores again
+//   moved  a row outgrew its row max: the new one makes the tile's largest weight 1
+//   lost   the weights left the range of fp32, or a row is large: step() must have the scores again
 enum class Fate { kept, moved, lost };
 
 // The largest values of a quad's two rows, at least `most`.
@@ -54,8 +54,8 @@ struct Finish {
 };
 
 // In base 2 numbers up to fp32's largest may be infinite, of which a difference is none. NaN stays.
-__device__ __forceinline__ float finite(float reference) {
-  return ptx::max_or_nan(ptx::min_or_nan(reference, tile::largest), -tile::largest);
+__device__ __forceinline__ float finite(float row_max) {
+  return ptx::max_or_nan(ptx::min_or_nan(row_max, tile::largest), -tile::largest);
 }
 __device__ __forceinline__ float sink_in_base_2(float sink) {  // -inf stays too
   return ptx::min_or_nan(__fmul_rn(sink, tile::log2e), tile::largest);
@@ -65,94 +65,97 @@ __device__ __forceinline__ float lse_of(float in_base_2, float sink) {
   return ptx::max_or_nan(__fmul_rn(in_base_2, tile::ln2), sink);
 }
 
-__device__ __forceinline__ Finish finish(float reference, float sum, float sink) {
+__device__ __forceinline__ Finish finish(float row_max, float sum, float sink) {
   if (sum == 0.f) return {0.f, sink, 1.f};
-  reference = finite(reference);
+  row_max = finite(row_max);
   const float sink_log2 = sink_in_base_2(sink);
-  const float top = fmaxf(reference, sink_log2);  // the sink may lie far above every key, or far below
-  const float age = ptx::ex2_approx(reference - top);
+  const float top = fmaxf(row_max, sink_log2);  // the sink may lie far above every key, or far below
+  const float rescale = ptx::ex2_approx(row_max - top);
   const float of_sink = ptx::ex2_approx(sink_log2 - top);
-  const float all = sum * age + of_sink, one = ptx::rcp_approx(all);
-  return {age * one, lse_of(top + ptx::lg2_approx(all), sink), of_sink * one};
+  const float all = sum * rescale + of_sink, one = ptx::rcp_approx(all);
+  return {rescale * one, lse_of(top + ptx::lg2_approx(all), sink), of_sink * one};
 }
 
 // What else may be done with the largest scores of a tile's two rows, which step() finds: nothing.
-struct Unseen {
+struct NoObserver {
   __device__ __forceinline__ void operator()(RowPair) const {}
 };
 
 struct OnlineSoftmax {
   // The guard: what a tile may bring to one of a thread's two sums of a row, an eighth of the columns, before the
   // reference moves. A row's largest weight rounds without error only if it is a power of two, so a row that one key
-  // dominates is the more exact the closer its reference is. Rows of equal scores must pass: an eighth of 128 columns.
+  // dominates is the more exact the closer its row max is. Rows of equal scores must pass: an eighth of 128 columns.
   template <int Cols>
   static constexpr float guard = Cols > 128 ? Cols / 8 : 16;
-  // A reference is raised by so much, in powers of two, for rows that have seen fewer than few_keys keys: their largest
+  // A row max is raised by so much, in powers of two, for rows that have seen fewer than few_keys keys: their largest
   // score is likely to be small, and the next tile would move them. The largest weight is 2^-3 then, and still exact.
-  static constexpr float headroom = 3.f;
+  static constexpr float max_offset = 3.f;
   static constexpr int few_keys = 64;
-  static constexpr float headroom_again = 0.f;  // of a row whose weights are lost
+  static constexpr float max_offset_again = 0.f;  // of a row whose weights are lost
   // A partial sum up to which weights can be divided: finite, also with the sum so far, at most 2^32. The exponents
   // of such weights, below 128, were rounded to 2^-18, less than the scores themselves where these are as large.
   static constexpr float movable = 0x1p100f;
-  // A reference beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
+  // A row max beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
   // would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31 on, and the rounding
   // of weights to the stored type does not cancel it.
-  static constexpr float far = 1024.f;
+  static constexpr float large_magnitude = 1024.f;
 
   float scale_log2;
-  RowPair ref = {-tile::inf, -tile::inf};  // scale_log2 x the score that is subtracted; far rows: that score itself
-  RowPair sum = {0.f, 0.f};  // of 2^(scale_log2 s - ref), this thread's columns only until complete(); far rows:
-                             // negated, so that no register is spent on a flag
+  // Scale_log2 x the score that is subtracted; large rows: that score itself
+  RowPair row_max = {-tile::inf, -tile::inf};
+  RowPair sum = {0.f,
+                 0.f};  // of 2^(scale_log2 s - row_max), this thread's columns only until complete(); large rows:
+                        // negated, so that no register is spent on a flag
 
-  // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
+  // Exact: the row max becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
   // accumulated before. see: is told the largest scores of the tile.
-  template <int Cols, class See = Unseen>
-  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, See see = {}) {
+  template <int Cols, class Observer = NoObserver>
+  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
-    see(most);
-    RowPair next = {fmaxf(ref.top, scaled(most.top) + above.top),
-                    fmaxf(ref.bottom, scaled(most.bottom) + above.bottom)};
+    observe(most);
+    RowPair next = {fmaxf(row_max.top, scaled(most.top) + above.top),
+                    fmaxf(row_max.bottom, scaled(most.bottom) + above.bottom)};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0. A score may be -inf only once
-    // it is scaled: such a row is far.
-    RowPair at = {fmaxf(ref.top, most.top) == -tile::inf ? 0.f : next.top,
-                  fmaxf(ref.bottom, most.bottom) == -tile::inf ? 0.f : next.bottom};
-    RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
-    const bool near = fmaxf(fabsf(at.top), fabsf(at.bottom)) <= far && !is_far(sum.top) && !is_far(sum.bottom);
-    const bool some_far = !__all_sync(~0u, near);
-    if (some_far) {
-      reach(s, most, next, at, age);
+    // it is scaled: such a row is large.
+    RowPair at = {fmaxf(row_max.top, most.top) == -tile::inf ? 0.f : next.top,
+                  fmaxf(row_max.bottom, most.bottom) == -tile::inf ? 0.f : next.bottom};
+    RowPair rescale = {ptx::ex2_approx(row_max.top - at.top), ptx::ex2_approx(row_max.bottom - at.bottom)};
+    const bool near =
+        fmaxf(fabsf(at.top), fabsf(at.bottom)) <= large_magnitude && !is_large(sum.top) && !is_large(sum.bottom);
+    const bool some_large = !__all_sync(~0u, near);
+    if (some_large) {
+      handle_large_rows(s, most, next, at, rescale);
       sum = {fabsf(sum.top), fabsf(sum.bottom)};
     }
     const auto [even, odd] = weights(s, at);
-    sum = {sum.top * age.top + (even.top + odd.top), sum.bottom * age.bottom + (even.bottom + odd.bottom)};
-    if (some_far) sum = {mark(sum.top, next.top, at.top), mark(sum.bottom, next.bottom, at.bottom)};
-    ref = next;
-    return age;
+    sum = {sum.top * rescale.top + (even.top + odd.top), sum.bottom * rescale.bottom + (even.bottom + odd.bottom)};
+    if (some_large) sum = {mark(sum.top, next.top, at.top), mark(sum.bottom, next.bottom, at.bottom)};
+    row_max = next;
+    return rescale;
   }
 
-  // Guarded, for tiles without a mask: weights by the old reference. The fate is the whole warp's. moved: `age` is the
-  // factor for what was accumulated before. lost: s is lost, everything else is as before.
+  // Guarded, for tiles without a mask: weights by the old row max. The fate is the whole warp's. moved: `rescale` is
+  // the factor for what was accumulated before. lost: s is lost, everything else is as before.
   template <int Cols>
-  __device__ Fate later(tile::Accum<Cols>& s, RowPair& age) {
-    const auto [even, odd] = weights(s, ref);
+  __device__ Fate later(tile::Accum<Cols>& s, RowPair& rescale) {
+    const auto [even, odd] = weights(s, row_max);
     const RowPair t = {even.top + odd.top, even.bottom + odd.bottom};
     const float largest = fmaxf(fmaxf(even.top, odd.top), fmaxf(even.bottom, odd.bottom));
-    const bool near = !is_far(sum.top) && !is_far(sum.bottom);
+    const bool near = !is_large(sum.top) && !is_large(sum.bottom);
     if (__all_sync(~0u, largest <= guard<Cols> && near)) {
       sum = {sum.top + t.top, sum.bottom + t.bottom};
       return Fate::kept;
     }
     // Rows that did not outgrow their reference keep it: log2 of 1 is 0.
     const RowPair most = quad_most(s, {1.f, 1.f});
-    const RowPair next = {ref.top + ptx::lg2_approx(most.top), ref.bottom + ptx::lg2_approx(most.bottom)};
-    const bool stays_near = near && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= far;
+    const RowPair next = {row_max.top + ptx::lg2_approx(most.top), row_max.bottom + ptx::lg2_approx(most.bottom)};
+    const bool stays_near = near && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
     if (!__all_sync(~0u, largest <= movable && stays_near)) return Fate::lost;
-    // From the rounded reference, so that later tiles agree with what is here.
-    age = {ptx::ex2_approx(ref.top - next.top), ptx::ex2_approx(ref.bottom - next.bottom)};
-    s.scale_rows(age.top, age.bottom);
-    sum = {(sum.top + t.top) * age.top, (sum.bottom + t.bottom) * age.bottom};
-    ref = next;
+    // From the rounded row max, so that later tiles agree with what is here.
+    rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
+    s.scale_rows(rescale.top, rescale.bottom);
+    sum = {(sum.top + t.top) * rescale.top, (sum.bottom + t.bottom) * rescale.bottom};
+    row_max = next;
     return Fate::moved;
   }
 
@@ -161,49 +164,55 @@ struct OnlineSoftmax {
   __device__ void complete() { sum = {of_quad(sum.top), of_quad(sum.bottom)}; }
 
   // unit: 8-bit types have one.
-  __device__ Finish finish_top(float sink, float /*unit*/ = 1.f) const { return finish_row(ref.top, sum.top, sink); }
+  __device__ Finish finish_top(float sink, float /*unit*/ = 1.f) const {
+    return finish_row(row_max.top, sum.top, sink);
+  }
   __device__ Finish finish_bottom(float sink, float /*unit*/ = 1.f) const {
-    return finish_row(ref.bottom, sum.bottom, sink);
+    return finish_row(row_max.bottom, sum.bottom, sink);
   }
 
   // What is here of rows whose keys are cut into parts.
-  __device__ PartOfRow part_top() const { return {ref.top, sum.top}; }
-  __device__ PartOfRow part_bottom() const { return {ref.bottom, sum.bottom}; }
+  __device__ PartOfRow part_top() const { return {row_max.top, sum.top}; }
+  __device__ PartOfRow part_bottom() const { return {row_max.bottom, sum.bottom}; }
 
  protected:
   static __device__ float of_quad(float my_sum) { return copysignf(quad_sum(fabsf(my_sum)), my_sum); }
-  static __device__ bool is_far(float sum) { return __float_as_int(sum) < 0; }  // -0 too: a thread may have no share
+  static __device__ bool is_large(float sum) {
+    return __float_as_int(sum) < 0;
+  }  // -0 too: a thread may have no share
 
   // Rounded by itself: fused into a difference, it would be another number there.
   __device__ float scaled(float score) const { return __fmul_rn(score, scale_log2); }
 
-  // step() for a warp with far rows: corrects what is subtracted after scaling (at), subtracts the rest before.
+  // step() for a warp with large rows: corrects what is subtracted after scaling (at), subtracts the rest before.
   template <int Cols>
-  __device__ void reach(tile::Accum<Cols>& s, RowPair most, RowPair& next, RowPair& at, RowPair& age) const {
-    const RowPair before = {reach_row(ref.top, sum.top, most.top, next.top, at.top, age.top),
-                            reach_row(ref.bottom, sum.bottom, most.bottom, next.bottom, at.bottom, age.bottom)};
+  __device__ void handle_large_rows(tile::Accum<Cols>& s, RowPair most, RowPair& next, RowPair& at,
+                                    RowPair& rescale) const {
+    const RowPair before = {
+        handle_large_row(row_max.top, sum.top, most.top, next.top, at.top, rescale.top),
+        handle_large_row(row_max.bottom, sum.bottom, most.bottom, next.bottom, at.bottom, rescale.bottom)};
 #pragma unroll
     for (int i = 0; i < Cols / 2; ++i) s.x[i] -= (i & 2) ? before.bottom : before.top;
   }
-  __device__ float reach_row(float old, float sum, float most, float& next, float& at, float& age) const {
-    const bool was_far = is_far(sum);
-    const float old_scaled = was_far ? scaled(old) : old, largest_far = was_far ? fmaxf(old, most) : most;
+  __device__ float handle_large_row(float old, float sum, float most, float& next, float& at, float& rescale) const {
+    const bool was_large = is_large(sum);
+    const float old_scaled = was_large ? scaled(old) : old, largest_of_large = was_large ? fmaxf(old, most) : most;
     next = fmaxf(old_scaled, scaled(most));
     at = next == -tile::inf ? 0.f : next;
-    age = ptx::ex2_approx(old_scaled - at);
-    if (fabsf(next) <= far || largest_far == -tile::inf) return 0.f;
-    next = largest_far;
+    rescale = ptx::ex2_approx(old_scaled - at);
+    if (fabsf(next) <= large_magnitude || largest_of_large == -tile::inf) return 0.f;
+    next = largest_of_large;
     at = 0.f;
-    if (was_far) age = ptx::ex2_approx(scaled(old - next));
+    if (was_large) rescale = ptx::ex2_approx(scaled(old - next));
     return next;
   }
-  // Far rows are those whose reference is not what is subtracted after scaling.
+  // Large rows are those whose row max is not what is subtracted after scaling.
   static __device__ float mark(float sum, float next, float at) {
     return next != at && next != -tile::inf ? -sum : sum;
   }
 
-  __device__ Finish finish_row(float ref, float sum, float sink) const {
-    return finish(is_far(sum) ? scaled(ref) : ref, fabsf(sum), sink);
+  __device__ Finish finish_row(float row_max, float sum, float sink) const {
+    return finish(is_large(sum) ? scaled(row_max) : row_max, fabsf(sum), sink);
   }
 
   // s becomes the weights; returns the sums of this thread's. Two partial sums a row halve the chain of dependent
@@ -247,7 +256,7 @@ __device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale, const
   for (int i = 0; i < Cols / 2; ++i) s.x[i] = tanh_of(s.x[i], its);
 }
 
-// Of scores and values that have one scale, of 8-bit numbers that were widened: scale_log2 has that of scores.
+// Of scores and values that have one scale, of 8-bit numbers that were dequantised: scale_log2 has that of scores.
 struct UnitSoftmax : OnlineSoftmax {
   __device__ Finish finish_top(float sink, float unit) const { return in(unit, OnlineSoftmax::finish_top(sink)); }
   __device__ Finish finish_bottom(float sink, float unit) const {

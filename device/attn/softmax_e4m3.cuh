@@ -3,12 +3,12 @@
 // become e4m3, or f16.
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
-// between 16 and 448: a row starts at 16, so that few tiles pass 448. One that would moves the reference, and then the
+// between 16 and 448: a row starts at 16, so that few tiles pass 448. One that would moves the row max, and then the
 // largest is 64: a row will hardly grow as much again, and the larger it is, the less of the small ones is lost.
-// V's scale goes into the weights: w = 2^(s - reference + lift), where lift is log2 of 16 times this tile's scale of V
-// over O's unit. That is the scale of the item's first tile, at first. The sum is of unrounded weights, without the
-// lift: rounded small ones would be missing there. A weight that has a row to itself should not be rounded, so step()
-// adds the fraction of the lift to the reference: then the largest weight is a power of two.
+// V's scale goes into the weights: w = 2^(s - row_max + log2_v_scale), the last of which is log2 of 16 times this
+// tile's scale of V over O's unit. That is the scale of the item's first tile, at first. The sum is of unrounded
+// weights, without it: rounded small ones would be missing there. A weight that has a row to itself should not be
+// rounded, so step() adds the fraction of log2_v_scale to the row max: then the largest weight is a power of two.
 //
 // f16 weights need no such care, but their range serves as well: f16 is precise to 2^-18 of a row's largest weight,
 // times O's unit over the scale of V.
@@ -21,11 +21,11 @@ namespace froghopper::attn {
 // What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of V, by its logarithm. Made by the
 // Loader, so that the Consumers have no divisions in their loop.
 struct alignas(8) TileScales {
-  float k, lift;
+  float k, log2_v_scale;
 
-  static constexpr float first_weight = 16.f, first_lift = 4.f;
+  static constexpr float first_weight = 16.f, first_log2_v_scale = 4.f;
   static __device__ TileScales of(float k, float v, float unit) {
-    return {k, first_lift + ptx::lg2_approx(v * ptx::rcp_approx(unit))};
+    return {k, first_log2_v_scale + ptx::lg2_approx(v * ptx::rcp_approx(unit))};
   }
 };
 
@@ -43,25 +43,26 @@ __device__ __forceinline__ RowPair times(RowPair scale, float by) {
 // Narrow: weights become e4m3. Scale: float, or RowPair where rows have scales of their own.
 template <bool Narrow, class Scale = float>
 struct ScaledSoftmax {
-  static constexpr float first_weight = TileScales::first_weight, first_lift = TileScales::first_lift;
+  static constexpr float first_weight = TileScales::first_weight, first_log2_v_scale = TileScales::first_log2_v_scale;
   static constexpr float largest_weight = 448.f;
-  // Once a row has outgrown its reference, which is raised by so much less then.
-  static constexpr float moved_lift = Narrow ? 6.f : first_lift, moved_weight = Narrow ? 64.f : first_weight;
-  static constexpr float headroom_again = first_lift - moved_lift;
-  static constexpr float headroom = OnlineSoftmax::headroom;
+  // Once a row has outgrown its row max, which is raised by so much less then.
+  static constexpr float moved_log2_v_scale = Narrow ? 6.f : first_log2_v_scale,
+                         moved_weight = Narrow ? 64.f : first_weight;
+  static constexpr float max_offset_again = first_log2_v_scale - moved_log2_v_scale;
+  static constexpr float max_offset = OnlineSoftmax::max_offset;
   static constexpr int few_keys = OnlineSoftmax::few_keys;
   static constexpr float movable = OnlineSoftmax::movable;
-  // A reference beyond this is subtracted after the scores are scaled and rounded: in s scale + (lift - reference) its
-  // own rounding, 2^-12 here, would be another one in every tile.
-  static constexpr float far = Narrow ? 4096.f : OnlineSoftmax::far;
+  // A row max beyond this is subtracted after the scores are scaled and rounded: in s scale + (log2_v_scale - row_max)
+  // its own rounding, 2^-12 here, would be another one in every tile.
+  static constexpr float large_magnitude = Narrow ? 4096.f : OnlineSoftmax::large_magnitude;
 
   Scale scale_q;  // log2(e) x softmax scale x scale of Q
-  RowPair ref = {-tile::inf, -tile::inf};
+  RowPair row_max = {-tile::inf, -tile::inf};
   RowPair sum = {0.f, 0.f};  // this thread's columns only, until complete()
   // Of this tile.
   Scale scale;
-  float lift, unlift;  // unlift = 2^-lift
-  // By how many powers of two O's unit has grown since, for tiles of larger values. Not in the reference: a large one
+  float log2_v_scale, inverse_v_scale;  // inverse_v_scale = 2^-log2_v_scale
+  // By how many powers of two O's unit has grown since, for tiles of larger values. Not in the row max: a large one
   // swallows what is added to it.
   float grown = 0.f;
 
@@ -69,8 +70,8 @@ struct ScaledSoftmax {
 
   __device__ __forceinline__ void take(TileScales tile) {
     scale = of_all_rows(times(scale_q, tile.k));
-    lift = tile.lift - grown;
-    unlift = ptx::ex2_approx(-lift);
+    log2_v_scale = tile.log2_v_scale - grown;
+    inverse_v_scale = ptx::ex2_approx(-log2_v_scale);
   }
   // Of this tile's scores, once they are capped.
   __device__ __forceinline__ void take_scale(float of_all) {
@@ -80,40 +81,42 @@ struct ScaledSoftmax {
       scale = {of_all, of_all};
   }
 
-  // Exact: the reference becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
+  // Exact: the row max becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
   // accumulated before. see: is told the largest scores of the tile, in base 2.
-  template <int Cols, class See = Unseen>
-  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, See see = {}) {
+  template <int Cols, class Observer = NoObserver>
+  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
 #pragma unroll
     for (int i = 0; i < Cols / 2; ++i) s.x[i] = __fmul_rn(s.x[i], of_row(scale, i & 2));
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
-    see(most);
+    observe(most);
     const float growth = grow();
     // e4m3: where a row has few keys. In the others no key has the row to itself, and its error is that of all weights.
     const bool some_few = __any_sync(~0u, above.top + above.bottom > 0.f);
     if (!Narrow || some_few) {
-      const float fraction = lift - floorf(lift);
+      const float fraction = log2_v_scale - floorf(log2_v_scale);
       above = {above.top + fraction, above.bottom + fraction};
     }
-    // A large maximum swallows what is above it: then the row's next larger score moves the reference.
-    const RowPair next = {fmaxf(ref.top, most.top + above.top), fmaxf(ref.bottom, most.bottom + above.bottom)};
+    // A large maximum swallows what is above it: then the row's next larger score moves the row max.
+    const RowPair next = {fmaxf(row_max.top, most.top + above.top),
+                          fmaxf(row_max.bottom, most.bottom + above.bottom)};
     // A row without a key so far: -inf - -inf would be NaN, -inf - 0 gives weights of 0.
     const RowPair at = {next.top == -tile::inf ? 0.f : next.top, next.bottom == -tile::inf ? 0.f : next.bottom};
-    const RowPair age = {ptx::ex2_approx(ref.top - at.top), ptx::ex2_approx(ref.bottom - at.bottom)};
+    const RowPair rescale = {ptx::ex2_approx(row_max.top - at.top), ptx::ex2_approx(row_max.bottom - at.bottom)};
     RowPair tile_sum = {0.f, 0.f};
 #pragma unroll
     for (int i = 0; i < Cols / 2; ++i) {
       const bool low = i & 2;
-      s.x[i] = ptx::ex2_approx((s.x[i] - (low ? at.bottom : at.top)) + lift);
+      s.x[i] = ptx::ex2_approx((s.x[i] - (low ? at.bottom : at.top)) + log2_v_scale);
       (low ? tile_sum.bottom : tile_sum.top) += s.x[i];
     }
-    sum = {sum.top * age.top + tile_sum.top * unlift, sum.bottom * age.bottom + tile_sum.bottom * unlift};
-    ref = next;
-    return {age.top * growth, age.bottom * growth};
+    sum = {sum.top * rescale.top + tile_sum.top * inverse_v_scale,
+           sum.bottom * rescale.bottom + tile_sum.bottom * inverse_v_scale};
+    row_max = next;
+    return {rescale.top * growth, rescale.bottom * growth};
   }
 
   // Guarded, in two steps, so that no branch stands between the weights and their rounding: first the weights by the
-  // old reference; when they are rounded, whether they could be. A sum of four of them at most 448 proves that each
+  // old row max; when they are rounded, whether they could be. A sum of four of them at most 448 proves that each
   // is; four of the largest weight that a row begins with pass, so rows of equal scores do.
   struct Guess {
     RowPair sum;
@@ -121,7 +124,7 @@ struct ScaledSoftmax {
   };
   template <int Cols>
   __device__ __forceinline__ Guess guess(tile::Accum<Cols>& s) const {
-    const RowPair at = {lift - ref.top, lift - ref.bottom};
+    const RowPair at = {log2_v_scale - row_max.top, log2_v_scale - row_max.bottom};
     Guess g{{0.f, 0.f}, 0.f};
     int largest = 0;  // as integers positive floats have the same order, and the largest of three is one instruction
 #pragma unroll
@@ -155,21 +158,22 @@ struct ScaledSoftmax {
     return __all_sync(~0u, g.largest <= limit);
   }
   __device__ __forceinline__ void keep(const Guess& g) {
-    sum = {sum.top + g.sum.top * unlift, sum.bottom + g.sum.bottom * unlift};
+    sum = {sum.top + g.sum.top * inverse_v_scale, sum.bottom + g.sum.bottom * inverse_v_scale};
   }
-  // Of a guess that does not hold: moves the references and divides the weights, or finds them lost, as
+  // Of a guess that does not hold: moves the row max and divides the weights, or finds them lost, as
   // OnlineSoftmax::later() does.
   template <int Cols>
-  __device__ Fate correct(tile::Accum<Cols>& s, const Guess& g, RowPair& age) {
+  __device__ Fate correct(tile::Accum<Cols>& s, const Guess& g, RowPair& rescale) {
     const RowPair most = quad_most(s, {moved_weight, moved_weight});
-    const RowPair next = {ref.top + (ptx::lg2_approx(most.top) - moved_lift),
-                          ref.bottom + (ptx::lg2_approx(most.bottom) - moved_lift)};
-    const bool stays_near = is_near() && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= far;
+    const RowPair next = {row_max.top + (ptx::lg2_approx(most.top) - moved_log2_v_scale),
+                          row_max.bottom + (ptx::lg2_approx(most.bottom) - moved_log2_v_scale)};
+    const bool stays_near = is_near() && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
     if (!__all_sync(~0u, g.largest <= movable && stays_near)) return Fate::lost;
-    age = {ptx::ex2_approx(ref.top - next.top), ptx::ex2_approx(ref.bottom - next.bottom)};
-    s.scale_rows(age.top, age.bottom);
-    sum = {(sum.top + g.sum.top * unlift) * age.top, (sum.bottom + g.sum.bottom * unlift) * age.bottom};
-    ref = next;
+    rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
+    s.scale_rows(rescale.top, rescale.bottom);
+    sum = {(sum.top + g.sum.top * inverse_v_scale) * rescale.top,
+           (sum.bottom + g.sum.bottom * inverse_v_scale) * rescale.bottom};
+    row_max = next;
     return Fate::moved;
   }
 
@@ -177,14 +181,16 @@ struct ScaledSoftmax {
   __device__ void complete() { sum = {quad_sum(sum.top), quad_sum(sum.bottom)}; }
 
   // As OnlineSoftmax; O is in units of first_weight and of V. unit: the first.
-  __device__ Finish finish_top(float sink, float unit) const { return lowered(finish(ref.top, sum.top, sink), unit); }
+  __device__ Finish finish_top(float sink, float unit) const {
+    return lowered(finish(row_max.top, sum.top, sink), unit);
+  }
   __device__ Finish finish_bottom(float sink, float unit) const {
-    return lowered(finish(ref.bottom, sum.bottom, sink), unit);
+    return lowered(finish(row_max.bottom, sum.bottom, sink), unit);
   }
 
   // What is here of rows whose keys are cut into parts, and what their O is multiplied by.
-  __device__ PartOfRow part_top() const { return {ref.top, sum.top}; }
-  __device__ PartOfRow part_bottom() const { return {ref.bottom, sum.bottom}; }
+  __device__ PartOfRow part_top() const { return {row_max.top, sum.top}; }
+  __device__ PartOfRow part_bottom() const { return {row_max.bottom, sum.bottom}; }
   __device__ float of_values(float unit) const { return unit * ptx::ex2_approx(grown) / first_weight; }
 
   // Once O has been multiplied by that, this is its unit.
@@ -193,27 +199,27 @@ struct ScaledSoftmax {
     return first_weight;
   }
   // The scores of all keys are larger by so much, in base 2, than those that were weighed.
-  __device__ void raise(RowPair by) { ref = {ref.top + by.top, ref.bottom + by.bottom}; }
+  __device__ void raise(RowPair by) { row_max = {row_max.top + by.top, row_max.bottom + by.bottom}; }
 
   // To memory and back, by a warp that needs the registers.
   __device__ void put_aside(volatile float (&aside)[4]) const {
-    aside[0] = sum.top, aside[1] = sum.bottom, aside[2] = ref.top, aside[3] = ref.bottom;
+    aside[0] = sum.top, aside[1] = sum.bottom, aside[2] = row_max.top, aside[3] = row_max.bottom;
   }
   __device__ void take_back(const volatile float (&aside)[4]) {
     sum = {aside[0], aside[1]};
-    ref = {aside[2], aside[3]};
+    row_max = {aside[2], aside[3]};
   }
 
  private:
   // Lets a tile's weights begin at first_weight at most; returns what O is to be multiplied by.
   __device__ float grow() {
-    const float by = ceilf(fmaxf(lift - first_lift, 0.f));
+    const float by = ceilf(fmaxf(log2_v_scale - first_log2_v_scale, 0.f));
     grown += by;
-    lift -= by;
-    unlift = ptx::ex2_approx(-lift);
+    log2_v_scale -= by;
+    inverse_v_scale = ptx::ex2_approx(-log2_v_scale);
     return ptx::ex2_approx(-by);
   }
-  __device__ bool is_near() const { return fmaxf(fabsf(ref.top), fabsf(ref.bottom)) <= far; }
+  __device__ bool is_near() const { return fmaxf(fabsf(row_max.top), fabsf(row_max.bottom)) <= large_magnitude; }
   __device__ Finish lowered(Finish row, float unit) const {
     return {row.inverse * of_values(unit), row.lse, row.share};
   }

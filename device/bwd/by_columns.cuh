@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention on Hopper, more than 256 columns: as wide.cuh, but not even one gradient of 64 keys fits a
+// Backward attention on Hopper, head dims above 256: as wide.cuh, but not even one gradient of 64 keys fits a
 // consumer, so the two CTAs of a cluster have the same keys and half of the columns of every tensor each. The consumers
 // themselves are in consumers_by_columns.cuh.
 //
-// Work      One item is one (sequence, key head, kv tile of 64), one turn a q tile of 64 rows and one query head, the
-//           same in both CTAs. Half of the columns give half of the sum that a score is, and half of dP: the CTAs send
-//           each other these halves in fp32, and then both have all of S and dP, bit for bit the same. From there on
-//           nobody needs the other: each CTA has the gradients of its columns.
-// Roles     Dispatcher, Loaders, Usher, Herald, GradV and GradK as in wide.cuh.       24 registers, consumers 240
-//           GradV has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 panels
-//           in a CTA, each adds half, a panel and what is left one after the other.
+// Work      One item is one (sequence, key head, kv tile of 64), one iteration a q tile of 64 rows and one query head,
+//           the same in both CTAs. Half of the columns give half of the sum that a score is, and half of dP: the CTAs
+//           send each other these halves in fp32, and then both have all of S and dP, bit for bit the same. From there
+//           on nobody needs the other: each CTA has the gradients of its columns.
+// Roles     Dispatcher, Loaders, DqOrderWaiter, DqOrderSignaller, GradV and GradK as in wide.cuh.       24 registers,
+//           consumers 240 GradV has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are
+//           3 or 4 panels in a CTA, each adds half, a panel and what is left one after the other.
 // Order     as backward.cuh
-// Overlap   GradV runs ahead, and grad_q is multiplied one turn late, as in wide.cuh. While a consumer waits for the
-//           other CTA's half, the other consumer multiplies.
+// Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in wide.cuh. While a consumer waits for
+//           the other CTA's half, the other consumer multiplies.
 // Barriers  item_ring, next_wanted, number_here, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as wide.cuh
 //           ds_ring         full: GradK's dS is in place, one arrival behind the fences of its warps; empty: one per
-//                           warp of both consumers, after its shares of grad_q have retired. The Usher as in wide.cuh.
+//                           warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter as in
+//                           wide.cuh.
 //           s_here, dp_here full by the bytes of the other CTA's half; a thread that waits for them says how many
 //           weights_here    one arrival per GradV warp: the weights are in the place of the half of S
 //           peer_room       one arrival per warp of the peer's GradK: it has read the weights and the half of dP of
-//                           this turn, so that the halves of the next one may be sent
-//           In turn t a consumer waits for loads, for the peer's half of turn t, and, before it sends its own, for the
-//           peer's GradK to have read what came in turn t - 1; of this CTA that one needs only what was sent in turn
-//           t - 1. So nobody waits for himself. The half of S becomes the weights thread by thread, and the next one
-//           comes when GradK has read them.
+//                           this iteration, so that the halves of the next one may be sent
+//           In iteration t a consumer waits for loads, for the peer's half of iteration t, and, before it sends its
+//           own, for the peer's GradK to have read what came in iteration t - 1; of this CTA that one needs only what
+//           was sent in iteration t - 1. So nobody waits for himself. The half of S becomes the weights thread by
+//           thread, and the next one comes when GradK has read them.
 // Shared    k | v | q[2] | grad_o[2, or 3 halves] | ds[2] | halves of S, then weights | halves of dP | lse, delta[2]
-//           | turns[2] | items[2] | rings
+//           | iterations[2] | items[2] | rings
 #pragma once
 #include "device/bwd/consumers_by_columns.cuh"
 
@@ -56,7 +57,7 @@ struct ByColumns {
   // With 40 and 232 at 192 columns a CTA producers do not spill, and it was 0.97 of the speed.
   static constexpr int producer_registers = 24, consumer_registers = 240;
 
-  static constexpr bool sleeps = !V.ordered, has_fencer = false;  // what they are: backward.cuh
+  static constexpr bool sleeps = !V.deterministic, has_proxy_fencer = false;  // what they are: backward.cuh
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
   using KvRing = tile::Ring<1>;
@@ -74,8 +75,8 @@ struct ByColumns {
     DoTile grad_o[bwd_do_stages(V)];
     DsTile ds[bwd_ds_stages];
     InRegisterOrder<Scores> s, dp;  // the peer's halves; the weights in the place of s
-    RowsOfTurn<V.tiles.q> rows[V.tiles.stages];
-    TurnOf<V> turns[V.tiles.stages];
+    RowsOfQIteration<V.tiles.q> rows[V.tiles.stages];
+    QIterationOf<V> q_iterations[V.tiles.stages];
     WorkItem items[2];
     ItemRing item_ring;
     KvRing k_ring, v_ring;
@@ -83,7 +84,7 @@ struct ByColumns {
     DoRing do_ring;
     DsRing ds_ring;
     ptx::u64 s_here, dp_here, weights_here, peer_room;
-    tile::Ring<2> seen_ring, last_added;  // ordered only
+    tile::Ring<2> seen_ring, last_added;  // deterministic only
     ptx::u64 next_wanted, number_here;
     ptx::u32 number;  // of the next item
   };
@@ -103,7 +104,7 @@ struct ByColumns {
   // ---- Two CTAs ----
 
   static __device__ ptx::u32 peer() { return ptx::cta_in_cluster() ^ 1; }
-  static __device__ int strip_of_cta() { return 0; }
+  static __device__ int m_tile_of_cta() { return 0; }
   static __device__ int first_key(const WorkItem& item) { return item.kv_tile * V.tiles.kv; }
 
   // ---- Before the roles part ----
@@ -111,7 +112,7 @@ struct ByColumns {
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
       init_rings<ByColumns>(smem, 2 * warps);
-      smem.ds_ring.init(2 * warps, V.ordered ? 2 : 1);
+      smem.ds_ring.init(2 * warps, V.deterministic ? 2 : 1);
       ptx::mbarrier_init(&smem.s_here, 1);
       ptx::mbarrier_init(&smem.dp_here, 1);
       ptx::mbarrier_init(&smem.weights_here, warps);

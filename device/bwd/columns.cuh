@@ -20,7 +20,7 @@ struct Share {
 };
 
 // The first column of it in this CTA. The fields are read as constants: through a member function of a template
-// argument they would be loads from global memory, in front of every turn's adds.
+// argument they would be loads from global memory, in front of every iteration's adds.
 template <Share Its>
 __device__ __forceinline__ int first_column() {
   constexpr int first = Its.first, step = Its.step;

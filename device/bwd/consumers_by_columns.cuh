@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: the turns of the consumers of by_columns.cuh, whose banner says how they act together. Kernel is
+// device/bwd: the iterations of the consumers of by_columns.cuh, whose banner says how they act together. Kernel is
 // ByColumns of a variant.
 #pragma once
 #include "device/bwd/dq_sum.cuh"
-#include "device/bwd/walks_of_wide.cuh"
+#include "device/bwd/q_loops_of_wide.cuh"
 #include "device/ptx/barrier.cuh"
 
 namespace froghopper::bwd {
@@ -41,7 +41,7 @@ struct ConsumerByColumns : ConsumerOfWide<Kernel> {
     place.add_to(half);
   }
 
-  // dq = dS of the turn before x K.
+  // dq = dS of the iteration before x K.
   template <Share Its>
   __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
     constexpr int col = Its.first;
@@ -54,7 +54,7 @@ struct ConsumerByColumns : ConsumerOfWide<Kernel> {
     sum.add(dq, sum.place());
   }
 
-  // The same after the last turn, and added.
+  // The same after the last iteration, and added.
   __device__ __forceinline__ void last_dq() {
     tile::Accum<panel.count> dq;
     smem.ds_ring.wait(now - 1);
@@ -88,22 +88,23 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
   static constexpr int parts = Kernel::parts;
 
   template <bool Masked, bool First>
-  __device__ __forceinline__ void turn(bool far, GradVPart (&dv)[parts]) {
+  __device__ __forceinline__ void q_iteration(bool large, GradVPart (&dv)[parts]) {
     Scores s;
     Weights p;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
-    const EarlyRowValues<bwd_rows_by_fours(V)> lse(smem.rows[stage].lse());
+    const EarlyRowValues<bwd_rows_float4_interleaved(V)> lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
-    const OnTop<V.alibi> on_top = this->sight().on_top(this->key(), smem.turns[stage]);
+    const ScoreBias<V.alibi> score_bias = this->mask_range().score_bias(this->key(), smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();
     this->complete(s, smem.s, &smem.s_here);
     if constexpr (Masked)
-      Weigh<V, true>{params, on_top, far, this->sight().hidden(this->key(), smem.turns[stage].q_tile)}
+      Weigh<V, true>{params, score_bias, large,
+                     this->mask_range().masked_out(this->key(), smem.q_iterations[stage].q_tile)}
           .template run<T>(s, p, lse);
     else
-      Weigh<V, false>{params, on_top}.template run<T>(s, p, lse);
+      Weigh<V, false>{params, score_bias}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
     for (int i = 0; i < parts; ++i) tile::mma_ab<T>(dv[i], p, this->part_of_do(i));
@@ -120,7 +121,7 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
       ptx::wgmma_wait<0>();
       this->give_back_do();
     }
-    dq_sum.remember(smem.turns[stage]);
+    dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
     q.release(smem.q_ring);
     ++now;
@@ -146,13 +147,13 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
   using GradK = typename Kernel::GradK;
 
   template <bool First>
-  __device__ __forceinline__ void turn(GradK& dk) {
+  __device__ __forceinline__ void q_iteration(GradK& dk) {
     Scores dp, weights;
     Weights ds;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
-    const EarlyRowValues<bwd_rows_by_fours(V)> delta(smem.rows[stage].delta());
+    const EarlyRowValues<bwd_rows_float4_interleaved(V)> delta(smem.rows[stage].delta());
     this->multiply_dp(dp);
     ptx::wgmma_wait<0>();
     this->give_back_do();
@@ -176,7 +177,7 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();
     }
-    dq_sum.remember(smem.turns[stage]);
+    dq_sum.remember(smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
     q.release(smem.q_ring);
@@ -188,8 +189,8 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
     smem.s.take(weights);
   }
 
-  // There is room for the peer's halves of the next turn: what this warp has stored was computed from the half of dP
-  // and the weights of this one.
+  // There is room for the peer's halves of the next iteration: what this warp has stored was computed from the half of
+  // dP and the weights of this one.
   __device__ __forceinline__ void invite_peer() {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(&smem.peer_room, Kernel::peer());
   }

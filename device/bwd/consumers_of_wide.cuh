@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: the turns of the consumers of wide.cuh, whose banner says how they act together. Kernel is Wide of a
+// device/bwd: the iterations of the consumers of wide.cuh, whose banner says how they act together. Kernel is Wide of a
 // variant.
 #pragma once
 #include "device/bwd/dq_sum.cuh"
-#include "device/bwd/walks_of_wide.cuh"
+#include "device/bwd/q_loops_of_wide.cuh"
 #include "device/ptx/barrier.cuh"
 
 namespace froghopper::bwd {
@@ -19,7 +19,7 @@ struct WideConsumer : ConsumerOfWide<Kernel> {
 
   DqSum<V, Its> dq_sum{params};
 
-  // dq = dS of the turn before x K, for the keys of both CTAs.
+  // dq = dS of the iteration before x K, for the keys of both CTAs.
   __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
     const int stage = smem.ds_ring.stage(now - 1);
     smem.ds_ring.wait(now - 1);
@@ -32,7 +32,7 @@ struct WideConsumer : ConsumerOfWide<Kernel> {
     tile::mma_ab<T, /*More=*/true>(dq, ds.peers, 0, smem.peer_k[0], number * panel_columns + col % panel_columns);
   }
 
-  // The same after the last turn, and added.
+  // The same after the last iteration, and added.
   __device__ __forceinline__ void last_dq() {
     tile::Accum<Its.count> dq;
     multiply_dq(dq);
@@ -46,7 +46,7 @@ struct WideConsumer : ConsumerOfWide<Kernel> {
 // ---- GradV ----
 
 template <class Kernel>
-struct TurnsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
+struct QIterationsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
   using Base = WideConsumer<Kernel, Kernel::share_of_grad_v, 0>;
   using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
@@ -56,21 +56,22 @@ struct TurnsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
   static constexpr int parts = Kernel::parts;
 
   template <bool Masked, bool First>
-  __device__ __forceinline__ void turn(bool far, GradVPart (&dv)[parts]) {
+  __device__ __forceinline__ void q_iteration(bool large, GradVPart (&dv)[parts]) {
     Scores s;
     Weights p;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
-    const EarlyRowValues<bwd_rows_by_fours(V)> lse(smem.rows[stage].lse());
+    const EarlyRowValues<bwd_rows_float4_interleaved(V)> lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
-    const OnTop<V.alibi> on_top = this->sight().on_top(this->key(), smem.turns[stage]);
+    const ScoreBias<V.alibi> score_bias = this->mask_range().score_bias(this->key(), smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();
     if constexpr (Masked)
-      Weigh<V, true>{params, on_top, far, this->sight().hidden(this->key(), smem.turns[stage].q_tile)}
+      Weigh<V, true>{params, score_bias, large,
+                     this->mask_range().masked_out(this->key(), smem.q_iterations[stage].q_tile)}
           .template run<T>(s, p, lse);
     else
-      Weigh<V, false>{params, on_top}.template run<T>(s, p, lse);
+      Weigh<V, false>{params, score_bias}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
     for (int i = 0; i < parts; ++i) tile::mma_ab<T>(dv[i], p, this->part_of_do(i));
@@ -86,13 +87,13 @@ struct TurnsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
       ptx::wgmma_wait<0>();
       this->give_back_do();
     }
-    dq_sum.remember(smem.turns[stage]);
+    dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
     q.release(smem.q_ring);
     ++now;
   }
 
-  // There is room when both consumers have multiplied dS of two turns before and the peer has its copy of it.
+  // There is room when both consumers have multiplied dS of two iterations before and the peer has its copy of it.
   __device__ __forceinline__ void hand_over(const Scores& weights) {
     const int stage = smem.ds_ring.stage(now);
     smem.ds_ring.wait_room(now);
@@ -105,7 +106,7 @@ struct TurnsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
 // ---- GradK ----
 
 template <class Kernel>
-struct TurnsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
+struct QIterationsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
   using Base = WideConsumer<Kernel, Kernel::share_of_grad_k, 1>;
   using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
@@ -114,13 +115,13 @@ struct TurnsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
   using GradK = typename Kernel::GradK;
 
   template <bool First>
-  __device__ __forceinline__ void turn(GradK& dk) {
+  __device__ __forceinline__ void q_iteration(GradK& dk) {
     Scores dp, weights;
     Weights ds;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
-    const EarlyRowValues<bwd_rows_by_fours(V)> delta(smem.rows[stage].delta());
+    const EarlyRowValues<bwd_rows_float4_interleaved(V)> delta(smem.rows[stage].delta());
     this->multiply_dp(dp);
     take(weights);
     ptx::wgmma_wait<0>();
@@ -141,7 +142,7 @@ struct TurnsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();
     }
-    dq_sum.remember(smem.turns[stage]);
+    dq_sum.remember(smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
     q.release(smem.q_ring);

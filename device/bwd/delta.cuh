@@ -15,12 +15,12 @@
 #include "device/bwd/tiles_of_q.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
-#include "device/tile/numbers.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::bwd {
 
 // Beyond this, in powers of two, the rounding of lse shows in weights: half of its last place is 2^-12 of a weight.
-constexpr float far_lse = 4096.f;
+constexpr float large_lse = 4096.f;
 
 template <DeltaVariant V>
 struct Delta {
@@ -60,8 +60,8 @@ struct Delta {
   }
 
   static __device__ void clear(const DeltaParams& params, int number) {
-    if (params.turn) {
-      if (threadIdx.x == 0) params.turn[number] = 0;
+    if (params.dq_semaphore) {
+      if (threadIdx.x == 0) params.dq_semaphore[number] = 0;
       return;
     }
     float4* sum = reinterpret_cast<float4*>(params.dq_sum + static_cast<long long>(number) * params.dq_floats);
@@ -99,19 +99,20 @@ struct Delta {
   // Returns the row's share of grad_sink: minus the sink's weight times delta.
   static __device__ float write(const DeltaParams& params, const TileOfQ& tile, int number, int row, bool exists,
                                 float dot) {
-    const auto number_of = [&](const RowNumbers& of) {
+    const auto number_of = [&](const RowScalars& of) {
       return of.data[tile.batch * of.batch + tile.head * of.head + tile.first_row + row];
     };
     const float lse = exists ? number_of(params.lse) : -tile::inf;
-    const bool sees = lse != -tile::inf;
+    const bool attends = lse != -tile::inf;
     // A large sink is in lse: not as +inf, from which a score that is as large would be NaN away.
-    const float lse_log2 = sees ? ptx::min_or_nan(lse * tile::log2e, tile::largest) : tile::inf;
-    const float delta = sees ? dot - (params.grad_lse.data ? number_of(params.grad_lse) : 0.f) : 0.f;
-    float* to = params.rows + static_cast<long long>(number) * 2 * params.tile_q + place_of_row(params.by_fours, row);
+    const float lse_log2 = attends ? ptx::min_or_nan(lse * tile::log2e, tile::largest) : tile::inf;
+    const float delta = attends ? dot - (params.grad_lse.data ? number_of(params.grad_lse) : 0.f) : 0.f;
+    float* to = params.rows + static_cast<long long>(number) * 2 * params.tile_q +
+                place_of_row(params.float4_interleaved, row);
     to[0] = lse_log2;
     to[params.tile_q] = delta;
-    if (sees && fabsf(lse_log2) > far_lse) *params.far = params.tag;
-    if (!params.sink || !sees) return 0.f;
+    if (attends && fabsf(lse_log2) > large_lse) *params.large = params.tag;
+    if (!params.sink || !attends) return 0.f;
     // At most 1, also where both are +inf: the smaller one of 0 and NaN is 0.
     return -ptx::ex2_approx(fminf(0.f, (params.sink[tile.head] - lse) * tile::log2e)) * delta;
   }

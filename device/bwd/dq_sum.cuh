@@ -21,7 +21,7 @@ constexpr int dq_group_stride = 4 * warpgroup;
 //   transposed       (r, c), (r + 1, c), (r, c + 8), (r + 1, c + 8);   c: its warp x 16 + its lane / 4
 //   not transposed   (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1);   r: its warp x 16 + its lane / 4
 // and the other one of r and c is its group x 8 + its lane % 4 x 2.
-constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == strip && dim_qk <= 128; }
+constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == m_tile_rows && dim_qk <= 128; }
 
 // The tile of grad_q, in the workspace, of one q tile and head.
 template <BwdVariant V>
@@ -29,23 +29,23 @@ __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, 
   return (item.first_tile + q_tile) * params.place.heads_q + head;
 }
 
-// One consumer's way to its share of a tile, one turn late: what it adds belongs to the turn before. Where CTAs add in
-// order the first one writes, so that there need be no zeros.
+// One consumer's way to its share of a tile, one iteration late: what it adds belongs to the iteration before. Where
+// CTAs add in order the first one writes, so that there need be no zeros.
 template <BwdVariant V, Share Its>
 struct DqSum {
   const BwdParams& params;
-  int tile = 0;  // of the turn before, as Turn has it
+  int tile = 0;  // of the iteration before, as Turn has it
 
   using Accum = tile::Accum<Its.count>;
   static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);
 
-  __device__ __forceinline__ void remember(const Turn& turn) { tile = turn.dq_tile; }
+  __device__ __forceinline__ void remember(const QIteration& dq_semaphore) { tile = dq_semaphore.dq_tile; }
 
   // Of a group of 4 accumulators, this thread's place.
   static __device__ __forceinline__ ptx::u32 place() { return ptx::thread_here() % warpgroup * 4; }
 
   __device__ __forceinline__ void add(const Accum& dq, ptx::u32 place) const {
-    const bool first = V.ordered && tile < 0;
+    const bool first = V.deterministic && tile < 0;
     float* to = params.dq_sum + static_cast<long long>(first ? ~tile : tile) * floats +
                 first_column<Its>() / 8 * dq_group_stride + place;
     if (first)

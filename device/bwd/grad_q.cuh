@@ -72,7 +72,7 @@ struct GradQ {
 
   // Pieces from the first one on, as many as there is room for; both of these.
   static __device__ void read(Smem& smem, const GradQParams& params, int first) {
-    const bool nobody_added = params.turn && params.turn[blockIdx.x] == 0;
+    const bool nobody_added = params.dq_semaphore && params.dq_semaphore[blockIdx.x] == 0;
     const float4* from = reinterpret_cast<const float4*>(params.dq_sum) +
                          (static_cast<long long>(blockIdx.x) * pieces + first) * fours;
 #pragma unroll
@@ -92,7 +92,7 @@ struct GradQ {
     const int row = transposed ? warp * 8 + lane % 4 * 2 : warp / 2 * 16 + lane % 8;
     const int unit = transposed ? lane / 4 : warp % 2 * 4 + lane / 8;  // of 8 columns
     constexpr int second = transposed ? 1 : 8;                         // row, after the first one
-    constexpr int strips = V.tile_q / strip;
+    constexpr int m_tiles = V.tile_q / m_tile_rows;
     const StridedTensor& to = params.grad_q.to;
     char* first = static_cast<char*>(to.data) + tile.batch * to.batch + tile.head * to.head + tile.first_row * to.row;
 #pragma unroll 1
@@ -113,8 +113,8 @@ struct GradQ {
         }
       }
       const int piece = first_piece + here;
-      const int col = (transposed ? piece : piece / strips) * panel_columns + unit * 8;
-      const int its_row = (transposed ? 0 : piece % strips * strip) + row;
+      const int col = (transposed ? piece : piece / m_tiles) * panel_columns + unit * 8;
+      const int its_row = (transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
       if (col >= params.grad_q.dim) continue;
 #pragma unroll
       for (int i = 0; i < 2; ++i)

@@ -55,7 +55,7 @@ struct Dispatcher {
   // must not hold one of them: then all items are drawn, so that who draws an item runs, and of all that are not done
   // the first waits for none.
   __device__ int first_number(const attn::Tickets& tickets) {
-    if constexpr (!V.ordered) return blockIdx.x / Kernel::ctas;
+    if constexpr (!V.deterministic) return blockIdx.x / Kernel::ctas;
     return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
   }
   __device__ int next_number(const attn::Tickets& tickets) {
@@ -80,7 +80,7 @@ struct Dispatcher {
     }
   }
   __device__ int drawn(const attn::Tickets& tickets) const {
-    return (V.ordered ? 0 : clusters()) + tickets.read(tickets.draw());
+    return (V.deterministic ? 0 : clusters()) + tickets.read(tickets.draw());
   }
   static __device__ bool draws() { return Kernel::ctas == 1 || ptx::cta_in_cluster() == 0; }
   static __device__ int clusters() { return gridDim.x / Kernel::ctas; }
@@ -109,14 +109,14 @@ struct Dispatcher {
   }
 };
 
-// The next item is asked for when all but this many turns of an item and one are issued: it is drawn late, so that it
-// does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
+// The next item is asked for when all but this many iterations of an item and one are issued: it is drawn late, so that
+// it does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
 constexpr int lead = 2;
 
-// Walks the turns of every item, on its way: load(item, head, q_tile, turns left with this one) for each, ask() where
-// the next item is wanted.
+// Walks the iterations of every item, on its way: load(item, head, q_tile, iterations left with this one) for each,
+// ask() where the next item is wanted.
 template <class Kernel, class Load, class Ask>
-__device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
+__device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
   typename Kernel::ItemStage at;
   while (true) {
     at.wait_long(smem.item_ring);
@@ -125,23 +125,23 @@ __device__ void each_turn(typename Kernel::Smem& smem, int heads_per_kv, Load lo
     at.advance();
     if (item.none()) return;
     const int first_head = item.head_kv * heads_per_kv, end_head = first_head + heads_per_kv;
-    const int turns = (item.q_end - item.q_begin) * heads_per_kv;
-    if (turns == 0) ask();
-    int left = turns;
-    const auto turn = [&](int head, int q_tile) {
-      if (left == min(turns, 1 + lead)) ask();
+    const int q_iterations = (item.q_end - item.q_begin) * heads_per_kv;
+    if (q_iterations == 0) ask();
+    int left = q_iterations;
+    const auto q_iteration = [&](int head, int q_tile) {
+      if (left == min(q_iterations, 1 + lead)) ask();
       load(item, head, q_tile, left);
       --left;
     };
     const int tiles = item.q_end - item.q_begin;
-    if (!Kernel::variant.ordered && item.way == Way::by_heads) {
+    if (!Kernel::variant.deterministic && item.traversal == Traversal::by_heads) {
       for (int head = first_head; head < end_head; ++head)
-        for (int i = 0; i < tiles; ++i) turn(head, item.q_begin + i);
+        for (int i = 0; i < tiles; ++i) q_iteration(head, item.q_begin + i);
     } else {
-      const bool last_first = item.way == Way::last_first;
+      const bool last_first = item.traversal == Traversal::last_first;
       for (int i = 0; i < tiles; ++i)
         for (int head = first_head; head < end_head; ++head)
-          turn(head, last_first ? item.q_end - 1 - i : item.q_begin + i);
+          q_iteration(head, last_first ? item.q_end - 1 - i : item.q_begin + i);
     }
   }
 }
@@ -162,7 +162,7 @@ struct GradOLoader {
   typename Kernel::DoStage at;
 
   __device__ void run() {
-    each_turn<Kernel>(
+    each_q_iteration<Kernel>(
         smem, params.heads_per_kv, [&](const WorkItem& item, int head, int q_tile, int) { load(item, head, q_tile); },
         [] {});
   }
@@ -180,7 +180,7 @@ struct GradOLoader {
 };
 
 // Q, and lse and delta of its rows, which the kernel before this one has made; and which turn it is. One thread. Where
-// the Herald needs its warp, it loads grad_o too.
+// the DqOrderSignaller needs its warp, it loads grad_o too.
 template <class Kernel>
 struct QLoader {
   static constexpr BwdVariant V = Kernel::variant;
@@ -192,11 +192,11 @@ struct QLoader {
   bool earlier_ended = false;
 
   __device__ void run() {
-    each_turn<Kernel>(
+    each_q_iteration<Kernel>(
         smem, params.heads_per_kv,
         [&](const WorkItem& item, int head, int q_tile, int) {
           load(item, head, q_tile);
-          if constexpr (V.ordered) grad_o.load(item, head, q_tile);
+          if constexpr (V.deterministic) grad_o.load(item, head, q_tile);
         },
         [&] {
           if constexpr (Kernel::ctas == 2)
@@ -213,12 +213,12 @@ struct QLoader {
     if (!earlier_ended) ptx::wait_for_earlier_kernels();
     earlier_ended = true;
     const int tile = dq_tile<V>(params, item, head, q_tile);
-    const bool adds_first = V.ordered && rank_of_tile<V>(params, item, q_tile) == 0;
-    const Turn turn = {q_tile, adds_first ? ~tile : tile};
+    const bool adds_first = V.deterministic && rank_of_tile<V>(params, item, q_tile) == 0;
+    const QIteration q_iteration = {q_tile, adds_first ? ~tile : tile};
     if constexpr (V.alibi)
-      smem.turns[q.stage] = {turn, slope};
+      smem.q_iterations[q.stage] = {q_iteration, slope};
     else
-      smem.turns[q.stage] = turn;
+      smem.q_iterations[q.stage] = q_iteration;
     ptx::u64* full = q.announce(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
     place_of_q<Kernel>(params, item, head, params.ragged.q)
         .load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q, column_of_cta<V>(bwd_dims_of_cta(V).qk));
@@ -228,58 +228,61 @@ struct QLoader {
 };
 
 // What the Consumers have stored of dS is there for wgmma once a thread that knows of it has passed a proxy fence. The
-// Fencer, which adds nothing to grad_q, does so for all of them, while a turn goes by; why: Backward::has_fencer.
+// ProxyFencer, which adds nothing to grad_q, does so for all of them, while an iteration goes by; why:
+// Backward::has_proxy_fencer.
 template <class Kernel>
-__device__ void fencer(const BwdParams& params, typename Kernel::Smem& smem) {
-  ptx::u32 turn_number = 0;
-  each_turn<Kernel>(
+__device__ void proxy_fencer(const BwdParams& params, typename Kernel::Smem& smem) {
+  ptx::u32 q_iteration_number = 0;
+  each_q_iteration<Kernel>(
       smem, params.heads_per_kv,
       [&](const WorkItem&, int, int, int) {
-        const int stage = smem.ds_ring.stage(turn_number);
-        Kernel::QStage::wait_long(&smem.ds_stored[stage], smem.ds_ring.phase(turn_number));
+        const int stage = smem.ds_ring.stage(q_iteration_number);
+        Kernel::QStage::wait_long(&smem.ds_stored[stage], smem.ds_ring.phase(q_iteration_number));
         ptx::fence_proxy_async_shared();
-        smem.ds_ring.announce(turn_number++);
+        smem.ds_ring.announce(q_iteration_number++);
       },
       [] {});
 }
 
-// Where CTAs add to grad_q in order, two threads see to it: the Usher lets the Consumers add a turn's grad_q once the
-// CTAs before this one have, an answer that comes from memory; the Herald says that they have, by a release that waits
-// until their adds are over. A barrier of their own would cost the Consumers 2 to 4 % (docs/experiments/0011), though
-// they hardly wait there. So the Usher is one of those who make dS complete, and the Herald looks at the barrier by
-// which Q of the next turn is given back, behind the adds; an item's last adds alone are announced. A barrier that is
-// looked at must not complete twice meanwhile. So the Usher lets a turn's adds through when the Herald has seen those
-// of two turns before, and an item's last ones are announced in two stages.
+// Where CTAs add to grad_q in order, two threads see to it: the DqOrderWaiter lets the Consumers add an iteration's
+// grad_q once the CTAs before this one have, an answer that comes from memory; the DqOrderSignaller says that they
+// have, by a release that waits until their adds are over. A barrier of their own would cost the Consumers 2 to 4 %
+// (docs/experiments/0011), though they hardly wait there. So the DqOrderWaiter is one of those who make dS complete,
+// and the DqOrderSignaller looks at the barrier by which Q of the next iteration is given back, behind the adds; an
+// item's last adds alone are announced. A barrier that is looked at must not complete twice meanwhile. So the
+// DqOrderWaiter lets an iteration's adds through when the DqOrderSignaller has seen those of two iterations before, and
+// an item's last ones are announced in two stages.
 template <class Kernel>
-__device__ void usher(const BwdParams& params, typename Kernel::Smem& smem) {
+__device__ void dq_order_waiter(const BwdParams& params, typename Kernel::Smem& smem) {
   constexpr BwdVariant V = Kernel::variant;
-  ptx::u32 turn_number = 0;
+  ptx::u32 q_iteration_number = 0;
   ptx::wait_for_earlier_kernels();
-  each_turn<Kernel>(
+  each_q_iteration<Kernel>(
       smem, params.heads_per_kv,
       [&](const WorkItem& item, int head, int q_tile, int) {
-        const ptx::u32* added = params.turn + dq_tile<V>(params, item, head, q_tile);
+        const ptx::u32* added = params.dq_semaphore + dq_tile<V>(params, item, head, q_tile);
         const ptx::u32 before = Kernel::ctas * rank_of_tile<V>(params, item, q_tile);
         while (ptx::ld_acquire(added) < before) {}
-        smem.seen_ring.wait_room(turn_number);
-        smem.ds_ring.wait_room(turn_number);
-        smem.ds_ring.announce(turn_number++);
+        smem.seen_ring.wait_room(q_iteration_number);
+        smem.ds_ring.wait_room(q_iteration_number);
+        smem.ds_ring.announce(q_iteration_number++);
       },
       [] {});
 }
 
 template <class Kernel>
-__device__ void herald(const BwdParams& params, typename Kernel::Smem& smem) {
-  ptx::u32 turn_number = 0, walks = 0;
-  each_turn<Kernel>(
+__device__ void dq_order_signaller(const BwdParams& params, typename Kernel::Smem& smem) {
+  ptx::u32 q_iteration_number = 0, q_loops = 0;
+  each_q_iteration<Kernel>(
       smem, params.heads_per_kv,
       [&](const WorkItem& item, int head, int q_tile, int left) {
         if (left > 1)
-          smem.q_ring.wait_room(turn_number + 1 + Kernel::variant.tiles.stages);  // Q of the next turn is given back
+          // Q of the next iteration is given back
+          smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
         else
-          smem.last_added.wait(walks++);
-        smem.seen_ring.give_back_alone(turn_number++);
-        ptx::red_release_add(params.turn + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
+          smem.last_added.wait(q_loops++);
+        smem.seen_ring.give_back_alone(q_iteration_number++);
+        ptx::red_release_add(params.dq_semaphore + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
       },
       [] {});
 }
@@ -287,7 +290,7 @@ __device__ void herald(const BwdParams& params, typename Kernel::Smem& smem) {
 // The barriers that the kernels have in common.
 template <class Kernel>
 __device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int consumer_warps) {
-  smem.item_ring.init(consumer_warps + (Kernel::variant.ordered || Kernel::has_fencer ? 3 : 2));
+  smem.item_ring.init(consumer_warps + (Kernel::variant.deterministic || Kernel::has_proxy_fencer ? 3 : 2));
   smem.k_ring.init(consumer_warps);
   smem.v_ring.init(consumer_warps);
   smem.q_ring.init(consumer_warps);
@@ -302,13 +305,13 @@ template <class Kernel>
 __device__ __forceinline__ void run_producers(const BwdParams& params, typename Kernel::Smem& smem, int warp) {
   if (warp == 0) Dispatcher<Kernel>{params, smem}.run();
   if (threadIdx.x == 32) QLoader<Kernel>{params, smem}.run();
-  if constexpr (Kernel::variant.ordered) {
-    if (threadIdx.x == 64) herald<Kernel>(params, smem);
-    if (threadIdx.x == 96) usher<Kernel>(params, smem);
+  if constexpr (Kernel::variant.deterministic) {
+    if (threadIdx.x == 64) dq_order_signaller<Kernel>(params, smem);
+    if (threadIdx.x == 96) dq_order_waiter<Kernel>(params, smem);
   } else {
     if (threadIdx.x == 64) GradOLoader<Kernel>{params, smem}.run();
-    if constexpr (Kernel::has_fencer)
-      if (threadIdx.x == 96) fencer<Kernel>(params, smem);
+    if constexpr (Kernel::has_proxy_fencer)
+      if (threadIdx.x == 96) proxy_fencer<Kernel>(params, smem);
   }
 }
 

@@ -10,49 +10,50 @@
 
 namespace froghopper::bwd {
 
-// How the turns of an item come. Where query heads share keys and a causal mask gives kv tiles of a pair turns of many
-// numbers, those that end early would run ahead through the heads: Q, grad_o and grad_q of all heads of many pairs were
-// in use at once, and each came from memory again and again. One q tile after the other, for all heads, CTAs of a pair
-// meet at the same rows: from the last to the first those that begin together, from the first to the last those that
-// begin one after the other, as the CTAs of the pair before end (docs/8-backward.md).
-enum class Way { by_heads, last_first, first_last };
+// How the iterations of an item come. Where query heads share keys and a causal mask gives kv tiles of a pair
+// iterations of many numbers, those that end early would run ahead through the heads: Q, grad_o and grad_q of all heads
+// of many pairs were in use at once, and each came from memory again and again. One q tile after the other, for all
+// heads, CTAs of a pair meet at the same rows: from the last to the first those that begin together, from the first to
+// the last those that begin one after the other, as the CTAs of the pair before end (docs/8-backward.md).
+enum class Traversal { by_heads, last_first, first_last };
 
-// One kv tile of a key head, and the q tiles [q_begin, q_end) of every query head that reads it. No q tile sees the
-// keys: q_begin == q_end.
+// One kv tile of a key head, and the q tiles [q_begin, q_end) of every query head that reads it. No q tile attends to
+// the keys: q_begin == q_end.
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
   int q_begin, q_end;
   int first_tile;       // of the sequence, in the workspace
-  Spans<int> spans[2];  // of its strips, in the order of its way
-  Way way;
-  bool last_key_first;  // ordered only: its pair's kv tiles come from the last to the first
+  Spans<int> spans[2];  // of its M tiles, in the order of its way
+  Traversal traversal;
+  bool last_key_first;  // deterministic only: its pair's kv tiles come from the last to the first
   attn::Lengths rows;   // of the sequence
 
   __device__ bool none() const { return kv_tile < 0; }
 };
 
-// What Q's Loader tells the Consumers about a turn, so that they need not keep it in registers.
-struct Turn {
+// What Q's Loader tells the Consumers about an iteration, so that they need not keep it in registers.
+struct QIteration {
   int q_tile;
   int dq_tile;  // of grad_q, in the workspace; ~ of it where nobody adds to it before
 };
-struct TurnWithSlope : Turn {
+struct QIterationWithSlope : QIteration {
   float slope;  // of its query head, in base 2
 };
 template <BwdVariant V>
-using TurnOf = Pick<V.alibi, TurnWithSlope, Turn>;
+using QIterationOf = Pick<V.alibi, QIterationWithSlope, QIteration>;
 
 // What the delta kernel has found for the rows of one q tile; as in the workspace, so that one load brings both.
 template <int Rows>
-struct RowsOfTurn {
+struct RowsOfQIteration {
   alignas(128) float numbers[2 * Rows];
   __device__ const float* lse() const { return numbers; }  // base 2
   __device__ const float* delta() const { return numbers + Rows; }
 };
 
-// Which of a thread's values are weights of a row that does not see the key; by index, whatever the score is.
-struct Hidden {
-  int first_top, first_bottom, end_top, end_bottom;  // rows that see the thread's two keys, from its first column on
+// Which of a thread's values are weights of a row that does not attend to the key; by index, whatever the score is.
+struct MaskedOut {
+  // Rows that attend to the thread's two keys, from its first column on
+  int first_top, first_bottom, end_top, end_bottom;
   bool has_end;
 
   __device__ __forceinline__ bool operator()(int i) const {
@@ -61,11 +62,11 @@ struct Hidden {
   }
 };
 
-// What alibi puts on top of a thread's scores, in base 2: -slope |level - key|, as device/fwd/scores.cuh has it. The
+// What alibi puts on top of a thread's scores, in base 2: -slope |level - key|, as device/fwd/score_mod.cuh has it. The
 // bottom key is as far from a column as the top key, 8 above it, from the column 8 before: one distance serves two
 // scores.
 template <bool Alibi>
-struct OnTop {
+struct ScoreBias {
   float slope, first;  // slope (level - key) of the top key and the first column
 
   __device__ __forceinline__ float operator()(int i) const {
@@ -74,74 +75,74 @@ struct OnTop {
   }
 };
 template <>
-struct OnTop<false> {};
+struct ScoreBias<false> {};
 
 // The mask rule for keys along rows and queries along columns, of one sequence.
 template <BwdVariant V>
-struct Sight : MaskRule<V.mask> {
-  __device__ Sight(const BwdParams& params, const attn::Lengths& rows)
+struct MaskRange : MaskRule<V.mask> {
+  __device__ MaskRange(const BwdParams& params, const attn::Lengths& rows)
       : MaskRule<V.mask>{rows.seq_kv, params.mask.top_left ? 0 : rows.seq_kv - rows.seq_q, params.mask.left,
                          params.mask.right, params.chunk} {}
 
-  // Whether no row of the q tile sees a key of the strip that begins with this one.
-  __device__ __forceinline__ bool sees_nothing(int q_tile, int key) const {
+  // Whether no row of the q tile attends to a key of the M tile that begins with this one.
+  __device__ __forceinline__ bool is_fully_masked(int q_tile, int key) const {
     const int row = q_tile * V.tiles.q;
     bool nothing = row + V.tiles.q <= first(key);
-    if constexpr (V.mask == Mask::window) nothing |= row >= this->end_row(key + strip - 1);
+    if constexpr (V.mask == Mask::window) nothing |= row >= this->end_row(key + m_tile_rows - 1);
     return __shfl_sync(~0u, nothing, 0);
   }
 
-  // key: of this thread's top values. The bounds of its chunk take a division; kept over turns they take registers that
-  // there are not.
-  __device__ __forceinline__ Hidden hidden(int key, int q_tile) const {
+  // key: of this thread's top values. The bounds of its chunk take a division; kept over iterations they take registers
+  // that there are not.
+  __device__ __forceinline__ MaskedOut masked_out(int key, int q_tile) const {
     if constexpr (V.mask == Mask::chunk) key = ptx::computed_here(key);
     const int col = q_tile * V.tiles.q + tile::thread_col();
     return {first(key) - col, first(key + 8) - col, this->end_row(key) - col, this->end_row(key + 8) - col,
             bounded_below(V.mask)};
   }
-  __device__ __forceinline__ OnTop<V.alibi> on_top(int key, const TurnOf<V>& turn) const {
+  __device__ __forceinline__ ScoreBias<V.alibi> score_bias(int key, const QIterationOf<V>& q_iteration) const {
     if constexpr (V.alibi) {
-      const int level = turn.q_tile * V.tiles.q + tile::thread_col() + this->diagonal;
-      return {turn.slope, turn.slope * static_cast<float>(level - key)};
+      const int level = q_iteration.q_tile * V.tiles.q + tile::thread_col() + this->diagonal;
+      return {q_iteration.slope, q_iteration.slope * static_cast<float>(level - key)};
     } else {
       return {};
     }
   }
 
  private:
-  // No row sees what lies after the last key.
+  // No row attends to what lies after the last key.
   __device__ int first(int key) const { return key < this->keys ? this->first_row(key) : no_bound<int>; }
 };
 
-// Where CTAs add to grad_q in order: under a causal mask every kv tile sees the last rows. Items that come from the
-// heaviest to the lightest begin there, so that CTAs that begin together meet every tile of grad_q in the order of
-// their keys, one a turn, or one after the other at the first rows, as above. Items that come from the lightest on
-// begin at the first row they see, and meet it in the other order.
+// Where CTAs add to grad_q in order: under a causal mask every kv tile attends to the last rows. Items that come from
+// the heaviest to the lightest begin there, so that CTAs that begin together meet every tile of grad_q in the order of
+// their keys, one an iteration, or one after the other at the first rows, as above. Items that come from the lightest
+// on begin at the first row they attend to, and meet it in the other order.
 template <BwdVariant V>
-__device__ Way way_of(const BwdParams& params, int pair, bool last_key_first) {
-  if (last_key_first) return Way::first_last;
-  if (params.same_way == 0) return V.ordered ? Way::last_first : Way::by_heads;
-  return pair / params.same_way % 2 == 0 ? Way::last_first : Way::first_last;
+__device__ Traversal traversal_of(const BwdParams& params, int pair, bool last_key_first) {
+  if (last_key_first) return Traversal::first_last;
+  if (params.same_traversal == 0) return V.deterministic ? Traversal::last_first : Traversal::by_heads;
+  return pair / params.same_traversal % 2 == 0 ? Traversal::last_first : Traversal::first_last;
 }
 
 template <BwdVariant V>
 __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv, int kv_tile,
                              const attn::Lengths& rows) {
   const int first_key = kv_tile * V.tiles.kv, last_key = min(first_key + V.tiles.kv, rows.seq_kv) - 1;
-  const Sight<V> sight(params, rows);
-  const Range<int> tiles = sight.q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
+  const MaskRange<V> mask_range(params, rows);
+  const Range<int> tiles = mask_range.q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
   const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(rows.q_first, sequence, V.tiles.q)
                                                         : sequence * params.place.q_tiles;
   const int pair = sequence * params.heads_kv + head_kv;
-  const bool last_key_first = V.ordered && V.mask == Mask::causal && pair < params.light_first;
-  const Way way = way_of<V>(params, pair, last_key_first);
+  const bool last_key_first = V.deterministic && V.mask == Mask::causal && pair < params.light_first;
+  const Traversal traversal = traversal_of<V>(params, pair, last_key_first);
   const auto spans = [&](int number) -> Spans<int> {
-    const auto its = sight.spans(first_key + number * strip, strip, tiles, rows.seq_q, V.tiles.q);
-    if (way == Way::last_first) return {its.masked_again, its.clear, its.masked};
+    const auto its = mask_range.spans(first_key + number * m_tile_rows, m_tile_rows, tiles, rows.seq_q, V.tiles.q);
+    if (traversal == Traversal::last_first) return {its.masked_again, its.clear, its.masked};
     return its;
   };
-  return {kv_tile, head_kv,        sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)},
-          way,     last_key_first, rows};
+  return {kv_tile,   head_kv,        sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)},
+          traversal, last_key_first, rows};
 }
 
 // Where CTAs add to grad_q in order, it is the order in which items come: how many kv tiles add to a q tile before this
@@ -151,7 +152,7 @@ __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q
   const bool last_key_first = V.mask == Mask::causal && item.last_key_first;
   if (!bounded_below(V.mask) && !last_key_first) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
-  const Range<int> tiles = Sight<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv);
+  const Range<int> tiles = MaskRange<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv);
   return last_key_first ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
 }
 
@@ -161,7 +162,7 @@ struct FixedSchedule {
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
-    const Item item = item_in_turn(params.order, number, V.ordered ? params.light_first : 0);
+    const Item item = item_in_turn(params.order, number, V.deterministic ? params.light_first : 0);
     return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.q_tile,
                        {0, params.seq_q, 0, params.seq_kv});
   }

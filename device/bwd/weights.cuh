@@ -5,35 +5,35 @@
 #include "device/bwd/schedule.cuh"
 #include "device/ptx/math.cuh"
 #include "device/tile/accum.cuh"
-#include "device/tile/numbers.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::bwd {
 
-// The turns of one item for one strip of keys, a span after the other: masked ones, then clear ones. In rounds: one for
-// every query head, or one in which every q tile has all heads.
-struct Walk {
+// The iterations of one item for one M tile of keys, a span after the other: masked ones, then clear ones. In rounds:
+// one for every query head, or one in which every q tile has all heads.
+struct QLoop {
   const BwdParams& params;
   const WorkItem& item;
-  int number;         // of the strip
-  bool far;           // some row of the problem may be far, see Weigh
-  int heads;          // turns of every q tile
+  int number;         // of the M tile
+  bool large;         // some row of the problem may be far, see Weigh
+  int heads;          // iterations of every q tile
   int rounds;         // after this one
-  int masked_again;   // turns of this round after the present spans
-  int masked, clear;  // turns of the present spans; the caller counts them down
+  int masked_again;   // iterations of this round after the present spans
+  int masked, clear;  // iterations of the present spans; the caller counts them down
 
-  __device__ Walk(const BwdParams& params, const WorkItem& item, int number)
+  __device__ QLoop(const BwdParams& params, const WorkItem& item, int number)
       : params(params), item(item), number(number), heads(1), rounds(1) {
-    (item.way == Way::by_heads ? rounds : heads) = params.heads_per_kv;
-    far = same(*params.far == params.queue.tag);
+    (item.traversal == Traversal::by_heads ? rounds : heads) = params.heads_per_kv;
+    large = same(*params.large == params.queue.tag);
     next_round();
   }
 
-  __device__ int all_turns() const { return same((item.q_end - item.q_begin) * params.heads_per_kv); }
+  __device__ int all_q_iterations() const { return same((item.q_end - item.q_begin) * params.heads_per_kv); }
 
-  // The first turn of an item has only the masked form, whichever span it belongs to.
+  // The first iteration of an item has only the masked form, whichever span it belongs to.
   __device__ void count_first() { --(masked > 0 ? masked : clear); }
 
-  // The spans are over; false: that was the last turn.
+  // The spans are over; false: that was the last iteration.
   __device__ bool next() {
     masked = masked_again;
     masked_again = 0;
@@ -45,23 +45,24 @@ struct Walk {
   __device__ void next_round() {
     --rounds;
     const Spans<int>& spans = item.spans[number];
-    masked = turns(spans.masked), clear = turns(spans.clear), masked_again = turns(spans.masked_again);
-    if (far || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
+    masked = q_iterations(spans.masked), clear = q_iterations(spans.clear),
+    masked_again = q_iterations(spans.masked_again);
+    if (large || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
   }
   // The shuffle tells the compiler that all lanes have the same value.
-  __device__ int turns(int tiles) const { return same(tiles * heads); }
+  __device__ int q_iterations(int tiles) const { return same(tiles * heads); }
   static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }
 };
 
-// One number a query row, for the columns that this thread holds of a tile with queries along columns. ByFours: rows
-// lie as place_of_row has them, and one load brings four. Read where they are needed,
-template <bool ByFours>
+// One number a query row, for the columns that this thread holds of a tile with queries along columns.
+// Float4Interleaved: rows lie as place_of_row has them, and one load brings four. Read where they are needed,
+template <bool Float4Interleaved>
 struct RowValues {
   const float* first;
   __device__ __forceinline__ explicit RowValues(const float* rows)
-      : first(rows + (ByFours ? threadIdx.x % 4 * 4 : tile::thread_col())) {}
+      : first(rows + (Float4Interleaved ? threadIdx.x % 4 * 4 : tile::thread_col())) {}
   __device__ __forceinline__ float of(int i) const {
-    if constexpr (ByFours)
+    if constexpr (Float4Interleaved)
       return one_of(reinterpret_cast<const float4*>(first)[i / 8 * 4], i);
     else
       return first[tile::col_of(i)];
@@ -72,33 +73,33 @@ struct RowValues {
 };
 
 // or those of 64 rows all at once, in program order: the compiler may not move these loads behind a wgmma.
-template <bool ByFours>
+template <bool Float4Interleaved>
 struct EarlyRowValues {
-  float2 x[strip / 8];
+  float2 x[m_tile_rows / 8];
   __device__ __forceinline__ explicit EarlyRowValues(const float* rows) {
     const ptx::u32 first = ptx::smem_addr(rows) + tile::thread_col() * 4;
 #pragma unroll
-    for (int i = 0; i < strip / 8; ++i) x[i] = ptx::ld_shared_v2_f32(first + i * 32);
+    for (int i = 0; i < m_tile_rows / 8; ++i) x[i] = ptx::ld_shared_v2_f32(first + i * 32);
   }
   __device__ __forceinline__ float of(int i) const { return i & 1 ? x[i / 4].y : x[i / 4].x; }
 };
 template <>
 struct EarlyRowValues<true> {
-  float4 x[strip / 16];
+  float4 x[m_tile_rows / 16];
   __device__ __forceinline__ explicit EarlyRowValues(const float* rows) {
     const ptx::u32 first = ptx::smem_addr(rows) + threadIdx.x % 4 * 16;
 #pragma unroll
-    for (int i = 0; i < strip / 16; ++i) x[i] = ptx::ld_shared_v4_f32(first + i * 64);
+    for (int i = 0; i < m_tile_rows / 16; ++i) x[i] = ptx::ld_shared_v4_f32(first + i * 64);
   }
   __device__ __forceinline__ float of(int i) const { return RowValues<true>::one_of(x[i / 8], i); }
 };
 
 // s becomes the weights, p the weights rounded to T, for as many columns of queries as s has.
 //
-// weight = 2^(scaled score - lse). A row is far where the rounding of lse would show: lse has a last place of its own,
-// and the largest weight, near 2^0, would be off by as much. Exponents within the rounding of both, 2^-20 of lse, are
-// taken as 0: such keys cannot be told from the largest one. And no weight is above 1. Only masked turns ask, and where
-// a row is far all turns are masked.
+// weight = 2^(scaled score - lse). A row is large where the rounding of lse would show: lse has a last place of its
+// own, and the largest weight, near 2^0, would be off by as much. Exponents within the rounding of both, 2^-20 of lse,
+// are taken as 0: such keys cannot be told from the largest one. And no weight is above 1. Only masked iterations ask,
+// and where a row is large all iterations are masked.
 //
 // Alibi: what is on top of the scaled score changes the weight alone.
 //
@@ -106,45 +107,45 @@ struct EarlyRowValues<true> {
 template <BwdVariant V, bool Masked>
 struct Weigh {
   const BwdParams& params;
-  OnTop<V.alibi> on_top;
-  bool far = false;
-  Hidden hidden = {};
+  ScoreBias<V.alibi> score_bias;
+  bool large = false;
+  MaskedOut masked_out = {};
 
   template <class T, class Rows>
   __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p,
                                       const Rows& lse) const {
     if constexpr (V.softcap) attn::cap(s, params.cap_scale);
-    if (Masked && far)
-      weigh<T, /*Far=*/true>(s, p, lse);
+    if (Masked && large)
+      weigh<T, /*Large=*/true>(s, p, lse);
     else
-      weigh<T, /*Far=*/false>(s, p, lse);
+      weigh<T, /*Large=*/false>(s, p, lse);
   }
 
  private:
-  template <class T, bool Far, class Rows>
+  template <class T, bool Large, class Rows>
   __device__ __forceinline__ void weigh(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p,
                                         const Rows& lse) const {
 #pragma unroll
     for (int i = 0; i < V.tiles.q / 2; i += 4) {
       float w[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) w[j] = weight<Far>(s.x[i + j], lse.of(i + j), i + j);
+      for (int j = 0; j < 4; ++j) w[j] = weight<Large>(s.x[i + j], lse.of(i + j), i + j);
       tile::round_group<T>(p, i / 4, w);
 #pragma unroll
       for (int j = 0; j < 4; ++j) s.x[i + j] = V.softcap ? w[j] * (1.f - s.x[i + j] * s.x[i + j]) : w[j];
     }
   }
 
-  template <bool Far>
+  template <bool Large>
   __device__ __forceinline__ float weight(float score, float lse, int i) const {
     float exponent = score * params.scale_log2 - lse;
-    if constexpr (V.alibi) exponent = __fmaf_rn(score, params.scale_log2, on_top(i)) - lse;
-    if constexpr (Far) {
+    if constexpr (V.alibi) exponent = __fmaf_rn(score, params.scale_log2, score_bias(i)) - lse;
+    if constexpr (Large) {
       const float rounding = fminf(fabsf(lse) * 0x1p-20f, 0x1p120f);  // finite where lse is not
       exponent = fabsf(exponent) <= rounding ? 0.f : ptx::min_or_nan(exponent, 0.f);
     }
     const float w = ptx::ex2_approx(exponent);
-    return Masked && hidden(i) ? 0.f : w;
+    return Masked && masked_out(i) ? 0.f : w;
   }
 };
 

@@ -1,40 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention on Hopper, more than 128 columns: as backward.cuh, but grad_k and grad_v of the same keys do not
+// Backward attention on Hopper, head dims above 128: as backward.cuh, but grad_k and grad_v of the same keys do not
 // fit the registers of one consumer, so each consumer has one of them, and a cluster of two CTAs shares a kv tile. The
 // consumers themselves are in consumers_of_wide.cuh.
 //
-// Work      One item is one (sequence, key head, kv tile of 128): each CTA has 64 of its keys. A turn is one q tile of
-//           64 rows and one query head, as in backward.cuh, the same one in both CTAs. The grid is persistent.
+// Work      One item is one (sequence, key head, kv tile of 128): each CTA has 64 of its keys. An iteration is one q
+//           tile of 64 rows and one query head, as in backward.cuh, the same one in both CTAs. The grid is persistent.
 //           Each CTA adds half of the columns of grad_q, for the keys of both: half as much goes to memory, which is
 //           what bounds this kernel. For that it has dS of the other, its peer, and its own columns of the peer's K.
-// Roles     Dispatcher, Loaders, Usher and Herald as in backward.cuh. The first CTA's Dispatcher draws the tickets and
-//           tells the other's.                                                               24 or 40 registers
+// Roles     Dispatcher, Loaders, DqOrderWaiter and DqOrderSignaller as in backward.cuh. The first CTA's Dispatcher
+//           draws the tickets and tells the other's.                                                               24
+//           or 40 registers
 //           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q     240 or 232
 //           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q            240 or 232
 //           Both multiply 64 x 64 scores and 64 x dim gradients, so their work is equal; the weights go from one to
 //           the other through shared memory in fp32, in the order of the registers, so that dS is as exact as in
 //           backward.cuh.
 // Order     as backward.cuh
-// Overlap   GradV runs ahead: it computes the weights of the next turn while GradK computes dS of this one. Neither
-//           shares a product with the other, so one's products run under the other's arithmetic. Both multiply grad_q
-//           one turn late, when dS of both CTAs is there without waiting.
+// Overlap   GradV runs ahead: it computes the weights of the next iteration while GradK computes dS of this one.
+//           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
+//           grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Barriers  item_ring, next_wanted, k_ring, v_ring, q_ring, do_ring as backward.cuh; next_wanted is the first CTA's
 //           and counts the Loaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by GradK
 //           after dP and by GradV after grad_v.
 //           number_here     the first CTA's Dispatcher has sent the number of the next item
-//           ds_ring         a stage holds the weights of its turn, then dS of both CTAs.
+//           ds_ring         a stage holds the weights of its iteration, then dS of both CTAs.
 //                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of
 //                           the peer's have come; empty: one per warp of both consumers, after its share of grad_q has
 //                           retired, and one by the peer's GradV: the copy of this dS has come there
-//                           In det variants the Usher arrives at full too, and there are last_added and seen_ring.
+//                           In deterministic variants the DqOrderWaiter arrives at full too, and there are last_added
+//                           and seen_ring.
 //           weights_here    one arrival per GradV warp: the weights are in the stage
 //           peer_room       one arrival per warp of the peer's GradK: it has read its weights, the copy of dS may come
-//           GradV waits for loads, for an empty stage and for dS of the turn before. GradK waits for loads, for weights
-//           of this turn, for the peer to have read its weights of this turn, and for dS of the turn before. What a
-//           consumer does in turn t before it invites or copies needs of the other CTA only dS of t - 1 and that it
-//           has got dS of t - 2, so nobody waits for himself.
-// Shared    k | k of the peer's keys | v | q[2] | grad_o[2, or 3 halves] | ds[2] | lse, delta[2] | turns[2] | items[2]
-//           | rings
+//           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
+//           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
+//           iteration before. What a consumer does in iteration t before it invites or copies needs of the other CTA
+//           only dS of t - 1 and that it has got dS of t - 2, so nobody waits for himself.
+// Shared    k | k of the peer's keys | v | q[2] | grad_o[2, or 3 halves] | ds[2] | lse, delta[2] | iterations[2] |
+//           items[2] | rings
 #pragma once
 #include "device/bwd/consumers_of_wide.cuh"
 
@@ -75,7 +77,7 @@ struct Wide {
                                                ? Share{panel_columns, panel_columns, 2 * panel_columns}
                                                : Share{2 * panel_columns, panel_columns / 2, panel_columns / 2};
 
-  static constexpr bool sleeps = !V.ordered, has_fencer = false;  // what they are: backward.cuh
+  static constexpr bool sleeps = !V.deterministic, has_proxy_fencer = false;  // what they are: backward.cuh
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
   using KvRing = tile::Ring<1>;
@@ -86,7 +88,7 @@ struct Wide {
   using DoStage = tile::Cursor<bwd_do_stages(V), sleeps>;
   using DsRing = tile::Ring<bwd_ds_stages>;
 
-  // dS of a turn. Before, the weights lie there on their way from GradV to GradK.
+  // dS of an iteration. Before, the weights lie there on their way from GradV to GradK.
   union Ds {
     struct {
       DsTile mine, peers;
@@ -101,8 +103,8 @@ struct Wide {
     QTile q[V.tiles.stages];
     DoTile grad_o[bwd_do_stages(V)];
     Ds ds[bwd_ds_stages];
-    RowsOfTurn<V.tiles.q> rows[V.tiles.stages];
-    TurnOf<V> turns[V.tiles.stages];
+    RowsOfQIteration<V.tiles.q> rows[V.tiles.stages];
+    QIterationOf<V> q_iterations[V.tiles.stages];
     WorkItem items[2];
     ItemRing item_ring;
     KvRing k_ring, v_ring;
@@ -111,7 +113,7 @@ struct Wide {
     DsRing ds_ring;
     ptx::u64 weights_here[bwd_ds_stages];
     ptx::u64 peer_room[bwd_ds_stages];
-    tile::Ring<2> seen_ring, last_added;  // ordered only
+    tile::Ring<2> seen_ring, last_added;  // deterministic only
     ptx::u64 next_wanted, number_here;
     ptx::u32 number;  // of the next item
   };
@@ -125,12 +127,12 @@ struct Wide {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     init_barriers(smem);
     ptx::let_next_kernel_start();
-    run_roles<Wide, TurnsOfGradV<Wide>, TurnsOfGradK<Wide>>(params, smem);
+    run_roles<Wide, QIterationsOfGradV<Wide>, QIterationsOfGradK<Wide>>(params, smem);
   }
 
   // ---- Two CTAs ----
 
-  static __device__ int strip_of_cta() { return static_cast<int>(ptx::cta_in_cluster()); }
+  static __device__ int m_tile_of_cta() { return static_cast<int>(ptx::cta_in_cluster()); }
   static __device__ ptx::u32 peer() { return ptx::cta_in_cluster() ^ 1; }
   static __device__ int first_key(const WorkItem& item, ptx::u32 cta = ptx::cta_in_cluster()) {
     return item.kv_tile * V.tiles.kv + static_cast<int>(cta) * keys;
@@ -148,7 +150,7 @@ struct Wide {
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
       init_rings<Wide>(smem, 2 * warps);
-      smem.ds_ring.init(2 * warps + 1, V.ordered ? 2 : 1);
+      smem.ds_ring.init(2 * warps + 1, V.deterministic ? 2 : 1);
       for (ptx::u64& here : smem.weights_here) ptx::mbarrier_init(&here, warps);
       for (ptx::u64& room : smem.peer_room) ptx::mbarrier_init(&room, warps);
       ptx::mbarrier_init(&smem.number_here, 1);

@@ -2,13 +2,13 @@
 // After a split forward kernel: rows whose keys were cut into parts -> O and lse.
 //
 // Work      one warp = one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
-//           with one part are there already, and rows of no sequence are the Sweeper's: both are left alone.
+//           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone.
 // Order     parts are added up in the order of their keys, so the bits do not depend on which came first
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
 //           found out before the wait
-//           exact variants join them from the last to the first, as device/fwd/exact.cuh does
-// Exactness as OnlineSoftmax::step: references are subtracted from each other, not logarithms of sums, and far ones
+//           batch-invariant variants join them from the last to the first, as device/fwd/batch_invariant.cuh does
+// Exactness as OnlineSoftmax::step: row maxima are subtracted from each other, not logarithms of sums, and far ones
 //           before they are scaled
 #pragma once
 #include "contract/fwd_params.h"
@@ -36,7 +36,7 @@ struct Combine {
   struct Place {
     int batch, row, head;  // of o and lse
     int parts;             // 0: there is no such row
-    int first;             // exact variants: number of the first part
+    int first;             // batch-invariant variants: number of the first part
   };
 
   static __device__ void run(const CombineParams& params) {
@@ -45,7 +45,7 @@ struct Combine {
     const Place place = number < params.split.row_heads ? find(params, number) : Place{};
     ptx::wait_for_earlier_kernels();
     if (place.parts <= 1) return;
-    if constexpr (V.exact)
+    if constexpr (V.batch_invariant)
       join(params, number, place);
     else if constexpr (V.parts == 4)
       add_up_few(params, number, place);
@@ -67,8 +67,8 @@ struct Combine {
                                       params.mask.right};
     const Range<int> tiles = rule.tiles(first, last, params.tile_kv);
     Place place = {cu ? 0 : sequence, cu ? at : row, head, 0, 0};
-    if constexpr (V.exact) {
-      const Range<int> parts = exact_parts(tiles, params.split.most);
+    if constexpr (V.batch_invariant) {
+      const Range<int> parts = batch_invariant_parts(tiles, params.split.most);
       place.parts = parts.end - parts.begin, place.first = parts.begin;
     } else {
       place.parts = parts_of(tiles, params.split.tiles, params.split.most);
@@ -89,9 +89,9 @@ struct Combine {
     return before - 1;
   }
 
-  // What the references of a row's parts are measured against.
+  // What the row max of a row's parts are measured against.
   struct Largest {
-    float scaled, far;  // far: the largest reference of a far part, unscaled; -inf: there is none
+    float scaled, large_magnitude;  // far: the largest reference of a far part, unscaled; -inf: there is none
   };
 
   static __device__ void add_up(const CombineParams& params, unsigned number, const Place& place) {
@@ -184,14 +184,14 @@ struct Combine {
   }
 
   static constexpr PartOfRow none = {-tile::inf, 0.f};
-  static __device__ bool is_far(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
+  static __device__ bool is_large(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
   static __device__ float scaled(const CombineParams& params, const PartOfRow& part) {
-    return is_far(part) ? __fmul_rn(part.reference, params.scale_log2) : part.reference;
+    return is_large(part) ? __fmul_rn(part.row_max, params.scale_log2) : part.row_max;
   }
 
   static __device__ void count(const CombineParams& params, Largest& most, const PartOfRow& part) {
     most.scaled = fmaxf(most.scaled, scaled(params, part));
-    if (is_far(part)) most.far = fmaxf(most.far, part.reference);
+    if (is_large(part)) most.large_magnitude = fmaxf(most.large_magnitude, part.row_max);
   }
   static __device__ Largest largest_of(const CombineParams& params, const PartOfRow* rows, int parts, int lane) {
     Largest most = {-tile::inf, -tile::inf};
@@ -199,17 +199,17 @@ struct Combine {
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
       most.scaled = fmaxf(most.scaled, __shfl_xor_sync(~0u, most.scaled, apart));
-      most.far = fmaxf(most.far, __shfl_xor_sync(~0u, most.far, apart));
+      most.large_magnitude = fmaxf(most.large_magnitude, __shfl_xor_sync(~0u, most.large_magnitude, apart));
     }
     return most;
   }
 
-  // 0 for parts in which the row sees no key: what their O holds does not matter.
+  // 0 for parts in which the row attends to no key: what their O holds does not matter.
   static __device__ float weight(const CombineParams& params, const PartOfRow& part, const Largest& largest) {
-    if (part.reference == -tile::inf) return 0.f;
-    const bool from_far = is_far(part) && __fmul_rn(largest.far, params.scale_log2) == largest.scaled;
-    const float below =
-        from_far ? __fmul_rn(part.reference - largest.far, params.scale_log2) : scaled(params, part) - largest.scaled;
+    if (part.row_max == -tile::inf) return 0.f;
+    const bool from_large = is_large(part) && __fmul_rn(largest.large_magnitude, params.scale_log2) == largest.scaled;
+    const float below = from_large ? __fmul_rn(part.row_max - largest.large_magnitude, params.scale_log2)
+                                   : scaled(params, part) - largest.scaled;
     return ptx::ex2_approx(below);
   }
 

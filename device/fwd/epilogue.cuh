@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what a Consumer does with a finished strip: O and lse to global memory. How O gets there: fwd_way_of_o,
+// device/fwd: what a Consumer does with a finished M tile: O and lse to global memory. How O gets there: fwd_o_store,
 // contract/fwd_variant.h.
 #pragma once
 #include "contract/fwd_params.h"
@@ -29,8 +29,8 @@ template <FwdVariant V>
 __device__ __forceinline__ void store_o(const FwdParams& params, const tile::RowPlaces& at,
                                         const tile::Accum<fwd_columns(V)>& o, int half) {
   if constexpr (fwd_scaled(V)) {
-    if (params.narrow.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
-    if (params.narrow.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
+    if (params.eight_bit.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
+    if (params.eight_bit.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
     tile::store_rows<ptx::bf16>(at, params.dim_v, o);
   } else {
     tile::store_rows<typename attn::Element<V.dtype>::type>(at, columns_from<V>(params, half), o);
@@ -41,9 +41,9 @@ __device__ __forceinline__ void store_o(const FwdParams& params, const tile::Row
 template <FwdVariant V>
 __device__ __forceinline__ void scale_columns(const FwdParams& params, const WorkItem& item,
                                               tile::Accum<fwd_columns(V)>& o) {
-  const ScaleNumbers& of = params.narrow.v;
-  if (!params.narrow.v_columns) return;
-  if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // nobody's may be read; O is 0
+  const ScaleValues& of = params.eight_bit.v;
+  if (!params.eight_bit.v_columns) return;
+  if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // padding may be read; O is 0
   const float* scales = of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
 #pragma unroll
   for (int i = 0; i < V.dims.v / 2; i += 4) {
@@ -66,11 +66,11 @@ struct Epilogue {
   const FwdParams& params;
   const WorkItem& item;
   int row, rows;  // of the sequence: this thread's top one; how many there are
-  int half;       // of O's columns, where two Consumers share the strip
+  int half;       // of O's columns, where two Consumers share the M tile
 
   // One more logit of each row: the head's sink; or what lse holds, for O so far is the value of one more key.
   __device__ __forceinline__ attn::RowPair sinks() const {
-    if constexpr (V.merges) {
+    if constexpr (V.merges_lse) {
       const float* lse = lse_at(batch_at(), row_at());
       const attn::RowPair held = {row < rows ? lse[0] : -tile::inf, row + 8 < rows ? lse[8] : -tile::inf};
       if constexpr (fwd_sharers(V) > 1) ptx::sync_threads<2 * warpgroup>(1);  // before the first half overwrites it
@@ -87,9 +87,9 @@ struct Epilogue {
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
     char* at = static_cast<char*>(params.o.data) + batch * params.o.batch + item.head * params.o.head +
-               at_row * params.o.row + first_column<V>(half) * size_of(V.merges ? Dtype::f32 : V.dtype);
+               at_row * params.o.row + first_column<V>(half) * size_of(V.merges_lse ? Dtype::f32 : V.dtype);
     const tile::RowPlaces places = {at, at + 8 * params.o.row, has_top, has_bottom};
-    if constexpr (V.merges)
+    if constexpr (V.merges_lse)
       merge(places, top, bottom, o);
     else
       store_o<V>(params, places, o, half);
@@ -100,9 +100,9 @@ struct Epilogue {
   // By way of a tile in shared memory, whose rows from first_row on nobody else needs. The copy engine has read a
   // warp's rows there once tma_store_wait_read() returns to the warp's first lane.
   template <class Tile>
-  __device__ __forceinline__ void run_by_way_of(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
-                                                Output& o) const {
-    constexpr bool own = fwd_way_of_o(V) == WayOfO::by_its_own;
+  __device__ __forceinline__ void run_through(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
+                                              Output& o) const {
+    constexpr bool own = fwd_o_store(V) == OStore::through_own_smem;
     constexpr int columns = own ? o_own_columns : V.dims.v;
     o.scale_rows(top.inverse, bottom.inverse);
     if constexpr (scales_columns) scale_columns<V>(params, item, o);
@@ -149,15 +149,15 @@ struct Epilogue {
   }
 };
 
-// Of split variants. A part of a tile leaves O and the softmax as they are in the workspace.
+// Of split-KV variants. A part of a tile leaves O and the softmax as they are in the workspace.
 template <FwdVariant V>
 struct PartEpilogue {
   using Output = tile::Accum<fwd_columns(V)>;
-  using Row = typename Strip<V>::Row;
+  using Row = typename MTile<V>::Row;
 
   const FwdParams& params;
   const WorkItem& item;
-  const Strip<V>& its;
+  const MTile<V>& its;
   float unit;  // of O, with scales
   int half;    // as of Epilogue
 
@@ -165,9 +165,9 @@ struct PartEpilogue {
   __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
     const Row top = its.at(tile::thread_row()), bottom = its.at(tile::thread_row() + 8);
     const auto tiles = tiles_of<V>(params, item.q_tile, {0, its.seq_q(), 0, its.seq_kv()});
-    if constexpr (V.exact) {
-      const auto parts = exact_parts(tiles, params.split.most);
-      const int part = min(item.kv_begin / exact_part_tiles, params.split.most - 1);
+    if constexpr (V.batch_invariant) {
+      const auto parts = batch_invariant_parts(tiles, params.split.most);
+      const int part = min(item.kv_begin / batch_invariant_part_tiles, params.split.most - 1);
       if (parts.end - parts.begin > 1) return keep(part, top, bottom, softmax, o);
     } else {
       const int of_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
@@ -177,7 +177,7 @@ struct PartEpilogue {
       }
     }
     attn::Finish of_top, of_bottom;
-    if constexpr (V.exact) {
+    if constexpr (V.batch_invariant) {
       of_top = attn::finish_part(softmax.part_top(), params.scale_log2, sink(top));
       of_bottom = attn::finish_part(softmax.part_bottom(), params.scale_log2, sink(bottom));
     } else {
@@ -204,7 +204,7 @@ struct PartEpilogue {
     return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);
   }
 
-  // Parts of a row have units of their own, and references that count from the same 0.
+  // Parts of a row have units of their own, and row maxima that count from the same 0.
   template <class Softmax>
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {

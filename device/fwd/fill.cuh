@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before a forward kernel that raises numbers in memory (max_logit): gives them the number that they begin with.
 //
-// Work      a thread takes every so manieth number
+// Work      a thread takes strided numbers
 // Overlap   the next kernel may start at once, and waits; this one waits for those before it, which may still read what
 //           is here
 // Shared    nothing

@@ -169,8 +169,8 @@ struct KvSource<V, Side, KvIn::slots> {
 
   template <class Tile>
   __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
-    constexpr int units = Tile::panels * 8;                                           // of 16 bytes, in a row
-    constexpr int together = units < 32 ? 32 / units : 1, turns = (units + 31) / 32;  // rows; of a row
+    constexpr int units = Tile::panels * 8;                                               // of 16 bytes, in a row
+    constexpr int together = units < 32 ? 32 / units : 1, mma_order = (units + 31) / 32;  // rows; of a row
     const int bytes = Side == KvSide::k ? params.pages.k_bytes : params.pages.v_bytes;
     const int below = together > 1 ? lane() / units : 0, its_unit = together > 1 ? lane() % units : lane();
 #pragma unroll
@@ -182,14 +182,14 @@ struct KvSource<V, Side, KvIn::slots> {
                                : -1;  // in units of the map
       pages_below[i] = page_of(my_row - V.tiles.kv);
       constexpr int rows = V.tiles.kv < 32 ? V.tiles.kv : 32;
-#pragma unroll(V.packed ? 8 : 4)
+#pragma unroll(V.pack_gqa ? 8 : 4)
       for (int j = 0; j < rows && 32 * i + j < V.tiles.kv; j += together) {
         const int row = 32 * i + j + below, place = __shfl_sync(~0u, my_place, j + below);
         const char* const from = head + place * static_cast<long long>(unit_bytes());
 #pragma unroll
-        for (int turn = 0; turn < turns; ++turn) {
-          const int unit = turn * 32 + its_unit;
-          if (turns * 32 > units && turn > 0 && unit >= units) break;
+        for (int kv_iteration = 0; kv_iteration < mma_order; ++kv_iteration) {
+          const int unit = kv_iteration * 32 + its_unit;
+          if (mma_order * 32 > units && kv_iteration > 0 && unit >= units) break;
           const bool zeros = place < 0 || unit * 16 >= bytes;
           ptx::cp_async_16(tile.panel(unit / 8) + row * panel_row_bytes + (unit % 8 ^ row % 8) * 16,
                            zeros ? head : from + unit * 16, zeros);

@@ -3,8 +3,8 @@
 // beside the softmax, and once an item is done a warp raises the number in memory, which began at -inf or holds what
 // earlier calls saw.
 //
-// A tile's scores are looked at where the softmax takes them: bent, hidden by index, not yet overwritten. Rows past the
-// end of a sequence and rows of nobody have scores too; they are left out by index at the end. A NaN is left out: the
+// A tile's scores are looked at where the softmax takes them: modified, masked by index, not yet overwritten. Rows past
+// the end of a sequence and padding rows have scores too; they are left out by index at the end. A NaN is left out: the
 // larger one of a number and a NaN is the number. Which CTA comes first does not matter, so the bits never differ.
 #pragma once
 #include "contract/fwd_params.h"
@@ -18,23 +18,23 @@ namespace froghopper::fwd {
 // A softmax that keeps the largest score. The exact step finds that of a tile anyway; the guarded one has no need of
 // it, so it is looked for here.
 template <class Softmax>
-struct Watching : Softmax {
+struct TrackingMax : Softmax {
   static constexpr bool one_scale = same<Softmax, attn::OnlineSoftmax>;  // for all tiles
 
   // Of this thread's columns at least; in base 2 where tiles have scales of their own, else over the scale.
   attn::RowPair most = {-tile::inf, -tile::inf};
 
   template <class... Arguments>
-  __device__ __forceinline__ explicit Watching(Arguments... arguments) : Softmax{arguments...} {}
+  __device__ __forceinline__ explicit TrackingMax(Arguments... arguments) : Softmax{arguments...} {}
 
   template <int Cols>
   __device__ __forceinline__ attn::RowPair step(tile::Accum<Cols>& s, attn::RowPair above = {0.f, 0.f}) {
     return Softmax::step(s, above, [&](attn::RowPair of_tile) { offer(of_tile); });
   }
   template <int Cols>
-  __device__ __forceinline__ attn::Fate later(tile::Accum<Cols>& s, attn::RowPair& age) {
+  __device__ __forceinline__ attn::Fate later(tile::Accum<Cols>& s, attn::RowPair& rescale) {
     most = largest_of(s, most);
-    return Softmax::later(s, age);
+    return Softmax::later(s, rescale);
   }
   template <int Cols>
   __device__ __forceinline__ auto guess(tile::Accum<Cols>& s) {
@@ -75,23 +75,23 @@ struct Watching : Softmax {
 template <FwdVariant V>
 struct PlainSoftmaxOf {
   using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
-  using type = Pick<fwd_scaled(V), attn::ScaledSoftmax<fwd_narrow(V), Scale>,
-                    Pick<V.blocks, attn::TileSoftmax, Pick<V.widened, attn::UnitSoftmax, attn::OnlineSoftmax>>>;
+  using type = Pick<fwd_scaled(V), attn::ScaledSoftmax<fwd_fp8_mma(V), Scale>,
+                    Pick<V.blocks, attn::TileSoftmax, Pick<V.dequantised, attn::UnitSoftmax, attn::OnlineSoftmax>>>;
 };
 template <FwdVariant V>
-using SoftmaxOf = Pick<V.max_logit, Watching<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;
+using SoftmaxOf = Pick<V.max_logit, TrackingMax<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;
 
-// Raises the numbers of a strip's heads in memory, by all lanes of its warps: one for the 16 rows of a warp, or of
-// packed tiles one for each row. As integers, floats without a sign have the order of floats, and those with one the
+// Raises the numbers of an M tile's heads in memory, by all lanes of its warps: one for the 16 rows of a warp, or of
+// PackGQA tiles one for each row. As integers, floats without a sign have the order of floats, and those with one the
 // opposite; -inf, which is there at first, gives way to either.
 template <FwdVariant V>
 struct MaxLogit {
   const FwdParams& params;
   const WorkItem& item;
-  Strip<V> its;
+  MTile<V> its;
 
   __device__ __forceinline__ void raise(attn::RowPair most) const {
-    if constexpr (V.packed) {
+    if constexpr (V.pack_gqa) {
       raise_row(tile::thread_row(), attn::quad_max(most.top));
       raise_row(tile::thread_row() + 8, attn::quad_max(most.bottom));
     } else {
@@ -107,9 +107,9 @@ struct MaxLogit {
   // A float's bits as an integer of its place in the order of floats; and back.
   static __device__ int turned(int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; }
 
-  __device__ void raise_row(int in_strip, float most) const {
+  __device__ void raise_row(int row_in_m_tile, float most) const {
     const PackParams& pack = params.pack;
-    const int of_pack = in_strip / pack.rows, row = its.first_row() + in_strip % pack.rows;
+    const int of_pack = row_in_m_tile / pack.rows, row = its.first_row() + row_in_m_tile % pack.rows;
     const bool exists = of_pack < pack.heads && row < its.seq_q();
     if (exists && threadIdx.x % 4 == 0) raise(item.head * pack.heads + of_pack, most);
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the means of K and V that smooth variants leave out of their loop, added to a finished strip.
+// device/fwd: the means of K and V that smooth variants leave out of their loop, added to a finished M tile.
 //
 // With k = k' + mean_k every score of a row is larger by scale q.mean_k. That is one number a row, so weights and O are
-// as without it, and only the reference grows that lse and a sink are compared with. With v = v' + mean_v a row's O
+// as without it, and only the row max grows that lse and a sink are compared with. With v = v' + mean_v a row's O
 // gains mean_v times the sum of its weights: O is not divided by anything yet here, and without keys the sum is 0.
 //
 // All of it comes from global memory, once an item, so it is asked for at once and while the last P V runs: a warp has
@@ -15,8 +15,8 @@
 #include "device/fwd/epilogue.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/scales.cuh"
+#include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
-#include "device/ptx/narrow.cuh"
 
 namespace froghopper::fwd {
 
@@ -32,7 +32,7 @@ struct Means {
   attn::RowPair raises;                                    // all scores of this thread's two rows, in base 2
   float v[(V.dims.v + together - 1) / together][columns];  // mean_v, this lane's columns
 
-  __device__ __forceinline__ Means(const FwdParams& params, const WorkItem& item, const Strip<V>& its) {
+  __device__ __forceinline__ Means(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
     raises = {0.f, 0.f};
 #pragma unroll
     for (auto& some : v)
@@ -73,7 +73,7 @@ struct Means {
 
  private:
   static __device__ int first_column() { return threadIdx.x % 32 * columns; }
-  static __device__ const float* numbers(const FwdParams& params, const WorkItem& item, const ScaleNumbers& of) {
+  static __device__ const float* numbers(const FwdParams& params, const WorkItem& item, const ScaleValues& of) {
     return of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
   }
   static __device__ __forceinline__ void load(float (&x)[columns], const float* from, int column, int end) {
@@ -81,14 +81,14 @@ struct Means {
 #pragma unroll
     for (int i = 0; i < columns; ++i) x[i] = __ldg(from + column + i);
   }
-  static __device__ float factor(const FwdParams& params, const WorkItem& item, const typename Strip<V>::Row& of) {
+  static __device__ float factor(const FwdParams& params, const WorkItem& item, const typename MTile<V>::Row& of) {
     if (!is_8_bit(V.dtype) || !of.exists) return params.scale_log2;
-    return params.scale_log2 * scale_of_row(params.narrow.q, item.sequence, of.head, of.row);
+    return params.scale_log2 * scale_of_row(params.eight_bit.q, item.sequence, of.head, of.row);
   }
 
-  // q.mean_k. Rows of nobody are not read and have 0.
+  // q.mean_k. Padding rows are not read and have 0.
   static __device__ __forceinline__ attn::RowPair with_mean(const FwdParams& params, const WorkItem& item,
-                                                            const Strip<V>& its) {
+                                                            const MTile<V>& its) {
     const float* const mean = numbers(params, item, params.means.k);
     const int first_row = threadIdx.x / 32 % 4 * rows;
     float sums[rows] = {};
@@ -113,7 +113,7 @@ struct Means {
     return {__shfl_sync(~0u, mine, top), __shfl_sync(~0u, mine, top + rows)};
   }
   static __device__ const char* row_of_q(const FwdParams& params, const WorkItem& item,
-                                         const typename Strip<V>::Row& at) {
+                                         const typename MTile<V>::Row& at) {
     const StridedTensor& q = params.means.q;
     const long long row = first_row_of<V>(item) + at.row, batch = batch_of<V>(params, item);
     return static_cast<const char*>(q.data) + batch * q.batch + at.head * q.head + row * q.row;

@@ -21,7 +21,7 @@ __device__ inline void prefetch_maps(const FwdParams& params) {
 
 // After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has come
 // from memory: there it is drawn early, while Q loads.
-__device__ inline bool draws_late(const FwdParams& params, const WorkItem& item) {
+__device__ inline bool defers_fetch(const FwdParams& params, const WorkItem& item) {
   return item.kv_end - item.kv_begin >= params.order.late_tiles;
 }
 
@@ -52,7 +52,7 @@ struct Dispatcher {
     int number = blockIdx.x;
     WorkItem item = schedule.find(number);
     if constexpr (!V.ragged) ptx::wait_for_earlier_kernels();
-    if constexpr (V.split) {
+    if constexpr (V.split_kv) {
       ptx::let_next_kernel_start();  // combine, which is small. Not before: it reads lengths at once
       item = pass_empty(schedule, tickets, number, item);
     }
@@ -60,11 +60,11 @@ struct Dispatcher {
     while (!item.none()) {
       if (first_lane()) {
         publish(item);
-        number = gridDim.x + load_q_and_draw(tickets, item);
+        number = gridDim.x + load_q_and_fetch(tickets, item);
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
-      if constexpr (V.split) item = pass_empty(schedule, tickets, number, item);
+      if constexpr (V.split_kv) item = pass_empty(schedule, tickets, number, item);
     }
     let_next_kernel_come();
     if (first_lane()) {
@@ -88,10 +88,10 @@ struct Dispatcher {
     q.fill(smem.q_ring, 0);
   }
 
-  // When nothing is left to draw: a CTA of the next kernel comes to an SM when the one here ends. Split variants have
-  // said so already.
+  // When nothing is left to draw: a CTA of the next kernel comes to an SM when the one here ends. Split-KV variants
+  // have said so already.
   __device__ void let_next_kernel_come() const {
-    if constexpr (!V.split) ptx::let_next_kernel_start();
+    if constexpr (!V.split_kv) ptx::let_next_kernel_start();
   }
 
   // Parts without keys are drawn, and nobody hears of them.
@@ -115,11 +115,11 @@ struct Dispatcher {
     i.advance();
   }
 
-  __device__ int load_q_and_draw(const attn::Tickets& tickets, const WorkItem& item) {
-    const bool late = draws_late(params, item);
-    auto drawn = late ? 0 : tickets.draw();
+  __device__ int load_q_and_fetch(const attn::Tickets& tickets, const WorkItem& item) {
+    const bool deferred = defers_fetch(params, item);
+    auto drawn = deferred ? 0 : tickets.draw();
     load_q(item);
-    if (late) {
+    if (deferred) {
       ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
       wanted_phase ^= 1;
       drawn = tickets.draw();
@@ -129,9 +129,9 @@ struct Dispatcher {
 
   __device__ void load_q(const WorkItem& item) {
     const PackParams& pack = params.pack;
-    const int bytes = V.packed ? QTile::panels * QTile::panel_row_bytes * pack.rows * pack.heads : QTile::bytes;
+    const int bytes = V.pack_gqa ? QTile::panels * QTile::panel_row_bytes * pack.rows * pack.heads : QTile::bytes;
     ptx::u64* full = q.fill(smem.q_ring, bytes);
-    const int head = V.packed ? item.head * pack.heads : item.head;
+    const int head = V.pack_gqa ? item.head * pack.heads : item.head;
     const attn::Place<V.ragged> place(head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q,
                                       params.ragged.q);
     place.load(reinterpret_cast<QTile&>(smem.q[q.stage]), params.q, full, item.q_tile * rows_of_tile<V>(params));
@@ -170,7 +170,7 @@ struct Loader {
       const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) break;
       KvSource<V, Side> source(params, item);
-      const int ask_at = next_wanted && draws_late(params, item) ? asks_at(item) : -1;
+      const int ask_at = next_wanted && defers_fetch(params, item) ? asks_at(item) : -1;
       for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
         if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(next_wanted);
         at.wait_room(ring);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: O of 8-bit variants in two levels. wgmma adds 8-bit products to an fp32 accumulator as if both had 14
+// device/fwd: O of 8-bit variants in two levels. wgmma adds FP8 products to an fp32 accumulator as if both had 14
 // bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. Every fwd_promotion_tiles kv tiles O
 // is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. Where it has many
 // columns, a part of them at a time.
@@ -13,7 +13,7 @@
 
 namespace froghopper::fwd {
 
-// Whether a reference has moved since a part of O was put aside, a bit for each.
+// Whether a row max has moved since a part of O was put aside, a bit for each.
 struct Moved {
   ptx::u32 parts = 0;
 
@@ -22,7 +22,7 @@ struct Moved {
   __device__ void forget(int part) { parts &= ~(1u << part); }
 };
 
-// Of one Consumer, which walks kv tiles from `last` down to `begin`. A part's sum belongs to the references and the
+// Of one Consumer, which walks kv tiles from `last` down to `begin`. A part's sum belongs to the row max and the
 // unit of its time, which are its head.
 template <FwdVariant V>
 struct Promotion {
@@ -32,7 +32,7 @@ struct Promotion {
   static constexpr int of_part = groups / parts;
   static_assert(tiles % parts == 0 && groups % parts == 0);
 
-  const NarrowParams& params;
+  const EightBitParams& params;
   int consumer;
 
   // Whether a row has sums once all its tiles are in. Of several parts one would be due in rows too short to need it.
@@ -57,8 +57,8 @@ struct Promotion {
     if (!has_sums(begin, last)) return;
     const float4* const sums = place();
     constexpr int together = V.tiles.kv / 8;
-    attn::RowPair age = {1.f, 1.f};
-    if constexpr (parts == 1) age = since(now, sums);
+    attn::RowPair rescale = {1.f, 1.f};
+    if constexpr (parts == 1) rescale = since(now, sums);
 #pragma unroll
     for (int i = 0; i < groups; i += together) {
       ptx::keep_order();
@@ -69,8 +69,8 @@ struct Promotion {
       for (int j = 0; j < together && i + j < groups; ++j) {
         const int part = (i + j) / of_part;
         if (parts > 1 && (i + j) % of_part == 0)
-          age = moved.since(part) ? since(now, sums + part * warpgroup) : attn::RowPair{1.f, 1.f};
-        add_group(o.x + 4 * (i + j), sum[j], age);
+          rescale = moved.since(part) ? since(now, sums + part * warpgroup) : attn::RowPair{1.f, 1.f};
+        add_group(o.x + 4 * (i + j), sum[j], rescale);
       }
     }
   }
@@ -89,38 +89,39 @@ struct Promotion {
         ptx::red_add_v4_f32(&sum(i)->x, group(i)[0], group(i)[1], group(i)[2], group(i)[3]);
     } else {
       float4* const head = sums + part * warpgroup;
-      attn::RowPair age = {1.f, 1.f};
-      if (!first) age = since(now, head);
+      attn::RowPair rescale = {1.f, 1.f};
+      if (!first) rescale = since(now, head);
 #pragma unroll
       for (int i = 0; i < of_part; i += 8) {
         ptx::keep_order();
         if (!first)
-          Sums<V>::template join<8>(o, begin + i, sums, [&](float* x, const float4& sum) { add_group(x, sum, age); });
+          Sums<V>::template join<8>(o, begin + i, sums,
+                                    [&](float* x, const float4& sum) { add_group(x, sum, rescale); });
 #pragma unroll
         for (int j = i; j < i + 8 && j < of_part; ++j) *sum(j) = {group(j)[0], group(j)[1], group(j)[2], group(j)[3]};
       }
-      *head = {now.ref.top, now.ref.bottom, now.grown};
+      *head = {now.row_max.top, now.row_max.bottom, now.grown};
       moved.forget(part);
     }
-    if constexpr (fwd_multiplies_at_once(V)) return;  // the next product is not added to what O has
+    if constexpr (fwd_immediate_pv(V)) return;  // the next product is not added to what O has
 #pragma unroll
     for (int i = 0; i < 4 * of_part; ++i) o.x[4 * begin + i] = 0.f;
   }
 
-  // What a sum is multiplied by. Equal references may be infinite: a row that has seen no key yet.
+  // What a sum is multiplied by. Equal row maxima may be infinite: a row that has seen no key yet.
   static __device__ attn::RowPair since(const attn::E4m3Softmax& now, const float4* then) {
     const float4 old = *then;
     const float growth = ptx::ex2_approx(old.z - now.grown);
-    const auto of_row = [&](float ref, float now_ref) {
-      return ref == now_ref ? growth : ptx::ex2_approx(ref - now_ref) * growth;
+    const auto of_row = [&](float row_max, float now_row_max) {
+      return row_max == now_row_max ? growth : ptx::ex2_approx(row_max - now_row_max) * growth;
     };
-    return {of_row(old.x, now.ref.top), of_row(old.y, now.ref.bottom)};
+    return {of_row(old.x, now.row_max.top), of_row(old.y, now.row_max.bottom)};
   }
-  static __device__ __forceinline__ void add_group(float* x, const float4& sum, attn::RowPair age) {
-    x[0] += sum.x * age.top;
-    x[1] += sum.y * age.top;
-    x[2] += sum.z * age.bottom;
-    x[3] += sum.w * age.bottom;
+  static __device__ __forceinline__ void add_group(float* x, const float4& sum, attn::RowPair rescale) {
+    x[0] += sum.x * rescale.top;
+    x[1] += sum.y * rescale.top;
+    x[2] += sum.z * rescale.bottom;
+    x[3] += sum.w * rescale.bottom;
   }
   __device__ float4* place() const { return Sums<V>::of(params, consumer); }
 };

@@ -5,7 +5,7 @@
 // that brings its largest number to [2^15, 2^16), and its scores by the inverse. The 8 bits of a bf16 number are exact
 // then down to 2^-32 of the largest one, and what is smaller is off by 2^-40 of that at most: far below what a sum in
 // fp32 keeps.
-// 8 bits: exactly. Rows of a packed tile are of several heads and have their scales.
+// 8 bits: exactly. Rows of a PackGQA tile are of several heads and have their scales.
 //
 // A quad takes the two rows whose scores it will have; a lane 16 bytes at a time. The 8 lanes that shared memory serves
 // at once have 4 units of an even row and the other 4 of an odd one, which the swizzle puts into different banks.
@@ -16,8 +16,8 @@
 #include "device/attn/softmax.cuh"
 #include "device/fwd/scales.cuh"
 #include "device/ptx/barrier.cuh"
+#include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
-#include "device/ptx/narrow.cuh"
 
 namespace froghopper::fwd {
 
@@ -28,7 +28,7 @@ struct RowsOfQuad {
 
   __device__ __forceinline__ RowsOfQuad(Tile& tile, int number) {
     const ptx::u32 thread = ptx::thread_here(), lane = thread % 32;
-    row = number * strip + thread / 32 % 4 * 16 + lane / 4;
+    row = number * m_tile_rows + thread / 32 % 4 * 16 + lane / 4;
     halves[0] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (row & 1), row % 8);
     halves[1] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (1 - (row & 1)), row % 8);
   }
@@ -79,16 +79,17 @@ __device__ __forceinline__ attn::RowPair of_bf16(Tile& q, int number) {
 template <class From, int Rows, int Cols>
 __device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
   using To = tile::SharedTile<Rows, Cols>;
-  using Raw = tile::SharedTile<Rows, Cols, 1>;
-  static_assert(Raw::panel_bytes == To::panel_bytes);
+  using Stored = tile::SharedTile<Rows, Cols, 1>;
+  static_assert(Stored::panel_bytes == To::panel_bytes);
   const ptx::u32 lane = ptx::thread_here() % 32, first = ptx::thread_here() / 32 % 4 * 16 + lane / 4;
 #pragma unroll
   for (int bottom = 0; bottom < 2; ++bottom) {
     const ptx::u32 row = first + 8 * bottom, place = q.row(0, row);
-    ptx::u32 x[2 * Raw::panels][4];
+    ptx::u32 x[2 * Stored::panels][4];
 #pragma unroll
-    for (int half = 0; half < 2 * Raw::panels; ++half)
-      ptx::ld_shared_v4(x[half], place + half / 2 * Raw::panel_bytes + Raw::unit(half % 2 * 4 + lane % 4, row % 8));
+    for (int half = 0; half < 2 * Stored::panels; ++half)
+      ptx::ld_shared_v4(x[half],
+                        place + half / 2 * Stored::panel_bytes + Stored::unit(half % 2 * 4 + lane % 4, row % 8));
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < To::panels; ++half)  // a half of a panel of 128 columns is a panel of 64
@@ -102,21 +103,21 @@ __device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
   }
 }
 
-// The scales of this thread's two rows of a packed tile.
+// The scales of this thread's two rows of a PackGQA tile.
 template <FwdVariant V>
 __device__ attn::RowPair scales_of_packed_rows(const FwdParams& params, const WorkItem& item) {
   if (item.none()) return {1.f, 1.f};
   const PackParams& pack = params.pack;
   const int seq_q = V.ragged ? item.rows.seq_q : params.seq_q;
-  const auto of = [&](int in_strip) {  // of rows of nobody any
-    const int head = item.head * pack.heads + min(in_strip / pack.rows, pack.heads - 1);
-    const int row = min(item.q_tile * pack.rows + in_strip % pack.rows, seq_q - 1);
-    return scale_of_row(params.narrow.q, item.sequence, head, row);
+  const auto of = [&](int row_in_m_tile) {  // of padding rows any
+    const int head = item.head * pack.heads + min(row_in_m_tile / pack.rows, pack.heads - 1);
+    const int row = min(item.q_tile * pack.rows + row_in_m_tile % pack.rows, seq_q - 1);
+    return scale_of_row(params.eight_bit.q, item.sequence, head, row);
   };
   return {of(tile::thread_row()), of(tile::thread_row() + 8)};
 }
 
-// The strip of one Consumer, by all of its threads. Returns what the scores of this thread's two rows are to be
+// The M tile of one Consumer, by all of its threads. Returns what the scores of this thread's two rows are to be
 // multiplied by.
 template <FwdVariant V, class Tile>
 __device__ __forceinline__ attn::RowPair queries_in_f16(const FwdParams& params, const WorkItem& item, Tile& q,
@@ -129,7 +130,7 @@ __device__ __forceinline__ attn::RowPair queries_in_f16(const FwdParams& params,
     of_8_bits<typename attn::Element<V.dtype>::type>(q);
   }
   ptx::fence_proxy_async_shared();
-  ptx::warpgroup_sync(1 + number);  // a product is the whole strip's
+  ptx::warpgroup_sync(1 + number);  // a product is the whole M tile's
   return of_rows;
 }
 

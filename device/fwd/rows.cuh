@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: which query rows of which heads a tile and a Consumer's strip of it have, and what they see.
+// device/fwd: which query rows of which heads a tile and a Consumer's M tile of it have, and what they attend to.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -18,79 +18,81 @@ __device__ __forceinline__ int first_row_of(const WorkItem& item) {
   return V.ragged ? item.rows.q_first : 0;
 }
 
-// Under a mask lower strips see more kv tiles. So Consumers change places from item to item, the first with the last,
-// and have as many in the end. Not those of 8-bit numbers, which take turns or wait for others in any case; exact ones
-// keep their sums by number; and four have no register for it where there is a lower bound.
-constexpr bool change_places(FwdVariant v) {
-  const bool own_strips = !v.packed && fwd_sharers(v) == 1, may = !fwd_scaled(v) && !fwd_joins(v);
-  return v.mask != Mask::none && own_strips && may && (fwd_consumers(v) < 4 || !bounded_below(v.mask));
+// Under a mask lower M tiles attend to more kv tiles. So Consumers change places from item to item, the first with the
+// last, and have as many in the end. Not those of 8-bit numbers, which take turns or wait for others in any case;
+// batch-invariant ones keep their sums by number; and four have no register for it where there is a lower bound.
+constexpr bool swaps_m_tiles(FwdVariant v) {
+  const bool own_m_tiles = !v.pack_gqa && fwd_sharers(v) == 1, may = !fwd_scaled(v) && !fwd_joins(v);
+  return v.mask != Mask::none && own_m_tiles && may && (fwd_consumers(v) < 4 || !bounded_below(v.mask));
 }
 
-// Of an item's strip `number`. Rows are those of a sequence.
+// Of an item's M tile `number`. Rows are those of a sequence.
 template <FwdVariant V>
-struct Strip {
+struct MTile {
   const FwdParams& params;
   const WorkItem& item;
   int number;
 
   __device__ int seq_q() const { return V.ragged ? item.rows.seq_q : params.seq_q; }
   __device__ int seq_kv() const { return V.ragged ? item.rows.seq_kv : params.seq_kv; }
-  __device__ Sight<V> sight() const { return Sight<V>(params.mask, seq_q(), seq_kv(), params.chunk); }
+  __device__ MaskRange<V> mask_range() const { return MaskRange<V>(params.mask, seq_q(), seq_kv(), params.chunk); }
 
-  __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * strip; }
-  __device__ int last_row() const { return first_row() + (V.packed ? params.pack.rows : strip) - 1; }
-  // Of this thread; packed ones are of two heads, maybe.
+  __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * m_tile_rows; }
+  __device__ int last_row() const { return first_row() + (V.pack_gqa ? params.pack.rows : m_tile_rows) - 1; }
+  // Of this thread; PackGQA ones are of two heads, maybe.
   __device__ attn::Rows rows() const {
     const int row = tile::thread_row();
-    if constexpr (V.packed)
+    if constexpr (V.pack_gqa)
       return {first_row() + row % params.pack.rows, first_row() + (row + 8) % params.pack.rows};
     else
       return {first_row() + row, first_row() + row + 8};
   }
 
-  __device__ __forceinline__ void hide(tile::Accum<V.tiles.kv>& s, int kv_tile) const {
-    sight().hide(s, rows(), kv_tile);
+  __device__ __forceinline__ void mask_out(tile::Accum<V.tiles.kv>& s, int kv_tile) const {
+    mask_range().mask_out(s, rows(), kv_tile);
   }
 
   // How far above its maximum a row's reference shall be; rows under a mask may have seen few keys after this tile.
   template <class Softmax>
-  __device__ __forceinline__ attn::RowPair headroom(int kv_tile) const {
-    if constexpr (V.mask == Mask::none || V.exact) return {0.f, 0.f};
+  __device__ __forceinline__ attn::RowPair max_offset(int kv_tile) const {
+    if constexpr (V.mask == Mask::none || V.batch_invariant) return {0.f, 0.f};
     const int begin = kv_tile * V.tiles.kv;
-    const auto of = [&](int row) { return sight().end(row) - begin < Softmax::few_keys ? Softmax::headroom : 0.f; };
+    const auto of = [&](int row) {
+      return mask_range().end(row) - begin < Softmax::few_keys ? Softmax::max_offset : 0.f;
+    };
     return {of(rows().top), of(rows().bottom)};
   }
 
-  // Row number `in_strip`, of a head.
+  // Row number `row_in_m_tile`, of a head.
   struct Row {
     int head, row;
     bool exists;
   };
-  __device__ Row at(int in_strip) const {
-    if constexpr (V.packed) {
+  __device__ Row at(int row_in_m_tile) const {
+    if constexpr (V.pack_gqa) {
       const PackParams& pack = params.pack;
-      const int of_pack = in_strip / pack.rows, row = first_row() + in_strip % pack.rows;
+      const int of_pack = row_in_m_tile / pack.rows, row = first_row() + row_in_m_tile % pack.rows;
       return {item.head * pack.heads + of_pack, row, of_pack < pack.heads && row < seq_q()};
     }
-    return {item.head, first_row() + in_strip, first_row() + in_strip < seq_q()};
+    return {item.head, first_row() + row_in_m_tile, first_row() + row_in_m_tile < seq_q()};
   }
 
-  // Where this strip starts: the last kv tile it sees, or the first of the item where it has no rows. It skips
-  // fewer tiles than a ring has stages: it skips K tiles while it still holds one V stage, and a strip that needs
+  // Where this M tile starts: the last kv tile it attends to, or the first of the item where it has no rows. It skips
+  // fewer tiles than a ring has stages: it skips K tiles while it still holds one V stage, and an M tile that needs
   // those K tiles gets at most stages - 1 V tiles meanwhile.
   __device__ int last_tile() const {
-    if constexpr (V.packed) return item.kv_end - 1;  // there is no other strip
+    if constexpr (V.pack_gqa) return item.kv_end - 1;  // there is no other M tile
     int seen = item.kv_end - 1;
-    if constexpr (V.mask != Mask::none) seen = min(seen, max(0, sight().end(last_row()) - 1) / V.tiles.kv);
+    if constexpr (V.mask != Mask::none) seen = min(seen, max(0, mask_range().end(last_row()) - 1) / V.tiles.kv);
     if (first_row() >= seq_q()) seen = 0;
     return max(max(seen, item.kv_begin), item.kv_end - V.tiles.stages);
   }
   __device__ Range<int> skipped() const { return {last_tile() + 1, item.kv_end}; }
 };
 
-// Rows of packed tiles that are nobody's: what lies there is multiplied.
+// Rows of PackGQA tiles that are padding: what lies there is multiplied.
 template <int Threads, class Tile, int Stages>
-__device__ void clear_rows_of_nobody(Tile (&q)[Stages]) {
+__device__ void clear_padding_rows(Tile (&q)[Stages]) {
   uint4* const all = reinterpret_cast<uint4*>(q);
   for (int i = threadIdx.x; i < Stages * Tile::bytes / 16; i += Threads) all[i] = {0, 0, 0, 0};
   ptx::fence_proxy_async_shared();

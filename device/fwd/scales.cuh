@@ -9,48 +9,48 @@
 namespace froghopper::fwd {
 
 // The scale of this row and its block.
-__device__ inline float scale_of_row(const ScaleNumbers& of, int sequence, int head, int row) {
+__device__ inline float scale_of_row(const ScaleValues& of, int sequence, int head, int row) {
   return __ldg(of.data + sequence * of.batch + head * of.head + row / scale_block * of.block);
 }
 
 // 16-bit queries have none.
 template <FwdVariant V>
 __device__ float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
-  if constexpr (fwd_widens(V)) return 1.f;
-  return scale_of_row(params.narrow.q, item.sequence, item.head, row);
+  if constexpr (fwd_dequantises(V)) return 1.f;
+  return scale_of_row(params.eight_bit.q, item.sequence, item.head, row);
 }
-// That of a kv tile's keys, or of its values. The tile of rows that see no key lies after the last one: the scale there
-// is nobody's, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's columns
-// come to O at its end.
+// That of a kv tile's keys, or of its values. The tile of rows that attend to no key lies after the last one: the scale
+// there is padding, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's
+// columns come to O at its end.
 template <FwdVariant V>
-__device__ float scale_of_tile(const FwdParams& params, const ScaleNumbers& of, const WorkItem& item, int kv_tile) {
+__device__ float scale_of_tile(const FwdParams& params, const ScaleValues& of, const WorkItem& item, int kv_tile) {
   const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
   if (keys == 0) return 1.f;
   return scale_of_row(of, item.sequence, kv_head<V>(params, item), min(kv_tile * V.tiles.kv, keys - 1));
 }
 template <FwdVariant V>
 __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, int kv_tile) {
-  return scale_of_tile<V>(params, params.narrow.k, item, kv_tile);
+  return scale_of_tile<V>(params, params.eight_bit.k, item, kv_tile);
 }
-// What the scores of an item's strip are multiplied by, but for the scale of a tile's keys where each has its own.
+// What the scores of an item's M tile are multiplied by, except for the scale of a tile's keys where each has its own.
 template <FwdVariant V>
-__device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const Strip<V>& its) {
-  if constexpr (V.widened) return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv_end - 1));
-  const int row = min(its.first_row(), its.seq_q() - 1);  // a strip may have no rows
+__device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
+  if constexpr (V.dequantised) return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv_end - 1));
+  const int row = min(its.first_row(), its.seq_q() - 1);  // an M tile may have no rows
   return (V.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }
 template <FwdVariant V>
 __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
-  return params.narrow.v_columns ? 1.f : scale_of_tile<V>(params, params.narrow.v, item, kv_tile);
+  return params.eight_bit.v_columns ? 1.f : scale_of_tile<V>(params, params.eight_bit.v, item, kv_tile);
 }
 // Of blocks variants, from what the earlier launch has prepared. Each Consumer reads its own, a tile ahead: from shared
 // memory they would wait behind what wgmma reads, and P V behind them.
 template <FwdVariant V>
 struct ScalesOfBlocks {
-  int of_head;  // number of its first pair, which is that of no block: rows that see no key
+  int of_head;  // number of its first pair, which is that of no block: rows that attend to no key
   attn::TileScales next;
 
-  // For the item's tile kv_tile, which lies behind the last key where a row sees none.
+  // For the item's tile kv_tile, which lies behind the last key where a row attends to none.
   __device__ void begin(const FwdParams& params, const WorkItem& item, int kv_tile) {
     if (item.none()) return;
     of_head = first_of(params, item);
@@ -68,10 +68,10 @@ struct ScalesOfBlocks {
 
  private:
   static __device__ int first_of(const FwdParams& params, const WorkItem& item) {
-    return item.sequence * params.narrow.blocks.batch + kv_head<V>(params, item) * params.narrow.blocks.head;
+    return item.sequence * params.eight_bit.blocks.batch + kv_head<V>(params, item) * params.eight_bit.blocks.head;
   }
   static __device__ __forceinline__ attn::TileScales pair(const FwdParams& params, int number) {
-    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.narrow.blocks.data) + number);
+    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.eight_bit.blocks.data) + number);
     return {its.x, its.y};
   }
 };

@@ -15,26 +15,26 @@ struct alignas(16) WorkItem {
   attn::Lengths rows;  // of its sequence; read in ragged variants only
 
   __device__ bool none() const { return kv_begin == kv_end; }
-  __device__ bool empty() const { return kv_begin > kv_end; }  // split variants: a part without keys; for nobody
+  __device__ bool empty() const { return kv_begin > kv_end; }  // split-KV variants: a part without keys; for nobody
 };
 
 template <FwdVariant V>
-using Sight = attn::Sight<V.mask, V.tiles.kv>;
+using MaskRange = attn::MaskRange<V.mask, V.tiles.kv>;
 
 // Query rows of a sequence that a q tile has, of each of its heads.
 template <FwdVariant V>
 __device__ int rows_of_tile(const FwdParams& params) {
-  return V.packed ? params.pack.rows : V.tiles.q;
+  return V.pack_gqa ? params.pack.rows : V.tiles.q;
 }
 
 // What an item's `head` counts: query heads; packed: as many of them together as a tile has.
 template <FwdVariant V>
 __device__ int heads_of_items(const FwdParams& params) {
-  return V.packed ? params.heads_q / params.pack.heads : params.heads_q;
+  return V.pack_gqa ? params.heads_q / params.pack.heads : params.heads_q;
 }
 template <FwdVariant V>
 __device__ int kv_head(const FwdParams& params, const WorkItem& item) {
-  return V.packed ? item.head * params.pack.heads / params.heads_per_kv : item.head / params.heads_per_kv;
+  return V.pack_gqa ? item.head * params.pack.heads / params.heads_per_kv : item.head / params.heads_per_kv;
 }
 
 // kv tiles that the rows of a q tile see.
@@ -42,18 +42,18 @@ template <FwdVariant V>
 __device__ Range<int> tiles_of(const FwdParams& params, int q_tile, const attn::Lengths& rows) {
   const int tile_q = rows_of_tile<V>(params), first_row = q_tile * tile_q;
   const int last_row = min(first_row + tile_q, rows.seq_q) - 1;
-  return Sight<V>(params.mask, rows.seq_q, rows.seq_kv, params.chunk).tiles(first_row, last_row, V.tiles.kv);
+  return MaskRange<V>(params.mask, rows.seq_q, rows.seq_kv, params.chunk).tiles(first_row, last_row, V.tiles.kv);
 }
 
 // unit: the q tile; split: q tile x parts + part.
 template <FwdVariant V>
 __device__ WorkItem describe(const FwdParams& params, int sequence, int head, int unit, int parts,
                              const attn::Lengths& rows) {
-  const int q_tile = V.split ? unit / parts : unit;
+  const int q_tile = V.split_kv ? unit / parts : unit;
   auto tiles = tiles_of<V>(params, q_tile, rows);
-  if constexpr (V.split) {
-    tiles = V.exact ? exact_part_of(tiles, unit % parts, params.split.most)
-                    : part_of(tiles, unit % parts, params.split.tiles, params.split.most);
+  if constexpr (V.split_kv) {
+    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, unit % parts, params.split.most)
+                              : part_of(tiles, unit % parts, params.split.tiles, params.split.most);
     if (tiles.begin >= tiles.end) tiles = {1, 0};
   }
   return {q_tile, head, sequence, tiles.begin, tiles.end, rows};
@@ -82,7 +82,7 @@ struct UnitsOfSequence {
   __device__ int operator()(const attn::Lengths& rows) const {
     return (rows.seq_q + rows_of_tile - 1) / rows_of_tile * parts(rows);
   }
-  // Of a tile that sees all keys; the others have at most as many.
+  // Of a tile that attends to all keys; the others have at most as many.
   __device__ int parts(const attn::Lengths& rows) const {
     const int tiles = (max(rows.seq_kv, 1) + V.tiles.kv - 1) / V.tiles.kv;
     return min(most_parts, (tiles - 1) / tiles_of_part + 1);
@@ -91,7 +91,7 @@ struct UnitsOfSequence {
 
 template <FwdVariant V>
 struct RaggedSchedule {
-  static constexpr bool plain = !V.split;
+  static constexpr bool plain = !V.split_kv;
   using Plain = attn::TilesOfSequence<attn::TilesOf::q, V.tiles.q>;
 
   const FwdParams& params;
@@ -113,7 +113,7 @@ struct RaggedSchedule {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {};
     int parts = 1;
-    if constexpr (V.split) parts = sequences.count.parts(found.rows);
+    if constexpr (V.split_kv) parts = sequences.count.parts(found.rows);
     return describe<V>(params, found.sequence, found.item.pair, found.item.q_tile, parts, found.rows);
   }
   // Valid once find() has found none.

@@ -17,7 +17,7 @@
 #include "contract/quantise_variant.h"
 #include "device/attn/element.cuh"
 #include "device/ptx/async_copy.cuh"
-#include "device/ptx/narrow.cuh"
+#include "device/ptx/fp8.cuh"
 #include "device/quantise/matrices.cuh"
 #include "device/quantise/tiles.cuh"
 
@@ -54,9 +54,9 @@ struct Quantise {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     // q comes first, and k is rotated as q is.
     if (params.tensors[0].rotation) smem.matrices.make(params.seed, params.tensors[0].rotation, threads);
-    const auto find_next = [&](int turn) {
+    const auto find_next = [&](int item_number) {
       if (threadIdx.x != 0) return;
-      smem.walk.put<V.smooth>(params, smem.places[turn % quantise_places]);
+      smem.walk.put<V.smooth>(params, smem.places[item_number % quantise_places]);
       smem.walk.next(params);
     };
     if (threadIdx.x == 0) {
@@ -64,16 +64,17 @@ struct Quantise {
       smem.walk.step = gridDim.x;
       smem.walk.begin(params);
     }
-    for (int turn = 0; turn < places_ahead; ++turn) find_next(turn);
+    for (int item_number = 0; item_number < places_ahead; ++item_number) find_next(item_number);
     __syncthreads();
 #pragma unroll
-    for (int turn = 0; turn < stages - 1; ++turn) load(smem.ring[turn], smem.places[turn]);
-    for (int turn = 0, stage = 0; smem.places[turn % quantise_places].from; ++turn) {
+    for (int item_number = 0; item_number < stages - 1; ++item_number)
+      load(smem.ring[item_number], smem.places[item_number]);
+    for (int item_number = 0, stage = 0; smem.places[item_number % quantise_places].from; ++item_number) {
       const int free = stage == 0 ? stages - 1 : stage - 1;  // the one that was read last
-      load(smem.ring[free], smem.places[(turn + stages - 1) % quantise_places]);
+      load(smem.ring[free], smem.places[(item_number + stages - 1) % quantise_places]);
       ptx::cp_async_wait<stages - 1>();
-      quantise(smem, params, smem.places[turn % quantise_places], smem.ring[stage], smem.of_warp[turn % 2],
-               [&] { find_next(turn + places_ahead); });
+      quantise(smem, params, smem.places[item_number % quantise_places], smem.ring[stage],
+               smem.of_warp[item_number % 2], [&] { find_next(item_number + places_ahead); });
       stage = stage == stages - 1 ? 0 : stage + 1;
     }
   }

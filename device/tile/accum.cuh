@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/tile: matrices in the registers of one warpgroup, and their way to global memory.
 #pragma once
+#include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/matrix.cuh"
-#include "device/ptx/narrow.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/shared_tile.cuh"
 
@@ -66,7 +66,7 @@ __device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>&
 
 // 64 x Cols weights rounded to e4m3, laid out as wgmma register operand A whose columns are not in order: place
 // 16 h + 4 t + 2 b + e holds column 16 h + 8 b + 2 t + e (e, b of 0, 1; t of 0 to 3), so that every thread packs what
-// it has. B's inner dimension must lie in the same order: device/fwd/narrow_producers.cuh.
+// it has. B's inner dimension must lie in the same order: device/fwd/fp8_producers.cuh.
 template <int Cols>
 struct OperandA8 {
   u32 x[Cols / 32][4];
@@ -84,7 +84,7 @@ __device__ __forceinline__ void round_to(OperandA8<Cols>& dst, const Accum<Cols>
     }
 }
 
-// Writes a 64-row strip transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
+// Writes a 64-row M tile transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
 // first_col of a panel's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
 // A thread's place is computed anew each time: kept through a loop that has no register left, it would be spilled. A
 // caller that has one keeps it.
@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, in
   store_transposed_at<SharedTile<Rows, Cols>>(transposed_place(dst, first_row, first_col), src);
 }
 
-// Rounds Cols columns of a 64-row strip, x of an Accum, into rows of a tile from first_row on. Every 8 lanes write 8
+// Rounds Cols columns of a 64-row M tile, x of an Accum, into rows of a tile from first_row on. Every 8 lanes write 8
 // rows of 16 bytes: no bank conflicts. The place is computed anew each time, as in store_transposed.
 template <class T, int Cols, int Rows, int TileCols>
 __device__ __forceinline__ void round_into(SharedTile<Rows, TileCols>& dst, int first_row, const float* x) {

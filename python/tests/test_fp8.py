@@ -206,5 +206,5 @@ def test_flash_attention_3_descales():
     cached = fa.flash_attn_with_kvcache(half, *caches, cache_seqlens=KEYS, causal=True, **of_cache)
     assert cached.dtype == torch.bfloat16 and torch.equal(cached, found)
     assert torch.equal(fa.flash_attn_func(half, k, v, causal=True, **named), found)
-    with pytest.raises(TypeError, match="what is written to it has its type"):
+    with pytest.raises(TypeError, match="k and v must have the types of the cache"):
         fa.flash_attn_with_kvcache(half, *caches, half[:, :1, :HEADS_KV], half[:, :1, :HEADS_KV], cache_seqlens=2)

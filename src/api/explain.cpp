@@ -36,17 +36,17 @@ std::string step_lines(const ForwardStep& step) {
   std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} K and V stages, {} Q",
                            v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, fwd_q_stages(v));
   lines += text("\n  warps      {} producer warpgroup{}, {} consumers of {} query rows{}", fwd_producer_groups(v),
-                fwd_producer_groups(v) > 1 ? "s" : "", fwd_consumers(v), strip,
+                fwd_producer_groups(v) > 1 ? "s" : "", fwd_consumers(v), m_tile_rows,
                 fwd_sharers(v) > 1 ? ", the same ones, each with half of o's columns" : "");
-  if (fwd_widens(v))
+  if (fwd_dequantises(v))
     lines += text("\n  widening   {} to f16, by {} producer warps; {} tiles as in memory on their way",
-                  name_of(v.dtype_kv), fwd_widens_in_four(v) ? 4 : 2, fwd_raw_stages(v));
+                  name_of(v.dtype_kv), fwd_dequantises_in_four_warps(v) ? 4 : 2, fwd_stored_stages(v));
   if (fwd_converts_q(v))
     lines += text("\n  q          {} to f16{}", name_of(v.dtype),
                   is_8_bit(v.dtype) ? "" : ", each row by a power of two of its own");
   lines += order_line(order, "head", step.draws);
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
-  if (v.packed)
+  if (v.pack_gqa)
     lines += text("\n  packed     {} query heads share a tile, {} rows of each", step.pack.heads, step.pack.rows);
   if (step.parts.most > 1)
     lines += text("\n  split      the keys of a tile into parts of {}, {} of the longest sequence",
@@ -54,7 +54,7 @@ std::string step_lines(const ForwardStep& step) {
   return lines;
 }
 
-std::string step_lines(const WidenStep& step) {
+std::string step_lines(const DequantiseStep& step) {
   return text("\n  widening   k and v from {} to {} in the workspace, once for all query rows",
               name_of(step.variant.dtype), name_of(step.variant.to));
 }
@@ -85,15 +85,15 @@ std::string step_lines(const BackwardStep& step) {
     lines += text("\n  clusters   {} CTAs, {} keys each; each adds half of the columns of grad_q", bwd_ctas(v),
                   bwd_keys_of_cta(v));
   lines += order_line(order, "key head");
-  if (step.same_way > 0)
+  if (step.same_traversal > 0)
     lines += text("\n  turns      all query heads of a q tile, then the next q tile, from the last to the first{}",
-                  step.same_way < order.pairs
-                      ? text("; {} pairs so, the next {} the other way", step.same_way, step.same_way)
+                  step.same_traversal < order.pairs
+                      ? text("; {} pairs so, the next {} the other way", step.same_traversal, step.same_traversal)
                       : std::string());
   if (step.light_first > 0)
     lines += text("\n  kv tiles   of {} pairs from the last to the first, of the others from the first to the last",
                   step.light_first);
-  if (v.ordered)
+  if (v.deterministic)
     lines += "\n  grad_q     its parts are added in the order of the kv tiles: bit-equal from run to run";
   return lines;
 }
@@ -140,10 +140,11 @@ std::string time_line(const Plan& plan, const Device& device) {
   const auto e = estimate(plan, device);
   if (!e) return plan.launches.empty() ? "" : "\n  time       not known: nothing like it is in bench/results";
   std::string line = text("\n  time       {:.{}f} us by the model", e->us, e->us < 100 ? 1 : 0);
-  if (e->average.passes > 0)
+  if (e->average.items > 0)
     line += text(
         "; the busiest SM has {:.0f} turns of {:.3f} us in {:.0f} passes of {:.2f} us, on average {:.1f} in {:.1f}",
-        e->busiest.turns, e->rate.turn_us, e->busiest.passes, e->rate.pass_us, e->average.turns, e->average.passes);
+        e->busiest.iterations, e->rate.iteration_us, e->busiest.items, e->rate.item_us, e->average.iterations,
+        e->average.items);
   line += text("\n  bound by   {}; of the device's most:", name_of(e->bound));
   if (e->tensor_core > 0)
     line += text(" tensor cores {:.0f} %, exponentials {:.0f} %,", 100 * e->tensor_core, 100 * e->exponentials);

@@ -94,7 +94,7 @@ Result<Target> read_target(const char* target) {
   using Kind = Target::Kind;
   const std::string name = target ? target : "auto";
   Target read;
-  std::vector<std::string> words;  // but for the hints
+  std::vector<std::string> words;  // except for the hints
   for (std::string& word : split(name, ' '))
     if (!read.hints.read(word)) words.push_back(std::move(word));
   const bool hinted = !read.hints.line().empty();

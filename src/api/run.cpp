@@ -25,7 +25,8 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
                    "for \"hopper\" or \"cpu\"."};
   auto views = bind(plan.problem(), tensors);  // pointers, strides, what the options demand
   if (!views) return views.failure();
-  // o and lse have no rows: all of them are written. Gradients of keys that nobody sees are written too, and max_logit.
+  // o and lse have no rows: all of them are written. Gradients of keys that nobody attends to are written too, and
+  // max_logit.
   const Problem& p = plan.problem();
   if (p.op == FH_FORWARD && p.rows_q() == 0 && !p.max_logit) return {};
 

@@ -137,7 +137,7 @@ std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, co
   return with_alibi(head, i, keys, plain_scores(p, head, i, keys));
 }
 
-// e^(logit - other), other being at least as large but for rounding. Infinity is no distance from itself.
+// e^(logit - other), other being at least as large except for rounding. Infinity is no distance from itself.
 template <class Real>
 Real weight_below(Real other, Real logit) {
   return logit == other ? Real(1) : std::exp(logit - other);

@@ -8,7 +8,7 @@
 #include "contract/bwd_params.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
-#include "src/plan/either_pass.hpp"
+#include "src/plan/both_passes.hpp"
 #include "src/plan/forward.hpp"
 
 namespace froghopper {
@@ -50,9 +50,9 @@ Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const 
                         .mask = kernel_mask(p),
                         .ragged = p.varlen || p.seqused,
                         .softcap = p.softcap > 0,
-                        .ordered = p.deterministic,
+                        .deterministic = p.deterministic,
                         .alibi = p.alibi};
-  variant.ordered |= order_pays(p, variant, kv_tiles_at_once(p, variant, device));
+  variant.deterministic |= order_pays(p, variant, kv_tiles_at_once(p, variant, device));
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))
     return unsupported(text(
@@ -73,14 +73,14 @@ Result<void> check_hints(const Hints& hints) {
     return unsupported(
         text("late={} is a hint for forward problems; a backward one draws every work item late. Leave late out.",
              *hints.late_tiles));
-  const std::string cut = hints.packed  ? text("packed={}", *hints.packed)
-                          : hints.parts ? text("parts={}", *hints.parts)
-                                        : "";
-  if (!cut.empty())
+  const std::string tiling = hints.packed  ? text("packed={}", *hints.packed)
+                             : hints.parts ? text("parts={}", *hints.parts)
+                                           : "";
+  if (!tiling.empty())
     return unsupported(
         text("{} is a hint for forward problems; a backward one neither packs heads nor cuts keys. "
              "Leave {} out.",
-             cut, cut.substr(0, cut.find('='))));
+             tiling, tiling.substr(0, tiling.find('='))));
   return {};
 }
 
@@ -98,24 +98,25 @@ int64_t pair_bytes(const Problem& p) {
   return rows * row_bytes * (p.heads_q / p.heads_kv);
 }
 
-// How many turns a kv tile has less than the one before it, under a causal mask.
-int64_t turns_less(const Problem& p, const BwdVariant& v) {
+// How many Q iterations a kv tile has less than the one before it, under a causal mask.
+int64_t iterations_less(const Problem& p, const BwdVariant& v) {
   return v.tiles.kv / v.tiles.q * (p.heads_q / p.heads_kv);
 }
 
 // Where CTAs add in order and the heaviest kv tile comes first, the light ones at the end of a section follow one
-// another faster than an add and its news take, and wait; so sections begin with them, item_in_turn. With more than two
-// turns less each they do not wait, on paper: docs/experiments/0014.
+// another faster than an add and the signal's latency take, and wait; so sections begin with them, item_in_turn. With
+// more than two iterations less each they do not wait, on paper: docs/experiments/0014.
 bool light_first(const Problem& p, const BwdVariant& v) {
-  return v.ordered && v.mask == Mask::causal && !v.ragged && turns_less(p, v) <= 2;
+  return v.deterministic && v.mask == Mask::causal && !v.ragged && iterations_less(p, v) <= 2;
 }
 
-// How the turns of items come where query heads share keys and kv tiles are unequal (Way, device/bwd/schedule.cuh).
-// Short pairs come one by one, and all items go from the last q tile to the first: the CTAs of a pair begin nearly
-// together. Where one or two pairs have about one kv tile for every CTA, those of a section begin one after the other,
-// as those before end, and end together: every other section goes the other way. docs/experiments/0016.
-struct Walk {
-  int64_t same_way = 0;  // BwdParams::same_way
+// How the iterations of items come where query heads share keys and kv tiles are unequal (Way,
+// device/bwd/schedule.cuh). Short pairs come one by one, and all items go from the last q tile to the first: the CTAs
+// of a pair begin nearly together. Where one or two pairs have about one kv tile for every CTA, those of a section
+// begin one after the other, as those before end, and end together: every other section goes the other way.
+// docs/experiments/0016.
+struct Traversals {
+  int64_t same_traversal = 0;  // BwdParams::same_traversal
   int64_t section = 0;
 };
 
@@ -132,36 +133,36 @@ int64_t pairs_of_packed(const Problem& p, double in_flight) {
   return std::min<int64_t>(p.heads_kv, std::max<int64_t>(2, std::lround(in_flight)));
 }
 
-Walk walk_of(const Problem& p, const BwdVariant& v, const Device& device) {
+Traversals traversals_of(const Problem& p, const BwdVariant& v, const Device& device) {
   if (v.mask != Mask::causal || p.heads_q == p.heads_kv) return {};
   const double in_flight = double(kv_tiles_at_once(p, v, device)) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
   const auto section = static_cast<int64_t>(std::lround(in_flight));
   const bool fits = section > 0 && section <= 2 && std::abs(in_flight - section) <= 0.15;
-  if (!v.ordered) {
+  if (!v.deterministic) {
     if (is_packed_short(p, v)) return {no_bound<int>, 2};
     if (fits) return {section, section};
-    return v.ragged ? Walk{0, pairs_of_packed(p, in_flight)} : Walk{no_bound<int>, 1};
+    return v.ragged ? Traversals{0, pairs_of_packed(p, in_flight)} : Traversals{no_bound<int>, 1};
   }
   // Ordered ones go from the last q tile to the first, or there and back, but never head by head. Not measured in
-  // clusters. Where every other section goes the other way its CTAs follow one another by an add and its news, which
-  // few turns do not hide: docs/experiments/0016. Not measured on an H200, whose memory is faster.
+  // clusters. Where every other section goes the other way its CTAs follow one another by an add and the signal's
+  // latency, which few iterations do not hide: docs/experiments/0016. Not measured on an H200, whose memory is faster.
   if (bwd_ctas(v) > 1 || light_first(p, v)) return {};
-  if (fits && turns_less(p, v) >= 16 && device.memory_gbps < 4000) return {section, section};
+  if (fits && iterations_less(p, v) >= 16 && device.memory_gbps < 4000) return {section, section};
   // Four short pairs in flight wait for each other no more than many do; a long one would: docs/experiments/0016.
-  return !v.ragged && in_flight >= 4 ? Walk{0, 1} : Walk{};
+  return !v.ragged && in_flight >= 4 ? Traversals{0, 1} : Traversals{};
 }
 
 // How many bytes of pairs go through their kv tiles side by side; 0: one pair.
 //
 // Without a mask one by one, so that all SMs read the same Q and grad_o. With one, kv tiles are unequal: as many pairs
 // as fit a share of L2.
-// Where CTAs add to grad_q in order, a kv tile follows the one before it by a turn. CTAs that begin together, or one
-// after the other as others end, must not all be of one pair then, or they wait for each other; many pairs wait least,
-// until they no longer fit L2, which an H100 has less of. Measured: docs/experiments/0013, 0014.
+// Where CTAs add to grad_q in order, a kv tile follows the one before it by an iteration. CTAs that begin together, or
+// one after the other as others end, must not all be of one pair then, or they wait for each other; many pairs wait
+// least, until they no longer fit L2, which an H100 has less of. Measured: docs/experiments/0013, 0014.
 int64_t bytes_together(const Problem& p, const BwdVariant& v, const Device& device) {
   constexpr int64_t mib = 1 << 20;
   const bool is_short = p.seq_kv <= 2048;
-  if (!v.ordered) return v.mask == Mask::none ? 0 : 16 * mib;
+  if (!v.deterministic) return v.mask == Mask::none ? 0 : 16 * mib;
   if (light_first(p, v) && v.dims.qk == 64) return device.l2_bytes * 8 / 15;  // 32 MiB of an H200's, 27 of an H100's
   return (is_short ? 16 : 32) * mib * (v.mask == Mask::none || light_first(p, v) ? 1 : 2);
 }
@@ -182,11 +183,11 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
   const int64_t bytes = hints.section_mib ? int64_t{*hints.section_mib} << 20 : bytes_together(p, v, device);
   const int64_t all_pairs = p.batch * p.heads_kv;
   const int at_once = kv_tiles_at_once(p, v, device);
-  const Walk walk = hints.section_mib ? Walk{} : walk_of(p, v, device);
+  const Traversals traversals = hints.section_mib ? Traversals{} : traversals_of(p, v, device);
   int64_t section = 1, in_sections = all_pairs, light = 0;
   if (bytes > 0 && pairs > 0) {
     section = ceil_div(pairs, sections_of(pairs, pair_bytes(p), bytes, items, at_once));
-    if (walk.section > 0) section = walk.section;
+    if (traversals.section > 0) section = traversals.section;
     if (v.ragged) {
       section = without_small_remainder(pairs, section);
       const RaggedTiles tiles = {v.tiles.kv, p.total_kv, p.seq_kv, p.heads_kv};
@@ -194,9 +195,10 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
         in_sections -= sequences_at_the_end(p, tiles, rounds_at_the_end(p, v), at_once) * p.heads_kv;
     } else if (v.mask != Mask::none) {
       const int64_t at_the_end =
-          walk.section > 0 ? at_once / kv_tiles : ceil_div(rounds_at_the_end(p, v) * at_once, kv_tiles);
+          traversals.section > 0 ? at_once / kv_tiles : ceil_div(rounds_at_the_end(p, v) * at_once, kv_tiles);
       in_sections = std::max<int64_t>(pairs - at_the_end, 0) / section * section;
-      if (walk.section > 0 && pairs <= 2 * at_the_end) in_sections = 0;  // they would wait for the last of one pair
+      // They would wait for the last of one pair
+      if (traversals.section > 0 && pairs <= 2 * at_the_end) in_sections = 0;
       if (light_first(p, v)) light = in_sections;
       if (in_sections == 0) section = in_sections = pairs;
     }
@@ -208,18 +210,18 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
                        .in_sections = static_cast<int>(in_sections),
                        .tail = 0,
                        .late_tiles = 0};
-  return {v, order, static_cast<int>(walk.same_way), static_cast<int>(light)};
+  return {v, order, static_cast<int>(traversals.same_traversal), static_cast<int>(light)};
 }
 
 void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {
   const auto numbers = [](int64_t count) { return static_cast<size_t>(count) * sizeof(float); };
   Workspace& w = plan.workspace;
   w.tickets = w.take(sizeof *QueueParams::counter);
-  w.far = w.take(sizeof *BwdParams::far);
+  w.large_rows = w.take(sizeof *BwdParams::large);
   w.rows = w.take(numbers(tiles * 2 * v.tiles.q));
   w.grad_q = w.take(numbers(tiles * dq_floats(v.tiles.q, v.dims.qk)));
   if (plan.problem.sink) w.grad_sink = w.take(numbers(tiles));
-  if (v.ordered) w.turns = w.take(numbers(tiles));
+  if (v.deterministic) w.dq_semaphores = w.take(numbers(tiles));
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ struct Hints {
   std::optional<int> late_tiles;    // late=8: Order::late_tiles
   std::optional<int> packed;        // packed=1: query heads share tiles; packed=0: they do not
   std::optional<int> parts;         // parts=4: into which the keys of the longest sequence are cut; 1: none
-  std::optional<int> widened;       // widened=1: 8-bit k and v get q's type in a launch of their own; widened=0: not
+  // Dequantised=1: 8-bit k and v get q's type in a launch of their own; dequantised=0: not
+  std::optional<int> dequantised;
   bool read(const std::string& word);  // false: the word is no hint
   std::string line() const;            // " tiles=128x176s2 tail=30%"
 };

@@ -14,8 +14,8 @@ namespace {
 Result<void> check_hints(const Problem& p, const Hints& hints) {
   if (p.invariant && hints.parts)
     return unsupported(text("parts={} is a hint and invariant is set; its parts have {} keys. Leave parts out.",
-                            *hints.parts, exact_part_tiles * exact_tile_kv));
-  if (may_cut(p)) return {};
+                            *hints.parts, batch_invariant_part_tiles * batch_invariant_tile_kv));
+  if (may_pack_or_split(p)) return {};
   const auto refuse = [&](const char* word, int value) {
     return unsupported(
         text("{0}={1} is a hint for problems without accumulate, attention_chunk and alibi; with these tiles are "
@@ -27,31 +27,33 @@ Result<void> check_hints(const Problem& p, const Hints& hints) {
   return {};
 }
 
-Parts parts(const Cut& cut) { return {cut.part_tiles, cut.parts}; }
+Parts parts(const Tiling& tiling) { return {tiling.part_tiles, tiling.parts}; }
 
 // Whether an item may have several parts of keys; a packed sequence may be longer than seq_kv.
 bool joins(const Problem& p, const FwdVariant& v) {
-  return fwd_joins(v) && (p.kv_is_packed() || p.seq_kv > exact_part_tiles * exact_tile_kv);
+  return fwd_joins(v) && (p.kv_is_packed() || p.seq_kv > batch_invariant_part_tiles * batch_invariant_tile_kv);
 }
 
 // What the parts of all rows take; each is read by the second kernel.
-void take_parts(Plan& plan, const Cut& cut) {
+void take_parts(Plan& plan, const Tiling& tiling) {
   const Problem& p = plan.problem;
-  const auto row_heads = static_cast<size_t>(p.rows_q() * p.heads_q * cut.parts);
+  const auto row_heads = static_cast<size_t>(p.rows_q() * p.heads_q * tiling.parts);
   plan.workspace.part_o = plan.workspace.take(row_heads * static_cast<size_t>(p.dim_v) * sizeof(float));
   plan.workspace.part_rows = plan.workspace.take(row_heads * sizeof(PartOfRow));
 }
 
-void add_combine(Plan& plan, const Cut& cut) {
+void add_combine(Plan& plan, const Tiling& tiling) {
   const Problem& p = plan.problem;
-  const FwdVariant& v = cut.variant;
+  const FwdVariant& v = tiling.variant;
   const int columns = columns_of_rows(v.dims.v);
-  const CombineVariant combine{p.dtype_o, columns, cut.parts <= 4 ? 4 : combine_parts_most(columns), v.exact};
+  const CombineVariant combine{p.dtype_o, columns, tiling.parts <= 4 ? 4 : combine_parts_most(columns),
+                               v.batch_invariant};
   const int64_t row_heads = p.rows_q() * p.heads_q;
-  plan.launches.push_back({.kernel = kernel_of(combine),
-                           .grid = static_cast<int>(ceil_div(row_heads, combine_rows(combine))),
-                           .step = CombineStep{combine, v.packed ? cut.pack.rows : v.tiles.q, v.tiles.kv, parts(cut)},
-                           .overlaps = true});
+  plan.launches.push_back(
+      {.kernel = kernel_of(combine),
+       .grid = static_cast<int>(ceil_div(row_heads, combine_rows(combine))),
+       .step = CombineStep{combine, v.pack_gqa ? tiling.pack.rows : v.tiles.q, v.tiles.kv, parts(tiling)},
+       .overlaps = true});
 }
 
 // What forward kernels raise begins at -inf; merged, it begins as it is.
@@ -65,7 +67,7 @@ void add_fill(Plan& plan, int sms) {
                            .overlaps = true});
 }
 
-void add_widen(Plan& plan, bool blocks, int sms) {
+void add_dequantise(Plan& plan, bool blocks, int sms) {
   const Problem& p = plan.problem;
   const auto bytes = [&](int64_t dim) {
     return static_cast<size_t>(p.rows_kv() * p.heads_kv * dim) * size_of(p.dtype);
@@ -74,17 +76,19 @@ void add_widen(Plan& plan, bool blocks, int sms) {
   plan.workspace.wide_v = plan.workspace.take(bytes(p.dim_v));
   if (blocks)
     plan.workspace.block_scales = plan.workspace.take(static_cast<size_t>(block_scales(p)) * block_scale_bytes);
-  const WidenVariant variant{p.dtype_kv, p.dtype};
-  plan.launches.push_back(
-      {.kernel = kernel_of(variant), .grid = sms * widen_ctas_per_sm, .step = WidenStep{variant}, .overlaps = true});
+  const DequantiseVariant variant{p.dtype_kv, p.dtype};
+  plan.launches.push_back({.kernel = kernel_of(variant),
+                           .grid = sms * dequantise_ctas_per_sm,
+                           .step = DequantiseStep{variant},
+                           .overlaps = true});
 }
 
 // Whether an item may take longer than a launch's first ticket, 2 us. Measured on an H200: without tickets items of 64
 // to 512 keys are 1.00 to 1.17 times as fast, of 4096 and more 0.84 to 1.00; nothing explains the latter.
-bool hides_tickets(const Problem& p, const Cut& cut) {
+bool hides_tickets(const Problem& p, const Tiling& tiling) {
   constexpr int64_t short_keys = 512;
-  const int64_t tiles = ceil_div(ceil_div(p.seq_kv, cut.variant.tiles.kv), cut.parts);
-  return tiles * cut.variant.tiles.kv > short_keys;
+  const int64_t tiles = ceil_div(ceil_div(p.seq_kv, tiling.variant.tiles.kv), tiling.parts);
+  return tiles * tiling.variant.tiles.kv > short_keys;
 }
 
 }  // namespace
@@ -95,16 +99,16 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   const int sms = usable_sms(p, device);
   const auto dims = choose_dims(p);
   if (!dims) return dims.failure();
-  const auto cut = choose_cut(p, *dims, device, hints);
-  if (!cut) return cut.failure();
-  const FwdVariant* const variant = &cut->variant;
+  const auto tiling = choose_tiling(p, *dims, device, hints);
+  if (!tiling) return tiling.failure();
+  const FwdVariant* const variant = &tiling->variant;
   if (auto ok = check_tiles(p, variant->tiles, why_invalid(*variant)); !ok) return ok.failure();
   if (p.scale_rows > 0 && fwd_scaled(*variant) && p.scale_rows % variant->tiles.kv != 0)
     return check_tiles(p, variant->tiles, "the keys of a tile share a scale, so it has 64 or 128").failure();
 
-  const int64_t items = items_at_most(p, *variant, cut->pack) * cut->parts;
+  const int64_t items = items_at_most(p, *variant, tiling->pack) * tiling->parts;
   const int64_t row_heads = p.rows_q() * p.heads_q;
-  if (items > items_max || (cut->parts > 1 && row_heads > items_max))
+  if (items > items_max || (tiling->parts > 1 && row_heads > items_max))
     return unsupported(
         text("batch x heads_q x seq_q make {} tiles of {} rows; one launch takes 2^31 - 1. Split the batch.", items,
              variant->tiles.q));
@@ -122,15 +126,15 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   if (fwd_promotes(*variant, p.seq_kv) || joins(p, *variant))
     plan.workspace.sums =
         plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
-  if (cut->parts > 1) take_parts(plan, *cut);
-  if (variant->widened) add_widen(plan, variant->blocks, sms);
+  if (tiling->parts > 1) take_parts(plan, *tiling);
+  if (variant->dequantised) add_dequantise(plan, variant->blocks, sms);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
-                           .step = ForwardStep{*variant, order_items(p, *cut, device, hints), cut->pack, parts(*cut),
-                                               items > grid || hides_tickets(p, *cut)},
+                           .step = ForwardStep{*variant, order_items(p, *tiling, device, hints), tiling->pack,
+                                               parts(*tiling), items > grid || hides_tickets(p, *tiling)},
                            .overlaps = true,
                            .alone = ctas > sms && grid <= sms});
-  if (cut->parts > 1) add_combine(plan, *cut);
+  if (tiling->parts > 1) add_combine(plan, *tiling);
   return plan;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: the steps of planning a forward problem, each in a file of its own: the launch (forward.cpp), the tiles
-// (tiles.cpp), which heads share them and how their keys are cut (cut.cpp), whether k and v are widened before
-// (widen.cpp), the order of work items (order.cpp).
+// (tiles.cpp), which heads share them and how their keys are cut (tiling.cpp), whether k and v are dequantised before
+// (dequantise.cpp), the order of work items (order.cpp).
 #pragma once
-#include "src/plan/either_pass.hpp"
+#include "src/plan/both_passes.hpp"
 
 namespace froghopper {
 
@@ -19,35 +19,35 @@ constexpr bool above_256(Dims dims) { return dims.qk > 256 || dims.v > 256; }
 
 Tiles tuned_tiles(const Problem&, Dims, const Device&);
 
-// The most keys that one query row sees.
-int64_t keys_seen(const Problem&);
+// The most keys that one query row attends to.
+int64_t keys_attended(const Problem&);
 Tiles few_rows_tiles(const Problem&, Dims);                  // where there are few work items
 std::optional<Tiles> many_rows_tiles(const Problem&, Dims);  // the largest ones, if they are worth cutting
 
 // Whether tiles may be packed or split: kernels of chunks, alibi and accumulate have them plain.
-bool may_cut(const Problem&);
+bool may_pack_or_split(const Problem&);
 
 // The kernel, how heads share its tiles, and into how many parts their keys are cut. Tiles may still be none that a
 // kernel has.
-struct Cut {
+struct Tiling {
   FwdVariant variant;
   PackParams pack;
   int part_tiles;  // kv tiles of a part; no_bound: not split
   int parts;       // of the longest sequence
 };
-Result<Cut> choose_cut(const Problem&, Dims, const Device&, const Hints&);
+Result<Tiling> choose_tiling(const Problem&, Dims, const Device&, const Hints&);
 
 // q tiles over all sequences and query heads; for packed sequences the most there can be.
 int64_t items_at_most(const Problem& p, int tile_q);
 int64_t items_at_most(const Problem& p, const FwdVariant&, PackParams);  // of all heads that share a tile one
 
-// 16-bit q beside 8-bit k and v: whether a launch before gives these q's type, once for all q tiles; else each CTA
-// makes f16 of them, for every q tile. `otherwise`: the kernel that would, keys in so many parts. widen.cpp.
-std::optional<FwdVariant> widened_variant(const Problem&, const FwdVariant& otherwise, const Device&);
-bool pays_to_widen_first(const Problem&, const FwdVariant& widened, const FwdVariant& otherwise, int64_t parts,
-                         const Device&);
+// 16-bit q with 8-bit k and v: whether a launch before gives these q's type, once for all q tiles; else each CTA
+// makes f16 of them, for every q tile. `otherwise`: the kernel that would, keys in so many parts. dequantise.cpp.
+std::optional<FwdVariant> dequantised_variant(const Problem&, const FwdVariant& otherwise, const Device&);
+bool pays_to_dequantise_first(const Problem&, const FwdVariant& dequantised, const FwdVariant& otherwise,
+                              int64_t parts, const Device&);
 int64_t block_scales(const Problem&);  // how many pairs BlockScales has, with scales of blocks or columns
 
-Order order_items(const Problem& p, const Cut&, const Device& device, const Hints&);
+Order order_items(const Problem& p, const Tiling&, const Device& device, const Hints&);
 
 }  // namespace froghopper

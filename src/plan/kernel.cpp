@@ -13,7 +13,7 @@ namespace froghopper {
 namespace {
 
 constexpr const char *fill = "fill", *forward = "fwd", *combine = "combine", *delta = "delta", *backward = "bwd",
-                     *grad_q = "gradq", *quantise = "quantise", *average = "average", *widen = "widen",
+                     *grad_q = "gradq", *quantise = "quantise", *average = "average", *dequantise = "widen",
                      *append = "append";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
@@ -106,13 +106,14 @@ KernelSpec kernel_of(const AverageVariant& v) {
           .params_bytes = sizeof(AverageParams)};
 }
 
-KernelSpec kernel_of(const WidenVariant& v) {
-  return {.name = variant_name(widen, v),
-          .source = source_of("device/fwd/widen.cuh", "fwd::Widen", "WidenParams", spelled("WidenVariant", v),
-                              /*cluster=*/1, widen_ctas_per_sm),
-          .threads = widen_threads,
-          .smem_bytes = widen_smem_bytes,
-          .params_bytes = sizeof(WidenParams)};
+KernelSpec kernel_of(const DequantiseVariant& v) {
+  return {.name = variant_name(dequantise, v),
+          .source = source_of("device/fwd/dequantise.cuh", "fwd::Dequantise", "DequantiseParams",
+                              spelled("DequantiseVariant", v),
+                              /*cluster=*/1, dequantise_ctas_per_sm),
+          .threads = dequantise_threads,
+          .smem_bytes = dequantise_smem_bytes,
+          .params_bytes = sizeof(DequantiseParams)};
 }
 
 KernelSpec kernel_of(const AppendVariant& v) {
@@ -147,12 +148,12 @@ Result<KernelSpec> kernel_named(const std::string& name) {
   if (family == grad_q) return kernel_of_family<GradQVariant>(grad_q, name);
   if (family == quantise) return kernel_of_family<QuantiseVariant>(quantise, name);
   if (family == average) return kernel_of_family<AverageVariant>(average, name);
-  if (family == widen) return kernel_of_family<WidenVariant>(widen, name);
+  if (family == dequantise) return kernel_of_family<DequantiseVariant>(dequantise, name);
   if (family == append) return kernel_of_family<AppendVariant>(append, name);
   return Failure{
       FH_INVALID_PROBLEM,
       text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {}, {}, {}, {}, {} or {}.", name,
-           fill, forward, combine, delta, backward, grad_q, quantise, average, widen, append)};
+           fill, forward, combine, delta, backward, grad_q, quantise, average, dequantise, append)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

@@ -11,10 +11,10 @@
 #include "contract/append.h"
 #include "contract/average.h"
 #include "contract/bwd_variant.h"
+#include "contract/dequantise.h"
 #include "contract/fill.h"
 #include "contract/fwd_variant.h"
 #include "contract/quantise_variant.h"
-#include "contract/widen.h"
 #include "src/base/result.hpp"
 #include "src/base/text.hpp"
 
@@ -38,7 +38,7 @@ KernelSpec kernel_of(const BwdVariant&);
 KernelSpec kernel_of(const GradQVariant&);
 KernelSpec kernel_of(const QuantiseVariant&);
 KernelSpec kernel_of(const AverageVariant&);
-KernelSpec kernel_of(const WidenVariant&);
+KernelSpec kernel_of(const DequantiseVariant&);
 KernelSpec kernel_of(const AppendVariant&);
 
 // ---- Names of variants ----
@@ -132,7 +132,7 @@ static_assert(all_fields_visited<BwdVariant>, "visit_fields lacks a field of Bwd
 static_assert(all_fields_visited<GradQVariant>, "visit_fields lacks a field of GradQVariant");
 static_assert(all_fields_visited<QuantiseVariant>, "visit_fields lacks a field of QuantiseVariant");
 static_assert(all_fields_visited<AverageVariant>, "visit_fields lacks a field of AverageVariant");
-static_assert(all_fields_visited<WidenVariant>, "visit_fields lacks a field of WidenVariant");
+static_assert(all_fields_visited<DequantiseVariant>, "visit_fields lacks a field of DequantiseVariant");
 static_assert(all_fields_visited<AppendVariant>, "visit_fields lacks a field of AppendVariant");
 
 }  // namespace froghopper

@@ -74,19 +74,19 @@ int64_t items_at_most(const Problem& p, int tile_q) {
 }
 
 int64_t items_at_most(const Problem& p, const FwdVariant& v, PackParams pack) {
-  return items_at_most(p, v.packed ? pack.rows : v.tiles.q) / pack.heads;
+  return items_at_most(p, v.pack_gqa ? pack.rows : v.tiles.q) / pack.heads;
 }
 
 namespace {
 
 // Few items, or memory alone to wait for: all pairs together.
-Order order_of_parts(const Problem& p, const Cut& cut, const Hints& hints) {
-  const int64_t heads = p.heads_q / cut.pack.heads, pairs = p.batch * heads;
-  const int64_t rows = cut.variant.packed ? cut.pack.rows : cut.variant.tiles.q;
-  const int64_t together = cut.variant.mask == Mask::none ? 1 : cut.variant.ragged ? heads : pairs;
-  return {.items = static_cast<int>(items_at_most(p, cut.variant, cut.pack) * cut.parts),
+Order order_of_parts(const Problem& p, const Tiling& tiling, const Hints& hints) {
+  const int64_t heads = p.heads_q / tiling.pack.heads, pairs = p.batch * heads;
+  const int64_t rows = tiling.variant.pack_gqa ? tiling.pack.rows : tiling.variant.tiles.q;
+  const int64_t together = tiling.variant.mask == Mask::none ? 1 : tiling.variant.ragged ? heads : pairs;
+  return {.items = static_cast<int>(items_at_most(p, tiling.variant, tiling.pack) * tiling.parts),
           .pairs = static_cast<int>(pairs),
-          .q_tiles = static_cast<int>(ceil_div(p.seq_q, rows) * cut.parts),
+          .q_tiles = static_cast<int>(ceil_div(p.seq_q, rows) * tiling.parts),
           .section = static_cast<int>(std::max<int64_t>(1, together)),
           .in_sections = static_cast<int>(pairs),
           .tail = 0,
@@ -95,9 +95,9 @@ Order order_of_parts(const Problem& p, const Cut& cut, const Hints& hints) {
 
 }  // namespace
 
-Order order_items(const Problem& p, const Cut& cut, const Device& device, const Hints& hints) {
-  const FwdVariant& v = cut.variant;
-  if (v.packed || v.split) return order_of_parts(p, cut, hints);
+Order order_items(const Problem& p, const Tiling& tiling, const Device& device, const Hints& hints) {
+  const FwdVariant& v = tiling.variant;
+  if (v.pack_gqa || v.split_kv) return order_of_parts(p, tiling, hints);
   const int64_t q_tiles = ceil_div(p.seq_q, v.tiles.q), pairs = p.batch * p.heads_q;
   const int64_t all_items = items_at_most(p, v.tiles.q);
   const int sms = usable_sms(p, device);

@@ -22,12 +22,12 @@ std::string order_words(const Order& order) {
 }
 std::string words_of(const ForwardStep& step) {
   std::string words = order_words(step.order);
-  if (step.variant.packed) words += text(" pack {}x{}", step.pack.heads, step.pack.rows);
+  if (step.variant.pack_gqa) words += text(" pack {}x{}", step.pack.heads, step.pack.rows);
   if (step.parts.most > 1) words += text(" parts {} of {}", step.parts.most, step.parts.tiles);
   return words;
 }
 std::string words_of(const FillStep&) { return {}; }
-std::string words_of(const WidenStep&) { return {}; }
+std::string words_of(const DequantiseStep&) { return {}; }
 std::string words_of(const CombineStep&) { return {}; }
 std::string words_of(const BackwardStep& step) {
   return order_words(step.order) + (step.light_first > 0 ? text(" light {}", step.light_first) : "");

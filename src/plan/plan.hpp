@@ -10,13 +10,13 @@
 #include "contract/append.h"
 #include "contract/average.h"
 #include "contract/bwd_variant.h"
+#include "contract/dequantise.h"
 #include "contract/fill.h"
 #include "contract/fwd_variant.h"
 #include "contract/order.h"
 #include "contract/quantise_params.h"
 #include "contract/quantise_variant.h"
 #include "contract/split.h"
-#include "contract/widen.h"
 #include "src/plan/device.hpp"
 #include "src/plan/kernel.hpp"
 #include "src/problem/problem.hpp"
@@ -32,17 +32,17 @@ inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cu
 struct Workspace {
   Slice tickets;         // the counter of Tickets, device/attn/tickets.cuh
   Slice sums;            // 8-bit types: parts of o of long sequences, device/fwd/promotion.cuh
-  Slice wide_k, wide_v;  // k and v of 8 bits in q's type, by WidenStep
+  Slice wide_k, wide_v;  // k and v of 8 bits in q's type, by DequantiseStep
   Slice block_scales;    // with them: BlockScales
   // Split forward only: contract/split.h.
   Slice part_o, part_rows;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
-  Slice far;        // whether some row's lse is large
-  Slice rows;       // lse and delta
-  Slice grad_q;     // its sums in fp32
-  Slice grad_sink;  // its parts
-  Slice turns;      // whose turn it is to add to grad_q
-  Slice largest;    // quantise: the largest number of each tile, where all rows of a sequence share a scale
+  Slice large_rows;     // whether some row's lse is large
+  Slice rows;           // lse and delta
+  Slice grad_q;         // its sums in fp32
+  Slice grad_sink;      // its parts
+  Slice dq_semaphores;  // whose turn it is to add to grad_q
+  Slice largest;        // quantise: the largest number of each tile, where all rows of a sequence share a scale
   // Quantise with smooth only: AverageParams.
   Slice column_sums, means;
   size_t bytes = 0;  // up to the end of the last slice
@@ -56,11 +56,11 @@ inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace:
                                                 std::pair{"block_scales", &Workspace::block_scales},
                                                 std::pair{"part_o", &Workspace::part_o},
                                                 std::pair{"part_rows", &Workspace::part_rows},
-                                                std::pair{"far", &Workspace::far},
+                                                std::pair{"far", &Workspace::large_rows},
                                                 std::pair{"rows", &Workspace::rows},
                                                 std::pair{"grad_q", &Workspace::grad_q},
                                                 std::pair{"grad_sink", &Workspace::grad_sink},
-                                                std::pair{"turns", &Workspace::turns},
+                                                std::pair{"turns", &Workspace::dq_semaphores},
                                                 std::pair{"largest", &Workspace::largest},
                                                 std::pair{"column_sums", &Workspace::column_sums},
                                                 std::pair{"means", &Workspace::means}};
@@ -73,13 +73,13 @@ struct Parts {
 struct FillStep {  // max_logit begins at -inf
   FillVariant variant;
 };
-struct WidenStep {  // the forward kernel reads what it writes
-  WidenVariant variant;
+struct DequantiseStep {  // the forward kernel reads what it writes
+  DequantiseVariant variant;
 };
 struct ForwardStep {
   FwdVariant variant;
   Order order;
-  PackParams pack;  // packed variants only
+  PackParams pack;  // PackGQA variants only
   Parts parts;
   bool draws = true;  // tickets; false: no CTA has a second item
 };
@@ -95,7 +95,7 @@ struct DeltaStep {
 struct BackwardStep {
   BwdVariant variant;
   Order order;
-  int same_way = 0, light_first = 0;  // of BwdParams
+  int same_traversal = 0, light_first = 0;  // of BwdParams
 };
 struct GradQStep {
   GradQVariant variant;
@@ -112,7 +112,7 @@ struct AppendStep {
   AppendVariant variant;
 };
 using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep,
-                          FillStep, WidenStep, AppendStep>;
+                          FillStep, DequantiseStep, AppendStep>;
 
 struct Launch {
   KernelSpec kernel;

@@ -7,7 +7,7 @@
 
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
-#include "src/plan/either_pass.hpp"
+#include "src/plan/both_passes.hpp"
 
 namespace froghopper {
 namespace {

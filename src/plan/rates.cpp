@@ -31,7 +31,8 @@ static_assert(keys_are_unique());
 
 // Of the kernel that is most like this one among those that were measured with the same head dims. Work is as fast; a
 // tile of another size has more or less of it. For a window a causal kernel with the same tiles counts before a window
-// with other tiles: as measured, its turns take 0 to 5 % longer than causal ones. Among equals the first row counts.
+// with other tiles: as measured, its iterations take 0 to 5 % longer than causal ones. Among equals the first row
+// counts.
 Rate rate_of(const MeasuredKernel& like, const Device& device) {
   const std::string_view card = nearest(device);
   const MeasuredRate* best = nullptr;
@@ -42,48 +43,51 @@ Rate rate_of(const MeasuredKernel& like, const Device& device) {
            int{m.card != card};
   };
   for (const MeasuredRate& m : measured_rates)
-    if (m.of.backward == like.backward && m.of.narrow == like.narrow && m.of.dims == like.dims &&
+    if (m.of.backward == like.backward && m.of.fp8_mma == like.fp8_mma && m.of.dims == like.dims &&
         (!best || unlike(m) < unlike(*best)))
       best = &m;
   if (!best) return {};
   const double area = 1.0 * like.q * like.kv / (best->of.q * best->of.kv);
   const double slower = 1.0 * known_device(best->card).clock_mhz / device.clock_mhz;
-  return {best->turn_us * area * slower, best->pass_us * slower};
+  return {best->iteration_us * area * slower, best->item_us * slower};
 }
 
 }  // namespace
 
 Rate rate_of(const FwdVariant& v, const Device& device) {
   // Packed: one consumer, K and V read once. Measured on an H200 and an H100, 1 to 8 sequences of 1k to 16k keys: a
-  // tile of 128 keys and 128 columns, or, of fewer columns, what a key and a number of K or V take; widened by two
+  // tile of 128 keys and 128 columns, or, of fewer columns, what a key and a number of K or V take; dequantised by two
   // warps of each of two CTAs, and by four.
-  constexpr Rate read = {1.0, 1.8}, widened_by_two = {1.6, 4.0}, widened_by_four = {1.05, 4.0};
+  constexpr Rate read = {1.0, 1.8}, dequantised_by_two = {1.6, 4.0}, dequantised_by_four = {1.05, 4.0};
   constexpr double key_us = 3.75e-3, number_us = 1.7e-5;
-  if (v.packed && !above_256(v.dims)) {
+  if (v.pack_gqa && !above_256(v.dims)) {
     const int columns = v.dims.qk + v.dims.v;
-    const Rate& strip = !fwd_widens(v) ? read : fwd_widens_in_four(v) ? widened_by_four : widened_by_two;
-    const double turn_us = strip.turn_us * v.tiles.kv * columns / (128 * 256);
-    return {std::max(turn_us, v.tiles.kv * (key_us + number_us * columns)), strip.pass_us};
+    const Rate& m_tile_rows = !fwd_dequantises(v)                ? read
+                              : fwd_dequantises_in_four_warps(v) ? dequantised_by_four
+                                                                 : dequantised_by_two;
+    const double iteration_us = m_tile_rows.iteration_us * v.tiles.kv * columns / (128 * 256);
+    return {std::max(iteration_us, v.tiles.kv * (key_us + number_us * columns)), m_tile_rows.item_us};
   }
   const Rate rate = rate_of({.backward = false,
                              .det = false,
-                             .narrow = fwd_narrow(v),
+                             .fp8_mma = fwd_fp8_mma(v),
                              .dims = v.dims,
                              .q = v.tiles.q,
                              .kv = v.tiles.kv,
                              .mask = v.mask},
                             device);
-  // Measured on an H200, a softcap beside 128 columns, widening at 4k keys.
+  // Measured on an H200, a softcap with 128 columns, dequantising at 4k keys.
   constexpr double softcap_takes = 1.38;
-  const double widening_takes = v.dims.qk < 128 ? 1.2 : v.dims.qk == 128 ? 1.27 : v.dims.qk == 192 ? 1.36 : 1.45;
-  return {rate.turn_us * (v.softcap ? softcap_takes : 1) * (fwd_widens(v) ? widening_takes : 1), rate.pass_us};
+  const double dequantising_takes = v.dims.qk < 128 ? 1.2 : v.dims.qk == 128 ? 1.27 : v.dims.qk == 192 ? 1.36 : 1.45;
+  return {rate.iteration_us * (v.softcap ? softcap_takes : 1) * (fwd_dequantises(v) ? dequantising_takes : 1),
+          rate.item_us};
 }
 
 Rate rate_of(const BwdVariant& v, const Device& device) {
   if (v.softcap || v.alibi) return {};  // not measured
   return rate_of({.backward = true,
-                  .det = v.ordered,
-                  .narrow = false,
+                  .det = v.deterministic,
+                  .fp8_mma = false,
                   .dims = v.dims,
                   .q = v.tiles.q,
                   .kv = v.tiles.kv,

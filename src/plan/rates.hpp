@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan: how long kernels take for a turn and a pass. Made by bench/fit_times.py from bench/results; do not edit.
+// plan: how long kernels take for an iteration and a pass. Made by bench/fit_times.py from bench/results; do not edit.
 #pragma once
 #include "contract/types.h"
 
 namespace froghopper {
 
-// What kernels that share two numbers share: stages of the rings and parts of keys do not change what a turn is.
+// What kernels that share two numbers share: stages of the rings and parts of keys do not change what an iteration is.
 struct MeasuredKernel {
-  bool backward, det, narrow;  // narrow: of 8-bit products
+  bool backward, det, fp8_mma;  // narrow: of FP8 products
   Dims dims;
   int q, kv;  // of the tiles
   Mask mask;
@@ -17,10 +17,10 @@ struct MeasuredKernel {
 struct MeasuredRate {
   const char* card;
   MeasuredKernel of;
-  double turn_us, pass_us;
+  double iteration_us, item_us;
 };
 inline constexpr MeasuredRate measured_rates[] = {
-    // card, backward, det, narrow, dims, tile q, kv, mask, us of a turn, of a pass
+    // card, backward, det, narrow, dims, tile q, kv, mask, us of an iteration, of a pass
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::causal}, 1.533, 2.16},
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::none}, 1.418, 1.75},
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::window}, 1.533, 2.33},

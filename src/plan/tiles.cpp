@@ -14,7 +14,7 @@ namespace {
 // Columns of Q and K, columns of V and O. Multiples of 32, because O leaves the registers 32 columns at a time. More
 // pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the tile's products.
 // Above 256, which 16-bit types have alone, the first that holds a problem's columns is also the one that multiplies
-// fewest of them, but for some whose dim_v is above 256 and dim_qk far below.
+// fewest of them, except for some whose dim_v is above 256 and dim_qk far below.
 constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
                                                {96, 96},
                                                {128, 128},
@@ -42,11 +42,11 @@ Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, 
   return us(few_rows) < enough * us(many_rows) ? few_rows : many_rows;
 }
 
-constexpr Tiles four_strips = {256, 64, 4};  // of 64 columns
+constexpr Tiles four_m_tiles = {256, 64, 4};  // of 64 columns
 
 // Four consumers of 64 columns have no registers to spare for a window's second bound beside anything else, nor for the
 // largest score: they would spill in the inner loop.
-bool four_strips_fit(const Problem& p) {
+bool four_m_tiles_fit(const Problem& p) {
   const bool more =
       p.ragged() || p.softcap > 0 || p.alibi || p.merges() || p.attention_chunk > 0 || is_8_bit(p.dtype_kv);
   return !p.max_logit && !(bounded_below(kernel_mask(p)) && more);
@@ -67,11 +67,11 @@ bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
 }
 
 // What bends scores and the largest of them have no registers beside each other in tiles of 128 keys.
-bool watches_bent_scores(const Problem& p) { return p.max_logit && (p.softcap > 0 || p.alibi); }
+bool guards_modified_scores(const Problem& p) { return p.max_logit && (p.softcap > 0 || p.alibi); }
 
-// 96 and 128 columns of 8-bit types: tiles of 192 rows, whose Consumers multiply at once (fwd_multiplies_at_once),
+// 96 and 128 columns of 8-bit types: tiles of 192 rows, whose Consumers multiply at once (fwd_immediate_pv),
 // where they are faster than those of 128 rows: docs/experiments/0027.
-Tiles narrow_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
+Tiles fp8_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   const Tiles rows_192{192, 128, dims.qk == 96 ? 4 : 3};
   const bool long_tiles = dims.qk == 128 && p.scale_rows == 0 && p.seq_kv >= 4096;
@@ -81,34 +81,34 @@ Tiles narrow_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
   return of_two(p, dims, device, rows_128, rows_192, rows_192);
 }
 
-// 8-bit types: P takes half as many registers, and O is still as large. 128 keys beside 256 columns take all 240 that
+// 8-bit types: P takes half as many registers, and O is still as large. 128 keys with 256 columns take all 240 that
 // a thread can have; a window, a softcap, an O that is added to or the largest score would spill in its inner loop, so
-// there are 64; nor does the latter fit beside 192 keys or rows. Measured: docs/experiments/0025.
-Tiles narrow_tiles(const Problem& p, Dims dims, const Device& device) {
+// there are 64; nor does the latter fit with 192 keys or rows. Measured: docs/experiments/0025.
+Tiles fp8_tiles(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   if (dims.qk == 64) {
     const bool many_rows = mask == Mask::none || (mask == Mask::causal && p.seq_kv >= 2048);
-    return many_rows && !watches_bent_scores(p) ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
+    return many_rows && !guards_modified_scores(p) ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
   }
   const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.merges() && !p.max_logit;
-  if (dims.qk <= 128) return plain ? narrow_tiles_of_128(p, dims, device) : Tiles{128, 128, 3};
-  if (dims.qk == 192 && !watches_bent_scores(p)) return {128, 128, 2};
+  if (dims.qk <= 128) return plain ? fp8_tiles_of_128(p, dims, device) : Tiles{128, 128, 3};
+  if (dims.qk == 192 && !guards_modified_scores(p)) return {128, 128, 2};
   return plain ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
 
-// 8-bit k and v beside 16-bit q. A tile is widened once for all query rows of a CTA, so these are many; keys are 64 or
-// 128 for the scales. Shared memory has room for raw tiles too, so rings are one stage shorter than of 16 bits.
-Tiles widening_tiles(const Problem& p, Dims dims, const Device& device) {
+// 8-bit k and v with 16-bit q. A tile is dequantised once for all query rows of a CTA, so these are many; keys are 64
+// or 128 for the scales. Shared memory has room for stored tiles too, so rings are one stage shorter than of 16 bits.
+Tiles dequantising_tiles(const Problem& p, Dims dims, const Device& device) {
   const auto of = [&](Tiles few_rows, Tiles many) { return of_two(p, dims, device, few_rows, many, many); };
   const Tiles rows_128 = few_rows_tiles(p, dims);
-  if (dims.qk == 64) return of(rows_128, four_strips_fit(p) ? four_strips : Tiles{192, 64, 5});
+  if (dims.qk == 64) return of(rows_128, four_m_tiles_fit(p) ? four_m_tiles : Tiles{192, 64, 5});
   if (dims.qk <= 128) return of(rows_128, {192, 64, 3});
   return rows_128;
 }
 
-// Shared memory bounds these: two stages of K and V beside Q. docs/3-forward.md, "More than 256 columns".
+// Shared memory bounds these: two stages of K and V beside Q. docs/3-forward.md, "Head dims above 256".
 Tiles tiles_above_256(Dims dims) {
-  const int rows = dims.v > 256 ? strip : 2 * strip;
+  const int rows = dims.v > 256 ? m_tile_rows : 2 * m_tile_rows;
   return {rows, dims.qk <= 256 ? 64 : dims.qk <= 384 ? 48 : 32, 2};
 }
 
@@ -117,24 +117,24 @@ Tiles tiles_above_256(Dims dims) {
 // that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which kernel". Few keys want
 // small tiles, whose remainders waste less; many want 192 query rows, which read K and V less often.
 Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
-  if (is_8_bit(p.dtype)) return narrow_tiles(p, dims, device);
-  if (is_8_bit(p.dtype_kv)) return widening_tiles(p, dims, device);
+  if (is_8_bit(p.dtype)) return fp8_tiles(p, dims, device);
+  if (is_8_bit(p.dtype_kv)) return dequantising_tiles(p, dims, device);
   if (above_256(dims)) return tiles_above_256(dims);
   const Mask mask = kernel_mask(p);
-  const int64_t keys = keys_seen(p);
+  const int64_t keys = keys_attended(p);
   const Tiles rows_128 = few_rows_tiles(p, dims);
   if (dims.qk == 64) {
     const Tiles rows_192{192, 64, 5};
     // Measured on both cards: docs/experiments/0005.
-    if (bounded_below(mask)) return keys >= 1024 && four_strips_fit(p) ? four_strips : rows_192;
+    if (bounded_below(mask)) return keys >= 1024 && four_m_tiles_fit(p) ? four_m_tiles : rows_192;
     // By padded rows: docs/experiments/0004.
     const bool fewer_by_192 = mask == Mask::none && 100 * padded_rows(p, 192) < 85 * padded_rows(p, 256);
-    const Tiles many_rows = four_strips_fit(p) && !fewer_by_192 ? four_strips : rows_192;
+    const Tiles many_rows = four_m_tiles_fit(p) && !fewer_by_192 ? four_m_tiles : rows_192;
     return of_two(p, dims, device, rows_128, many_rows, many_rows);
   }
   if (dims.qk == 96) {
     // Of 80 keys the ragged kernel would spill in its inner loop.
-    const bool plain = mask == Mask::none && !p.ragged() && !watches_bent_scores(p);
+    const bool plain = mask == Mask::none && !p.ragged() && !guards_modified_scores(p);
     const Tiles rows_192 = plain ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
     const bool few_keys = keys < 2048 && !rows_192_are_worth_it(p, rows_128, rows_192);
     return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
@@ -154,10 +154,10 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   return rows_128;
 }
 
-// Exact kernels have tiles of 64 keys, with as many stages as fit, 4 at most.
-Tiles with_exact_keys(Tiles usual, Dims dims) {
+// Batch-invariant kernels have tiles of 64 keys, with as many stages as fit, 4 at most.
+Tiles with_batch_invariant_keys(Tiles usual, Dims dims) {
   FwdVariant v = {};
-  v.dtype = Dtype::bf16, v.dims = dims, v.tiles = {usual.q, exact_tile_kv, 4};
+  v.dtype = Dtype::bf16, v.dims = dims, v.tiles = {usual.q, batch_invariant_tile_kv, 4};
   while (v.tiles.stages > 2 && fwd_smem_bytes(v) > smem_bytes_per_cta) --v.tiles.stages;
   return v.tiles;
 }
@@ -165,7 +165,7 @@ Tiles with_exact_keys(Tiles usual, Dims dims) {
 }  // namespace
 
 // A window may be as wide as 64 bits allow, so its sides are cut first.
-int64_t keys_seen(const Problem& p) {
+int64_t keys_attended(const Problem& p) {
   const int64_t of_chunk = p.attention_chunk > 0 ? std::min(p.attention_chunk, p.seq_kv) : p.seq_kv;
   if (p.window_left == all_keys || p.window_right == all_keys) return of_chunk;
   return std::min(of_chunk, std::min(p.window_left, p.seq_kv) + 1 + std::min(p.window_right, p.seq_kv));
@@ -191,35 +191,35 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .mask = kernel_mask(p),
           .ragged = p.ragged(),
           .softcap = p.softcap > 0,
-          .packed = false,
-          .split = false,
+          .pack_gqa = false,
+          .split_kv = false,
           .alibi = p.alibi,
-          .merges = p.merges(),
-          .exact = p.invariant,
+          .merges_lse = p.merges(),
+          .batch_invariant = p.invariant,
           .smooth = p.smooth,
           .max_logit = p.max_logit,
-          .widened = false,
+          .dequantised = false,
           .blocks = false,
           .kv_in = KvIn::rows};
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {
-  if (is_8_bit(p.dtype_kv)) {  // raw tiles take a stage
+  if (is_8_bit(p.dtype_kv)) {  // stored tiles take a stage
     if (dims.qk == 64) return {128, 128, 3};
     if (dims.qk <= 128) return {128, 128, 2};
     return {128, 64, dims.v == 128 ? 3 : 2};
   }
   if (above_256(dims)) return tiles_above_256(dims);
   if (dims.qk == 64) return {128, 128, 4};
-  if (dims.qk <= 128) return watches_bent_scores(p) ? Tiles{128, 64, 4} : Tiles{128, 128, 2};
+  if (dims.qk <= 128) return guards_modified_scores(p) ? Tiles{128, 64, 4} : Tiles{128, 128, 2};
   if (dims.qk == 192) return dims.v == 128 ? Tiles{128, 96, 2} : Tiles{128, 80, 2};
   return {128, 64, 2};
 }
 
 // With split keys they are faster than tiles of 128 rows at 64 columns alone: docs/experiments/0031.
 std::optional<Tiles> many_rows_tiles(const Problem& p, Dims dims) {
-  if (dims.qk != 64 || is_8_bit(p.dtype_kv) || !four_strips_fit(p)) return std::nullopt;
-  return four_strips;
+  if (dims.qk != 64 || is_8_bit(p.dtype_kv) || !four_m_tiles_fit(p)) return std::nullopt;
+  return four_m_tiles;
 }
 
 std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
@@ -234,7 +234,7 @@ std::optional<Tiles> tiles_of_small_pages(const Problem& p, Dims dims, const Til
   constexpr Tiles larger = {192, 80, 3};
   constexpr int box_enough = 64;
   const bool measured = dims.qk == 128 && dims.v == 128 && !is_8_bit(p.dtype_kv) && !p.invariant;
-  if (!p.paged() || !measured || p.seq_q <= 2 * strip || box_of_pages(p, usual) >= box_enough) return {};
+  if (!p.paged() || !measured || p.seq_q <= 2 * m_tile_rows || box_of_pages(p, usual) >= box_enough) return {};
   const auto rows_of_sm = [&](int tile_q) {
     return std::max(1.0, static_cast<double>(items_at_most(p, tile_q)) / sms) * tile_q;
   };
@@ -244,7 +244,7 @@ std::optional<Tiles> tiles_of_small_pages(const Problem& p, Dims dims, const Til
 
 Tiles tuned_tiles(const Problem& p, Dims dims, const Device& device) {
   const Tiles usual = usual_tiles(p, dims, device);
-  if (p.invariant) return with_exact_keys(usual, dims);
+  if (p.invariant) return with_batch_invariant_keys(usual, dims);
   return tiles_of_small_pages(p, dims, usual, usable_sms(p, device)).value_or(usual);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: the time of a plan by the busiest SM. Items are handed out as on a device, by contract/order.h, to whoever is
-// free first; each takes its turns and its passes. docs/4-planning.md, "How long it takes".
+// free first; each takes its iterations and items. docs/4-planning.md, "How long it takes".
 #include "src/plan/time.hpp"
 
 #include <algorithm>
@@ -22,9 +22,9 @@ namespace {
 
 // What an SM does in a clock, by NVIDIA's description of the chip: FLOPs of 16-bit wgmma, and exponentials.
 constexpr double tensor_flops = 4096, exponentials_a_clock = 16;  // 8-bit FLOPs count half
-constexpr double share_of_copies = 0.85;   // of the memory's speed, where a kernel reads and writes
-constexpr int64_t items_walked = 1 << 17;  // of more, every SM is taken to have as much to do
-constexpr double share_of_reads = 0.93;    // where one only reads: 64 x 8k keys on an H200, one query row
+constexpr double share_of_copies = 0.85;      // of the memory's speed, where a kernel reads and writes
+constexpr int64_t items_simulated = 1 << 17;  // of more, every SM is taken to have as much to do
+constexpr double share_of_reads = 0.93;       // where one only reads: 64 x 8k keys on an H200, one query row
 // Launches follow each other: the first begins as the one before it ends; gradients fill and empty the device each.
 constexpr double launch_us = 1.5, next_launch_us = 4;
 
@@ -50,7 +50,7 @@ void each_tile(const Order& order, int heads, bool ragged, int last_first, const
     }
 }
 
-// What the launch does that takes longest, and what a turn of it is.
+// What the launch does that takes longest, and what an iteration of it is.
 struct Main {
   std::vector<Load> tiles;  // of a q tile, of gradients a kv tile, by its place in a sequence: of every so many one
   int64_t tiles_of_pair;    // that they stand for
@@ -59,21 +59,21 @@ struct Main {
   bool ragged;
   int last_first;  // pairs whose last tile comes first
   int workers, sms_of_worker;
-  double turns_left;  // of an item when the next one is asked for
+  double iterations_left;  // of an item when the next one is asked for
   Rate rate;
-  double flops, exponentials;  // of a turn
+  double flops, exponentials;  // of an iteration
 };
 
 // Which tiles of so many are looked at: all, unless they are more than are walked.
-int64_t step_of(int64_t tiles) { return std::max<int64_t>(1, ceil_div(tiles, items_walked)); }
+int64_t step_of(int64_t tiles) { return std::max<int64_t>(1, ceil_div(tiles, items_simulated)); }
 
-// How many turns an item has left when its CTA asks for the next one; of whole items 0, by which rates are fitted.
-double turns_left(const FwdVariant& v, int64_t parts) { return parts > 1 && !v.packed ? v.tiles.stages : 0.0; }
+// How many iterations an item has left when its CTA asks for the next one; of whole items 0, by which rates are fitted.
+double iterations_left(const FwdVariant& v, int64_t parts) { return parts > 1 && !v.pack_gqa ? v.tiles.stages : 0.0; }
 
 Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& device) {
   const FwdVariant& v = step.variant;
   const int64_t rows_q = mean_rows_q(p), rows_kv = mean_rows_kv(p);
-  const int64_t rows = v.packed ? step.pack.rows : v.tiles.q, q_tiles = ceil_div(rows_q, rows);
+  const int64_t rows = v.pack_gqa ? step.pack.rows : v.tiles.q, q_tiles = ceil_div(rows_q, rows);
   const int64_t parts = step.parts.most;
   Main m{.tiles = {},
          .tiles_of_pair = q_tiles * parts,
@@ -83,18 +83,18 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .last_first = v.mask != Mask::none ? step.order.pairs : 0,
          .workers = std::min(grid, usable_sms(p, device)),  // two CTAs of one share its speed
          .sms_of_worker = 1,
-         .turns_left = turns_left(v, parts),
+         .iterations_left = iterations_left(v, parts),
          .rate = rate_of(v, device),
-         .flops = (fwd_narrow(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
+         .flops = (fwd_fp8_mma(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
          .exponentials = 1.0 * fwd_sharers(v) * v.tiles.q * v.tiles.kv};
   m.order.q_tiles = static_cast<int>(q_tiles * parts);
   const int64_t each = step_of(m.tiles_of_pair);
   for (int64_t unit = each / 2; unit < m.tiles_of_pair; unit += each) {
     const int64_t first = unit / parts * rows;
-    auto seen = tiles_seen(p, rows_q, rows_kv, first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
-    if (v.split)
-      seen = v.exact ? exact_part_of<int64_t>(seen, unit % parts, parts)
-                     : part_of<int64_t>(seen, unit % parts, step.parts.tiles, parts);
+    auto seen = tiles_attended(p, rows_q, rows_kv, first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
+    if (v.split_kv)
+      seen = v.batch_invariant ? batch_invariant_part_of<int64_t>(seen, unit % parts, parts)
+                               : part_of<int64_t>(seen, unit % parts, step.parts.tiles, parts);
     m.tiles.push_back(seen.begin < seen.end ? Load{static_cast<double>(seen.end - seen.begin), 1} : Load{});
   }
   return m;
@@ -113,7 +113,7 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
          .last_first = step.light_first,
          .workers = grid / bwd_ctas(v),
          .sms_of_worker = bwd_ctas(v),
-         .turns_left = 0,
+         .iterations_left = 0,
          .rate = rate_of(v, device),
          .flops = 2.0 * v.tiles.q * v.tiles.kv * (3 * v.dims.qk + 2 * v.dims.v),
          .exponentials = 1.0 * v.tiles.q * v.tiles.kv};
@@ -122,8 +122,8 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
   for (int64_t tile = each / 2; tile < kv_tiles; tile += each) {
     const int64_t first = tile * v.tiles.kv;
     const int64_t last = std::min(first + v.tiles.kv, rows_kv) - 1;
-    const auto turns = q_tiles_that_see(p, rows_q, rows_kv, first, last, v.tiles.q);
-    m.tiles.push_back({group * static_cast<double>(turns.end - turns.begin), group});
+    const auto iterations = q_tiles_that_attend(p, rows_q, rows_kv, first, last, v.tiles.q);
+    m.tiles.push_back({group * static_cast<double>(iterations.end - iterations.begin), group});
   }
   return m;
 }
@@ -133,16 +133,16 @@ struct Shares {
 };
 Shares shares_of(const Main& m) {
   const int64_t items = m.ragged ? m.order.pairs * m.tiles_of_pair : m.order.items;
-  if (items <= items_walked) {
-    Workers workers(m.workers, m.rate, m.turns_left);
+  if (items <= items_simulated) {
+    Workers workers(m.workers, m.rate, m.iterations_left);
     each_tile(m.order, m.heads, m.ragged, m.last_first, [&](int tile) { workers.take(m.tiles[tile]); });
     return {workers.busiest(), workers.all()};
   }
   Load all;
   const double times =
       m.order.pairs * (static_cast<double>(m.tiles_of_pair) / std::max(1.0, static_cast<double>(m.tiles.size())));
-  for (const Load& tile : m.tiles) all.turns += times * tile.turns, all.passes += times * tile.passes;
-  return {{all.turns / m.workers, all.passes / m.workers}, all};
+  for (const Load& tile : m.tiles) all.iterations += times * tile.iterations, all.items += times * tile.items;
+  return {{all.iterations / m.workers, all.items / m.workers}, all};
 }
 
 // ---- Bytes ----
@@ -151,7 +151,7 @@ double row_heads_q(const Problem& p) { return 1.0 * p.rows_q() * p.heads_q; }
 
 // o and grad_o, lse and delta; and zeros where grad_q is summed in any order: else the first part is written.
 double bytes_of_delta(const Problem& p, const DeltaStep& step) {
-  const double zeros = step.reader.ordered ? 0 : 1.0 * p.dim_qk * sizeof(float);
+  const double zeros = step.reader.deterministic ? 0 : 1.0 * p.dim_qk * sizeof(float);
   return row_heads_q(p) * (2.0 * p.dim_v * size_of(p.dtype) + 4.0 * sizeof(float) + zeros);
 }
 double bytes_of_grad_q(const Problem& p) {
@@ -162,7 +162,9 @@ double bytes_of_quantise(const Problem& p, const QuantiseStep& step) {
   return numbers * (size_of(p.dtype) + (step.scaling == Scaling::look ? 0 : size_of(p.dtype_kv)));
 }
 
-double bytes_of_widening(const Problem& p) { return (size_of(p.dtype_kv) + size_of(p.dtype)) * numbers_of_keys(p); }
+double bytes_of_dequantising(const Problem& p) {
+  return (size_of(p.dtype_kv) + size_of(p.dtype)) * numbers_of_keys(p);
+}
 
 double copy_us(double bytes, const Device& device) { return bytes / (share_of_copies * 1e3 * device.memory_gbps); }
 
@@ -178,7 +180,7 @@ struct Sum {
 template <class Step>
 void add_main(Sum& sum, const Problem& p, const Step& step, int grid, const Device& device, double least_us) {
   const Main m = main_of(p, step, grid, device);
-  sum.known &= m.rate.turn_us > 0;
+  sum.known &= m.rate.iteration_us > 0;
   if (!sum.known || m.workers == 0) return;
   const Shares shares = shares_of(m);
   Estimate& e = sum.estimate;
@@ -186,11 +188,11 @@ void add_main(Sum& sum, const Problem& p, const Step& step, int grid, const Devi
   e.busiest = shares.busiest;
   // Workers that could have been: of all SMs those without an item count too.
   const int most = std::max(m.workers, usable_sms(p, device) / m.sms_of_worker);
-  e.average = {shares.all.turns / most, shares.all.passes / most};
+  e.average = {shares.all.iterations / most, shares.all.items / most};
   const double busiest_us = time_of(e.busiest, m.rate);
   e.busy = busiest_us > 0 ? time_of(e.average, m.rate) / busiest_us : 0;
   sum.work_us += beside(busiest_us, least_us);
-  sum.flops += shares.all.turns * m.flops, sum.exponentials += shares.all.turns * m.exponentials;
+  sum.flops += shares.all.iterations * m.flops, sum.exponentials += shares.all.iterations * m.exponentials;
 }
 
 void add(Sum& sum, const Problem& p, const ForwardStep& step, int grid, const Device& device) {
@@ -203,8 +205,8 @@ void add(Sum& sum, const Problem& p, const BackwardStep& step, int grid, const D
   add_main(sum, p, step, grid, device, 0);
 }
 void add(Sum& sum, const Problem&, const FillStep&, int, const Device&) { sum.between_us += next_launch_us; }
-void add(Sum& sum, const Problem& p, const WidenStep&, int, const Device& device) {
-  sum.bytes += bytes_of_widening(p), sum.work_us += widen_us(p, device);
+void add(Sum& sum, const Problem& p, const DequantiseStep&, int, const Device& device) {
+  sum.bytes += bytes_of_dequantising(p), sum.work_us += dequantise_us(p, device);
 }
 void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device&) {
   sum.work_us += combine_us(p, step.parts.most);
@@ -232,7 +234,7 @@ void add(Sum& sum, const Problem& p, const AverageStep& step, int, const Device&
 Bound bound_of(const Estimate& e) {
   const double most = std::max({e.tensor_core, e.exponentials, e.memory});
   constexpr double few = 0.75;  // of SMs at work; what they do is seldom nearer to its most than this
-  if (e.average.turns > 0 && e.busy < few && e.memory < few) return Bound::few_items;
+  if (e.average.iterations > 0 && e.busy < few && e.memory < few) return Bound::few_items;
   if (most == e.memory) return Bound::memory;
   return most == e.tensor_core ? Bound::tensor_core : Bound::exponentials;
 }
@@ -260,9 +262,9 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
   const int64_t of_part = ceil_div(ceil_div(std::max<int64_t>(rows_kv, 1), v.tiles.kv), parts);
   const Rate rate = rate_of(v, device);
   const int sms = usable_sms(p, device);
-  const auto seen_by = [&](int64_t tile) {
+  const auto attended_by = [&](int64_t tile) {
     const int64_t first = tile * v.tiles.q;
-    return tiles_seen(p, rows_q, rows_kv, first, std::min(first + v.tiles.q, rows_q) - 1, v.tiles.kv);
+    return tiles_attended(p, rows_q, rows_kv, first, std::min(first + v.tiles.q, rows_q) - 1, v.tiles.kv);
   };
   const auto load_of = [](Range<int64_t> seen) {
     return seen.begin < seen.end ? Load{static_cast<double>(seen.end - seen.begin), 1} : Load{};
@@ -273,12 +275,13 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
   if (v.ragged || items > few * int64_t{sms}) {
     const int64_t step = std::max<int64_t>(1, q_tiles / 64);  // of many tiles a sample is enough
     double sum = 0, count = 0;
-    for (int64_t tile = step / 2; tile < q_tiles; tile += step, ++count) sum += time_of(load_of(seen_by(tile)), rate);
+    for (int64_t tile = step / 2; tile < q_tiles; tile += step, ++count)
+      sum += time_of(load_of(attended_by(tile)), rate);
     return count == 0 ? 0 : sum / count * static_cast<double>(q_tiles) * static_cast<double>(pairs) / sms;
   }
-  Workers workers(sms, rate, turns_left(v, parts));
+  Workers workers(sms, rate, iterations_left(v, parts));
   for (int64_t tile = q_tiles; tile-- > 0;) {  // the heaviest first
-    const auto seen = seen_by(tile);
+    const auto seen = attended_by(tile);
     for (int64_t part = parts; part-- > 0;)  // of some there is nothing; they are handed out too
       for (int64_t pair = 0; pair < pairs; ++pair)
         workers.take(load_of(part_of<int64_t>(seen, part, of_part, parts)));
@@ -288,9 +291,9 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
 
 double numbers_of_keys(const Problem& p) { return 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v); }
 
-double widen_us(const Problem& p, const Device& device) {
+double dequantise_us(const Problem& p, const Device& device) {
   constexpr double begins_us = 2;
-  return begins_us + copy_us(bytes_of_widening(p), device);
+  return begins_us + copy_us(bytes_of_dequantising(p), device);
 }
 
 double read_us(double bytes, const Device& device) { return bytes / (share_of_reads * 1e3 * device.memory_gbps); }

@@ -8,15 +8,15 @@
 
 namespace froghopper {
 
-// What CTAs do in the launch that takes longest: turns, each a tile of queries with a tile of keys, and passes over
-// them, each of which begins and ends with something that is no turn.
+// What CTAs do in the launch that takes longest: iterations, each a tile of queries with a tile of keys, and passes
+// over them, each of which begins and ends with something that is no turn.
 struct Load {
-  double turns = 0, passes = 0;
+  double iterations = 0, items = 0;
 };
 
 // What one of them takes an SM that has to do with nothing else.
 struct Rate {
-  double turn_us = 0, pass_us = 0;
+  double iteration_us = 0, item_us = 0;
 };
 
 enum class Bound { tensor_core, exponentials, memory, few_items };
@@ -50,11 +50,11 @@ Rate rate_of(const BwdVariant&, const Device&);
 // taken to keep all SMs as busy.
 double kernel_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
 
-double read_us(double bytes, const Device&);       // by a kernel that does nothing else
-double combine_us(const Problem&, int64_t parts);  // the launch that adds up parts of rows
-double widen_us(const Problem&, const Device&);    // the launch that gives 8-bit k and v q's type
-double numbers_of_keys(const Problem&);            // that k and v have
-double part_bytes(const Problem&);                 // that one part of all rows takes
-double beside(double one_us, double other_us);     // two that hide each other in part
+double read_us(double bytes, const Device&);          // by a kernel that does nothing else
+double combine_us(const Problem&, int64_t parts);     // the launch that adds up parts of rows
+double dequantise_us(const Problem&, const Device&);  // the launch that gives 8-bit k and v q's type
+double numbers_of_keys(const Problem&);               // that k and v have
+double part_bytes(const Problem&);                    // that one part of all rows takes
+double beside(double one_us, double other_us);        // two that hide each other in part
 
 }  // namespace froghopper

@@ -11,21 +11,23 @@
 namespace froghopper {
 
 inline double time_of(const Load& load, const Rate& rate) {
-  return load.turns * rate.turn_us + load.passes * rate.pass_us;
+  return load.iterations * rate.iteration_us + load.items * rate.item_us;
 }
 
-// CTAs that take items: each goes to the first that asks for one. They ask when so many turns of the item that they
-// have are left; of two at the same time the one asks first that began first.
+// CTAs that take items: each goes to the first that asks for one. They ask when so many iterations of the item that
+// they have are left; of two at the same time the one asks first that began first.
 class Workers {
  public:
-  Workers(int count, const Rate& rate, double turns_left = 0)
-      : rate_(rate), turns_left_(turns_left), heap_(std::max(count, 1)) {}
+  Workers(int count, const Rate& rate, double iterations_left = 0)
+      : rate_(rate), iterations_left_(iterations_left), heap_(std::max(count, 1)) {}
   void take(const Load& item) {
     std::ranges::pop_heap(heap_, std::greater());
     Worker& first = heap_.back();
     const double begins = first.us;
     first.us += time_of(item, rate_);
-    first.asks = turns_left_ == 0 ? first.us : begins + std::max(0.0, item.turns - turns_left_) * rate_.turn_us;
+    first.asks = iterations_left_ == 0
+                     ? first.us
+                     : begins + std::max(0.0, item.iterations - iterations_left_) * rate_.iteration_us;
     first.number = ++taken_;
     add(first.load, item), add(all_, item);
     std::ranges::push_heap(heap_, std::greater());
@@ -42,10 +44,10 @@ class Workers {
       return asks != other.asks ? asks > other.asks : number > other.number;
     }
   };
-  static void add(Load& sum, const Load& item) { sum.turns += item.turns, sum.passes += item.passes; }
+  static void add(Load& sum, const Load& item) { sum.iterations += item.iterations, sum.items += item.items; }
 
   Rate rate_;
-  double turns_left_;
+  double iterations_left_;
   int64_t taken_ = 0;
   std::vector<Worker> heap_;  // the first to ask on top
   Load all_;

@@ -32,13 +32,13 @@ auto by_rule(const Problem& problem, int64_t rows_q, int64_t rows_kv, const Ask&
 
 }  // namespace
 
-Range<int64_t> tiles_seen(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
-                          int64_t tile_kv) {
+Range<int64_t> tiles_attended(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
+                              int64_t tile_kv) {
   return by_rule(problem, rows_q, rows_kv, [&](const auto& rule) { return rule.tiles(first, last, tile_kv); });
 }
 
-Range<int64_t> q_tiles_that_see(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
-                                int64_t tile_q) {
+Range<int64_t> q_tiles_that_attend(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t first,
+                                   int64_t last, int64_t tile_q) {
   return by_rule(problem, rows_q, rows_kv,
                  [&](const auto& rule) { return rule.q_tiles(first, last, rows_q, tile_q); });
 }

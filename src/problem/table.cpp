@@ -76,11 +76,11 @@ Shape list_of_rows(const Problem& p) { return {1, p.rows_q(), 1, 1, Element::i64
 Use where_seqused(const Problem& p) { return p.seqused ? Use::may_read : Use::absent; }
 
 constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 numbers";
-constexpr const char* row_numbers = "one number for each row and head";
+constexpr const char* row_scalars = "one number for each row and head";
 constexpr const char* head_numbers = "one number for each query head";
 constexpr const char* backward = "backward pass";
 constexpr const char* set_backward = "op to FH_BACKWARD";
-constexpr const char* scale_numbers = "what the stored numbers are multiplied by";
+constexpr const char* scale_values = "what the stored numbers are multiplied by";
 constexpr const char* mean_numbers = "what every row of a sequence has beside its stored numbers";
 constexpr const char* quantise = "op that quantises";
 constexpr const char* set_quantise = "op to FH_QUANTISE";
@@ -97,7 +97,7 @@ constexpr std::array table{
            [](const Problem& p) { return rows_of_new_kv(p, p.dim_v); }, of_input},
     Tensor{"o", "", "", "the output", &Views::o, &fh_tensors::o, shape_of_o,
            [](const Problem& p) { return of_output(p, p.accumulate ? Use::added_to : Use::written); }},
-    Tensor{"lse", "", "", row_numbers, &Views::lse, &fh_tensors::lse, shape_of_lse,
+    Tensor{"lse", "", "", row_scalars, &Views::lse, &fh_tensors::lse, shape_of_lse,
            [](const Problem& p) { return of_output(p, p.accumulate ? Use::added_to : Use::may_write); }},
     Tensor{"cu_seqlens_q", "varlen", "varlen", first_rows, &Views::cu_seqlens_q, &fh_tensors::cu_seqlens_q,
            [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
@@ -117,18 +117,18 @@ constexpr std::array table{
            [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_gradients(p)); }, of_gradient},
     Tensor{"grad_v", backward, set_backward, "the gradient of v", &Views::grad_v, &fh_tensors::grad_v,
            [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_gradients(p)); }, of_gradient},
-    Tensor{"grad_lse", backward, set_backward, row_numbers, &Views::grad_lse, &fh_tensors::grad_lse, shape_of_lse,
+    Tensor{"grad_lse", backward, set_backward, row_scalars, &Views::grad_lse, &fh_tensors::grad_lse, shape_of_lse,
            [](const Problem& p) { return p.backward() ? Use::may_read : Use::absent; }},
     Tensor{"grad_sink", "sink in a backward pass", "op to FH_BACKWARD and sink", head_numbers, &Views::grad_sink,
            &fh_tensors::grad_sink, one_a_head,
            [](const Problem& p) { return p.sink ? of_gradient(p) : Use::absent; }},
-    Tensor{"scale_q", "8-bit q", "dtype to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_q, &fh_tensors::scale_q,
+    Tensor{"scale_q", "8-bit q", "dtype to FH_E4M3 or FH_E5M2", scale_values, &Views::scale_q, &fh_tensors::scale_q,
            [](const Problem& p) { return scales(p, p.seq_q, p.heads_q); },
            [](const Problem& p) { return where_8_bit(p, p.dtype); }},
-    Tensor{"scale_k", "8-bit k", "dtype_kv to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_k,
+    Tensor{"scale_k", "8-bit k", "dtype_kv to FH_E4M3 or FH_E5M2", scale_values, &Views::scale_k,
            &fh_tensors::scale_k, [](const Problem& p) { return scales_of_kv(p, scales(p, p.seq_kv, p.heads_kv)); },
            [](const Problem& p) { return where_8_bit(p, p.dtype_kv); }},
-    Tensor{"scale_v", "8-bit v", "dtype_kv to FH_E4M3 or FH_E5M2", scale_numbers, &Views::scale_v,
+    Tensor{"scale_v", "8-bit v", "dtype_kv to FH_E4M3 or FH_E5M2", scale_values, &Views::scale_v,
            &fh_tensors::scale_v, [](const Problem& p) { return scales_of_kv(p, scales_of_v(p)); },
            [](const Problem& p) { return where_8_bit(p, p.dtype_kv); }},
     Tensor{"quantised_q", quantise, set_quantise, "q in 8 bits", &Views::quantised_q, &fh_tensors::quantised_q,

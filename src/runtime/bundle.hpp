@@ -11,7 +11,7 @@
 namespace froghopper::runtime {
 
 // What a bundle looks like, in this order: the header, all kernels by name, all groups, and what they point at. Offsets
-// count from the beginning of the bundle, but for a kernel's within its group. tools/bundle.cpp writes it.
+// count from the beginning of the bundle, except for a kernel's within its group. tools/bundle.cpp writes it.
 struct BundleHeader {
   char magic[8];
   uint32_t kernels, groups;

@@ -33,7 +33,7 @@ bool driver_is_loaded();
 Result<void> prepare(const Plan&, int ordinal);
 
 // Makes the parameters of all launches, then launches, on the GPU that holds the tensors; asynchronous, capturable. The
-// workspace has been checked, but for the GPU it is on.
+// workspace has been checked, except for the GPU it is on.
 Result<void> launch(const Plan&, const Views&, void* workspace, void* stream);
 
 struct Resources {           // of one compiled kernel

@@ -26,7 +26,7 @@ AppendTensor tensor_of(const Problem& problem, const Part& part) {
     tensor.written_row = part.scales->stride_seq;
     tensor.written_head = part.scales->stride_head;
   } else {
-    tensor.given = scale_numbers(*part.scales);
+    tensor.given = scale_values(*part.scales);
   }
   return tensor;
 }

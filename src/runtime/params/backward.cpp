@@ -20,9 +20,9 @@ GradTensor grad_of(const View& view, const Problem& p) {
 }
 
 // Those who add to a tile of grad_q are counted where they add in order.
-unsigned int* turns_of(const Run& run) {
-  const Slice& turns = run.plan.workspace.turns;
-  return turns.bytes > 0 ? run.slice<unsigned int>(turns) : nullptr;
+unsigned int* dq_semaphores_of(const Run& run) {
+  const Slice& dq_semaphores = run.plan.workspace.dq_semaphores;
+  return dq_semaphores.bytes > 0 ? run.slice<unsigned int>(dq_semaphores) : nullptr;
 }
 
 Result<void> check_layouts(std::initializer_list<Named> tensors) {
@@ -41,14 +41,14 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   DeltaParams params{};
   params.o = strided(views.o);
   params.grad_o = strided(views.grad_o);
-  params.lse = row_numbers(views.lse);
-  params.grad_lse = row_numbers(views.grad_lse);
+  params.lse = row_scalars(views.lse);
+  params.grad_lse = row_scalars(views.grad_lse);
   params.sink = views.sink.as<float>();
   params.rows = run.slice<float>(workspace.rows);
   params.dq_sum = run.slice<float>(workspace.grad_q);
   params.sink_parts = problem.sink ? run.slice<float>(workspace.grad_sink) : nullptr;
-  params.turn = turns_of(run);
-  params.far = run.slice<unsigned int>(workspace.far);
+  params.dq_semaphore = dq_semaphores_of(run);
+  params.large = run.slice<unsigned int>(workspace.large_rows);
   params.tag = run.tag;
   const BwdVariant& reader = step.reader;
   params.place = place_of(problem, reader.tiles.q);
@@ -57,7 +57,7 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.dim_v = static_cast<int>(problem.dim_v);
   params.tile_q = reader.tiles.q;
   params.dq_floats = dq_floats(reader.tiles.q, reader.dims.qk);
-  params.by_fours = bwd_rows_by_fours(reader);
+  params.float4_interleaved = bwd_rows_float4_interleaved(reader);
   params.ragged = lengths_of(problem, views);
   return Params{params};
 }
@@ -68,8 +68,8 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   const Workspace& workspace = run.plan.workspace;
   BwdParams params{};
   params.dq_sum = run.slice<float>(workspace.grad_q);
-  params.turn = turns_of(run);
-  params.far = run.slice<unsigned int>(workspace.far);
+  params.dq_semaphore = dq_semaphores_of(run);
+  params.large = run.slice<unsigned int>(workspace.large_rows);
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);
   params.place = place_of(problem, step.variant.tiles.q);
@@ -78,7 +78,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.sequences = static_cast<int>(problem.batch);
   params.seq_q = static_cast<int>(problem.seq_q);
   params.seq_kv = static_cast<int>(problem.seq_kv);
-  params.same_way = step.same_way;
+  params.same_traversal = step.same_traversal;
   params.light_first = step.light_first;
   params.mask = mask_of(problem);
   params.scale = problem.scale;
@@ -89,7 +89,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.order = step.order;
   params.queue = {run.slice<unsigned long long>(workspace.tickets), run.tag};
   params.chunk = chunk_of(problem);
-  if (problem.alibi) params.slopes = scale_numbers(views.alibi_slopes);
+  if (problem.alibi) params.slopes = scale_values(views.alibi_slopes);
   return params;
 }
 
@@ -127,7 +127,7 @@ Result<Params> make_params(const Driver&, const Run& run, const GradQStep& step)
   if (auto ok = check_layouts({{"grad_q", views.grad_q}}); !ok) return ok.failure();
   GradQParams params{};
   params.dq_sum = run.slice<float>(run.plan.workspace.grad_q);
-  params.turn = turns_of(run);
+  params.dq_semaphore = dq_semaphores_of(run);
   params.sink_parts = run.slice<float>(run.plan.workspace.grad_sink);
   params.grad_q = grad_of(views.grad_q, problem);
   params.grad_k = grad_of(views.grad_k, problem);

@@ -20,8 +20,8 @@ SplitParams split_of(const Run& run, const Parts& parts) {
           .most = parts.most};
 }
 
-// An 8-bit tensor as WidenStep leaves it in the workspace: dense, so that a head's rows lie one after the other.
-View widened(const View& from, Element element, void* to) {
+// An 8-bit tensor as DequantiseStep leaves it in the workspace: dense, so that a head's rows lie one after the other.
+View dequantised(const View& from, Element element, void* to) {
   View wide = from;
   wide.data = to, wide.element = element;
   wide.stride_seq = from.dim, wide.stride_head = from.seq * from.dim,
@@ -59,7 +59,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   const Views& views = run.views;
   FwdParams params{};
   params.o = strided(views.o);
-  params.lse = row_numbers(views.lse);
+  params.lse = row_scalars(views.lse);
   params.sink = views.sink.as<float>();
   params.heads_q = static_cast<int>(problem.heads_q);
   params.heads_per_kv = static_cast<int>(problem.heads_q / problem.heads_kv);
@@ -73,23 +73,23 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   params.softcap = scale.softcap;
   params.ragged = lengths_of(problem, views);
   if (is_8_bit(problem.dtype_kv))
-    params.narrow = {.q = scale_numbers(views.scale_q),
-                     .k = scale_numbers(views.scale_k),
-                     .v = scale_numbers(views.scale_v),
-                     .v_columns = problem.scale_v_columns,
-                     .dtype_o = problem.dtype_o,
-                     .sums = nullptr,
-                     .blocks = block_scales(run)};
-  params.narrow.sums = run.slice<float>(run.plan.workspace.sums);
+    params.eight_bit = {.q = scale_values(views.scale_q),
+                        .k = scale_values(views.scale_k),
+                        .v = scale_values(views.scale_v),
+                        .v_columns = problem.scale_v_columns,
+                        .dtype_o = problem.dtype_o,
+                        .sums = nullptr,
+                        .blocks = block_scales(run)};
+  params.eight_bit.sums = run.slice<float>(run.plan.workspace.sums);
   params.order = step.order;
   params.queue = {step.draws ? run.slice<unsigned long long>(run.plan.workspace.tickets) : nullptr, run.tag};
   params.pack = step.pack;
-  if (step.variant.split) params.split = split_of(run, step.parts);
+  if (step.variant.split_kv) params.split = split_of(run, step.parts);
   params.chunk = chunk_of(problem);
-  if (problem.alibi) params.slopes = scale_numbers(views.alibi_slopes);
+  if (problem.alibi) params.slopes = scale_values(views.alibi_slopes);
   if (problem.smooth)
-    params.means = {.k = scale_numbers(views.mean_k),
-                    .v = scale_numbers(views.mean_v),
+    params.means = {.k = scale_values(views.mean_k),
+                    .v = scale_values(views.mean_v),
                     .q = strided(views.q),
                     .dim_qk = static_cast<int>(problem.dim_qk)};
   if (problem.paged()) params.pages = pages_of(run, step.variant.tiles);
@@ -105,22 +105,22 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   FwdParams params = plain_params(run, step);
   if (auto ok = check_layout({"o", views.o}); !ok) return ok.failure();
   const void* const stand_in = views.q.data;  // q is never empty in a launch
-  // Of packed tiles K and V are read once, and at the memory's speed: there L2 must not read ahead of the copy engine,
+  // Of PackGQA tiles K and V are read once, and at the memory's speed: there L2 must not read ahead of the copy engine,
   // which costs 6 % on an H200.
-  const bool packed = step.variant.packed;
+  const bool packed = step.variant.pack_gqa;
   const Boxes boxes_q = packed ? Boxes{step.pack.rows, step.pack.heads} : Boxes{tiles.q};
   const Boxes boxes_kv = {.rows = problem.paged() ? box_of_pages(problem, tiles) : tiles.kv, .ahead = !packed};
   const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
   const Workspace& workspace = run.plan.workspace;
-  const bool wide = step.variant.widened;
-  const View view_k = wide ? widened(views.k, views.q.element, run.slice<void>(workspace.wide_k)) : views.k;
-  const View view_v = wide ? widened(views.v, views.q.element, run.slice<void>(workspace.wide_v)) : views.v;
+  const bool wide = step.variant.dequantised;
+  const View view_k = wide ? dequantised(views.k, views.q.element, run.slice<void>(workspace.wide_k)) : views.k;
+  const View view_v = wide ? dequantised(views.v, views.q.element, run.slice<void>(workspace.wide_v)) : views.v;
   const auto k = set_map(driver, ragged, {"k", view_k}, boxes_kv, stand_in, params.k);
   if (!k) return k.failure();
   const auto v = set_map(driver, ragged, {"v", view_v}, boxes_kv, stand_in, params.v);
   if (!v) return v.failure();
-  if (fwd_way_of_o(step.variant) != WayOfO::by_stores) {
+  if (fwd_o_store(step.variant) != OStore::from_registers) {
     const auto o = set_map(driver, ragged, {"o", views.o}, Boxes{o_box_rows}, stand_in, params.o_map);
     if (!o) return o.failure();
     params.ragged.o = *o;
@@ -137,33 +137,33 @@ Result<Params> make_params(const Driver&, const Run& run, const FillStep&) {
       .to = to.as<float>(), .count = to.batch * to.heads, .number = -std::numeric_limits<float>::infinity()}};
 }
 
-Result<Params> make_params(const Driver&, const Run& run, const WidenStep&) {
+Result<Params> make_params(const Driver&, const Run& run, const DequantiseStep&) {
   const auto tensor_of = [&](const View& from, const Slice& to) {
-    return WidenTensor{.from = strided(from),
-                       .to = run.slice<void>(to),
-                       .batch = from.batch,
-                       .seq = from.seq,
-                       .heads = static_cast<int>(from.heads),
-                       .dim = static_cast<int>(from.dim)};
+    return DequantiseTensor{.from = strided(from),
+                            .to = run.slice<void>(to),
+                            .batch = from.batch,
+                            .seq = from.seq,
+                            .heads = static_cast<int>(from.heads),
+                            .dim = static_cast<int>(from.dim)};
   };
   const Views& views = run.views;
   for (const Named& tensor : {Named{"k", views.k}, Named{"v", views.v}})
     if (auto ok = check_layout(tensor); !ok) return ok.failure();
   const Problem& problem = run.plan.problem;
-  const WidenScales scales = {.to = block_scales(run),
-                              .k = scale_numbers(views.scale_k),
-                              .v = scale_numbers(views.scale_v),
-                              .v_columns = problem.scale_v_columns,
-                              .scale_log2 = scale_of(problem).scale_log2,
-                              .ragged = lengths_of(problem, views),
-                              .seq_kv = static_cast<int>(problem.seq_kv),
-                              .sequences = static_cast<int>(problem.batch),
-                              .heads = static_cast<int>(problem.heads_kv)};
-  // Packed rows do not know their sequence, so all are widened.
-  return Params{WidenParams{.k = tensor_of(views.k, run.plan.workspace.wide_k),
-                            .v = tensor_of(views.v, run.plan.workspace.wide_v),
-                            .used = problem.varlen ? nullptr : views.seqused_kv.as<int>(),
-                            .scales = scales}};
+  const DequantiseScales scales = {.to = block_scales(run),
+                                   .k = scale_values(views.scale_k),
+                                   .v = scale_values(views.scale_v),
+                                   .v_columns = problem.scale_v_columns,
+                                   .scale_log2 = scale_of(problem).scale_log2,
+                                   .ragged = lengths_of(problem, views),
+                                   .seq_kv = static_cast<int>(problem.seq_kv),
+                                   .sequences = static_cast<int>(problem.batch),
+                                   .heads = static_cast<int>(problem.heads_kv)};
+  // Packed rows do not know their sequence, so all are dequantised.
+  return Params{DequantiseParams{.k = tensor_of(views.k, run.plan.workspace.wide_k),
+                                 .v = tensor_of(views.v, run.plan.workspace.wide_v),
+                                 .used = problem.varlen ? nullptr : views.seqused_kv.as<int>(),
+                                 .scales = scales}};
 }
 
 Result<Params> make_params(const Driver&, const Run& run, const CombineStep& step) {
@@ -172,7 +172,7 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   CombineParams params{};
   params.split = split_of(run, step.parts);
   params.o = strided(views.o);
-  params.lse = row_numbers(views.lse);
+  params.lse = row_scalars(views.lse);
   params.sink = views.sink.as<float>();
   params.heads_q = static_cast<int>(problem.heads_q);
   params.seq_q = static_cast<int>(problem.seq_q);

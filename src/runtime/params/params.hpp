@@ -6,10 +6,10 @@
 #include "contract/append.h"
 #include "contract/average.h"
 #include "contract/bwd_params.h"
+#include "contract/dequantise.h"
 #include "contract/fill.h"
 #include "contract/fwd_params.h"
 #include "contract/quantise_params.h"
-#include "contract/widen.h"
 #include "src/plan/plan.hpp"
 #include "src/problem/tensors.hpp"
 #include "src/runtime/driver.hpp"
@@ -18,7 +18,7 @@ namespace froghopper::runtime {
 
 // One alternative a kind of step, in the order of Step.
 using Params = std::variant<FwdParams, CombineParams, DeltaParams, BwdParams, GradQParams, QuantiseParams,
-                            AverageParams, FillParams, WidenParams, AppendParams>;
+                            AverageParams, FillParams, DequantiseParams, AppendParams>;
 
 // What all launches of a run share.
 struct Run {
@@ -42,7 +42,7 @@ Result<Params> make_params(const Driver&, const Run&, const GradQStep&);
 Result<Params> make_params(const Driver&, const Run&, const QuantiseStep&);
 Result<Params> make_params(const Driver&, const Run&, const AverageStep&);
 Result<Params> make_params(const Driver&, const Run&, const FillStep&);
-Result<Params> make_params(const Driver&, const Run&, const WidenStep&);
+Result<Params> make_params(const Driver&, const Run&, const DequantiseStep&);
 Result<Params> make_params(const Driver&, const Run&, const AppendStep&);
 
 // Everything but the tensor maps; no driver is needed.

@@ -25,8 +25,8 @@ ScaleParams scale_of(const Problem&);
 RaggedParams lengths_of(const Problem&, const Views&);  // without the units of maps
 
 StridedTensor strided(const View&);
-RowNumbers row_numbers(const View&);
-ScaleNumbers scale_numbers(const View&);
+RowScalars row_scalars(const View&);
+ScaleValues scale_values(const View&);
 
 // Of a map: the rows of a box and how many heads they are of; ahead: MapShape's.
 struct Boxes {

@@ -4,23 +4,23 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "device/attn/sequences.cuh"
-#include "device/tile/numbers.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::fwd {
 
 // One warp a CTA.
-struct Sweeper {
+struct PaddingFiller {
   const FwdParams& params;
   int sequences;
   int bytes;  // of a number of O
 
   __device__ void run() const {
     attn::each_unused_row(params.ragged.cu_q, params.ragged.used_q, sequences, params.seq_q, params.ragged.total_q,
-                          [&](int batch, int row) { sweep(batch, row); });
+                          [&](int batch, int row) { fill(batch, row); });
   }
 
  private:
-  __device__ void sweep(int batch, int row) const {
+  __device__ void fill(int batch, int row) const {
     const int lane = threadIdx.x % 32;
     char* o = static_cast<char*>(params.o.data) + batch * params.o.batch + row * params.o.row;
     const int units = params.dim_v * bytes / 16;  // of 16 bytes

@@ -2,46 +2,46 @@
 // Before a forward kernel that reads K and V once for each of many q tiles: makes f16 or bf16 of them, of 8 bits in
 // memory. Both types have every such number, infinities and NaN included; scales stay apart, for the forward kernel.
 //
-// Work      a thread takes 8 numbers of a head and their columns in every so manieth row; a CTA as many rows at once as
+// Work      a thread takes 8 numbers of a head and their columns in strided rows; a CTA as many rows at once as
 //           its threads have room for, and where one has more than that, its columns in several walks. Where blocks of
 //           rows have scales, a warp prepares all of a sequence and head for the forward kernel (BlockScales)
 // Overlap   the next kernel may start at once, and waits; this one waits for those before it, which may still read what
 //           is here. Memory is hidden by many threads with some loads each
 // Shared    nothing
 #pragma once
-#include "contract/widen.h"
+#include "contract/dequantise.h"
 #include "device/attn/element.cuh"
 #include "device/attn/lengths.cuh"
 #include "device/attn/softmax_e4m3.cuh"
+#include "device/ptx/fp8.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
-#include "device/ptx/narrow.cuh"
 
 namespace froghopper::fwd {
 
-template <WidenVariant V>
-struct Widen {
-  static constexpr int threads = widen_threads;
-  static constexpr int smem_bytes = widen_smem_bytes;
+template <DequantiseVariant V>
+struct Dequantise {
+  static constexpr int threads = dequantise_threads;
+  static constexpr int smem_bytes = dequantise_smem_bytes;
   static_assert(why_invalid(V) == nullptr);
   using From = typename attn::Element<V.dtype>::type;
   using To = typename attn::Element<V.to>::type;
 
-  static __device__ void run(const WidenParams& params) {
+  static __device__ void run(const DequantiseParams& params) {
     ptx::let_next_kernel_start();
     ptx::wait_for_earlier_kernels();
     if (params.scales.to.data != nullptr) prepare(params.scales);
-    widen(params.k, params.used);
-    widen(params.v, params.used);
+    dequantise(params.k, params.used);
+    dequantise(params.v, params.used);
   }
 
-  static __device__ void prepare(const WidenScales& its) {
+  static __device__ void prepare(const DequantiseScales& its) {
     const int warps = gridDim.x * (threads / 32), lane = threadIdx.x % 32;
     for (int pair = blockIdx.x * (threads / 32) + threadIdx.x / 32; pair < its.sequences * its.heads; pair += warps) {
       const int sequence = pair / its.heads, head = pair % its.heads;
       const int keys = min(attn::lengths_of(its.ragged, 0, its.seq_kv, sequence).seq_kv, its.seq_kv);
       const int blocks = (keys + scale_block - 1) / scale_block;
-      const auto scale_of = [&](const ScaleNumbers& of, int block) {
+      const auto scale_of = [&](const ScaleValues& of, int block) {
         return of.data[sequence * of.batch + head * of.head + block * of.block];
       };
       const auto of_v = [&](int block) { return its.v_columns ? 1.f : scale_of(its.v, block); };
@@ -52,23 +52,24 @@ struct Widen {
       if (lane == 0) to[0] = {blocks > 0 ? unit : 1.f, 0.f};
       for (int block = lane; block < blocks; block += 32)
         to[block + 1] = {attn::times(its.scale_log2, scale_of(its.k, block)),
-                         fmaxf(ptx::lg2_approx(of_v(block) / unit), least_lift)};
+                         fmaxf(ptx::lg2_approx(of_v(block) / unit), least_log2_v_scale)};
     }
   }
 
-  static __device__ void widen(const WidenTensor& tensor, const int* used) {
-    const int of_head = tensor.dim / widen_unit, of_row = tensor.heads * of_head;  // units
-    const int at_once = max(threads / of_row, 1);                                  // rows of a CTA
+  static __device__ void dequantise(const DequantiseTensor& tensor, const int* used) {
+    const int of_head = tensor.dim / dequantise_unit, of_row = tensor.heads * of_head;  // units
+    const int rows_together = max(threads / of_row, 1);                                 // rows of a CTA
     const int mine = of_row < threads ? threadIdx.x / of_row : 0;
-    if (mine >= at_once) return;
-    const long long first_row = static_cast<long long>(blockIdx.x) * at_once + mine;
+    if (mine >= rows_together) return;
+    const long long first_row = static_cast<long long>(blockIdx.x) * rows_together + mine;
     for (int unit = of_row < threads ? threadIdx.x % of_row : threadIdx.x; unit < of_row; unit += threads)
-      widen_rows(tensor, used, unit / of_head, unit % of_head * widen_unit, first_row, gridDim.x * at_once);
+      dequantise_rows(tensor, used, unit / of_head, unit % of_head * dequantise_unit, first_row,
+                      gridDim.x * rows_together);
   }
 
-  // Its columns of every so manieth row of all sequences, of those that count.
-  static __device__ __forceinline__ void widen_rows(const WidenTensor& tensor, const int* used, int head, int column,
-                                                    long long row, int step) {
+  // Its columns of strided rows of all sequences, of those that count.
+  static __device__ __forceinline__ void dequantise_rows(const DequantiseTensor& tensor, const int* used, int head,
+                                                         int column, long long row, int step) {
     const char* const from = static_cast<const char*>(tensor.from.data) + head * tensor.from.head + column;
     char* const to = static_cast<char*>(tensor.to) + (head * tensor.seq * tensor.dim + column) * size_of(V.to);
     const long long to_row = tensor.dim * size_of(V.to), to_batch = tensor.heads * tensor.seq * to_row;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/bwd: what wide.cuh and by_columns.cuh have in common: who has which role, the consumers' items, and the way
-// through an item's turns. Kernel is Wide or ByColumns of a variant; the turns themselves are in consumers_of_wide.cuh
-// and in consumers_by_columns.cuh.
+// through an item's iterations. Kernel is Wide or ByColumns of a variant; the turns themselves are in
+// consumers_of_wide.cuh and in consumers_by_columns.cuh.
 #pragma once
 #include "device/attn/element.cuh"
 #include "device/bwd/columns.cuh"
@@ -52,18 +52,18 @@ struct ConsumerOfWide {
 
   const BwdParams& params;
   typename Kernel::Smem& smem;
-  ptx::u32 items = 0;  // taken so far: gives stage and phase of the item, K and V rings
-  ptx::u32 now = 0;    // turns so far: gives those of the dS ring
-  ptx::u32 walks = 0;  // ordered only: items with turns so far
+  ptx::u32 items = 0;    // taken so far: gives stage and phase of the item, K and V rings
+  ptx::u32 now = 0;      // iterations so far: gives those of the dS ring
+  ptx::u32 q_loops = 0;  // deterministic only: items with iterations so far
   typename Kernel::QStage q;
   typename Kernel::DoStage grad_o;
 
   __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
   __device__ int first_key() const { return Kernel::first_key(item()); }
-  __device__ __forceinline__ Sight<V> sight() const { return Sight<V>(params, item().rows); }
+  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().rows); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
-  // Part i of this turn's grad_o, when it is there.
+  // Part i of this iteration's grad_o, when it is there.
   __device__ __forceinline__ typename Kernel::DoTile& part_of_do(int i) {
     typename Kernel::DoStage at = grad_o;
     if (i > 0) at.advance();
@@ -71,14 +71,14 @@ struct ConsumerOfWide {
     return smem.grad_o[at.stage];
   }
 
-  // dP^T of this turn.
+  // dP^T of this iteration.
   __device__ __forceinline__ void multiply_dp(typename Kernel::Scores& dp) {
     using T = typename Kernel::T;
     tile::mma_abt<T>(dp, smem.v[0], 0, part_of_do(0));
     if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v[0], 0, part_of_do(1));
   }
 
-  // All parts of this turn's grad_o have been read.
+  // All parts of this iteration's grad_o have been read.
   __device__ __forceinline__ void give_back_do() {
     __syncwarp();
 #pragma unroll
@@ -93,22 +93,22 @@ struct ConsumerOfWide {
 
   // An item's last adds to grad_q are issued.
   __device__ __forceinline__ void announce_last() {
-    if constexpr (V.ordered) {
+    if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.last_added.announce(walks);
-      ++walks;
+      if (threadIdx.x % 32 == 0) smem.last_added.announce(q_loops);
+      ++q_loops;
     }
   }
 };
 
 // ---- The items of GradV and of GradK ----
 //
-// Turns: turn() and last_dq() of one of them, on top of ConsumerOfWide. The register tiles are locals of run() and
+// Iterations: turn() and last_dq() of one of them, on top of ConsumerOfWide. The register tiles are locals of run() and
 // arguments of every step, never fields: see device/fwd/forward.cuh.
 
-template <class Kernel, class Turns>
-struct ItemsOfGradV : Turns {
-  using Turns::params, Turns::smem, Turns::items;
+template <class Kernel, class QIterations>
+struct ItemsOfGradV : QIterations {
+  using QIterations::params, QIterations::smem, QIterations::items;
   using GradVPart = typename Kernel::GradVPart;
   static constexpr int parts = Kernel::parts, part_columns = Kernel::part_columns;
 
@@ -122,11 +122,11 @@ struct ItemsOfGradV : Turns {
       for (GradVPart& part : dv) part.clear();
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
-      if (this->item().q_begin < this->item().q_end) walk(dv);
+      if (this->item().q_begin < this->item().q_end) q_loop(dv);
       smem.k_ring.give_back(items);
       smem.v_ring.give_back(items);
-      const RowsOfKeys rows(params, this->item(), this->first_key(), Turns::V.ragged);
-      const int col = column_of_cta<Turns::V>(parts * part_columns);
+      const RowsOfKeys rows(params, this->item(), this->first_key(), QIterations::V.ragged);
+      const int col = column_of_cta<QIterations::V>(parts * part_columns);
 #pragma unroll
       for (int i = 0; i < parts; ++i)
         rows.template store<typename Kernel::T>(params.grad_v, dv[i], col + i * part_columns);
@@ -134,21 +134,23 @@ struct ItemsOfGradV : Turns {
     }
   }
 
-  __device__ __forceinline__ void walk(GradVPart (&dv)[parts]) {
-    Walk walk(params, this->item(), Kernel::strip_of_cta());
-    this->template turn</*Masked=*/true, /*First=*/true>(walk.far, dv);
-    walk.count_first();
+  __device__ __forceinline__ void q_loop(GradVPart (&dv)[parts]) {
+    QLoop q_loop(params, this->item(), Kernel::m_tile_of_cta());
+    this->template q_iteration</*Masked=*/true, /*First=*/true>(q_loop.large, dv);
+    q_loop.count_first();
     do {
-      for (; walk.masked > 0; --walk.masked) this->template turn</*Masked=*/true, /*First=*/false>(walk.far, dv);
-      for (; walk.clear > 0; --walk.clear) this->template turn</*Masked=*/false, /*First=*/false>(walk.far, dv);
-    } while (walk.next());
+      for (; q_loop.masked > 0; --q_loop.masked)
+        this->template q_iteration</*Masked=*/true, /*First=*/false>(q_loop.large, dv);
+      for (; q_loop.clear > 0; --q_loop.clear)
+        this->template q_iteration</*Masked=*/false, /*First=*/false>(q_loop.large, dv);
+    } while (q_loop.next());
     this->last_dq();
   }
 };
 
-template <class Kernel, class Turns>
-struct ItemsOfGradK : Turns {
-  using Turns::params, Turns::smem, Turns::items;
+template <class Kernel, class QIterations>
+struct ItemsOfGradK : QIterations {
+  using QIterations::params, QIterations::smem, QIterations::items;
   using GradK = typename Kernel::GradK;
 
   __device__ void run() {
@@ -160,31 +162,32 @@ struct ItemsOfGradK : Turns {
       dk.clear();
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
-      if (this->item().q_begin < this->item().q_end) walk(dk);
+      if (this->item().q_begin < this->item().q_end) q_loop(dk);
       smem.k_ring.give_back(items);
       smem.v_ring.give_back(items);
       dk.scale_rows(params.scale, params.scale);
-      RowsOfKeys(params, this->item(), this->first_key(), Turns::V.ragged)
-          .template store<typename Kernel::T>(params.grad_k, dk, column_of_cta<Turns::V>(Kernel::columns.qk));
+      RowsOfKeys(params, this->item(), this->first_key(), QIterations::V.ragged)
+          .template store<typename Kernel::T>(params.grad_k, dk, column_of_cta<QIterations::V>(Kernel::columns.qk));
       this->give_back_item();
     }
   }
 
-  __device__ __forceinline__ void walk(GradK& dk) {
-    Walk walk(params, this->item(), Kernel::strip_of_cta());
-    this->template turn</*First=*/true>(dk);
-    walk.count_first();
+  __device__ __forceinline__ void q_loop(GradK& dk) {
+    QLoop q_loop(params, this->item(), Kernel::m_tile_of_cta());
+    this->template q_iteration</*First=*/true>(dk);
+    q_loop.count_first();
     do {
-      for (int turns = walk.masked + walk.clear; turns > 0; --turns) this->template turn</*First=*/false>(dk);
-      walk.clear = 0;
-    } while (walk.next());
+      for (int q_iterations = q_loop.masked + q_loop.clear; q_iterations > 0; --q_iterations)
+        this->template q_iteration</*First=*/false>(dk);
+      q_loop.clear = 0;
+    } while (q_loop.next());
     this->last_dq();
   }
 };
 
 // ---- The roles ----
 
-template <class Kernel, class TurnsOfV, class TurnsOfK>
+template <class Kernel, class QIterationsOfV, class QIterationsOfK>
 __device__ __forceinline__ void run_roles(const BwdParams& params, typename Kernel::Smem& smem) {
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp < 4) {
@@ -193,9 +196,9 @@ __device__ __forceinline__ void run_roles(const BwdParams& params, typename Kern
   } else {
     ptx::setmaxnreg_inc<Kernel::consumer_registers>();
     if (warp < 8)
-      ItemsOfGradV<Kernel, TurnsOfV>{{{{params, smem}}}}.run();
+      ItemsOfGradV<Kernel, QIterationsOfV>{{{{params, smem}}}}.run();
     else
-      ItemsOfGradK<Kernel, TurnsOfK>{{{{params, smem}}}}.run();
+      ItemsOfGradK<Kernel, QIterationsOfK>{{{{params, smem}}}}.run();
   }
   // The other CTA may still write to this one's memory, or read from it.
   __syncwarp();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: exact variants. A row's bits depend on its q, on the keys that it sees and on their places alone,
-// whatever tile it lies in and whichever rows lie beside it:
+// device/fwd: batch-invariant variants. A row's bits depend on its q, on the keys that it attends to and on their
+// places alone, whatever tile it lies in and whichever rows lie beside it:
 //
 // - Every tile takes the exact step, in which no row looks at another. The guarded one is a vote of a warp.
-// - Tiles have 64 keys, and what a row does not see of them adds 0 to sums that stay as they are.
-// - Keys are cut into parts at the same places for all rows (exact_parts, contract/split.h), each is a softmax of its
-//   own, and parts are joined from the last to the first (device/attn/join.cuh). A split variant leaves that to
-//   device/fwd/combine.cuh; others, here, keep what they have in the workspace, which stays in L2.
+// - Tiles have 64 keys, and what a row does not attend to of them adds 0 to sums that stay as they are.
+// - Keys are cut into parts at the same places for all rows (batch_invariant_parts, contract/split.h), each is a
+//   softmax of its own, and parts are joined from the last to the first (device/attn/join.cuh). A split-KV variant
+//   leaves that to device/fwd/combine.cuh; others, here, keep what they have in the workspace, which stays in L2.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -48,7 +48,7 @@ struct PartsSoFar {
   }
   __device__ __forceinline__ void keep(const Rows& rows, const Output& o) const {
     float4* const sums = place();
-    *sums = float4{rows.top.reference, rows.top.sum, rows.bottom.reference, rows.bottom.sum};
+    *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
     for (int i = 0; i < groups; ++i)
       sums[(Sums<V>::heads + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
@@ -65,19 +65,20 @@ struct PartsSoFar {
       x[3] = attn::joined(sum.w, x[3], bottom);
     });
   }
-  __device__ float4* place() const { return Sums<V>::of(params.narrow, consumer); }
+  __device__ float4* place() const { return Sums<V>::of(params.eight_bit, consumer); }
 };
 
-// All tiles of an item from kv_tile on; the one after it has had its first turn. Between two parts products do not
+// All tiles of an item from kv_tile on; the one after it has had its first iteration. Between two parts products do not
 // overlap: the other Consumers' do. K and V are taken and given back in order, one stage at a time, and nothing is held
 // meanwhile.
 template <FwdVariant V, class Consumer, class Softmax, class Scores, class Weights, class Output>
-__device__ __forceinline__ void walk_parts(Consumer& its, const WorkItem& item, int kv_tile, Softmax& softmax,
-                                           Scores& s, Weights& p, Output& o) {
+__device__ __forceinline__ void kv_loop_of_parts(Consumer& its, const WorkItem& item, int kv_tile, Softmax& softmax,
+                                                 Scores& s, Weights& p, Output& o) {
   const int start = kv_tile + 1;
   for (;;) {
-    const int part = (kv_tile + 1) / exact_part_tiles, begin = max(item.kv_begin, part * exact_part_tiles);
-    its.walk(item, begin, kv_tile, softmax, s, p, o);
+    const int part = (kv_tile + 1) / batch_invariant_part_tiles,
+              begin = max(item.kv_begin, part * batch_invariant_part_tiles);
+    its.kv_loop(item, begin, kv_tile, softmax, s, p, o);
     if (begin == item.kv_begin) return;
     softmax.complete();
     its.pv(o, p);  // the last of this part
@@ -85,7 +86,7 @@ __device__ __forceinline__ void walk_parts(Consumer& its, const WorkItem& item, 
     its.v.release(its.smem.v_ring);
     const PartsSoFar<V> sums{its.params, its.number + its.half};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
-    sums.template join<8>(start / exact_part_tiles == part, rows, o);
+    sums.template join<8>(start / batch_invariant_part_tiles == part, rows, o);
     sums.keep(rows, o);
     o.clear();
     Softmax next{its.params.scale_log2};
@@ -94,22 +95,22 @@ __device__ __forceinline__ void walk_parts(Consumer& its, const WorkItem& item, 
     kv_tile = begin - 1;
     its.qk(s, its.number);
     ptx::wgmma_wait<0>();
-    its.first_turn(item, kv_tile--, softmax, s, p);
+    its.first_kv_iteration(item, kv_tile--, softmax, s, p);
   }
 }
 
 // All tiles are in; S of the next item is on its way into its registers.
 template <FwdVariant V>
-struct ExactEpilogue {
+struct BatchInvariantEpilogue {
   const FwdParams& params;
   const WorkItem& item;
   int number, half;  // the Consumer's
 
   template <class Softmax, class Output>
   __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
-    const Strip<V> its{params, item, number};
+    const MTile<V> its{params, item, number};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
-    const bool first = item.kv_begin / exact_part_tiles == its.last_tile() / exact_part_tiles;
+    const bool first = item.kv_begin / batch_invariant_part_tiles == its.last_tile() / batch_invariant_part_tiles;
     PartsSoFar<V>{params, number + half}.template join<4>(first, rows, o);
     Epilogue<V>{params, item, its.rows().top, its.seq_q(), half}.run(
         attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),

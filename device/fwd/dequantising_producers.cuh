@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what moves 8-bit K and V that are multiplied as f16 (fwd_widens). forward.cuh says how the roles act
+// device/fwd: what moves 8-bit K and V that are multiplied as f16 (fwd_dequantises). forward.cuh says how the roles act
 // together. Kernel is Forward of a variant.
 //
-// Every e4m3 and every e5m2 number is an f16 number too, so widening is exact, infinities and NaN included; scales go
-// elsewhere, K's into the factor of the scores and V's into the weights (device/attn/softmax_e4m3.cuh).
+// Every e4m3 and every e5m2 number is an f16 number too, so dequantising is exact, infinities and NaN included; scales
+// go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/softmax_e4m3.cuh).
 //
-// RawLoader -- raw_ring --> Wideners -- k_ring, v_ring --> Consumers.
+// StoredLoader -- stored_ring --> Dequantisers -- k_ring, v_ring --> Consumers.
 //
-// Why nothing hangs. All goes in one order, K of a tile before its V, and neither role waits but for the stage that it
-// reads and for room. So it is enough that there is room for what the slowest Consumer warp waits for. At turn t that
-// is K of t or V of t - 1, and it has given back K of t - 1 and V of t - 2 and all before: in rings of two stages there
-// is room for both. At the seam between two items it holds the last V of one while it skips the first K tiles of the
-// next, stages - 1 at most (Strip::last_tile). K of the one that it needs comes after as many V tiles as it skips: with
-// the one that it holds they are no more than there are stages.
+// Why nothing hangs. All goes in one order, K of a tile before its V, and neither role waits except for the stage that
+// it reads and for room. So it is enough that there is room for what the slowest Consumer warp waits for. At turn t
+// that is K of t or V of t - 1, and it has given back K of t - 1 and V of t - 2 and all before: in rings of two stages
+// there is room for both. At the seam between two items it holds the last V of one while it skips the first K tiles of
+// the next, stages - 1 at most (MTile::last_tile). K of the one that it needs comes after as many V tiles as it skips:
+// with the one that it holds they are no more than there are stages.
 #pragma once
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
@@ -21,13 +21,13 @@ namespace froghopper::fwd {
 
 // K and V as in memory, one after the other, K of a tile with its scales before its V: one thread, or of pages a warp.
 template <class Kernel>
-struct RawLoader {
+struct StoredLoader {
   static constexpr FwdVariant V = Kernel::variant;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
   typename Kernel::ItemStage i;
-  typename Kernel::RawStage raw;
+  typename Kernel::StoredStage stored;
 
   __device__ void run() {
     while (true) {
@@ -35,25 +35,25 @@ struct RawLoader {
       if (item.none()) return;
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
-      const int ask_at = draws_late(params, item) ? asks_at(item) : -1;
+      const int ask_at = defers_fetch(params, item) ? asks_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv_end - 1);
       for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
         if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
-        raw.wait_room(smem.raw_ring);
-        if (leads<V>()) smem.raw_scales[raw.stage] = scales.of_tile();
+        stored.wait_room(smem.stored_ring);
+        if (leads<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         scales.read(params, item, max(kv_tile - 1, item.kv_begin));
-        load(&Kernel::RawTiles::k, keys, kv_tile);
-        raw.wait_room(smem.raw_ring);
-        load(&Kernel::RawTiles::v, values, kv_tile);
+        load(&Kernel::StoredTiles::k, keys, kv_tile);
+        stored.wait_room(smem.stored_ring);
+        load(&Kernel::StoredTiles::v, values, kv_tile);
       }
     }
   }
 
   template <class Tile, KvSide Side>
-  __device__ void load(Tile Kernel::RawTiles::*tile, KvSource<V, Side>& source, int kv_tile) {
-    ptx::u64* full = announce<V>(raw, smem.raw_ring, Tile::bytes);
-    source.load(smem.raw[raw.stage].*tile, full, kv_tile);
-    raw.advance();
+  __device__ void load(Tile Kernel::StoredTiles::*tile, KvSource<V, Side>& source, int kv_tile) {
+    ptx::u64* full = announce<V>(stored, smem.stored_ring, Tile::bytes);
+    source.load(smem.stored[stored.stage].*tile, full, kv_tile);
+    stored.advance();
   }
 };
 
@@ -61,63 +61,63 @@ struct RawLoader {
 // takes as long as to read the tile. A stage is filled again when what is in it was taken; all is taken in the order of
 // the ring, so neither warp is more than one lap of the ring ahead of the other, and the parity is enough.
 template <class Kernel, KvSide Side>
-struct RawLoaderOf {
+struct StoredLoaderOf {
   static constexpr FwdVariant V = Kernel::variant;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
   typename Kernel::ItemStage i;
-  typename Kernel::RawStage raw;
+  typename Kernel::StoredStage stored;
 
   __device__ void run() {
-    if (Side == KvSide::v) raw.advance();
+    if (Side == KvSide::v) stored.advance();
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) return;
       KvSource<V, Side> source(params, item);
-      const int ask_at = Side == KvSide::k && draws_late(params, item) ? asks_at(item) : -1;
+      const int ask_at = Side == KvSide::k && defers_fetch(params, item) ? asks_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv_end - 1);
       for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
         if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
-        raw.wait_room(smem.raw_ring);
-        if (Side == KvSide::k && leads<V>()) smem.raw_scales[raw.stage] = scales.of_tile();
+        stored.wait_room(smem.stored_ring);
+        if (Side == KvSide::k && leads<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         if (Side == KvSide::k) scales.read(params, item, max(kv_tile - 1, item.kv_begin));
-        ptx::u64* full = announce<V>(raw, smem.raw_ring, bytes());
+        ptx::u64* full = announce<V>(stored, smem.stored_ring, bytes());
         if constexpr (Side == KvSide::k)
-          source.load(smem.raw[raw.stage].k, full, kv_tile);
+          source.load(smem.stored[stored.stage].k, full, kv_tile);
         else
-          source.load(smem.raw[raw.stage].v, full, kv_tile);
-        raw.advance(), raw.advance();
+          source.load(smem.stored[stored.stage].v, full, kv_tile);
+        stored.advance(), stored.advance();
       }
     }
   }
 
  private:
   static constexpr int bytes() {
-    return Side == KvSide::k ? decltype(Kernel::RawTiles::k)::bytes : decltype(Kernel::RawTiles::v)::bytes;
+    return Side == KvSide::k ? decltype(Kernel::StoredTiles::k)::bytes : decltype(Kernel::StoredTiles::v)::bytes;
   }
 };
 
 // What the warps of loaders do.
 template <class Kernel>
-__device__ __forceinline__ void load_raw_tiles(const FwdParams& params, typename Kernel::Smem& smem, int warp) {
-  if constexpr (Kernel::raw_loaders == 2) {
-    if (warp == 1) RawLoaderOf<Kernel, KvSide::k>{params, smem}.run();
-    if (warp == 2) RawLoaderOf<Kernel, KvSide::v>{params, smem}.run();
+__device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typename Kernel::Smem& smem, int warp) {
+  if constexpr (Kernel::stored_loaders == 2) {
+    if (warp == 1) StoredLoaderOf<Kernel, KvSide::k>{params, smem}.run();
+    if (warp == 2) StoredLoaderOf<Kernel, KvSide::v>{params, smem}.run();
   } else if (is_of_loader<Kernel::variant>(1)) {
-    RawLoader<Kernel>{params, smem}.run();
+    StoredLoader<Kernel>{params, smem}.run();
   }
 }
 
 // Raw tiles -> stages of k_ring and v_ring, each warp as many of the rows: two, or four where they are a
-// warpgroup of their own (fwd_widens_in_four).
+// warpgroup of their own (fwd_dequantises_in_four_warps).
 //
-// A warp takes 8 rows and 64 columns at a time: a lane has 16 numbers, one unit of a raw row and two of a wide one. The
-// 8 lanes that shared memory serves at once have 4 units of row r and 4 of row r ^ 5. Both swizzles permute units by
-// the row: units 0 to 3 of rows that differ in bit 2, and units of one parity of rows that differ in bit 0, lie in
+// A warp takes 8 rows and 64 columns at a time: a lane has 16 numbers, one unit of a stored row and two of a wide one.
+// The 8 lanes that shared memory serves at once have 4 units of row r and 4 of row r ^ 5. Both swizzles permute units
+// by the row: units 0 to 3 of rows that differ in bit 2, and units of one parity of rows that differ in bit 0, lie in
 // different banks, so neither load nor store meets another one there.
 template <class Kernel>
-struct Widener {
+struct Dequantiser {
   static constexpr FwdVariant V = Kernel::variant;
   using From = typename attn::Element<V.dtype_kv>::type;
   static constexpr int warps = Kernel::helpers;
@@ -126,7 +126,7 @@ struct Widener {
   typename Kernel::Smem& smem;
   int number;  // of this warp
   typename Kernel::ItemStage i;
-  typename Kernel::RawStage raw;
+  typename Kernel::StoredStage stored;
   typename Kernel::KvStage at;  // in k_ring, and then in v_ring
 
   __device__ void run() {
@@ -139,14 +139,14 @@ struct Widener {
       if (tiles == 0) break;
 #pragma unroll 1
       for (int t = 0; t < tiles; ++t) {
-        raw.wait(smem.raw_ring);
+        stored.wait(smem.stored_ring);
         at.wait_room(smem.k_ring);
-        if (number == 0 && lane() == 0) smem.scales[at.stage] = smem.raw_scales[raw.stage];
-        widen(smem.raw[raw.stage].k, smem.k[at.stage]);
+        if (number == 0 && lane() == 0) smem.scales[at.stage] = smem.stored_scales[stored.stage];
+        dequantise(smem.stored[stored.stage].k, smem.k[at.stage]);
         hand_over(smem.k_ring);
-        raw.wait(smem.raw_ring);
+        stored.wait(smem.stored_ring);
         at.wait_room(smem.v_ring);
-        widen(smem.raw[raw.stage].v, smem.v[at.stage]);
+        dequantise(smem.stored[stored.stage].v, smem.v[at.stage]);
         hand_over(smem.v_ring);
         at.advance();
       }
@@ -155,22 +155,23 @@ struct Widener {
     if (lane() == 0) ptx::mbarrier_arrive(&smem.k_ring.full[at.stage]);
   }
 
-  // The copy engine writes the raw stage again and wgmma reads the wide one: both behind what this warp did there.
+  // The copy engine writes the stored stage again and wgmma reads the wide one: both behind what this warp did there.
   __device__ void hand_over(typename Kernel::KvRing& ring) {
     ptx::fence_proxy_async_shared();
     __syncwarp();
-    raw.release(smem.raw_ring);
+    stored.release(smem.stored_ring);
     if (lane() == 0) ptx::mbarrier_arrive(&ring.full[at.stage]);
   }
 
   // So many loads are on their way at once: they wait behind what wgmma reads, for hundreds of cycles.
   template <int Rows, int Cols>
-  __device__ __forceinline__ void widen(tile::SharedTile<Rows, Cols, 1>& from,
-                                        tile::SharedTile<Rows, Cols>& to) const {
+  __device__ __forceinline__ void dequantise(tile::SharedTile<Rows, Cols, 1>& from,
+                                             tile::SharedTile<Rows, Cols>& to) const {
     using From8 = tile::SharedTile<Rows, Cols, 1>;
     using To16 = tile::SharedTile<Rows, Cols>;
     constexpr int of_panel = Rows / 8 / warps, blocks = To16::panels * of_panel;
-    constexpr int ahead = blocks < Kernel::Registers::widened_ahead ? blocks : Kernel::Registers::widened_ahead;
+    constexpr int ahead =
+        blocks < Kernel::Registers::dequantised_ahead ? blocks : Kernel::Registers::dequantised_ahead;
     const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = number * (Rows / warps) + row;
     const ptx::u32 from_row[2] = {from.row(0, first) + from.unit(unit, row),
                                   from.row(0, first) + from.unit(unit + 4, row)};
@@ -187,14 +188,14 @@ struct Widener {
     for (int block = 0; block < blocks; ++block) {
       const auto& y = x[block % ahead];
       const int down = block / of_panel * To16::panel_bytes + block % of_panel * 8 * panel_row_bytes;
-      widen_and_store(to_even + down, y[0], y[1]);
-      widen_and_store(to_odd + down, y[2], y[3]);
+      dequantise_and_store(to_even + down, y[0], y[1]);
+      dequantise_and_store(to_odd + down, y[2], y[3]);
       if (block + ahead < blocks) load(block + ahead);
     }
   }
 
   // 8 numbers to 16 bytes.
-  static __device__ __forceinline__ void widen_and_store(ptx::u32 to, ptx::u32 low, ptx::u32 high) {
+  static __device__ __forceinline__ void dequantise_and_store(ptx::u32 to, ptx::u32 low, ptx::u32 high) {
     const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
                               ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};
     ptx::st_shared_v4(to, wide);

@@ -4,9 +4,9 @@
 // wgmma reads 8-bit operands along their inner dimension alone, and that of P V are the keys: V^T must lie in shared
 // memory. Keys within a row of V^T are in the order of tile::OperandA8.
 //
-// The NarrowLoader loads K of a tile before its V, which a Consumer needs a turn later: when it waits for room in
-// raw_ring, K of that tile is there, so the Consumers give back V of the tiles before, and with it the Transposers
-// their raw ones.
+// The Fp8Loader loads K of a tile before its V, which a Consumer needs an iteration later: when it waits for room in
+// stored_ring, K of that tile is there, so the Consumers give back V of the tiles before, and with it the Transposers
+// their stored ones.
 #pragma once
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
@@ -17,14 +17,14 @@ namespace froghopper::fwd {
 // K with the scales of a tile, and V as it is in memory, by one thread, or of pages by a warp. The order is that of
 // need, K of a tile before its V: a Consumer multiplies K of tile t while it waits for V of t - 1.
 template <class Kernel>
-struct NarrowLoader {
+struct Fp8Loader {
   static constexpr FwdVariant V = Kernel::variant;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
   typename Kernel::ItemStage i;
   typename Kernel::KvStage k;
-  typename Kernel::RawStage raw;
+  typename Kernel::StoredStage stored;
 
   __device__ void run() {
     while (true) {
@@ -38,7 +38,7 @@ struct NarrowLoader {
   __device__ void load(const WorkItem& item) {
     KvSource<V, KvSide::k> keys(params, item);
     KvSource<V, KvSide::v> values(params, item);
-    const int ask_at = draws_late(params, item) ? asks_at(item) : -1;
+    const int ask_at = defers_fetch(params, item) ? asks_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv_end - 1);
     for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
       if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
@@ -48,10 +48,10 @@ struct NarrowLoader {
       ptx::u64* k_full = announce<V>(k, smem.k_ring, Kernel::KTile::bytes);
       keys.load(smem.k[k.stage], k_full, kv_tile);
       k.advance();
-      raw.wait_room(smem.raw_ring);
-      ptx::u64* v_full = announce<V>(raw, smem.raw_ring, Kernel::RawTile::bytes);
-      values.load(smem.raw[raw.stage], v_full, kv_tile);
-      raw.advance();
+      stored.wait_room(smem.stored_ring);
+      ptx::u64* v_full = announce<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
+      values.load(smem.stored[stored.stage], v_full, kv_tile);
+      stored.advance();
     }
   }
 };
@@ -72,7 +72,7 @@ struct Transposer {
   typename Kernel::Smem& smem;
   int number;  // of this warp
   typename Kernel::ItemStage i;
-  typename Kernel::RawStage raw;
+  typename Kernel::StoredStage stored;
   typename Kernel::KvStage v;
 
   __device__ void run() {
@@ -85,19 +85,19 @@ struct Transposer {
       if (tiles == 0) return;
 #pragma unroll 1
       for (int t = 0; t < tiles; ++t) {
-        raw.wait(smem.raw_ring);
+        stored.wait(smem.stored_ring);
         v.wait_room(smem.v_ring);
-        transpose(smem.raw[raw.stage], smem.v[v.stage]);
+        transpose(smem.stored[stored.stage], smem.v[v.stage]);
         ptx::fence_proxy_async_shared();
         __syncwarp();
-        raw.release(smem.raw_ring);
+        stored.release(smem.stored_ring);
         if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.v_ring.full[v.stage]);
         v.advance();
       }
     }
   }
 
-  __device__ __forceinline__ void transpose(typename Kernel::RawTile& from, typename Kernel::VTile& to) const {
+  __device__ __forceinline__ void transpose(typename Kernel::StoredTile& from, typename Kernel::VTile& to) const {
     const ptx::u32 lane = ptx::thread_here() % 32, row = lane % 8, matrix = lane / 8;
     // Lanes of matrix columns 0 to 3 keep the even column of a pair for the first stored matrix, the others the odd
     // one, so that the 8 stored rows differ modulo 8.

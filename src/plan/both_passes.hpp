@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan: the steps that planning takes in either pass: what Hopper kernels refuse (either_pass.cpp), the head dims of
+// plan: the steps that planning takes in either pass: what Hopper kernels refuse (both_passes.cpp), the head dims of
 // tiles (tiles.cpp), sections of pairs (order.cpp).
 #pragma once
 #include <string>

@@ -15,8 +15,9 @@ __device__ __forceinline__ void cap(const FwdParams& params, tile::Accum<V.tiles
   if constexpr (fwd_scaled(V)) {
     attn::cap(s, softmax.scale);
     softmax.take_scale(params.scale_log2);
-  } else if constexpr (V.dims.v > 192 || V.exact) {  // exact: the polynomial is for all rows of a warp or none
-    attn::cap(s, params.cap_scale);                  // products take so long that the exponential unit keeps up
+    // Exact: the polynomial is for all rows of a warp or none
+  } else if constexpr (V.dims.v > 192 || V.batch_invariant) {
+    attn::cap(s, params.cap_scale);  // products take so long that the exponential unit keeps up
   } else {
     attn::cap(s, params.cap_scale, params.softcap);
   }
@@ -33,9 +34,9 @@ __device__ __forceinline__ float slope_of(const FwdParams& params, const WorkIte
 // scale may be too small for slopes to be divided by it. A top row is as far from a column as the bottom row, 8 rows
 // below, from the column 8 further on: one distance serves two scores.
 template <FwdVariant V>
-__device__ __forceinline__ void put_slope_on(tile::Accum<V.tiles.kv>& s, float scale_log2, float slope,
-                                             const Strip<V>& its, int kv_tile) {
-  const int level = its.rows().top + its.sight().diagonal;
+__device__ __forceinline__ void add_alibi(tile::Accum<V.tiles.kv>& s, float scale_log2, float slope,
+                                          const MTile<V>& its, int kv_tile) {
+  const int level = its.rows().top + its.mask_range().diagonal;
   const float first = slope * static_cast<float>(level - kv_tile * V.tiles.kv - tile::thread_col());
 #pragma unroll
   for (int i = 0; i < V.tiles.kv / 2; ++i) {

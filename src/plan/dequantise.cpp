@@ -7,10 +7,10 @@
 namespace froghopper {
 namespace {
 
-// Of the workspace. A cache of more is widened tile by tile.
-constexpr double widened_most = 1 << 30;
+// Of the workspace. A cache of more is dequantised tile by tile.
+constexpr double dequantised_most = 1 << 30;
 
-double widened_bytes(const Problem& p, bool blocks) {
+double dequantised_bytes(const Problem& p, bool blocks) {
   return size_of(p.dtype) * numbers_of_keys(p) +
          (blocks ? block_scale_bytes * static_cast<double>(block_scales(p)) : 0);
 }
@@ -26,11 +26,11 @@ Tiles within_blocks(Tiles tiles) {
 // Packed sequences may be far shorter than their bound, which counts here.
 int64_t block_scales(const Problem& p) { return p.batch * p.heads_kv * block_scales_of_head(p.seq_kv); }
 
-// The kernel of a problem whose k and v have q's type from the start, but for their scales. Nothing where there is
+// The kernel of a problem whose k and v have q's type from the start, except for their scales. Nothing where there is
 // none.
-std::optional<FwdVariant> widened_variant(const Problem& p, const FwdVariant& otherwise, const Device& device) {
+std::optional<FwdVariant> dequantised_variant(const Problem& p, const FwdVariant& otherwise, const Device& device) {
   FwdVariant v = otherwise;
-  v.split = false, v.widened = true;
+  v.split_kv = false, v.dequantised = true;
   v.blocks = p.scale_rows > 0 || p.scale_v_columns;
   if (p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0 || p.paged()) return {};
   if (v.blocks && block_scales(p) > items_max) return {};
@@ -42,15 +42,15 @@ std::optional<FwdVariant> widened_variant(const Problem& p, const FwdVariant& ot
   return v;
 }
 
-bool pays_to_widen_first(const Problem& p, const FwdVariant& widened, const FwdVariant& otherwise, int64_t parts,
-                         const Device& device) {
-  if (widened_bytes(p, widened.blocks) > widened_most) return false;
+bool pays_to_dequantise_first(const Problem& p, const FwdVariant& dequantised, const FwdVariant& otherwise,
+                              int64_t parts, const Device& device) {
+  if (dequantised_bytes(p, dequantised.blocks) > dequantised_most) return false;
   // A short window's kernels wait for memory too, which kernel_us leaves out: 255 keys of 256 columns 0.95 and 0.99 of
   // the speed on an H100.
   constexpr int64_t short_window = 1024;
-  if (bounded_below(otherwise.mask) && keys_seen(p) < short_window) return false;
+  if (bounded_below(otherwise.mask) && keys_attended(p) < short_window) return false;
   const double own_us = kernel_us(p, otherwise, parts, device) + (parts > 1 ? combine_us(p, parts) : 0);
-  return kernel_us(p, widened, 1, device) + widen_us(p, device) < own_us;
+  return kernel_us(p, dequantised, 1, device) + dequantise_us(p, device) < own_us;
 }
 
 }  // namespace froghopper

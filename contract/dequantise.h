@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: the kernel that makes 16-bit numbers of 8-bit K and V before the forward kernel reads them
-// (FwdVariant::widened).
+// (FwdVariant::dequantised).
 #pragma once
 #include "contract/fields.h"
 #include "contract/parts.h"
@@ -8,43 +8,43 @@
 
 namespace froghopper {
 
-struct WidenVariant {
+struct DequantiseVariant {
   Dtype dtype, to;  // of K and V in memory, and of Q
-  bool operator==(const WidenVariant&) const = default;
+  bool operator==(const DequantiseVariant&) const = default;
 };
 
 template <class Variant, class Visit>
-constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const WidenVariant> {
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const DequantiseVariant> {
   visit("", v.dtype);
   visit("", v.to);
 }
 
-constexpr int widen_threads = 256, widen_ctas_per_sm = 4;  // as many as there are registers for
-constexpr int widen_unit = 8;         // numbers that a thread takes at once: 16 bytes of what it writes
-constexpr int widen_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
+constexpr int dequantise_threads = 256, dequantise_ctas_per_sm = 4;  // as many as there are registers for
+constexpr int dequantise_unit = 8;         // numbers that a thread takes at once: 16 bytes of what it writes
+constexpr int dequantise_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
-struct WidenTensor {
+struct DequantiseTensor {
   StridedTensor from;
   void* to;              // [batch][heads][seq][dim], dense: a head's rows lie one after the other
   long long batch, seq;  // of a packed tensor 1 and all rows
-  int heads, dim;        // dim: a multiple of widen_unit
+  int heads, dim;        // dim: a multiple of dequantise_unit
 };
 // What makes BlockScales.
-struct WidenScales {
+struct DequantiseScales {
   BlockScales to;
-  ScaleNumbers k, v;
+  ScaleValues k, v;
   int v_columns;        // nonzero: v has one for every column, which come to O at its end
   float scale_log2;     // as in FwdParams
   RaggedParams ragged;  // of K; fixed lengths: seq_kv
   int seq_kv, sequences, heads;
 };
-struct WidenParams {
-  WidenTensor k, v;
+struct DequantiseParams {
+  DequantiseTensor k, v;
   const int* used;  // how many rows of each sequence count; none: all
-  WidenScales scales;
+  DequantiseScales scales;
 };
 
-constexpr const char* why_invalid(WidenVariant v) {
+constexpr const char* why_invalid(DequantiseVariant v) {
   if (!is_8_bit(v.dtype)) return "k and v that are widened have 8 bits";
   return v.to == Dtype::f16 || v.to == Dtype::bf16 ? nullptr : "k and v are widened to f16 or bf16";
 }

@@ -9,17 +9,17 @@
 namespace froghopper::fwd {
 
 template <FwdVariant V>
-union RawTiles {
+union StoredTiles {
   tile::SharedTile<V.tiles.kv, V.dims.qk, size_of(V.dtype_kv)> k;
   tile::SharedTile<V.tiles.kv, V.dims.v, size_of(V.dtype_kv)> v;
 };
 
 template <FwdVariant V>
-struct RawSmem {
-  Pick<fwd_widens(V), RawTiles<V>, decltype(RawTiles<V>::v)> raw[fwd_raw_stages(V)];
+struct StoredSmem {
+  Pick<fwd_dequantises(V), StoredTiles<V>, decltype(StoredTiles<V>::v)> stored[fwd_stored_stages(V)];
   attn::TileScales scales[V.tiles.stages];  // of the tiles in k
-  tile::Ring<fwd_raw_stages(V)> raw_ring;
-  attn::TileScales raw_scales[fwd_raw_stages(V)];  // widening variants: of the tiles of K in raw
+  tile::Ring<fwd_stored_stages(V)> stored_ring;
+  attn::TileScales stored_scales[fwd_stored_stages(V)];  // dequantising variants: of the tiles of K in stored
 };
 
 }  // namespace froghopper::fwd

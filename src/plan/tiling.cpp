@@ -14,47 +14,47 @@ namespace {
 
 // ---- Packed ----
 
-// The most heads that share a key head, divide them evenly and fit a strip.
+// The most heads that share a key head, divide them evenly and fit an M tile.
 PackParams pack_of(const Problem& p) {
   const int64_t group = p.heads_q / p.heads_kv;
-  int64_t heads = std::min<int64_t>(group, strip);
+  int64_t heads = std::min<int64_t>(group, m_tile_rows);
   while (group % heads != 0) --heads;
-  return {static_cast<int>(heads), static_cast<int>(strip / heads)};
+  return {static_cast<int>(heads), static_cast<int>(m_tile_rows / heads)};
 }
 
-// Packed tiles cost half a tile of 128 rows, and where there are as few rows as that, keys are read once a tile.
+// PackGQA tiles cost half a tile of 128 rows, and where there are as few rows as that, keys are read once a tile.
 bool pays_to_pack(const Problem& p, PackParams pack) {
-  const int64_t packed = ceil_div(p.seq_q, pack.rows) * strip * (p.heads_q / pack.heads);
-  const int64_t plain = ceil_div(p.seq_q, 2 * strip) * 2 * strip * p.heads_q;
+  const int64_t packed = ceil_div(p.seq_q, pack.rows) * m_tile_rows * (p.heads_q / pack.heads);
+  const int64_t plain = ceil_div(p.seq_q, 2 * m_tile_rows) * 2 * m_tile_rows * p.heads_q;
   return 2 * packed <= plain;
 }
 
-// Beside 8-bit k and v what is on its way from memory are raw tiles, so two stages of widened ones are enough.
+// Beside 8-bit k and v what is on its way from memory are stored tiles, so two stages of dequantised ones are enough.
 // Measured: docs/experiments/0031.
-Tiles packed_widening_tiles(Dims dims) {
-  if (dims.qk == 64 || dims.qk > 128) return {strip, 64, 2};
-  return {strip, 128, 2};
+Tiles packed_dequantising_tiles(Dims dims) {
+  if (dims.qk == 64 || dims.qk > 128) return {m_tile_rows, 64, 2};
+  return {m_tile_rows, 128, 2};
 }
 
 // One consumer, K and V read once: what counts is that enough bytes are on their way from memory. Measured:
 // docs/experiments/0031.
 Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
-  if (is_8_bit(p.dtype_kv)) return packed_widening_tiles(dims);
-  if (dims.qk == 64 && exact) return {strip, exact_tile_kv, 5};
-  if (dims.qk == 64) return {strip, 128, 4};
-  if (dims.qk <= 128) return {strip, 64, 3};
-  if (dims.qk == 192) return {strip, 64, 3};
-  if (dims.qk == 512) return {strip, dims.v > 256 ? 32 : 48, 2};  // as many keys as fit
-  if (dims.qk == 384 && dims.v > 256) return {strip, 48, 2};
-  return {strip, 64, 2};
+  if (is_8_bit(p.dtype_kv)) return packed_dequantising_tiles(dims);
+  if (dims.qk == 64 && exact) return {m_tile_rows, batch_invariant_tile_kv, 5};
+  if (dims.qk == 64) return {m_tile_rows, 128, 4};
+  if (dims.qk <= 128) return {m_tile_rows, 64, 3};
+  if (dims.qk == 192) return {m_tile_rows, 64, 3};
+  if (dims.qk == 512) return {m_tile_rows, dims.v > 256 ? 32 : 48, 2};  // as many keys as fit
+  if (dims.qk == 384 && dims.v > 256) return {m_tile_rows, 48, 2};
+  return {m_tile_rows, 64, 2};
 }
 
-// A single row that ends with the keys sees all of them. Other masks take one kernel: what it compares beyond a causal
-// one is little beside the time of memory.
+// A single row that ends with the keys attends to all of them. Other masks take one kernel: what it compares beyond a
+// causal one is little beside the time of memory.
 Mask packed_mask(const Problem& p) {
   if (!p.masked()) return Mask::none;
-  const bool sees_all = p.seq_q <= 1 && p.align != FH_TOP_LEFT && p.window_left == all_keys;
-  return sees_all ? Mask::none : Mask::window;
+  const bool attends_to_all = p.seq_q <= 1 && p.align != FH_TOP_LEFT && p.window_left == all_keys;
+  return attends_to_all ? Mask::none : Mask::window;
 }
 
 // ---- Split ----
@@ -65,10 +65,10 @@ constexpr double hinted_most = 0x1p40;
 
 // Packed exact tiles take room for all parts of seq_kv keys: where that is more, tiles are not packed. The bits are the
 // same.
-constexpr double exact_most = 1 << 30;
+constexpr double batch_invariant_most = 1 << 30;
 
-int64_t exact_parts_of(const Problem& p) {
-  return std::max<int64_t>(1, ceil_div(p.seq_kv, exact_part_tiles * exact_tile_kv));
+int64_t batch_invariant_parts_of(const Problem& p) {
+  return std::max<int64_t>(1, ceil_div(p.seq_kv, batch_invariant_part_tiles * batch_invariant_tile_kv));
 }
 
 // What the time of a launch follows from.
@@ -77,7 +77,7 @@ struct Work {
   int64_t longest;  // kv tiles of the longest one
   double all;       // kv tiles of all
   bool equal;       // all are as long
-  Rate rate;        // of one SM; a turn is a kv tile, a pass an item
+  Rate rate;        // of one SM; an iteration is a kv tile, a pass an item
   double least_us;  // of memory alone
   int sms;
 };
@@ -102,7 +102,7 @@ double kv_tiles_of_all(const Problem& p, int64_t q_tiles, int64_t rows_of_tile, 
 double time_us(const Problem& p, const Work& work, int64_t parts) {
   const int64_t of_part = ceil_div(work.longest, parts);
   const double extra = parts > 1 ? combine_us(p, parts) : 0;
-  const double one = static_cast<double>(of_part) * work.rate.turn_us + work.rate.pass_us;
+  const double one = static_cast<double>(of_part) * work.rate.iteration_us + work.rate.item_us;
   double busiest = 0;  // tiles and items of the busiest SM
   if (work.equal) {
     const double rounds = static_cast<double>(ceil_div(work.tiles * ceil_div(work.longest, of_part), work.sms));
@@ -110,7 +110,7 @@ double time_us(const Problem& p, const Work& work, int64_t parts) {
   } else {
     // Unequal ones are drawn one by one, the heaviest first; what is left over at the end is a part of a part.
     const double items = static_cast<double>(work.tiles) + work.all / static_cast<double>(of_part);
-    const double mean = (work.all * work.rate.turn_us + items * work.rate.pass_us) / work.sms;
+    const double mean = (work.all * work.rate.iteration_us + items * work.rate.item_us) / work.sms;
     busiest = std::max(mean, one) + 0.2 * one;
   }
   return beside(busiest, work.least_us) + extra;
@@ -131,7 +131,7 @@ int64_t best_parts(const Problem& p, const Work& work, double without_us, int64_
 }
 
 Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Device& device) {
-  const int64_t rows = v.packed ? pack.rows : v.tiles.q, heads = p.heads_q / pack.heads;
+  const int64_t rows = v.pack_gqa ? pack.rows : v.tiles.q, heads = p.heads_q / pack.heads;
   const int64_t q_tiles = ceil_div(p.seq_q, rows), keys = std::max<int64_t>(p.seq_kv, 1);
   Work work{};
   work.tiles = items_at_most(p, v, pack);
@@ -140,10 +140,10 @@ Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Devic
   work.equal = v.mask == Mask::none && !v.ragged;
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
   work.rate = rate_of(v, device);
-  if (!v.packed) return work;
-  if (fwd_widens(v)) {  // not where they widen: one alone is hardly faster than beside another
+  if (!v.pack_gqa) return work;
+  if (fwd_dequantises(v)) {  // not where they dequantise: one alone is hardly faster than beside another
     work.sms *= fwd_ctas_per_sm(v);
-    work.rate.turn_us *= fwd_ctas_per_sm(v);
+    work.rate.iteration_us *= fwd_ctas_per_sm(v);
   }
   work.least_us = read_us(work.all * v.tiles.kv * static_cast<double>(p.dim_qk + p.dim_v) * size_of(p.dtype_kv) /
                               static_cast<double>(q_tiles),
@@ -189,32 +189,35 @@ constexpr int64_t keys_of_ragged_part = 4096;
 
 }  // namespace
 
-bool may_cut(const Problem& p) { return !has_chunks(p) && !p.alibi && !p.merges(); }
+bool may_pack_or_split(const Problem& p) { return !has_chunks(p) && !p.alibi && !p.merges(); }
 
-Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const Hints& hints) {
+Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, const Hints& hints) {
   FwdVariant v = plain_variant(p, dims, {});
   PackParams pack = {1, 0};
-  const bool may_pack = may_cut(p) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == strip);
+  const bool may_pack = may_pack_or_split(p) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == m_tile_rows);
   if (may_pack) pack = pack_of(p);
-  v.packed = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
-  if (v.exact && exact_parts_of(p) > 1 && part_bytes(p) * static_cast<double>(exact_parts_of(p)) > exact_most)
-    v.packed = false;
-  if (!v.packed) pack = {1, 0};
-  if (v.packed) v.mask = packed_mask(p);
-  v.tiles = hints.tiles.value_or(v.packed ? packed_tiles(p, dims, v.exact) : tuned_tiles(p, dims, device));
+  v.pack_gqa = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
+  if (v.batch_invariant && batch_invariant_parts_of(p) > 1 &&
+      part_bytes(p) * static_cast<double>(batch_invariant_parts_of(p)) > batch_invariant_most)
+    v.pack_gqa = false;
+  if (!v.pack_gqa) pack = {1, 0};
+  if (v.pack_gqa) v.mask = packed_mask(p);
+  v.tiles =
+      hints.tiles.value_or(v.pack_gqa ? packed_tiles(p, dims, v.batch_invariant) : tuned_tiles(p, dims, device));
   v.kv_in = kv_in(p, v.tiles);
-  if (v.packed && v.tiles.q != strip) pack = pack_of(p);  // refused below, by its tiles
+  if (v.pack_gqa && v.tiles.q != m_tile_rows) pack = pack_of(p);  // refused below, by its tiles
 
-  if (v.exact) {
-    v.split = v.packed;
-    return Cut{v, pack, exact_part_tiles, static_cast<int>(v.split ? exact_parts_of(p) : 1)};
+  if (v.batch_invariant) {
+    v.split_kv = v.pack_gqa;
+    return Tiling{v, pack, batch_invariant_part_tiles,
+                  static_cast<int>(v.split_kv ? batch_invariant_parts_of(p) : 1)};
   }
   const double bytes = part_bytes(p);
   const auto bounded = static_cast<int64_t>(bytes > 0 ? std::min(workspace_most / bytes, 1e6) : 1);
   int64_t parts = 1;
   if (hints.parts) {
     parts = *hints.parts;
-    if (parts > 1 && is_8_bit(p.dtype) && !v.packed)
+    if (parts > 1 && is_8_bit(p.dtype) && !v.pack_gqa)
       return unsupported(
           text("parts={} is a hint for 16-bit q, and for packed tiles; plain tiles of 8-bit q are not "
                "split. Leave parts out.",
@@ -222,36 +225,38 @@ Result<Cut> choose_cut(const Problem& p, Dims dims, const Device& device, const 
     if (parts > 1 && bytes * static_cast<double>(parts) > hinted_most)
       return unsupported(text("parts={} would take {:.0f} bytes of workspace; it can have 2^40. Leave parts out.",
                               parts, bytes * static_cast<double>(parts)));
-  } else if (v.packed) {
+  } else if (v.pack_gqa) {
     const Work work = work_of(p, v, pack, device);
     parts = best_parts(p, work, time_us(p, work, 1), bounded);
     if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, keys_of_ragged_part)));
-  } else if (may_cut(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window && !p.seqused) {
+  } else if (may_pack_or_split(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window &&
+             !p.seqused) {
     const Choice best = plain_parts(p, v, dims, bounded, device);
     parts = best.count, v.tiles = best.tiles;
   }
-  const auto widened = widened_variant(p, v, device);
-  if (hints.widened.value_or(0) > 0 && (!widened || hints.parts.value_or(1) > 1))
+  const auto dequantised = dequantised_variant(p, v, device);
+  if (hints.dequantised.value_or(0) > 0 && (!dequantised || hints.parts.value_or(1) > 1))
     return unsupported(
         "widened=1 is a hint for 16-bit q beside 8-bit k and v with one scale a head (beside bf16 q also with "
         "others), "
         "o in q's type and plain tiles in one part, without softcap, smooth, accumulate, max_logit and invariant. "
         "Leave widened out.");
   const bool free = !hints.tiles && !hints.parts;
-  if (widened && (hints.widened ? *hints.widened > 0 : free && pays_to_widen_first(p, *widened, v, parts, device))) {
-    v = *widened, parts = 1;
+  if (dequantised && (hints.dequantised ? *hints.dequantised > 0
+                                        : free && pays_to_dequantise_first(p, *dequantised, v, parts, device))) {
+    v = *dequantised, parts = 1;
     if (hints.tiles) v.tiles = *hints.tiles;
   }
-  Cut cut{v, pack, 0, 1};
+  Tiling tiling{v, pack, 0, 1};
   if (parts > 1) {
     const int64_t longest = ceil_div(std::max<int64_t>(p.seq_kv, 1), v.tiles.kv);
-    cut.part_tiles = static_cast<int>(ceil_div(longest, parts));
-    cut.parts = static_cast<int>(ceil_div(longest, cut.part_tiles));
+    tiling.part_tiles = static_cast<int>(ceil_div(longest, parts));
+    tiling.parts = static_cast<int>(ceil_div(longest, tiling.part_tiles));
   } else {
-    cut.part_tiles = no_bound<int>;  // all of them
+    tiling.part_tiles = no_bound<int>;  // all of them
   }
-  cut.variant.split = cut.variant.packed || cut.parts > 1;
-  return cut;
+  tiling.variant.split_kv = tiling.variant.pack_gqa || tiling.parts > 1;
+  return tiling;
 }
 
 }  // namespace froghopper

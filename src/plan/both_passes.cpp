@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: what Hopper kernels refuse in either pass, and what a problem asks of them.
-#include "src/plan/either_pass.hpp"
+#include "src/plan/both_passes.hpp"
 
 #include <algorithm>
 
@@ -14,15 +14,15 @@ namespace {
 constexpr int64_t seq_max = int64_t{1} << 29;
 
 // Columns of exact tiles of q and k, of which more do not fit shared memory.
-constexpr int64_t dim_max_of_exact = 256;
+constexpr int64_t dim_max_of_batch_invariant = 256;
 
 // What the CPU alone composes.
 std::string only_on_cpu(const Problem& p) {
-  if (p.invariant && p.dim_qk > dim_max_of_exact)
+  if (p.invariant && p.dim_qk > dim_max_of_batch_invariant)
     return text(
         "invariant is set and dim_qk is {}; the Hopper kernels have it up to {}. Set invariant to 0, or use target "
         "\"cpu\".",
-        p.dim_qk, dim_max_of_exact);
+        p.dim_qk, dim_max_of_batch_invariant);
   if (p.alibi && is_8_bit(p.dtype_kv))
     return text(
         "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "
@@ -61,7 +61,7 @@ Result<void> check_limits(const Problem& p) {
         text("invariant is set and {} is {}; the Hopper kernels have it for f16 and bf16. Set invariant to 0, or use "
              "target \"cpu\".",
              is_8_bit(p.dtype) ? "dtype" : "dtype_kv", name_of(p.dtype_kv)));
-  if (p.invariant && !may_cut(p))
+  if (p.invariant && !may_pack_or_split(p))
     return unsupported(
         "invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
         "invariant to 0, or use target \"cpu\".");

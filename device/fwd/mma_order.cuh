@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: the order in which the Consumers of a CTA issue the MMAs of a kv tile: one after the other, round and
+// round (the warp scheduler barriers of FlashAttention-3). A Consumer lets the next one go when its S is there: while
+// it computes weights of S, the next one has the tensor core. Without an order all of them get S at the same time, and
+// then all of them want the exponential unit (docs/10-fp8.md).
+//
+// Every Consumer takes part once for every kv tile of an item, also for a tile that its M tile skips, so they differ by
+// one tile at most. The Consumer that may go waits for K and V of its tile besides, or has waited for K, and by then
+// all Consumers have given back K of two tiles before and V of three before: in rings of two stages there is room for
+// both.
+#pragma once
+#include "device/tile/ring.cuh"
+
+namespace froghopper::fwd {
+
+template <int Consumers>
+struct MmaOrder {
+  ptx::u64* all;  // a barrier for each Consumer: one arrival per warp of the one before
+  int number;     // of this Consumer
+  ptx::u32 phase = 0;
+
+  static __device__ void init(ptx::u64* all) {
+    for (int i = 0; i < Consumers; ++i) ptx::mbarrier_init(&all[i], 4);
+  }
+  __device__ MmaOrder(ptx::u64* all, int number) : all(all), number(number) {
+    if (number == Consumers - 1) pass();  // the first Consumer begins
+  }
+  __device__ __forceinline__ void take() {
+    ptx::mbarrier_wait(&all[number], phase);
+    phase ^= 1;
+  }
+  __device__ __forceinline__ void pass() const {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&all[number == Consumers - 1 ? 0 : number + 1]);
+  }
+};
+
+// Everybody at once.
+struct NoMmaOrder {
+  static __device__ void init(ptx::u64*) {}
+  __device__ NoMmaOrder(ptx::u64* = nullptr, int = 0) {}
+  __device__ void take() const {}
+  __device__ void pass() const {}
+};
+
+// kv tiles that an M tile does not attend to.
+template <int Stages, class MmaOrderIfAny = NoMmaOrder>
+__device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, Range<int> tiles,
+                     MmaOrderIfAny&& mma_order = {}) {
+#pragma unroll 1
+  for (int i = tiles.begin; i < tiles.end; ++i) {
+    mma_order.take();
+    mma_order.pass();
+    at.wait(ring);
+    at.release(ring);
+  }
+}
+
+}  // namespace froghopper::fwd
