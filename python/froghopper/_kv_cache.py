@@ -287,7 +287,8 @@ def attend_to_pages(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, 
     """(out, lse) of q to the pages that table [batch, columns] names; used: None where all rows count."""
     options = {name: value for name, value in options.items() if name != "deterministic"}  # it always is
     if cache_leftpad is not None:
-        if used is None: used = torch.full_like(cache_leftpad, table.shape[1] * k_cache.shape[1])
+        rows = table.shape[1] * k_cache.shape[1]
+        used = torch.full_like(cache_leftpad, rows) if used is None else used.clamp(max=rows)
         k_cache, v_cache, table = from_left(k_cache, v_cache, table, cache_leftpad)
         used = (used - cache_leftpad.clamp(min=0)).clamp(min=0)
     return paged_attention(*without_gradients(q, k_cache, v_cache), table, seqused_kv=used, cu_seqlens_q=cu_seqlens_q,
