@@ -217,7 +217,7 @@ def ready_of(given: Given, options: Options) -> Ready:
         if x is not None: strides[name] = scale_strides(x, own)
     for name, x in (("rotary_cos", given.rotary_cos), ("rotary_sin", given.rotary_sin)):
         if x is not None: strides[name] = (0, x.stride(0), 0)
-    if given.block_table is not None: strides["block_table"] = (*given.block_table.stride(), 0)
+    if (table := given.block_table) is not None: strides["block_table"] = (table.stride(0), table.stride(1), 0)
     return Ready(AppendCall(plan_of(problem, target), strides), (copies[0], copies[1], copies[2]), gpu)
 
 
