@@ -194,8 +194,9 @@ def test_flash_attention_3_descales():
     for cache, x in zip(caches, (k, v)): cache.view(torch.uint8)[:, :290] = x.view(torch.uint8)[:, :290]
     cached = fa.flash_attn_with_kvcache(q, *caches, k[:, 290:], v[:, 290:], cache_seqlens=290, causal=True, **named)
     assert torch.equal(cached, out)
-    with pytest.raises(NotImplementedError, match="cache_leftpad"):
-        fa.flash_attn_with_kvcache(q, *caches, cache_leftpad=torch.zeros(2, dtype=torch.int32), **named)
+    left = fa.flash_attn_with_kvcache(q, *caches, cache_seqlens=KEYS, causal=True,
+                                      cache_leftpad=torch.full((BATCH,), 5, dtype=torch.int32), **named)
+    close(left.float(), fa.flash_attn_func(q, k[:, 5:], v[:, 5:], causal=True, **named).float())
     # Descales beside tensors that have no scales are ignored, as FlashAttention-3 and vLLM do.
     assert torch.equal(fa.flash_attn_func(*wide, q_descale=descales[0]), fa.flash_attn_func(*wide))
     # q in 16 bits on a cache in 8
