@@ -40,7 +40,9 @@ class Readme(unittest.TestCase):
                        "-lfroghopper", "-o", str(program)]
             subprocess.run(command, check=True, timeout=120)
             environment = {**os.environ, "LD_LIBRARY_PATH": str(BUILD)}
-            subprocess.run([program], check=True, timeout=60, env=environment, stdout=subprocess.DEVNULL)
+            found = subprocess.run([program], check=True, timeout=60, env=environment, stdout=subprocess.PIPE,
+                                   text=True)
+            self.assertEqual(found.stdout, "1\n")  # o, the mean of values that all are 1
 
     def test_an_older_cpp_is_told_what_to_do(self):
         for standard, words in (("c++17", "-std=c++20"), ("c++20", "")):

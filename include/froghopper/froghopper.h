@@ -117,7 +117,7 @@ typedef struct fh_problem {
   /* What is computed. */
   fh_op op;
   fh_dtype dtype;            /* of q, k, v, o and their gradients; of an 8-bit type o is another: dtype_o */
-  int64_t batch;             /* sequences; 0 is legal, here as for rows */
+  int64_t batch;             /* sequences; fh_problem_init leaves 0, which is legal and computes nothing */
   int64_t heads_q;           /* at least 1 */
   int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
   int64_t seq_q, seq_kv;     /* rows of every sequence; with varlen, an upper bound on the longest one's */
@@ -189,13 +189,13 @@ typedef struct fh_problem {
   int64_t rotary_dim;  /* columns of q and k that are rotated, the first ones: even; 0: none */
   int64_t rotary_rows; /* positions that rotary_cos and rotary_sin know, from 0 on */
   int32_t rotary_interleaved; /* nonzero: columns 2i and 2i + 1 are a pair; 0: i and i + rotary_dim / 2 are */
-  int32_t norm;               /* nonzero: before that, rows of q and k are divided by the root of the mean of their
-                                 squares plus norm_epsilon, and multiplied by norm_q and norm_k */
+  int32_t norm;               /* nonzero: before the rotation, rows of q and k are divided by the root of the mean of
+                                 their squares plus norm_epsilon, and multiplied by norm_q and norm_k */
   float norm_epsilon;
   int32_t
       scale_tokens; /* 8-bit caches; nonzero: each row of k and of v in the cache gets a scale of its own, which is
                             written; 0: all rows have those of scale_k and scale_v, which are read */
-  fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; FH_USUAL: dtype, else FH_F32 */
+  fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (FH_USUAL says that too) or FH_F32 */
   fh_dtype dtype_norm;   /* of norm_q and norm_k; likewise */
 } fh_problem;
 
@@ -236,7 +236,7 @@ typedef struct fh_tensors {
       seqused_q; /* seqused: [batch], rows of a sequence that count, at most all; NULL: all of them. FH_BOTTOM_RIGHT
                                aligns the last row of q that counts with the last key that counts. So with a mask, where
                                rows of q are padding too, give both lengths, or use FH_TOP_LEFT. */
-  const int32_t* seqused_kv; /* the same of k and v */
+  const int32_t* seqused_kv; /* the same of k and v. FH_APPEND: rows that are there before the new ones */
   const float* sink;         /* sink: [heads_q]; else NULL. -inf: that head has none; +inf: lse is +inf and o is 0 */
 
   /* Backward only, else NULL. */

@@ -12,6 +12,7 @@ transformers itself writes new keys to the pages of its cache and hands over the
 where they lie if it has a function flash_attn_with_kvcache for the model's attention, that is of a repository of
 kernels: docs/14-engines.md.
 """
+import inspect
 from typing import Any, TypeVar
 
 import torch
@@ -56,6 +57,18 @@ def no_mask(*_: Any, attention_mask: Tensor | None = None, **others: Any) -> Non
                           f"lengths say what is seen. {AGAIN}")
 
 
+def with_cache(cache: Any, key: Tensor, value: Tensor, layer: int, others: dict[str, Any],
+               of_layers: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Writes the keys and values of this step to the cache, and returns those of all steps, [keys, heads_kv, dim]."""
+    if "kwargs" in inspect.signature(cache.update).parameters:  # transformers 5.23 and newer
+        found = cache.update(key_states=key, value_states=value, layer_idx=layer, kwargs=others | of_layers)
+        k, v = (x[0].transpose(0, 1) for x in found)
+    else:
+        k, v = cache.update(key_states=key, value_states=value, layer_idx=layer, read_index=others["read_index"],
+                            write_index=others["write_index"])
+    return k, v
+
+
 def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
                       attention_mask: Tensor | None = None, dropout: float = 0.0, scaling: float | None = None,
                       sliding_window: int | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
@@ -66,7 +79,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     """The attention of transformers' attention interface for packed sequences of a paged cache.
 
     query           [1, heads, rows, dim], rows of all sequences; key, value [1, heads_kv, keys, dim], of this step or
-                    with those of the cache; with cache, which is up to transformers 5.22, those of this step
+                    with those of the cache; with cache, those of this step
     cu_seq_lens_*   [sequences + 1]; of k, one for each kind of layer in those versions, as max_length_k
     max_length_*    the longest sequence; max_seqlen_* before transformers 5.13
 
@@ -75,6 +88,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     from froghopper.transformers import refuse
     refuse(module, attention_mask, dropout, position_bias, None, others)
     window = getattr(module, "sliding_window", None) if sliding_window is None else sliding_window
+    of_layers = dict(cu_seq_lens_k=cu_seq_lens_k, max_length_k=max_length_k)
     if isinstance(cu_seq_lens_k, dict):
         kind = "sliding_attention" if window else "full_attention"
         cu_seq_lens_k, max_length_k, max_seqlen_k = (x[kind] if isinstance(x, dict) else x for x in (
@@ -86,8 +100,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
                              f"continuous batching has all of them. {AGAIN}")
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     if cache is not None:
-        k, v = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx,
-                            read_index=others["read_index"], write_index=others["write_index"])
+        k, v = with_cache(cache, key, value, module.layer_idx, others, of_layers)
     out = attention(q, k, v, cu_seqlens_q=cu_seq_lens_q.to(torch.int32), cu_seqlens_kv=cu_seq_lens_k.to(torch.int32),
                     max_seqlen_q=longest[0], max_seqlen_kv=longest[1], causal=is_causal is not False, scale=scaling,
                     window=(window - 1, None) if window else None, softcap=softcap or 0.0,
