@@ -105,7 +105,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                       plain(flag, "causal", causal), window_of(window),
                       0.0 if softcap is None else plain(number, "softcap", softcap),
                       None if scale is None else plain(number, "scale", scale), align,
-                      whole("max_sms", max_sms) or calls.threads_for(q),
+                      whole("max_sms", max_sms),
                       whole("attention_chunk", attention_chunk), plain(flag, "invariant", invariant), out_dtype)
     return run(q, k, v, given, options, out, plain(flag, "return_lse", return_lse))
 
@@ -122,8 +122,10 @@ def from_pages(given: dict[str, Any]) -> Any:
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
 
+@torch.compiler.disable  # no operator of PyTorch yet, so torch.compile calls it between two graphs
 def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
         return_lse: bool) -> Any:
+    if options.max_sms == 0: options = options._replace(max_sms=calls.threads_for(q))
     key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), options)
     ready = _ready.get(key) or cached(_ready, key, lambda: ready_of(q, k, v, given, options, out))
     if ready.copies_q or (ready.gpu >= 0 and q.data_ptr() % calls.BYTES): q = calls.dense_copy(q)
