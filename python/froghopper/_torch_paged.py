@@ -4,7 +4,7 @@
 As in _torch_calls.py, what is computed is checked when it is met first and then found by a key that has everything but
 addresses. Nothing of a GPU is read on the host, nothing waits, and the pool is never copied.
 """
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -107,7 +107,8 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                       None if scale is None else plain(number, "scale", scale), align,
                       whole("max_sms", max_sms),
                       whole("attention_chunk", attention_chunk), plain(flag, "invariant", invariant), out_dtype)
-    return run(q, k, v, given, options, out, plain(flag, "return_lse", return_lse))
+    call = run_between_graphs if torch.compiler.is_compiling() else run
+    return call(q, k, v, given, options, out, plain(flag, "return_lse", return_lse))
 
 
 def from_pages(given: dict[str, Any]) -> Any:
@@ -122,7 +123,6 @@ def from_pages(given: dict[str, Any]) -> Any:
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
 
-@torch.compiler.disable  # no operator of PyTorch yet, so torch.compile calls it between two graphs
 def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
         return_lse: bool) -> Any:
     if options.max_sms == 0: options = options._replace(max_sms=calls.threads_for(q))
@@ -140,6 +140,10 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
         given.block_table.data_ptr())
     if out is not None: torch.autograd.graph.increment_version(out)
     return o if lse is None else (o, lse)
+
+
+# What torch.compile calls, for there is no operator of PyTorch yet.
+run_between_graphs: Callable[..., Any] = torch.compiler.disable(run)
 
 
 def refuse_gradients(tensors: dict[str, Tensor | None]) -> None:
