@@ -305,9 +305,7 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
             raise InvalidProblem(f"{name} must have a number for each of the {sizes.batch} sequences, but has "
                                  f"{x.shape[0]}. Give it {sizes.batch}.")
     table = given.block_table
-    if table is not None and (table.dtype != torch.int32 or table.ndim != 2 or table.shape[0] != sizes.batch):
-        raise InvalidTensor(f"block_table must be int32 [batch, columns] with batch {sizes.batch}, but is "
-                            f"{name_of(table.dtype)} with the shape {list(table.shape)}. Convert or reshape it.")
+    if table is not None: calls.check_table(table, sizes.batch)
     check_norm(given)
 
 
@@ -337,7 +335,7 @@ def own_scales(given: Given) -> bool:
         if scale is None:
             raise InvalidType(f"{name} must be given beside {name[-1]}_cache of {name_of(cache.dtype)}, as what is "
                               "stored is a number divided by it, but is None. Give 1 where numbers stand for "
-"themselves.")
+                              "themselves.")
         heads, found = cache.shape[2], tuple(scale.shape)
         if scale.dtype != torch.float32 or found not in ((), (1,), (heads,), tuple(cache.shape[:3])):
             raise InvalidType(f"{name} must be float32 and [], [1], [heads] {[heads]}, or {list(cache.shape[:3])} for "

@@ -360,6 +360,12 @@ def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
     if not x.is_contiguous(): raise InvalidTensor(f"{name} must be contiguous, but is not. Use {name}.contiguous().")
 
 
+def check_table(table: Tensor, batch: int) -> None:
+    if table.dtype == torch.int32 and table.ndim == 2 and table.shape[0] == batch: return
+    raise InvalidTensor(f"block_table must be int32 [batch, columns] with batch {batch}, but is {name_of(table.dtype)} "
+                        f"with the shape {list(table.shape)}. Use block_table.int() for the type.")
+
+
 def name_of(dtype: torch.dtype) -> str: return str(dtype).removeprefix("torch.")
 
 

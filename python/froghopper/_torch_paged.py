@@ -194,10 +194,7 @@ def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
     check_rank("q", q.shape, packed)
     batch = q.shape[0] if begins is None else begins.shape[0] - 1
     check_place("block_table", table, q)
-    if table.dtype != torch.int32 or table.ndim != 2 or table.shape[0] != batch:
-        raise InvalidTensor(f"block_table must be int32 [batch, columns] with batch {batch}, but is "
-                            f"{name_of(table.dtype)} with the shape {list(table.shape)}. Use block_table.int() for "
-                            "the type.")
+    calls.check_table(table, batch)
     for name, x in (("seqused_q", given.seqused_q), ("seqused_kv", given.seqused_kv)):
         if x is not None and x.shape[0] != batch:
             raise InvalidProblem(f"{name} must have {batch} numbers, one for each sequence, but has {x.shape[0]}. "

@@ -12,6 +12,7 @@ transformers itself writes new keys to the pages of its cache and hands over the
 where they lie if it has a function flash_attn_with_kvcache for the model's attention, that is of a repository of
 kernels: docs/14-engines.md.
 """
+import functools
 import inspect
 from typing import Any, TypeVar
 
@@ -57,15 +58,20 @@ def no_mask(*_: Any, attention_mask: Tensor | None = None, **others: Any) -> Non
                           f"lengths say what is seen. {AGAIN}")
 
 
+@functools.cache
+def takes_kwargs(kind: Any) -> bool:
+    """Whether such a cache is updated as a regular one: transformers 5.23 and newer. Asked once, not in each layer."""
+    return "kwargs" in inspect.signature(kind.update).parameters
+
+
 def with_cache(cache: Any, key: Tensor, value: Tensor, layer: int, others: dict[str, Any],
                of_layers: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Writes the keys and values of this step to the cache, and returns those of all steps, [keys, heads_kv, dim]."""
-    if "kwargs" in inspect.signature(cache.update).parameters:  # transformers 5.23 and newer
+    if takes_kwargs(cache.__class__):
         found = cache.update(key_states=key, value_states=value, layer_idx=layer, kwargs=others | of_layers)
-        k, v = (x[0].transpose(0, 1) for x in found)
-    else:
-        k, v = cache.update(key_states=key, value_states=value, layer_idx=layer, read_index=others["read_index"],
-                            write_index=others["write_index"])
+        return found[0][0].transpose(0, 1), found[1][0].transpose(0, 1)
+    k, v = cache.update(key_states=key, value_states=value, layer_idx=layer, read_index=others["read_index"],
+                        write_index=others["write_index"])
     return k, v
 
 
@@ -80,7 +86,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
 
     query           [1, heads, rows, dim], rows of all sequences; key, value [1, heads_kv, keys, dim], of this step or
                     with those of the cache; with cache, those of this step
-    cu_seq_lens_*   [sequences + 1]; of k, one for each kind of layer in those versions, as max_length_k
+    cu_seq_lens_*   [sequences + 1]; of k, with cache one for each kind of layer, as max_length_k
     max_length_*    the longest sequence; max_seqlen_* before transformers 5.13
 
     Returns (out [1, rows, heads, dim of value], None).

@@ -5,11 +5,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="append_kv needs torch, which is not installed")
 
+from torch_cases import GPU  # noqa: E402
+
 from froghopper import flash_attn_interface as fa  # noqa: E402
 from froghopper.torch import append_kv  # noqa: E402
 
-GPU = pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))
 DEVICES = pytest.mark.parametrize("device", ["cpu", GPU])
 NAN = float("nan")
 PAGES, PAGE = 9, 16

@@ -9,13 +9,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="the interface of FlashAttention-3 needs torch, which is not installed")
 
 from torch.autograd import forward_ad  # noqa: E402
+from torch_cases import GPU  # noqa: E402
 
 from froghopper import _kv_cache as kv_cache  # noqa: E402
 from froghopper import flash_attn_interface as fa  # noqa: E402
 from froghopper.torch import attention  # noqa: E402
 
-GPU = pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))
 ROWS, KEYS, NEW = 3, 9, 2
 
 

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the interface of FlashAttention-3 needs torch, which is not installed")
 
+from torch_cases import DEVICES  # noqa: E402
+
 from froghopper import _pages as pages  # noqa: E402
 from froghopper import flash_attn_interface as fa  # noqa: E402
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))]
 NO_PAGE, BATCH, NEW, ROOM, DIM = 2147480000, 3, 3, 48, 64
 USED, LEFT = [40, 17, 5], [3, 16, 0]
 

@@ -2,10 +2,8 @@
 """froghopper.sglang: SGLang's own base classes where SGLang can be imported, also from its wheel without the native
 part, and else those of sglang_stand_in.py, written by hand from its signatures; real forward passes on CPU tensors, and
 on a Hopper GPU where there is one, against plain loops in fp64."""
-import contextlib
 import importlib
 import inspect
-import sys
 import types
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the plug of SGLang needs torch, which is not installed")
 
 import sglang_stand_in  # noqa: E402
+from torch_cases import DEVICES, standing_in  # noqa: E402
 
 try:
     import sglang.srt.layers.attention.attention_registry  # noqa: F401
@@ -23,13 +22,7 @@ except ImportError:
     STAND_IN = sglang_stand_in.modules()
 
 
-@contextlib.contextmanager
-def engine():
-    """SGLang's modules, or their stand-ins for so long."""
-    sys.modules.update(STAND_IN)
-    try: yield
-    finally:
-        for name in STAND_IN: sys.modules.pop(name, None)
+def engine(): return standing_in(STAND_IN)
 
 
 with engine():
@@ -40,8 +33,6 @@ with engine():
     choices = importlib.import_module("sglang.srt.arg_groups.choices")
     Mode = importlib.import_module("sglang.srt.model_executor.forward_batch_info").ForwardMode
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))]
 HEADS, HEADS_KV, DIM, CONTEXT, SLOTS, REQUESTS, SCALE = 4, 2, 64, 128, 512, 6, 0.1
 NAN = dict(fill_value=255, dtype=torch.uint8)
 

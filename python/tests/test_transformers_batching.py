@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 if not hasattr(transformers, "ContinuousBatchingConfig"):
     pytest.skip("this transformers has no ContinuousBatchingConfig", allow_module_level=True)
 
-from torch_cases import one_thread  # noqa: E402, F401
+from torch_cases import DEVICES, one_thread  # noqa: E402, F401
 
 import froghopper.transformers  # noqa: E402
 from froghopper import _transformers_paged as paged  # noqa: E402
@@ -27,8 +27,6 @@ MODELS = {
     "gpt_oss": lambda: transformers.GptOssForCausalLM(transformers.GptOssConfig(
         **SIZES, sliding_window=6, num_local_experts=2, num_experts_per_tok=1)),
 }
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))]
 LENGTHS = (5, 17, 40, 3)  # the third one takes two steps of 24 tokens
 
 

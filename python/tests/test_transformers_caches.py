@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="the plug of transformers needs torc
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from test_transformers import VOCABULARY  # noqa: E402
-from torch_cases import one_thread  # noqa: E402, F401
+from torch_cases import DEVICES, one_thread  # noqa: E402, F401
 
 import froghopper.transformers  # noqa: E402
 
@@ -25,8 +25,6 @@ MODELS = {
 }
 CACHES = {"dynamic": None, "static": "static", "sliding_window": "sliding_window"}
 TOKENS, MORE = 11, 6
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))]
 
 
 def tokens_of(model, how, **given):

@@ -2,10 +2,8 @@
 """froghopper.vllm: vLLM's own base classes where vLLM can be imported, also from its wheel without the native part, and
 else those of vllm_stand_in.py, written by hand from its signatures; real forward passes on CPU tensors, and on a Hopper
 GPU where there is one, against plain loops in fp64."""
-import contextlib
 import importlib
 import inspect
-import sys
 import types
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the plug of vLLM needs torch, which is not installed")
 
 import vllm_stand_in  # noqa: E402
+from torch_cases import DEVICES, standing_in  # noqa: E402
 
 try:
     import vllm.v1.attention.backend  # noqa: F401
@@ -24,13 +23,7 @@ except ImportError:
     STAND_IN = vllm_stand_in.modules()
 
 
-@contextlib.contextmanager
-def engine():
-    """vLLM's modules, or their stand-ins for so long: other libraries look whether there is a vLLM."""
-    sys.modules.update(STAND_IN)
-    try: yield
-    finally:
-        for name in STAND_IN: sys.modules.pop(name, None)
+def engine(): return standing_in(STAND_IN)
 
 
 with engine():
@@ -39,8 +32,6 @@ with engine():
     base = importlib.import_module("vllm.v1.attention.backend")
     registry = importlib.import_module("vllm.v1.attention.backends.registry")
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))]
 HEADS, HEADS_KV, DIM, BLOCK, NO_BLOCK = 4, 2, 64, 16, 2147480000
 CAPABILITY = types.SimpleNamespace(major=9, minor=0)
 SCALE = 0.1

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of froghopper.torch share: tensors, the cases of test_numpy.py with tensors beside the formulas of
-plain.py, arguments of the operators."""
+"""What the tests of froghopper.torch share: devices, stand-ins for engines, tensors, the cases of
+test_numpy.py with tensors beside the formulas of plain.py, arguments of the operators."""
+import contextlib
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,10 @@ from test_numpy import exact_of, options_of
 
 from froghopper._torch_calls import LOOK
 from froghopper.torch import attention
+
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="there is no Hopper GPU"))
+DEVICES = ["cpu", GPU]
 
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -19,6 +26,15 @@ def one_thread():
     torch.set_num_threads(1)  # tensors here are small, and threads that wait for each other are slow
     yield
     torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def standing_in(modules):
+    """{name: module} among those that are imported, for so long: other libraries look whether they are there."""
+    sys.modules.update(modules)
+    try: yield
+    finally:
+        for name in modules: sys.modules.pop(name, None)
 
 
 def drawn(*shape, seed=0, dtype=torch.float32, grad=False, device="cpu"):
