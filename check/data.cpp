@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: the kinds of inputs. Most bugs of attention kernels pass a test on normal numbers, whose scores are within a
 // few units of one another and whose log-sum-exp is positive. In the kinds below the running maximum jumps,
-// falls, rises late or is large below 0.
+// falls, rises late or is far below 0.
 #include "check/data.hpp"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ float random_normal(uint64_t stream, uint64_t i) {
 }
 
 float random_with_outliers(uint64_t stream, uint64_t i) {
-  // Streams of make_inputs are small numbers; these two are large from all of them.
+  // Streams of make_inputs are small numbers; these two are far from all of them.
   constexpr uint64_t which = uint64_t{1} << 40, size = uint64_t{1} << 41;
   const float usual = random_normal(stream, i);
   return random_bits(stream + which, i) % 1000 == 0 ? usual + 10 * random_normal(stream + size, i) : usual;

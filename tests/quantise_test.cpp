@@ -270,7 +270,7 @@ TEST(Quantise, TheJudgeSeesAStepAScaleAndARowTooMany) {
 
 // The paper's table of errors, on some of its rows: q, k and v quantised by blocks of 128 rows, attention of what is
 // stored. The table's figures are what the quantised inputs cost in exact arithmetic over 4096 rows. Few rows, whose
-// largest score is large above the others, make most of them, so draws of 512 rows differ by a quarter.
+// largest score is far above the others, make most of them, so draws of 512 rows differ by a quarter.
 TEST(Quantise, ErrorsOfThePapersTable) {
   const struct {
     int dim;

@@ -34,7 +34,7 @@ __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, 
 template <BwdVariant V, Share Its>
 struct DqSum {
   const BwdParams& params;
-  int tile = 0;  // of the iteration before, as Turn has it
+  int tile = 0;  // of the iteration before, as QIteration has it
 
   using Accum = tile::Accum<Its.count>;
   static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/bwd: what wide.cuh and by_columns.cuh have in common: who has which role, the consumers' items, and the way
-// through an item's iterations. Kernel is Wide or ByColumns of a variant; the turns themselves are in
+// through an item's iterations. Kernel is Wide or ByColumns of a variant; the iterations themselves are in
 // consumers_of_wide.cuh and in consumers_by_columns.cuh.
 #pragma once
 #include "device/attn/element.cuh"

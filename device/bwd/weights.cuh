@@ -15,7 +15,7 @@ struct QLoop {
   const BwdParams& params;
   const WorkItem& item;
   int number;         // of the M tile
-  bool large;         // some row of the problem may be far, see Weigh
+  bool large;         // some row of the problem may be large, see Weigh
   int heads;          // iterations of every q tile
   int rounds;         // after this one
   int masked_again;   // iterations of this round after the present spans

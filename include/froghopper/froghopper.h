@@ -192,9 +192,8 @@ typedef struct fh_problem {
   int32_t norm;               /* nonzero: before the rotation, rows of q and k are divided by the root of the mean of
                                  their squares plus norm_epsilon, and multiplied by norm_q and norm_k */
   float norm_epsilon;
-  int32_t
-      scale_tokens; /* 8-bit caches; nonzero: each row of k and of v in the cache gets a scale of its own, which is
-                            written; 0: all rows have those of scale_k and scale_v, which are read */
+  int32_t scale_tokens;  /* 8-bit caches; nonzero: each row of k and of v in the cache gets a scale of its own, which
+                            is written; 0: all rows have those of scale_k and scale_v, which are read */
   fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (FH_USUAL says that too) or FH_F32 */
   fh_dtype dtype_norm;   /* of norm_q and norm_k; likewise */
 } fh_problem;

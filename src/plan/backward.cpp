@@ -110,7 +110,7 @@ bool light_first(const Problem& p, const BwdVariant& v) {
   return v.deterministic && v.mask == Mask::causal && !v.ragged && iterations_less(p, v) <= 2;
 }
 
-// How the iterations of items come where query heads share keys and kv tiles are unequal (Way,
+// How the iterations of items come where query heads share keys and kv tiles are unequal (Traversal,
 // device/bwd/schedule.cuh). Short pairs come one by one, and all items go from the last q tile to the first: the CTAs
 // of a pair begin nearly together. Where one or two pairs have about one kv tile for every CTA, those of a section
 // begin one after the other, as those before end, and end together: every other section goes the other way.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan: how long kernels take for an iteration and a pass. Made by bench/fit_times.py from bench/results; do not edit.
+// plan: how long kernels take for an iteration and an item. Made by bench/fit_times.py from bench/results; do not edit.
 #pragma once
 #include "contract/types.h"
 
@@ -7,7 +7,7 @@ namespace froghopper {
 
 // What kernels that share two numbers share: stages of the rings and parts of keys do not change what an iteration is.
 struct MeasuredKernel {
-  bool backward, det, fp8_mma;  // narrow: of FP8 products
+  bool backward, det, fp8_mma;  // fp8_mma: 8-bit operands are multiplied
   Dims dims;
   int q, kv;  // of the tiles
   Mask mask;
@@ -20,7 +20,7 @@ struct MeasuredRate {
   double iteration_us, item_us;
 };
 inline constexpr MeasuredRate measured_rates[] = {
-    // card, backward, det, narrow, dims, tile q, kv, mask, us of an iteration, of a pass
+    // card, backward, det, narrow, dims, tile q, kv, mask, us of an iteration, of an item
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::causal}, 1.533, 2.16},
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::none}, 1.418, 1.75},
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::window}, 1.533, 2.33},

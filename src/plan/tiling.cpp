@@ -77,7 +77,7 @@ struct Work {
   int64_t longest;  // kv tiles of the longest one
   double all;       // kv tiles of all
   bool equal;       // all are as long
-  Rate rate;        // of one SM; an iteration is a kv tile, a pass an item
+  Rate rate;        // of one SM; an iteration is a kv tile
   double least_us;  // of memory alone
   int sms;
 };

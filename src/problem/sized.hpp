@@ -9,7 +9,7 @@
 
 namespace froghopper {
 
-// A struct of 4 KiB is large more than this interface will ever need; a larger size is an uninitialised struct.
+// A struct of 4 KiB is far more than this interface will ever need; a larger size is an uninitialised struct.
 inline constexpr size_t largest_struct = 4096;
 
 // The user's struct in this library's size. An older caller's lacks the last fields: those keep their defaults.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime: a View as TMA attends to it. First as plain numbers (MapShape), which need no driver and can be tested, then
+// runtime: a View as TMA sees it. First as plain numbers (MapShape), which need no driver and can be tested, then
 // encoded.
 #pragma once
 #include <cstdint>
