@@ -143,7 +143,8 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
 
 
 # What torch.compile calls, for there is no operator of PyTorch yet.
-run_between_graphs: Callable[..., Any] = torch.compiler.disable(run)
+disable: Any = torch.compiler.disable  # has no types
+run_between_graphs: Callable[..., Any] = disable(run)
 
 
 def refuse_gradients(tensors: dict[str, Tensor | None]) -> None:

@@ -106,7 +106,8 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
                              f"continuous batching has all of them. {AGAIN}")
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     if cache is not None:
-        k, v = with_cache(cache, key, value, module.layer_idx, others, of_layers)
+        layer: Any = module.layer_idx
+        k, v = with_cache(cache, key, value, layer, others, of_layers)
     out = attention(q, k, v, cu_seqlens_q=cu_seq_lens_q.to(torch.int32), cu_seqlens_kv=cu_seq_lens_k.to(torch.int32),
                     max_seqlen_q=longest[0], max_seqlen_kv=longest[1], causal=is_causal is not False, scale=scaling,
                     window=(window - 1, None) if window else None, softcap=softcap or 0.0,

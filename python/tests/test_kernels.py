@@ -46,10 +46,21 @@ def repository(tmp_path_factory):
     return folder / "out"
 
 
+def others_than_froghopper(tmp_path):
+    """sys.path without this package, which may lie beside all others: a folder of links then has those."""
+    here, links = pathlib.Path(library.__file__).parent.parent, tmp_path / "packages"
+    links.mkdir(exist_ok=True)
+    for package in here.iterdir():
+        link = links / package.name
+        if not package.name.startswith("froghopper") and not link.exists(): link.symlink_to(package)
+    of_tests = pathlib.Path(__file__).parent
+    return [str(links) if pathlib.Path(x).resolve() == here else x for x in sys.path
+            if x and pathlib.Path(x).resolve() != of_tests]
+
+
 def run(program, tmp_path, **variables):
     """What a new process prints, in a folder that knows nothing of the sources; other packages as here."""
-    here = pathlib.Path(library.__file__).parent.parent
-    paths = [x for x in sys.path if x and pathlib.Path(x).resolve() not in (here, pathlib.Path(__file__).parent)]
+    paths = others_than_froghopper(tmp_path)
     environment = {name: x for name, x in os.environ.items() if name not in ("FROGHOPPER_LIBRARY", "PYTHONPATH")}
     found = subprocess.run([sys.executable, "-c", f"import sys\nsys.path[:] = {paths!r}\n" + program], cwd=tmp_path,
                            env=environment | variables, capture_output=True, text=True)
