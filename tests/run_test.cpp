@@ -167,6 +167,16 @@ TEST(run, a_bad_workspace_is_refused) {
 }
 
 // Not a benchmark, which other programs would disturb: the best of many tries, with room for a slow machine.
+TEST(run, a_plan_asked_for_again_and_again_stays) {
+  fh_problem often = problem_of("fwd f16 b1 hq2 hkv2 sq7 skv7 d64").user_struct(), once = often;
+  const auto kept = *cached_plan(often, "cpu", nullptr);
+  for (once.seq_q = 8; once.seq_q < 10000; ++once.seq_q) {
+    ASSERT_TRUE(cached_plan(once, "cpu", nullptr));
+    if (once.seq_q % 1000 != 0) continue;
+    ASSERT_EQ(*cached_plan(often, "cpu", nullptr), kept) << once.seq_q;
+  }
+}
+
 TEST(run, a_cached_plan_is_found_quickly) {
   const fh_problem p = problem_of("fwd f32 b1 hq2 hkv1 sq5 skv5 d64").user_struct();
   double best_ns = 1e9;
