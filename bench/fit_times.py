@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/results -> src/plan/rates.hpp: how long kernels take for a turn and a pass, which the planner's model of time
-multiplies by what the busiest SM has to do (src/plan/time.cpp, docs/4-planning.md).
+"""bench/results -> src/plan/rates.hpp: how long kernels take for an iteration and a work item, which the planner's
+model of time multiplies by what the busiest SM has to do (src/plan/time.cpp, docs/4-planning.md).
 
   bench/fit_times.py --lib build/libfroghopper.so           writes the table; build, and again until nothing changes
   bench/fit_times.py --lib build/libfroghopper.so --check   writes nothing; fails if fewer than 90 % of the measured
@@ -31,11 +31,11 @@ TABLE = ROOT / "src/plan/rates.hpp"
 CARDS = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200"}
 WITHIN, SHARE = 0.10, 0.90
 FITTED_LISTS = ("few_items", "windows", "real", "fp8", "above_256")  # beside the tables; decoding waits for memory
-# A pass of a kernel that was measured at one length alone: near this, in microseconds.
-USUAL_PASS, WEIGHT_OF_USUAL = 1.5, 0.003
-# Memory hides turns: where it takes more of the time than this, a forward time says too little of them to be fitted.
+# A work item of a kernel that was measured at one length alone: near this, in microseconds.
+USUAL_ITEM, WEIGHT_OF_USUAL = 1.5, 0.003
+# Memory hides iterations: where it takes more of the time than this, a forward time says too little of them.
 HIDDEN = 2 / 3
-# In the middle a window's turn is a causal one: near that of the same tiles. What its two ends cost is in the pass.
+# In the middle a window's iteration is a causal one: near that of the same tiles. Its two ends are in the work item.
 WEIGHT_OF_CAUSAL = 0.5
 # Of a root mean square of relative errors: `explain` rounds, and one run differs from the next by more.
 HARDLY = 0.005
@@ -55,11 +55,11 @@ class Time:
         self.current = work(library.plan(problem, self.card).name()) == work(record["plan"])
         said = library.calls.fh_explain(ctypes.byref(problem), self.card.encode()).decode()
         self.kernel = re.search(r"\b(?:fwd|bwd)\.\S+\.d\d+\S*", said)[0]
-        model = re.search(r"time +([\d.]+) us by the model; the busiest \w+ has (\d+) turns of ([\d.]+) us in (\d+) "
-                          r"passes of ([\d.]+) us", said)
-        self.model_us, self.turns, turn_us, self.passes, pass_us = map(float, model.groups())
-        self.rest_us = self.model_us - self.turns * turn_us - self.passes * pass_us
-        self.found = numbers(turn_us, pass_us)
+        model = re.search(r"time +([\d.]+) us by the model; the busiest \w+ has (\d+) iterations of ([\d.]+) us and "
+                          r"(\d+) work items of ([\d.]+) us", said)
+        self.model_us, self.iterations, iteration_us, self.items, item_us = map(float, model.groups())
+        self.rest_us = self.model_us - self.iterations * iteration_us - self.items * item_us
+        self.found = numbers(iteration_us, item_us)
         memory_us = self.model_us * int(re.search(r"memory +(\d+) %", said)[1]) / 100
         self.hidden = self.kernel.startswith("fwd") and memory_us > HIDDEN * self.us
 
@@ -88,29 +88,29 @@ def measured(library):
 
 
 def equations(times, causal_us):
-    """Of one kernel on one card: (a, b, c) where a * turn_us + b * pass_us should be c, each by its weight."""
-    rows = [(t.turns / t.us, t.passes / t.us, (t.us - t.rest_us) / t.us) for t in times]
-    rows.append((0.0, WEIGHT_OF_USUAL, WEIGHT_OF_USUAL * USUAL_PASS))
+    """Of one kernel on one card: (a, b, c) where a * iteration_us + b * item_us should be c, each by its weight."""
+    rows = [(t.iterations / t.us, t.items / t.us, (t.us - t.rest_us) / t.us) for t in times]
+    rows.append((0.0, WEIGHT_OF_USUAL, WEIGHT_OF_USUAL * USUAL_ITEM))
     if causal_us: rows.append((WEIGHT_OF_CAUSAL, 0.0, WEIGHT_OF_CAUSAL * causal_us))
     return rows
 
 
 def fit(rows):
-    """(turn_us, pass_us): two unknowns, least squares, by their normal equations."""
+    """(iteration_us, item_us): two unknowns, least squares, by their normal equations."""
     aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     ay, by = (sum(r[i] * r[2] for r in rows) for i in (0, 1))
     determinant = aa * bb - ab * ab
-    turn, one_pass = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
-    return (turn, one_pass) if one_pass > 0 else (ay / aa, 0.0)
+    iteration, item = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
+    return (iteration, item) if item > 0 else (ay / aa, 0.0)
 
 
 def root_mean_square(rows, words):
     """Of what these numbers of a line of the table leave of the equations."""
-    turn_us, pass_us = map(float, words.split(","))
-    return statistics.fmean((a * turn_us + b * pass_us - c) ** 2 for a, b, c in rows) ** .5
+    iteration_us, item_us = map(float, words.split(","))
+    return statistics.fmean((a * iteration_us + b * item_us - c) ** 2 for a, b, c in rows) ** .5
 
 
-def numbers(turn_us, pass_us): return f"{turn_us:.3f}, {pass_us:.2f}"
+def numbers(iteration_us, item_us): return f"{iteration_us:.3f}, {item_us:.2f}"
 
 
 def key(card, kernel):

@@ -86,7 +86,7 @@ std::string step_lines(const BackwardStep& step) {
                   bwd_keys_of_cta(v));
   lines += order_line(order, "key head");
   if (step.same_traversal > 0)
-    lines += text("\n  turns      all query heads of a q tile, then the next q tile, from the last to the first{}",
+    lines += text("\n  q tiles    all query heads of one, then those of the next, from the last to the first{}",
                   step.same_traversal < order.pairs
                       ? text("; {} pairs so, the next {} the other way", step.same_traversal, step.same_traversal)
                       : std::string());
@@ -142,7 +142,8 @@ std::string time_line(const Plan& plan, const Device& device) {
   std::string line = text("\n  time       {:.{}f} us by the model", e->us, e->us < 100 ? 1 : 0);
   if (e->average.items > 0)
     line += text(
-        "; the busiest SM has {:.0f} turns of {:.3f} us in {:.0f} passes of {:.2f} us, on average {:.1f} in {:.1f}",
+        "; the busiest SM has {:.0f} iterations of {:.3f} us and {:.0f} work items of {:.2f} us more, the average "
+        "SM {:.1f} and {:.1f}",
         e->busiest.iterations, e->rate.iteration_us, e->busiest.items, e->rate.item_us, e->average.iterations,
         e->average.items);
   line += text("\n  bound by   {}; of the device's most:", name_of(e->bound));

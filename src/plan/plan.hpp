@@ -41,7 +41,7 @@ struct Workspace {
   Slice rows;           // lse and delta
   Slice grad_q;         // its sums in fp32
   Slice grad_sink;      // its parts
-  Slice dq_semaphores;  // whose turn it is to add to grad_q
+  Slice dq_semaphores;  // which kv tile adds to grad_q next
   Slice largest;        // quantise: the largest number of each tile, where all rows of a sequence share a scale
   // Quantise with smooth only: AverageParams.
   Slice column_sums, means;
@@ -56,11 +56,11 @@ inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace:
                                                 std::pair{"block_scales", &Workspace::block_scales},
                                                 std::pair{"part_o", &Workspace::part_o},
                                                 std::pair{"part_rows", &Workspace::part_rows},
-                                                std::pair{"far", &Workspace::large_rows},
+                                                std::pair{"large_rows", &Workspace::large_rows},
                                                 std::pair{"rows", &Workspace::rows},
                                                 std::pair{"grad_q", &Workspace::grad_q},
                                                 std::pair{"grad_sink", &Workspace::grad_sink},
-                                                std::pair{"turns", &Workspace::dq_semaphores},
+                                                std::pair{"dq_semaphores", &Workspace::dq_semaphores},
                                                 std::pair{"largest", &Workspace::largest},
                                                 std::pair{"column_sums", &Workspace::column_sums},
                                                 std::pair{"means", &Workspace::means}};

@@ -9,7 +9,7 @@
 namespace froghopper {
 
 // What CTAs do in the launch that takes longest: iterations, each a tile of queries with a tile of keys, and items
-// over them, each of which begins and ends with something that is no turn.
+// over them, each of which begins and ends with something that belongs to no iteration.
 struct Load {
   double iterations = 0, items = 0;
 };
