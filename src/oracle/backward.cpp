@@ -63,14 +63,12 @@ void each_group(const Problem& p, const Views& views, Work work) {
   });
 }
 
-// Calls visit(head, row, number of the sink's sum) for the query rows of a group.
+// Calls visit(head, number of the sink's sum) for the query heads of a group.
 template <class Real, class Visit>
-void each_row(const Problem& p, const Views& views, const Sequence& s, int64_t index, int64_t head_kv, Visit visit) {
+void each_head(const Problem& p, const Views& views, const Sequence& s, int64_t index, int64_t head_kv, Visit visit) {
   const int64_t group = p.heads_q / p.heads_kv;
-  for (int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
-    const BothWays<Real> head(p, views, s, h);
-    for (int64_t i = 0; i < s.rows_q; ++i) visit(head, i, index * p.heads_q + h);
-  }
+  for (int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h)
+    visit(BothWays<Real>(p, views, s, h), index * p.heads_q + h);
 }
 
 // One row of grad_o, and grad_lse, in Real.
@@ -208,49 +206,80 @@ void add_to_sink(double weight, double delta, double delta_size, int64_t number,
   sizes.summed.sink[number] += std::pow(weight * delta_size, 2);
 }
 
-void add_row(const Problem& p, const Views& views, const Sequence& s, const BothWays<double>& head, int64_t i,
-             int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
-  const Visible visible = keys_of(p, s, i);
-  const Given<double> given(views, s, head.index, i);
-  const double* const g = given.grad_o.data();
-  std::vector<double> o(p.dim_v, 0.0);
-  double lse = -std::numeric_limits<double>::infinity();
-  const std::vector<double> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
-  attend_row<double, /*rounds=*/false>(p, views, head, visible, all_s, o.data(), &lse);
-  const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
-  const double delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
-  if (p.sink) {
-    const double weight = weight_of_sink(views, head.index, lse);
-    add_to_sink(weight, delta, delta_size, sink_number, sums, sizes);
-  }
+// One row of one query head, and what its keys are multiplied by: of visible.begin + n, factors[n].
+struct Row {
+  struct Factors {
+    double weight, ds;                    // of the gradients
+    double weight_to_round, ds_to_round;  // of their rounding errors
+    double grad_weight_size;              // times weight, of those of sums
+  };
+  const double *q, *g;
+  int64_t at_q;
+  Visible visible;
+  double delta_size;
+  Given<double> given;
+  std::vector<Factors> factors;
+  std::vector<double> weighted_k;  // what an error of delta, which all keys share, is multiplied by
 
-  const Least least(p.dtype);
-  const Dense dense(p);
-  const int64_t at_q = dense.q(s, i, head.index, p.dim_qk);
-  const std::vector<double> dp = dots(given.grad_o, head.v_columns, visible);
-  const std::vector<double> dp_sizes =
-      sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return std::fabs(a * b); });
-  std::vector<double> weighted_k(p.dim_qk, 0.0);  // what an error of delta, which all keys share, is multiplied by
-  for (int64_t j = visible.begin; j < visible.end; ++j) {
-    const double *const q = head.q.row(i), *const k = head.k.row(j);
-    const double weight = weight_below(lse, all_s[j - visible.begin]);
-    const double sloped = weight * slope_of(p, plain[j - visible.begin]);
-    const double ds = sloped * (dp[j - visible.begin] - delta);
-    const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
-    const double weight_to_round = std::max({weight, least.operand, least.weight});
-    const double grad_weight_size = dp_sizes[j - visible.begin];
-    const double to_round = std::max({std::fabs(ds), least.operand, least.weight * (grad_weight_size + delta_size)});
-    add(&sums.v[at_v], weight, g, p.dim_v);
-    add_squares(&sizes.rounded.v[at_v], weight_to_round, g, p.dim_v);
-    add(&sums.q[at_q], ds, k, p.dim_qk);
-    add_squares(&sizes.rounded.q[at_q], to_round, k, p.dim_qk);
-    add_squares(&sizes.summed.q[at_q], weight * grad_weight_size, k, p.dim_qk);
-    add_sizes(weighted_k.data(), weight * delta_size, k, p.dim_qk);
-    add(&sums.k[at_k], ds, q, p.dim_qk);
-    add_squares(&sizes.rounded.k[at_k], to_round, q, p.dim_qk);
-    add_squares(&sizes.summed.k[at_k], weight * (grad_weight_size + delta_size), q, p.dim_qk);
+  Row(const Problem& p, const Views& views, const Sequence& s, const BothWays<double>& head, int64_t i,
+      int64_t sink_number, Sums<double>& sums, Sizes& sizes)
+      : q(head.q.row(i)),
+        at_q(Dense(p).q(s, i, head.index, p.dim_qk)),
+        visible(keys_of(p, s, i)),
+        given(views, s, head.index, i),
+        weighted_k(p.dim_qk, 0.0) {
+    g = given.grad_o.data();
+    std::vector<double> o(p.dim_v, 0.0);
+    double lse = -std::numeric_limits<double>::infinity();
+    const std::vector<double> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
+    attend_row<double, /*rounds=*/false>(p, views, head, visible, all_s, o.data(), &lse);
+    const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
+    delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
+    if (p.sink) add_to_sink(weight_of_sink(views, head.index, lse), delta, delta_size, sink_number, sums, sizes);
+
+    const Least least(p.dtype);
+    const std::vector<double> dp = dots(given.grad_o, head.v_columns, visible);
+    const std::vector<double> dp_sizes =
+        sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return std::fabs(a * b); });
+    for (size_t n = 0; n < plain.size(); ++n) {
+      const double weight = weight_below(lse, all_s[n]), ds = weight * slope_of(p, plain[n]) * (dp[n] - delta);
+      factors.push_back({weight, ds, std::max({weight, least.operand, least.weight}),
+                         std::max({std::fabs(ds), least.operand, least.weight * (dp_sizes[n] + delta_size)}),
+                         dp_sizes[n]});
+    }
   }
-  add_squares(&sizes.summed.q[at_q], 1, weighted_k.data(), p.dim_qk);
+};
+
+// What key j gets from a row that sees it, and the row from the key.
+void add_key(const Problem& p, const Sequence& s, const BothWays<double>& head, int64_t j, Row& row,
+             Sums<double>& sums, Sizes& sizes) {
+  const Dense dense(p);
+  const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
+  const Row::Factors& its = row.factors[j - row.visible.begin];
+  const double* const k = head.k.row(j);
+  add(&sums.v[at_v], its.weight, row.g, p.dim_v);
+  add_squares(&sizes.rounded.v[at_v], its.weight_to_round, row.g, p.dim_v);
+  add(&sums.q[row.at_q], its.ds, k, p.dim_qk);
+  add_squares(&sizes.rounded.q[row.at_q], its.ds_to_round, k, p.dim_qk);
+  add_squares(&sizes.summed.q[row.at_q], its.weight * its.grad_weight_size, k, p.dim_qk);
+  add_sizes(row.weighted_k.data(), its.weight * row.delta_size, k, p.dim_qk);
+  add(&sums.k[at_k], its.ds, row.q, p.dim_qk);
+  add_squares(&sizes.rounded.k[at_k], its.ds_to_round, row.q, p.dim_qk);
+  add_squares(&sizes.summed.k[at_k], its.weight * (its.grad_weight_size + row.delta_size), row.q, p.dim_qk);
+}
+
+// The rows [i, end). One after the other they would fetch the sums of all keys from a farther cache; the order of every
+// sum is the same.
+constexpr int64_t rows_at_once = 8;
+
+void add_rows(const Problem& p, const Views& views, const Sequence& s, const BothWays<double>& head, int64_t i,
+              int64_t end, int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
+  std::vector<Row> rows;
+  for (; i < end; ++i) rows.emplace_back(p, views, s, head, i, sink_number, sums, sizes);
+  for (int64_t j = 0; j < s.rows_kv; ++j)
+    for (Row& row : rows)
+      if (row.visible.begin <= j && j < row.visible.end) add_key(p, s, head, j, row, sums, sizes);
+  for (const Row& row : rows) add_squares(&sizes.summed.q[row.at_q], 1, row.weighted_k.data(), p.dim_qk);
 }
 
 }  // namespace
@@ -258,8 +287,8 @@ void add_row(const Problem& p, const Views& views, const Sequence& s, const Both
 Answers gradients_same_precision(const Problem& p, const Views& views) {
   Sums<float> sums(p);
   each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
-    each_row<float>(p, views, s, index, head_kv, [&](const BothWays<float>& head, int64_t i, int64_t sink_number) {
-      add_row_same_precision(p, views, s, head, i, sink_number, sums);
+    each_head<float>(p, views, s, index, head_kv, [&](const BothWays<float>& head, int64_t sink_number) {
+      for (int64_t i = 0; i < s.rows_q; ++i) add_row_same_precision(p, views, s, head, i, sink_number, sums);
     });
   });
   return answers_of(p, views, sums, [&](float x, float held, Element element) -> double {
@@ -271,8 +300,9 @@ Gradients compute_gradients(const Problem& p, const Views& views) {
   Sums<double> sums(p);
   Sizes sizes{Sums<double>(p), Sums<double>(p)};
   each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
-    each_row<double>(p, views, s, index, head_kv, [&](const BothWays<double>& head, int64_t i, int64_t sink_number) {
-      add_row(p, views, s, head, i, sink_number, sums, sizes);
+    each_head<double>(p, views, s, index, head_kv, [&](const BothWays<double>& head, int64_t sink_number) {
+      for (int64_t i = 0; i < s.rows_q; i += rows_at_once)
+        add_rows(p, views, s, head, i, std::min(i + rows_at_once, s.rows_q), sink_number, sums, sizes);
     });
   });
   const auto norm = [&](double square, float, Element) { return std::sqrt(square); };
