@@ -191,8 +191,9 @@ typedef struct fh_cp_tensors {
   const float* sink;         /* sink: [heads_q], the same on all ranks; else NULL */
   const float* alibi_slopes; /* alibi: [heads_q], the same on all ranks; else NULL */
   /* Backward only, else NULL. */
-  const void* grad_o;             /* in whole->dtype. Read. */
-  const float* grad_lse;          /* as lse. Read; NULL on all ranks: lse has no gradient. */
+  const void* grad_o;    /* in whole->dtype. Read. */
+  const float* grad_lse; /* as lse. Read; NULL on all ranks: lse has no gradient. Else no rank gives NULL: of a
+                                     shard without rows any other address, which is not read */
   void *grad_q, *grad_k, *grad_v; /* in dtype_out. Written. */
   float* grad_sink;               /* sink: [heads_q]. Written: this rank's part; the sum over all ranks is the
                                        gradient, as of every parameter that is the same on all of them. */
