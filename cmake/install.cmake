@@ -10,8 +10,15 @@ if(froghopper_is_shared)
                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 endif()
 
+set(froghopper_libraries_to_install ${froghopper_library})
+if(TARGET froghopper-cp)
+  set_target_properties(froghopper-cp PROPERTIES VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  list(APPEND froghopper_libraries_to_install froghopper-cp)
+endif()
+
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/froghopper)
-install(TARGETS ${froghopper_library} EXPORT froghopper-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+install(TARGETS ${froghopper_libraries_to_install} EXPORT froghopper-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/froghopper DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h*")
 install(EXPORT froghopper-targets NAMESPACE froghopper:: DESTINATION ${package_folder})

@@ -17,9 +17,9 @@ target_compile_definitions(froghopper_test_flags INTERFACE
   FROGHOPPER_BUILD_NVRTC="$<$<BOOL:${FROGHOPPER_NVRTC13}>:${FROGHOPPER_NVRTC13}>")
 
 # The programs of these take little time together, and see most of what goes wrong.
-set(fast_tests api_test bundle_test cache_test cores_test cpu_gradients_test cpu_test cut_test options_test order_test
-    pages_test plan_test problem_test refusals_test suites_test table_test tensor_file_test tensors_test time_test
-    widen_plan_test)
+set(fast_tests api_test bundle_test cache_test cores_test cp_test cpu_gradients_test cpu_test cut_test options_test
+    order_test pages_test plan_test problem_test refusals_test suites_test table_test tensor_file_test tensors_test
+    time_test widen_plan_test)
 file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*_test.cpp)
 if(NOT FROGHOPPER_PRESETS)
   list(REMOVE_ITEM test_sources tests/presets_test.cpp)
@@ -30,6 +30,9 @@ foreach(source ${test_sources})
   target_link_libraries(${name} PRIVATE froghopper_check froghopper_core froghopper_sources froghopper_presets_for_tests
                         froghopper_test_flags nlohmann_json::nlohmann_json GTest::gtest_main)
   set_target_properties(${name} PROPERTIES BUILD_RPATH_USE_ORIGIN ON)
+  if(name MATCHES "^cp_")
+    target_link_libraries(${name} PRIVATE froghopper-cp)
+  endif()
   # What takes long to run is in the libraries; here the compiler takes two thirds of the time.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
   if(first_test)

@@ -12,7 +12,7 @@ if(FROGHOPPER_OLD_GLIBC)
 endif()
 
 # The handlers for XLA are there where its header was found.
-foreach(library froghopper froghopper_xla froghopper_torch)
+foreach(library froghopper froghopper_xla froghopper_torch froghopper-cp)
   if(NOT TARGET ${library})
     continue()
   endif()

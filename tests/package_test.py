@@ -20,7 +20,7 @@ WHEEL = pathlib.Path(sys.argv.pop()) if sys.argv[-1].endswith(".whl") else None
 LIBRARY = pathlib.Path(sys.argv.pop()) if ".so" in sys.argv[-1] else None
 MOST, MOST_OF_LIBRARY = 12e6, 20e6  # bytes of a wheel, and of the library in it
 OLDEST_GLIBC = "manylinux_2_27_x86_64"
-OF_FRAMEWORK = re.compile(r"libfroghopper_(xla|torch)\.so")  # small libraries beside the library
+OF_FRAMEWORK = re.compile(r"libfroghopper[_-](xla|torch|cp)\.so")  # small libraries beside the library
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
 
 
@@ -115,7 +115,7 @@ class Wheel(unittest.TestCase):
         package = {path.relative_to(ROOT / "python").as_posix() for path in (ROOT / "python/froghopper").rglob("*")
                    if path.suffix in (".py", ".pyi", ".typed")}
         libraries = {f"froghopper/lib/lib{name}.so" for name in
-                     ("froghopper", "froghopper_xla", "froghopper_torch")}
+                     ("froghopper", "froghopper-cp", "froghopper_xla", "froghopper_torch")}
         of_wheel = {f"{self.info}/{name}" for name in
                     ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE",
                      "licenses/LICENSE-third-party.txt")}
@@ -139,8 +139,9 @@ class Wheel(unittest.TestCase):
         for name, symbols in self.elf("--dyn-syms").items():
             shown = re.findall(r"(?:GLOBAL|WEAK|UNIQUE) +DEFAULT +\d+ (\w+)", symbols)
             self.assertGreater(len(shown), 0, name)
-            framework = OF_FRAMEWORK.search(name)
-            for symbol in shown: self.assertRegex(symbol, f"^froghopper_{framework[1]}_" if framework else "^fh_")
+            beside = OF_FRAMEWORK.search(name)
+            own = "^fh_" if beside is None else "^fh_cp_" if beside[1] == "cp" else f"^froghopper_{beside[1]}_"
+            for symbol in shown: self.assertRegex(symbol, own)
 
     def test_every_preset_is_inside(self):
         library = self.archive.read("froghopper/lib/libfroghopper.so")

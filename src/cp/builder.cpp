@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: the parts of a list of steps that all schemes have.
+#include "src/cp/builder.hpp"
+
+#include <cstring>
+
+namespace froghopper::cp {
+namespace {
+
+constexpr int64_t alignment = 256;
+
+// Which key of the whole sequence lies in a row of a buffer.
+int64_t key_in(const std::vector<Part>& parts, int64_t row) {
+  for (const Part& part : parts)
+    if (row >= part.at && row < part.at + part.keys.rows()) return part.keys.begin + row - part.at;
+  return 0;
+}
+
+}  // namespace
+
+Builder::Builder(const Job& j, int64_t r)
+    : job(j),
+      whole(j.whole),
+      rank(r),
+      batch(j.whole.batch),
+      heads_q(j.whole.heads_q),
+      heads_kv(j.whole.heads_kv),
+      dim_qk(j.whole.dim_qk),
+      dim_v(j.whole.dim_v),
+      element(j.element()),
+      shard(ranges_of(j, r)),
+      rows(rows_of(shard)) {}
+
+Place Builder::workspace(int64_t bytes) {
+  const Place place{Buffer::workspace, made.workspace};
+  made.workspace += (bytes + alignment - 1) / alignment * alignment;
+  return place;
+}
+
+void Builder::exchange(Exchange group) {
+  for (const Transfer& t : group.recvs) made.bytes_in += t.bytes;
+  for (const Transfer& t : group.sends) made.bytes_out += t.bytes;
+  add(std::move(group));
+}
+
+size_t Builder::problem(const fh_problem& p) {
+  for (size_t i = 0; i < made.problems.size(); ++i)
+    if (std::memcmp(&made.problems[i], &p, sizeof p) == 0) return i;
+  made.problems.push_back(p);
+  return made.problems.size() - 1;
+}
+
+KeyPlaces Builder::keys(int64_t count, int64_t number) {
+  const Place k = workspace(batch * count * k_row(number));
+  return {k, workspace(batch * count * v_row(number)), count};
+}
+
+int64_t row_in(const std::vector<Range>& ranges, int64_t row) {
+  int64_t before = 0;
+  for (const Range& range : ranges) {
+    if (row >= range.begin && row < range.end) return before + row - range.begin;
+    before += range.rows();
+  }
+  return before;
+}
+
+void Builder::move(std::vector<Transfer>& to, int64_t peer, Place buffer, const std::vector<Range>& ranges,
+                   Range range, int64_t row_bytes, Buffer only_with) const {
+  if (range.empty() || row_bytes == 0) return;
+  const int64_t all = rows_of(ranges), first = row_in(ranges, range.begin);
+  for (int64_t b = 0; b < batch; ++b)
+    to.push_back({peer, buffer + (b * all + first) * row_bytes, range.rows() * row_bytes, only_with});
+}
+
+void Builder::copy_rows(Place to, const std::vector<Range>& to_ranges, Place from,
+                        const std::vector<Range>& from_ranges, Range range, int64_t row_bytes) {
+  const int64_t to_rows = rows_of(to_ranges), from_rows = rows_of(from_ranges);
+  add(Copy{to + row_in(to_ranges, range.begin) * row_bytes, to_rows * row_bytes,
+           from + row_in(from_ranges, range.begin) * row_bytes, from_rows * row_bytes, range.rows() * row_bytes,
+           batch});
+}
+
+void Builder::add_rows(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
+                       const std::vector<Range>& from_ranges) {
+  const int64_t to_rows = rows_of(to_ranges), from_rows = rows_of(from_ranges);
+  const auto add_to = [&](Place into, Place part, Range range, int64_t row) {
+    const int64_t at = row_in(to_ranges, range.begin), from_at = row_in(from_ranges, range.begin);
+    for (int64_t b = 0; b < batch; ++b)
+      add(Add{into + (b * to_rows + at) * row * 4, part + (b * from_rows + from_at) * row * 4, range.rows() * row});
+  };
+  for (const Range& a : to_ranges)
+    for (const Range& b : from_ranges) {
+      const Range range = common(a, b);
+      if (range.empty()) continue;
+      add_to(to.k, from.k, range, heads_kv * dim_qk);
+      add_to(to.v, from.v, range, heads_kv * dim_v);
+    }
+}
+
+Place Builder::target(Buffer to, int64_t count) { return job.rounds() ? workspace(count * 4) : Place{to, 0}; }
+
+void Builder::convert(Buffer to, Place from, int64_t count) {
+  if (job.rounds() && count > 0) add(Convert{{to, 0}, from, count});
+}
+
+void Builder::begin(bool with_merging) {
+  merges = with_merging;
+  sink_counted_.assign(shard.size(), 0);
+  if (job.backward() && whole.sink) add(Fill{{Buffer::grad_sink, 0}, 0, heads_q});
+  int64_t first = 0;
+  const int64_t lines = batch * heads_q;
+  for (const Range& range : shard) {
+    const int64_t words = lines * range.rows();
+    const bool alone = shard.size() == 1 && (job.backward() || !merges);
+    lse_.push_back(alone ? Place{Buffer::lse, 0} : workspace(words * 4));
+    grad_lse_.push_back(alone || !job.backward() ? Place{Buffer::grad_lse, 0} : workspace(words * 4));
+    if (job.backward() && !alone) {
+      add(Copy{lse_.back(), range.rows() * 4, {Buffer::lse, first * 4}, rows * 4, range.rows() * 4, lines});
+      add(Copy{grad_lse_.back(),
+               range.rows() * 4,
+               {Buffer::grad_lse, first * 4},
+               rows * 4,
+               range.rows() * 4,
+               lines,
+               Buffer::grad_lse});
+    } else if (!job.backward() && merges) {
+      if (whole.sink)
+        for (int64_t b = 0; b < batch; ++b)
+          add(Spread{lse_.back() + b * heads_q * range.rows() * 4, {Buffer::sink, 0}, heads_q, range.rows()});
+      else
+        add(Fill{lse_.back(), minus_infinity, words});
+    }
+    first += range.rows();
+  }
+  if (!merges || rows == 0) return;
+  const int64_t columns = job.backward() ? dim_qk : dim_v;
+  const int64_t words = batch * rows * heads_q * columns;
+  (job.backward() ? grad_q : o_) = target(job.backward() ? Buffer::grad_q : Buffer::o, words);
+  add(Fill{job.backward() ? grad_q : o_, 0, words});
+}
+
+// One call. Its sink is in the denominator once: without merging there is one call for each range, with it lse begins
+// with the sink, and the sink's gradient is taken in the range's first call.
+void Builder::attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
+                     const std::vector<Part>& parts) {
+  fh_problem p = problem_of(whole, piece);
+  p.accumulate = merges;
+  const bool first = !sink_counted_[piece.chunk];
+  if (merges) p.sink = whole.sink && job.backward() && first;
+  sink_counted_[piece.chunk] = 1;
+  const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
+  const auto own = [&](Buffer buffer, int64_t row_numbers, int64_t number) {
+    return Operand{{buffer, piece.row * row_numbers * number}, rows};
+  };
+  Attend a{};
+  a.pairs = piece.pairs();
+  a.row = shard[piece.chunk].begin, a.key = key_in(parts, piece.key);
+  a.q = own(Buffer::q, q_row, element);
+  a.k = {from.k + piece.key * k_row(element), from.rows};
+  a.v = {from.v + piece.key * v_row(element), from.rows};
+  a.lse = lse_[piece.chunk];
+  if (p.sink) a.sink = {Buffer::sink, 0};
+  if (whole.alibi) a.slopes = {Buffer::slopes, 0};
+  if (!job.backward()) {
+    a.o = merges ? Operand{o_ + piece.row * o_row * 4, rows} : own(Buffer::o, o_row, element);
+  } else {
+    const int64_t number = merges ? 4 : element;
+    a.o = own(Buffer::o, o_row, element), a.grad_o = own(Buffer::grad_o, o_row, element);
+    a.grad_lse = grad_lse_[piece.chunk];
+    a.grad_q = merges ? Operand{grad_q + piece.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
+    a.grad_k = {grads.k + piece.key * k_row(number), grads.rows};
+    a.grad_v = {grads.v + piece.key * v_row(number), grads.rows};
+    if (p.sink) a.grad_sink = {Buffer::grad_sink, 0};
+  }
+  a.problem = problem(p);
+  add(a);
+}
+
+void Builder::end() {
+  if (job.backward()) {
+    if (merges) convert(Buffer::grad_q, grad_q, batch * rows * heads_q * dim_qk);
+    return;
+  }
+  if (merges) convert(Buffer::o, o_, batch * rows * heads_q * dim_v);
+  int64_t first = 0;
+  for (size_t i = 0; i < shard.size(); ++i) {
+    if (lse_[i].buffer == Buffer::workspace)
+      add(Copy{{Buffer::lse, first * 4},
+               rows * 4,
+               lse_[i],
+               shard[i].rows() * 4,
+               shard[i].rows() * 4,
+               batch * heads_q,
+               Buffer::lse});
+    first += shard[i].rows();
+  }
+}
+
+}  // namespace froghopper::cp

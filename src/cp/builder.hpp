@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: what the schemes share when they write their steps: workspace, shards, and calls on pieces.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "src/cp/piece.hpp"
+#include "src/cp/steps.hpp"
+
+namespace froghopper::cp {
+
+constexpr uint32_t minus_infinity = 0xff800000;  // as f32
+
+// A buffer of k or v rows of one owner, or of several: parts in order, [batch, rows, heads, dim].
+struct Block {
+  std::vector<Part> parts;
+  int64_t rows = 0;
+  explicit Block(const std::vector<Range>& ranges = {}) {
+    for (const Range& range : ranges) parts.push_back({range, rows}), rows += range.rows();
+  }
+};
+
+struct KeyPlaces {
+  Place k, v;
+  int64_t rows = 0;  // of the buffer
+};
+
+class Builder {
+ public:
+  Builder(const Job& job, int64_t rank);
+
+  const Job& job;
+  const fh_problem& whole;
+  const int64_t rank, batch, heads_q, heads_kv, dim_qk, dim_v, element;
+  const std::vector<Range> shard;
+  const int64_t rows;  // of the shard
+  Steps made;
+
+  Place workspace(int64_t bytes);
+  void add(Step step) { made.steps.push_back(std::move(step)); }
+  void exchange(Exchange group);
+  size_t problem(const fh_problem& p);
+
+  // Bytes of a row of k and v; `element` bytes a number.
+  int64_t k_row(int64_t number) const { return heads_kv * dim_qk * number; }
+  int64_t v_row(int64_t number) const { return heads_kv * dim_v * number; }
+  KeyPlaces keys(int64_t rows, int64_t number);  // workspace for k and v rows of all sequences
+
+  // Rows `range` of a [batch, rows of `ranges`, row_bytes] buffer, for each sequence a transfer.
+  void move(std::vector<Transfer>& to, int64_t peer, Place buffer, const std::vector<Range>& ranges, Range range,
+            int64_t row_bytes, Buffer only_with = Buffer::none) const;
+
+  // Rows `range` of one buffer to another, or added to it: all rows of both that are the same.
+  void copy_rows(Place to, const std::vector<Range>& to_ranges, Place from, const std::vector<Range>& from_ranges,
+                 Range range, int64_t row_bytes);
+  void add_rows(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
+                const std::vector<Range>& from_ranges);  // f32
+
+  // The places of o, lse and gradients while calls merge into them, and what is done before and after.
+  void begin(bool merges);
+  void attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& parts);
+  void end();
+  // dK and dV of the shard in f32 become what the caller gets.
+  void convert(Buffer to, Place from, int64_t count);
+  Place target(Buffer to, int64_t count);  // the caller's own memory where that is f32, else workspace
+
+  bool merges = false;
+  Place grad_q;  // f32, with merges
+
+ private:
+  Place o_, sums_of_lse_;
+  std::vector<Place> lse_, grad_lse_;  // of each range of the shard
+  std::vector<char> sink_counted_;
+};
+
+// The place of a row of the whole sequence in a buffer of such ranges.
+int64_t row_in(const std::vector<Range>& ranges, int64_t row);
+
+}  // namespace froghopper::cp

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: functions of NCCL and of the CUDA driver, found in libraries that are opened at run time.
+#pragma once
+#include <cuda.h>
+
+#include <cstddef>
+
+#include "src/base/result.hpp"
+
+namespace froghopper::cp {
+
+struct Driver {
+  CUresult (*memset_d32)(CUdeviceptr to, unsigned value, size_t count, CUstream stream);
+  CUresult (*memcpy)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+  CUresult (*memcpy_2d)(const CUDA_MEMCPY2D* copy, CUstream stream);
+  CUresult (*to_device)(CUdeviceptr to, const void* from, size_t bytes, CUstream stream);
+  CUresult (*to_host)(void* to, CUdeviceptr from, size_t bytes, CUstream stream);
+  CUresult (*event_create)(CUevent* event, unsigned flags);
+  CUresult (*event_destroy)(CUevent event);
+  CUresult (*event_record)(CUevent event, CUstream stream);
+  CUresult (*event_query)(CUevent event);
+  CUresult (*stream_wait)(CUstream stream, CUevent event, unsigned flags);
+  CUresult (*error_name)(CUresult error, const char** name);
+};
+// From libcuda.so.1, or from `first` where that has these functions.
+Result<Driver> find_driver(void* first);
+
+// As nccl.h of 2.4 and newer declares them; a communicator is an address.
+struct Nccl {
+  int (*group_start)();
+  int (*group_end)();
+  int (*send)(const void* data, size_t count, int type, int peer, void* comm, CUstream stream);
+  int (*recv)(void* data, size_t count, int type, int peer, void* comm, CUstream stream);
+  int (*all_gather)(const void* from, void* to, size_t count, int type, void* comm, CUstream stream);
+  int (*count)(void* comm, int* ranks);
+  int (*rank)(void* comm, int* rank);
+  int (*async_error)(void* comm, int* error);
+  int (*give_up)(void* comm);  // ncclCommAbort
+  const char* (*error_string)(int error);
+  void* handle;
+};
+// library: a file, or NULL for libnccl.so.2. It stays open until the process ends.
+Result<Nccl> find_nccl(const char* library);
+
+}  // namespace froghopper::cp

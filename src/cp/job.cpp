@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: what a user describes becomes a Job, or a message about what cannot be.
+#include "src/cp/job.hpp"
+
+#include <cstddef>
+#include <cstring>
+
+#include "src/base/text.hpp"
+
+namespace froghopper::cp {
+namespace {
+
+constexpr int64_t most_ranks = 4096;
+
+Failure refused(fh_status status, std::string text) { return Failure{status, std::move(text)}; }
+
+// Options of the whole problem that no scheme takes over a border between ranks.
+const char* unsupported_option(const fh_problem& p) {
+  if (p.varlen) return "varlen";
+  if (p.seqused) return "seqused";
+  if (p.accumulate) return "accumulate";
+  if (p.attention_chunk) return "attention_chunk";
+  if (p.page_size) return "page_size";
+  if (p.max_logit) return "max_logit";
+  if (p.invariant) return "invariant";
+  if (p.smooth) return "smooth";
+  if (p.dtype_kv != FH_USUAL && p.dtype_kv != p.dtype) return "dtype_kv";
+  if (p.dtype_o != FH_USUAL && p.dtype_o != p.dtype) return "dtype_o";
+  return nullptr;
+}
+
+// A copy with every field that the caller's header has.
+fh_problem sized(const fh_problem& given) {
+  fh_problem p = fh_problem_init();
+  std::memcpy(&p, &given, std::min(given.size, sizeof p));
+  p.size = sizeof p;
+  return p;
+}
+
+Result<void> check_whole(const fh_problem& p) {
+  if (p.op != FH_FORWARD && p.op != FH_BACKWARD)
+    return refused(FH_UNSUPPORTED, text("whole->op is {}, but must be FH_FORWARD or FH_BACKWARD.", int{p.op}));
+  if (p.dtype != FH_F16 && p.dtype != FH_BF16 && p.dtype != FH_F32)
+    return refused(FH_UNSUPPORTED,
+                   text("whole->dtype is {}, but must be FH_F16, FH_BF16 or FH_F32. 8-bit types do not "
+                        "go over ranks.",
+                        int{p.dtype}));
+  if (const char* option = unsupported_option(p))
+    return refused(FH_UNSUPPORTED,
+                   text("whole->{} is set, and it does not go over ranks yet. Leave it out, or run on "
+                        "one rank with froghopper itself.",
+                        option));
+  if (p.seq_q != p.seq_kv)
+    return refused(FH_UNSUPPORTED, text("whole->seq_q is {} and seq_kv {}, but must be equal: rows of q, k and v are "
+                                        "spread alike.",
+                                        p.seq_q, p.seq_kv));
+  for (const int64_t extent : {p.batch, p.seq_q, p.heads_q, p.heads_kv, p.dim_qk, p.dim_v})
+    if (extent < 0)
+      return refused(FH_INVALID_PROBLEM, text("an extent of whole is {}, but must not be negative.", extent));
+  const double most =
+      static_cast<double>(p.batch) * static_cast<double>(p.seq_q) * static_cast<double>(p.heads_q) * 1024;
+  if (most > 0x1p56)
+    return refused(FH_UNSUPPORTED,
+                   text("whole has batch {}, seq {} and heads_q {}: more than 2^46 rows, whose places do "
+                        "not fit into 64 bits. Split the batch.",
+                        p.batch, p.seq_q, p.heads_q));
+  return {};
+}
+
+}  // namespace
+
+Result<Job> job_of(const fh_cp_problem& given) {
+  if (given.size < offsetof(fh_cp_problem, rank) + sizeof given.rank)
+    return refused(FH_INVALID_PROBLEM, text("size is {}; start from fh_cp_problem_init().", given.size));
+  fh_cp_problem p = fh_cp_problem_init();
+  std::memcpy(&p, &given, std::min(given.size, sizeof p));
+  if (p.whole == nullptr) return refused(FH_INVALID_PROBLEM, "whole is NULL; it must be the problem of all rows.");
+  if (p.ranks < 1 || p.ranks > most_ranks)
+    return refused(FH_INVALID_PROBLEM, text("ranks is {}, but must be 1 to {}.", p.ranks, most_ranks));
+  if (p.rank < 0 || p.rank >= p.ranks)
+    return refused(FH_INVALID_PROBLEM,
+                   text("rank is {}, but must be 0 to ranks - 1, which is {}.", p.rank, p.ranks - 1));
+  if (p.scheme < FH_CP_AUTO || p.scheme > FH_CP_ALL_TO_ALL)
+    return refused(FH_INVALID_PROBLEM, text("scheme is {}, but must be an fh_cp_scheme, 0 to 3.", int{p.scheme}));
+  if (p.layout < FH_CP_LAYOUT_AUTO || p.layout > FH_CP_ZIGZAG)
+    return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 2.", int{p.layout}));
+  if (p.check_interval < -1 || p.ranks_per_host < 0)
+    return refused(FH_INVALID_PROBLEM,
+                   text("check_interval is {} and ranks_per_host {}; the first must be -1 or more, "
+                        "the second 0 or more.",
+                        p.check_interval, p.ranks_per_host));
+  Job job;
+  job.whole = sized(*p.whole);
+  if (Result<void> checked = check_whole(job.whole); !checked) return checked.failure();
+  fh_problem& whole = job.whole;
+  if (whole.dim_v == 0) whole.dim_v = whole.dim_qk;
+  if (whole.causal) whole.window_right = 0, whole.causal = 0;
+  whole.align = FH_BOTTOM_RIGHT;  // as many queries as keys: both mean the same
+  job.ranks = p.ranks;
+  job.scheme = p.scheme;
+  job.out = p.dtype_out == FH_USUAL ? whole.dtype : p.dtype_out;
+  if (job.out != whole.dtype && job.out != FH_F32)
+    return refused(FH_UNSUPPORTED, text("dtype_out is {} and whole->dtype {}; it must be that, FH_USUAL or FH_F32.",
+                                        int{p.dtype_out}, int{whole.dtype}));
+  job.check_interval = p.check_interval == 0 ? 1 : p.check_interval;
+  job.ranks_per_host = p.ranks_per_host == 0 ? p.ranks : p.ranks_per_host;
+  job.workspace_limit = p.workspace_limit;
+  const bool plain_causal = whole.window_right == 0 && whole.window_left == FH_ALL;
+  job.layout = p.layout != FH_CP_LAYOUT_AUTO ? p.layout : plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
+  return job;
+}
+
+std::vector<Range> ranges_of(const Job& job, int64_t rank) {
+  const int64_t rows = job.rows();
+  const int64_t chunks = job.layout == FH_CP_ZIGZAG ? 2 * job.ranks : job.ranks;
+  // Without overflow: rows = whole chunks' rows and a rest that is spread.
+  const auto cut = [&](int64_t i) { return rows / chunks * i + rows % chunks * i / chunks; };
+  std::vector<Range> ranges{{cut(rank), cut(rank + 1)}};
+  if (job.layout == FH_CP_ZIGZAG) ranges.push_back({cut(chunks - 1 - rank), cut(chunks - rank)});
+  std::erase_if(ranges, [](const Range& range) { return range.empty(); });
+  if (ranges.size() == 2 && ranges[0].end == ranges[1].begin) ranges = {{ranges[0].begin, ranges[1].end}};
+  return ranges;
+}
+
+std::string why_not(const Job& job, fh_cp_scheme scheme) {
+  const fh_problem& p = job.whole;
+  if (job.ranks == 1) return {};
+  if (scheme == FH_CP_RING && p.window_right > 0)
+    return text(
+        "window_right is {}: the ring takes no window to the right other than 0 and FH_ALL. Use "
+        "FH_CP_ALL_GATHER.",
+        p.window_right);
+  if (scheme == FH_CP_RING && p.alibi)
+    return "alibi is set: blocks of the ring are not level with their queries. Use FH_CP_ALL_GATHER with a causal "
+           "mask, "
+           "or FH_CP_ALL_TO_ALL.";
+  if (scheme == FH_CP_ALL_GATHER && p.alibi && p.window_right != 0)
+    return "alibi is set without a causal mask: the keys fetched are not level with their queries. Use "
+           "FH_CP_ALL_TO_ALL.";
+  if (scheme == FH_CP_ALL_TO_ALL && p.heads_q % job.ranks != 0)
+    return text("heads_q is {}, which ranks, {}, does not divide. Use FH_CP_RING or FH_CP_ALL_GATHER.", p.heads_q,
+                job.ranks);
+  if (scheme == FH_CP_ALL_TO_ALL && p.heads_kv % job.ranks != 0 && job.ranks % p.heads_kv != 0)
+    return text("heads_kv is {} and ranks is {}; one must divide the other. Use FH_CP_RING or FH_CP_ALL_GATHER.",
+                p.heads_kv, job.ranks);
+  return {};
+}
+
+}  // namespace froghopper::cp

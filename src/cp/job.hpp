@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: the attention over all ranks' rows as the planner sees it, and which rows each rank holds.
+#pragma once
+#include <froghopper/cp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "src/base/result.hpp"
+
+namespace froghopper::cp {
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  int64_t rows() const { return end - begin; }
+  bool empty() const { return end <= begin; }
+};
+
+inline Range common(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+// A contradiction-free fh_cp_problem with every default filled in.
+struct Job {
+  fh_problem whole;  // with the windows that causal means, and dim_v
+  int64_t ranks = 1;
+  fh_cp_scheme scheme = FH_CP_AUTO;
+  fh_cp_layout layout = FH_CP_CONTIGUOUS;
+  fh_dtype out = FH_BF16;
+  int32_t check_interval = 1;
+  int64_t ranks_per_host = 1;
+  uint64_t workspace_limit = 0;
+
+  bool backward() const { return whole.op == FH_BACKWARD; }
+  bool rounds() const { return out != FH_F32; }
+  int64_t rows() const { return whole.seq_q; }
+  int64_t element() const { return whole.dtype == FH_F32 ? 4 : 2; }  // bytes of q, k, v
+  int64_t out_element() const { return out == FH_F32 ? 4 : 2; }
+};
+
+// The job, or the first thing about the problem that cannot be, in the user's names.
+Result<Job> job_of(const fh_cp_problem& problem);
+
+// The rows that a rank holds, in order; at most two ranges, none empty, no two touching.
+std::vector<Range> ranges_of(const Job& job, int64_t rank);
+
+inline int64_t rows_of(const std::vector<Range>& ranges) {
+  int64_t sum = 0;
+  for (const Range& range : ranges) sum += range.rows();
+  return sum;
+}
+
+// Empty, or why the scheme does not compute the job.
+std::string why_not(const Job& job, fh_cp_scheme scheme);
+
+}  // namespace froghopper::cp

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: what some query rows see of some keys, as a mask that the library has.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "src/cp/job.hpp"
+
+namespace froghopper::cp {
+
+// Query i of `rows` sees key j of keys.rows() where i - left <= j <= i + right; FH_ALL is no bound. Every other row and
+// key of the whole sequence is out of sight or not here.
+struct Sight {
+  Range keys;  // of the whole sequence: those that any row sees
+  int64_t left = FH_ALL, right = FH_ALL;
+  bool full() const { return left == FH_ALL && right == FH_ALL; }
+};
+
+// Nothing where no row sees a key. The rows' first key may not lie after what the first row sees: the ring is refused
+// for masks where it would.
+std::optional<Sight> sight(const fh_problem& whole, Range rows, Range keys);
+
+// Keys that lie one after the other in a buffer, from row `at` of it on.
+struct Part {
+  Range keys;
+  int64_t at;
+};
+
+// One call of the library: `rows` queries from row `row` of the shard on, `keys` keys from row `key` of the buffer on.
+struct Piece {
+  size_t chunk;  // which range of the shard
+  int64_t row, rows, key, keys, left, right;
+  double pairs() const;
+};
+
+// How each range of a shard attends to parts in a buffer, with as few calls as the masks allow.
+std::vector<Piece> pieces_of(const fh_problem& whole, const std::vector<Range>& shard,
+                             const std::vector<Part>& parts);
+
+// Of each of the owner's ranges the keys that any range of the shard sees; the empty ones are left out.
+std::vector<Range> needed(const fh_problem& whole, const std::vector<Range>& shard, const std::vector<Range>& owner);
+
+// The problem of a piece: its extents and mask put into the whole one's options.
+fh_problem problem_of(const fh_problem& whole, const Piece& piece);
+
+}  // namespace froghopper::cp

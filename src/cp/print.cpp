@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: a plan as lines of text.
+#include "src/base/text.hpp"
+#include "src/cp/plan.hpp"
+#include "src/cp/time.hpp"
+
+namespace froghopper::cp {
+namespace {
+
+constexpr size_t most_lines = 400;  // of a plan for thousands of ranks
+
+// How much goes to or comes from each peer, peers in the order of transfers.
+std::string peers(const std::vector<Transfer>& transfers) {
+  std::vector<std::pair<int64_t, int64_t>> sums;
+  for (const Transfer& t : transfers) {
+    const auto found = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == t.peer; });
+    if (found == sums.end())
+      sums.emplace_back(t.peer, t.bytes);
+    else
+      found->second += t.bytes;
+  }
+  constexpr size_t most = 8;
+  std::string all;
+  for (size_t i = 0; i < sums.size() && i < most; ++i)
+    all += text("{}{}: {}", i == 0 ? "" : ", ", sums[i].first, sums[i].second);
+  if (sums.size() > most) all += text(", and {} more", sums.size() - most);
+  return all.empty() ? "nothing" : all;
+}
+
+const char* name_of(Buffer buffer) {
+  constexpr const char* names[] = {"none",     "workspace", "q",      "k",      "v",
+                                   "o",        "lse",       "sink",   "slopes", "grad_o",
+                                   "grad_lse", "grad_q",    "grad_k", "grad_v", "grad_sink"};
+  return names[static_cast<int>(buffer)];
+}
+
+std::string mask(const fh_problem& p) {
+  const std::string left = p.window_left == FH_ALL ? "all" : text("{}", p.window_left);
+  const std::string right = p.window_right == FH_ALL ? "all" : text("{}", p.window_right);
+  if (p.window_left == FH_ALL && p.window_right == FH_ALL) return p.causal ? "causal" : "all pairs";
+  return p.causal ? text("causal, window {}", left) : text("window {} to {}", left, right);
+}
+
+struct Line {
+  const fh_cp_plan& plan;
+  std::string operator()(const Exchange& s) const {
+    return text("exchange {}: from {}; to {} bytes", s.what, peers(s.recvs), peers(s.sends));
+  }
+  std::string operator()(const Wait&) const { return "wait for the oldest exchange"; }
+  std::string operator()(const Fill& s) const { return text("fill {}, {} words", name_of(s.to.buffer), s.words); }
+  std::string operator()(const Copy& s) const {
+    return text("copy {} to {}, {} x {} bytes", name_of(s.from.buffer), name_of(s.to.buffer), s.rows, s.bytes);
+  }
+  std::string operator()(const Add& s) const {
+    return text("add to {}, {} numbers", name_of(s.into.buffer), s.count);
+  }
+  std::string operator()(const Convert& s) const {
+    return text("round to {}, {} numbers", name_of(s.to.buffer), s.count);
+  }
+  std::string operator()(const Spread& s) const {
+    return text("spread sink to lse, {} x {} numbers", s.rows, s.columns);
+  }
+  std::string operator()(const Attend& s) const {
+    const fh_problem& p = plan.steps.problems[s.problem];
+    return text("{} rows {} to {}, {} keys from {} on, {}{}: {:.3g} FLOP",
+                p.op == FH_BACKWARD ? "gradients of" : "attend", s.row, s.row + p.seq_q, p.seq_kv, s.key, mask(p),
+                p.accumulate ? ", merged" : "", flops_of(p, s.pairs));
+  }
+};
+
+}  // namespace
+
+std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why) {
+  const Job& job = plan.job;
+  std::string all = text("{} {} rank {} of {}, {} layout, {} bytes of workspace, in {} and out {} bytes, {:.1f} us\n",
+                         plan.on_gpu ? "gpu" : "cpu", name_of(plan.scheme), plan.rank, job.ranks,
+                         job.layout == FH_CP_ZIGZAG ? "zigzag" : "contiguous", plan.workspace, plan.steps.bytes_in,
+                         plan.steps.bytes_out, plan.seconds * 1e6);
+  for (const std::string& line : why) all += "  " + line + "\n";
+  std::string rows;
+  for (const Range& range : ranges_of(job, plan.rank)) rows += text(" {} to {}", range.begin, range.end);
+  all += text("  rows{}\n", rows.empty() ? " none" : rows);
+  size_t number = 0;
+  for (const Step& step : plan.steps.steps) {
+    if (number == most_lines) {
+      all += text("  and {} steps more\n", plan.steps.steps.size() - number);
+      break;
+    }
+    all += text("  {:4} {:10.2f} us  {}\n", number++,
+                seconds_alone(job, plan.steps, step, plan.rank, plan.on_gpu) * 1e6, std::visit(Line{plan}, step));
+  }
+  return all;
+}
+
+}  // namespace froghopper::cp

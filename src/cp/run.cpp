@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: a plan's steps, run one after the other. What is refused is refused before anything moves, and the other ranks
+// are told.
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <new>
+
+#include "src/base/text.hpp"
+#include "src/cp/memory.hpp"
+#include "src/cp/plan.hpp"
+
+namespace froghopper::cp {
+namespace {
+
+constexpr uint64_t refusal = 0;  // a rank that refuses its arguments says this instead of a digest
+
+class Run {
+ public:
+  Run(const fh_cp_plan& plan, const fh_cp_transport* transport, const fh_cp_memory* memory,
+      const fh_cp_tensors& tensors, void* workspace, uint64_t workspace_bytes, void* stream)
+      : plan_(plan), t_(tensors), workspace_(workspace), workspace_bytes_(workspace_bytes), stream_(stream) {
+    memory_ = plan.on_gpu ? fh_cp_memory_init() : host_memory();
+    if (plan.on_gpu && memory != nullptr) std::memcpy(&memory_, memory, std::min(memory->size, sizeof memory_));
+    transport_ = fh_cp_transport_init();
+    if (transport != nullptr) std::memcpy(&transport_, transport, std::min(transport->size, sizeof transport_));
+    if (refused_transport().empty()) usable_ = plan.job.ranks > 1;
+  }
+
+  Result<void> all();
+  void cancel() {
+    if (usable_ && started_ && transport_.cancel != nullptr) transport_.cancel(transport_.context);
+  }
+
+ private:
+  std::string refused_transport() const;
+  std::string refused_tensors() const;
+  std::string refused_memory() const;
+  Result<void> agree(uint64_t mine);
+  Result<void> gather_digests(uint64_t mine, std::vector<uint64_t>& all);
+  Result<void> callback_failed(const char* name, int code, bool of_transport) const;
+  void bind();
+
+  char* at(Place place) const {
+    char* const base = bases_[static_cast<size_t>(place.buffer)];
+    return base == nullptr ? nullptr : base + place.bytes;
+  }
+  bool given(Buffer buffer) const { return buffer == Buffer::none || bases_[static_cast<size_t>(buffer)] != nullptr; }
+  std::vector<fh_cp_transfer> transfers(const std::vector<Transfer>& list) const;
+
+  Result<void> step(const Exchange& s);
+  Result<void> step(const Wait&);
+  Result<void> step(const Fill& s);
+  Result<void> step(const Copy& s);
+  Result<void> step(const Add& s);
+  Result<void> step(const Convert& s);
+  Result<void> step(const Spread& s);
+  Result<void> step(const Attend& s);
+  Result<void> exchange(const std::vector<fh_cp_transfer>& sends, const std::vector<fh_cp_transfer>& recvs);
+
+  const fh_cp_plan& plan_;
+  const fh_cp_tensors& t_;
+  void* workspace_;
+  uint64_t workspace_bytes_;
+  void* stream_;
+  fh_cp_memory memory_;
+  fh_cp_transport transport_;
+  bool usable_ = false, started_ = false;
+  std::array<char*, 15> bases_{};
+  std::vector<void*> tickets_;
+  size_t waited_ = 0;
+};
+
+Result<void> Run::all() {
+  if (std::string no = refused_transport(); !no.empty()) return Failure{FH_INVALID_TENSOR, std::move(no)};
+  std::string no = refused_tensors();
+  if (no.empty()) no = refused_memory();
+  const bool compares =
+      plan_.job.check_interval > 0 && usable_ && t_.call % static_cast<uint64_t>(plan_.job.check_interval) == 0;
+  if (!no.empty()) {
+    if (compares) (void)agree(refusal);
+    return Failure{FH_INVALID_TENSOR, std::move(no)};
+  }
+  if (compares) {
+    Digest digest;
+    digest.add(plan_.digest), digest.add(t_.call),
+        digest.add(plan_.scheme == FH_CP_ALL_TO_ALL && t_.grad_lse != nullptr);
+    if (Result<void> agreed = agree(digest.value()); !agreed) return agreed;
+  }
+  bind();
+  for (const Step& s : plan_.steps.steps) {
+    Result<void> done = std::visit([&](const auto& one) { return step(one); }, s);
+    if (!done) return done;
+  }
+  return {};
+}
+
+std::string Run::refused_transport() const {
+  const int64_t ranks = plan_.job.ranks;
+  if (ranks == 1) return {};
+  if (transport_.exchange == nullptr || transport_.wait == nullptr)
+    return text(
+        "transport has no exchange or no wait, which {} ranks need. Give both, from fh_cp_transport_init() on.",
+        ranks);
+  if (transport_.ranks != ranks || transport_.rank != plan_.rank)
+    return text("transport is rank {} of {}, but the plan is of rank {} of {}.", transport_.rank, transport_.ranks,
+                plan_.rank, ranks);
+  return {};
+}
+
+std::string Run::refused_tensors() const {
+  const fh_problem& p = plan_.job.whole;
+  const bool backward = plan_.job.backward(), rows = rows_of(ranges_of(plan_.job, plan_.rank)) > 0 && p.batch > 0;
+  if (t_.size < offsetof(fh_cp_tensors, grad_sink) + sizeof t_.grad_sink)
+    return text("tensors.size is {}; start from fh_cp_tensors_init().", t_.size);
+  const struct {
+    const char* name;
+    const void* data;
+    bool needed, allowed;
+  } table[] = {{"q", t_.q, rows, true},
+               {"k", t_.k, rows, true},
+               {"v", t_.v, rows, true},
+               {"o", t_.o, rows, true},
+               {"lse", t_.lse, rows && backward, true},
+               {"sink", t_.sink, p.sink != 0, p.sink != 0},
+               {"alibi_slopes", t_.alibi_slopes, p.alibi != 0, p.alibi != 0},
+               {"grad_o", t_.grad_o, rows && backward, backward},
+               {"grad_lse", t_.grad_lse, false, backward},
+               {"grad_q", t_.grad_q, rows && backward, backward},
+               {"grad_k", t_.grad_k, rows && backward, backward},
+               {"grad_v", t_.grad_v, rows && backward, backward},
+               {"grad_sink", t_.grad_sink, p.sink && backward, p.sink && backward}};
+  for (const auto& row : table) {
+    if (row.needed && row.data == nullptr) return text("tensors.{} is NULL, but this plan needs it.", row.name);
+    if (!row.allowed && row.data != nullptr)
+      return text("tensors.{} is given, but the problem has no such tensor. Set it to NULL.", row.name);
+  }
+  return {};
+}
+
+std::string Run::refused_memory() const {
+  if (workspace_bytes_ < plan_.workspace)
+    return text("workspace has {} bytes, but this plan needs {}: fh_cp_plan_workspace_bytes.", workspace_bytes_,
+                plan_.workspace);
+  if (plan_.workspace > 0 && (workspace_ == nullptr || reinterpret_cast<uintptr_t>(workspace_) % 256 != 0))
+    return text("workspace is at {:#x}, but must be a multiple of 256 and not NULL.",
+                reinterpret_cast<uintptr_t>(workspace_));
+  for (const Step& s : plan_.steps.steps) {
+    const char* missing = std::holds_alternative<Fill>(s) && memory_.fill == nullptr         ? "fill"
+                          : std::holds_alternative<Copy>(s) && memory_.copy == nullptr       ? "copy"
+                          : std::holds_alternative<Add>(s) && memory_.add == nullptr         ? "add"
+                          : std::holds_alternative<Convert>(s) && memory_.convert == nullptr ? "convert"
+                          : std::holds_alternative<Spread>(s) && memory_.spread == nullptr   ? "spread"
+                                                                                             : nullptr;
+    if (missing != nullptr)
+      return text(
+          "memory.{} is NULL, but this plan needs it on a GPU. fh_cp_cuda_memory has fill and copy; the others "
+          "are kernels of the caller's.",
+          missing);
+  }
+  return {};
+}
+
+Result<void> Run::callback_failed(const char* name, int code, bool of_transport) const {
+  const char* const words =
+      of_transport && transport_.error != nullptr ? transport_.error(transport_.context) : nullptr;
+  return Failure{FH_LAUNCH_FAILED,
+                 text("{}.{} returned {} on rank {}{}{}", of_transport ? "transport" : "memory", name, code,
+                      plan_.rank, words != nullptr && *words != 0 ? ": " : ".", words != nullptr ? words : "")};
+}
+
+Result<void> Run::gather_digests(uint64_t mine, std::vector<uint64_t>& all) {
+  started_ = true;
+  if (transport_.agree != nullptr) {
+    const int code = transport_.agree(transport_.context, mine, all.data());
+    return code == 0 ? Result<void>{} : callback_failed("agree", code, true);
+  }
+  std::vector<fh_cp_transfer> sends, recvs;
+  for (int64_t peer = 0; peer < plan_.job.ranks; ++peer) {
+    if (peer == plan_.rank) continue;
+    sends.push_back({peer, &mine, sizeof mine});
+    recvs.push_back({peer, &all[static_cast<size_t>(peer)], sizeof mine});
+  }
+  if (Result<void> sent = exchange(sends, recvs); !sent) return sent;
+  return step(Wait{});
+}
+
+Result<void> Run::agree(uint64_t mine) {
+  if (plan_.on_gpu && transport_.agree == nullptr) return {};
+  std::vector<uint64_t> all(static_cast<size_t>(plan_.job.ranks), mine);
+  if (Result<void> gathered = gather_digests(mine, all); !gathered) return gathered;
+  started_ = false;  // nothing is in flight
+  for (size_t peer = 0; peer < all.size(); ++peer) {
+    if (all[peer] == mine) continue;
+    if (all[peer] == refusal)
+      return Failure{FH_INVALID_PROBLEM,
+                     text("rank {} refuses its arguments, see its own error, so that rank {} cannot "
+                          "run.",
+                          peer, plan_.rank)};
+    return Failure{
+        FH_INVALID_PROBLEM,
+        text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. Problem, "
+             "ranks, scheme, layout, dtype_out, call and whether grad_lse is given must be the same on all.",
+             peer, plan_.rank, all[peer], mine)};
+  }
+  return {};
+}
+
+void Run::bind() {
+  const auto set = [&](Buffer buffer, const void* data) {
+    bases_[static_cast<size_t>(buffer)] = static_cast<char*>(const_cast<void*>(data));
+  };
+  set(Buffer::workspace, workspace_);
+  set(Buffer::q, t_.q), set(Buffer::k, t_.k), set(Buffer::v, t_.v), set(Buffer::o, t_.o);
+  set(Buffer::lse, t_.lse), set(Buffer::sink, t_.sink), set(Buffer::slopes, t_.alibi_slopes);
+  set(Buffer::grad_o, t_.grad_o), set(Buffer::grad_lse, t_.grad_lse);
+  set(Buffer::grad_q, t_.grad_q), set(Buffer::grad_k, t_.grad_k), set(Buffer::grad_v, t_.grad_v);
+  set(Buffer::grad_sink, t_.grad_sink);
+}
+
+std::vector<fh_cp_transfer> Run::transfers(const std::vector<Transfer>& list) const {
+  std::vector<fh_cp_transfer> all;
+  for (const Transfer& t : list)
+    if (t.bytes > 0 && given(t.only_with)) all.push_back({t.peer, at(t.place), static_cast<uint64_t>(t.bytes)});
+  return all;
+}
+
+Result<void> Run::exchange(const std::vector<fh_cp_transfer>& sends, const std::vector<fh_cp_transfer>& recvs) {
+  started_ = true;
+  void* ticket = nullptr;
+  const int code = transport_.exchange(transport_.context, sends.data(), static_cast<int64_t>(sends.size()),
+                                       recvs.data(), static_cast<int64_t>(recvs.size()), stream_, &ticket);
+  if (code != 0) return callback_failed("exchange", code, true);
+  tickets_.push_back(ticket);
+  return {};
+}
+
+Result<void> Run::step(const Exchange& s) { return exchange(transfers(s.sends), transfers(s.recvs)); }
+
+Result<void> Run::step(const Wait&) {
+  const int code = transport_.wait(transport_.context, tickets_[waited_++], stream_);
+  return code == 0 ? Result<void>{} : callback_failed("wait", code, true);
+}
+
+Result<void> Run::step(const Fill& s) {
+  if (s.words == 0) return {};
+  const int code = memory_.fill(memory_.context, at(s.to), s.value, static_cast<uint64_t>(s.words), stream_);
+  return code == 0 ? Result<void>{} : callback_failed("fill", code, false);
+}
+
+Result<void> Run::step(const Copy& s) {
+  if (s.bytes == 0 || s.rows == 0 || !given(s.only_with)) return {};
+  const int code = memory_.copy(memory_.context, at(s.to), static_cast<uint64_t>(s.to_pitch), at(s.from),
+                                static_cast<uint64_t>(s.from_pitch), static_cast<uint64_t>(s.bytes),
+                                static_cast<uint64_t>(s.rows), stream_);
+  return code == 0 ? Result<void>{} : callback_failed("copy", code, false);
+}
+
+Result<void> Run::step(const Add& s) {
+  if (s.count == 0) return {};
+  const int code = memory_.add(memory_.context, reinterpret_cast<float*>(at(s.into)),
+                               reinterpret_cast<const float*>(at(s.from)), static_cast<uint64_t>(s.count), stream_);
+  return code == 0 ? Result<void>{} : callback_failed("add", code, false);
+}
+
+Result<void> Run::step(const Convert& s) {
+  if (s.count == 0) return {};
+  const int code =
+      memory_.convert(memory_.context, at(s.to), plan_.job.out, reinterpret_cast<const float*>(at(s.from)),
+                      static_cast<uint64_t>(s.count), stream_);
+  return code == 0 ? Result<void>{} : callback_failed("convert", code, false);
+}
+
+Result<void> Run::step(const Spread& s) {
+  if (s.rows == 0 || s.columns == 0) return {};
+  const int code =
+      memory_.spread(memory_.context, reinterpret_cast<float*>(at(s.to)), reinterpret_cast<const float*>(at(s.from)),
+                     static_cast<uint64_t>(s.rows), static_cast<uint64_t>(s.columns), stream_);
+  return code == 0 ? Result<void>{} : callback_failed("spread", code, false);
+}
+
+Result<void> Run::step(const Attend& s) {
+  const fh_problem& p = plan_.steps.problems[s.problem];
+  fh_tensors x = fh_tensors_init();
+  const auto tensor = [&](const Operand& operand, int64_t heads, int64_t dim) {
+    return fh_tensor{at(operand.place), operand.batch_rows * heads * dim, heads * dim, dim};
+  };
+  x.q = tensor(s.q, p.heads_q, p.dim_qk);
+  x.k = tensor(s.k, p.heads_kv, p.dim_qk), x.v = tensor(s.v, p.heads_kv, p.dim_v);
+  x.o = tensor(s.o, p.heads_q, p.dim_v);
+  x.lse = reinterpret_cast<float*>(at(s.lse));
+  x.sink = reinterpret_cast<const float*>(at(s.sink));
+  if (p.alibi) x.alibi_slopes = {at(s.slopes), 0, 0, 1};
+  if (p.op == FH_BACKWARD) {
+    x.grad_o = tensor(s.grad_o, p.heads_q, p.dim_v);
+    x.grad_q = tensor(s.grad_q, p.heads_q, p.dim_qk);
+    x.grad_k = tensor(s.grad_k, p.heads_kv, p.dim_qk), x.grad_v = tensor(s.grad_v, p.heads_kv, p.dim_v);
+    if (t_.grad_lse != nullptr) x.grad_lse = reinterpret_cast<const float*>(at(s.grad_lse));
+    x.grad_sink = reinterpret_cast<float*>(at(s.grad_sink));
+  }
+  void* const at_end =
+      plan_.attention_workspace > 0 ? static_cast<char*>(workspace_) + plan_.steps.workspace : nullptr;
+  const fh_status status =
+      fh_plan_run(plan_.attention[s.problem].get(), &x, at_end, plan_.attention_workspace, stream_);
+  if (status == FH_OK) return {};
+  return Failure{status, text("attention of rank {}: {}", plan_.rank, fh_last_error())};
+}
+
+}  // namespace
+
+Result<void> run(const fh_cp_plan& plan, const fh_cp_transport* transport, const fh_cp_memory* memory,
+                 const fh_cp_tensors& tensors, void* workspace, uint64_t workspace_bytes, void* stream) {
+  Run one(plan, transport, memory, tensors, workspace, workspace_bytes, stream);
+  try {
+    Result<void> done = one.all();
+    if (!done) one.cancel();
+    return done;
+  } catch (const std::bad_alloc&) {
+    one.cancel();  // the other ranks wait for this one
+    return Failure{FH_INTERNAL, "out of host memory."};
+  }
+}
+
+}  // namespace froghopper::cp

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: what a rank does, as a list of plain steps. The planner writes it, and it is run, timed and printed.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "src/cp/job.hpp"
+
+namespace froghopper::cp {
+
+enum class Buffer {
+  none,
+  workspace,
+  q,
+  k,
+  v,
+  o,
+  lse,
+  sink,
+  slopes,
+  grad_o,
+  grad_lse,
+  grad_q,
+  grad_k,
+  grad_v,
+  grad_sink
+};
+
+// A place in a buffer, in bytes from its beginning.
+struct Place {
+  Buffer buffer = Buffer::none;
+  int64_t bytes = 0;
+  Place operator+(int64_t more) const { return {buffer, bytes + more}; }
+};
+
+// only_with: the step or transfer is left out where the caller has not given that tensor.
+struct Transfer {
+  int64_t peer;
+  Place place;
+  int64_t bytes;
+  Buffer only_with = Buffer::none;
+};
+struct Exchange {
+  const char* what;
+  std::vector<Transfer> sends, recvs;
+};
+struct Wait {};  // for the oldest exchange that was not waited for
+struct Fill {
+  Place to;
+  uint32_t value;
+  int64_t words;
+};
+struct Copy {
+  Place to;
+  int64_t to_pitch;
+  Place from;
+  int64_t from_pitch, bytes, rows;
+  Buffer only_with = Buffer::none;
+};
+struct Add {
+  Place into, from;
+  int64_t count;
+};
+struct Convert {
+  Place to, from;
+  int64_t count;
+};
+struct Spread {
+  Place to, from;
+  int64_t rows, columns;
+};
+
+// A dense tensor's part: rows from `place` on, of a buffer of which `batch_rows` rows are one sequence.
+struct Operand {
+  Place place;
+  int64_t batch_rows = 0;
+};
+struct Attend {
+  size_t problem;            // in Steps.problems
+  double pairs;              // query rows times keys that are seen, of one head of one sequence
+  int64_t row = 0, key = 0;  // where they are in the whole sequence, to be printed
+  Operand q, k, v, o, grad_o, grad_q, grad_k, grad_v;
+  Place lse, grad_lse;
+  Place sink, slopes, grad_sink;
+};
+
+using Step = std::variant<Exchange, Wait, Fill, Copy, Add, Convert, Spread, Attend>;
+
+struct Steps {
+  std::vector<Step> steps;
+  std::vector<fh_problem> problems;
+  int64_t workspace = 0;  // bytes, without what attention itself needs
+  int64_t bytes_in = 0, bytes_out = 0;
+};
+
+Steps ring_steps(const Job& job, int64_t rank);
+Steps gather_steps(const Job& job, int64_t rank);
+Steps all_to_all_steps(const Job& job, int64_t rank);
+Steps steps_of(const Job& job, fh_cp_scheme scheme, int64_t rank);
+
+}  // namespace froghopper::cp

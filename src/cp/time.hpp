@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: the model of time. How long a list of steps takes, with transfers beside the attention.
+#pragma once
+#include <cstdint>
+
+#include "src/cp/job.hpp"
+#include "src/cp/steps.hpp"
+
+namespace froghopper::cp {
+
+// Seconds or rates. Which figures were measured and which follow from data sheets: time.cpp.
+struct Rates {
+  double forward_flops, backward_flops;  // a second, in one call
+  double call;                           // seconds a call costs beside its FLOP
+  double memory;                         // bytes a second of copies, fills and sums
+  double latency, bandwidth;             // of a group of transfers within a host: seconds, bytes a second into a rank
+  double far_latency, far_bandwidth;     // between hosts
+  double slowdown;                       // of a call while bytes move
+};
+const Rates& rates_of(bool on_gpu);
+
+double flops_of(const fh_problem& problem, double pairs);
+double seconds_of(const Job& job, const Steps& steps, int64_t rank, bool on_gpu);
+
+// Seconds of each step alone, without what goes on beside it: for printing.
+double seconds_alone(const Job& job, const Steps& steps, const Step& step, int64_t rank, bool on_gpu);
+
+}  // namespace froghopper::cp
