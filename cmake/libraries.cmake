@@ -29,6 +29,15 @@ add_headers(fmt/format.h libfmt-dev fmt::fmt-header-only fmt-header-only fmt::fm
 add_headers(hwy/highway.h libhwy-dev hwy::hwy hwy)
 add_headers(xxhash.h libxxhash-dev xxHash::xxhash xxhash)
 
+# need_package(NAME DEBIAN_PACKAGE): find_package of what only the program and the tests use.
+macro(need_package name package)
+  find_package(${name} QUIET)
+  if(NOT ${name}_FOUND)
+    message(FATAL_ERROR "${name} was not found; the program and the tests use it. On Debian: apt-get install "
+            "${package}. Or build the library alone: -DFROGHOPPER_CLI=OFF -DFROGHOPPER_TESTS=OFF.")
+  endif()
+endmacro()
+
 if(NOT FROGHOPPER_PRESETS AND NOT FROGHOPPER_TESTS)
   return()
 endif()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is beyond the library: the oracle and the checks, and the command line.
-find_package(nlohmann_json REQUIRED)
+need_package(nlohmann_json nlohmann-json3-dev)
 
 file(GLOB check_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/oracle/*.cpp check/*.cpp
      check/gpu/*.cpp files/*.cpp)
@@ -9,7 +9,7 @@ target_link_libraries(froghopper_check PUBLIC froghopper_core nlohmann_json::nlo
 precompiled_as(froghopper_check froghopper_foundation)
 
 if(FROGHOPPER_CLI)
-  find_package(CLI11 REQUIRED)
+  need_package(CLI11 libcli11-dev)
   file(GLOB cli_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} cli/*.cpp)
   # Its presets are those of the shared library, which comes last: the code is the program's own.
   set(presets froghopper_sources froghopper)

@@ -3,7 +3,7 @@
 #   ctest -L presets   what can only be said of a build with FROGHOPPER_PRESETS=ON
 #   ctest -L fast      what most changes break
 enable_testing()
-find_package(GTest REQUIRED)
+need_package(GTest libgtest-dev)
 include(GoogleTest)
 
 # What tests may want to know about the build, as macros.

@@ -82,7 +82,8 @@ endfunction()
 function(check_installed prefix)
   foreach(file bin/froghopper include/froghopper/froghopper.hpp share/man/man1/froghopper.1
           share/bash-completion/completions/froghopper share/zsh/site-functions/_froghopper
-          share/doc/froghopper/LICENSE share/doc/froghopper/LICENSE-third-party.txt share/doc/froghopper/6-jit.md)
+          share/doc/froghopper/LICENSE share/doc/froghopper/LICENSE-third-party.txt
+          share/doc/froghopper/docs/6-jit.md share/doc/froghopper/examples/train/train.cpp)
     if(NOT EXISTS ${prefix}/${file})
       message(FATAL_ERROR "not installed: ${file}")
     endif()

@@ -15,8 +15,8 @@ import fit_times
 KERNEL = "fwd.bf16.d128.q192.kv64.s4"
 
 
-def time(kernel, us, turns, passes, found="1.000, 1.00"):
-    return types.SimpleNamespace(card="h200", kernel=kernel, us=us, turns=turns, passes=passes, rest_us=0.0,
+def time(kernel, us, iterations, items, found="1.000, 1.00"):
+    return types.SimpleNamespace(card="h200", kernel=kernel, us=us, iterations=iterations, items=items, rest_us=0.0,
                                  hidden=False, found=found)
 
 
@@ -72,12 +72,12 @@ class Table(unittest.TestCase):
         self.assertEqual(fit_times.table(times, {start: "1.003, 1.98"}), [f"    {start}1.003, 1.98}},"])
         self.assertEqual(fit_times.table(times, {start: "1.100, 2.00"}), [f"    {start}1.000, 2.00}},"])
 
-    def test_a_window_has_nearly_the_turns_of_a_causal_kernel(self):
+    def test_a_window_has_nearly_the_iterations_of_a_causal_kernel(self):
         causal = {fit_times.key("h200", KERNEL + ".causal"): "1.000, 2.00"}
         line, = fit_times.table([time(KERNEL + ".window", 8.0, 4, 1)], causal)
         self.assertTrue(line.endswith("1.000, 4.00},"), line)
 
-    def test_memory_hides_turns(self):
+    def test_memory_hides_iterations(self):
         hidden = time(KERNEL, 12.0, 10, 1)
         hidden.hidden = True
         self.assertEqual(fit_times.table([hidden], {}), [])

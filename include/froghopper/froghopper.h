@@ -32,8 +32,8 @@
  *       also in o, lse, grad_o and grad_lse where they are read.
  *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse that a forward problem gave for the
  *       same description. It writes every row of grad_q, grad_k and grad_v that the shapes name: 0 for rows that see no
- *       key, keys that no row sees, and rows of no sequence. With accumulate it adds to what is there instead. Nothing
- *       else is written.
+ *       key, keys that no row sees, and rows of no sequence. With accumulate it adds to what is there instead, and o
+ *       and lse are those of all keys, of which this problem may have some. Nothing else is written.
  *   (9) A quantise problem (FH_QUANTISE) reads q, k and v and writes quantised_q, quantised_k and quantised_v, in 8
  *       bits, with scale_q, scale_k and scale_v, as a forward problem of that type takes them. Each of the three may be
  *       left out, with its copy, its scales and its mean. Rows of no sequence are not written; every scale and mean
