@@ -116,6 +116,7 @@ def arguments():
     made.add_argument("--dim", type=int, help="columns of a head; 128 on GPUs, 32 on CPUs")
     made.add_argument("--width", type=int, default=256)
     made.add_argument("--scheme", default="auto", help="auto, ring, all_gather or all_to_all")
+    made.add_argument("--explain", action="store_true", help="print what rank 0 does in the forward pass, step by step")
     made.add_argument("--check", action="store_true", help="compare with one rank that has all rows")
     return made.parse_args()
 
@@ -140,6 +141,10 @@ def main():
               f"columns on {device.type}; loss {loss.item():.4f}")
         print(f"rank 0 has received {moved / 1e6:.2f} MB of k, v and gradients for {cp.positions(tokens).numel()} rows")
         for part, seconds in watch.seconds.items(): print(f"{part:30} {1e3 * seconds:10.2f} ms")
+        if asked.explain:
+            heads = f"hq{asked.heads} hkv{asked.heads_kv}"
+            line = f"fwd {'bf16' if on_gpu else 'f32'} b1 {heads} sq{tokens} skv{tokens} d{dim} causal"
+            print(cp.explain(line, ranks, "hopper" if on_gpu else "cpu", scheme=asked.scheme))
         if on_gpu: print(f"most memory in use: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
     if asked.check:
         error = largest_error(block, sequence, loss, grads)

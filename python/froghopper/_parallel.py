@@ -11,6 +11,7 @@ from froghopper import _c
 from froghopper import _c_parallel as c
 from froghopper._errors import LibraryNotFound, error_of
 from froghopper._library import library
+from froghopper._values import one_of, text, whole_number
 
 NAME = "libfroghopper-cp.so"
 SCHEMES = {"auto": c.CpScheme.CP_AUTO, "ring": c.CpScheme.CP_RING, "all_gather": c.CpScheme.CP_ALL_GATHER,
@@ -37,15 +38,41 @@ def check_status(status: int) -> None:
     if status: raise error_of(status, calls().fh_cp_last_error().decode())
 
 
+def described(whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, ranks_per_host: int) -> c.CpProblem:
+    """whole: the attention over the rows of all ranks, which must live as long as the problem is read. ranks_per_host:
+    for the model of time, 0 for all."""
+    return c.CpProblem(size=ctypes.sizeof(c.CpProblem), whole=ctypes.addressof(whole), ranks=ranks, rank=rank,
+                       scheme=SCHEMES[scheme], layout=LAYOUTS[layout], ranks_per_host=ranks_per_host,
+                       check_interval=0 if scheme == "auto" else AGREED)
+
+
+def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, scheme: str = "auto",
+            layout: str = "zigzag", ranks_per_host: int = 0) -> str:
+    """What one rank would do, in words: the scheme and why, then its steps, bytes and predicted times; or why nothing
+    computes it. Moves nothing, and needs neither a group nor a GPU.
+
+    problem         the attention over the rows of all ranks, as a line: "bwd bf16 b1 hq64 hkv8 sq1048576 skv1048576
+                    d128 causal"
+    ranks, rank     how many there are; whose steps are shown
+    target          as of froghopper.explain: "cpu", or a GPU that need not be here, "h100"
+    scheme, layout  as of attention
+    ranks_per_host  ranks that NVLink joins; 0 for all
+    """
+    whole = library().problem(problem)
+    asked = described(whole, whole_number("ranks", ranks), whole_number("rank", rank),
+                      one_of("scheme", scheme, SCHEMES), one_of("layout", layout, LAYOUTS),
+                      whole_number("ranks_per_host", ranks_per_host))
+    return str(calls().fh_cp_explain(ctypes.byref(asked), text("target", target, "cpu").encode()).decode())
+
+
 class Plan:
     """What one rank does for a problem. workspace_bytes, bytes_in: that a run needs, and receives. scheme: by name."""
 
-    def __init__(self, whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, target: str):
-        """whole: the attention over the rows of all ranks. Raises what the library refuses."""
+    def __init__(self, whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, target: str,
+                 ranks_per_host: int):
+        """The arguments of described. Raises what the library refuses."""
         self._pointer = ctypes.c_void_p()
-        problem = c.CpProblem(size=ctypes.sizeof(c.CpProblem), whole=ctypes.addressof(whole), ranks=ranks, rank=rank,
-                              scheme=SCHEMES[scheme], layout=LAYOUTS[layout],
-                              check_interval=0 if scheme == "auto" else AGREED)
+        problem = described(whole, ranks, rank, scheme, layout, ranks_per_host)
         check_status(calls().fh_cp_plan_create(ctypes.byref(problem), target.encode(), ctypes.byref(self._pointer)))
         self.workspace_bytes = int(calls().fh_cp_plan_workspace_bytes(self._pointer))
         self.bytes_in = int(calls().fh_cp_plan_bytes_in(self._pointer))
@@ -53,10 +80,6 @@ class Plan:
 
     def __del__(self) -> None:
         if pointer := getattr(self, "_pointer", None): calls().fh_cp_plan_destroy(pointer)
-
-    def text(self) -> str:
-        """Its steps, a line each."""
-        return str(calls().fh_cp_plan_text(self._pointer).decode())
 
     def run(self, transport: c.CpTransport | None, memory: c.CpMemory | None, tensors: dict[str, int], call: int,
             workspace: int, stream: int) -> int:

@@ -116,16 +116,16 @@ def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tenso
             layout: Layout, options: Options, backward: bool) -> Plan:
     """The same plan for the same shapes and options."""
     of_q, of_k, of_v = ((x.shape[0], total, *x.shape[2:]) for x in (q, k, v))
-    target = calls.target_of(q)[1]
+    target, per_host = calls.target_of(q)[1], groups.ranks_per_host(group)
     key = (of_q, of_k, of_v, q.dtype, sink is None, slopes is None, layout, options, backward, group.size(),
-           group.rank(), target)
+           group.rank(), target, per_host)
 
     def made() -> Plan:
         whole = describe(of_q, of_k, of_v, calls.name_of(q.dtype), backward=backward, causal=options.causal,
                          window=(options.window_left, options.window_right), softcap=options.softcap,
                          scale=options.scale, sink=sink is not None, alibi=slopes is not None,
                          deterministic=backward and options.deterministic)
-        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target)
+        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host)
     return _plans.get(key) or cached(_plans, key, made)
 
 

@@ -5,9 +5,11 @@ Before a call moves data, every rank sends all others a few words about it: shap
 or why it refuses its arguments. So what disagrees is an error on every rank, not a rank that waits for what never
 comes. It costs one small all-gather of host memory for each call; a GPU does not wait for it.
 """
+import collections
 import datetime
 import functools
 import json
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +21,8 @@ from torch import Tensor
 from froghopper._errors import Error, InvalidProblem, InvalidType, LaunchFailed
 from froghopper._values import shown
 
-BYTES = 2048  # of what a rank says; all say equally much
-LONGEST_REASON = 1200  # characters of a refusal that others repeat
+BYTES = 4096  # of what a rank says; all say equally much
+LONGEST_REASON = 1200  # bytes of a refusal that others repeat
 
 # Group without a backend for host memory -> one that has it; group -> how many calls its ranks have agreed on.
 _host_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -68,6 +70,13 @@ def host_group(group: Any) -> Any:
     return _host_groups[group]
 
 
+def ranks_per_host(group: Any) -> int:
+    """Most ranks of the group on one host, as torchrun deals them; 0 where it has not started this process."""
+    on_host = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+    if not on_host: return 0
+    return max(collections.Counter(rank // on_host for rank in dist.get_process_group_ranks(group)).values())
+
+
 def calls_of(group: Any) -> int:
     """On how many calls the ranks have agreed."""
     return _calls.get(group, 0)
@@ -85,8 +94,8 @@ def agree(group: Any, call: str, same: Callable[[], dict[str, Any]],
     try: said = {"call": call, "number": number, "same": same(), "own": own()}
     except Error as error:
         refusal = error
-        said = {"call": call, "number": number, "refusal": str(error)[:LONGEST_REASON]}
-    heard = exchange(group, json.dumps(said).encode())
+        said = {"call": call, "number": number, "refusal": str(error).encode()[:LONGEST_REASON].decode(errors="ignore")}
+    heard = exchange(group, json.dumps(said, ensure_ascii=False).encode())
     _calls[group] = number + 1
     if refusal is not None: raise refusal
     all_said = [words_of(each) for each in heard]

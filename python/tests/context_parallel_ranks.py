@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 import froghopper
+from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_transport as transport
 from froghopper.torch import context_parallel as cp
 
@@ -114,6 +115,24 @@ def part_of_the_ranks(rank, size):
     return compute(case, "ring", places_of(case, group), group=group)
 
 
+def without_host_memory(rank, size):
+    """What ranks hear of each other over a group whose backend moves memory of GPUs alone."""
+    group = dist.new_group(backend="cuda:gloo", timeout=datetime.timedelta(seconds=7))
+    said = [groups.agree(group, "a test", lambda: {"same": 1}, lambda: {"rank": rank}) for _ in range(2)]
+    return said, groups.host_group(group) is not group, groups.timeout_of(groups.host_group(group), "cpu").seconds
+
+
+def kept(rank, size):
+    """Most rows of what is kept for the backward pass, and how many rows this rank has."""
+    case, rows = CASES["causal"], []
+    places = places_of(case)
+    q, k, v = (x[:, places].requires_grad_() for x in whole_of(case)[:3])
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: rows.append(x.numel()) or x, lambda x: x):
+        o = cp.attention(q, k, v, causal=True)
+    del o
+    return sum(rows), sum(x.numel() for x in (q, k, v, q)) + q[..., 0].numel()
+
+
 def layouts(rank, size):
     """shard, unshard and positions, for lengths that ranks divide and that they do not."""
     found = []
@@ -193,7 +212,7 @@ def elsewhere(rank, size):
 
 
 def compiled(rank, size):
-    """Whether a compiled function gives what the plain one does, without a graph break; and other parts of PyTorch."""
+    """Whether a compiled function gives what the plain one does, without a break; and other parts of PyTorch."""
     case = CASES["causal"]
     places = places_of(case)
 
@@ -241,6 +260,7 @@ ROUNDS = [
     [("numbers 2", numbers, 2, 30)],
     [("numbers 4", numbers, 4, 30)],
     [("repeats", repeats, 2, 30), ("layouts", layouts, 3, 30), ("part", part_of_the_ranks, 3, 30),
+     ("kept", kept, 2, 30), ("without host memory", without_host_memory, 2, 30),
      ("disagreeing", disagreeing, 3, 30)],
     [("compiled", compiled, 2, 30), ("repeats 8", repeats, 8, 30), ("example", example, 2, 0)],
     [("killed", failing(signal.SIGKILL, 0), 3, TIMEOUT), ("killed within", failing(signal.SIGKILL, 2), 3, TIMEOUT),

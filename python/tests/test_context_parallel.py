@@ -26,6 +26,8 @@ from plain import Options, Sequence, backward, excess, forward
 from programs import run_python
 
 import froghopper
+from froghopper import _c
+from froghopper import _torch_cp_transport as transport
 from froghopper import torch as froghopper_torch
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -179,6 +181,46 @@ def test_the_example(found):
     assert nothing == "" and "301 tokens on 2 ranks" in said and "attention, backward" in said
     assert float(re.search(r"beside one rank: (\S+)", said)[1]) < 1e-4
     assert float(re.search(r"has received (\S+) MB", said)[1]) > 0
+
+
+def test_a_group_that_moves_no_host_memory_gets_one_that_does(found):
+    for said, another, seconds in found("without host memory", 2):
+        assert said == [[{"rank": 0}, {"rank": 1}]] * 2 and another and seconds == 7
+
+
+def test_no_rows_of_other_ranks_are_kept(found):
+    for numbers, own in found("kept", 2): assert numbers == own
+
+
+def test_what_is_done_to_memory_of_a_gpu():
+    """The functions that C calls there, on host memory."""
+    x, y = torch.arange(24.0), torch.arange(24.0) + 0.001
+    halves, far = torch.zeros(24, dtype=torch.bfloat16), torch.zeros(3, 8)
+    functions = transport.Functions(None, [x, y, halves, far, torch.zeros(0)])
+    memory = functions.memory()
+
+    def call(name, kind, *arguments):
+        assert kind(getattr(memory, name))(None, *arguments, None) == 0, functions.error
+    call("add", transport.add_type, x.data_ptr() + 8, y.data_ptr(), 4)
+    assert torch.equal(x, torch.cat([torch.tensor([0.0, 1.0]), torch.arange(2.0, 6) + y[:4], torch.arange(6.0, 24)]))
+    call("convert", transport.convert_type, halves.data_ptr(), _c.Dtype.BF16, y.data_ptr(), 24)
+    assert torch.equal(halves, y.bfloat16())
+    call("spread", transport.spread_type, far.data_ptr(), y.data_ptr(), 3, 8)
+    assert torch.equal(far, y[:3, None].expand(3, 8))
+    call("copy", transport.copy_type, x.data_ptr(), 16, y.data_ptr() + 4, 32, 8, 3)
+    assert torch.equal(x.view(-1, 4)[:3, :2], y[1:].unfold(0, 2, 8)[:3])
+    call("fill", transport.fill_type, far.data_ptr(), 0xff800000, 24)
+    assert torch.isneginf(far).all()
+    assert transport.add_type(memory.add)(None, x.data_ptr(), y.data_ptr() + 80, 8, None) == transport.FAILED
+    assert "32 bytes at" in str(functions.error)
+
+
+def test_explain():
+    line = "fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal"
+    text = froghopper_torch.context_parallel.explain(line, 4, "h100", rank=3, scheme="ring")
+    assert "ring rank 3 of 4" in text and "rows 393216 to 655360" in text
+    with pytest.raises(froghopper.InvalidType, match="scheme must be 'auto' or 'ring'"):
+        froghopper_torch.context_parallel.explain(line, 4, scheme="round")
 
 
 def test_without_a_group():
