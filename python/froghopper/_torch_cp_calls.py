@@ -135,6 +135,7 @@ def run(plan: Plan, group: Any, tensors: dict[str, Tensor | None]) -> None:
     q = tensors["q"]
     assert q is not None
     workspace = calls.workspace_of(q, plan.workspace_bytes + ALIGNMENT - 1)
+    if q.is_cuda and group.size() > 1: groups.connect(group, q)
     functions = Functions(group, [x for x in (*tensors.values(), workspace) if x is not None])
     addresses = {name: address(x) for name, x in tensors.items()}
     if tensors.get("grad_lse") is not None: addresses["grad_lse"] = addresses["grad_lse"] or NO_ROWS

@@ -24,9 +24,11 @@ from froghopper._values import shown
 BYTES = 4096  # of what a rank says; all say equally much
 LONGEST_REASON = 1200  # bytes of a refusal that others repeat
 
-# Group without a backend for host memory -> one that has it; group -> how many calls its ranks have agreed on.
+# Group without a backend for host memory -> one that has it; group -> how many calls its ranks have agreed on; groups
+# that have moved memory of GPUs.
 _host_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_connected: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def resolved(group: Any) -> Any:
@@ -75,6 +77,14 @@ def ranks_per_host(group: Any) -> int:
     on_host = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
     if not on_host: return 0
     return max(collections.Counter(rank // on_host for rank in dist.get_process_group_ranks(group)).values())
+
+
+def connect(group: Any, x: Tensor) -> None:
+    """NCCL connects the ranks of a group when they first call it, and all of them must: later a rank that has nothing
+    to move does not. x: any tensor on the GPU."""
+    if group in _connected: return
+    dist.all_reduce(x.new_zeros(1), group=group)
+    _connected.add(group)
 
 
 def calls_of(group: Any) -> int:
