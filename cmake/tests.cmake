@@ -17,9 +17,9 @@ target_compile_definitions(froghopper_test_flags INTERFACE
   FROGHOPPER_BUILD_NVRTC="$<$<BOOL:${FROGHOPPER_NVRTC13}>:${FROGHOPPER_NVRTC13}>")
 
 # The programs of these take little time together, and see most of what goes wrong.
-set(fast_tests api_test bundle_test cache_test cores_test cp_test cpu_gradients_test cpu_test cut_test options_test
-    order_test pages_test plan_test problem_test refusals_test suites_test table_test tensor_file_test tensors_test
-    time_test widen_plan_test)
+set(fast_tests api_test bundle_test cache_test cores_test cp_faults_test cp_nccl_test cp_plan_test cp_test
+    cpu_gradients_test cpu_test cut_test options_test order_test pages_test plan_test problem_test refusals_test
+    suites_test table_test tensor_file_test tensors_test time_test widen_plan_test)
 file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*_test.cpp)
 if(NOT FROGHOPPER_PRESETS)
   list(REMOVE_ITEM test_sources tests/presets_test.cpp)
@@ -79,6 +79,9 @@ foreach(source ${c_test_sources})
   set_target_properties(${name} PROPERTIES C_EXTENSIONS OFF)
   target_compile_options(${name} PRIVATE -Wall -Wextra -pedantic -Werror)
   target_link_libraries(${name} PRIVATE froghopper)
+  if(name MATCHES "^cp_")
+    target_link_libraries(${name} PRIVATE froghopper-cp)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
 endforeach()
 
@@ -89,6 +92,11 @@ add_library(user_of_other_version SHARED tests/support/user_of_other_version.c)
 target_link_libraries(user_of_other_version PRIVATE other_version)
 set_target_properties(other_version user_of_other_version PROPERTIES C_VISIBILITY_PRESET default)
 target_link_libraries(versions PRIVATE user_of_other_version)
+
+# A library with the functions of NCCL, for cp_nccl_test.
+add_library(fake_nccl SHARED tests/support/fake_nccl.cpp)
+target_compile_definitions(cp_nccl_test PRIVATE FROGHOPPER_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
+add_dependencies(cp_nccl_test fake_nccl)
 
 # The archive has all that it needs.
 add_executable(abi_c11_static tests/abi_c11.c)

@@ -39,6 +39,7 @@ def makers(program):
     return {
         "device/ptx/wgmma_generated.cuh": ("", [sys.executable, "tools/gen_wgmma.py"]),
         "python/froghopper/_c.py": ("", [sys.executable, "tools/gen_python.py"]),
+        "python/froghopper/_c_parallel.py": ("", [sys.executable, "tools/gen_python.py", "cp"]),
         "packaging/completion/froghopper.bash": ("", [sys.executable, "tools/gen_completion.py", program, "bash"]),
         "packaging/completion/_froghopper": ("", [sys.executable, "tools/gen_completion.py", program, "zsh"]),
         "docs/support.md": (SUPPORT, [program, "info", "--support-table"]),

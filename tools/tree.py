@@ -33,4 +33,5 @@ def text(path):
 
 def generated(path):
     """Written by a program, kept by git: NAME_generated.SUFFIX, or the C interface of the Python package."""
-    return path.stem.endswith("_generated") or path.as_posix() == "python/froghopper/_c.py"
+    of_c = ("python/froghopper/_c.py", "python/froghopper/_c_parallel.py")
+    return path.stem.endswith("_generated") or path.as_posix() in of_c

@@ -11,13 +11,15 @@ vmap    examples become sequences of one larger call. Packed examples that share
         for each example, become heads of one; packed examples with lengths of their own are computed one by one
 devices jit over a mesh follows the sharding of q: sequences (the first dimension, where not packed) and heads may be
         spread. Key heads go with their query heads; a device may have some of the query heads of one key head, not of
-        several. What else is spread (rows, columns) is gathered first. Under shard_map each device computes what it has
+        several. What else is spread (rows, columns) is gathered first. Under shard_map each device computes what it
+        has; context_parallel.attention attends across the devices of an axis, each of which has some of the rows
 """
 # JAX has few types, and mypy runs where it is not installed, too.
 # mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,untyped-decorator"
 import functools
+import importlib
 from collections.abc import Hashable
-from typing import Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import jax
 import numpy as np
@@ -28,7 +30,9 @@ from froghopper._values import Align, flag, plain, shown, whole_number
 from froghopper._words import again
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
-__all__ = ["attention"]
+if TYPE_CHECKING: from froghopper import _jax_context_parallel as context_parallel
+
+__all__ = ["attention", "context_parallel"]
 
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
@@ -334,3 +338,10 @@ def vary(array: Any, axes: tuple[str, ...]) -> Any:
     if not axes: return array
     if hasattr(jax.lax, "pcast"): return jax.lax.pcast(array, axes, to="varying")
     return getattr(jax.lax, "pvary")(array, axes)  # what it was called before
+
+
+def __getattr__(name: str) -> Any:
+    """context_parallel, when it is asked for first; it is made of what is above."""
+    if name != "context_parallel": raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = importlib.import_module("froghopper._jax_context_parallel")
+    return found

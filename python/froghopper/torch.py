@@ -28,7 +28,13 @@ Under vmap q, k, v and seqused may be mapped, cu_seqlens and sink not; the backw
 there is, as is_grads_batched and torch.func.jacrev do. Under torch.compile whole numbers (max_seqlen, window,
 attention_chunk, max_sms) may change from call to call, as extents may; each value of scale or softcap is compiled anew.
 PyTorch 2.5 or newer.
+
+context_parallel.attention attends over sequences whose rows are spread over the ranks of a group; it and
+torch.distributed are loaded when context_parallel is first named.
 """
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from froghopper import _torch_flash as flash
 from froghopper import _torch_flops as flops
 from froghopper import _torch_sharding as sharding
@@ -39,10 +45,19 @@ from froghopper._torch_paged import paged_attention
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 from froghopper._torch_sdpa import scaled_dot_product_attention
 
+if TYPE_CHECKING: from froghopper import _torch_context_parallel as context_parallel
+
 quantize = quantise  # as other libraries spell it
 
 flash.register()
 flops.register()
 sharding.register()
-__all__ = ["Quantised", "Smoothed", "append_kv", "attention", "explain", "paged_attention", "quantise",
-           "scaled_dot_product_attention"]
+__all__ = ["Quantised", "Smoothed", "append_kv", "attention", "context_parallel", "explain", "paged_attention",
+           "quantise", "scaled_dot_product_attention"]
+
+
+def __getattr__(name: str) -> Any:
+    """context_parallel, when it is asked for first."""
+    if name != "context_parallel": raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = importlib.import_module("froghopper._torch_context_parallel")
+    return found

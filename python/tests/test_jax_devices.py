@@ -83,7 +83,7 @@ def test_the_ring_of_the_documents():
     if not hasattr(jax, "shard_map"): pytest.skip("this JAX has no jax.shard_map")
     document = pathlib.Path(__file__).parents[2] / "docs/9-python.md"
     if not document.exists(): pytest.skip("the documents are not here")
-    code = next(part for part in document.read_text().split("```") if "def ring(" in part).removeprefix("python")
+    code = next(part for part in document.read_text().split("```") if "cp.unzigzag(" in part).removeprefix("python")
     held = {}
     exec(code.replace("jax.devices()", "jax.devices('cpu')[:2]"), held)
     assert held["mesh"].size == 2

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libfroghopper-cp.so, which lies beside the library: plans of attention over the rows of several ranks. It knows no
+framework; _torch_cp_transport.py moves the bytes.
+"""
+import ctypes
+import functools
+import pathlib
+from typing import Any
+
+from froghopper import _c
+from froghopper import _c_parallel as c
+from froghopper._errors import LibraryNotFound, error_of
+from froghopper._library import library
+from froghopper._values import one_of, text, whole_number
+
+NAME = "libfroghopper-cp.so"
+SCHEMES = {"auto": c.CpScheme.CP_AUTO, "ring": c.CpScheme.CP_RING, "all_gather": c.CpScheme.CP_ALL_GATHER,
+           "all_to_all": c.CpScheme.CP_ALL_TO_ALL}
+LAYOUTS = {"zigzag": c.CpLayout.CP_ZIGZAG, "contiguous": c.CpLayout.CP_CONTIGUOUS}
+AGREED = -1  # check_interval: the ranks have compared what they compute before a run
+
+
+@functools.lru_cache(maxsize=None)
+def calls() -> Any:
+    """The functions of cp.h, their types set. LibraryNotFound where the library is not there."""
+    path = pathlib.Path(library().path).resolve().parent / NAME
+    try: found = ctypes.CDLL(str(path))  # finds the library that is loaded already by its name
+    except OSError as error:
+        raise LibraryNotFound(f"{path} cannot be loaded: {error}. It is what attends across ranks; install the wheel, "
+                              "or build the target froghopper-cp of the source tree.") from error
+    for name, (result, arguments) in c.FUNCTIONS.items():
+        if function := getattr(found, name, None): function.restype, function.argtypes = result, arguments
+    return found
+
+
+def check_status(status: int) -> None:
+    """Raises what went wrong in the call of this thread that returned status."""
+    if status: raise error_of(status, calls().fh_cp_last_error().decode())
+
+
+def described(whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, ranks_per_host: int) -> c.CpProblem:
+    """whole: the attention over the rows of all ranks, which must live as long as the problem is read. ranks_per_host:
+    for the model of time, 0 for all."""
+    return c.CpProblem(size=ctypes.sizeof(c.CpProblem), whole=ctypes.addressof(whole), ranks=ranks, rank=rank,
+                       scheme=SCHEMES[scheme], layout=LAYOUTS[layout], ranks_per_host=ranks_per_host,
+                       check_interval=0 if scheme == "auto" else AGREED)
+
+
+def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, scheme: str = "auto",
+            layout: str = "zigzag", ranks_per_host: int = 0) -> str:
+    """What one rank would do, in words: the scheme and why, then its steps, bytes and predicted times; or why nothing
+    computes it. Moves nothing, and needs neither a group nor a GPU.
+
+    problem         the attention over the rows of all ranks, as a line: "bwd bf16 b1 hq64 hkv8 sq1048576 skv1048576
+                    d128 causal"
+    ranks, rank     how many there are; whose steps are shown
+    target          as of froghopper.explain: "cpu", or a GPU that need not be here, "h100"
+    scheme, layout  as of attention
+    ranks_per_host  ranks that NVLink joins; 0 for all
+    """
+    whole = library().problem(problem)
+    asked = described(whole, whole_number("ranks", ranks), whole_number("rank", rank),
+                      one_of("scheme", scheme, SCHEMES), one_of("layout", layout, LAYOUTS),
+                      whole_number("ranks_per_host", ranks_per_host))
+    return str(calls().fh_cp_explain(ctypes.byref(asked), text("target", target, "cpu").encode()).decode())
+
+
+class Plan:
+    """What one rank does for a problem. workspace_bytes, bytes_in: that a run needs, and receives. scheme: by name."""
+
+    def __init__(self, whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, target: str,
+                 ranks_per_host: int):
+        """The arguments of described. Raises what the library refuses."""
+        self._pointer = ctypes.c_void_p()
+        problem = described(whole, ranks, rank, scheme, layout, ranks_per_host)
+        check_status(calls().fh_cp_plan_create(ctypes.byref(problem), target.encode(), ctypes.byref(self._pointer)))
+        self.workspace_bytes = int(calls().fh_cp_plan_workspace_bytes(self._pointer))
+        self.bytes_in = int(calls().fh_cp_plan_bytes_in(self._pointer))
+        self.on_gpu = bool(calls().fh_cp_plan_on_gpu(self._pointer))
+
+    def __del__(self) -> None:
+        if pointer := getattr(self, "_pointer", None): calls().fh_cp_plan_destroy(pointer)
+
+    def run(self, transport: c.CpTransport | None, memory: c.CpMemory | None, tensors: dict[str, int], call: int,
+            workspace: int, stream: int) -> int:
+        """The status. tensors: addresses by the names of fh_cp_tensors, 0 for none. call: which one it is of these
+        ranks."""
+        given = c.CpTensors(size=ctypes.sizeof(c.CpTensors), call=call, **tensors)
+        status: int = calls().fh_cp_plan_run(
+            self._pointer, None if transport is None else ctypes.byref(transport),
+            None if memory is None else ctypes.byref(memory), ctypes.byref(given), workspace, self.workspace_bytes,
+            stream)
+        return status

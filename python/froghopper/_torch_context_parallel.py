@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact attention over sequences whose rows are spread over the ranks of a group, with gradients.
+
+    from froghopper.torch import context_parallel as cp          under torchrun, after init_process_group
+    x = cp.shard(tokens)                                         this rank's rows of what all ranks have
+    rotary = table[cp.positions(tokens.shape[1])]                where these lie in the sequence
+    o = cp.attention(q, k, v, causal=True)                       q, k, v, o: this rank's rows
+    whole = cp.unshard(o.detach())                               all rows on every rank
+    print(cp.explain("fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal", 8, "h100"))
+
+attention moves k and v, or heads, between the ranks, as its scheme says, and computes on every rank the rows that the
+rank has. Partial results are merged, and gradients added, in fp32 and in a fixed order. All ranks must call it with the
+same options, in the same order; where they do not, each gets an error. docs/15-context-parallel.md has the rest.
+"""
+from typing import Any, Literal, get_args, overload
+
+from torch import Tensor
+
+from froghopper import _torch_cp_calls as calls
+from froghopper import _torch_cp_dtensors as dtensors
+from froghopper import _torch_cp_group as groups
+from froghopper import _torch_cp_ops as ops
+from froghopper._call import Window, flag, number
+from froghopper._errors import InvalidProblem
+from froghopper._parallel import explain
+from froghopper._torch_calls import check_tensor
+from froghopper._torch_cp_calls import moved
+from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, unshard
+from froghopper._torch_eager import computable, requires_grad
+from froghopper._torch_options import check_slopes, decided, plain, window_of
+from froghopper._values import shown
+
+Scheme = Literal["auto", "ring", "all_gather", "all_to_all"]
+
+__all__ = ["attention", "explain", "moved", "positions", "shard", "unshard"]
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
+              scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
+              alibi_slopes: Tensor | None = ..., scheme: Scheme = ..., layout: Layout | None = ...,
+              deterministic: bool = ..., return_lse: Literal[False] = ...) -> Tensor: ...
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
+              scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
+              alibi_slopes: Tensor | None = ..., scheme: Scheme = ..., layout: Layout | None = ...,
+              deterministic: bool = ..., return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: bool = False,
+              window: Window | None = None, scale: float | None = None, softcap: float | None = None,
+              sink: Tensor | None = None, alibi_slopes: Tensor | None = None, scheme: Scheme = "auto",
+              layout: Layout | None = None, deterministic: bool = False,
+              return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale q k^T + mask) v over the rows of all ranks, with gradients of q, k, v and sink.
+
+    q              [batch, rows of this rank, heads_q, dim]; float16, bfloat16, on the CPU float32. As many rows as
+                   shard gives this rank, maybe none
+    k, v           [batch, rows of this rank, heads_kv, dim], the rows of q; v may have its own dim
+    group          whose ranks share the sequence: a ProcessGroup, a DeviceMesh of one dimension, None for all ranks
+    causal, window, scale, softcap   as for froghopper.torch.attention, of rows and keys as they lie in the whole
+                   sequence
+    alibi_slopes   [heads_q] float32, the same on every rank; without gradient
+    sink           [heads_q] float32, the same on every rank. Its gradient is that of this rank's rows, as that of any
+                   parameter which all ranks hold: add it up over the group
+    scheme         how k and v come to the queries. "ring": from rank to rank, a part at a time; "all_gather": all parts
+                   at once; "all_to_all": each rank gets all rows of some heads; "auto": what is expected to take least
+                   time
+    layout         which rows this rank has: "zigzag", "contiguous", as shard cuts them. None: "contiguous" for
+                   DTensors, else "zigzag"
+    deterministic  gradients are the same bits in every run, also after torch.use_deterministic_algorithms(True); o
+                   always is
+    return_lse     also the logarithm of the softmax's denominator, [batch, heads_q, rows] float32, differentiable too
+
+    Returns o [batch, rows of this rank, heads_q, dim of v] in the type of q, or (o, lse). DTensors that are sharded
+    along the rows over one dimension of their mesh, which then is the group, give DTensors; other dimensions may
+    divide the batch and the heads. For the backward pass q, k, v, o and lse of this rank's rows are kept, no others.
+    Raises what froghopper.torch.attention raises, on every rank where one refuses its arguments or where they disagree
+    (ValueError, which names the argument and both values); RuntimeError where a rank does not answer within the group's
+    timeout, after which a new group is needed.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+    if layout is not None: check_layout(layout)
+    if scheme not in get_args(Scheme):
+        words = ", ".join(f'"{word}"' for word in get_args(Scheme))
+        raise InvalidProblem(f"scheme must be one of {words}, but is {shown(scheme)}. Use \"auto\".")
+    if sink is not None: check_tensor("sink", sink)
+    if alibi_slopes is not None: check_slopes(alibi_slopes)
+    options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
+                          0.0 if softcap is None else plain(number, "softcap", softcap),
+                          None if scale is None else plain(number, "scale", scale), decided(deterministic))
+    with_lse = plain(flag, "return_lse", return_lse)
+    if dtensors.among(q, k, v): o, lse = dtensors.attention(attend, q, k, v, group, sink, alibi_slopes, layout, options)
+    else: o, lse = attend(q, k, v, group, sink, alibi_slopes, layout or "zigzag", options)
+    return (o, lse) if with_lse else o
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slopes: Tensor | None, layout: Layout,
+           options: calls.Options) -> tuple[Tensor, Tensor]:
+    """(o, lse) of tensors of this rank."""
+    name = groups.resolved(group).group_name
+    q, k, v = computable(q, k, v, False)
+    with_grad = requires_grad(q, k, v, sink)
+    found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, name, layout, *options, with_grad)
+    return found

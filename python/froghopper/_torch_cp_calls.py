@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operators of _torch_cp_ops.py do: the ranks agree, the plan is made or found, its workspace and results are
+allocated, and libfroghopper-cp.so runs it over the group's transport.
+"""
+import contextlib
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from froghopper import _torch_calls as calls
+from froghopper import _torch_cp_group as groups
+from froghopper import _torch_cp_layout as layouts
+from froghopper._call import cached, describe
+from froghopper._errors import InvalidProblem, InvalidTensor
+from froghopper._parallel import Plan, check_status
+from froghopper._torch_calls import address
+from froghopper._torch_cp_layout import Layout
+from froghopper._torch_cp_transport import Functions
+
+ALIGNMENT = 256  # of a workspace
+NO_ROWS = 4  # an address for what is given and has no rows; not 0, which says that it is not given, and not read
+_plans: dict[Any, Plan] = {}
+_received = 0
+
+
+class Options(NamedTuple):
+    """What a call is told besides its tensors, group and layout; windows are -1 without a bound."""
+    scheme: str
+    causal: bool
+    window_left: int
+    window_right: int
+    softcap: float
+    scale: float | None
+    deterministic: bool
+
+
+def moved() -> int:
+    """Bytes of k, v, q, o and gradients that this process has received in all calls so far."""
+    return _received
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, group: str, layout: Layout,
+            options: Options, with_grad: bool) -> tuple[Tensor, Tensor]:
+    """(o, lse) of this rank's rows."""
+    held = groups.resolved(group)
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    said = agreed(held, "attention", q, k, v, sink, slopes, layout, options, {"with gradients": with_grad})
+    o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
+    o, lse = q.new_empty(o_shape), q.new_empty(lse_shape, dtype=torch.float32)
+    arguments = held, total_of(said), q, k, v, sink, slopes, layout, options
+    plan = plan_of(*arguments, backward=False)
+    if with_grad: plan_of(*arguments, backward=True)  # refuses what has no gradients
+    run(plan, held, dict(q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse))
+    return o, lse
+
+
+def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
+             sink: Tensor | None, slopes: Tensor | None, group: str, layout: Layout,
+             options: Options) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v and sink of this rank's rows, the last [0] where there is no sink."""
+    held = groups.resolved(group)
+    q, k, v, o, grad_o = (x.contiguous() for x in (q, k, v, o, grad_o))
+    said = agreed(held, "the backward pass of attention", q, k, v, sink, slopes, layout, options, {},
+                  {"grad_lse": grad_lse is not None})
+    if any(each["grad_lse"] for each in said):  # the library is given one by all ranks or by none
+        grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse.contiguous()
+    grads = [torch.empty_like(x) for x in (q, k, v)]
+    grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
+    plan = plan_of(held, total_of(said), q, k, v, sink, slopes, layout, options, backward=True)
+    run(plan, held, dict(q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse, grad_o=grad_o, grad_lse=grad_lse,
+                         grad_q=grads[0], grad_k=grads[1], grad_v=grads[2],
+                         grad_sink=None if sink is None else grad_sink))
+    return grads[0], grads[1], grads[2], grad_sink
+
+
+def agreed(group: Any, call: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None,
+           layout: Layout, options: Options, same: dict[str, Any], own: dict[str, Any] | None = None) -> Any:
+    """What each rank says of itself, once all have said the same of the rest."""
+    def shared() -> dict[str, Any]:
+        check(q, k, v, sink, slopes, options)
+        return {**of_all_ranks(q, k, v), "layout": layout, "device": name_of(q), **options._asdict(),
+                "sink": sink is not None, "alibi_slopes": slopes is not None, **same}
+    said = groups.agree(group, call, shared, lambda: {"rows": q.shape[1], **(own or {})})
+    layouts.check_rows(layout, "q", [each["rows"] for each in said], group.size())
+    return said
+
+
+def of_all_ranks(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Any]:
+    """What ranks have in common of their tensors: all but the number of rows."""
+    found: dict[str, Any] = {"dtype of q": calls.name_of(q.dtype), "batch of q": q.shape[0]}
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        found |= {f"heads of {name}": x.shape[2], f"dim of {name}": x.shape[3]}
+    return found
+
+
+def name_of(q: Tensor) -> str: return torch.cuda.get_device_name(q.device) if q.is_cuda else str(q.device)
+
+
+def total_of(said: list[dict[str, Any]]) -> int: return sum(each["rows"] for each in said)
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, options: Options) -> None:
+    """Types, devices and shapes of this rank's tensors."""
+    calls.check(calls.Inputs(q, k, v, sink, None, None, None, None, slopes), calls.Options(
+        calls.LOOK, calls.LOOK, *options[1:6], False, options.deterministic, 0, 0, False))
+    if q.shape[1] != k.shape[1]:
+        raise InvalidTensor(f"k must have the rows of q, {q.shape[1]}, as they are spread alike, but has {k.shape[1]}. "
+                            "Give k and v of the same rows.")
+    if slopes is not None and slopes.ndim != 1:
+        raise InvalidProblem("alibi_slopes must be [heads_q], the same for all sequences, but has the shape "
+                             f"{list(slopes.shape)}. Call for each sequence.")
+
+
+def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None,
+            layout: Layout, options: Options, backward: bool) -> Plan:
+    """The same plan for the same shapes and options."""
+    of_q, of_k, of_v = ((x.shape[0], total, *x.shape[2:]) for x in (q, k, v))
+    target, per_host = calls.target_of(q)[1], groups.ranks_per_host(group)
+    key = (of_q, of_k, of_v, q.dtype, sink is None, slopes is None, layout, options, backward, group.size(),
+           group.rank(), target, per_host)
+
+    def made() -> Plan:
+        whole = describe(of_q, of_k, of_v, calls.name_of(q.dtype), backward=backward, causal=options.causal,
+                         window=(options.window_left, options.window_right), softcap=options.softcap,
+                         scale=options.scale, sink=sink is not None, alibi=slopes is not None,
+                         deterministic=backward and options.deterministic)
+        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host)
+    return _plans.get(key) or cached(_plans, key, made)
+
+
+def run(plan: Plan, group: Any, tensors: dict[str, Tensor | None]) -> None:
+    """All that this rank does, with the transfers in between; what is to be written is written then."""
+    global _received
+    q = tensors["q"]
+    assert q is not None
+    workspace = calls.workspace_of(q, plan.workspace_bytes + ALIGNMENT - 1)
+    if q.is_cuda and group.size() > 1: groups.connect(group, q)
+    functions = Functions(group, [x for x in (*tensors.values(), workspace) if x is not None])
+    addresses = {name: address(x) for name, x in tensors.items()}
+    if tensors.get("grad_lse") is not None: addresses["grad_lse"] = addresses["grad_lse"] or NO_ROWS
+    with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
+        status = plan.run(functions.transport() if group.size() > 1 else None,
+                          functions.memory() if plan.on_gpu else None,
+                          addresses, groups.calls_of(group),
+                          -(-workspace.data_ptr() // ALIGNMENT) * ALIGNMENT,
+                          calls.stream_of(q.get_device()) if q.is_cuda else 0)
+    if isinstance(functions.error, Exception): raise groups.lost(group, functions.error) from functions.error
+    if functions.error is not None: raise functions.error
+    check_status(status)
+    _received += plan.bytes_in

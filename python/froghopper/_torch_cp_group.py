@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of torch.distributed for froghopper.torch.context_parallel: who is in one, and what its ranks agree on.
+
+Before a call moves data, every rank sends all others a few words about it: shapes, types, options, its number of rows,
+or why it refuses its arguments. So what disagrees is an error on every rank, not a rank that waits for what never
+comes. It costs one small all-gather of host memory for each call; a GPU does not wait for it.
+"""
+import collections
+import datetime
+import functools
+import json
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from froghopper._errors import Error, InvalidProblem, InvalidType, LaunchFailed
+from froghopper._values import shown
+
+BYTES = 4096  # of what a rank says; all say equally much
+LONGEST_REASON = 1200  # bytes of a refusal that others repeat
+
+# Group without a backend for host memory -> one that has it; group -> how many calls its ranks have agreed on; groups
+# that have moved memory of GPUs.
+_host_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_connected: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def resolved(group: Any) -> Any:
+    """The group itself. group: a ProcessGroup, a one-dimensional DeviceMesh, a group's name, or None for all ranks."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise InvalidProblem("group must be one of torch.distributed, which is not initialised. Call "
+                             "torch.distributed.init_process_group first, and run under torchrun.")
+    if group is None: return dist.group.WORLD
+    if isinstance(group, str):
+        by_name: Any = getattr(dist.distributed_c10d, "_resolve_process_group")
+        return by_name(group)
+    if isinstance(group, dist.ProcessGroup): return group
+    if hasattr(group, "get_group") and hasattr(group, "ndim"):
+        if group.ndim != 1:
+            raise InvalidProblem(f"group must be a mesh of one dimension, but has {group.ndim}. Use mesh[\"NAME\"].")
+        return group.get_group()
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise InvalidProblem("group must be one that this rank is in, but it is not. Call on the group's ranks alone.")
+    raise InvalidType(f"group must be a ProcessGroup, a DeviceMesh of one dimension or None, but is {shown(group)}. "
+                      "Use torch.distributed.new_group.")
+
+
+def size_and_rank(group: Any) -> tuple[int, int]:
+    held = resolved(group)
+    return held.size(), held.rank()
+
+
+def timeout_of(group: Any, device: str) -> datetime.timedelta:
+    """What the group was made with."""
+    found: datetime.timedelta = group._get_backend(torch.device(device)).options._timeout
+    return found
+
+
+def host_group(group: Any) -> Any:
+    """The group, or where its backend moves memory of GPUs alone, one of gloo with the same ranks and timeout."""
+    kinds = {device.type for device in group._device_types}
+    if "cpu" in kinds: return group
+    if group not in _host_groups:
+        _host_groups[group] = dist.new_group(dist.get_process_group_ranks(group), timeout_of(group, kinds.pop()),
+                                             "gloo", use_local_synchronization=True)
+    return _host_groups[group]
+
+
+def ranks_per_host(group: Any) -> int:
+    """Most ranks of the group on one host, as torchrun deals them; 0 where it has not started this process."""
+    on_host = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+    if not on_host: return 0
+    return max(collections.Counter(rank // on_host for rank in dist.get_process_group_ranks(group)).values())
+
+
+def connect(group: Any, x: Tensor) -> None:
+    """NCCL connects the ranks of a group when they first call it, and all of them must: later a rank that has nothing
+    to move does not. x: any tensor on the GPU."""
+    if group in _connected: return
+    dist.all_reduce(x.new_zeros(1), group=group)
+    _connected.add(group)
+
+
+def calls_of(group: Any) -> int:
+    """On how many calls the ranks have agreed."""
+    return _calls.get(group, 0)
+
+
+def agree(group: Any, call: str, same: Callable[[], dict[str, Any]],
+          own: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    """What own says on every rank, rank 0 first, once all have said the same of what same says.
+
+    call: what is called. same, own: arguments -> values that JSON keeps; they may raise what is wrong with them, and
+    then every rank raises. InvalidProblem names the argument that differs, and both values.
+    """
+    number = calls_of(group)
+    refusal: Error | None = None
+    try: said = {"call": call, "number": number, "same": same(), "own": own()}
+    except Error as error:
+        refusal = error
+        said = {"call": call, "number": number, "refusal": str(error).encode()[:LONGEST_REASON].decode(errors="ignore")}
+    heard = exchange(group, json.dumps(said, ensure_ascii=False).encode())
+    _calls[group] = number + 1
+    if refusal is not None: raise refusal
+    all_said = [words_of(each) for each in heard]
+    for rank, each in enumerate(all_said):
+        if "refusal" in each:
+            raise InvalidProblem(f"rank {rank} refuses its arguments of {call}, and so all ranks do: "
+                                 f"{each['refusal']}")
+    first = all_said[0]
+    for rank, each in enumerate(all_said[1:], 1):
+        for name, a, b in (("the call", first["call"], each["call"]),
+                           ("the number of calls before", first["number"], each["number"])):
+            if a != b: raise differs(name, a, b, rank)
+        for name in first["same"]:
+            if (a := first["same"][name]) != (b := each["same"].get(name)): raise differs(name, a, b, rank)
+    return [each["own"] for each in all_said]
+
+
+def differs(name: str, of_first: Any, of_rank: Any, rank: int) -> Error:
+    return InvalidProblem(f"{name} must be the same on every rank of the group, but is {of_first} on rank 0 and "
+                          f"{of_rank} on rank {rank}. Give all ranks the same.")
+
+
+@functools.lru_cache(256)
+def words_of(said: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def exchange(group: Any, said: bytes) -> list[bytes]:
+    """What each rank says, rank 0 first. LaunchFailed where one says nothing within the group's timeout."""
+    sent = torch.frombuffer(bytearray(said.ljust(BYTES)), dtype=torch.uint8)
+    heard = all_gather(host_group(group), sent)
+    return [bytes(each.numpy()).rstrip() for each in heard]
+
+
+def all_gather(group: Any, x: Tensor) -> list[Tensor]:
+    """The tensors of all ranks, which have one shape; their memory is a single piece."""
+    whole = x.new_empty((group.size() * x.shape[0], *x.shape[1:]))
+    try: dist.all_gather_into_tensor(whole, x.contiguous(), group)
+    except RuntimeError as error: raise lost(group, error) from error
+    return list(whole.chunk(group.size())) if x.shape[0] else [x] * group.size()
+
+
+def lost(group: Any, error: BaseException) -> Error:
+    """What is raised where a transfer has failed."""
+    return LaunchFailed(f"group must have ranks that answer, but a transfer between its {group.size()} ranks has "
+                        f"failed: {' '.join(str(error).split())[:400]} A rank has died, hangs or calls something else. "
+                        "End all ranks and make a new group.")

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows of a sequence each rank of a group has: shard, unshard and positions of froghopper.torch.context_parallel.
+
+A sequence is cut into chunks whose lengths differ by one at most. "contiguous" makes a chunk for each rank; "zigzag"
+makes two, and rank r has chunk r and, counted from the end, chunk r again, so that under a causal mask all ranks have
+equally many pairs of a query and a key that it sees.
+"""
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from froghopper import _torch_cp_group as groups
+from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
+from froghopper._torch_calls import check_tensor
+from froghopper._values import shown, whole_number
+
+Layout = Literal["zigzag", "contiguous"]
+Span = tuple[int, int]  # [begin, end)
+
+
+def check_layout(layout: Any) -> None:
+    if layout not in get_args(Layout):
+        words = " or ".join(f'"{word}"' for word in get_args(Layout))
+        raise InvalidProblem(f"layout must be {words}, but is {shown(layout)}. Use layout=\"zigzag\" for causal "
+                             "attention.")
+
+
+def spans(layout: Layout, total: int, ranks: int, rank: int) -> list[Span]:
+    """The rows of that rank in the whole sequence, in the order in which the rank has them."""
+    if layout == "contiguous": return [chunk(total, ranks, rank)]
+    return [chunk(total, 2 * ranks, rank), chunk(total, 2 * ranks, 2 * ranks - 1 - rank)]
+
+
+def chunk(total: int, chunks: int, at: int) -> Span: return at * total // chunks, (at + 1) * total // chunks
+
+
+def rows_of(layout: Layout, total: int, ranks: int, rank: int) -> int:
+    """How many rows that rank has."""
+    return sum(end - begin for begin, end in spans(layout, total, ranks, rank))
+
+
+def shard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zigzag") -> Tensor:
+    """The rows of this rank, of a tensor that every rank has whole.
+
+    x       any tensor with the rows of a sequence: tokens [batch, seq] and labels, q [batch, seq, heads, dim], tables
+            of positions with dim=0. The length need not be a multiple of anything
+    group   whose ranks share the sequence; None for all
+    dim     of the rows
+    layout  "zigzag" or "contiguous", as attention is told
+
+    Returns x with fewer rows, maybe none: a view where they follow each other, else a copy. It may be differentiated.
+    """
+    check_tensor("x", x)
+    check_layout(layout)
+    at = dim_of(x, dim)
+    own = spans(layout, x.shape[at], *groups.size_and_rank(group))
+    parts = [x.narrow(at, begin, end - begin) for begin, end in own]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, at)
+
+
+def positions(length: int, group: Any = None, *, layout: Layout = "zigzag",
+              device: torch.device | str | None = None) -> Tensor:
+    """Where the rows that shard gives this rank lie in a sequence of that length, from 0 on: [rows] int64, as tables of
+    rotary embeddings are indexed."""
+    check_layout(layout)
+    if (found := whole_number("length", length)) < 0:
+        raise InvalidProblem(f"length must be 0 or more rows, but is {found}. Give the length of the whole sequence.")
+    own = spans(layout, found, *groups.size_and_rank(group))
+    return torch.cat([torch.arange(begin, end, device=device) for begin, end in own])
+
+
+def unshard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zigzag") -> Tensor:
+    """The inverse of shard: the whole tensor on every rank, from the rows that each has.
+
+    x       this rank's rows, as many as shard gives. Other extents and the type are those of all ranks
+
+    It has no gradient: a loss that every rank computes of the whole would count once for each rank. Compute the loss of
+    the rank's own rows, and add the losses up. What disagrees between ranks is an error on each of them.
+    """
+    held = groups.resolved(group)
+    size, rank = groups.size_and_rank(held)
+
+    def described() -> dict[str, Any]:
+        check_tensor("x", x)
+        check_layout(layout)
+        if x.requires_grad and torch.is_grad_enabled():
+            raise Unsupported("x requires a gradient and unshard has none. Use x.detach(), or compute the loss of each "
+                              "rank's own rows.")
+        at = dim_of(x, dim)
+        rest = list(x.shape)
+        rest[at] = -1
+        return {"x": f"{x.dtype} {rest}", "dim": at, "layout": layout}
+    rows = [each["rows"] for each in groups.agree(
+        held, "unshard", described, lambda: {"rows": x.shape[dim_of(x, dim)]})]
+    at, total = dim_of(x, dim), sum(rows)
+    check_rows(layout, "x", rows, size)
+    padded = x.new_zeros((max(rows), *x.movedim(at, 0).shape[1:]))
+    padded[:rows[rank]] = x.detach().movedim(at, 0)
+    parts = groups.all_gather(held, padded)
+    whole = padded.new_empty((total, *padded.shape[1:]))
+    for peer, part in enumerate(parts):
+        taken = 0
+        for begin, end in spans(layout, total, size, peer):
+            whole[begin:end] = part[taken:taken + end - begin]
+            taken += end - begin
+    return whole.movedim(0, at)
+
+
+def check_rows(layout: Layout, name: str, rows: list[int], ranks: int) -> None:
+    """The layout fixes how many rows each rank has, since their places follow from it."""
+    for rank, found in enumerate(rows):
+        if found != (wanted := rows_of(layout, sum(rows), ranks, rank)):
+            raise InvalidTensor(f"{name} must have {wanted} rows on rank {rank}, as layout \"{layout}\" deals "
+                                f"{sum(rows)} rows to {ranks} ranks, but has {found}. Use shard.")
+
+
+def dim_of(x: Tensor, dim: int) -> int:
+    """Counted from the first one."""
+    found = whole_number("dim", dim)
+    if not -x.ndim <= found < x.ndim:
+        raise InvalidProblem(f"dim must be from {-x.ndim} to {x.ndim - 1}, as x has {x.ndim} dimensions, but is "
+                             f"{found}. Give the dimension of the rows.")
+    return found % int(x.ndim)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.torch.context_parallel on groups of 2, 3, 4 and 8 processes: every scheme beside fp64 of the whole
+sequence, layouts, repeats, DTensors, compiled functions, ranks that disagree, that die and that hang.
+
+All groups are run once, by context_parallel_ranks.py; the tests look at what their ranks have found.
+"""
+import functools
+import pathlib
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+from froghopper import _library, _parallel
+
+if not pathlib.Path(_library.library().path).resolve().with_name(_parallel.NAME).exists():
+    pytest.skip(f"{_parallel.NAME} is not beside the library", allow_module_level=True)
+
+from context_parallel_ranks import CASES, RUNS, SCHEMES, TIMEOUT, whole_of
+from plain import Options, Sequence, backward, excess, forward
+from programs import run_python
+
+import froghopper
+from froghopper import _c
+from froghopper import _torch_cp_transport as transport
+from froghopper import torch as froghopper_torch
+
+HERE = pathlib.Path(__file__).resolve().parent
+REFUSED = {("window, both sides", "ring"): "window.*the ring takes", ("slopes", "ring"): "alibi.*ring",
+           ("six heads", "all_to_all"): "heads_.* is (6|3)"}
+SLOW = 3  # seconds that a busy machine may add to a timeout
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A function of a job: what its ranks have found, None for those that did not end."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_python(str(HERE / "context_parallel_ranks.py"), str(folder), OMP_NUM_THREADS="1", FROGHOPPER_THREADS="1")
+
+    def of(job, size):
+        files = [folder / f"{job}.{rank}" for rank in range(size)]
+        return [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
+    return of
+
+
+@functools.lru_cache(None)
+def exact_of(name):
+    """Exact results of the whole sequence, and their bounds."""
+    case = CASES[name]
+    *tensors, grad_o, grad_lse, given = whole_of(case)
+    q, k, v, grad_o = (x.double().numpy() for x in (*tensors, grad_o))
+    given = {name: x.double().numpy() if torch.is_tensor(x) else x for name, x in given.items()}
+    given.pop("deterministic", None)
+    options, every = Options(**given), [Sequence(at, slice(None), slice(None)) for at in range(case["batch"])]
+    exact = forward(q, k, v, every, case["dtype"], options)
+    grads = backward(q, k, v, exact["o"][0], exact["lse"][0], grad_o, grad_lse.transpose(1, 2).double().numpy(), every,
+                     case["dtype"], options)
+    return exact | {f"grad_{name}": pair for name, pair in grads.items()}
+
+
+def joined(case, ranks):
+    """The whole tensors, of the rows that ranks have; gradients of the sink are added up."""
+    *tensors, grad_o, grad_lse, _ = whole_of(case)
+    shapes = {"o": grad_o, "lse": grad_lse.transpose(1, 2), **dict(zip(("grad_q", "grad_k", "grad_v"), tensors))}
+    whole = {name: np.full(x.shape, np.nan) for name, x in shapes.items()}
+    for places, *results in ranks:
+        places = places.numpy()
+        for name, x in zip(whole, results):
+            at = (slice(None), slice(None), places) if name == "lse" else (slice(None), places)
+            whole[name][at] = x.double().numpy()
+    if "sink" in case["options"]: whole["grad_sink"] = sum(results[-1].double().numpy() for _, *results in ranks)
+    return whole
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name, scheme", RUNS)
+def test_ranks_compute_what_one_would(found, name, scheme, size):
+    ranks = [each and each[name, scheme] for each in found(f"numbers {size}", size)]
+    if refusal := REFUSED.get((name, scheme)):
+        for each in ranks: assert re.search(refusal, each)
+        return
+    exact = exact_of(name)
+    for result, x in joined(CASES[name], ranks).items(): assert not excess(x, *exact[result]), result
+
+
+def test_a_group_of_some_ranks(found):
+    first, none, last = found("part", 3)
+    assert none is None
+    exact = exact_of("causal")
+    for result, x in joined(CASES["causal"], [first, last]).items(): assert not excess(x, *exact[result]), result
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_repeats_and_padding_change_no_bit(found, size):
+    for rank in found("repeats" if size == 2 else "repeats 8", size):
+        assert [scheme for scheme, _ in rank] == list(SCHEMES[1:])
+        assert all(all(same) for _, same in rank)
+
+
+def test_layouts(found):
+    ranks = found("layouts", 3)
+    for at, (layout, rows, _, _, _) in enumerate(ranks[0]):
+        places = [each[at][3].tolist() for each in ranks]
+        assert sorted(sum(places, [])) == list(range(rows))
+        if layout == "contiguous": assert sum(places, []) == list(range(rows))
+        if rows == 50: assert max(map(len, places)) - min(map(len, places)) <= 2
+        whole = torch.arange(2 * rows).reshape(2, rows)
+        for each in ranks:
+            assert torch.equal(each[at][2], whole[:, each[at][3]]) and torch.equal(each[at][4], whole)
+
+
+def test_zigzag_balances_causal_pairs(found):
+    at = next(i for i, each in enumerate(found("layouts", 3)[0]) if each[:2] == ("zigzag", 50))
+    pairs = [int((each[at][3] + 1).sum()) for each in found("layouts", 3)]
+    assert max(pairs) < 1.15 * min(pairs)
+
+
+@pytest.mark.parametrize("name, wanted", [
+    ("heads", "heads of q .* is 2 on rank 0 and 4 on rank 2"),
+    ("batch", "batch of q .* is 1 on rank 0 and 2 on rank 2"),
+    ("dtype", "dtype of q .* is float32 on rank 0 and bfloat16 on rank 2"),
+    ("causal", "causal .*False on rank 0 and True on rank 2"),
+    ("scale", "scale .* on rank 0 and 0.5 on rank 2"),
+    ("scheme", "scheme .*ring on rank 0 and all_gather on rank 2"),
+    ("layout", "layout .*zigzag on rank 0 and contiguous on rank 2"),
+    ("requires_grad", "gradient.*False on rank 0 and True on rank 2"),
+    ("refusal", "(rank 2 refuses its arguments|v must)"),
+    ("rows of zigzag", "q must have 5 rows on rank 0"),
+])
+def test_ranks_that_disagree_are_told_so(found, name, wanted):
+    for rank in found("disagreeing", 3): assert re.search(wanted, rank[name]), rank[name]
+
+
+def test_a_group_goes_on_after_a_disagreement(found):
+    for rank in found("disagreeing", 3):
+        assert rank["then"] == 64
+        assert rank["unshard"][0] == "InvalidProblem" and "on rank 0" in rank["unshard"][1]
+
+
+@pytest.mark.parametrize("job", ["killed", "killed within", "stopped", "stopped within"])
+def test_a_rank_that_ends_or_hangs_is_an_error_on_the_others(found, job):
+    ranks = found(job, 3)
+    assert ranks[1] is None
+    for rank in (ranks[0], ranks[2]):
+        assert rank is not None, "the rank has waited on"
+        kind, text, seconds = rank
+        assert kind == "LaunchFailed" and "a transfer between its 3 ranks has failed" in text
+        assert seconds < TIMEOUT + SLOW
+
+
+def test_a_rank_that_does_not_call_is_an_error_on_the_others(found):
+    kind, text, seconds = found("elsewhere", 2)[1]
+    assert kind == "LaunchFailed" and seconds < TIMEOUT + SLOW
+
+
+def test_compiled_functions(found):
+    assert [same for same, *_ in found("compiled", 2)] == [True, True]
+
+
+def test_inside_of_pytorchs_context_parallel(found):
+    assert [same for *_, same in found("compiled", 2)] == [True, True]
+
+
+def test_dtensors(found):
+    exact = exact_of("bf16")
+    for _, (placements, o, same, uneven), _ in found("compiled", 2):
+        assert "Shard(dim=1)" in placements
+        assert not excess(o.double().numpy(), *exact["o"])
+        assert same
+        assert uneven[0] == "InvalidTensor" and "q must have 1 rows on rank 0" in uneven[1]
+
+
+def test_the_example(found):
+    said, nothing = found("example", 2)
+    if said is None: pytest.skip("tests of an installed package: there are no examples")
+    assert nothing == "" and "301 tokens on 2 ranks" in said and "attention, backward" in said
+    assert float(re.search(r"beside one rank: (\S+)", said)[1]) < 1e-4
+    assert float(re.search(r"has received (\S+) MB", said)[1]) > 0
+
+
+def test_a_group_that_moves_no_host_memory_gets_one_that_does(found):
+    for said, another, seconds in found("without host memory", 2):
+        assert said == [[{"rank": 0}, {"rank": 1}]] * 2 and another and seconds == 7
+
+
+def test_no_rows_of_other_ranks_are_kept(found):
+    for numbers, own in found("kept", 2): assert numbers == own
+
+
+def test_what_is_done_to_memory_of_a_gpu():
+    """The functions that C calls there, on host memory."""
+    x, y = torch.arange(24.0), torch.arange(24.0) + 0.001
+    halves, far = torch.zeros(24, dtype=torch.bfloat16), torch.zeros(3, 8)
+    functions = transport.Functions(None, [x, y, halves, far, torch.zeros(0)])
+    memory = functions.memory()
+
+    def call(name, kind, *arguments):
+        assert kind(getattr(memory, name))(None, *arguments, None) == 0, functions.error
+    call("add", transport.add_type, x.data_ptr() + 8, y.data_ptr(), 4)
+    assert torch.equal(x, torch.cat([torch.tensor([0.0, 1.0]), torch.arange(2.0, 6) + y[:4], torch.arange(6.0, 24)]))
+    call("convert", transport.convert_type, halves.data_ptr(), _c.Dtype.BF16, y.data_ptr(), 24)
+    assert torch.equal(halves, y.bfloat16())
+    call("spread", transport.spread_type, far.data_ptr(), y.data_ptr(), 3, 8)
+    assert torch.equal(far, y[:3, None].expand(3, 8))
+    call("copy", transport.copy_type, x.data_ptr(), 16, y.data_ptr() + 4, 32, 8, 3)
+    assert torch.equal(x.view(-1, 4)[:3, :2], y[1:].unfold(0, 2, 8)[:3])
+    call("fill", transport.fill_type, far.data_ptr(), 0xff800000, 24)
+    assert torch.isneginf(far).all()
+    assert transport.add_type(memory.add)(None, x.data_ptr(), y.data_ptr() + 80, 8, None) == transport.FAILED
+    assert "32 bytes at" in str(functions.error)
+
+
+def test_explain():
+    line = "fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal"
+    text = froghopper_torch.context_parallel.explain(line, 4, "h100", rank=3, scheme="ring")
+    assert "ring rank 3 of 4" in text and "rows 393216 to 655360" in text
+    with pytest.raises(froghopper.InvalidType, match="scheme must be 'auto' or 'ring'"):
+        froghopper_torch.context_parallel.explain(line, 4, scheme="round")
+
+
+def test_without_a_group():
+    with pytest.raises(froghopper.InvalidProblem, match="not initialised"):
+        froghopper_torch.context_parallel.attention(*[torch.ones(1, 2, 1, 8)] * 3)

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims about what goes wrong between ranks: where they disagree every rank gets an error and nothing is written, a
+// transport that fails at any exchange ends the call on all ranks with its own words, and nothing hangs.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/support/cp_attention.hpp"
+
+namespace froghopper {
+namespace {
+
+using test::CpCase;
+using test::CpTensors;
+using test::Numbers;
+
+CpCase small(fh_cp_scheme scheme) {
+  CpCase c;
+  c.whole.dtype = FH_F32;
+  c.whole.batch = 1, c.whole.heads_q = 4, c.whole.heads_kv = 2, c.whole.seq_q = c.whole.seq_kv = 30;
+  c.whole.dim_qk = 16, c.whole.causal = 1, c.whole.max_sms = 1;
+  c.ranks = 4, c.scheme = scheme;
+  return c;
+}
+
+// What one rank gives to the call; a test spoils some of it.
+struct Given {
+  CpCase c;
+  fh_cp_tensors tensors;
+  fh_cp_transport transport;
+  int32_t check_interval;
+};
+struct Outcome {
+  fh_status status = FH_OK;
+  std::string text;
+  Numbers o;
+};
+
+std::vector<Outcome> run(const CpCase& c, fh_op op, test::Ranks& ranks,
+                         const std::function<void(int64_t rank, Given&)>& spoil) {
+  CpTensors whole = test::inputs(c);
+  test::run_alone(c, whole);
+  std::vector<Outcome> outcomes(static_cast<size_t>(c.ranks));
+  test::on_all_ranks(c.ranks, [&](int64_t rank) {
+    Outcome& mine = outcomes[static_cast<size_t>(rank)];
+    Given given{c, {}, ranks.transport(rank), 0};
+    const std::vector<fh_cp_range> held = test::rows_held(test::plan_of(c, op, rank).get(), rank);
+    CpTensors t;
+    for (Numbers CpTensors::*x : {&CpTensors::q, &CpTensors::k, &CpTensors::v, &CpTensors::o, &CpTensors::lse,
+                                  &CpTensors::grad_o, &CpTensors::grad_q, &CpTensors::grad_k, &CpTensors::grad_v})
+      t.*x = test::shard_of(whole.*x, test::layout_of(c.whole, x), held);
+    if (op == FH_FORWARD) t.o = Numbers(Element::f32, t.o.count());
+    given.tensors = test::cp_tensors(t, op);
+    spoil(rank, given);
+    fh_cp_problem p = fh_cp_problem_init();
+    given.c.whole.op = op;
+    p.whole = &given.c.whole, p.ranks = c.ranks, p.rank = rank, p.scheme = given.c.scheme;
+    p.check_interval = given.check_interval;
+    fh_cp_plan* made = nullptr;
+    ASSERT_EQ(fh_cp_plan_create(&p, "cpu", &made), FH_OK) << fh_cp_last_error();
+    const test::CpPlan plan(made);
+    const test::Workspace workspace(fh_cp_plan_workspace_bytes(made));
+    mine.status =
+        fh_cp_plan_run(made, &given.transport, nullptr, &given.tensors, workspace.data(), workspace.bytes(), nullptr);
+    if (mine.status != FH_OK) mine.text = fh_cp_last_error();
+    mine.o = t.o;
+  });
+  return outcomes;
+}
+
+bool untouched(const Numbers& x) {
+  for (int64_t i = 0; i < x.count(); ++i)
+    if (!std::isnan(x.at(i))) return false;
+  return true;
+}
+
+TEST(ContextParallelFaults, ranks_that_disagree_all_get_an_error) {
+  const std::function<void(int64_t, Given&)> differences[] = {
+      [](int64_t rank, Given& g) {
+        if (rank == 2) g.c.whole.scale = 0.5f;
+      },
+      [](int64_t rank, Given& g) {
+        if (rank == 1) g.c.whole.causal = 0, g.c.whole.window_right = 3, g.c.scheme = FH_CP_ALL_GATHER;
+      },
+      [](int64_t rank, Given& g) {
+        if (rank == 3) g.tensors.call = 1;
+      },
+      [](int64_t rank, Given& g) {
+        if (rank == 0) g.c.scheme = FH_CP_ALL_TO_ALL;
+      },
+  };
+  for (const auto& difference : differences) {
+    test::Ranks ranks(4);
+    for (const Outcome& outcome : run(small(FH_CP_RING), FH_FORWARD, ranks, difference)) {
+      EXPECT_EQ(outcome.status, FH_INVALID_PROBLEM) << outcome.text;
+      EXPECT_NE(outcome.text.find("something else than rank"), std::string::npos) << outcome.text;
+      EXPECT_TRUE(untouched(outcome.o));
+    }
+    EXPECT_EQ(ranks.bytes_moved, 0u);
+  }
+}
+
+TEST(ContextParallelFaults, a_rank_that_refuses_its_arguments_tells_the_others) {
+  test::Ranks ranks(4);
+  const std::vector<Outcome> outcomes = run(small(FH_CP_ALL_GATHER), FH_FORWARD, ranks, [](int64_t rank, Given& g) {
+    if (rank == 1) g.tensors.k = nullptr;
+  });
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(outcomes[rank].status, rank == 1 ? FH_INVALID_TENSOR : FH_INVALID_PROBLEM) << outcomes[rank].text;
+    const char* const words = rank == 1 ? "tensors.k is NULL" : "rank 1 refuses its arguments";
+    EXPECT_NE(outcomes[rank].text.find(words), std::string::npos) << outcomes[rank].text;
+    EXPECT_TRUE(untouched(outcomes[rank].o));
+  }
+}
+
+TEST(ContextParallelFaults, a_transport_that_fails_ends_the_call_on_every_rank) {
+  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL})
+    for (int64_t at = 0;; ++at) {
+      test::Ranks ranks(4);
+      ranks.fails_at = at;
+      const std::vector<Outcome> outcomes = run(small(scheme), FH_BACKWARD, ranks, [](int64_t, Given&) {});
+      if (outcomes[0].status == FH_OK) {  // there are not so many exchanges
+        EXPECT_EQ(at, scheme == FH_CP_RING ? 7 : 3);
+        break;
+      }
+      EXPECT_EQ(outcomes[0].status, FH_LAUNCH_FAILED);
+      EXPECT_NE(outcomes[0].text.find("transport.exchange returned 7 on rank 0: the cable was pulled"),
+                std::string::npos)
+          << outcomes[0].text;
+      for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.status, FH_LAUNCH_FAILED) << outcome.text;
+    }
+}
+
+TEST(ContextParallelFaults, what_cannot_be_run_is_said) {
+  const std::pair<std::function<void(Given&)>, const char*> wrong[] = {
+      {[](Given& g) { g.transport.wait = nullptr; }, "transport has no exchange or no wait"},
+      {[](Given& g) { g.transport.rank = 3 - g.transport.rank; }, "but the plan is of rank"},
+      {[](Given& g) { g.tensors.grad_o = g.tensors.q; }, "tensors.grad_o is given, but"},
+      {[](Given& g) { g.tensors.sink = g.tensors.lse; }, "tensors.sink is given, but"},
+      {[](Given& g) { g.tensors.o = nullptr; }, "tensors.o is NULL"},
+      {[](Given& g) { g.tensors.size = 8; }, "tensors.size is 8"},
+  };
+  for (const auto& [spoil, words] : wrong) {
+    test::Ranks ranks(4);
+    for (const Outcome& outcome : run(small(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t, Given& g) { spoil(g); })) {
+      EXPECT_EQ(outcome.status, FH_INVALID_TENSOR);
+      EXPECT_NE(outcome.text.find(words), std::string::npos) << outcome.text;
+    }
+  }
+}
+
+TEST(ContextParallelFaults, digests_are_compared_as_often_as_asked) {
+  static std::atomic<int> asked;
+  asked = 0;
+  for (const auto& [interval, call, wanted] :
+       {std::tuple<int32_t, uint64_t, int>{0, 5, 4}, {-1, 0, 0}, {3, 6, 4}, {3, 7, 0}}) {
+    test::Ranks ranks(4);
+    const int before = asked;
+    const std::vector<Outcome> outcomes = run(small(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t, Given& g) {
+      g.check_interval = interval, g.tensors.call = call;
+      g.transport.agree = [](void*, uint64_t digest, uint64_t* digests) {
+        for (int i = 0; i < 4; ++i) digests[i] = digest;
+        ++asked;
+        return 0;
+      };
+    });
+    for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.status, FH_OK) << outcome.text;
+    EXPECT_EQ(asked - before, wanted) << interval << ", call " << call;
+  }
+}
+
+}  // namespace
+}  // namespace froghopper

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims about plans over ranks: shards cover the sequence once, thousands of ranks are planned at once, all ranks
+// choose the same scheme, the choice keeps to the limit on memory, and what cannot be computed is said with names and
+// numbers.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/support/cp_attention.hpp"
+
+namespace froghopper {
+namespace {
+
+fh_problem causal(int64_t rows, int64_t heads_q = 16, int64_t heads_kv = 16) {
+  fh_problem p = fh_problem_init();
+  p.batch = 1, p.heads_q = heads_q, p.heads_kv = heads_kv, p.seq_q = p.seq_kv = rows, p.dim_qk = 128, p.causal = 1;
+  return p;
+}
+
+fh_cp_problem over(const fh_problem& whole, int64_t ranks, int64_t rank = 0, fh_cp_scheme scheme = FH_CP_AUTO) {
+  fh_cp_problem p = fh_cp_problem_init();
+  p.whole = &whole, p.ranks = ranks, p.rank = rank, p.scheme = scheme;
+  return p;
+}
+
+test::CpPlan planned(const fh_cp_problem& p, const char* target) {
+  fh_cp_plan* plan = nullptr;
+  EXPECT_EQ(fh_cp_plan_create(&p, target, &plan), FH_OK) << fh_cp_last_error();
+  return test::CpPlan(plan);
+}
+
+TEST(ContextParallelPlan, shards_cover_the_sequence_once) {
+  for (const fh_cp_layout layout : {FH_CP_CONTIGUOUS, FH_CP_ZIGZAG})
+    for (const int64_t ranks : {1, 2, 3, 7})
+      for (const int64_t rows : {0, 1, 2, 5, 13, 14, 100}) {
+        const fh_problem whole = causal(rows);
+        fh_cp_problem p = over(whole, ranks, 0, FH_CP_RING);
+        p.layout = layout;
+        const test::CpPlan plan = planned(p, "cpu");
+        std::vector<int> seen(static_cast<size_t>(rows), 0);
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          int64_t last = -1;
+          for (const fh_cp_range& range : test::rows_held(plan.get(), rank)) {
+            EXPECT_LT(last, range.begin);
+            EXPECT_LT(range.begin, range.end);
+            for (int64_t r = range.begin; r < range.end; ++r) ++seen[static_cast<size_t>(r)];
+            last = range.end;
+          }
+        }
+        EXPECT_EQ(seen, std::vector<int>(static_cast<size_t>(rows), 1));
+      }
+}
+
+TEST(ContextParallelPlan, four_thousand_ranks_are_planned_without_running) {
+  const fh_problem whole = causal(int64_t{1} << 27, 64, 8);
+  const auto began = std::chrono::steady_clock::now();
+  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER}) {
+    fh_cp_problem p = over(whole, 4096, 1234, scheme);
+    p.ranks_per_host = 8;
+    const test::CpPlan plan = planned(p, "h100");
+    // k and v of 2 KiB a row each: the first chunks of all other ranks, and the second ones of those after this.
+    const uint64_t chunk = (uint64_t{1} << 27) / 8192;
+    EXPECT_EQ(fh_cp_plan_bytes_in(plan.get()), (4095 + 4095 - 1234) * chunk * 4096);
+    EXPECT_GT(fh_cp_plan_seconds(plan.get()), 0);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+}
+
+TEST(ContextParallelPlan, all_ranks_choose_alike_and_the_choice_is_the_fastest) {
+  const fh_problem whole = causal(131072, 64, 8);
+  std::vector<double> seconds;
+  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL})
+    seconds.push_back(fh_cp_plan_seconds(planned(over(whole, 4, 0, scheme), "h100").get()));
+  const test::CpPlan first = planned(over(whole, 4, 0), "h100");
+  EXPECT_EQ(fh_cp_plan_seconds(first.get()), *std::min_element(seconds.begin(), seconds.end()));
+  for (int64_t rank = 1; rank < 4; ++rank)
+    EXPECT_EQ(fh_cp_plan_scheme(planned(over(whole, 4, rank), "h100").get()), fh_cp_plan_scheme(first.get()));
+}
+
+// The model against times that are derived by hand: a long causal sequence hides what moves, so 4 ranks take a quarter.
+TEST(ContextParallelPlan, long_sequences_take_their_share_of_the_time) {
+  const fh_problem whole = causal(int64_t{1} << 20, 64, 8);
+  const double alone = fh_cp_plan_seconds(planned(over(whole, 1), "h100").get());
+  const double share = alone / 4 / fh_cp_plan_seconds(planned(over(whole, 4, 0, FH_CP_RING), "h100").get());
+  EXPECT_GT(share, 0.9);
+  EXPECT_LE(share, 1.0);
+}
+
+TEST(ContextParallelPlan, the_limit_on_memory_is_kept) {
+  const fh_problem whole = causal(65536);
+  const uint64_t ring = fh_cp_plan_workspace_bytes(planned(over(whole, 8, 0, FH_CP_RING), "cpu").get());
+  const uint64_t gather = fh_cp_plan_workspace_bytes(planned(over(whole, 8, 0, FH_CP_ALL_GATHER), "cpu").get());
+  EXPECT_LT(ring, gather);
+  fh_cp_problem p = over(whole, 8);
+  p.workspace_limit = ring;
+  EXPECT_EQ(fh_cp_plan_scheme(planned(p, "cpu").get()), FH_CP_RING);
+  p.workspace_limit = 1;
+  fh_cp_plan* plan = nullptr;
+  EXPECT_EQ(fh_cp_plan_create(&p, "cpu", &plan), FH_UNSUPPORTED);
+  EXPECT_NE(std::string(fh_cp_last_error()).find("within workspace_limit, 1 bytes. ring: workspace of"),
+            std::string::npos)
+      << fh_cp_last_error();
+}
+
+TEST(ContextParallelPlan, the_text_has_every_step) {
+  const fh_problem whole = causal(64);
+  const std::string text = fh_cp_explain(
+      [&] {
+        static fh_cp_problem p;
+        return p = over(whole, 4, 1, FH_CP_RING), &p;
+      }(),
+      "cpu");
+  for (const char* part : {"cpu ring rank 1 of 4, zigzag layout", "rows 8 to 16 48 to 56",
+                           "exchange k, v: from 0: 65536; to 2: 65536 bytes", "wait for the oldest exchange",
+                           "attend rows 8 to 16, 8 keys from 8 on, causal, merged",
+                           "attend rows 48 to 56, 16 keys from 8 on, causal, merged",
+                           "attend rows 48 to 56, 16 keys from 16 on, all pairs, merged", "round to o"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+}
+
+TEST(ContextParallelPlan, what_cannot_be_is_said) {
+  const fh_problem good = causal(64);
+  const auto refusal = [](const fh_problem& whole, const std::function<void(fh_cp_problem&)>& spoil) {
+    fh_cp_problem p = over(whole, 4);
+    spoil(p);
+    fh_cp_plan* plan = nullptr;
+    EXPECT_NE(fh_cp_plan_create(&p, "cpu", &plan), FH_OK);
+    EXPECT_EQ(plan, nullptr);
+    return std::string(fh_cp_last_error());
+  };
+  const auto with = [&](const std::function<void(fh_problem&)>& change) {
+    fh_problem p = good;
+    change(p);
+    return p;
+  };
+  const auto same = [](fh_cp_problem&) {};
+  const auto scheme = [](fh_cp_scheme s) { return [s](fh_cp_problem& p) { p.scheme = s; }; };
+  const std::pair<std::string, const char*> said[] = {
+      {refusal(good, [](fh_cp_problem& p) { p.ranks = 0; }), "ranks is 0, but must be 1 to 4096"},
+      {refusal(good, [](fh_cp_problem& p) { p.rank = 4; }), "rank is 4, but must be 0 to ranks - 1, which is 3"},
+      {refusal(good, [](fh_cp_problem& p) { p.whole = nullptr; }), "whole is NULL"},
+      {refusal(good, [](fh_cp_problem& p) { p.size = 0; }), "size is 0"},
+      {refusal(good, [](fh_cp_problem& p) { p.dtype_out = FH_F16; }), "dtype_out is 1"},
+      {refusal(good, [](fh_cp_problem& p) { p.check_interval = -2; }), "check_interval is -2"},
+      {refusal(with([](fh_problem& p) { p.seq_kv = 60; }), same), "seq_q is 64 and seq_kv 60"},
+      {refusal(with([](fh_problem& p) { p.attention_chunk = 8; }), same), "attention_chunk is set"},
+      {refusal(with([](fh_problem& p) { p.invariant = 1; }), same), "invariant is set"},
+      {refusal(with([](fh_problem& p) { p.dtype = FH_E4M3; }), same), "8-bit types do not go over ranks"},
+      {refusal(with([](fh_problem& p) { p.op = FH_APPEND; }), same), "must be FH_FORWARD or FH_BACKWARD"},
+      {refusal(with([](fh_problem& p) { p.heads_kv = 5; }), same), "heads_kv"},
+      {refusal(causal(64, 6, 2), scheme(FH_CP_ALL_TO_ALL)), "heads_q is 6, which ranks, 4, does not divide"},
+      {refusal(causal(64, 12, 3), scheme(FH_CP_ALL_TO_ALL)), "heads_kv is 3 and ranks is 4; one must divide"},
+      {refusal(with([](fh_problem& p) { p.alibi = 1; }), scheme(FH_CP_RING)), "alibi is set: blocks of the ring"},
+      {refusal(with([](fh_problem& p) { p.alibi = 1, p.causal = 0; }), scheme(FH_CP_ALL_GATHER)),
+       "alibi is set without a causal mask"},
+      {refusal(with([](fh_problem& p) { p.causal = 0, p.window_right = 3; }), scheme(FH_CP_RING)),
+       "window_right is 3: the ring"},
+  };
+  for (const auto& [text, part] : said) EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+}
+
+}  // namespace
+}  // namespace froghopper
