@@ -140,8 +140,27 @@ class Header(unittest.TestCase):
         self.assertEqual(made["Whole"]._fields_, [("p", made["Part"]), ("g", ctypes.c_float)])
         self.assertEqual(made["FUNCTIONS"], {"fh_words": (ctypes.c_char_p, [ctypes.c_void_p])})
 
+    def test_a_header_that_includes_another(self):
+        first = gen_python.Header("""
+            typedef enum fh_kind { FH_A = 3 } fh_kind;
+            typedef struct fh_part { int x; } fh_part;""")
+        header = gen_python.Header("""
+            typedef struct fh_ways { fh_kind k; fh_part p; const float *a, *b;
+                                     int (*go)(void* c, fh_kind k); } fh_ways;
+            FH_API fh_kind fh_go(
+                void);""", first)
+        self.assertEqual(header.structs, {"fh_ways": [("k", "fh_kind"), ("p", "fh_part"), ("a", "const float*"),
+                                                      ("b", "const float*"), ("go", "void*")]})
+        self.assertEqual(header.functions, {"fh_go": ("fh_kind", [])})
+        written = gen_python.module(header, name="cp.h")
+        self.assertIn("from froghopper import _c\n", written)
+        self.assertIn('("p", _c.Part),', written)
+        self.assertIn('("k", ctypes.c_int),', written)
+        self.assertIn('("go", ctypes.c_void_p),', written)
+        self.assertNotIn("VERSION", written)
+
     def test_what_it_does_not_understand_it_names(self):
-        for field in ("int64_t x[4]", "unsigned int x", "unknown_t x", "int x : 3", "float *a, *b"):
+        for field in ("int64_t x[4]", "unsigned int x", "unknown_t x", "int x : 3", "float *a, b"):
             with self.subTest(field), self.assertRaisesRegex(ValueError, "does not understand"):
                 gen_python.Header("typedef struct s { " + field + "; } s;")
 

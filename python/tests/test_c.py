@@ -11,31 +11,36 @@ import pytest
 from programs import run_python
 
 import froghopper
-from froghopper import _c, _call, _errors, _library
+from froghopper import _c, _c_parallel, _call, _errors, _library
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINE = "fwd f32 b1 hq1 hkv1 sq1 skv1 d8"
 
 
-def test_the_file_is_what_the_header_gives():
+@pytest.mark.parametrize("module, words", [(_c, []), (_c_parallel, ["cp"])])
+def test_the_file_is_what_the_header_gives(module, words):
     if not (ROOT / "tools/gen_python.py").exists(): pytest.skip("tests of an installed package: there is no header")
-    made = subprocess.run([sys.executable, "tools/gen_python.py"], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert made.stdout == pathlib.Path(_c.__file__).read_text()
+    made = subprocess.run([sys.executable, "tools/gen_python.py", *words], cwd=ROOT, check=True, capture_output=True,
+                          text=True)
+    assert made.stdout == pathlib.Path(module.__file__).read_text()
 
 
 def test_offsets_are_those_of_the_c_compiler(tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
-    header = ROOT / "include/froghopper/froghopper.h"
+    header = ROOT / "include/froghopper/cp.h"
     if compiler is None or not header.exists(): pytest.skip("no C compiler, or no header beside these tests")
-    structs = {"fh_problem": _c.Problem, "fh_tensor": _c.Tensor, "fh_tensors": _c.Tensors}
+    structs = {"fh_problem": _c.Problem, "fh_tensor": _c.Tensor, "fh_tensors": _c.Tensors,
+               "fh_cp_problem": _c_parallel.CpProblem, "fh_cp_transfer": _c_parallel.CpTransfer,
+               "fh_cp_transport": _c_parallel.CpTransport, "fh_cp_memory": _c_parallel.CpMemory,
+               "fh_cp_tensors": _c_parallel.CpTensors}
     wanted = [(f"sizeof({name})", ctypes.sizeof(struct)) for name, struct in structs.items()]
     wanted += [(f"offsetof({name}, {field[0]})", getattr(struct, field[0]).offset)
                for name, struct in structs.items() for field in struct._fields_]
     asserts = "\n".join(f"_Static_assert({c} == {number}, \"{c}\");" for c, number in wanted)
     source = tmp_path / "offsets.c"
     source.write_text(f"#include \"{header}\"\n{asserts}\n")
-    subprocess.run([compiler, "-std=c11", "-fsyntax-only", str(source)], check=True)
-    assert len(wanted) > 40
+    subprocess.run([compiler, "-std=c11", "-fsyntax-only", f"-I{ROOT / 'include'}", str(source)], check=True)
+    assert len(wanted) > 80
 
 
 def test_packed_bytes_are_the_struct():
