@@ -133,6 +133,19 @@ def kept(rank, size):
     return sum(rows), sum(x.numel() for x in (q, k, v, q)) + q[..., 0].numel()
 
 
+def lse_on_one_rank(rank, size):
+    """Whether a rank that does not use lse gives what one gives whose lse has a gradient of 0."""
+    case, runs = CASES["causal"], []
+    places = places_of(case)
+    *tensors, grad_o, grad_lse, _ = whole_of(case)
+    for with_lse in (rank == 1, True):
+        q, k, v = (x[:, places].requires_grad_() for x in tensors)
+        results = cp.attention(q, k, v, causal=True, return_lse=True)
+        grads = grad_o[:, places], rank * grad_lse[:, places].transpose(1, 2)
+        runs.append(torch.autograd.grad(results[:1 + with_lse], (q, k, v), grads[:1 + with_lse]))
+    return all(torch.equal(x, y) for x, y in zip(*runs))
+
+
 def layouts(rank, size):
     """shard, unshard and positions, for lengths that ranks divide and that they do not."""
     found = []
@@ -260,8 +273,8 @@ ROUNDS = [
     [("numbers 2", numbers, 2, 30)],
     [("numbers 4", numbers, 4, 30)],
     [("repeats", repeats, 2, 30), ("layouts", layouts, 3, 30), ("part", part_of_the_ranks, 3, 30),
-     ("kept", kept, 2, 30), ("without host memory", without_host_memory, 2, 30),
-     ("disagreeing", disagreeing, 3, 30)],
+     ("kept", kept, 2, 30), ("lse", lse_on_one_rank, 2, 30), ("disagreeing", disagreeing, 3, 30),
+     ("without host memory", without_host_memory, 2, 30)],
     [("compiled", compiled, 2, 30), ("repeats 8", repeats, 8, 30), ("example", example, 2, 0)],
     [("killed", failing(signal.SIGKILL, 0), 3, TIMEOUT), ("killed within", failing(signal.SIGKILL, 2), 3, TIMEOUT),
      ("stopped", failing(signal.SIGSTOP, 0), 3, TIMEOUT), ("stopped within", failing(signal.SIGSTOP, 2), 3, TIMEOUT),

@@ -188,6 +188,10 @@ def test_a_group_that_moves_no_host_memory_gets_one_that_does(found):
         assert said == [[{"rank": 0}, {"rank": 1}]] * 2 and another and seconds == 7
 
 
+def test_ranks_that_use_lse_and_ranks_that_do_not(found):
+    assert found("lse", 2) == [True, True]
+
+
 def test_no_rows_of_other_ranks_are_kept(found):
     for numbers, own in found("kept", 2): assert numbers == own
 
