@@ -3,7 +3,8 @@
 # (--check) that means: the loss falls, and every loss is the one that plain loops in double precision lead to. For
 # serve (--check): every token is the one that such loops choose, with more requests than fit into the pool.
 #   cmake -DEXAMPLE=... -DSOURCE=... -DBUILD=... -DCXX=... -DCC=... -DPYTHON=... -P tests/examples.cmake
-# where EXAMPLE is find_package, pkg_config, deb, add_subdirectory, defaults, parent, train or serve:
+# where EXAMPLE is find_package, pkg_config, deb, add_subdirectory, defaults, parent, train, serve or
+# context_parallel:
 #   pkg_config   find_package's example without CMake
 #   deb          find_package's example with the Debian package that cpack makes, unpacked
 #   defaults     add_subdirectory as a stranger calls it, with no option and from a copy that has no .venv: every file
@@ -132,6 +133,8 @@ string(REGEX REPLACE "^[^=]*=" "-DFROGHOPPER_CUDA_INCLUDE=" cuda_include "${cuda
 if(EXAMPLE STREQUAL train)
   set(program train)
   set(arguments ${SOURCE}/data/alice.txt --check)
+elseif(EXAMPLE STREQUAL context_parallel)
+  set(program context_parallel)
 elseif(EXAMPLE STREQUAL serve)
   set(program serve)
   set(arguments --random --check)

@@ -102,7 +102,7 @@ FH_API fh_cp_scheme fh_cp_plan_scheme(const fh_cp_plan* plan); /* never FH_CP_AU
 FH_API fh_cp_layout fh_cp_plan_layout(const fh_cp_plan* plan); /* never FH_CP_LAYOUT_AUTO */
 FH_API uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan);   /* that this rank receives in a run, without digests */
 FH_API uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan);  /* that it sends */
-/* Seconds that a run takes on the slowest rank, by the model of time: docs/15-context-parallel.md. */
+/* Seconds that a run takes on the slowest rank, by the model of time: docs/15-context-parallel-c.md. */
 FH_API double fh_cp_plan_seconds(const fh_cp_plan* plan);
 /* The plan as lines of text: the scheme and why, then this rank's steps in order: what moves, from whom, which rows
  * attend to which keys, bytes, FLOP, predicted microseconds. Lives as long as the plan. */

@@ -76,13 +76,14 @@ class Ranks {
       posted_[{number, r.rank, sends[i].peer}].push_back({sends[i].data, sends[i].bytes, false});
       if (number > 0) bytes_moved += sends[i].bytes;
     }
-    *ticket = new Group{number, {recvs, recvs + recv_count}};
+    groups_.push_back(std::make_unique<Group>(Group{number, {recvs, recvs + recv_count}}));
+    *ticket = groups_.back().get();
     changed_.notify_all();
     return 0;
   }
 
   int wait(Rank& r, void* ticket) {
-    const std::unique_ptr<Group> group(static_cast<Group*>(ticket));
+    const Group* const group = static_cast<Group*>(ticket);
     std::unique_lock lock(mutex_);
     if (group->number != r.waits++) return r.text = "waits are out of order", 1;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -122,6 +123,7 @@ class Ranks {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Key, std::vector<Sent>> posted_;
+  std::vector<std::unique_ptr<Group>> groups_;
   bool cancelled_ = false;
 };
 
