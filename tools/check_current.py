@@ -46,6 +46,8 @@ def makers(program):
         "docs/options.md": (OPTIONS, [program, "info", "--options"]),
         "docs/python-support.md": ("", [sys.executable, "tools/python_support.py",
                                         str(pathlib.Path(program).resolve().parent / "libfroghopper.so")]),
+        "docs/15-context-parallel-scale.md": ("", [sys.executable, "tools/context_parallel_plan.py",
+                                                   str(pathlib.Path(program).resolve().parent / "libfroghopper.so")]),
     }
 
 

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""docs/15-context-parallel-scale.md: what the plans of libfroghopper-cp predict for 2 to 4096 GPUs.
+
+usage: python3 tools/context_parallel_plan.py LIBRARY
+
+LIBRARY is libfroghopper.so, libfroghopper-cp.so beside it. No GPU is needed: plans for "h100" are made and read, not
+run.
+"""
+import ctypes
+import os
+import sys
+
+import tree
+
+RANKS = (2, 4, 8, 64, 512, 4096)
+PER_HOST = 8
+LENGTHS = (32768, 131072, 1048576)
+HEADS = ((16, 16), (64, 8))
+PASSES = {"fwd": "forward", "bwd": "backward"}
+LONGEST = 26  # of the search for a length: 2^26 tokens
+WORTH_IT = 0.9
+
+OPENING = f"""# 15. Context parallelism at scale
+
+Written by tools/context_parallel_plan.py from the plans of libfroghopper-cp; do not edit. **Nothing here was measured
+at these sizes.** The plans use the model of time of [15-context-parallel-c.md](15-context-parallel-c.md): H100 SXM,
+{PER_HOST} GPUs of a host joined by NVLink, one NIC of 400 Gbit a GPU between hosts. src/cp/time.cpp says which of its
+figures were measured on 4 GPUs of one host and which come from data sheets. bf16, head dim 128, batch 1, causal.
+
+A cell has the share of linear speed, which is the time of one GPU over the number of GPUs and the time of the plan;
+then the scheme that was chosen and the workspace of a rank. There is no scheme of two levels yet (all-to-all in a
+host, ring between hosts), so the shares of many hosts are those of one flat ring, gather or all-to-all.
+"""
+
+
+def line_of(name, heads, tokens):
+    return f"{name} bf16 b1 hq{heads[0]} hkv{heads[1]} sq{tokens} skv{tokens} d128 causal"
+
+
+class Planner:
+    def __init__(self, library):
+        os.environ["FROGHOPPER_LIBRARY"] = library
+        sys.path.insert(0, str(tree.ROOT / "python"))
+        from froghopper import _library, _parallel
+        self.library, self.parallel, self.calls = _library.library(), _parallel, _parallel.calls()
+
+    def plan(self, line, ranks):
+        """Seconds of the slowest rank, the scheme's name, bytes of workspace."""
+        whole, pointer = self.library.problem(line), ctypes.c_void_p()
+        asked = self.parallel.described(whole, ranks, ranks // 2, "auto", "zigzag", PER_HOST)
+        self.parallel.check_status(self.calls.fh_cp_plan_create(ctypes.byref(asked), b"h100", ctypes.byref(pointer)))
+        scheme = self.calls.fh_cp_scheme_name(self.calls.fh_cp_plan_scheme(pointer)).decode()
+        found = self.calls.fh_cp_plan_seconds(pointer), scheme, self.calls.fh_cp_plan_workspace_bytes(pointer)
+        self.calls.fh_cp_plan_destroy(pointer)
+        return found
+
+    def share(self, line, ranks): return self.plan(line, 1)[0] / ranks / self.plan(line, ranks)[0]
+
+    def worth_it_from(self, name, heads, ranks):
+        """The first power of two of tokens, at least as many as ranks, with WORTH_IT of linear speed; None up to
+        2^LONGEST."""
+        shortest = max(10, ranks.bit_length())
+        return next((2**n for n in range(shortest, LONGEST + 1)
+                     if self.share(line_of(name, heads, 2**n), ranks) >= WORTH_IT), None)
+
+
+def thousands(tokens): return f"{tokens >> 20}M" if tokens >= 1 << 20 else f"{tokens >> 10}k"
+
+
+def table(head, rows):
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * 3 + ["---:"] * (len(head) - 3), *rows])
+
+
+def predicted(planner):
+    rows = []
+    for heads in HEADS:
+        for name, long_name in PASSES.items():
+            for tokens in LENGTHS:
+                line = line_of(name, heads, tokens)
+                alone = planner.plan(line, 1)[0]
+                cells = []
+                for ranks in RANKS:
+                    seconds, scheme, workspace = planner.plan(line, ranks)
+                    cells.append(f"{alone / ranks / seconds:.2f} {scheme}, {workspace / 2**30:.1f} GiB")
+                rows.append([f"{heads[0]}/{heads[1]}", long_name, thousands(tokens), f"{1e3 * alone:.0f} ms", *cells])
+    return table(["heads", "pass", "tokens", "one GPU", *(f"{ranks} GPUs" for ranks in RANKS)], rows)
+
+
+def lengths(planner):
+    rows = []
+    for heads in HEADS:
+        for name, long_name in PASSES.items():
+            found = [planner.worth_it_from(name, heads, ranks) for ranks in RANKS]
+            rows.append([f"{heads[0]}/{heads[1]}", long_name, "",
+                         *(thousands(x) if x else f"over {thousands(2**LONGEST)}" for x in found)])
+    return table(["heads", "pass", "", *(f"{ranks} GPUs" for ranks in RANKS)], rows)
+
+
+def main():
+    planner = Planner(sys.argv[1])
+    print(OPENING)
+    print(predicted(planner))
+    print("\n## From which length on it is worth it\n")
+    print(f"The first power of two of tokens at which the share is at least {WORTH_IT}.\n")
+    print(lengths(planner))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
