@@ -8,12 +8,11 @@ from torch import Tensor
 from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
-from froghopper._call import describe_paged
 from froghopper._call import explain as explain_problem
 from froghopper._errors import Error, InvalidType
 from froghopper._library_words import in_python
 from froghopper._torch_8_bit import check_scaled
-from froghopper._torch_calls import FLOAT8, check_tensor, name_of
+from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
 
 DEFAULTS: dict[str, Any] = dict(
@@ -22,6 +21,8 @@ DEFAULTS: dict[str, Any] = dict(
     deterministic=False, out=None, max_sms=0, scale_q=None, scale_k=None, scale_v=None, out_dtype=None, mean_k=None,
     mean_v=None, accumulate=None, alibi_slopes=None, attention_chunk=0, invariant=False, return_max_logit=False,
     block_table=None)
+OF_PAGES = ("max_seqlen_q", "max_seqlen_kv", "causal", "window", "softcap", "scale", "align", "max_sms",
+            "attention_chunk", "invariant", "out_dtype")
 
 
 def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **options: Any) -> str:
@@ -72,12 +73,6 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward:
 def problem_of_pages(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> _c.Problem:
     scales = {name: scale_tensor(given[name], q) for name in ("scale_q", "scale_k", "scale_v")}
     sides = pages.Sides(**{name: (given | scales)[name] for name in pages.Sides._fields})
-    options = pages.Options(**{name: given[name] for name in pages.Options._fields})
+    options = pages.options_of(**{name: given[name] for name in OF_PAGES})
     paged = pages.lengths_of(q, k, sides, options)
-    types = pages.types_of(q, k, v, sides, options, paged)[1]
-    return describe_paged(
-        q.shape, k.shape, v.shape, name_of(q.dtype), paged, types=types, causal=given["causal"],
-        window=given["window"], softcap=given["softcap"], scale=given["scale"], align=given["align"],
-        sink=given["sink"] is not None, seqused=given["seqused_q"] is not None or given["seqused_kv"] is not None,
-        max_sms=given["max_sms"], alibi=given["alibi_slopes"] is not None, attention_chunk=given["attention_chunk"],
-        invariant=given["invariant"])
+    return pages.problem_of(q, k, v, sides, options, paged, pages.types_of(q, k, v, sides, options, paged)[1])

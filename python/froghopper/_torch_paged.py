@@ -3,14 +3,18 @@
 
 As in _torch_calls.py, what is computed is checked when it is met first and then found by a key that has everything but
 addresses. Nothing of a GPU is read on the host, nothing waits, and the pool is never copied.
+
+    froghopper::paged      o and lse, for code that torch.compile traces and wherever somebody looks; without gradients
+    froghopper::paged_out  the same into a tensor that is there
 """
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
 from froghopper._call import (SCALE_ROWS, Call, Paged, Scale, Strides, Types, cached, check_align, check_means,
@@ -24,6 +28,16 @@ from froghopper._torch_options import Align, Scale as ScaleOf, plain, scale_tens
 from froghopper._values import Window
 
 _ready: dict[Hashable, "Ready"] = {}
+# The arguments are those of run: q, k and v, Sides, Options.
+ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor? cu_seqlens_q, Tensor? seqused_q, "
+             "Tensor? seqused_kv, Tensor? sink, Tensor? alibi_slopes, Tensor? scale_q, Tensor? scale_k, "
+             "Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, SymInt? max_seqlen_q, SymInt? max_seqlen_kv, "
+             "bool causal, SymInt window_left, SymInt window_right, float softcap, float? scale, bool top_left, "
+             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool with_lse")
+ops._library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
+ops._library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
+paged_op: Any = torch.ops.froghopper.paged.default
+paged_out_op: Any = torch.ops.froghopper.paged_out.default
 
 
 class Sides(NamedTuple):
@@ -42,13 +56,15 @@ class Sides(NamedTuple):
 
 
 class Options(NamedTuple):
+    """What is told; a max_seqlen is None where it is that of the shapes, scale None for 1/sqrt(dim)."""
     max_seqlen_q: int | None
     max_seqlen_kv: int | None
     causal: bool
-    window: Window | None
+    window_left: int
+    window_right: int
     softcap: float
     scale: float | None
-    align: Align
+    top_left: bool
     max_sms: int
     attention_chunk: int
     invariant: bool
@@ -99,16 +115,27 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
         if side is not None: check_tensor(name, side)
     refuse_gradients(dict(q=q, k=k, v=v, sink=sink, alibi_slopes=alibi_slopes, out=out))
+    options = options_of(max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, causal=causal, window=window,
+                         softcap=softcap, scale=scale, align=align, max_sms=max_sms, attention_chunk=attention_chunk,
+                         invariant=invariant, out_dtype=out_dtype)
+    return_lse = plain(flag, "return_lse", return_lse)
+    if is_seen(q, k, v, given, out): o, lse = through_operator(q, k, v, given, options, out, return_lse)
+    else: o, lse = run(q, k, v, given, options, out, return_lse)
+    return (o, lse) if return_lse else o
+
+
+def options_of(*, max_seqlen_q: int | None, max_seqlen_kv: int | None, causal: bool, window: Window | None,
+               softcap: float | None, scale: float | None, align: Align, max_sms: int, attention_chunk: int,
+               invariant: bool, out_dtype: torch.dtype | None) -> Options:
+    """Of what users give."""
     check_align(align)
-    options = Options(None if max_seqlen_q is None else whole("max_seqlen_q", max_seqlen_q),
-                      None if max_seqlen_kv is None else whole("max_seqlen_kv", max_seqlen_kv),
-                      plain(flag, "causal", causal), window_of(window),
-                      0.0 if softcap is None else plain(number, "softcap", softcap),
-                      None if scale is None else plain(number, "scale", scale), align,
-                      whole("max_sms", max_sms),
-                      whole("attention_chunk", attention_chunk), plain(flag, "invariant", invariant), out_dtype)
-    call = run_between_graphs if torch.compiler.is_compiling() else run
-    return call(q, k, v, given, options, out, plain(flag, "return_lse", return_lse))
+    return Options(None if max_seqlen_q is None else whole("max_seqlen_q", max_seqlen_q),
+                   None if max_seqlen_kv is None else whole("max_seqlen_kv", max_seqlen_kv),
+                   plain(flag, "causal", causal), *window_of(window),
+                   0.0 if softcap is None else plain(number, "softcap", softcap),
+                   None if scale is None else plain(number, "scale", scale), align == "top_left",
+                   whole("max_sms", max_sms), whole("attention_chunk", attention_chunk),
+                   plain(flag, "invariant", invariant), out_dtype)
 
 
 def from_pages(given: dict[str, Any]) -> Any:
@@ -123,11 +150,24 @@ def from_pages(given: dict[str, Any]) -> Any:
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
 
+def is_seen(q: Tensor, k: Tensor, v: Tensor, given: Sides, out: Tensor | None) -> bool:
+    """Whether the operator is called, and not what it does without it, which costs the host less."""
+    return torch.compiler.is_compiling() or ops.transforms_active() or not ops.unseen(q, k, v, out, *given)
+
+
+def through_operator(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
+                     return_lse: bool) -> tuple[Tensor, Tensor | None]:
+    arguments = (q, k, v, *given, *options, return_lse)
+    o, lse = paged_op(*arguments) if out is None else (out, paged_out_op(out, *arguments))
+    return o, lse if return_lse else None
+
+
 def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
-        return_lse: bool) -> Any:
-    if options.max_sms == 0: options = options._replace(max_sms=calls.threads_for(q))
-    key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), options)
-    ready = _ready.get(key) or cached(_ready, key, lambda: ready_of(q, k, v, given, options, out))
+        return_lse: bool) -> tuple[Tensor, Tensor | None]:
+    max_sms = options.max_sms or calls.threads_for(q)
+    key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), options, max_sms)
+    ready = _ready.get(key) or cached(
+        _ready, key, lambda: ready_of(q, k, v, given, options._replace(max_sms=max_sms), out))
     if ready.copies_q or (ready.gpu >= 0 and q.data_ptr() % calls.BYTES): q = calls.dense_copy(q)
     o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
     lse = q.new_empty(ready.lse_shape, dtype=torch.float32) if return_lse else None
@@ -139,12 +179,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
         address(workspace), stream_of(ready.gpu) if ready.gpu >= 0 else None, address(given.alibi_slopes), 0,
         given.block_table.data_ptr())
     if out is not None: torch.autograd.graph.increment_version(out)
-    return o if lse is None else (o, lse)
-
-
-# What torch.compile calls, for there is no operator of PyTorch yet.
-disable: Any = torch.compiler.disable  # has no types
-run_between_graphs: Callable[..., Any] = disable(run)
+    return o, lse
 
 
 def refuse_gradients(tensors: dict[str, Tensor | None]) -> None:
@@ -169,13 +204,8 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
             raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give another tensor, or "
                               "out_dtype beside 8-bit k and v.")
         calls.check_shape("out", out, o_shape)
-    problem = describe_paged(
-        q.shape, k.shape, v.shape, name_of(q.dtype), paged, types=types, causal=options.causal, window=options.window,
-        softcap=options.softcap, scale=options.scale, align=options.align, sink=given.sink is not None,
-        seqused=given.seqused_q is not None or given.seqused_kv is not None, max_sms=options.max_sms,
-        alibi=given.alibi_slopes is not None, attention_chunk=options.attention_chunk, invariant=options.invariant)
     gpu, target = calls.target_of(q)
-    plan = plan_of(problem, target)
+    plan = plan_of(problem_of(q, k, v, given, options, paged, types), target)
     copies_q = calls.must_copy(q, gpu >= 0)
     of_q = calls.dense_strides(q.shape) if copies_q else calls.strides_of(q)
     of_o = calls.dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
@@ -184,6 +214,16 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
         slopes = slope_strides(given.alibi_slopes.shape, given.alibi_slopes.stride(), paged.batch, q.shape[-2])
     call = Call(plan, [of_q, calls.strides_of(k), calls.strides_of(v), of_o, *lie], slopes, (table[0], table[1], 0))
     return Ready(call, tuple(o_shape), tuple(lse_shape), o_dtype, copies_q, gpu, plan.workspace_bytes)
+
+
+def problem_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, paged: Paged,
+               types: Types | None) -> _c.Problem:
+    return describe_paged(
+        q.shape, k.shape, v.shape, name_of(q.dtype), paged, types=types, causal=options.causal,
+        window=(options.window_left, options.window_right), softcap=options.softcap, scale=options.scale,
+        align="top_left" if options.top_left else "bottom_right", sink=given.sink is not None,
+        seqused=given.seqused_q is not None or given.seqused_kv is not None, max_sms=options.max_sms,
+        alibi=given.alibi_slopes is not None, attention_chunk=options.attention_chunk, invariant=options.invariant)
 
 
 def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
@@ -245,3 +285,50 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
     scale_rows = SCALE_ROWS if any(x.blocked for x in lie) else 0
     return (BY_NAME[of_o], Types(names[1], of_o, scale_rows, lie[2].columns, check_means(*means)),
             [*(x.strides for x in lie), *of_means])
+
+
+def parted(arguments: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor, Sides, Options, bool]:
+    """The arguments of an operator."""
+    (q, k, v), sides, options = arguments[:3], arguments[3:FIRST_OPTION], arguments[FIRST_OPTION:-1]
+    return q, k, v, Sides(*sides), Options(*options), arguments[-1]
+
+
+def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    q, k, v, given, options, with_lse = parted(arguments)
+    o, lse = run(q, k, v, given, options, None, with_lse)
+    return o, ops.no_lse(q) if lse is None else lse
+
+
+def forward_out(out: Tensor, *arguments: Any) -> Tensor:
+    q, k, v, given, options, with_lse = parted(arguments)
+    _, lse = run(q, k, v, given, options, out, with_lse)
+    return ops.no_lse(q) if lse is None else lse
+
+
+def fake_forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    q, k, v, given, options, with_lse = parted(arguments)
+    check_known(q, k, v, given, options)
+    o, lse = calls.shapes_of(q.shape, v.shape)
+    of_o = q.dtype
+    if k.dtype in FLOAT8: of_o = options.out_dtype or (torch.bfloat16 if q.dtype in FLOAT8 else q.dtype)
+    return q.new_empty(o, dtype=of_o), q.new_empty(lse if with_lse else (0,), dtype=torch.float32)
+
+
+def fake_forward_out(out: Tensor, *arguments: Any) -> Tensor: return fake_forward(*arguments)[1]
+
+
+def check_known(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) -> None:
+    """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
+    numbers: list[Any] = [extent for x in (q, k, v, *given) if x is not None for extent in x.shape]
+    if any(type(number) is torch.SymInt for number in (*numbers, *options)): return
+    paged = lengths_of(q, k, given, options)
+    problem_of(q, k, v, given, options, paged, types_of(q, k, v, given, options, paged)[1])
+
+
+FIRST_OPTION = 3 + len(Sides._fields)
+for _device in ("CPU", "CUDA"):
+    ops._library.impl("paged", forward, _device)
+    ops._library.impl("paged_out", forward_out, _device)
+torch.library.register_fake("froghopper::paged", fake_forward, lib=ops._library)
+torch.library.register_fake("froghopper::paged_out", fake_forward_out, lib=ops._library)
+for _op in (paged_op, paged_out_op): ops.register_derivatives(_op)

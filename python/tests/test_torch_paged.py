@@ -153,3 +153,37 @@ def test_attention_takes_pages():
         attention(q, cache.pool_k, cache.pool_v, **given, return_max_logit=True)
     with pytest.raises(ValueError, match="cu_seqlens_kv is given beside block_table"):
         attention(q, cache.pool_k, cache.pool_v, **given, cu_seqlens_kv=cache.used)
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+@pytest.mark.parametrize("of_q", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+def test_the_operator(of_q, return_lse):
+    """PyTorch's own checks of it, and what it gives is what a call without it gives; also of tensors without memory."""
+    cache = Cache(16, "cpu", of_q)
+    q = torch.randn(len(USED), 1, 4, 64).to(of_q)
+    scales = dict(scale_q=1.0, scale_k=0.5, scale_v=2.0) if of_q.itemsize == 1 else {}
+    call = lambda q, k, v, table, used: paged_attention(q, k, v, table, seqused_kv=used, causal=True, softcap=15.0,
+                                                        return_lse=return_lse, **scales)
+    given = q, cache.pool_k, cache.pool_v, cache.table, cache.used
+    wanted = call(*given)
+    found = torch.compile(call, fullgraph=True, backend="aot_eager")(*given)
+    bare = call(*(x.to("meta") for x in given))
+    for x, y, z in zip(*(one if return_lse else (one,) for one in (found, wanted, bare))):
+        assert torch.equal(x, y) and x.dtype == z.dtype and x.shape == z.shape and x.stride() == z.stride()
+    factors = [None if not scales else torch.tensor(1.0)] * 3
+    arguments = (*given[:4], None, None, cache.used, None, None, *factors, None, None, None, None, True, -1, -1, 0.0,
+                 None, False, 0, 0, False, None, return_lse)
+    if of_q.itemsize == 1: return  # opcheck draws random numbers, which PyTorch has not for float8
+    torch.library.opcheck(torch.ops.froghopper.paged.default, arguments)
+    torch.library.opcheck(torch.ops.froghopper.paged_out.default, (torch.empty_like(q), *arguments))
+
+
+def test_what_compiled_code_refuses():
+    """What shapes and types tell is refused when the graph is made, gradients likewise."""
+    cache = Cache(16, "cpu", torch.float32)
+    q = torch.randn(len(USED), 1, 4, 64)
+    compiled = torch.compile(lambda q, k: paged_attention(q, k, cache.pool_v, cache.table), fullgraph=True,
+                             backend="aot_eager")
+    with pytest.raises(Exception, match="k must .*, but is float16"): compiled(q, cache.pool_k.half())
+    with pytest.raises(Exception, match="q requires a gradient; paged_attention has none"):
+        compiled(q.requires_grad_(), cache.pool_k)
