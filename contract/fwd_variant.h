@@ -3,40 +3,37 @@
 // Two variants are equal if and only if they compile to the same machine code.
 #pragma once
 #include "contract/fields.h"
+#include "contract/kv_path.h"
 #include "contract/split.h"
 #include "contract/types.h"
 
 namespace froghopper {
 
 struct FwdVariant {
-  Dtype dtype;  // of Q; picks the wgmma type. O has the same, or where scales are (fwd_scaled), that or a wider one
-  Dtype dtype_kv;   // of K and V in memory: with a 16-bit `dtype` an 8-bit one becomes f16 on its way
-  Dims dims;        // columns of the tiles: they size the register tiles and shared memory
-  Tiles tiles;      // rows of the tiles, likewise; q in 64 a consumer warpgroup
-  Mask mask;        // picks the loops: a loop without a mask has no compare
-  bool ragged;      // sequences have lengths of their own (varlen, seqused), read on the device
-  bool softcap;     // scores pass through tanh
-  bool pack_gqa;    // a tile has rows of several query heads: contract/split.h
-  bool split_kv;    // a work item may be a part of a tile's keys: contract/split.h
-  bool alibi;       // scores fall with the distance of the keys: device/fwd/score_mod.cuh
+  Dtype dtype;    // of Q; picks the wgmma type. O has the same, or where scales are (fwd_scaled), that or a wider one
+  FwdKv kv;       // how K and V lie in memory: contract/kv_path.h
+  Dims dims;      // columns of the tiles: they size the register tiles and shared memory
+  Tiles tiles;    // rows of the tiles, likewise; q in 64 a consumer warpgroup
+  Mask mask;      // picks the loops: a loop without a mask has no compare
+  bool ragged;    // sequences have lengths of their own (varlen, seqused), read on the device
+  bool softcap;   // scores pass through tanh
+  bool pack_gqa;  // a tile has rows of several query heads: contract/split.h
+  bool split_kv;  // a work item may be a part of a tile's keys: contract/split.h
+  bool alibi;     // scores fall with the distance of the keys: device/fwd/score_mod.cuh
   bool merges_lse;  // O and lse become those over the keys of earlier calls too, which they hold; O is f32
   // Every tile takes the exact step, so a row's bits depend on no other: device/fwd/batch_invariant.cuh
   bool batch_invariant;
-  bool smooth;       // 8-bit K and V lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
-  bool max_logit;    // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
-  bool dequantised;  // an earlier launch has made K and V of 8 bits numbers of `dtype`: device/fwd/dequantise.cuh
-  bool blocks;       // with scales of blocks of rows or of V's columns: device/attn/softmax_of_tiles.cuh
-  KvIn kv_in;        // whether K and V are in pages: device/fwd/kv_source.cuh
+  bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
 
-// Every field once, in the order of the struct: visit(word, field), or visit(word, field, usual) for one that is not
+// Every field once, in the order of a name: visit(word, field), or visit(word, field, usual) for one that is not
 // spelled where it is as usual. Name, parser and kernel source (src/plan/kernel.hpp) follow from this list alone.
 template <class Variant, class Visit>
 constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const FwdVariant> {
   visit("", v.dtype);
-  visit("", v.dtype_kv, v.dtype);
+  visit("", v.kv.dtype, v.dtype);
   visit("d", v.dims.qk);
   visit("dv", v.dims.v, v.dims.qk);
   visit("q", v.tiles.q);
@@ -50,26 +47,25 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("alibi", v.alibi);
   visit("acc", v.merges_lse);
   visit("exact", v.batch_invariant);
-  visit("smooth", v.smooth);
+  visit("smooth", v.kv.smooth);
   visit("maxlogit", v.max_logit);
-  visit("widened", v.dequantised);
-  visit("blocks", v.blocks);
-  visit("", v.kv_in);
+  visit("widened", v.kv.dequantised);
+  visit("blocks", v.kv.blocks);
+  visit("", v.kv.in);
 }
 
-// K and V are numbers with scales. Those that an earlier launch has dequantised have one for all tiles of an item, but
-// with `blocks`; else they have 8 bits where the kernel reads them. Then, too, each tile may have its own.
-constexpr bool fwd_has_scales(FwdVariant v) { return is_8_bit(v.dtype_kv); }
-constexpr bool fwd_scaled(FwdVariant v) { return fwd_has_scales(v) && !v.dequantised; }
-// They become f16 before they are multiplied, by Q in f16: device/fwd/dequantising_producers.cuh. Beside 16-bit Q, and
-// in PackGQA variants, where the speed of memory counts and not that of products.
-constexpr bool fwd_dequantises(FwdVariant v) { return fwd_scaled(v) && (v.pack_gqa || !is_8_bit(v.dtype)); }
-// Then Q becomes f16 too where it is not: device/fwd/queries_in_f16.cuh.
+// What the kernel does with K and V, and what follows from that.
+constexpr KvPath fwd_kv_path(FwdVariant v) { return kv_path(v.dtype, v.kv, v.pack_gqa); }
+constexpr bool fwd_has_scales(FwdVariant v) { return has_scales(fwd_kv_path(v)); }
+constexpr bool fwd_has_item_scale(FwdVariant v) { return has_item_scale(fwd_kv_path(v)); }
+constexpr bool fwd_scaled(FwdVariant v) { return reads_8_bit(fwd_kv_path(v)); }
+constexpr bool fwd_fp8_mma(FwdVariant v) { return fwd_kv_path(v) == KvPath::fp8_mma; }
+constexpr bool fwd_dequantises(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantises; }
+constexpr bool fwd_dequantised(FwdVariant v) { return is_dequantised(fwd_kv_path(v)); }
+constexpr bool fwd_block_scales(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantised_blocks; }
+// Q becomes f16 as K and V do where it is not: device/fwd/queries_in_f16.cuh.
 constexpr bool fwd_converts_q(FwdVariant v) { return fwd_dequantises(v) && v.dtype != Dtype::f16; }
-// Products are of 8 bits.
-constexpr bool fwd_fp8_mma(FwdVariant v) { return fwd_scaled(v) && !fwd_dequantises(v); }
-// Of what is multiplied, in bytes.
-constexpr int fwd_element_bytes(FwdVariant v) { return fwd_fp8_mma(v) ? 1 : 2; }
+constexpr int fwd_element_bytes(FwdVariant v) { return element_bytes(fwd_kv_path(v)); }
 
 // Head dims above 256 of O do not fit the registers of one Consumer. Then two share an M tile: each computes all of S,
 // and has a half of O's columns. docs/3-forward.md, "Head dims above 256".
@@ -118,7 +114,7 @@ constexpr int fwd_stages_bytes(FwdVariant v) {
 // A tile as it is in memory, which waits to be transposed (V) or dequantised (K and V take turns).
 constexpr int fwd_stored_bytes(FwdVariant v) {
   const int dim = fwd_dequantises(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
-  return v.tiles.kv * panels(dim, size_of(v.dtype_kv)) * panel_row_bytes;
+  return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
 }
 constexpr int fwd_scales_bytes = 1024;  // and the ring of such tiles, rounded up as fwd_barrier_bytes
 // How many of them. Where they are dequantised, what lies there is what is on its way from memory: as many as fit, up
@@ -188,7 +184,7 @@ constexpr int fwd_smem_bytes(FwdVariant v) {
 // Sizes are bounded one by one first, so that no product of them overflows.
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
-  if (v.dtype_kv != v.dtype && (is_8_bit(v.dtype) || !is_8_bit(v.dtype_kv)))
+  if (v.kv.dtype != v.dtype && (is_8_bit(v.dtype) || !is_8_bit(v.kv.dtype)))
     return "k and v have the type of q, or 8 bits beside f16 and bf16";
   const bool one_scale = fwd_fp8_mma(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
   if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
@@ -205,16 +201,17 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.alibi && fwd_scaled(v)) return "there is no alibi on top of scores of 8-bit k";
   if (v.pack_gqa && v.tiles.q != m_tile_rows) return "packed tiles of q have 64 rows";
   if (v.pack_gqa && !v.split_kv) return "there is no kernel with packed tiles that may not be split";
-  if (v.smooth && (!fwd_scaled(v) || v.softcap)) return "means are of 8-bit k and v, and of scores without a softcap";
+  if (v.kv.smooth && (!fwd_scaled(v) || v.softcap))
+    return "means are of 8-bit k and v, and of scores without a softcap";
   const bool plain =
-      !v.pack_gqa && !v.split_kv && !v.batch_invariant && !v.softcap && !v.alibi && !v.merges_lse && !v.smooth;
-  if (v.dequantised && (v.dtype_kv == v.dtype || v.max_logit || !plain))
+      !v.pack_gqa && !v.split_kv && !v.batch_invariant && !v.softcap && !v.alibi && !v.merges_lse && !v.kv.smooth;
+  if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))
     return "an earlier launch widens 8-bit k and v for plain tiles of 16-bit q";
   const bool in_block = v.tiles.kv == scale_block || v.tiles.kv == scale_block / 2;
-  if (v.blocks && (!v.dequantised || v.dtype != Dtype::bf16 || !in_block))
+  if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_block))
     return "weights times scales of v are in the range of bf16 alone, and a tile has 64 or 128 keys, which share a "
            "scale";
-  if (v.kv_in != KvIn::rows && (!v.ragged || v.dequantised))
+  if (v.kv.in != KvIn::rows && (!v.ragged || v.kv.dequantised))
     return "a kernel for pages is ragged and reads k and v as they are in memory";
   if (v.batch_invariant && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
   if (v.batch_invariant && v.tiles.kv != batch_invariant_tile_kv) return "exact kernels have tiles of 64 keys";

@@ -119,7 +119,7 @@ __device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typen
 template <class Kernel>
 struct Dequantiser {
   static constexpr FwdVariant V = Kernel::variant;
-  using From = typename attn::Element<V.dtype_kv>::type;
+  using From = typename attn::Element<V.kv.dtype>::type;
   static constexpr int warps = Kernel::helpers;
 
   const FwdParams& params;

@@ -10,8 +10,8 @@ namespace froghopper::fwd {
 
 template <FwdVariant V>
 union StoredTiles {
-  tile::SharedTile<V.tiles.kv, V.dims.qk, size_of(V.dtype_kv)> k;
-  tile::SharedTile<V.tiles.kv, V.dims.v, size_of(V.dtype_kv)> v;
+  tile::SharedTile<V.tiles.kv, V.dims.qk, size_of(V.kv.dtype)> k;
+  tile::SharedTile<V.tiles.kv, V.dims.v, size_of(V.kv.dtype)> v;
 };
 
 template <FwdVariant V>

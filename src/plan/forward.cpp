@@ -127,7 +127,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
     plan.workspace.sums =
         plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
   if (tiling->parts > 1) take_parts(plan, *tiling);
-  if (variant->dequantised) add_dequantise(plan, variant->blocks, sms);
+  if (fwd_dequantised(*variant)) add_dequantise(plan, fwd_block_scales(*variant), sms);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
                            .step = ForwardStep{*variant, order_items(p, *tiling, device, hints), tiling->pack,
