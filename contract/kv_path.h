@@ -35,9 +35,8 @@ constexpr KvPath kv_path(Dtype q, const FwdKv& kv, bool pack_gqa) {
 
 constexpr bool is_dequantised(KvPath p) { return p == KvPath::dequantised || p == KvPath::dequantised_blocks; }
 constexpr bool has_scales(KvPath p) { return p != KvPath::direct; }  // scores and values are multiplied by some
-constexpr bool has_item_scale(KvPath p) {
-  return has_scales(p) && p != KvPath::dequantised_blocks;
-}  // for its scores
+// Scores of a work item have one, beside that of a tile's keys.
+constexpr bool has_item_scale(KvPath p) { return has_scales(p) && p != KvPath::dequantised_blocks; }
 constexpr bool reads_8_bit(KvPath p) { return p == KvPath::fp8_mma || p == KvPath::dequantises; }
 constexpr int element_bytes(KvPath p) { return p == KvPath::fp8_mma ? 1 : 2; }  // of what is multiplied
 

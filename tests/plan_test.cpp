@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "contract/fwd_legality.h"
 #include "src/base/text.hpp"
 #include "src/plan/plan.hpp"
 #include "tests/support/preset_lists.hpp"

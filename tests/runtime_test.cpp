@@ -347,7 +347,7 @@ TEST_F(CompileTest, has_a_key_for_everything_that_changes_the_code) {
           for (const int dim : {64, 128}) {
             FwdVariant variant = small_variant();
             variant.dtype = variant.kv.dtype = dtype, variant.mask = mask, variant.ragged = ragged,
-            variant.softcap = softcap;
+            variant.score_mods.softcap = softcap;
             variant.dims.qk = dim;
             const KernelSpec spec = kernel_of(variant);
             const auto [at, fresh] = keys.emplace(compiler->key(spec).hex(), spec.name);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: what a Consumer does with a finished M tile: O and lse to global memory. How O gets there: fwd_o_store,
-// contract/fwd_variant.h.
+// contract/fwd_smem.h.
 #pragma once
 #include "contract/fwd_params.h"
+#include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/join.cuh"

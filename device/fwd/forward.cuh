@@ -36,8 +36,8 @@
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings. With scales, stored[fwd_stored_stages] |
 //           scales[stages] | stored_ring come first, or the buffer of O where it has its own (fwd_o_store).
 #pragma once
+#include "contract/fwd_legality.h"
 #include "contract/fwd_params.h"
-#include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/barriers.cuh"
@@ -373,7 +373,7 @@ struct Forward {
       if constexpr (scaled && !fwd_converts_q(V)) return Softmax(scale, smem.scales[k.stage]);
       if constexpr (fwd_block_scales(V)) return Softmax(scales.next);
       if constexpr (!scaled && !fwd_block_scales(V))
-        return Softmax{fwd_dequantised(V) ? attn::of_all_rows(scale) : V.alibi ? 1.f : params.scale_log2};
+        return Softmax{fwd_dequantised(V) ? attn::of_all_rows(scale) : V.score_mods.alibi ? 1.f : params.scale_log2};
     }
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
       if constexpr (scaled) softmax.take(smem.scales[k.stage]);
@@ -382,7 +382,7 @@ struct Forward {
     __device__ __forceinline__ void apply_score_mod(Scores& s, Softmax& softmax, const WorkItem& item,
                                                     int kv_tile) const {
       cap<V>(params, s, softmax);
-      if constexpr (V.alibi) add_alibi<V>(s, params.scale_log2, slope, m_tile_of(item), kv_tile);
+      if constexpr (V.score_mods.alibi) add_alibi<V>(s, params.scale_log2, slope, m_tile_of(item), kv_tile);
     }
 
     __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {

@@ -38,7 +38,7 @@ __device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, 
   if constexpr (fwd_dequantised(V))
     return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv_end - 1));
   const int row = min(its.first_row(), its.seq_q() - 1);  // an M tile may have no rows
-  return (V.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
+  return (V.score_mods.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }
 template <FwdVariant V>
 __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // api: what each backend makes of a problem, for people. The numbers are read off the plan, none is decided here.
+#include "contract/fwd_smem.h"
 #include "contract/mask.h"
 #include "src/api/run.hpp"
 #include "src/base/text.hpp"

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "contract/fwd_legality.h"
+#include "contract/fwd_smem.h"
 #include "contract/parts.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"

@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "contract/fwd_smem.h"
 #include "src/base/ceil_div.hpp"
 #include "src/plan/forward.hpp"
 #include "src/plan/time.hpp"
@@ -195,10 +196,9 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .tiles = tiles,
           .mask = kernel_mask(p),
           .ragged = p.ragged(),
-          .softcap = p.softcap > 0,
+          .score_mods = {.softcap = p.softcap > 0, .alibi = p.alibi},
           .pack_gqa = false,
           .split_kv = false,
-          .alibi = p.alibi,
           .merges_lse = p.merges(),
           .batch_invariant = p.invariant,
           .max_logit = p.max_logit};

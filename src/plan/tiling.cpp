@@ -3,6 +3,7 @@
 // docs/4-planning.md, "Few query rows, few tiles".
 #include <algorithm>
 
+#include "contract/fwd_smem.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/forward.hpp"

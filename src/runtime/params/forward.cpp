@@ -2,6 +2,7 @@
 // runtime/params: the arguments of the forward kernel and of those around it.
 #include <limits>
 
+#include "contract/fwd_smem.h"
 #include "src/plan/forward.hpp"
 #include "src/runtime/params/params.hpp"
 #include "src/runtime/params/parts.hpp"
