@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "contract/fwd_legality.h"
 #include "src/base/text.hpp"
 #include "src/plan/plan.hpp"
 #include "tests/support/preset_lists.hpp"
@@ -203,7 +204,7 @@ TEST(Kernel, NamesOfTheBackwardPassReadBack) {
 
 TEST(Kernel, EachFieldOfAVariantChangesItsName) {
   FwdVariant plain{};
-  plain.dtype = plain.dtype_kv = Dtype::bf16, plain.dims = {192, 128}, plain.tiles = {128, 96, 2};
+  plain.dtype = plain.kv.dtype = Dtype::bf16, plain.dims = {192, 128}, plain.tiles = {128, 96, 2};
   plain.mask = Mask::none;
   EXPECT_EQ(kernel_of(plain).name, "fwd.bf16.d192.dv128.q128.kv96.s2");
   std::set<std::string> names{kernel_of(plain).name}, sources{kernel_of(plain).source};

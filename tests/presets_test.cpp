@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "contract/fwd_legality.h"
 #include "src/plan/kernel.hpp"
 #include "src/runtime/kernel_file.hpp"
 #include "src/runtime/modules.hpp"

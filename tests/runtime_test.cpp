@@ -292,7 +292,7 @@ TEST(compiler_report, notices_serialised_wgmma) {
 
 FwdVariant small_variant() {
   FwdVariant v{};
-  v.dtype = v.dtype_kv = Dtype::bf16, v.dims = {64, 64}, v.tiles = {64, 32, 2}, v.mask = Mask::none;
+  v.dtype = v.kv.dtype = Dtype::bf16, v.dims = {64, 64}, v.tiles = {64, 32, 2}, v.mask = Mask::none;
   return v;
 }
 const KernelSpec no_preset = kernel_of(small_variant());
@@ -346,8 +346,8 @@ TEST_F(CompileTest, has_a_key_for_everything_that_changes_the_code) {
         for (const bool softcap : {false, true})
           for (const int dim : {64, 128}) {
             FwdVariant variant = small_variant();
-            variant.dtype = variant.dtype_kv = dtype, variant.mask = mask, variant.ragged = ragged,
-            variant.softcap = softcap;
+            variant.dtype = variant.kv.dtype = dtype, variant.mask = mask, variant.ragged = ragged,
+            variant.score_mods.softcap = softcap;
             variant.dims.qk = dim;
             const KernelSpec spec = kernel_of(variant);
             const auto [at, fresh] = keys.emplace(compiler->key(spec).hex(), spec.name);

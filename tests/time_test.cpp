@@ -102,7 +102,7 @@ Variant variant_of(const MeasuredKernel& of) {
   Variant v{};
   v.dtype = of.fp8_mma ? Dtype::e4m3 : Dtype::bf16;
   if constexpr (std::is_same_v<Variant, FwdVariant>)
-    v.dtype_kv = v.dtype;
+    v.kv.dtype = v.dtype;
   else
     v.deterministic = of.det;
   v.dims = of.dims, v.tiles = {of.q, of.kv, 2}, v.mask = of.mask;

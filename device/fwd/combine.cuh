@@ -11,6 +11,7 @@
 // Exactness as OnlineSoftmax::step: row maxima are subtracted from each other, not logarithms of sums, and far ones
 //           before they are scaled
 #pragma once
+#include "contract/combine_variant.h"
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"

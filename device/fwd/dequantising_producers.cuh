@@ -14,6 +14,7 @@
 // the next, stages - 1 at most (MTile::last_tile). K of the one that it needs comes after as many V tiles as it skips:
 // with the one that it holds they are no more than there are stages.
 #pragma once
+#include "contract/fwd_smem.h"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
 
@@ -119,7 +120,7 @@ __device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typen
 template <class Kernel>
 struct Dequantiser {
   static constexpr FwdVariant V = Kernel::variant;
-  using From = typename attn::Element<V.dtype_kv>::type;
+  using From = typename attn::Element<V.kv.dtype>::type;
   static constexpr int warps = Kernel::helpers;
 
   const FwdParams& params;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: what a Consumer does with a finished M tile: O and lse to global memory. How O gets there: fwd_o_store,
-// contract/fwd_variant.h.
+// contract/fwd_smem.h.
 #pragma once
 #include "contract/fwd_params.h"
+#include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/join.cuh"
@@ -61,7 +62,8 @@ __device__ __forceinline__ void scale_columns(const FwdParams& params, const Wor
 template <FwdVariant V>
 struct Epilogue {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr bool scales_columns = fwd_scaled(V) ? !V.smooth : V.blocks;  // smooth: device/fwd/means.cuh
+  static constexpr bool scales_columns =
+      fwd_scaled(V) ? !V.kv.smooth : fwd_block_scales(V);  // smooth: device/fwd/means.cuh
 
   const FwdParams& params;
   const WorkItem& item;
@@ -184,7 +186,7 @@ struct PartEpilogue {
       of_top = softmax.finish_top(sink(top), unit), of_bottom = softmax.finish_bottom(sink(bottom), unit);
     }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
-    if constexpr (fwd_scaled(V) && !V.smooth) scale_columns<V>(params, item, o);
+    if constexpr (fwd_scaled(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
     store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
@@ -208,7 +210,7 @@ struct PartEpilogue {
   template <class Softmax>
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {
-    if constexpr (fwd_scaled(V) && !V.smooth) {
+    if constexpr (fwd_scaled(V) && !V.kv.smooth) {
       const float of_values = softmax.of_values(unit);
       o.scale_rows(of_values, of_values);
       scale_columns<V>(params, item, o);

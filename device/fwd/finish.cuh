@@ -2,6 +2,7 @@
 // device/fwd: how a Consumer ends an item: which epilogue there is, and by way of which shared memory O leaves
 // (fwd_o_store). Kernel is Forward of a variant.
 #pragma once
+#include "contract/fwd_smem.h"
 #include "device/fwd/batch_invariant.cuh"
 #include "device/fwd/epilogue.cuh"
 #include "device/fwd/max_logit.cuh"

@@ -36,8 +36,8 @@
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings. With scales, stored[fwd_stored_stages] |
 //           scales[stages] | stored_ring come first, or the buffer of O where it has its own (fwd_o_store).
 #pragma once
+#include "contract/fwd_legality.h"
 #include "contract/fwd_params.h"
-#include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/barriers.cuh"
@@ -84,9 +84,9 @@ struct Forward {
   static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
   static constexpr int helpers = !scaled ? 1 : Registers::four ? 4 : 2;  // warps that fill V's stages
-  static constexpr int stored_loaders = V.kv_in != KvIn::rows && Registers::four ? 2 : 1;
-  using MeansIfAny = Pick<V.smooth, Means<V>, NoMeans>;
-  using ScalesIfBlocks = Pick<V.blocks, ScalesOfBlocks<V>, NoScalesOfBlocks>;
+  static constexpr int stored_loaders = V.kv.in != KvIn::rows && Registers::four ? 2 : 1;
+  using MeansIfAny = Pick<V.kv.smooth, Means<V>, NoMeans>;
+  using ScalesIfBlocks = Pick<fwd_block_scales(V), ScalesOfBlocks<V>, NoScalesOfBlocks>;
   using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumers>, NoMmaOrder>;  // 16-bit products overlap better without
   static constexpr bool pv_later = fp8_mma && V.dims.qk > 128;  // behind the next Consumer's S, which needs it sooner
   static constexpr bool immediate_pv = fwd_immediate_pv(V);
@@ -214,7 +214,7 @@ struct Forward {
         if constexpr (!immediate_pv) ptx::wgmma_wait<1>();  // O is ready, S is not
         mma_order.pass();
         if constexpr (!immediate_pv) v.release(smem.v_ring);
-        if constexpr (V.smooth) means.add(params, finished, softmax, unit, o);
+        if constexpr (V.kv.smooth) means.add(params, finished, softmax, unit, o);
         finishing.run(finished, number, half, q.stage ^ 1, softmax, unit, o);
         ptx::wgmma_wait<0>();  // S is ready
         number = next_number();
@@ -365,24 +365,24 @@ struct Forward {
     }
 
     __device__ float scale_of(const WorkItem& item) const {  // read early, for it comes from memory
-      return fwd_has_scales(V) && !V.blocks && !item.none() ? scale_of_scores<V>(params, item, m_tile_of(item)) : 0.f;
+      return fwd_has_item_scale(V) && !item.none() ? scale_of_scores<V>(params, item, m_tile_of(item)) : 0.f;
     }
 
     __device__ Softmax begin_softmax(float scale) const {
       if constexpr (fwd_converts_q(V)) return Softmax(attn::times(q_rows, scale), smem.scales[k.stage]);
       if constexpr (scaled && !fwd_converts_q(V)) return Softmax(scale, smem.scales[k.stage]);
-      if constexpr (V.blocks) return Softmax(scales.next);
-      if constexpr (!scaled && !V.blocks)
-        return Softmax{V.dequantised ? attn::of_all_rows(scale) : V.alibi ? 1.f : params.scale_log2};
+      if constexpr (fwd_block_scales(V)) return Softmax(scales.next);
+      if constexpr (!scaled && !fwd_block_scales(V))
+        return Softmax{fwd_dequantised(V) ? attn::of_all_rows(scale) : V.score_mods.alibi ? 1.f : params.scale_log2};
     }
     __device__ __forceinline__ void take_scales(Softmax& softmax) const {
       if constexpr (scaled) softmax.take(smem.scales[k.stage]);
-      if constexpr (V.blocks) softmax.take(scales.next);
+      if constexpr (fwd_block_scales(V)) softmax.take(scales.next);
     }
     __device__ __forceinline__ void apply_score_mod(Scores& s, Softmax& softmax, const WorkItem& item,
                                                     int kv_tile) const {
       cap<V>(params, s, softmax);
-      if constexpr (V.alibi) add_alibi<V>(s, params.scale_log2, slope, m_tile_of(item), kv_tile);
+      if constexpr (V.score_mods.alibi) add_alibi<V>(s, params.scale_log2, slope, m_tile_of(item), kv_tile);
     }
 
     __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {

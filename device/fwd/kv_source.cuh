@@ -26,24 +26,24 @@ namespace froghopper::fwd {
 // Whether this thread does what one thread of a loader does: it takes items, announces bytes, asks for the next item.
 template <FwdVariant V>
 __device__ __forceinline__ bool leads() {
-  return V.kv_in == KvIn::rows || threadIdx.x % 32 == 0;
+  return V.kv.in == KvIn::rows || threadIdx.x % 32 == 0;
 }
 
 // Whether this thread is of the loader in this warp, which is its first thread, or all of it.
 template <FwdVariant V>
 __device__ __forceinline__ bool is_of_loader(int warp) {
-  return V.kv_in == KvIn::rows ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
+  return V.kv.in == KvIn::rows ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
 }
 
 // Arrivals at the barrier of a stage that a loader fills.
 template <FwdVariant V>
-constexpr int loader_arrivals = V.kv_in == KvIn::slots ? 1 + 32 : 1;
+constexpr int loader_arrivals = V.kv.in == KvIn::slots ? 1 + 32 : 1;
 
 // Before the loads of a stage for which there is room. What the leading thread stored before is there with the stage.
 template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 bytes) {
   if (leads<V>()) {
-    if constexpr (V.kv_in == KvIn::slots)
+    if constexpr (V.kv.in == KvIn::slots)
       ptx::mbarrier_arrive(&ring.full[at.stage]);
     else
       at.announce(ring, bytes);
@@ -54,22 +54,22 @@ __device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 b
 // A last stage with nothing in it.
 template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
-  if (V.kv_in != KvIn::slots && !leads<V>()) return;
+  if (V.kv.in != KvIn::slots && !leads<V>()) return;
   at.wait_room(ring);
   announce<V>(at, ring, 0);
-  if constexpr (V.kv_in == KvIn::slots) ptx::mbarrier_arrive(&ring.full[at.stage]);
+  if constexpr (V.kv.in == KvIn::slots) ptx::mbarrier_arrive(&ring.full[at.stage]);
 }
 
 // By whoever has waited for a stage that a loader fills, before wgmma reads it.
 template <FwdVariant V>
 __device__ __forceinline__ void arrived() {
-  if constexpr (V.kv_in == KvIn::slots) ptx::fence_proxy_async_shared();
+  if constexpr (V.kv.in == KvIn::slots) ptx::fence_proxy_async_shared();
 }
 
 enum class KvSide { k, v };
 
 // Of an item's K or V. load() is called for the item's tiles in turn, from the last to the first.
-template <FwdVariant V, KvSide Side, KvIn In = V.kv_in>
+template <FwdVariant V, KvSide Side, KvIn In = V.kv.in>
 struct KvSource {
   const TmaMap& map;
   attn::Place<V.ragged> place;

@@ -144,7 +144,7 @@ template <class Kernel>
 __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& i) {
   i.wait(smem.item_ring);
   const WorkItem item = smem.items[i.stage];
-  if constexpr (Kernel::variant.kv_in != KvIn::rows) __syncwarp();  // every lane has its copy
+  if constexpr (Kernel::variant.kv.in != KvIn::rows) __syncwarp();  // every lane has its copy
   if (leads<Kernel::variant>()) ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
   i.advance();
   return item;

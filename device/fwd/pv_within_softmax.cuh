@@ -9,7 +9,8 @@ namespace froghopper::fwd {
 
 // 256 columns of q take all registers, so there it is where nothing else needs some.
 constexpr bool pv_within_softmax(FwdVariant v) {
-  const bool more = v.ragged || v.smooth || v.max_logit || v.softcap || v.merges_lse || v.tiles.kv != scale_block;
+  const bool more =
+      v.ragged || v.kv.smooth || v.max_logit || v.score_mods.softcap || v.merges_lse || v.tiles.kv != scale_block;
   return fwd_fp8_mma(v) && (v.dims.qk == 192 || (v.dims.qk > 192 && !more));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: how many registers each role of the forward kernel has.
 #pragma once
+#include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
 
 namespace froghopper::fwd {

@@ -35,9 +35,10 @@ __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, in
 // What the scores of an item's M tile are multiplied by, except for the scale of a tile's keys where each has its own.
 template <FwdVariant V>
 __device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
-  if constexpr (V.dequantised) return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv_end - 1));
+  if constexpr (fwd_dequantised(V))
+    return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv_end - 1));
   const int row = min(its.first_row(), its.seq_q() - 1);  // an M tile may have no rows
-  return (V.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
+  return (V.score_mods.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }
 template <FwdVariant V>
 __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
@@ -85,7 +86,7 @@ struct NoScalesOfBlocks {
 // O is in units of V's scale where an item begins, or of its largest.
 template <FwdVariant V>
 __device__ float unit_of(const FwdParams& params, const WorkItem& item) {
-  if constexpr (V.blocks) return ScalesOfBlocks<V>::unit_of(params, item);
+  if constexpr (fwd_block_scales(V)) return ScalesOfBlocks<V>::unit_of(params, item);
   return scale_of_values<V>(params, item, item.kv_end - 1);
 }
 

@@ -11,7 +11,7 @@ namespace froghopper::fwd {
 
 template <FwdVariant V, class Softmax>
 __device__ __forceinline__ void cap(const FwdParams& params, tile::Accum<V.tiles.kv>& s, Softmax& softmax) {
-  if constexpr (!V.softcap) return;
+  if constexpr (!V.score_mods.softcap) return;
   if constexpr (fwd_scaled(V)) {
     attn::cap(s, softmax.scale);
     softmax.take_scale(params.scale_log2);
@@ -26,7 +26,7 @@ __device__ __forceinline__ void cap(const FwdParams& params, tile::Accum<V.tiles
 // What alibi takes from a score for each key of distance, in base 2: of the query head of an item.
 template <FwdVariant V>
 __device__ __forceinline__ float slope_of(const FwdParams& params, const WorkItem& item) {
-  if (!V.alibi || item.none()) return 0.f;
+  if (!V.score_mods.alibi || item.none()) return 0.f;
   return attn::slope_of(params.slopes, item.sequence, item.head);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: what else shared memory holds where 8-bit K and V, or V alone, come as they are in memory.
 #pragma once
+#include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/tile/ring.cuh"
@@ -10,8 +11,8 @@ namespace froghopper::fwd {
 
 template <FwdVariant V>
 union StoredTiles {
-  tile::SharedTile<V.tiles.kv, V.dims.qk, size_of(V.dtype_kv)> k;
-  tile::SharedTile<V.tiles.kv, V.dims.v, size_of(V.dtype_kv)> v;
+  tile::SharedTile<V.tiles.kv, V.dims.qk, size_of(V.kv.dtype)> k;
+  tile::SharedTile<V.tiles.kv, V.dims.v, size_of(V.kv.dtype)> v;
 };
 
 template <FwdVariant V>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // api: what each backend makes of a problem, for people. The numbers are read off the plan, none is decided here.
+#include "contract/fwd_smem.h"
 #include "contract/mask.h"
 #include "src/api/run.hpp"
 #include "src/base/text.hpp"
@@ -40,7 +41,7 @@ std::string step_lines(const ForwardStep& step) {
                 fwd_sharers(v) > 1 ? ", the same ones, each with half of o's columns" : "");
   if (fwd_dequantises(v))
     lines += text("\n  widening   {} to f16, by {} producer warps; {} tiles as in memory on their way",
-                  name_of(v.dtype_kv), fwd_dequantises_in_four_warps(v) ? 4 : 2, fwd_stored_stages(v));
+                  name_of(v.kv.dtype), fwd_dequantises_in_four_warps(v) ? 4 : 2, fwd_stored_stages(v));
   if (fwd_converts_q(v))
     lines += text("\n  q          {} to f16{}", name_of(v.dtype),
                   is_8_bit(v.dtype) ? "" : ", each row by a power of two of its own");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: whether K and V of 8 bits get q's type in a launch before the one that multiplies them. docs/10-fp8.md,
 // "16-bit q with 8-bit k and v".
+#include "contract/fwd_legality.h"
 #include "src/plan/forward.hpp"
 #include "src/plan/time.hpp"
 
@@ -30,21 +31,21 @@ int64_t block_scales(const Problem& p) { return p.batch * p.heads_kv * block_sca
 // none.
 std::optional<FwdVariant> dequantised_variant(const Problem& p, const FwdVariant& otherwise, const Device& device) {
   FwdVariant v = otherwise;
-  v.split_kv = false, v.dequantised = true;
-  v.blocks = p.scale_rows > 0 || p.scale_v_columns;
+  v.split_kv = false, v.kv.dequantised = true;
+  v.kv.blocks = p.scale_rows > 0 || p.scale_v_columns;
   if (p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0 || p.paged()) return {};
-  if (v.blocks && block_scales(p) > items_max) return {};
+  if (fwd_block_scales(v) && block_scales(p) > items_max) return {};
   Problem wide = p;
   wide.dtype_kv = p.dtype;
   v.tiles = tuned_tiles(wide, v.dims, device);
-  if (v.blocks) v.tiles = within_blocks(v.tiles);
+  if (fwd_block_scales(v)) v.tiles = within_blocks(v.tiles);
   if (why_invalid(v) != nullptr) return {};
   return v;
 }
 
 bool pays_to_dequantise_first(const Problem& p, const FwdVariant& dequantised, const FwdVariant& otherwise,
                               int64_t parts, const Device& device) {
-  if (dequantised_bytes(p, dequantised.blocks) > dequantised_most) return false;
+  if (dequantised_bytes(p, fwd_block_scales(dequantised)) > dequantised_most) return false;
   // A short window's kernels wait for memory too, which kernel_us leaves out: 255 keys of 256 columns 0.95 and 0.99 of
   // the speed on an H100.
   constexpr int64_t short_window = 1024;

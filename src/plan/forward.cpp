@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "contract/fwd_legality.h"
+#include "contract/fwd_smem.h"
 #include "contract/parts.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
@@ -127,7 +129,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
     plan.workspace.sums =
         plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
   if (tiling->parts > 1) take_parts(plan, *tiling);
-  if (variant->dequantised) add_dequantise(plan, variant->blocks, sms);
+  if (fwd_dequantised(*variant)) add_dequantise(plan, fwd_block_scales(*variant), sms);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
                            .step = ForwardStep{*variant, order_items(p, *tiling, device, hints), tiling->pack,

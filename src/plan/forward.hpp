@@ -9,6 +9,8 @@ namespace froghopper {
 
 Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
 
+FwdKv kv_of(const Problem&);  // as they are in memory, in rows
+
 // The kernel with such tiles, neither packed nor split.
 FwdVariant plain_variant(const Problem&, Dims, Tiles);
 int box_of_pages(const Problem&, const Tiles&);

@@ -6,7 +6,9 @@
 #include <sstream>
 
 #include "contract/bwd_params.h"
+#include "contract/fwd_legality.h"
 #include "contract/fwd_params.h"
+#include "contract/fwd_smem.h"
 #include "contract/quantise_params.h"
 
 namespace froghopper {

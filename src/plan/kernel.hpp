@@ -2,6 +2,7 @@
 // plan: what a kernel is to everybody who only compiles, stores or launches it, and how a variant of any family becomes
 // one. Name, parser and source follow from the variant's list of fields (visit_fields in contract/*_variant.h).
 #pragma once
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "contract/append.h"
 #include "contract/average.h"
 #include "contract/bwd_variant.h"
+#include "contract/combine_variant.h"
 #include "contract/dequantise.h"
 #include "contract/fill.h"
 #include "contract/fwd_variant.h"
@@ -99,18 +101,19 @@ Result<Variant> parse_variant(const char* family, const std::string& name) {
                       variant_name(family, variant))};
 }
 
-// The variant as C++ spells it: all numbers in a row, since braces may be left out around nested structs.
+// The variant as C++ spells it: all numbers in a row, since braces may be left out around nested structs. They stand in
+// the order of the struct, which is that of their addresses, and not in that of the name.
 template <class Variant>
 std::string spelled(const char* type, const Variant& variant) {
-  int visited = 0;
-  std::string numbers;
+  std::map<const void*, std::string> by_address;
   visit_fields(variant, [&]<class T>(const char*, const T& field, auto...) {
-    if (visited++ > 0) numbers += ", ";
     if constexpr (std::is_enum_v<T>)
-      numbers += text("{}({})", type_of(field), static_cast<int>(field));
+      by_address[&field] = text("{}({})", type_of(field), static_cast<int>(field));
     else
-      numbers += text("{}", field);
+      by_address[&field] = text("{}", field);
   });
+  std::string numbers;
+  for (const auto& [address, number] : by_address) numbers += (numbers.empty() ? "" : ", ") + number;
   return text("{}{{{}}}", type, numbers);
 }
 

@@ -10,6 +10,7 @@
 #include "contract/append.h"
 #include "contract/average.h"
 #include "contract/bwd_variant.h"
+#include "contract/combine_variant.h"
 #include "contract/dequantise.h"
 #include "contract/fill.h"
 #include "contract/fwd_variant.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "contract/fwd_smem.h"
 #include "src/plan/forward.hpp"
 #include "src/plan/time.hpp"
 
@@ -79,8 +80,9 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
   // Measured on an H200, a softcap with 128 columns, dequantising at 4k keys.
   constexpr double softcap_takes = 1.38;
   const double dequantising_takes = v.dims.qk < 128 ? 1.2 : v.dims.qk == 128 ? 1.27 : v.dims.qk == 192 ? 1.36 : 1.45;
-  return {rate.iteration_us * (v.softcap ? softcap_takes : 1) * (fwd_dequantises(v) ? dequantising_takes : 1),
-          rate.item_us};
+  return {
+      rate.iteration_us * (v.score_mods.softcap ? softcap_takes : 1) * (fwd_dequantises(v) ? dequantising_takes : 1),
+      rate.item_us};
 }
 
 Rate rate_of(const BwdVariant& v, const Device& device) {

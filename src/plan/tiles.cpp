@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "contract/fwd_smem.h"
 #include "src/base/ceil_div.hpp"
 #include "src/plan/forward.hpp"
 #include "src/plan/time.hpp"
@@ -117,8 +118,9 @@ Tiles tiles_above_256(Dims dims) {
 // that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which kernel". Few keys want
 // small tiles, whose remainders waste less; many want 192 query rows, which read K and V less often.
 Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
-  if (is_8_bit(p.dtype)) return fp8_tiles(p, dims, device);
-  if (is_8_bit(p.dtype_kv)) return dequantising_tiles(p, dims, device);
+  const KvPath path = kv_path(p.dtype, kv_of(p), /*pack_gqa=*/false);
+  if (path == KvPath::fp8_mma) return fp8_tiles(p, dims, device);
+  if (path == KvPath::dequantises) return dequantising_tiles(p, dims, device);
   if (above_256(dims)) return tiles_above_256(dims);
   const Mask mask = kernel_mask(p);
   const int64_t keys = keys_attended(p);
@@ -183,24 +185,23 @@ KvIn kv_in(const Problem& p, const Tiles& tiles) {
   return box_of_pages(p, tiles) >= box_least ? KvIn::pages : KvIn::slots;
 }
 
+FwdKv kv_of(const Problem& p) {
+  return {.dtype = p.dtype_kv, .dequantised = false, .blocks = false, .smooth = p.smooth, .in = KvIn::rows};
+}
+
 FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
   return {.dtype = p.dtype,
-          .dtype_kv = p.dtype_kv,
+          .kv = kv_of(p),
           .dims = dims,
           .tiles = tiles,
           .mask = kernel_mask(p),
           .ragged = p.ragged(),
-          .softcap = p.softcap > 0,
+          .score_mods = {.softcap = p.softcap > 0, .alibi = p.alibi},
           .pack_gqa = false,
           .split_kv = false,
-          .alibi = p.alibi,
           .merges_lse = p.merges(),
           .batch_invariant = p.invariant,
-          .smooth = p.smooth,
-          .max_logit = p.max_logit,
-          .dequantised = false,
-          .blocks = false,
-          .kv_in = KvIn::rows};
+          .max_logit = p.max_logit};
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {

@@ -3,6 +3,7 @@
 // docs/4-planning.md, "Few query rows, few tiles".
 #include <algorithm>
 
+#include "contract/fwd_smem.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/forward.hpp"
@@ -39,7 +40,7 @@ Tiles packed_dequantising_tiles(Dims dims) {
 // One consumer, K and V read once: what counts is that enough bytes are on their way from memory. Measured:
 // docs/experiments/0031.
 Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
-  if (is_8_bit(p.dtype_kv)) return packed_dequantising_tiles(dims);
+  if (kv_path(p.dtype, kv_of(p), /*pack_gqa=*/true) == KvPath::dequantises) return packed_dequantising_tiles(dims);
   if (dims.qk == 64 && exact) return {m_tile_rows, batch_invariant_tile_kv, 5};
   if (dims.qk == 64) return {m_tile_rows, 128, 4};
   if (dims.qk <= 128) return {m_tile_rows, 64, 3};
@@ -204,7 +205,7 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
   if (v.pack_gqa) v.mask = packed_mask(p);
   v.tiles =
       hints.tiles.value_or(v.pack_gqa ? packed_tiles(p, dims, v.batch_invariant) : tuned_tiles(p, dims, device));
-  v.kv_in = kv_in(p, v.tiles);
+  v.kv.in = kv_in(p, v.tiles);
   if (v.pack_gqa && v.tiles.q != m_tile_rows) pack = pack_of(p);  // refused below, by its tiles
 
   if (v.batch_invariant) {

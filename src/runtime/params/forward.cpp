@@ -2,6 +2,7 @@
 // runtime/params: the arguments of the forward kernel and of those around it.
 #include <limits>
 
+#include "contract/fwd_smem.h"
 #include "src/plan/forward.hpp"
 #include "src/runtime/params/params.hpp"
 #include "src/runtime/params/parts.hpp"
@@ -72,7 +73,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   params.cap_scale = scale.cap_scale;
   params.softcap = scale.softcap;
   params.ragged = lengths_of(problem, views);
-  if (is_8_bit(problem.dtype_kv))
+  if (fwd_has_scales(step.variant))
     params.eight_bit = {.q = scale_values(views.scale_q),
                         .k = scale_values(views.scale_k),
                         .v = scale_values(views.scale_v),
@@ -113,7 +114,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
   const Workspace& workspace = run.plan.workspace;
-  const bool wide = step.variant.dequantised;
+  const bool wide = fwd_dequantised(step.variant);
   const View view_k = wide ? dequantised(views.k, views.q.element, run.slice<void>(workspace.wide_k)) : views.k;
   const View view_v = wide ? dequantised(views.v, views.q.element, run.slice<void>(workspace.wide_v)) : views.v;
   const auto k = set_map(driver, ragged, {"k", view_k}, boxes_kv, stand_in, params.k);

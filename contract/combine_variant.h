@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the kernel that adds up the parts of rows, contract/split.h.
+#pragma once
+#include "contract/fields.h"
+#include "contract/types.h"
+
+namespace froghopper {
+
+struct CombineVariant {
+  Dtype dtype;           // of O; f32 with 8-bit k and v
+  int dim_v;             // columns of a row, rounded up to 64, 128, 256 or 512
+  int parts;             // that are on their way from memory at once: their columns take registers
+  bool batch_invariant;  // of a batch-invariant kernel: joined from the last to the first, as it joins them itself
+  bool operator==(const CombineVariant&) const = default;
+};
+
+template <class Variant, class Visit>
+constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const CombineVariant> {
+  visit("", v.dtype);
+  visit("dv", v.dim_v);
+  visit("p", v.parts);
+  visit("exact", v.batch_invariant);
+}
+
+constexpr int combine_threads = 128;
+// So many lanes have a row. Many parts are weighed by a warp, one by each lane; few by every lane, and what a row takes
+// besides, places and divisions, is shared with the other rows of a warp. A lane holds 4 parts of 8 or 16 columns then.
+constexpr int combine_lanes(CombineVariant v) {
+  if (v.batch_invariant || v.parts > 4) return 32;
+  return v.dim_v <= 128 ? 8 : v.dim_v == 256 ? 16 : 32;
+}
+constexpr int combine_rows(CombineVariant v) { return combine_threads / combine_lanes(v); }  // of a CTA
+constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
+
+constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once
+
+constexpr const char* why_invalid(CombineVariant v) {
+  if (is_8_bit(v.dtype)) return "rows are f16, bf16 or f32 here";
+  if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256 && v.dim_v != 512)
+    return "a row has 64, 128, 256 or 512 columns";
+  if (v.parts != 4 && v.parts != combine_parts_most(v.dim_v))
+    return "4 or 16 parts are on their way at once, of 512 columns 4 or 8";
+  return nullptr;
+}
+
+}  // namespace froghopper

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: what a CTA of the forward kernel has: shared memory in bytes, the stages that follow from it, threads, the
+// share of an SM's registers, and the way by which O leaves.
+#pragma once
+#include "contract/fwd_variant.h"
+
+namespace froghopper {
+
+constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
+  return rows * panels(dim, fwd_element_bytes(v)) * panel_row_bytes;
+}
+constexpr int fwd_barrier_bytes =
+    1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
+constexpr int fwd_q_bytes(FwdVariant v) { return fwd_tile_bytes(v, v.tiles.q, v.dims.qk); }
+// Of K and V in the form that wgmma reads. 8-bit V has keys along its rows there, as it is not in memory.
+constexpr int fwd_stages_bytes(FwdVariant v) {
+  const int k = fwd_tile_bytes(v, v.tiles.kv, v.dims.qk), values = fwd_tile_bytes(v, v.tiles.kv, v.dims.v);
+  return v.tiles.stages * (k + (fwd_fp8_mma(v) ? fwd_tile_bytes(v, v.dims.v, v.tiles.kv) : values));
+}
+// A tile as it is in memory, which waits to be transposed (V) or dequantised (K and V take turns).
+constexpr int fwd_stored_bytes(FwdVariant v) {
+  const int dim = fwd_dequantises(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
+  return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
+}
+constexpr int fwd_scales_bytes = 1024;  // and the ring of such tiles, rounded up as fwd_barrier_bytes
+// How many of them. Where they are dequantised, what lies there is what is on its way from memory: as many as fit, up
+// to two iterations of both; PackGQA variants, which wait for nothing else, up to four, and two CTAs share an SM where
+// they can.
+constexpr int fwd_stored_stages(FwdVariant v) {
+  if (!fwd_dequantises(v)) return 2;
+  const int others = fwd_q_bytes(v) + fwd_stages_bytes(v) + fwd_scales_bytes + fwd_barrier_bytes;
+  const bool halves = v.pack_gqa && others + 2 * fwd_stored_bytes(v) <= smem_bytes_of_half;
+  const int fit = ((halves ? smem_bytes_of_half : smem_bytes_per_cta) - others) / fwd_stored_bytes(v);
+  const int most = v.pack_gqa ? 8 : 4;
+  return fit >= most ? most : fit >= 3 ? fit : 2;
+}
+constexpr int fwd_ring_bytes(FwdVariant v) {
+  return fwd_stages_bytes(v) + (fwd_scaled(v) ? fwd_stored_stages(v) * fwd_stored_bytes(v) + fwd_scales_bytes : 0);
+}
+// PackGQA variants have one M tile, and where one consumer has it, half of an SM's registers. Where they take half of
+// its shared memory too, two CTAs share an SM; and the CTAs that combine parts find room beside one.
+constexpr bool fwd_halves_fit(FwdVariant v, int q_stages) {
+  return v.pack_gqa && fwd_sharers(v) == 1 &&
+         q_stages * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_of_half;
+}
+constexpr int fwd_ctas_per_sm(FwdVariant v) { return fwd_halves_fit(v, 1) ? 2 : 1; }
+// Whether two warps that dequantise are too few and there are registers for four, a warpgroup of their own. Beside
+// products of 256 columns the compiler wants more than a thread of 512 can have.
+constexpr bool fwd_dequantises_in_four_warps(FwdVariant v) {
+  if (!fwd_dequantises(v)) return false;
+  return v.pack_gqa ? fwd_ctas_per_sm(v) == 1 : fwd_consumers(v) <= 2 && v.dims.v <= 192;
+}
+constexpr int fwd_producer_groups(FwdVariant v) { return fwd_dequantises_in_four_warps(v) ? 2 : 1; }
+constexpr int fwd_threads(FwdVariant v) { return warpgroup * (fwd_producer_groups(v) + fwd_consumers(v)); }
+// Of an SM's registers. The compiler wants more than half of them for products of 256 columns; all that a thread can
+// have is enough then.
+constexpr int fwd_register_shares(FwdVariant v) {
+  return v.pack_gqa && v.dims.v <= 192 && !fwd_dequantises_in_four_warps(v) ? 2 : 1;
+}
+// Q is double-buffered where that fits.
+constexpr int fwd_q_stages(FwdVariant v) {
+  if (fwd_halves_fit(v, 1)) return fwd_halves_fit(v, 2) ? 2 : 1;
+  return 2 * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_per_cta ? 2 : 1;
+}
+
+// How O leaves its Consumer.
+//   from_registers   each thread stores what it has
+//   through_q        a warp rounds its rows into the place of Q, and the copy engine takes them from there. The next
+//                    item's Q has the other stage, so nobody waits
+//   through_own_smem  where Q has one stage: into a place of O's own, so many columns at a time
+// Four Consumers have no register left for it: spilled, they had 0.93 of the speed.
+enum class OStore { from_registers, through_q, through_own_smem };
+constexpr int o_box_rows = 16, o_own_columns = 128;
+constexpr int fwd_bytes_but_o(FwdVariant v) {
+  return fwd_q_stages(v) * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes;
+}
+constexpr OStore fwd_o_store(FwdVariant v) {
+  const bool is_plain = !v.pack_gqa && !v.split_kv && !v.merges_lse && !v.batch_invariant && !fwd_scaled(v);
+  if (!is_plain || fwd_sharers(v) > 1 || fwd_consumers(v) > 3) return OStore::from_registers;
+  if (fwd_q_stages(v) == 2) return v.dims.v <= v.dims.qk ? OStore::through_q : OStore::from_registers;
+  const bool fits = fwd_bytes_but_o(v) + fwd_tile_bytes(v, v.tiles.q, o_own_columns) <= smem_bytes_per_cta;
+  return fits && v.dims.v % o_own_columns == 0 ? OStore::through_own_smem : OStore::from_registers;
+}
+constexpr int fwd_smem_bytes(FwdVariant v) {
+  const bool has_own = fwd_o_store(v) == OStore::through_own_smem;
+  return fwd_bytes_but_o(v) + (has_own ? fwd_tile_bytes(v, v.tiles.q, o_own_columns) : 0);
+}
+
+}  // namespace froghopper

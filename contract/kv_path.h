@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// contract: the path of K and V from memory to the products of the forward kernel.
+#pragma once
+#include "contract/types.h"
+
+namespace froghopper {
+
+// K and V as the problem has them, and what is done to them before the forward kernel.
+struct FwdKv {
+  Dtype dtype;       // in memory: that of Q, or with a 16-bit one an 8-bit one
+  bool dequantised;  // an earlier launch has made 8-bit numbers those of Q's type: device/fwd/dequantise.cuh
+  bool blocks;       // then with scales of blocks of rows or of V's columns: device/attn/softmax_of_tiles.cuh
+  bool smooth;       // 8-bit numbers lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
+  KvIn in;           // whether rows are in pages: device/fwd/kv_source.cuh
+
+  bool operator==(const FwdKv&) const = default;
+};
+
+// What the kernel does with K and V.
+//   direct              multiplies 16-bit numbers as they are
+//   fp8_mma             multiplies 8-bit numbers as they are; each tile may have a scale: device/fwd/fp8_producers.cuh
+//   dequantises         makes f16 of 8-bit numbers on their way, Q is f16 too; each tile may have a scale:
+//                       device/fwd/dequantising_producers.cuh
+//   dequantised         multiplies what an earlier launch has dequantised; all tiles of an item have one scale
+//   dequantised_blocks  likewise; each tile has its own
+enum class KvPath : unsigned char { direct, fp8_mma, dequantises, dequantised, dequantised_blocks };
+
+// The only place where types and options become a path. With PackGQA the speed of memory counts and not that of
+// products, so 8-bit Q is dequantised too.
+constexpr KvPath kv_path(Dtype q, const FwdKv& kv, bool pack_gqa) {
+  if (!is_8_bit(kv.dtype)) return KvPath::direct;
+  if (kv.dequantised) return kv.blocks ? KvPath::dequantised_blocks : KvPath::dequantised;
+  return pack_gqa || !is_8_bit(q) ? KvPath::dequantises : KvPath::fp8_mma;
+}
+
+constexpr bool is_dequantised(KvPath p) { return p == KvPath::dequantised || p == KvPath::dequantised_blocks; }
+constexpr bool has_scales(KvPath p) { return p != KvPath::direct; }  // scores and values are multiplied by some
+// Scores of a work item have one, beside that of a tile's keys.
+constexpr bool has_item_scale(KvPath p) { return has_scales(p) && p != KvPath::dequantised_blocks; }
+constexpr bool reads_8_bit(KvPath p) { return p == KvPath::fp8_mma || p == KvPath::dequantises; }
+constexpr int element_bytes(KvPath p) { return p == KvPath::fp8_mma ? 1 : 2; }  // of what is multiplied
+
+}  // namespace froghopper
