@@ -56,23 +56,25 @@ typedef enum fh_cp_layout {
                             have as much to do under a causal mask */
 } fh_cp_layout;
 
+/* What is computed, over how many ranks, and on which of them. Start from fh_cp_problem_init(). */
 typedef struct fh_cp_problem {
   size_t size; /* sizeof(fh_cp_problem) */
   const fh_problem*
-      whole;     /* the attention over all ranks' rows, forward or backward. Read while a plan is made. Of its
+      whole;           /* the attention over all ranks' rows, forward or backward. Read while a plan is made. Of its
                               options batch, GQA, causal, windows, scale, softcap, sink, alibi and deterministic go;
                               the others are refused by name */
-  int64_t ranks; /* 1 to 4096 */
-  int64_t rank;  /* this one, from 0 */
-  fh_cp_scheme scheme;
-  fh_cp_layout layout;
-  fh_dtype dtype_out;       /* of o, or of the gradients: FH_USUAL that of whole, or FH_F32: not rounded */
+  int64_t ranks;       /* 1 to 4096 */
+  int64_t rank;        /* this one, from 0 */
+  fh_cp_scheme scheme; /* which bytes move */
+  fh_cp_layout layout; /* which rows a rank holds */
+  fh_dtype dtype_out;  /* of o, or of the gradients: FH_USUAL that of whole, or FH_F32: not rounded */
   int32_t check_interval;   /* ranks compare what they are about to compute, see fh_cp_tensors.call, in every call (0
                                 or 1), in every n-th (n), or never (-1) */
   int64_t ranks_per_host;   /* of the model of time: ranks that NVLink joins; 0: all */
   uint64_t workspace_limit; /* bytes: FH_CP_AUTO passes over schemes that need more; 0: no limit */
 } fh_cp_problem;
 
+/* One rank, the rest 0. */
 static inline fh_cp_problem fh_cp_problem_init(void) {
   fh_cp_problem p;
   memset(&p, 0, sizeof p);
@@ -81,11 +83,12 @@ static inline fh_cp_problem fh_cp_problem_init(void) {
   return p;
 }
 
+/* What one rank does, and what it needs for that. */
 typedef struct fh_cp_plan fh_cp_plan;
 
 /* Rows [begin, end) of the whole sequence. */
 typedef struct fh_cp_range {
-  int64_t begin, end;
+  int64_t begin, end; /* the first row, and the one after the last */
 } fh_cp_range;
 
 /* target: as for fh_plan_create, "cpu", "hopper", or a GPU that need not be here: such a plan can be read, not run. */
@@ -144,6 +147,7 @@ typedef struct fh_cp_transport {
   int (*agree)(void* context, uint64_t digest, uint64_t* digests);
 } fh_cp_transport;
 
+/* All NULL. */
 static inline fh_cp_transport fh_cp_transport_init(void) {
   fh_cp_transport t;
   memset(&t, 0, sizeof t);
@@ -155,8 +159,8 @@ static inline fh_cp_transport fh_cp_transport_init(void) {
  * gives these; all enqueue on `stream`, which is that of the run, and return 0 or another number for a failure.
  * fh_cp_cuda_memory has fill and copy. */
 typedef struct fh_cp_memory {
-  size_t size; /* sizeof(fh_cp_memory) */
-  void* context;
+  size_t size;   /* sizeof(fh_cp_memory) */
+  void* context; /* handed to each function */
   /* words 32-bit words get the value */
   int (*fill)(void* context, void* data, uint32_t value, uint64_t words, void* stream);
   /* rows of `bytes` bytes each, which begin to_pitch and from_pitch bytes after each other; nothing overlaps */
@@ -168,10 +172,11 @@ typedef struct fh_cp_memory {
   /* to[i] = from[i], rounded to the nearest even f16 or bf16. Needed where dtype_out is one of these and sums are in
    * f32: o of the ring, and gradients. */
   int (*convert)(void* context, void* to, fh_dtype dtype, const float* from, uint64_t count, void* stream);
-  /* to[r, i] = from[r] for i below `columns`. Needed by sinks in the ring. */
+  /* to[r, i] = from[r] for i below `columns`. Needed by sinks where o is merged in f32. */
   int (*spread)(void* context, float* to, const float* from, uint64_t rows, uint64_t columns, void* stream);
 } fh_cp_memory;
 
+/* All NULL. */
 static inline fh_cp_memory fh_cp_memory_init(void) {
   fh_cp_memory m;
   memset(&m, 0, sizeof m);
@@ -199,6 +204,7 @@ typedef struct fh_cp_tensors {
                                        gradient, as of every parameter that is the same on all of them. */
 } fh_cp_tensors;
 
+/* All NULL. */
 static inline fh_cp_tensors fh_cp_tensors_init(void) {
   fh_cp_tensors t;
   memset(&t, 0, sizeof t);
@@ -214,12 +220,15 @@ FH_API fh_status fh_cp_plan_run(const fh_cp_plan* plan, const fh_cp_transport* t
                                 const fh_cp_tensors* tensors, void* workspace, uint64_t workspace_bytes,
                                 void* stream);
 
-/* A transport over NCCL, which is found at run time (libnccl.so.2, or the file that library names). comm: an
- * ncclComm_t, which the caller made and destroys. comm_stream: a stream of the caller's on which transfers run beside
- * the attention, never that of the run; NULL: they run in the stream of the run, one after the other with it.
- * timeout_seconds: for how long `agree` and `wait` look for NCCL's asynchronous errors where the host waits; 0: 600.
+/* A transport over NCCL, which is found at run time (libnccl.so.2, or the file that library names).
+ * comm: an ncclComm_t, which the caller made and destroys, but not after a run that failed by the transport: `cancel`
+ * aborts the communicator, and NCCL frees it then.
+ * comm_stream: a stream of the caller's on which transfers run beside the attention, never that of the run; NULL: they
+ * run in the stream of the run, one after the other with it. `agree` waits on it.
+ * timeout_seconds: for how long the host waits in `agree` for other ranks, and in `exchange` for a communicator that
+ * does not block; 0: 600.
  * scratch: 256-byte aligned GPU memory of 8 (ranks + 1) bytes, which digests go through; NULL: they are not compared.
- * Not thread safe; `cancel` aborts the communicator. Destroy it after the last run is done. */
+ * Not thread safe. Destroy it after the last run is done. */
 FH_API fh_status fh_cp_nccl_transport(void* comm, const char* library, void* comm_stream, double timeout_seconds,
                                       void* scratch, fh_cp_transport* transport);
 FH_API void fh_cp_nccl_transport_destroy(fh_cp_transport* transport); /* of fh_cp_nccl_transport; NULL: nothing */
