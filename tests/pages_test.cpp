@@ -171,6 +171,24 @@ TEST(pages, that_are_none_are_refused_before_anything_is_written) {
   }
 }
 
+TEST(pages, are_missing_where_the_pool_is) {
+  Cache cache("fwd f32 b1 hq4 hkv2 sq1 skv100 d32 seqused page16 pages7");
+  hand_out(cache);
+  Problem& p = cache.problem;
+  fh_tensors t = cache.tensors();
+  t.k.data = nullptr;
+  const auto views = bind(p, t);
+  ASSERT_FALSE(views);
+  EXPECT_EQ(views.failure().text,
+            "k.data is NULL; attention to pages reads the pool from k and v, k as 7 pages x 16 rows x 2 heads x 32 "
+            "columns. Point it to the pool.");
+  p.pages = 0;  // as fh_problem_init leaves it
+  const auto ran = cache.run();
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.failure().text,
+            "block_table[0][0] is 6 and pages is 0, so the pool has no page. Set pages to those of the pool.");
+}
+
 struct Refused {
   const char *line, *message;
 };

@@ -117,7 +117,7 @@ typedef struct fh_problem {
   /* What is computed. */
   fh_op op;
   fh_dtype dtype;            /* of q, k, v, o and their gradients; of an 8-bit type o is another: dtype_o */
-  int64_t batch;             /* sequences; fh_problem_init leaves 0, which is legal and computes nothing */
+  int64_t batch;             /* sequences; fh_problem_init sets 1. 0 is legal and computes nothing */
   int64_t heads_q;           /* at least 1 */
   int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
   int64_t seq_q, seq_kv;     /* rows of every sequence; with varlen, an upper bound on the longest one's */
@@ -205,6 +205,7 @@ static inline fh_problem fh_problem_init(void) {
   p.size = sizeof p;
   p.op = FH_FORWARD;
   p.dtype = FH_BF16;
+  p.batch = 1;
   p.window_left = p.window_right = FH_ALL;
   return p;
 }

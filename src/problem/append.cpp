@@ -146,9 +146,9 @@ Result<void> check_rows(const Problem& p, const Views& views, int64_t sequence, 
   if (!p.paged() || !writes(views) || count == 0) return {};
   const View& table = views.block_table;
   for (int64_t column = before / p.page_size; column <= (before + count - 1) / p.page_size; ++column)
-    if (const int64_t page = table.as<int32_t>()[table.at(sequence, column, 0)]; page < 0 || page >= p.pages)
-      return wrong(text("block_table[{}][{}] is {} and pages is {}; it names a page of the pool. Use 0 to {}.",
-                        sequence, column, page, p.pages, p.pages - 1));
+    if (std::string no_page = wrong_page(p, sequence, column, table.as<int32_t>()[table.at(sequence, column, 0)]);
+        !no_page.empty())
+      return wrong(std::move(no_page));
   return {};
 }
 

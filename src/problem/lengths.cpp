@@ -29,9 +29,7 @@ std::string wrong_pages(const Problem& p, const Views& views) {
     const int64_t columns = ceil_div(rows_kv(p, views, b).used, p.page_size);
     for (int64_t column = 0; column < columns; ++column) {
       const int64_t page = table.as<int32_t>()[table.at(b, column, 0)];
-      if (page < 0 || page >= p.pages)
-        return text("block_table[{}][{}] is {} and pages is {}; it names a page of the pool. Use 0 to {}.", b, column,
-                    page, p.pages, p.pages - 1);
+      if (std::string wrong = wrong_page(p, b, column, page); !wrong.empty()) return wrong;
     }
   }
   return {};
@@ -93,6 +91,15 @@ Result<void> check_lengths(const Problem& p, const Views& views) {
   std::string wrong = wrong_pages(p, views);
   if (!wrong.empty()) return Failure{FH_INVALID_TENSOR, std::move(wrong)};
   return {};
+}
+
+std::string wrong_page(const Problem& p, int64_t sequence, int64_t column, int64_t page) {
+  if (page >= 0 && page < p.pages) return {};
+  if (p.pages == 0)
+    return text("block_table[{}][{}] is {} and pages is 0, so the pool has no page. Set pages to those of the pool.",
+                sequence, column, page);
+  return text("block_table[{}][{}] is {} and pages is {}; it names a page of the pool. Use 0 to {}.", sequence,
+              column, page, p.pages, p.pages - 1);
 }
 
 }  // namespace froghopper

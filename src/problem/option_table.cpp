@@ -61,7 +61,7 @@ constexpr std::array others{
            .required = true,
            .least = 0,
            .below = not_negative,
-           .usual = "0; 1 in C++",
+           .usual = "1",
            .sentence = "how many sequences there are"},
     Option{.name = "heads_q",
            .field = Place{&fh_problem::heads_q, &Problem::heads_q},

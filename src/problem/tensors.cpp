@@ -16,7 +16,7 @@ namespace {
 
 // A rule returns what is wrong with a tensor, or nothing.
 std::string wrong_presence(const Problem&, const Tensor&, Use, const fh_tensor&);
-std::string wrong_view(const Tensor&, Use, const View&);
+std::string wrong_view(const Problem&, const Tensor&, Use, const View&);
 std::string rows_overlap(const char* name, const View&);
 std::string incomplete(const Views&, bool smooth);
 
@@ -38,7 +38,7 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
     if (!bad.empty()) return wrong(std::move(bad));
     if (use == Use::absent) continue;
     View& view = views.*tensor.view = view_of(tensor, p, given);
-    bad = wrong_view(tensor, use, view);
+    bad = wrong_view(p, tensor, use, view);
     if (bad.empty() && is_written(use) && view.data) bad = rows_overlap(tensor.name, view);
     if (!bad.empty()) return wrong(std::move(bad));
   }
@@ -91,9 +91,16 @@ std::array<Axis, 3> axes_of(const View& view) {
 // No memory has so many bytes, and sums of a few such numbers fit 64 bits (overlap.cpp).
 constexpr int64_t bytes_most = std::numeric_limits<int64_t>::max() / 4;
 
-std::string wrong_view(const Tensor& tensor, Use use, const View& view) {
+std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const View& view) {
   if (view.empty() || (!(tensor.field.strided() && is_demanded(use)) && !view.data)) return {};
   const auto data = [&] { return tensor.field.strided() ? text("{}.data", tensor.name) : std::string(tensor.name); };
+  const bool of_kv = tensor.view == &Views::k || tensor.view == &Views::v;
+  if (!view.data && of_kv && p.paged() && !p.appends())
+    return text(
+        "{0}.data is NULL; attention to pages reads the pool from k and v, {0} as {1} pages x {2} rows x {3} heads x "
+        "{4} "
+        "columns. Point it to the pool.",
+        tensor.name, view.batch, view.seq, view.heads, view.dim);
   if (!view.data)
     return text("{} is NULL; it has {} x {} x {} x {} elements. Point it to them.", data(), view.batch, view.seq,
                 view.heads, view.dim);

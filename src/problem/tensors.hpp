@@ -136,6 +136,9 @@ Result<void> check_lengths(const Problem&, const Views&);
 Rows rows_q(const Problem&, const Views&, int64_t sequence);
 Rows rows_kv(const Problem&, const Views&, int64_t sequence);
 
+// What is wrong with an entry of block_table that is needed; empty: it names a page.
+std::string wrong_page(const Problem&, int64_t sequence, int64_t column, int64_t page);
+
 // Where the rows of k or v of one sequence lie: one behind the other, or in pages. Host memory, as above. The device's
 // half is device/fwd/kv_source.cuh.
 class KvRows {
