@@ -4,6 +4,7 @@
     import froghopper
     # q [batch, seq_q, heads_q, dim], k and v [batch, seq_kv, heads_kv, dim]
     o = froghopper.attention(q, k, v, causal=True)                     NumPy arrays, on the CPU
+    froghopper.append_kv(k, v, k_cache, v_cache, seqused_kv=lengths)   new rows into a cache of NumPy arrays
     o = froghopper.torch.attention(q, k, v, causal=True)               tensors of PyTorch
     o = froghopper.jax.attention(q, k, v, causal=True)                 arrays of JAX
     print(froghopper.explain("fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", "h200"))
@@ -26,11 +27,12 @@ from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, 
 if TYPE_CHECKING:
     from froghopper import flash_attn_interface, jax, sglang, torch, transformers, vllm
     from froghopper._numpy import Gradients, attention, attention_backward
+    from froghopper._numpy_append import append_kv
     from froghopper._numpy_quantise import Quantised, Smoothed, quantise
 
 __all__ = ["CompileFailed", "Error", "Gradients", "Internal", "InvalidProblem", "InvalidTensor", "InvalidType",
            "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Smoothed", "Unsupported", "__version__",
-           "attention", "attention_backward", "explain", "quantise"]
+           "append_kv", "attention", "attention_backward", "explain", "quantise"]
 MODULES = ("flash_attn_interface", "jax", "sglang", "torch", "transformers", "vllm")  # each imports its framework
 
 
@@ -41,6 +43,7 @@ def __getattr__(name: str) -> Any:
     """The modules of frameworks and the functions on NumPy arrays, when one is asked for first."""
     if name in MODULES: return importlib.import_module("froghopper." + name)
     homes = {"Quantised": "_numpy_quantise", "Smoothed": "_numpy_quantise", "quantise": "_numpy_quantise"}
+    homes["append_kv"] = "_numpy_append"
     homes |= dict.fromkeys(("Gradients", "attention", "attention_backward"), "_numpy")
     if name == "quantize": name = "quantise"  # as other libraries spell it
     if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
