@@ -17,6 +17,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 C11 = ["gcc", "-std=c11", "-pedantic"]
 
 
+def printed_in_c(text):
+    """What the program prints on the CPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, program = pathlib.Path(folder, "example.c"), pathlib.Path(folder, "example")
+        file.write_text(text)
+        command = [*C11, "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", str(file), f"-L{BUILD}", "-lfroghopper",
+                   "-o", str(program)]
+        subprocess.run(command, check=True, timeout=120)
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(BUILD)}
+        return subprocess.run([program], check=True, timeout=60, env=environment, stdout=subprocess.PIPE,
+                              text=True).stdout
+
+
 class Readme(unittest.TestCase):
     text = (ROOT / "README.md").read_text()
 
@@ -33,16 +46,7 @@ class Readme(unittest.TestCase):
         subprocess.run([sys.executable, "-c", dict(self.programs())["python"]], check=True, timeout=60, env=environment)
 
     def test_the_c_program_runs(self):
-        with tempfile.TemporaryDirectory() as folder:
-            file, program = pathlib.Path(folder, "example.c"), pathlib.Path(folder, "example")
-            file.write_text(dict(self.programs())["c"])
-            command = [*C11, "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", str(file), f"-L{BUILD}",
-                       "-lfroghopper", "-o", str(program)]
-            subprocess.run(command, check=True, timeout=120)
-            environment = {**os.environ, "LD_LIBRARY_PATH": str(BUILD)}
-            found = subprocess.run([program], check=True, timeout=60, env=environment, stdout=subprocess.PIPE,
-                                   text=True)
-            self.assertEqual(found.stdout, "1\n")  # o, the mean of values that all are 1
+        self.assertEqual(printed_in_c(dict(self.programs())["c"]), "1\n")  # o, the mean of values that all are 1
 
     def test_an_older_cpp_is_told_what_to_do(self):
         for standard, words in (("c++17", "-std=c++20"), ("c++20", "")):
@@ -65,7 +69,7 @@ class Readme(unittest.TestCase):
 
 class Serving(unittest.TestCase):
     """The steps of docs/13-serving.md run on the CPU."""
-    programs = dict(re.findall(r"^```(cpp|python)\n(.*?)^```$", (ROOT / "docs/13-serving.md").read_text(),
+    programs = dict(re.findall(r"^```(cpp|python|c)\n(.*?)^```$", (ROOT / "docs/13-serving.md").read_text(),
                                re.MULTILINE | re.DOTALL))
 
     def test_the_cpp_program_runs(self):
@@ -75,6 +79,9 @@ class Serving(unittest.TestCase):
             subprocess.run(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", str(file),
                             f"-L{BUILD}", "-lfroghopper", "-o", str(program)], check=True, timeout=120)
             subprocess.run([program], check=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(BUILD)})
+
+    def test_the_c_program_appends(self):
+        self.assertEqual(printed_in_c(self.programs["c"]), "1 -2\n")  # k of the first sequence, v of the second
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
     def test_the_python_program_runs(self):
