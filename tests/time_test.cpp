@@ -121,6 +121,37 @@ TEST(Time, OfAMeasuredKernelIsThatOfItsOwnRow) {
   }
 }
 
+// A candidate takes the place of the best before it only where it takes less than its share of the time.
+TEST(Time, TheQuickestCandidateIsTaken) {
+  const auto p = Problem::parse("fwd bf16 b4 hq16 hkv16 sq4096 skv4096 d128");
+  ASSERT_TRUE(p) << p.failure().text;
+  const Device device = known_device("h200");
+  const FwdVariant slow = plain_variant(*p, {128, 128}, {64, 64, 2});
+  const FwdVariant quick = plain_variant(*p, {128, 128}, {192, 64, 4});
+  const double ratio = forward_us(*p, quick, 1, device) / forward_us(*p, slow, 1, device);
+  ASSERT_LT(ratio, 1);
+  const auto taken = [&](const FwdVariant& first, const FwdVariant& second, double below) {
+    const Candidate candidates[] = {{.variant = first}, {.variant = second, .below = below}};
+    return quickest(*p, candidates, device).variant;
+  };
+  EXPECT_EQ(taken(slow, quick, 1), quick);
+  EXPECT_EQ(taken(quick, slow, 1), quick);
+  EXPECT_EQ(taken(slow, quick, 0.99 * ratio), slow) << "not by enough";
+  EXPECT_EQ(taken(slow, slow, 1), slow);
+}
+
+// The launches around a kernel count: what dequantises k and v, and what adds up parts.
+TEST(Time, OfAVariantHasTheLaunchesAroundIt) {
+  const auto p = Problem::parse("fwd bf16 kv=e4m3 b1 hq8 hkv8 sq2048 skv2048 d128");
+  ASSERT_TRUE(p) << p.failure().text;
+  const Device device = known_device("h100");
+  FwdVariant v = plain_variant(*p, {128, 128}, {128, 128, 2});
+  EXPECT_EQ(forward_us(*p, v, 4, device), kernel_us(*p, v, 4, device) + combine_us(*p, 4));
+  EXPECT_EQ(forward_us(*p, v, 1, device), kernel_us(*p, v, 1, device));
+  v.kv.dequantised = true;
+  EXPECT_EQ(forward_us(*p, v, 1, device), kernel_us(*p, v, 1, device) + dequantise_us(*p, device));
+}
+
 // Of 64x64 tiles of 256 columns windows alone were measured, and chunks of none.
 TEST(Time, OfAKernelThatWasNotMeasuredIsThatOfTheMostSimilarOne) {
   const auto iteration_us = [](Mask mask, int tile_q) {

@@ -10,6 +10,7 @@
 #include "src/base/text.hpp"
 #include "src/plan/both_passes.hpp"
 #include "src/plan/forward.hpp"
+#include "src/plan/tuning.hpp"
 
 namespace froghopper {
 namespace {
@@ -35,10 +36,12 @@ int kv_tiles_at_once(const Problem& p, const BwdVariant& v, const Device& device
 // kv tiles of a pair do not begin together; to begin costs 2 us more. docs/experiments/0012.
 bool order_pays(const Problem& p, const BwdVariant& v, int at_once) {
   if (v.ragged || v.softcap || v.alibi || (v.mask != Mask::none && v.mask != Mask::causal)) return false;
-  const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), few = v.dims.qk == 64 && v.mask == Mask::causal ? 2 : 4;
+  const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), few = v.dims.qk == 64 && v.mask == Mask::causal
+                                                                     ? tuning::ordered_kv_tiles_causal_64
+                                                                     : tuning::ordered_kv_tiles;
   const int64_t tiles = q_tiles_of(p, v.tiles.q) * p.heads_q;
   const bool apart = kv_tiles == 1 || (kv_tiles <= few && p.batch * p.heads_kv >= at_once);
-  return apart && tiles * dq_floats(v.tiles.q, v.dims.qk) >= 4 << 20;  // 16 MiB
+  return apart && tiles * dq_floats(v.tiles.q, v.dims.qk) >= tuning::ordered_floats_least;
 }
 
 Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const Hints& hints) {
@@ -107,7 +110,8 @@ int64_t iterations_less(const Problem& p, const BwdVariant& v) {
 // another faster than an add and the signal's latency take, and wait; so sections begin with them, item_in_turn. With
 // more than two iterations less each they do not wait, on paper: docs/experiments/0014.
 bool light_first(const Problem& p, const BwdVariant& v) {
-  return v.deterministic && v.mask == Mask::causal && !v.ragged && iterations_less(p, v) <= 2;
+  return v.deterministic && v.mask == Mask::causal && !v.ragged &&
+         iterations_less(p, v) <= tuning::light_first_iterations;
 }
 
 // How the iterations of items come where query heads share keys and kv tiles are unequal (Traversal,
@@ -124,7 +128,8 @@ struct Traversals {
 // ones lose. docs/experiments/0017.
 bool is_packed_short(const Problem& p, const BwdVariant& v) {
   const int64_t rows = p.varlen ? p.total_kv : p.batch * p.seq_kv, mean = rows / std::max<int64_t>(p.batch, 1);
-  return v.ragged && p.heads_q / p.heads_kv >= 8 && mean <= 2048 && p.seq_kv <= 16 * mean;
+  return v.ragged && p.heads_q / p.heads_kv >= tuning::packed_short_heads && mean <= tuning::packed_short_keys &&
+         p.seq_kv <= tuning::packed_short_spread * mean;
 }
 
 // Packed sequences: as many pairs of one are side by side as have about one kv tile for every CTA, for those of the
@@ -137,7 +142,8 @@ Traversals traversals_of(const Problem& p, const BwdVariant& v, const Device& de
   if (v.mask != Mask::causal || p.heads_q == p.heads_kv) return {};
   const double in_flight = double(kv_tiles_at_once(p, v, device)) * v.tiles.kv / std::max<int64_t>(p.seq_kv, 1);
   const auto section = static_cast<int64_t>(std::lround(in_flight));
-  const bool fits = section > 0 && section <= 2 && std::abs(in_flight - section) <= 0.15;
+  const bool fits = section > 0 && section <= tuning::serpentine_pairs_most &&
+                    std::abs(in_flight - section) <= tuning::serpentine_off_most;
   if (!v.deterministic) {
     if (is_packed_short(p, v)) return {no_bound<int>, 2};
     if (fits) return {section, section};
@@ -145,11 +151,11 @@ Traversals traversals_of(const Problem& p, const BwdVariant& v, const Device& de
   }
   // Ordered ones go from the last q tile to the first, or there and back, but never head by head. Not measured in
   // clusters. Where every other section goes the other way its CTAs follow one another by an add and the signal's
-  // latency, which few iterations do not hide: docs/experiments/0016. Not measured on an H200, whose memory is faster.
+  // latency, which few iterations do not hide: docs/experiments/0016.
   if (bwd_ctas(v) > 1 || light_first(p, v)) return {};
-  if (fits && iterations_less(p, v) >= 16 && device.memory_gbps < 4000) return {section, section};
+  if (fits && iterations_less(p, v) >= tuning::of(device).serpentine_from) return {section, section};
   // Four short pairs in flight wait for each other no more than many do; a long one would: docs/experiments/0016.
-  return !v.ragged && in_flight >= 4 ? Traversals{0, 1} : Traversals{};
+  return !v.ragged && in_flight >= tuning::short_pairs_in_flight ? Traversals{0, 1} : Traversals{};
 }
 
 // How many bytes of pairs go through their kv tiles side by side; 0: one pair.
@@ -160,11 +166,10 @@ Traversals traversals_of(const Problem& p, const BwdVariant& v, const Device& de
 // one after the other as others end, must not all be of one pair then, or they wait for each other; many pairs wait
 // least, until they no longer fit L2, which an H100 has less of. Measured: docs/experiments/0013, 0014.
 int64_t bytes_together(const Problem& p, const BwdVariant& v, const Device& device) {
-  constexpr int64_t mib = 1 << 20;
-  const bool is_short = p.seq_kv <= 2048;
-  if (!v.deterministic) return v.mask == Mask::none ? 0 : 16 * mib;
-  if (light_first(p, v) && v.dims.qk == 64) return device.l2_bytes * 8 / 15;  // 32 MiB of an H200's, 27 of an H100's
-  return (is_short ? 16 : 32) * mib * (v.mask == Mask::none || light_first(p, v) ? 1 : 2);
+  if (!v.deterministic) return v.mask == Mask::none ? 0 : tuning::pairs_bytes;
+  if (light_first(p, v) && v.dims.qk == 64) return tuning::section_of_l2(device);
+  const int64_t bytes = tuning::ordered_pairs_bytes / (p.seq_kv <= tuning::ordered_short_keys ? 2 : 1);
+  return bytes * (v.mask == Mask::none || light_first(p, v) ? 1 : 2);
 }
 
 // With a mask a pair's first kv tile is many times as heavy as its last. A section has about one kv tile for every SM,
@@ -172,7 +177,7 @@ int64_t bytes_together(const Problem& p, const BwdVariant& v, const Device& devi
 // one section at the end, the heaviest first. More would leave L2; and where CTAs add in order, wait for each other.
 // Measured: docs/experiments/0015.
 int64_t rounds_at_the_end(const Problem& p, const BwdVariant& v) {
-  return p.seq_kv <= 1024 || light_first(p, v) ? 1 : 2;
+  return p.seq_kv <= tuning::one_round_keys || light_first(p, v) ? 1 : tuning::rounds_at_the_end;
 }
 
 BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device, const Hints& hints) {

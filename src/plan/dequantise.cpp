@@ -4,12 +4,10 @@
 #include "contract/fwd_legality.h"
 #include "src/plan/forward.hpp"
 #include "src/plan/time.hpp"
+#include "src/plan/tuning.hpp"
 
 namespace froghopper {
 namespace {
-
-// Of the workspace. A cache of more is dequantised tile by tile.
-constexpr double dequantised_most = 1 << 30;
 
 double dequantised_bytes(const Problem& p, bool blocks) {
   return size_of(p.dtype) * numbers_of_keys(p) +
@@ -45,13 +43,10 @@ std::optional<FwdVariant> dequantised_variant(const Problem& p, const FwdVariant
 
 bool pays_to_dequantise_first(const Problem& p, const FwdVariant& dequantised, const FwdVariant& otherwise,
                               int64_t parts, const Device& device) {
-  if (dequantised_bytes(p, fwd_block_scales(dequantised)) > dequantised_most) return false;
-  // A short window's kernels wait for memory too, which kernel_us leaves out: 255 keys of 256 columns 0.95 and 0.99 of
-  // the speed on an H100.
-  constexpr int64_t short_window = 1024;
-  if (bounded_below(otherwise.mask) && keys_attended(p) < short_window) return false;
-  const double own_us = kernel_us(p, otherwise, parts, device) + (parts > 1 ? combine_us(p, parts) : 0);
-  return kernel_us(p, dequantised, 1, device) + dequantise_us(p, device) < own_us;
+  if (dequantised_bytes(p, fwd_block_scales(dequantised)) > tuning::dequantised_bytes_most) return false;
+  if (bounded_below(otherwise.mask) && keys_attended(p) < tuning::short_window_of_dequantised) return false;
+  const Candidate candidates[] = {{.variant = otherwise, .parts = parts}, {.variant = dequantised}};
+  return quickest(p, candidates, device).variant == dequantised;
 }
 
 }  // namespace froghopper

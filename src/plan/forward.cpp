@@ -9,6 +9,7 @@
 #include "contract/parts.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
+#include "src/plan/tuning.hpp"
 
 namespace froghopper {
 namespace {
@@ -85,12 +86,10 @@ void add_dequantise(Plan& plan, bool blocks, int sms) {
                            .overlaps = true});
 }
 
-// Whether an item may take longer than a launch's first ticket, 2 us. Measured on an H200: without tickets items of 64
-// to 512 keys are 1.00 to 1.17 times as fast, of 4096 and more 0.84 to 1.00; nothing explains the latter.
+// Whether an item may take longer than a launch's first ticket.
 bool hides_tickets(const Problem& p, const Tiling& tiling) {
-  constexpr int64_t short_keys = 512;
   const int64_t tiles = ceil_div(ceil_div(p.seq_kv, tiling.variant.tiles.kv), tiling.parts);
-  return tiles * tiling.variant.tiles.kv > short_keys;
+  return tiles * tiling.variant.tiles.kv > tuning::keys_without_tickets;
 }
 
 }  // namespace

@@ -138,4 +138,20 @@ static_assert(all_fields_visited<AverageVariant>, "visit_fields lacks a field of
 static_assert(all_fields_visited<DequantiseVariant>, "visit_fields lacks a field of DequantiseVariant");
 static_assert(all_fields_visited<AppendVariant>, "visit_fields lacks a field of AppendVariant");
 
+// How many fields a variant has; a nested struct is one. CONTRIBUTING.md says how many it may have.
+struct AnyField {
+  template <class T>
+  constexpr operator T() const;
+};
+template <class Variant, class... Before>
+constexpr int fields_in() {
+  if constexpr (requires { Variant{Before{}..., AnyField{}}; })
+    return fields_in<Variant, Before..., AnyField>();
+  else
+    return sizeof...(Before);
+}
+static_assert(fields_in<CombineVariant>() == 4, "fields_in does not count");
+static_assert(fields_in<FwdVariant>() <= 14, "FwdVariant has too many fields; group some that belong together");
+static_assert(fields_in<BwdVariant>() <= 14, "BwdVariant has too many fields; group some that belong together");
+
 }  // namespace froghopper

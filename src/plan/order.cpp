@@ -5,33 +5,22 @@
 #include "contract/mask.h"
 #include "src/base/ceil_div.hpp"
 #include "src/plan/forward.hpp"
+#include "src/plan/tuning.hpp"
 
 namespace froghopper {
 namespace {
 
-// K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 32 MiB of the H200's 60,
-// 27 of the H100's 50. Shorter sequences have fewer q tiles to use a section again; half of it wastes less at the
-// section's end. Measured: docs/experiments/0006.
 int64_t section_bytes(const Device& device, int64_t seq_q, const Hints& hints) {
   if (hints.section_mib) return int64_t{*hints.section_mib} << 20;
-  const int64_t share = device.l2_bytes * 8 / 15;
-  return seq_q <= 4096 ? share / 2 : share;
-}
-
-// The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
-// same measurement. Of few tiles none: one of three is a third of the keys that a section would have used again.
-int tail_percent(int64_t q_tiles) {
-  if (q_tiles <= 4) return 0;
-  return q_tiles <= 16 ? 30 : 50;
+  const int64_t share = tuning::section_of_l2(device);
+  return seq_q <= tuning::short_rows ? share / 2 : share;
 }
 
 // A CTA that draws its next item late leaves it to the first CTA that is free; one that draws early hides the time of
-// the draw, a read of memory, while it computes the item it has. Measured on an H200 at 512 to 16k keys: late is up to
-// 1.5 times as fast where items are few, and up to 1.08 times where a mask makes them unequal. Where there are many,
-// and all are equal or of a few tiles of 128 keys, early is 1 to 2 % faster.
+// the draw, a read of memory, while it computes the item it has.
 int late_tiles(const FwdVariant& v, int64_t items, int sms) {
-  constexpr int many = 8;  // items of each SM
-  const bool early = !v.ragged && (v.mask == Mask::none || v.tiles.kv >= 128) && items > many * int64_t{sms};
+  const bool early = !v.ragged && (v.mask == Mask::none || v.tiles.kv >= tuning::early_tile_kv) &&
+                     items > tuning::items_drawn_early * int64_t{sms};
   return early ? no_bound<int> : 0;
 }
 
@@ -40,8 +29,7 @@ int late_tiles(const FwdVariant& v, int64_t items, int sms) {
 // How many sections so many pairs make. Equal ones: a small remainder would end with few heavy tiles. Each has an item
 // for every SM; and where there are few items in all, a section's heaviest would come too late.
 int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t items, int sms) {
-  constexpr int few = 4;  // items of each SM
-  if (items <= few * int64_t{sms}) return 1;
+  if (items <= tuning::items_in_one_section * int64_t{sms}) return 1;
   const int64_t most = std::clamp<int64_t>(items / sms, 1, pairs);
   const int64_t all = pairs * pair_bytes;  // up to 2^63, so nothing is added to it
   return std::clamp<int64_t>(all / bytes + (all % bytes >= bytes - bytes / 2), 1, most);
@@ -117,12 +105,11 @@ Order order_items(const Problem& p, const Tiling& tiling, const Device& device, 
   const int64_t bytes = section_bytes(device, p.seq_q, hints);
   const int64_t section = ceil_div(together, sections_of(together, pair_bytes, bytes, items, sms));
   order.section = static_cast<int>(v.ragged ? without_small_remainder(together, section) : section);
-  const int percent = hints.tail_percent.value_or(tail_percent(q_tiles));
+  const int percent = hints.tail_percent.value_or(tuning::tail_percent(q_tiles));
   if (!v.ragged) order.tail = static_cast<int>(q_tiles * percent / 100);
   if (v.ragged) {
-    constexpr int64_t rounds = 2;  // the heaviest item is a quarter of a CTA's share where sequences are so short
     const RaggedTiles tiles = {v.tiles.q, p.total_q, p.seq_q, p.heads_q};
-    order.in_sections -= static_cast<int>(sequences_at_the_end(p, tiles, rounds, sms) * p.heads_q);
+    order.in_sections -= static_cast<int>(sequences_at_the_end(p, tiles, tuning::varlen_rounds, sms) * p.heads_q);
   }
   return order;
 }

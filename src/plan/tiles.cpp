@@ -8,6 +8,7 @@
 #include "src/base/ceil_div.hpp"
 #include "src/plan/forward.hpp"
 #include "src/plan/time.hpp"
+#include "src/plan/tuning.hpp"
 
 namespace froghopper {
 namespace {
@@ -28,25 +29,21 @@ constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
                                                {384, 384},
                                                {512, 512}}};
 
-// Where there is work for every SM for several rounds, `many_work`: the faster ones at 16k tokens on an H200
-// (docs/experiments/0003). Where there is less, tiles of 128 rows may use SMs that larger ones leave idle, or larger
-// ones waste less of the last round; the model of time (src/plan/time.hpp) says which.
-constexpr int rounds_that_count = 6;
-
-// The model errs by up to 7 % for windows, so tiles of fewer rows must be clearly quicker there: docs/experiments/0005.
-constexpr double clearly_quicker = 0.95;
-
+// Where there is work for every SM for several rounds, `many_work`: the faster ones at 16k tokens on an H200. Where
+// there is less, tiles of 128 rows may use SMs that larger ones leave idle, or larger ones waste less of the last
+// round; the model of time says which.
 Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, Tiles many_rows, Tiles many_work) {
-  if (items_at_most(p, many_rows.q) > int64_t{rounds_that_count} * usable_sms(p, device)) return many_work;
-  const auto us = [&](Tiles tiles) { return kernel_us(p, plain_variant(p, dims, tiles), 1, device); };
-  const double enough = bounded_below(kernel_mask(p)) ? clearly_quicker : 1;
-  return us(few_rows) < enough * us(many_rows) ? few_rows : many_rows;
+  if (items_at_most(p, many_rows.q) > int64_t{tuning::rounds_that_count} * usable_sms(p, device)) return many_work;
+  const double enough = bounded_below(kernel_mask(p)) ? tuning::clearly_quicker : 1;
+  const Candidate candidates[] = {{.variant = plain_variant(p, dims, many_rows)},
+                                  {.variant = plain_variant(p, dims, few_rows), .below = enough}};
+  return quickest(p, candidates, device).variant.tiles;
 }
 
 constexpr Tiles four_m_tiles = {256, 64, 4};  // of 64 columns
 
-// Four consumers of 64 columns have no registers to spare for a window's second bound beside anything else, nor for the
-// largest score: they would spill in the inner loop.
+// Four consumers of 64 columns have no registers to spare for a window's second bound beside anything else, nor for
+// the largest score: they would spill in the inner loop.
 bool four_m_tiles_fit(const Problem& p) {
   const bool more =
       p.ragged() || p.softcap > 0 || p.alibi || p.merges() || p.attention_chunk > 0 || is_8_bit(p.dtype_kv);
@@ -56,13 +53,13 @@ bool four_m_tiles_fit(const Problem& p) {
 // Rows that tiles of so many have for a head's query rows; 0: lengths lie on the device.
 int64_t padded_rows(const Problem& p, int tile_q) { return p.ragged() ? 0 : ceil_div(p.seq_q, tile_q) * tile_q; }
 
-// Whether tiles of 192 rows, which are faster, make so little more of the rows and keys that a problem has that it pays
-// also where there are few keys; below 256 it was not measured. Rows of q, k and v that do not begin at a whole sector
-// of memory come slower, and 192 rows of q read k and v less often. docs/experiments/0004.
+// Whether tiles of 192 rows, which are faster, make so little more of the rows and keys that a problem has that it
+// pays also where there are few keys; below 256 it was not measured. Rows of q, k and v that do not begin at a whole
+// sector of memory come slower, and 192 rows of q read k and v less often. docs/experiments/0004.
 bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
-  if (bounded_below(kernel_mask(p)) || p.ragged() || p.seq_kv < 256) return false;
-  constexpr int64_t sector = 32;  // bytes
-  const int64_t percent = p.dim_qk * size_of(p.dtype) % sector == 0 ? 105 : 125;
+  if (bounded_below(kernel_mask(p)) || p.ragged() || p.seq_kv < tuning::padding_keys_least) return false;
+  const bool whole_sectors = p.dim_qk * size_of(p.dtype) % tuning::sector_bytes == 0;
+  const int64_t percent = whole_sectors ? tuning::padding_percent : tuning::padding_percent_between_sectors;
   const auto padded = [&](Tiles t) { return padded_rows(p, t.q) * (ceil_div(p.seq_kv, t.kv) * t.kv); };
   return 100 * padded(rows_192) <= percent * padded(rows_128);
 }
@@ -75,20 +72,20 @@ bool guards_modified_scores(const Problem& p) { return p.max_logit && (p.softcap
 Tiles fp8_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   const Tiles rows_192{192, 128, dims.qk == 96 ? 4 : 3};
-  const bool long_tiles = dims.qk == 128 && p.scale_rows == 0 && p.seq_kv >= 4096;
+  const bool long_tiles = dims.qk == 128 && p.scale_rows == 0 && p.seq_kv >= tuning::fp8_long_keys;
   const Tiles rows_128 = long_tiles ? Tiles{128, 192, 2} : Tiles{128, 128, 3};
-  const bool few_keys = (mask == Mask::causal || p.ragged()) && p.seq_kv < 2048;
-  if (few_keys || 100 * padded_rows(p, 192) > 115 * padded_rows(p, 128)) return rows_128;
+  const bool few_keys = (mask == Mask::causal || p.ragged()) && p.seq_kv < tuning::few_keys;
+  if (few_keys || 100 * padded_rows(p, 192) > tuning::fp8_padding_percent * padded_rows(p, 128)) return rows_128;
   return of_two(p, dims, device, rows_128, rows_192, rows_192);
 }
 
-// 8-bit types: P takes half as many registers, and O is still as large. 128 keys with 256 columns take all 240 that
-// a thread can have; a window, a softcap, an O that is added to or the largest score would spill in its inner loop, so
+// 8-bit types: P takes half as many registers, and O is still as large. 128 keys with 256 columns take all 240 that a
+// thread can have; a window, a softcap, an O that is added to or the largest score would spill in its inner loop, so
 // there are 64; nor does the latter fit with 192 keys or rows. Measured: docs/experiments/0025.
 Tiles fp8_tiles(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   if (dims.qk == 64) {
-    const bool many_rows = mask == Mask::none || (mask == Mask::causal && p.seq_kv >= 2048);
+    const bool many_rows = mask == Mask::none || (mask == Mask::causal && p.seq_kv >= tuning::few_keys);
     return many_rows && !guards_modified_scores(p) ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
   }
   const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.merges() && !p.max_logit;
@@ -128,9 +125,11 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   if (dims.qk == 64) {
     const Tiles rows_192{192, 64, 5};
     // Measured on both cards: docs/experiments/0005.
-    if (bounded_below(mask)) return keys >= 1024 && four_m_tiles_fit(p) ? four_m_tiles : rows_192;
+    if (bounded_below(mask))
+      return keys >= tuning::window_of_four_m_tiles && four_m_tiles_fit(p) ? four_m_tiles : rows_192;
     // By padded rows: docs/experiments/0004.
-    const bool fewer_by_192 = mask == Mask::none && 100 * padded_rows(p, 192) < 85 * padded_rows(p, 256);
+    const bool fewer_by_192 =
+        mask == Mask::none && 100 * padded_rows(p, 192) < tuning::four_m_tiles_percent * padded_rows(p, 256);
     const Tiles many_rows = four_m_tiles_fit(p) && !fewer_by_192 ? four_m_tiles : rows_192;
     return of_two(p, dims, device, rows_128, many_rows, many_rows);
   }
@@ -138,21 +137,22 @@ Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
     // Of 80 keys the ragged kernel would spill in its inner loop.
     const bool plain = mask == Mask::none && !p.ragged() && !guards_modified_scores(p);
     const Tiles rows_192 = plain ? Tiles{192, 80, 3} : Tiles{192, 64, 3};
-    const bool few_keys = keys < 2048 && !rows_192_are_worth_it(p, rows_128, rows_192);
+    const bool few_keys = keys < tuning::few_keys && !rows_192_are_worth_it(p, rows_128, rows_192);
     return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
   }
   if (dims.qk == 128) {
     // A window of few keys has its ends in few tiles of 128.
-    if (bounded_below(mask) && keys <= 512) return rows_128;
+    if (bounded_below(mask) && keys <= tuning::narrow_window_128) return rows_128;
     const Tiles rows_192{192, 64, 4};
     // Of few causal keys much is masked away in tiles of 128.
-    const bool few_keys = keys < 2048 && (mask == Mask::none || (mask == Mask::causal && keys > 512)) &&
+    const bool few_keys = keys < tuning::few_keys &&
+                          (mask == Mask::none || (mask == Mask::causal && keys > tuning::mostly_masked_keys)) &&
                           !rows_192_are_worth_it(p, rows_128, rows_192);
     return of_two(p, dims, device, rows_128, rows_192, few_keys ? rows_128 : rows_192);
   }
-  if (dims.qk == 192 && dims.v == 128 && keys < 2048) return {128, 64, 3};
+  if (dims.qk == 192 && dims.v == 128 && keys < tuning::few_keys) return {128, 64, 3};
   // Faster than 128x64 for narrow windows: docs/experiments/0005.
-  if (dims.qk == 256 && mask == Mask::window && keys <= 256) return {64, 64, 2};
+  if (dims.qk == 256 && mask == Mask::window && keys <= tuning::narrow_window_256) return {64, 64, 2};
   return rows_128;
 }
 
@@ -178,11 +178,9 @@ int box_of_pages(const Problem& p, const Tiles& tiles) {
   return static_cast<int>(std::gcd(p.page_size, int64_t{tiles.kv}));
 }
 
-// The 128-byte swizzle repeats after 8 rows. Smaller boxes would do, but take as long as larger ones.
 KvIn kv_in(const Problem& p, const Tiles& tiles) {
-  constexpr int box_least = 8;
   if (!p.paged()) return KvIn::rows;
-  return box_of_pages(p, tiles) >= box_least ? KvIn::pages : KvIn::slots;
+  return box_of_pages(p, tiles) >= tuning::page_box_least ? KvIn::pages : KvIn::slots;
 }
 
 FwdKv kv_of(const Problem& p) {
@@ -229,17 +227,17 @@ std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v) {
   return std::nullopt;
 }
 
-// Small boxes take long to issue, and a ring of two stages is then filled too late: docs/experiments/0042. Larger tiles
-// are for problems that have enough of them; a quarter more rows an SM is what they win.
+// Small boxes take long to issue, and a ring of two stages is then filled too late. Larger tiles are for problems
+// that have enough of them.
 std::optional<Tiles> tiles_of_small_pages(const Problem& p, Dims dims, const Tiles& usual, int sms) {
   constexpr Tiles larger = {192, 80, 3};
-  constexpr int box_enough = 64;
   const bool measured = dims.qk == 128 && dims.v == 128 && !is_8_bit(p.dtype_kv) && !p.invariant;
-  if (!p.paged() || !measured || p.seq_q <= 2 * m_tile_rows || box_of_pages(p, usual) >= box_enough) return {};
+  if (!p.paged() || !measured || p.seq_q <= 2 * m_tile_rows || box_of_pages(p, usual) >= tuning::page_box_enough)
+    return {};
   const auto rows_of_sm = [&](int tile_q) {
     return std::max(1.0, static_cast<double>(items_at_most(p, tile_q)) / sms) * tile_q;
   };
-  if (rows_of_sm(larger.q) > 1.25 * rows_of_sm(usual.q)) return {};
+  if (rows_of_sm(larger.q) > tuning::page_rows_most * rows_of_sm(usual.q)) return {};
   return larger;
 }
 

@@ -8,6 +8,7 @@
 #include "src/base/text.hpp"
 #include "src/plan/forward.hpp"
 #include "src/plan/time.hpp"
+#include "src/plan/tuning.hpp"
 #include "src/problem/mask.hpp"
 
 namespace froghopper {
@@ -60,14 +61,6 @@ Mask packed_mask(const Problem& p) {
 
 // ---- Split ----
 
-constexpr double workspace_most = 256 << 20;
-
-constexpr double hinted_most = 0x1p40;
-
-// Packed exact tiles take room for all parts of seq_kv keys: where that is more, tiles are not packed. The bits are the
-// same.
-constexpr double batch_invariant_most = 1 << 30;
-
 int64_t batch_invariant_parts_of(const Problem& p) {
   return std::max<int64_t>(1, ceil_div(p.seq_kv, batch_invariant_part_tiles * batch_invariant_tile_kv));
 }
@@ -90,7 +83,7 @@ double kv_tiles_of_all(const Problem& p, int64_t q_tiles, int64_t rows_of_tile, 
   if (!p.masked())
     return 1.0 * p.batch * heads * q_tiles * static_cast<double>(ceil_div(std::max<int64_t>(keys, 1), tile_kv));
   const auto rule = mask_rule(p, p.seq_q, keys);
-  const int64_t step = std::max<int64_t>(1, q_tiles / 64);  // of many tiles a sample is enough
+  const int64_t step = std::max<int64_t>(1, q_tiles / tuning::tiles_sampled);
   double sum = 0, count = 0;
   for (int64_t tile = 0; tile < q_tiles; tile += step, ++count) {
     const int64_t first = tile * rows_of_tile, last = std::min(first + rows_of_tile, p.seq_q) - 1;
@@ -109,21 +102,18 @@ double time_us(const Problem& p, const Work& work, int64_t parts) {
     const double rounds = static_cast<double>(ceil_div(work.tiles * ceil_div(work.longest, of_part), work.sms));
     busiest = rounds * one;
   } else {
-    // Unequal ones are drawn one by one, the heaviest first; what is left over at the end is a part of a part.
     const double items = static_cast<double>(work.tiles) + work.all / static_cast<double>(of_part);
     const double mean = (work.all * work.rate.iteration_us + items * work.rate.item_us) / work.sms;
-    busiest = std::max(mean, one) + 0.2 * one;
+    busiest = std::max(mean, one) + tuning::left_over * one;
   }
   return beside(busiest, work.least_us) + extra;
 }
 
-constexpr double worth_it = 0.98;  // of the time without parts, or with tiles that were tried before
-
 // The number of parts with the least time; 1 where parts bring little.
 int64_t best_parts(const Problem& p, const Work& work, double without_us, int64_t most) {
   int64_t best = 1;
-  double best_us = without_us * worth_it;
-  for (int64_t parts = 2; parts <= std::min<int64_t>(most, 128); ++parts) {
+  double best_us = without_us * tuning::worth_it;
+  for (int64_t parts = 2; parts <= std::min(most, tuning::parts_tried); ++parts) {
     const int64_t real = ceil_div(work.longest, ceil_div(work.longest, parts));
     if (real != parts) continue;
     if (const double us = time_us(p, work, parts); us < best_us) best = parts, best_us = us;
@@ -159,34 +149,30 @@ struct Choice {
   double us;
 };
 
-constexpr double hopeless = 1.25;  // by time_us(), of the best time so far: not handed out item by item
-
 // Of plain tiles, handed out item by item: for unequal ones time_us() and best_parts() are rough.
 Choice plain_parts(const Problem& p, const FwdVariant& plain, Dims dims, int64_t most, const Device& device) {
-  Choice best = {plain.tiles, 1, kernel_us(p, plain, 1, device)};
+  Choice best = {plain.tiles, 1, forward_us(p, plain, 1, device)};
   const double without_us = best.us;
   const auto try_with = [&](Tiles tiles, int64_t tiles_of_part) {
     FwdVariant v = plain;
     v.tiles = tiles;
     const Work work = work_of(p, v, {1, 0}, device);
-    const int64_t near = best_parts(p, work, without_us, most), apart = v.mask == Mask::none ? 0 : 3;
-    Choice its = {tiles, 1, best.us * worth_it};
+    const int64_t near = best_parts(p, work, without_us, most),
+                  apart = v.mask == Mask::none ? 0 : tuning::parts_apart;
+    Choice its = {tiles, 1, best.us * tuning::worth_it};
     for (int64_t parts = std::max<int64_t>(2, near - apart); parts <= std::min(near + apart, most); ++parts) {
-      if (time_us(p, work, parts) > hopeless * its.us) continue;
+      if (time_us(p, work, parts) > tuning::hopeless * its.us) continue;
       if (ceil_div(p.seq_kv, tiles.kv) < tiles_of_part * parts) break;
-      const double us = kernel_us(p, v, parts, device) + combine_us(p, parts);
+      const double us = forward_us(p, v, parts, device);
       if (us < its.us) its = {tiles, parts, us};
     }
     if (its.count > 1) best = its;
   };
   // Larger tiles read keys less often; smaller ones make more parts, and short parts that do not wait for each other.
-  if (const auto tiles = many_rows_tiles(p, dims)) try_with(*tiles, 8);
-  try_with(few_rows_tiles(p, dims), 1);
+  if (const auto tiles = many_rows_tiles(p, dims)) try_with(*tiles, tuning::part_tiles_of_many_rows);
+  try_with(few_rows_tiles(p, dims), tuning::part_tiles_of_few_rows);
   return best;
 }
-
-// Where lengths are on the device, one long sequence may be alone: no part is longer than this.
-constexpr int64_t keys_of_ragged_part = 4096;
 
 }  // namespace
 
@@ -199,7 +185,7 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
   if (may_pack) pack = pack_of(p);
   v.pack_gqa = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
   if (v.batch_invariant && batch_invariant_parts_of(p) > 1 &&
-      part_bytes(p) * static_cast<double>(batch_invariant_parts_of(p)) > batch_invariant_most)
+      part_bytes(p) * static_cast<double>(batch_invariant_parts_of(p)) > tuning::batch_invariant_bytes_most)
     v.pack_gqa = false;
   if (!v.pack_gqa) pack = {1, 0};
   if (v.pack_gqa) v.mask = packed_mask(p);
@@ -214,7 +200,7 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
                   static_cast<int>(v.split_kv ? batch_invariant_parts_of(p) : 1)};
   }
   const double bytes = part_bytes(p);
-  const auto bounded = static_cast<int64_t>(bytes > 0 ? std::min(workspace_most / bytes, 1e6) : 1);
+  const auto bounded = static_cast<int64_t>(bytes > 0 ? std::min(tuning::parts_bytes_most / bytes, 1e6) : 1);
   int64_t parts = 1;
   if (hints.parts) {
     parts = *hints.parts;
@@ -223,13 +209,13 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
           text("parts={} is a hint for 16-bit q, and for packed tiles; plain tiles of 8-bit q are not "
                "split. Leave parts out.",
                parts));
-    if (parts > 1 && bytes * static_cast<double>(parts) > hinted_most)
+    if (parts > 1 && bytes * static_cast<double>(parts) > tuning::hinted_bytes_most)
       return unsupported(text("parts={} would take {:.0f} bytes of workspace; it can have 2^40. Leave parts out.",
                               parts, bytes * static_cast<double>(parts)));
   } else if (v.pack_gqa) {
     const Work work = work_of(p, v, pack, device);
     parts = best_parts(p, work, time_us(p, work, 1), bounded);
-    if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, keys_of_ragged_part)));
+    if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, tuning::keys_of_ragged_part)));
   } else if (may_pack_or_split(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window &&
              !p.seqused) {
     const Choice best = plain_parts(p, v, dims, bounded, device);

@@ -13,6 +13,7 @@
 #include "src/base/text.hpp"
 #include "src/plan/backward.hpp"
 #include "src/plan/forward.hpp"
+#include "src/plan/tuning.hpp"
 #include "src/plan/workers.hpp"
 #include "src/problem/bytes.hpp"
 #include "src/problem/mask.hpp"
@@ -273,7 +274,7 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
     return static_cast<double>(ceil_div(items, sms)) * time_of(load_of({0, of_part}), rate);
   constexpr int few = 8;  // of each SM
   if (v.ragged || items > few * int64_t{sms}) {
-    const int64_t step = std::max<int64_t>(1, q_tiles / 64);  // of many tiles a sample is enough
+    const int64_t step = std::max<int64_t>(1, q_tiles / tuning::tiles_sampled);
     double sum = 0, count = 0;
     for (int64_t tile = step / 2; tile < q_tiles; tile += step, ++count)
       sum += time_of(load_of(attended_by(tile)), rate);
@@ -287,6 +288,21 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
         workers.take(load_of(part_of<int64_t>(seen, part, of_part, parts)));
   }
   return time_of(workers.busiest(), rate);
+}
+
+double forward_us(const Problem& p, const FwdVariant& v, int64_t parts, const Device& device) {
+  const double before_us = fwd_dequantised(v) ? dequantise_us(p, device) : 0;
+  const double after_us = parts > 1 ? combine_us(p, parts) : 0;
+  return kernel_us(p, v, parts, device) + before_us + after_us;
+}
+
+const Candidate& quickest(const Problem& p, std::span<const Candidate> candidates, const Device& device) {
+  const auto us_of = [&](const Candidate& c) { return forward_us(p, c.variant, c.parts, device); };
+  const Candidate* best = &candidates.front();
+  double best_us = us_of(*best);
+  for (const Candidate& candidate : candidates.subspan(1))
+    if (const double us = us_of(candidate); us < candidate.below * best_us) best = &candidate, best_us = us;
+  return *best;
 }
 
 double numbers_of_keys(const Problem& p) { return 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v); }

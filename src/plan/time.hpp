@@ -3,6 +3,7 @@
 // long it takes".
 #pragma once
 #include <optional>
+#include <span>
 
 #include "src/plan/plan.hpp"
 
@@ -49,6 +50,17 @@ Rate rate_of(const BwdVariant&, const Device&);
 // whole rounds; few unequal ones are handed out one by one; many, and those of sequences with lengths of their own, are
 // taken to keep all SMs as busy.
 double kernel_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
+// With the launches before and after it: what dequantises k and v, what adds up parts.
+double forward_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
+
+// One way to compute a problem.
+struct Candidate {
+  FwdVariant variant;
+  int64_t parts = 1;
+  double below = 1;  // it must take less than this share of the time of the best one before it
+};
+// The first of them, or whichever takes the place of the best before it.
+const Candidate& quickest(const Problem&, std::span<const Candidate>, const Device&);
 
 double read_us(double bytes, const Device&);          // by a kernel that does nothing else
 double combine_us(const Problem&, int64_t parts);     // the launch that adds up parts of rows
