@@ -17,6 +17,7 @@
 Importing it loads neither NumPy nor another framework nor the shared library; each comes with the first use.
 """
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from froghopper._c import VERSION as __version__
@@ -33,10 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["CompileFailed", "Error", "Gradients", "Internal", "InvalidProblem", "InvalidTensor", "InvalidType",
            "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Smoothed", "Unsupported", "__version__",
            "append_kv", "attention", "attention_backward", "explain", "quantise"]
-MODULES = ("flash_attn_interface", "jax", "sglang", "torch", "transformers", "vllm")  # each imports its framework
+MODULES = {"flash_attn_interface": "torch", "jax": "jax", "sglang": "sglang", "torch": "torch",
+           "transformers": "transformers", "vllm": "vllm"}  # and the framework that each imports
 
 
-def __dir__() -> list[str]: return sorted((*__all__, *MODULES))
+def __dir__() -> list[str]:
+    """Without the modules whose framework is not installed: help() imports all that is named here."""
+    found = (name for name, framework in MODULES.items() if importlib.util.find_spec(framework) is not None)
+    return sorted((*__all__, *found))
 
 
 def __getattr__(name: str) -> Any:

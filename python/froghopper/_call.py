@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from froghopper import _c
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of, warn_user
 from froghopper._library import Library, library
-from froghopper._values import ALIGNS, check_softcap, text
+from froghopper._values import ALIGNS, check_softcap, text, type_of
 from froghopper._values import Window as Window
 from froghopper._values import check_align as check_align
 from froghopper._values import check_scale as check_scale
@@ -245,7 +245,7 @@ def check_held(given: Any, with_max_logit: bool, kind: str) -> tuple[str, ...]:
     """What accumulate is made of; kind: of what it is, in words."""
     names = ("o", "lse", "max_logit") if with_max_logit else ("o", "lse")
     if isinstance(given, (tuple, list)) and len(given) == len(names): return names
-    number, found = {2: "two", 3: "three"}[len(names)], f"a {type(given).__name__}"
+    number, found = {2: "two", 3: "three"}[len(names)], type_of(given)
     if isinstance(given, (tuple, list)): found += f" of {len(given)}"
     raise InvalidType(f"accumulate must be ({', '.join(names)}) of earlier "
                       f"calls{', as return_max_logit asks' * with_max_logit}, but is {found}. Give {number} {kind}: "

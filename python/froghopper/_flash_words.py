@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from froghopper import _torch_ops as ops
 from froghopper._call import whole_number
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8
+from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper._torch_options import plain
 from froghopper._values import scale_in_range
 from froghopper._words import translated
@@ -29,6 +29,9 @@ REFUSED = {
 # Positional arguments of the others. Of FlashAttention 2 those after q, k and v, or after max_seqlen_k.
 FLASH_2 = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic",
            "return_attn_probs", "block_table")
+FLASH_2_CACHE = ("k", "v", "rotary_cos", "rotary_sin", "cache_seqlens", "cache_batch_idx", "cache_leftpad",
+                 "block_table", "softmax_scale", "causal", "window_size", "softcap", "rotary_interleaved",
+                 "alibi_slopes", "num_splits", "return_softmax_lse")
 PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 VLLM = ("max_seqlen_q", "cu_seqlens_q", "max_seqlen_k", "cu_seqlens_k", "seqused_k", "qv", *FLASH_2,
         "return_softmax_lse", "out", "scheduler_metadata", "q_descale", "k_descale", "v_descale", "num_splits",
@@ -50,6 +53,15 @@ def packed_order(given: Sequence[Any]) -> Sequence[str] | None:
                                             isinstance(given[1], Tensor) and given[1].ndim == 1): return VLLM
     if len(given) > 4 and type(given[4]) in (int, float): return (*PACKED, *FLASH_2)
     return None
+
+
+def cache_order(given: Sequence[Any]) -> Sequence[str] | None:
+    """FlashAttention 2's order, which has no qv before rotary_cos: whole numbers come fifth instead of sixth, or what
+    would be qv has two dimensions."""
+    def whole(x: Any) -> bool:
+        return type(x) is int or (isinstance(x, Tensor) and not x.is_floating_point() and not x.is_complex())
+    if len(given) > 4 and whole(given[4]): return FLASH_2_CACHE
+    return FLASH_2_CACHE if len(given) > 2 and isinstance(given[2], Tensor) and given[2].ndim == 2 else None
 
 
 def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None = None,
@@ -93,6 +105,17 @@ def extras_of(q: Tensor, dropout_p: float, alibi_slopes: Tensor | None, s_aux: T
     if s_aux is not None: made["sink"] = s_aux.float() if isinstance(s_aux, Tensor) else s_aux
     if out is not None: made["out"] = out
     return made
+
+
+def parts_of(name: str, x: Tensor, ndim: int, parts: int) -> tuple[Tensor, ...]:
+    """What lies beside each other in the last but two dimensions of x."""
+    check_tensor(name, x)
+    if x.ndim != ndim or x.shape[-3] != parts:
+        lead = "batch, seq" if ndim == 5 else "total"
+        raise InvalidProblem(f"{name} must be [{lead}, {parts}, heads, dim], but has the shape {list(x.shape)}. Stack "
+                             f"its parts with torch.stack(({', '.join('qkv'[-parts:])}), -3).")
+    found: tuple[Tensor, ...] = x.unbind(-3)
+    return found
 
 
 def length_of(name: str, value: Any) -> Any:

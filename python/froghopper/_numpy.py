@@ -20,7 +20,7 @@ from froghopper._numpy_arrays import (Array, Lengths, address, check_array, chec
                                       check_shape, check_writeable, dense, dense_strides, float32_of, held_arrays,
                                       held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
                                       read_lengths, result_shape, slopes_of, strides_of)
-from froghopper._values import Align, flag, plain
+from froghopper._values import Align, flag, plain, type_of
 from froghopper._words import again
 
 _calls: dict[Hashable, Call] = {}
@@ -311,7 +311,7 @@ def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, ac
         new_q, new_k, new_v = (np.empty(x.shape, q.dtype) for x in (q, k, v))
         return Gradients(new_q, new_k, new_v, None if sink is None else np.empty_like(sink))
     if not isinstance(out, (tuple, list)):
-        raise InvalidType(f"out must be a tuple with an array for each gradient, but is a {type(out).__name__}. Use "
+        raise InvalidType(f"out must be a tuple with an array for each gradient, but is {type_of(out)}. Use "
                           "out=(grad_q, grad_k, grad_v).")
     likes = [x for x in (q, k, v, sink) if x is not None]
     held = out[:3] if len(out) == 4 and sink is None and out[3] is None else out
@@ -322,7 +322,7 @@ def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, ac
         check_no_mask(f"out[{at}]", array)
         wanted = np.dtype(np.float32) if accumulate else like.dtype
         if not isinstance(array, np.ndarray) or array.dtype != wanted:
-            kind = array.dtype if isinstance(array, np.ndarray) else "a " + type(array).__name__
+            kind = array.dtype if isinstance(array, np.ndarray) else type_of(array)
             raise InvalidType(f"out[{at}] must be an array of "
                               f"{wanted.name}{', as accumulate adds in float32' * accumulate}, but is {kind}. Use "
                               f"numpy.zeros(shape, \"{wanted.name}\").")

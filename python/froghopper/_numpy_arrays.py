@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from froghopper._call import Packed, Shape, Strides, check_held, element_strides, slope_strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
-from froghopper._values import shown, whole_number
+from froghopper._values import shown, type_of, whole_number, wrong_shape
 
 Array = NDArray[Any]
 Lengths = NDArray[np.integer[Any]] | Sequence[int]
@@ -107,7 +107,8 @@ def check_is_array(name: str, array: Any) -> None:
     if isinstance(array, np.ndarray): return
     where = type(array).__module__.partition(".")[0].removesuffix("lib")  # arrays of JAX are jaxlib's
     out = f"Use froghopper.{where} for it." if where in ("torch", "jax") else "Use numpy.asarray."
-    raise InvalidType(f"{name} must be an array of NumPy, but is a {type(array).__name__}. {out}")
+    if array is None: out = f"Give {name}."
+    raise InvalidType(f"{name} must be an array of NumPy, but is {type_of(array)}. {out}")
 
 
 def check_array(name: str, array: Any, q: Any) -> None:
@@ -140,8 +141,7 @@ def float32_of(name: str, given: Any) -> Array | None:
 
 
 def check_shape(name: str, array: Array, shape: Shape) -> None:
-    if array.shape != tuple(shape):
-        raise InvalidTensor(f"{name} must have the shape {list(shape)}, but has {list(array.shape)}. Reshape it.")
+    if array.shape != tuple(shape): wrong_shape(name, array.shape, shape)
 
 
 def check_writeable(name: str, array: Array) -> None:
@@ -160,7 +160,7 @@ def dense(name: str, array: Any, shape: Shape) -> Any:
 def check_float32(name: str, array: Any) -> None:
     check_no_mask(name, array)
     if isinstance(array, np.ndarray) and array.dtype == np.float32: return
-    kind = array.dtype if isinstance(array, np.ndarray) else "a " + type(array).__name__
+    kind = array.dtype if isinstance(array, np.ndarray) else type_of(array)
     raise InvalidType(f"{name} must be an array of float32, but is {kind}. Use numpy.asarray({name}, \"float32\").")
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check_rank, check_shapes, describe,
                               element_strides, plan_of, slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._values import type_of, wrong_shape
 
 LOOK = -2**62  # as max_seqlen: find the longest sequence. On the CPU alone. No length that anybody gives
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -290,8 +291,9 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
 
 
 def check_tensor(name: str, x: Any, out: str = "torch.as_tensor") -> None:
+    if x is None: raise InvalidType(f"{name} must be a tensor of PyTorch, but is None. Give {name}.")
     if not isinstance(x, Tensor):
-        raise InvalidType(f"{name} must be a tensor of PyTorch, but is a {type(x).__name__}. Use {out}.")
+        raise InvalidType(f"{name} must be a tensor of PyTorch, but is {type_of(x)}. Use {out}.")
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:
@@ -348,15 +350,14 @@ def max_logit_shape(q: Shape, cu_seqlens_q: Tensor | None) -> Shape:
 
 
 def check_shape(name: str, x: Tensor, shape: Shape) -> None:
-    if tuple(x.shape) != tuple(shape):
-        raise InvalidTensor(f"{name} must have the shape {list(shape)}, but has {list(x.shape)}. Reshape it.")
+    if tuple(x.shape) != tuple(shape): wrong_shape(name, x.shape, shape)
 
 
 def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
     check_place(name, x, q)
     if x.dtype != torch.int32 or x.ndim != 1:
-        raise InvalidType(f"{name} must be a list of int32, but is {name_of(x.dtype)} with the shape "
-                          f"{list(x.shape)}. Use {name}.int().flatten().")
+        raise InvalidType(f"{name} must be a one-dimensional int32 tensor, but is {name_of(x.dtype)} with the shape "
+                          f"{list(x.shape)}. Use {name}.int(){'' if x.ndim == 1 else '.flatten()'}.")
     if not x.is_contiguous(): raise InvalidTensor(f"{name} must be contiguous, but is not. Use {name}.contiguous().")
 
 

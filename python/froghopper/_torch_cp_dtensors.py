@@ -10,6 +10,7 @@ from torch import Tensor
 
 from froghopper import _torch_cp_group as groups
 from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._values import type_of
 
 BATCH, ROWS, HEADS = 0, 1, 2  # dimensions of q, k and v
 OF_LSE = {BATCH: 0, HEADS: 1, ROWS: 2}  # where they are in lse
@@ -27,7 +28,7 @@ def attention(attend: Callable[..., tuple[Tensor, Tensor]], q: Any, k: Any, v: A
     from torch.distributed.tensor import DTensor, Shard
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, DTensor):
-            raise InvalidType(f"{name} must be a DTensor beside other DTensors, but is a {type(x).__name__}. Use "
+            raise InvalidType(f"{name} must be a DTensor beside other DTensors, but is {type_of(x)}. Use "
                               "DTensor.from_local.")
         if x.device_mesh != q.device_mesh or x.placements != q.placements:
             raise InvalidProblem(f"{name} must be placed as q is, {q.placements} on {q.device_mesh}, but is placed "

@@ -51,7 +51,8 @@ def window_of(window: Window | None) -> tuple[int, int]:
     if window is None: return _c.ALL, _c.ALL
     if not isinstance(window, (tuple, list)) or len(window) != 2: return check_window(window)
     left, right = window
-    return _c.ALL if left is None else whole("window", left), _c.ALL if right is None else whole("window", right)
+    return (_c.ALL if left is None else whole("window[0]", left),
+            _c.ALL if right is None else whole("window[1]", right))
 
 
 def bound_of(name: str, value: int | None) -> int:

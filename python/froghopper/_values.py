@@ -7,11 +7,11 @@ same key; a kind that is refused must not be found under that of one that is not
 """
 import ctypes
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn
 
 from froghopper import _c
-from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 
 Window = tuple[int | None, int | None]
 Align = Literal["bottom_right", "top_left"]
@@ -23,13 +23,30 @@ ALIGNS = {"bottom_right": _c.Align.BOTTOM_RIGHT, "top_left": _c.Align.TOP_LEFT}
 def shown(value: Any) -> str:
     """A value in one line of a message, cut where it is long."""
     try: line = " ".join(repr(value).split())
-    except Exception: return f"a {type(value).__name__}"  # a number of more digits than Python prints, or a class's own
+    except Exception: return type_of(value)  # a number of more digits than Python prints, or a class's own
     return line if len(line) <= 100 else line[:97] + "..."
+
+
+def type_of(value: Any) -> str:
+    """What a value is, where its type is the wrong one: "a list", "an int", "None"."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def wrong_shape(name: str, found: Sequence[int], wanted: Sequence[int]) -> NoReturn:
+    out = "Reshape it" if math.prod(found) == math.prod(wanted) else "Give one of that shape"
+    raise InvalidTensor(f"{name} must have the shape {list(wanted)}, but has {list(found)}. {out}.")
+
+
+def how_to_give(out: str, value: Any) -> str:
+    """What to do about a value. One that jax.jit traces is no value yet."""
+    return "Name it in static_argnames of jax.jit" if type(value).__name__.endswith("Tracer") else out
 
 
 def flag(name: str, value: Any) -> bool:
     if isinstance(value, (bool, int)) or type(value).__name__ in ("bool", "bool_"): return bool(value)
-    raise InvalidType(f"{name} must be True or False, but is {shown(value)}. Use {name}=True or {name}=False.")
+    raise InvalidType(f"{name} must be True or False, but is {shown(value)}. "
+                      f"{how_to_give(f'Use {name}=True or {name}=False', value)}.")
 
 
 def number(name: str, value: Any) -> float:
@@ -50,7 +67,7 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def wrong_kind(name: str, value: Any, kind: str, out: str) -> NoReturn:
-    raise InvalidType(f"{name} must be {kind}, but is {shown(value)}. Give {out}.")
+    raise InvalidType(f"{name} must be {kind}, but is {shown(value)}. {how_to_give(f'Give {out}', value)}.")
 
 
 def is_real(value: Any) -> bool:
@@ -87,7 +104,7 @@ def check_window(window: Window | None) -> tuple[int, int]:
     if len(found) != 2:
         raise InvalidType("window must be (left, right), keys before and after, None or -1 for no bound, but is "
                           f"{shown(window)}. Use window=(128, 0), or None for no window.")
-    left, right = (_c.ALL if bound is None else whole_number("window", bound) for bound in found)
+    left, right = (_c.ALL if bound is None else whole_number(f"window[{i}]", bound) for i, bound in enumerate(found))
     return left, right
 
 

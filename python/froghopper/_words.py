@@ -26,12 +26,22 @@ SAME = {
     "return_lse": ("return_softmax_lse", "return_attn_probs"), "return_residual": ("return_lse",),
     "q_v": ("qv",), "block_tables": ("block_table",), "page_table": ("block_table",),
 }
+# Nearly meant alike, or spelled like another one: what a wrong word is answered with.
+NEAR = {
+    "cache_seqlens": ("seqused_kv", "seqused_k"), "seq_lens": ("seqused_kv", "seqused_k"),
+    "seqlens_k": ("seqused_kv", "seqused_k"), "kv_lens": ("seqused_kv", "seqused_k"),
+    "alibi": ("alibi_slopes",), "sliding_window": ("window", "window_size"),
+    "sliding_window_size": ("window", "window_size"),
+}
 # Without effect on results, here and there.
 HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
          "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache")
 # Harmless with this value, and with others refused in these words.
 ONLY: dict[str, tuple[Any, str]] = {
-    "dropout_p": (0, "weights are not dropped here. Use 0.0"), "dropout": (0, "weights are not dropped here. Use 0"),
+    **dict.fromkeys(("dropout_p", "dropout", "dropout_rate"), (0, "weights are not dropped here. Use 0.0")),
+    "attention_mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
+    "key_padding_mask": (None, "there are no masks of numbers here. Use seqused_kv, how many keys of each count"),
+    "layout": (None, "q is [batch, seq, heads, dim]. Use x.transpose(1, 2) for heads before rows"),
     "attn_mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
     "mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
     "attn_bias": (None, "scores have no bias here but ALiBi's. Use alibi_slopes"),
@@ -39,7 +49,7 @@ ONLY: dict[str, tuple[Any, str]] = {
     "block_table": (None, "it is an argument of froghopper.torch.paged_attention. Use that, or gather the pages"),
     "qv": (None, "a second query is not computed here. Append its columns to those of q, and v's to k"),
     "is_causal": (False, "which corner it aligns differs from library to library. Use causal=True, which aligns the "
-                         "last query with the last key, with align=\"top_left\" the first with the first"),
+                         "last query with the last key"),
     "quantize": (False, "this function does not quantise. Use attention(**quantise(q, k, v)._asdict())"),
     "quantise": (False, "this function does not quantise. Use attention(**quantise(q, k, v)._asdict())"),
     "q_descale": (None, "it is scale_q here, a number or [batch, heads_q]. Use scale_q"),
@@ -92,8 +102,9 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
         if name in known: return name
     if word in ONLY:
         error = InvalidType if word in ("query", "key", "value", "is_causal") or "_descale" in word else Unsupported
-        raise error(f"{function}() has no argument {word}; {ONLY[word][1]}.")
-    near = difflib.get_close_matches(word, known, 2)
+        corner = ", with align=\"top_left\" the first with the first" * (word == "is_causal" and "align" in known)
+        raise error(f"{function}() has no argument {word}; {ONLY[word][1]}{corner}.")
+    near = [name for name in NEAR.get(word, ()) if name in known] or difflib.get_close_matches(word, known, 2)
     raise InvalidType(f"{function}() of froghopper{'.' * bool(module)}{module} has no argument {word}. "
                       f"{'Did you mean ' + ' or '.join(near) if near else 'It has ' + ', '.join(sorted(known))}"
                       f"{'?' if near else '.'}")

@@ -45,8 +45,9 @@ from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
 from froghopper._errors import InvalidProblem
-from froghopper._flash_words import (check_tangents, columns, dense_keys, dense_order, extras_of, in_any_order,
-                                     length_of, options_of, packed_order, refuse, scales_of, without_gradients)
+from froghopper._flash_words import (cache_order, check_tangents, columns, dense_keys, dense_order, extras_of,
+                                     in_any_order, length_of, options_of, packed_order, parts_of, refuse, scales_of,
+                                     without_gradients)
 from froghopper._kv_cache import reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._pages import table_of
@@ -58,11 +59,11 @@ from froghopper._values import LARGEST_SCALE
 from froghopper.torch import attention, paged_attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
-
 Window: TypeAlias = tuple[int, int] | list[int] | int | None
 Scale: TypeAlias = Tensor | float | None
 
-__all__ = ["FLOAT8", "flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+__all__ = ["FLOAT8", "flash_attn_combine", "flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func",
+           "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states", "reshape_and_cache_flash"]
 WHOLE = (-1, -1)
 
@@ -215,7 +216,7 @@ def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, return_attn_probs: Litera
 def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, **words: Any) -> Any: ...
 
 
-@in_any_order()
+@in_any_order(dense_order, first=1)
 def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, causal: bool = False,
                               q_descale: Scale = None, k_descale: Scale = None,
                               v_descale: Scale = None, window_size: Window = WHOLE,
@@ -255,6 +256,23 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
     return found
 
 
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *rest: Any, **words: Any) -> Any:
+    """FlashAttention 2's: flash_attn_func of q and kv [batch, seq_k, 2, heads_k, dim], which is read where it lies."""
+    return flash_attn_func(q, *parts_of("kv", kv, 5, 2), *rest, **words)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *rest: Any,
+                                     **words: Any) -> Any:
+    """FlashAttention 2's: flash_attn_varlen_func of qkv [total, 3, heads, dim], which is read where it lies."""
+    where = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return flash_attn_varlen_func(*parts_of("qkv", qkv, 4, 3), *where, *rest, **words)
+
+
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *rest: Any, **words: Any) -> Any:
+    """FlashAttention 2's: flash_attn_varlen_func of q and kv [total_k, 2, heads_k, dim], read where it lies."""
+    return flash_attn_varlen_func(q, *parts_of("kv", kv, 4, 2), *rest, **words)
+
+
 @overload
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any, return_softmax_lse: Literal[True],
                             **words: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
@@ -269,7 +287,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: 
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any, **words: Any) -> Any: ...
 
 
-@in_any_order()
+@in_any_order(cache_order)
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,
                             v: Tensor | None = None, qv: Tensor | None = None, rotary_cos: Tensor | None = None,
                             rotary_sin: Tensor | None = None, cache_seqlens: int | Tensor | None = None,

@@ -26,7 +26,7 @@ import numpy as np
 
 from froghopper._call import DTYPES, Window, cached, check_held
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._values import Align, flag, plain, shown, whole_number
+from froghopper._values import Align, flag, plain, shown, type_of, whole_number
 from froghopper._words import again
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
@@ -260,8 +260,8 @@ def checked(name: str, array: Any, q: Any) -> Array:
         raise InvalidType(f"{said} must be an array without a mask, which would be lost, but is a "
                           f"{type(array).__name__}. Use {said}.filled(0).")
     if not isinstance(array, (jax.Array, np.ndarray)):
-        raise InvalidType(f"{said} must be an array of JAX, but is a {type(array).__name__}. Use "
-                          f"jax.numpy.asarray({said}).")
+        out = f"Give {said}" if array is None else f"Use jax.numpy.asarray({said})"
+        raise InvalidType(f"{said} must be an array of JAX, but is {type_of(array)}. {out}.")
     if name in LENGTHS:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
         raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "

@@ -105,6 +105,13 @@ def test_importing_loads_nothing():
     run_python("-c", code)
 
 
+def test_help_shows_what_is_public():
+    """Also where a module's framework is not installed."""
+    said = run_python("-c", "import froghopper, sys; sys.modules['sglang'] = sys.modules['vllm'] = None; "
+                            "help(froghopper)")
+    assert "attention_backward" in said and "append_kv" in said
+
+
 def test_a_log():
     """FROGHOPPER_LOG prints what the library logs; a program may take the records instead."""
     code = "import froghopper._library as l, froghopper._call as c; c.plan_of(l.library().problem(%r), 'cpu')" % LINE

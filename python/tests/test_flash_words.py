@@ -45,6 +45,57 @@ def test_order_of_flash_attention_2(given, wanted):
     assert torch.equal(fa.flash_attn_varlen_func(PQ, PK, PV, *names, *given), packed(**wanted))
 
 
+@pytest.mark.parametrize("given, wanted", [
+    ((0.0,), {}), ((0.0, None, True), dict(causal=True)),
+    ((0, 0.3, False, (2, 2)), dict(softmax_scale=0.3, window_size=(2, 2))),
+    ((0.3, True), dict(softmax_scale=0.3, causal=True)),  # FlashAttention-3's
+])
+def test_tensors_in_one(given, wanted):
+    qkv, packed_qkv = drawn(2, 5, 3, 4, 64), drawn(8, 3, 4, 64)
+    assert torch.equal(fa.flash_attn_qkvpacked_func(qkv, *given), fa.flash_attn_func(*qkv.unbind(2), **wanted))
+    kv, packed_kv = torch.stack((K, V), 2), torch.stack((PK, PV), 1)
+    assert torch.equal(fa.flash_attn_kvpacked_func(Q, kv, *given), fa.flash_attn_func(Q, K, V, **wanted))
+    if given[0]: return  # of packed sequences FlashAttention-3 has another order
+    assert torch.equal(fa.flash_attn_varlen_qkvpacked_func(packed_qkv, ENDS_Q, 5, *given),
+                       fa.flash_attn_varlen_func(*packed_qkv.unbind(1), ENDS_Q, ENDS_Q, 5, 5, **wanted))
+    assert torch.equal(fa.flash_attn_varlen_kvpacked_func(PQ, packed_kv, ENDS_Q, ENDS_K, 5, 9, *given),
+                       packed(**wanted))
+
+
+def test_tensors_in_one_of_other_shapes():
+    with pytest.raises(ValueError, match=r"kv must be \[batch, seq, 2, heads, dim\], .*torch.stack\(\(k, v\), -3\)"):
+        fa.flash_attn_kvpacked_func(Q, K)
+    with pytest.raises(ValueError, match=r"qkv must be \[total, 3, heads, dim\]"):
+        fa.flash_attn_varlen_qkvpacked_func(PQ, ENDS_Q, 5)
+
+
+@pytest.mark.parametrize("turned", (False, True))
+def test_order_of_flash_attention_2_with_a_cache(turned):
+    """k, v, rotary_cos, rotary_sin, cache_seqlens: no qv."""
+    tables = (drawn(16, 16, seed=3), drawn(16, 16, seed=4)) if turned else (None, None)
+    new, lengths = (drawn(2, 1, 2, 64, seed=5), drawn(2, 1, 2, 64, seed=6)), ints(3, 5)
+    found, wanted = (K.clone(), V.clone()), (K.clone(), V.clone())
+    o = fa.flash_attn_with_kvcache(Q[:, :1], *found, *new, *tables, lengths, causal=True)
+    assert torch.equal(o, fa.flash_attn_with_kvcache(
+        Q[:, :1], *wanted, *new, rotary_cos=tables[0], rotary_sin=tables[1], cache_seqlens=lengths, causal=True))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted)) and differs(found[0], K)
+    third = fa.flash_attn_with_kvcache(Q[:, :1], K, V, None, None, None, None, None, lengths)  # FlashAttention-3's
+    assert torch.equal(third, fa.flash_attn_with_kvcache(Q[:, :1], K, V, cache_seqlens=lengths))
+
+
+def test_words_that_are_nearly_ours():
+    import froghopper.torch
+    def say(**words):
+        with pytest.raises((TypeError, NotImplementedError)) as error: froghopper.torch.attention(Q, K, V, **words)
+        return str(error.value)
+    assert "Did you mean seqused_kv?" in say(cache_seqlens=3) and "Did you mean seqused_kv?" in say(seq_lens=3)
+    assert "Did you mean alibi_slopes?" in say(alibi=SLOPES) and "seqused_kv" in say(key_padding_mask=SLOPES)
+    assert "Did you mean window?" in say(sliding_window_size=3) and "dim" in say(layout="bhsd")
+    assert "top_left" in say(is_causal=True)
+    with pytest.raises(TypeError) as error: fa.flash_attn_func(Q, K, V, is_causal=True)
+    assert "top_left" not in str(error.value)
+
+
 def test_orders_that_are_refused():
     with pytest.raises(NotImplementedError, match="dropout_p must .*,"): fa.flash_attn_func(Q, K, V, 0.1, None, True)
     with pytest.raises(NotImplementedError, match="dropout_p must .*, bu"): fa.flash_attn_func(Q, K, V, dropout_p=0.1)

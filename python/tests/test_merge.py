@@ -130,7 +130,7 @@ def test_jax():
             jax.grad(lambda x: attention(x, k, v, accumulate=held)[0].sum())(q)
         with pytest.raises(ValueError, match="accumulate.0. must .*, but has .1, 20, 4, 32"):
             attention(q, k, v, accumulate=(held[0][:1], held[1]))
-        with pytest.raises(TypeError, match=r"accumulate\[1\] must be an array of JAX, but is a NoneType"):
+        with pytest.raises(TypeError, match=r"accumulate\[1\] must be an array of JAX, but is None"):
             attention(q, k, v, accumulate=(held[0], None))
         merged = jax.grad(lambda x: merge_by_hand(jax.numpy, held, attention(x, k, v, return_lse=True)).sum())(q)
         alone = jax.grad(lambda x: merge_by_hand(jax.numpy, held, plain(jax.numpy, x, k, v)).sum())(q)

@@ -291,7 +291,7 @@ BAD = [
     (PACKED | dict(cu_seqlens_q=ints(0, 10), cu_seqlens_kv=ints(0, 7, 14)), ValueError, ".*, but have 2 and 3"),
     (PACKED | dict(cu_seqlens_q=[0, 10], cu_seqlens_kv=[0, 14]), TypeError, "cu_seqlens_q must .*, but is a list"),
     (PACKED | dict(cu_seqlens_q=ints(0, 10).long(), cu_seqlens_kv=ints(0, 14)), TypeError, "cu_seqlens_q must .*, b"),
-    (PACKED | dict(cu_seqlens_q=ints(0, 10)[None], cu_seqlens_kv=ints(0, 14)), TypeError, "a list of int32"),
+    (PACKED | dict(cu_seqlens_q=ints(0, 10)[None], cu_seqlens_kv=ints(0, 14)), TypeError, "one-dimensional int32"),
     (PACKED | dict(cu_seqlens_q=ints(0, 5, 10)[::2], cu_seqlens_kv=ints(0, 14)), ValueError, "cu_seqlens_q must .*,"),
     (PACKED | dict(cu_seqlens_q=ints(1, 10), cu_seqlens_kv=ints(0, 14)), ValueError, "cu_seqlens_q must .*, but beg"),
     (PACKED | dict(cu_seqlens_q=ints(0, 8, 6), cu_seqlens_kv=ints(0, 7, 14)), ValueError, "falls from 8 to 6"),
