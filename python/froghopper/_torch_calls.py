@@ -348,8 +348,9 @@ def max_logit_shape(q: Shape, cu_seqlens_q: Tensor | None) -> Shape:
 
 
 def check_shape(name: str, x: Tensor, shape: Shape) -> None:
-    if tuple(x.shape) != tuple(shape):
-        raise InvalidTensor(f"{name} must have the shape {list(shape)}, but has {list(x.shape)}. Reshape it.")
+    if x.shape != tuple(shape):
+        raise InvalidTensor(f"{name} must have the shape {list(shape)}, but has {list(x.shape)}. "
+                            f"{'Reshape it' if x.numel() == torch.Size(shape).numel() else 'Give one of that shape'}.")
 
 
 def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
