@@ -5,6 +5,10 @@
     froghopper explain LINE [TARGET]      how a problem would be computed, or why not: "auto", "cpu", "hopper", "h200"
     froghopper --version                  the library's
 
+For example:
+
+    froghopper explain "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal" h200
+
 check, bench, prepare and attend are commands of the program that is built from the sources, build/froghopper.
 """
 import contextlib
@@ -60,6 +64,7 @@ def refusal(command: str) -> str:
 def answer(command: str, words: list[str]) -> tuple[int, str]:
     """The exit code and what is said."""
     usage = __doc__.strip()
+    if command in ("info", "explain") and words in (["--help"], ["-h"]): return DONE, usage
     try:
         if command == "info" and words in ([], ["--json"]): return DONE, info(as_json=bool(words))
         if command == "--version" and not words: return DONE, library().version()

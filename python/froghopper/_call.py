@@ -224,9 +224,9 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
 def check_axes(q: Shape, k: Shape, warn: bool) -> None:
     """Whether the axis before the heads looks like that of the heads, as in PyTorch's own attention: heads as read do
     not divide, but that axis does; or it divides too and heads are more than any model has."""
-    if len(q) != 4 or 0 in (k[1], k[2]) or q[1] % k[1] != 0 or q[2] <= q[1] or k[2] <= k[1]: return
+    if len(q) != 4 or 0 in (k[1], k[2]) or q[1] % k[1] != 0 or k[2] <= k[1]: return
     found = f"q has the shape {list(q)} and k {list(k)}"
-    if warn and q[2] % k[2] == 0 and k[2] > HEADS_KV_OF_MODELS:
+    if warn and q[2] % k[2] == 0 and q[2] > q[1] and k[2] > HEADS_KV_OF_MODELS:
         warn_user(f"{found}, which is read as {LAYOUT}: {q[2]} heads of {q[1]} queries and {k[1]} keys. If they are "
                   f"[batch, heads, seq, dim], {TURNED}.")
     if q[2] % k[2] == 0: return

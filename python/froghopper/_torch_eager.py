@@ -62,7 +62,7 @@ def quick(q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...
     """Nobody would see the difference: no mode, profiler, tracer or transform, no subclass of Tensor, no cast."""
     if (modes() or function_modes() or profiler_enabled() or tracing_state() or transforms_active() or
             autocast_anywhere() or forward_ad._current_level >= 0): return False
-    if type(q) not in PLAIN or type(k) not in PLAIN or type(v) not in PLAIN: return False
+    if type(q) not in PLAIN or type(k) not in PLAIN or type(v) not in PLAIN or q.is_meta: return False
     if sides is NO_SIDES: return True
     if sides[1] is not None and (options[0] == LOOK or options[1] == LOOK): return False  # read on the host
     return all(x is None or type(x) in PLAIN for x in sides)

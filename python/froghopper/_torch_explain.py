@@ -9,11 +9,13 @@ from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
 from froghopper._call import explain as explain_problem
-from froghopper._errors import Error, InvalidType
+from froghopper._errors import Error
 from froghopper._library_words import in_python
+from froghopper._torch_attention import attention
 from froghopper._torch_8_bit import check_scaled
 from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
+from froghopper._words import translated
 
 DEFAULTS: dict[str, Any] = dict(
     causal=False, window=None, softcap=None, scale=None, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None,
@@ -36,9 +38,10 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **opt
     """
     try:
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
-        for name in options.keys() - DEFAULTS.keys():
-            raise InvalidType(f"{name} is no argument of attention. It has {', '.join(DEFAULTS)}.")
+        options = translated("attention", "torch", options, DEFAULTS.keys())
         given = DEFAULTS | options
+        attention(without_memory(q), without_memory(k), without_memory(v),
+                  **{name: without_memory(x) for name, x in options.items()})
         where = target or ("auto" if q.is_meta else calls.target_of(q)[1])
         recorded = torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in (q, k, v, given["sink"]))
@@ -46,6 +49,14 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **opt
         passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
     except Error as error: return f"not computed {error}"
     return "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
+
+
+def without_memory(x: Any) -> Any:
+    """A tensor that attention checks and does not compute; what is no tensor as it is."""
+    if isinstance(x, (tuple, list)): return type(x)(without_memory(each) for each in x)
+    if not isinstance(x, Tensor) or x.is_meta or x.layout != torch.strided: return x
+    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+    return made.requires_grad_(x.requires_grad)
 
 
 def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward: bool) -> _c.Problem:
@@ -64,7 +75,9 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward:
         scales = (*(scale_tensor(given[name], q) for name in ("scale_q", "scale_k", "scale_v")), given["mean_k"],
                   given["mean_v"])
         types = check_scaled(inputs, scales, options, given["out_dtype"])[1]
-    else: calls.check(inputs, options)
+    else:
+        calls.check(inputs, options)
+        if given["out"] is not None: calls.check_like("out", given["out"], q, calls.shapes_of(q.shape, v.shape)[0])
     found: _c.Problem = calls.problem_of(inputs, options, backward, types, merges=given["accumulate"] is not None,
                                          max_logit=bool(given["return_max_logit"]))
     return found

@@ -26,6 +26,7 @@ def run(*words, before=(), **streams):
     (["info"], 0, froghopper.__version__), (["explain", LINE, "cpu"], 0, LINE), (["--help"], 0, "explain LINE"),
     (["--version"], 0, froghopper.__version__), (["chck"], 2, '"chck" is no command; it must be one of info, explain'),
     (["check", LINE], 2, "build/froghopper check"), (["bench"], 2, "build/froghopper bench"),
+    (["explain", "--help"], 0, "For example"), (["info", "-h"], 0, "For example"),
     (["explain"], 2, "explain LINE"), (["info", "more"], 2, "explain LINE"),
     (["explain", "fwd b0x"], 2, "b0x"), (["explain", "fwd \udce9"], 2, "LINE must be UTF-8"),
 ])

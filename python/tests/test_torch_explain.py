@@ -33,6 +33,35 @@ def test_a_call_is_explained():
                                 scale_v=2.0)
 
 
+def test_words_of_other_libraries_are_taken():
+    assert "scale0.1" in explain(*qkv(), softmax_scale=0.1)
+    assert "window3,0" in explain(*qkv(), window_size=(3, 0), enable_gqa=True, attn_mask=None)
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (dict(cu_seqlens_q=[0, 30], cu_seqlens_kv=[0, 50]), "cu_seqlens_q must be a tensor of PyTorch, but is a list"),
+    (dict(max_seqlen_q=30), "must be None without cu_seqlens"), (dict(out=[]), "out must be a tensor of PyTorch"),
+    (dict(out=torch.zeros(1, 30, 4, 64)), r"out must have the shape \[2, 30, 4, 64\]"),
+    (dict(accumulate=(torch.zeros(2, 30, 4, 64),)), "accumulate must be"), (dict(is_causal=True), "is_causal"),
+    (dict(sink=torch.zeros(4, requires_grad=True), out=torch.zeros(2, 30, 4, 64)), "requires a gradient"),
+])
+def test_what_a_call_refuses_is_told(words, sentence):
+    """By the sentence of the call itself."""
+    with pytest.raises(froghopper.Error, match=sentence) as refused: attention(*qkv(), **words)
+    assert explain(*qkv(), **words) == f"not computed {refused.value}"
+
+
+def test_a_call_of_pages_that_is_refused_is_told():
+    pool, words = torch.zeros(9, 16, 2, 64), dict(block_table=torch.zeros(2, 4, dtype=torch.int32))
+    assert "return_max_logit" in explain(qkv()[0], pool, pool, **words, return_max_logit=True)
+    assert "requires a gradient" in explain(qkv(requires_grad=True)[0], pool, pool, **words)
+
+
+def test_a_call_without_memory():
+    q, k, v = qkv(device="meta")
+    assert attention(q, k, v, causal=True).shape == q.shape
+
+
 def test_a_contradiction_is_told():
     assert "heads_kv must divide heads_q, 4, but is 3" in explain(*qkv(heads_kv=3))
     assert "not computed" in (told := explain(*qkv(), causl=True)) and "causl" in told
@@ -73,8 +102,15 @@ def test_swapped_axes_are_recognised(call):
     if call is froghopper.attention: q, k, v = (x.numpy() for x in (q, k, v))
     with pytest.raises(ValueError, match=r"look like \[batch, heads, seq, dim\]. Use q.transpose\(1, 2\)"):
         call(q, k, v)
+    with pytest.raises(ValueError, match=r"look like \[batch, heads, seq, dim\]"): call(q[:, :, :1], k, v)  # decoding
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     assert call(q, k, v).shape == (2, 100, 16, 64)
+
+
+def test_only_as_many_numbers_can_be_reshaped():
+    q, k, v = qkv()
+    for shape, out in (((2,), "Give one of that shape"), ((2, 2), "Reshape it")):
+        with pytest.raises(ValueError, match=out): attention(q, k, v, sink=torch.zeros(shape))
 
 
 def test_swapped_axes_that_fit_are_warned_of():
