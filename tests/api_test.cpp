@@ -179,7 +179,7 @@ TEST(api, refusals_name_the_call_and_touch_nothing) {
   fh::Tensors tensors = known.tensors();
   tensors.o.stride_seq = 3;
   EXPECT_EQ(status_of([&] { fh::attention(known.problem, tensors, "cpu"); }), FH_INVALID_TENSOR);
-  EXPECT_EQ(std::string(fh_last_error()).rfind("fh_attention: o.stride_seq is 3; ", 0), 0u) << fh_last_error();
+  EXPECT_EQ(std::string(fh_last_error()).rfind("fh_attention: o.stride_seq is 3, but 8 ", 0), 0u) << fh_last_error();
   EXPECT_TRUE(known.untouched());
 }
 
@@ -261,6 +261,18 @@ TEST(api, problems_of_older_headers_are_cached_too) {
     ASSERT_EQ(fh_attention(&p, "cpu", &t, nullptr, 0, nullptr), FH_OK) << fh_last_error();
     EXPECT_LT(known.error(), rounding);
   }
+}
+
+TEST(api, a_forgotten_total_is_told) {
+  fh_problem p = fh::to_c(fh::parse("fwd f32 b2 hq1 hkv1 sq10 skv10 d8 varlen tq20 tkv20"));
+  p.total_q = 0;
+  KnownAnswer known(20);
+  fh_tensors t = fh::to_c(known.tensors());
+  const int32_t ends[] = {0, 10, 20};
+  t.lse = nullptr, t.cu_seqlens_q = t.cu_seqlens_kv = const_cast<int32_t*>(ends);
+  EXPECT_EQ(fh_attention(&p, "cpu", &t, nullptr, 0, nullptr), FH_INVALID_TENSOR);
+  EXPECT_NE(std::string(fh_last_error()).find("cu_seqlens_q[1] is 10 and total_q is 0"), std::string::npos)
+      << fh_last_error();
 }
 
 TEST(api, lines_are_parsed_and_printed) {

@@ -277,7 +277,13 @@ const struct {
 } bad_tensors[] = {
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64 seqused",
      [](Appended& t) { t.views().seqused_q.as<int32_t>()[1] = 3, t.views().seqused_kv.as<int32_t>()[1] = 7; },
-     "seqused_kv[1] is 7, 3 rows are added to it, and seq_kv is 9; they do not fit. Use 0 to 6, or a longer cache."},
+     "seqused_kv[1] is 7, the sequence gets 3 more rows, and seq_kv is 9; they do not fit. Make the cache longer, or "
+     "add fewer rows."},
+    {"append bf16 b1 hq1 hkv1 sq3 skv2 d64", [](Appended&) {},
+     "seq_kv is 2 and sequence 0 gets 3 rows, which go to rows 0 and on, as there is no seqused. Make the cache "
+     "longer, or add fewer rows."},
+    {"append bf16 b1 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.in.tensors.o = t.in.tensors.q; },
+     "o is set, but op is FH_APPEND, which has no o. Leave o NULL."},
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64 page4 pages5",
      [](Appended& t) { t.views().block_table.as<int32_t>()[3] = 5; },
      "block_table[1][0] is 5 and pages is 5; it names a page of the pool. Use 0 to 4."},
@@ -300,9 +306,8 @@ const struct {
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64 norm", [](Appended& t) { t.in.tensors.q = t.in.tensors.q_out = {}; },
      "norm_q is set and q is NULL; it would be ignored. Set q, or leave norm_q NULL."},
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.in.tensors.cache_k.stride_seq = 32; },
-     "cache_k.stride_seq is 32; what one step of it holds spans 64 elements, so rows of cache_k would overlap. Use "
-     "at "
-     "least 64."},
+     "cache_k.stride_seq is 32, but 64 elements lie within one step of it, so rows of cache_k would overlap. Without "
+     "gaps the strides of batch, seq and head are 576, 64 and 64."},
     {"append bf16 b1 hq1 hkv1 sq3 skv9 d64 slots", [](Appended& t) { t.in.tensors.slot_mapping = nullptr; },
      "slot_mapping is NULL; a problem with slots needs where each row goes. Set it."},
 };

@@ -133,11 +133,12 @@ const BadTensors bad_tensors[] = {
     {batched, [](fh_tensors& t) { t.k.stride_batch = huge; },
      "k.stride_batch is 9223372036854775807 with 1 steps; that is past the end of memory. Strides count elements."},
     {batched, [](fh_tensors& t) { t.o.stride_seq = 0; },
-     "o.stride_seq is 0; what one step of it holds spans 128 elements, so rows of o would overlap. Use at least "
-     "128."},
+     "o.stride_seq is 0, but 128 elements lie within one step of it, so rows of o would overlap. Without gaps the "
+     "strides of batch, seq and head are 102400, 1024 and 128."},
     {batched, [](fh_tensors& t) { t.o.stride_seq = 8 * 128 - 8; },
-     "o.stride_seq is 1016; what one step of it holds spans 1024 elements, so rows of o would overlap. Use at least "
-     "1024."},
+     "o.stride_seq is 1016, but 1024 elements lie within one step of it, so rows of o would overlap. Without gaps "
+     "the "
+     "strides of batch, seq and head are 102400, 1024 and 128."},
     {batched, [](fh_tensors& t) { t.o.data = t.v.data; },
      "o and v are at the same address 0x300000000; o is written while v is still read. Give o its own memory."},
     {batched, [](fh_tensors& t) { t.lse = static_cast<float*>(t.q.data); },
@@ -167,8 +168,9 @@ const BadTensors bad_tensors[] = {
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_o.data = nullptr; },
      "grad_o.data is NULL; it has 2 x 100 x 8 x 64 elements. Point it to them."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.grad_k.stride_seq = 64; },
-     "grad_k.stride_head is 64; what one step of it holds spans 12800 elements, so rows of grad_k would overlap. Use "
-     "at least 12800."},
+     "grad_k.stride_head is 64, but 12800 elements lie within one step of it, so rows of grad_k would overlap. "
+     "Without "
+     "gaps the strides of batch, seq and head are 25600, 128 and 64."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv100 d64", [](fh_tensors& t) { t.grad_q = t.q; },
      "grad_q and q are at the same address 0x100000000; grad_q is written while q is still read. Give grad_q its own "
      "memory."},
@@ -265,9 +267,9 @@ const BadLengths bad_lengths[] = {
     {[](Lengths& l) { l.cu_q[1] = 120; },
      "sequence 0 has 120 rows and seq_q is 100; seq_q is an upper bound on all of them. Raise it."},
     {[](Lengths& l) { l.used_q[1] = 51; },
-     "seqused_q[1] is 51 and the sequence has 50 rows; as many count at most. Use 0 to 50."},
+     "seqused_q[1] is 51 and the sequence has 50 rows, of which all count at most. Use 0 to 50."},
     {[](Lengths& l) { l.used_kv[2] = -1; },
-     "seqused_kv[2] is -1 and the sequence has 200 rows; as many count at most. Use 0 to 200."},
+     "seqused_kv[2] is -1 and the sequence has 200 rows, of which all count at most. Use 0 to 200."},
 };
 
 TEST(tensors, bad_lengths_are_refused) {

@@ -12,6 +12,7 @@
 namespace froghopper {
 namespace {
 
+bool writes_nothing(const Problem&);
 Result<void> run_on_gpu(const Plan&, const Views&, void* workspace, size_t workspace_bytes, void* stream);
 Result<void> run_on_cpu(const fh_plan&, const Views&);
 
@@ -25,16 +26,17 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
                    "for \"hopper\" or \"cpu\"."};
   auto views = bind(plan.problem(), tensors);  // pointers, strides, what the options demand
   if (!views) return views.failure();
-  // o and lse have no rows: all of them are written. Gradients of keys that nobody attends to are written too, and
-  // max_logit.
-  const Problem& p = plan.problem();
-  if (p.op == FH_FORWARD && p.rows_q() == 0 && !p.max_logit) return {};
-
-  if (const Plan* gpu = plan.gpu()) return run_on_gpu(*gpu, *views, workspace, workspace_bytes, stream);
+  if (const Plan* gpu = plan.gpu())
+    return writes_nothing(plan.problem()) ? Result<void>()
+                                          : run_on_gpu(*gpu, *views, workspace, workspace_bytes, stream);
   return run_on_cpu(plan, *views);
 }
 
 namespace {
+
+// o and lse have no rows: all of them are written. Gradients of keys that nobody attends to are written too, and
+// max_logit.
+bool writes_nothing(const Problem& p) { return p.op == FH_FORWARD && p.rows_q() == 0 && !p.max_logit; }
 
 Result<void> run_on_gpu(const Plan& plan, const Views& views, void* workspace, size_t workspace_bytes, void* stream) {
   const auto wrong = [](std::string text) { return Failure{FH_INVALID_TENSOR, std::move(text)}; };
@@ -77,6 +79,7 @@ Result<void> all_on_cpu(const fh_plan& plan, const Views& views) {
 
 Result<void> run_on_cpu(const fh_plan& plan, const Views& views) {
   if (auto here = all_on_cpu(plan, views); !here) return here;
+  if (writes_nothing(plan.problem())) return check_lengths(plan.problem(), views);  // a total may be forgotten
   return cpu::run(*plan.cpu(), views);
 }
 

@@ -137,12 +137,19 @@ Result<void> check_given_scales(const Problem& p, const Views& views) {
 
 // Of one sequence without slots: all of its rows, and the pages that they go to.
 Result<void> check_rows(const Problem& p, const Views& views, int64_t sequence, int64_t count) {
-  const int64_t before = views.seqused_kv.data ? views.seqused_kv.as<int32_t>()[sequence] : 0;
-  if (before < 0 || (writes(views) && before + count > p.seq_kv))
-    return wrong(
-        text("seqused_kv[{}] is {}, {} rows are added to it, and seq_kv is {}; they do not fit. Use 0 to {}, "
-             "or a longer cache.",
-             sequence, before, count, p.seq_kv, std::max<int64_t>(0, p.seq_kv - count)));
+  const bool counted = views.seqused_kv.data != nullptr;
+  const int64_t before = counted ? views.seqused_kv.as<int32_t>()[sequence] : 0;
+  if (before < 0)
+    return wrong(text("seqused_kv[{}] is {}; it counts the rows that the cache has already. Use 0 or more.", sequence,
+                      before));
+  if (writes(views) && before + count > p.seq_kv)
+    return wrong(counted
+                     ? text("seqused_kv[{}] is {}, the sequence gets {} more rows, and seq_kv is {}; they do not "
+                            "fit. Make the cache longer, or add fewer rows.",
+                            sequence, before, count, p.seq_kv)
+                     : text("seq_kv is {} and sequence {} gets {} rows, which go to rows 0 and on, as there is no "
+                            "seqused. Make the cache longer, or add fewer rows.",
+                            p.seq_kv, sequence, count));
   if (!p.paged() || !writes(views) || count == 0) return {};
   const View& table = views.block_table;
   for (int64_t column = before / p.page_size; column <= (before + count - 1) / p.page_size; ++column)

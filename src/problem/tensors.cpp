@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "src/base/text.hpp"
+#include "src/problem/options.hpp"
 #include "src/problem/overlap.hpp"
 #include "src/problem/sized.hpp"
 
@@ -63,6 +64,8 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
         "cu_seqlens_kv is set and page_size is {}; block_table says where the rows of a sequence are. Leave "
         "cu_seqlens_kv NULL, and give the lengths in seqused_kv.",
         p.page_size);
+  if (use == Use::absent && given.data && !*tensor.option)
+    return text("{0} is set, but op is {1}, which has no {0}. Leave {0} NULL.", tensor.name, name_of(p.op));
   if (use == Use::absent && given.data)
     return text(
         "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",
@@ -134,9 +137,9 @@ std::string rows_overlap(const char* name, const View& view) {
     if (axis.extent == 1) continue;
     if (axis.stride < span)
       return text(
-          "{0}.stride_{1} is {2}; what one step of it holds spans {3} elements, so rows of {0} would overlap. "
-          "Use at least {3}.",
-          name, axis.name, axis.stride, span);
+          "{0}.stride_{1} is {2}, but {3} elements lie within one step of it, so rows of {0} would overlap. Without "
+          "gaps the strides of batch, seq and head are {4}, {5} and {6}.",
+          name, axis.name, axis.stride, span, view.seq * view.heads * view.dim, view.heads * view.dim, view.dim);
     span += (axis.extent - 1) * axis.stride;
   }
   return {};
