@@ -6,7 +6,9 @@ add_library(froghopper_static STATIC $<TARGET_OBJECTS:froghopper_foundation> $<T
             $<TARGET_OBJECTS:froghopper_embedded>)
 set_target_properties(froghopper_static PROPERTIES OUTPUT_NAME froghopper EXPORT_NAME static EXCLUDE_FROM_ALL ON
                       LINKER_LANGUAGE CXX)
-target_link_libraries(froghopper_static INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
+# A program in C alone does not bring the C++ library of the archive.
+target_link_libraries(froghopper_static INTERFACE Threads::Threads ${CMAKE_DL_LIBS}
+                      "$<$<LINK_LANGUAGE:C>:stdc++>" "$<$<LINK_LANGUAGE:C>:m>")
 if(TARGET froghopper_zstd)
   target_link_libraries(froghopper_static INTERFACE $<BUILD_INTERFACE:froghopper_zstd> $<INSTALL_INTERFACE:zstd>)
 endif()
