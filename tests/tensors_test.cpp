@@ -267,9 +267,9 @@ const BadLengths bad_lengths[] = {
     {[](Lengths& l) { l.cu_q[1] = 120; },
      "sequence 0 has 120 rows and seq_q is 100; seq_q is an upper bound on all of them. Raise it."},
     {[](Lengths& l) { l.used_q[1] = 51; },
-     "seqused_q[1] is 51 and the sequence has 50 rows, of which all count at most. Use 0 to 50."},
+     "seqused_q[1] is 51 and the sequence has 50 rows; at most all of them count. Use 0 to 50."},
     {[](Lengths& l) { l.used_kv[2] = -1; },
-     "seqused_kv[2] is -1 and the sequence has 200 rows, of which all count at most. Use 0 to 200."},
+     "seqused_kv[2] is -1 and the sequence has 200 rows; at most all of them count. Use 0 to 200."},
 };
 
 TEST(tensors, bad_lengths_are_refused) {

@@ -100,7 +100,9 @@ def test_a_library_of_another_version(monkeypatch):
 def test_importing_loads_nothing():
     code = ("import sys, froghopper, froghopper._call, froghopper._library as l; "
             "assert not {'numpy', 'torch', 'jax'} & set(sys.modules); assert l._loaded is None; "
-            "assert {'attention', 'torch', 'jax', 'transformers', 'explain'} <= set(dir(froghopper)); "
+            "from importlib.util import find_spec; "
+            "there = {name for name in ('torch', 'jax', 'transformers') if find_spec(name)}; "
+            "assert {'attention', 'explain'} | there <= set(dir(froghopper)); "
             "froghopper.attention; assert 'numpy' in sys.modules and 'torch' not in sys.modules")
     run_python("-c", code)
 

@@ -277,9 +277,9 @@ BAD = [
     (dict(causal=np.zeros(2)), TypeError, "causal must .*, but is array..0., 0"),
     (dict(window=3), TypeError, "window must .*, but is 3"),
     (dict(window=(1, 2, 3)), TypeError, "window must .*, but is .1, 2, 3"),
-    (dict(window=[1.5, 2]), TypeError, "window must .*, but is 1.5"),
+    (dict(window=[1.5, 2]), TypeError, "window.0. must .*, but is 1.5"),
     (dict(window=(-2, 0)), ValueError, "window must .*, but its left one is -2"),
-    (dict(window=(2**70, 0)), ValueError, "window must .*, but is 1180591620717411303424"),
+    (dict(window=(2**70, 0)), ValueError, "window.0. must .*, but is 1180591620717411303424"),
     (dict(window=(None, 3), causal=True), ValueError, "window must .*, but ends with 3"),
     (dict(softcap="x"), TypeError, "softcap must .*, but is 'x'"),
     (dict(softcap=-1.0), ValueError, "softcap is -1"),
@@ -350,7 +350,7 @@ BAD_GRADIENTS = [
     (dict(out=[Q, KV, KV[:, :1]]), ValueError, "out.2. must .*, but has .2, 1, 2, 16"),
     (dict(out=[LOCKED, KV, KV]), ValueError, "out.0. must .*, but is read-only"),
     (dict(out=Q), TypeError, "out must .*, but is a ndarray"),
-    (dict(out=5), TypeError, "out must .*, but is a int"),
+    (dict(out=5), TypeError, "out must .*, but is an int"),
     (dict(deterministic="no"), TypeError, "deterministic must .*, but is 'no'"),
 ]
 

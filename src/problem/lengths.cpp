@@ -60,7 +60,7 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
       return text("sequence {} has {} rows and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it.", b,
                   rows.extent, name, side.seq, name);
     if (rows.used < 0 || rows.used > rows.extent)
-      return text("seqused_{}[{}] is {} and the sequence has {} rows, of which all count at most. Use 0 to {}.", name,
+      return text("seqused_{}[{}] is {} and the sequence has {} rows; at most all of them count. Use 0 to {}.", name,
                   b, rows.used, rows.extent, rows.extent);
   }
   return {};
