@@ -94,8 +94,13 @@ def weights_of(lse_partial: Tensor) -> tuple[Tensor, Tensor]:
 
 def weighed(parts: Tensor, weights: Tensor) -> Tensor:
     """The sum of parts times weights; what weighs nothing adds nothing, also where it is NaN."""
+    return terms_of(parts, weights).sum(0)
+
+
+def terms_of(parts: Tensor, weights: Tensor) -> Tensor:
+    """Parts times weights, which are 0 where a part weighs nothing, also where it is NaN."""
     weights = weights.unsqueeze(-1)
-    return (parts * weights).masked_fill_(weights == 0, 0.0).sum(0)
+    return (parts * weights).masked_fill_(weights == 0, 0.0)
 
 
 def blocks_of(shape: torch.Size, splits: int) -> Iterator[tuple[int, int, int]]:

@@ -6,6 +6,7 @@
     rotary = table[cp.positions(tokens.shape[1])]                where these lie in the sequence
     o = cp.attention(q, k, v, causal=True)                       q, k, v, o: this rank's rows
     whole = cp.unshard(o.detach())                               all rows on every rank
+    o = cp.decode(q, k_part, v_part, seqused_kv=lengths)         a step of decoding: this rank's part of the cache
     print(cp.explain("fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal", 8, "h100"))
 
 attention moves k and v, or heads, between the ranks, as its scheme says, and computes on every rank the rows that the
@@ -24,6 +25,7 @@ from froghopper._call import Window, flag, number
 from froghopper._errors import InvalidProblem
 from froghopper._parallel import explain
 from froghopper._torch_calls import check_tensor
+from froghopper._torch_cp_decode import decode
 from froghopper._torch_cp_calls import moved
 from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, unshard
 from froghopper._torch_eager import computable, requires_grad
@@ -32,7 +34,7 @@ from froghopper._values import shown
 
 Scheme = Literal["auto", "ring", "all_gather", "all_to_all"]
 
-__all__ = ["attention", "explain", "moved", "positions", "shard", "unshard"]
+__all__ = ["attention", "decode", "explain", "moved", "positions", "shard", "unshard"]
 
 
 @overload

@@ -162,15 +162,17 @@ def through_operator(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Opt
     return o, lse if return_lse else None
 
 
-def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
-        return_lse: bool) -> tuple[Tensor, Tensor | None]:
+def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None, return_lse: bool,
+        held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """held_lse: out, in float32, and it are merged with what they hold, as attention's accumulate; not of 8-bit k."""
     max_sms = options.max_sms or calls.threads_for(q)
-    key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), options, max_sms)
+    key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), kind(held_lse), options, max_sms)
     ready = _ready.get(key) or cached(
-        _ready, key, lambda: ready_of(q, k, v, given, options._replace(max_sms=max_sms), out))
+        _ready, key, lambda: ready_of(q, k, v, given, options._replace(max_sms=max_sms), out, held_lse))
     if ready.copies_q or (ready.gpu >= 0 and q.data_ptr() % calls.BYTES): q = calls.dense_copy(q)
     o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
-    lse = q.new_empty(ready.lse_shape, dtype=torch.float32) if return_lse else None
+    lse = held_lse if held_lse is not None else (
+        q.new_empty(ready.lse_shape, dtype=torch.float32) if return_lse else None)
     workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
     ready.call.forward_with_all(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), address(lse), address(given.cu_seqlens_q), 0,
@@ -191,21 +193,23 @@ def refuse_gradients(tensors: dict[str, Tensor | None]) -> None:
                               "under torch.no_grad().")
 
 
-def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None) -> Ready:
+def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
+             held_lse: Tensor | None) -> Ready:
     paged = lengths_of(q, k, given, options)
     for name, x in (("k", k), ("v", v)):
         check_place(name, x, q)
         element_strides(name, x.shape, x.stride())
     o_dtype, types, lie = types_of(q, k, v, given, options, paged)
     o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
-    if out is not None:
+    if out is not None and held_lse is not None: calls.check_held(out, held_lse, q, o_shape, lse_shape)
+    elif out is not None:
         check_place("out", out, q)
         if out.dtype != o_dtype:
             raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give another tensor, or "
                               "out_dtype beside 8-bit k and v.")
         calls.check_shape("out", out, o_shape)
     gpu, target = calls.target_of(q)
-    plan = plan_of(problem_of(q, k, v, given, options, paged, types), target)
+    plan = plan_of(problem_of(q, k, v, given, options, paged, types, held_lse is not None), target)
     copies_q = calls.must_copy(q, gpu >= 0)
     of_q = calls.dense_strides(q.shape) if copies_q else calls.strides_of(q)
     of_o = calls.dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
@@ -217,13 +221,14 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
 
 
 def problem_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, paged: Paged,
-               types: Types | None) -> _c.Problem:
+               types: Types | None, merges: bool = False) -> _c.Problem:
     return describe_paged(
         q.shape, k.shape, v.shape, name_of(q.dtype), paged, types=types, causal=options.causal,
         window=(options.window_left, options.window_right), softcap=options.softcap, scale=options.scale,
         align="top_left" if options.top_left else "bottom_right", sink=given.sink is not None,
         seqused=given.seqused_q is not None or given.seqused_kv is not None, max_sms=options.max_sms,
-        alibi=given.alibi_slopes is not None, attention_chunk=options.attention_chunk, invariant=options.invariant)
+        alibi=given.alibi_slopes is not None, attention_chunk=options.attention_chunk, invariant=options.invariant,
+        accumulate=merges)
 
 
 def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:

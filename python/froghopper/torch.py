@@ -29,8 +29,8 @@ there is, as is_grads_batched and torch.func.jacrev do. Under torch.compile whol
 attention_chunk, max_sms) may change from call to call, as extents may; each value of scale or softcap is compiled anew.
 PyTorch 2.5 or newer.
 
-context_parallel.attention attends over sequences whose rows are spread over the ranks of a group; it and
-torch.distributed are loaded when context_parallel is first named.
+context_parallel.attention attends over sequences whose rows are spread over the ranks of a group, decode to a KV cache
+that is; they and torch.distributed are loaded when context_parallel is first named.
 """
 import importlib
 from typing import TYPE_CHECKING, Any

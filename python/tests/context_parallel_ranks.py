@@ -304,11 +304,12 @@ def start(folder, name, job, rank, size, seconds):
         os._exit(0)
 
 
-def main(folder):
+def main(folder, rounds):
+    """Runs the groups of each round at the same time, and the rounds one after the other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         os.environ["MASTER_PORT"] = str(free.getsockname()[1])
-    for jobs in ROUNDS:
+    for jobs in rounds:
         ranks = {start(folder, name, job, rank, size, seconds): (name, rank)
                  for name, job, size, seconds in jobs for rank in range(size)}
         stopped = {child for child, (name, rank) in ranks.items() if name.startswith("stopped") and rank == 1}
@@ -323,4 +324,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), ROUNDS)
