@@ -22,7 +22,7 @@ from froghopper import _torch_cp_dtensors as dtensors
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_ops as ops
 from froghopper._call import Window, flag, number
-from froghopper._errors import InvalidProblem
+from froghopper._errors import Error, InvalidProblem
 from froghopper._parallel import explain
 from froghopper._torch_calls import check_tensor
 from froghopper._torch_cp_decode import decode
@@ -83,17 +83,21 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     (ValueError, which names the argument and both values); RuntimeError where a rank does not answer within the group's
     timeout, after which a new group is needed.
     """
-    for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
-    if layout is not None: check_layout(layout)
-    if scheme not in get_args(Scheme):
-        words = ", ".join(f'"{word}"' for word in get_args(Scheme))
-        raise InvalidProblem(f"scheme must be one of {words}, but is {shown(scheme)}. Use \"auto\".")
-    if sink is not None: check_tensor("sink", sink)
-    if alibi_slopes is not None: check_slopes(alibi_slopes)
-    options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
-                          0.0 if softcap is None else plain(number, "softcap", softcap),
-                          None if scale is None else plain(number, "scale", scale), decided(deterministic))
-    with_lse = plain(flag, "return_lse", return_lse)
+    try:
+        for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+        if layout is not None: check_layout(layout)
+        if scheme not in get_args(Scheme):
+            words = ", ".join(f'"{word}"' for word in get_args(Scheme))
+            raise InvalidProblem(f"scheme must be one of {words}, but is {shown(scheme)}. Use \"auto\".")
+        if sink is not None: check_tensor("sink", sink)
+        if alibi_slopes is not None: check_slopes(alibi_slopes)
+        options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
+                              0.0 if softcap is None else plain(number, "softcap", softcap),
+                              None if scale is None else plain(number, "scale", scale), decided(deterministic))
+        with_lse = plain(flag, "return_lse", return_lse)
+    except Error as error:  # other ranks are told, or they would take this rank's next call for this one
+        if dtensors.among(q, k, v): raise
+        groups.refuse_together(group, "attention", error)
     if dtensors.among(q, k, v): o, lse = dtensors.attention(attend, q, k, v, group, sink, alibi_slopes, layout, options)
     else: o, lse = attend(q, k, v, group, sink, alibi_slopes, layout or "zigzag", options)
     return (o, lse) if with_lse else o

@@ -12,7 +12,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -121,6 +121,13 @@ def agree(group: Any, call: str, same: Callable[[], dict[str, Any]],
         for name in first["same"]:
             if (a := first["same"][name]) != (b := each["same"].get(name)): raise differs(name, a, b, rank)
     return [each["own"] for each in all_said]
+
+
+def refuse_together(group: Any, call: str, error: Error) -> NoReturn:
+    """Raises the error here, and on every other rank of the group what it says."""
+    def same() -> dict[str, Any]: raise error
+    agree(resolved(group), call, same, dict)
+    raise error
 
 
 def differs(name: str, of_first: Any, of_rank: Any, rank: int) -> Error:

@@ -37,7 +37,7 @@ class Run {
   std::string refused_tensors() const;
   std::string refused_memory() const;
   Result<void> agree(uint64_t mine);
-  Result<void> gather_digests(uint64_t mine, std::vector<uint64_t>& all);
+  Result<void> gather_digests();
   Result<void> callback_failed(const char* name, int code, bool of_transport) const;
   void bind();
 
@@ -65,6 +65,8 @@ class Run {
   void* stream_;
   fh_cp_memory memory_;
   fh_cp_transport transport_;
+  uint64_t mine_ = 0;              // the transport may touch both until cancel returns
+  std::vector<uint64_t> digests_;  // of all ranks
   bool usable_ = false, started_ = false;
   std::array<char*, 15> bases_{};
   std::vector<void*> tickets_;
@@ -169,17 +171,17 @@ Result<void> Run::callback_failed(const char* name, int code, bool of_transport)
                       plan_.rank, words != nullptr && *words != 0 ? ": " : ".", words != nullptr ? words : "")};
 }
 
-Result<void> Run::gather_digests(uint64_t mine, std::vector<uint64_t>& all) {
+Result<void> Run::gather_digests() {
   started_ = true;
   if (transport_.agree != nullptr) {
-    const int code = transport_.agree(transport_.context, mine, all.data());
+    const int code = transport_.agree(transport_.context, mine_, digests_.data());
     return code == 0 ? Result<void>{} : callback_failed("agree", code, true);
   }
   std::vector<fh_cp_transfer> sends, recvs;
   for (int64_t peer = 0; peer < plan_.job.ranks; ++peer) {
     if (peer == plan_.rank) continue;
-    sends.push_back({peer, &mine, sizeof mine});
-    recvs.push_back({peer, &all[static_cast<size_t>(peer)], sizeof mine});
+    sends.push_back({peer, &mine_, sizeof mine_});
+    recvs.push_back({peer, &digests_[static_cast<size_t>(peer)], sizeof mine_});
   }
   if (Result<void> sent = exchange(sends, recvs); !sent) return sent;
   return step(Wait{});
@@ -187,8 +189,10 @@ Result<void> Run::gather_digests(uint64_t mine, std::vector<uint64_t>& all) {
 
 Result<void> Run::agree(uint64_t mine) {
   if (plan_.on_gpu && transport_.agree == nullptr) return {};
-  std::vector<uint64_t> all(static_cast<size_t>(plan_.job.ranks), mine);
-  if (Result<void> gathered = gather_digests(mine, all); !gathered) return gathered;
+  mine_ = mine;
+  digests_.assign(static_cast<size_t>(plan_.job.ranks), mine);
+  if (Result<void> gathered = gather_digests(); !gathered) return gathered;
+  const std::vector<uint64_t>& all = digests_;
   started_ = false;  // nothing is in flight
   for (size_t peer = 0; peer < all.size(); ++peer) {
     if (all[peer] == mine) continue;
