@@ -79,7 +79,7 @@ Steps AllToAll::steps() {
 Place AllToAll::scatter(const Headed& t, Exchange& group) {
   const Place whole = b_.workspace(b_.batch * b_.job.rows() * t.line());
   for (int64_t step = 0; step < ranks_; ++step) {
-    const int64_t to = (b_.rank + step) % ranks_, from = (b_.rank + ranks_ - step) % ranks_;
+    const int64_t to = b_.peer(step), from = b_.peer(-step);
     const Place columns{t.buffer, head(t, to) * t.dim * t.number};
     if (step == 0) {
       for (const Range& range : b_.shard)
@@ -102,7 +102,7 @@ Place AllToAll::scatter_lines(Buffer buffer, Buffer only_with, Exchange& group, 
   const int64_t all = b_.job.rows();
   const Place whole = b_.workspace(b_.batch * part_q_ * all * 4);
   for (int64_t step = 0; step < ranks_; ++step) {
-    const int64_t to = (b_.rank + step) % ranks_, from = (b_.rank + ranks_ - step) % ranks_;
+    const int64_t to = b_.peer(step), from = b_.peer(-step);
     const std::vector<Range> ranges = shard(from);
     const int64_t rows = rows_of(ranges), bytes = part_q_ * b_.rows * 4;
     const Place arrived = b_.workspace(b_.batch * part_q_ * rows * 4);
@@ -128,7 +128,7 @@ void AllToAll::gather(const Headed& t, Place from, Exchange& group, std::vector<
   const int64_t count = b_.batch * b_.rows * t.heads * t.dim;
   const Place home = rounds ? b_.workspace(count * 4) : Place{t.buffer, 0};
   for (int64_t step = 0; step < ranks_; ++step) {
-    const int64_t to = (b_.rank + step) % ranks_, peer = (b_.rank + ranks_ - step) % ranks_;
+    const int64_t to = b_.peer(step), peer = b_.peer(-step);
     const Place columns = home + head(t, peer) * t.dim * t.number;
     if (step == 0) {
       for (const Range& range : b_.shard)
@@ -150,7 +150,7 @@ void AllToAll::gather_lse(Place from, Exchange& group, std::vector<Step>& after)
   const int64_t all = b_.job.rows(), lines = b_.batch * part_q_;
   const Place home = b_.workspace(b_.batch * b_.heads_q * b_.rows * 4);
   for (int64_t step = 0; step < ranks_; ++step) {
-    const int64_t to = (b_.rank + step) % ranks_, peer = (b_.rank + ranks_ - step) % ranks_;
+    const int64_t to = b_.peer(step), peer = b_.peer(-step);
     const std::vector<Range> ranges = shard(to);
     const int64_t rows = rows_of(ranges);
     const Place packed = b_.workspace(lines * rows * 4);
@@ -177,7 +177,7 @@ void AllToAll::gather_shared(const Headed& t, Place from, Exchange& group, std::
   const int64_t count = b_.batch * b_.rows * t.dim, sharers = ranks_ / t.heads;
   std::vector<Place> arrived(static_cast<size_t>(ranks_));
   for (int64_t step = 0; step < ranks_; ++step) {
-    const int64_t to = (b_.rank + step) % ranks_, peer = (b_.rank + ranks_ - step) % ranks_;
+    const int64_t to = b_.peer(step), peer = b_.peer(-step);
     const Place slot = arrived[static_cast<size_t>(peer)] = b_.workspace(count * 4);
     if (step == 0) {
       for (const Range& range : b_.shard) b_.copy_rows(slot, b_.shard, from, everything_, range, t.line());
@@ -228,11 +228,7 @@ void AllToAll::forward(const std::vector<Place>& in) {
   const Place out = b_.workspace(rows * lines * b_.dim_v * number), lse = b_.workspace(lines * rows * 4);
   if (b_.merges) {
     b_.add(Fill{out, 0, rows * lines * b_.dim_v});
-    if (b_.whole.sink)
-      for (int64_t b = 0; b < b_.batch; ++b)
-        b_.add(Spread{lse + b * part_q_ * rows * 4, {Buffer::sink, b_.rank * part_q_ * 4}, part_q_, rows});
-    else
-      b_.add(Fill{lse, minus_infinity, lines * rows});
+    b_.begin_lse(lse, b_.rank * part_q_, part_q_, rows);
   }
   attend(in, {out}, lse, {});
   Exchange group{"heads of o, lse", {}, {}};

@@ -72,6 +72,19 @@ void Builder::move(std::vector<Transfer>& to, int64_t peer, Place buffer, const 
     to.push_back({peer, buffer + (b * all + first) * row_bytes, range.rows() * row_bytes, only_with});
 }
 
+void Builder::move_keys(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, const std::vector<Range>& all,
+                        const std::vector<Range>& ranges, int64_t number) const {
+  for (const Range& range : ranges) {
+    move(to, peer, keys.k, all, range, k_row(number));
+    move(to, peer, keys.v, all, range, v_row(number));
+  }
+}
+
+void Builder::clear(const KeyPlaces& keys) {
+  add(Fill{keys.k, 0, batch * keys.rows * heads_kv * dim_qk});
+  add(Fill{keys.v, 0, batch * keys.rows * heads_kv * dim_v});
+}
+
 void Builder::copy_rows(Place to, const std::vector<Range>& to_ranges, Place from,
                         const std::vector<Range>& from_ranges, Range range, int64_t row_bytes) {
   const int64_t to_rows = rows_of(to_ranges), from_rows = rows_of(from_ranges);
@@ -103,6 +116,26 @@ void Builder::convert(Buffer to, Place from, int64_t count) {
   if (job.rounds() && count > 0) add(Convert{{to, 0}, from, count});
 }
 
+KeyPlaces Builder::home() {
+  const Place k = target(Buffer::grad_k, batch * rows * heads_kv * dim_qk);
+  const KeyPlaces made_home{k, target(Buffer::grad_v, batch * rows * heads_kv * dim_v), rows};
+  clear(made_home);
+  return made_home;
+}
+
+void Builder::convert_home(const KeyPlaces& home) {
+  convert(Buffer::grad_k, home.k, batch * rows * heads_kv * dim_qk);
+  convert(Buffer::grad_v, home.v, batch * rows * heads_kv * dim_v);
+}
+
+void Builder::begin_lse(Place lse, int64_t first, int64_t heads, int64_t its_rows) {
+  if (whole.sink)
+    for (int64_t b = 0; b < batch; ++b)
+      add(Spread{lse + b * heads * its_rows * 4, {Buffer::sink, first * 4}, heads, its_rows});
+  else
+    add(Fill{lse, minus_infinity, batch * heads * its_rows});
+}
+
 void Builder::begin(bool with_merging) {
   merges = with_merging;
   sink_counted_.assign(shard.size(), 0);
@@ -124,11 +157,7 @@ void Builder::begin(bool with_merging) {
                lines,
                Buffer::grad_lse});
     } else if (!job.backward() && merges) {
-      if (whole.sink)
-        for (int64_t b = 0; b < batch; ++b)
-          add(Spread{lse_.back() + b * heads_q * range.rows() * 4, {Buffer::sink, 0}, heads_q, range.rows()});
-      else
-        add(Fill{lse_.back(), minus_infinity, words});
+      begin_lse(lse_.back(), 0, heads_q, range.rows());
     }
     first += range.rows();
   }

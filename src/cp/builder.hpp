@@ -36,6 +36,7 @@ class Builder {
   const int64_t rows;  // of the shard
   Steps made;
 
+  int64_t peer(int64_t step) const { return (rank + step + job.ranks) % job.ranks; }  // so many ranks further
   Place workspace(int64_t bytes);
   void add(Step step) { made.steps.push_back(std::move(step)); }
   void exchange(Exchange group);
@@ -45,10 +46,16 @@ class Builder {
   int64_t k_row(int64_t number) const { return heads_kv * dim_qk * number; }
   int64_t v_row(int64_t number) const { return heads_kv * dim_v * number; }
   KeyPlaces keys(int64_t rows, int64_t number);  // workspace for k and v rows of all sequences
+  KeyPlaces own_keys() const { return {{Buffer::k, 0}, {Buffer::v, 0}, rows}; }
+  void clear(const KeyPlaces& keys);  // f32
 
   // Rows `range` of a [batch, rows of `ranges`, row_bytes] buffer, for each sequence a transfer.
   void move(std::vector<Transfer>& to, int64_t peer, Place buffer, const std::vector<Range>& ranges, Range range,
             int64_t row_bytes, Buffer only_with = Buffer::none) const;
+
+  // The same of k and v together: rows `ranges`, which lie among those of `all`.
+  void move_keys(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, const std::vector<Range>& all,
+                 const std::vector<Range>& ranges, int64_t number) const;
 
   // Rows `range` of one buffer to another, or added to it: all rows of both that are the same.
   void copy_rows(Place to, const std::vector<Range>& to_ranges, Place from, const std::vector<Range>& from_ranges,
@@ -60,15 +67,19 @@ class Builder {
   void begin(bool merges);
   void attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& parts);
   void end();
-  // dK and dV of the shard in f32 become what the caller gets.
-  void convert(Buffer to, Place from, int64_t count);
+  // lse, [batch, heads, rows] from head `first` on, before the first call that merges into it: the sink, or no key.
+  void begin_lse(Place lse, int64_t first, int64_t heads, int64_t rows);
+
   Place target(Buffer to, int64_t count);  // the caller's own memory where that is f32, else workspace
+  void convert(Buffer to, Place from, int64_t count);
+  KeyPlaces home();  // where dK and dV of the shard are added up, f32
+  void convert_home(const KeyPlaces& home);
 
   bool merges = false;
   Place grad_q;  // f32, with merges
 
  private:
-  Place o_, sums_of_lse_;
+  Place o_;
   std::vector<Place> lse_, grad_lse_;  // of each range of the shard
   std::vector<char> sink_counted_;
 };

@@ -9,40 +9,47 @@
 namespace froghopper::cp {
 namespace {
 
-template <class Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
+// A library's functions by their names, and the first name that it does not have.
+struct Finder {
+  void* library;
+  const char* missing = nullptr;
 
-// The name of the first function that is not there.
+  template <class Function>
+  void operator()(const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    if (function == nullptr && missing == nullptr) missing = name;
+  }
+};
+
 const char* missing_in(void* library, Driver& d) {
-  return !find(library, "cuMemsetD32Async", d.memset_d32)       ? "cuMemsetD32Async"
-         : !find(library, "cuMemcpyAsync", d.memcpy)            ? "cuMemcpyAsync"
-         : !find(library, "cuMemcpy2DAsync_v2", d.memcpy_2d)    ? "cuMemcpy2DAsync_v2"
-         : !find(library, "cuMemcpyHtoDAsync_v2", d.to_device)  ? "cuMemcpyHtoDAsync_v2"
-         : !find(library, "cuMemcpyDtoHAsync_v2", d.to_host)    ? "cuMemcpyDtoHAsync_v2"
-         : !find(library, "cuEventCreate", d.event_create)      ? "cuEventCreate"
-         : !find(library, "cuEventDestroy_v2", d.event_destroy) ? "cuEventDestroy_v2"
-         : !find(library, "cuEventRecord", d.event_record)      ? "cuEventRecord"
-         : !find(library, "cuEventQuery", d.event_query)        ? "cuEventQuery"
-         : !find(library, "cuStreamWaitEvent", d.stream_wait)   ? "cuStreamWaitEvent"
-         : !find(library, "cuGetErrorName", d.error_name)       ? "cuGetErrorName"
-                                                                : nullptr;
+  Finder find{library};
+  find("cuMemsetD32Async", d.memset_d32);
+  find("cuMemcpyAsync", d.memcpy);
+  find("cuMemcpy2DAsync_v2", d.memcpy_2d);
+  find("cuMemcpyHtoDAsync_v2", d.to_device);
+  find("cuMemcpyDtoHAsync_v2", d.to_host);
+  find("cuEventCreate", d.event_create);
+  find("cuEventDestroy_v2", d.event_destroy);
+  find("cuEventRecord", d.event_record);
+  find("cuEventQuery", d.event_query);
+  find("cuStreamWaitEvent", d.stream_wait);
+  find("cuGetErrorName", d.error_name);
+  return find.missing;
 }
 
 const char* missing_in(void* library, Nccl& n) {
-  return !find(library, "ncclGroupStart", n.group_start)          ? "ncclGroupStart"
-         : !find(library, "ncclGroupEnd", n.group_end)            ? "ncclGroupEnd"
-         : !find(library, "ncclSend", n.send)                     ? "ncclSend"
-         : !find(library, "ncclRecv", n.recv)                     ? "ncclRecv"
-         : !find(library, "ncclAllGather", n.all_gather)          ? "ncclAllGather"
-         : !find(library, "ncclCommCount", n.count)               ? "ncclCommCount"
-         : !find(library, "ncclCommUserRank", n.rank)             ? "ncclCommUserRank"
-         : !find(library, "ncclCommGetAsyncError", n.async_error) ? "ncclCommGetAsyncError"
-         : !find(library, "ncclCommAbort", n.give_up)             ? "ncclCommAbort"
-         : !find(library, "ncclGetErrorString", n.error_string)   ? "ncclGetErrorString"
-                                                                  : nullptr;
+  Finder find{library};
+  find("ncclGroupStart", n.group_start);
+  find("ncclGroupEnd", n.group_end);
+  find("ncclSend", n.send);
+  find("ncclRecv", n.recv);
+  find("ncclAllGather", n.all_gather);
+  find("ncclCommCount", n.count);
+  find("ncclCommUserRank", n.rank);
+  find("ncclCommGetAsyncError", n.async_error);
+  find("ncclCommAbort", n.give_up);
+  find("ncclGetErrorString", n.error_string);
+  return find.missing;
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::vector<Range> both(const std::vector<Range>& a, const std::vector<Range>& b
 class Gather {
  public:
   Gather(const Job& job, int64_t rank)
-      : b_(job, rank), seen_(seen_by_shard(job, b_.shard)), gathered_{{Buffer::k, 0}, {Buffer::v, 0}, b_.rows} {}
+      : b_(job, rank), seen_(seen_by_shard(job, b_.shard)), gathered_(b_.own_keys()) {}
   Steps steps();
 
  private:
@@ -58,10 +58,8 @@ Steps Gather::steps() {
   else
     fetch();
   if (b_.job.backward() && b_.merges) {
-    const int64_t count = b_.batch * (alone ? b_.rows : rows_of(seen_)) * b_.heads_kv;
     if (!alone) partial_ = b_.keys(rows_of(seen_), 4);
-    b_.add(Fill{partial_.k, 0, count * b_.dim_qk});
-    b_.add(Fill{partial_.v, 0, count * b_.dim_v});
+    b_.clear(partial_);
   }
   const Block block(seen_);
   for (const Piece& piece : pieces_of(b_.whole, b_.shard, block.parts))
@@ -75,15 +73,9 @@ void Gather::fetch() {
   gathered_ = b_.keys(rows_of(seen_), b_.element);
   Exchange group{"k, v", {}, {}};
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
-    const int64_t from = (b_.rank + b_.job.ranks - step) % b_.job.ranks, to = (b_.rank + step) % b_.job.ranks;
-    for (const Range& range : seen_of(from)) {
-      b_.move(group.recvs, from, gathered_.k, seen_, range, b_.k_row(b_.element));
-      b_.move(group.recvs, from, gathered_.v, seen_, range, b_.v_row(b_.element));
-    }
-    for (const Range& range : seen_by(to)) {
-      b_.move(group.sends, to, {Buffer::k, 0}, b_.shard, range, b_.k_row(b_.element));
-      b_.move(group.sends, to, {Buffer::v, 0}, b_.shard, range, b_.v_row(b_.element));
-    }
+    const int64_t owner = b_.peer(-step), reader = b_.peer(step);
+    b_.move_keys(group.recvs, owner, gathered_, seen_, seen_of(owner), b_.element);
+    b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, seen_by(reader), b_.element);
   }
   b_.exchange(std::move(group));
   for (const Range& range : seen_of(b_.rank)) {
@@ -97,24 +89,14 @@ void Gather::send_gradients() {
   std::vector<KeyPlaces> from(static_cast<size_t>(b_.job.ranks));
   Exchange group{"dk, dv", {}, {}};
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
-    const int64_t owner = (b_.rank + b_.job.ranks - step) % b_.job.ranks, reader = (b_.rank + step) % b_.job.ranks;
-    for (const Range& range : seen_of(owner)) {
-      b_.move(group.sends, owner, partial_.k, seen_, range, b_.k_row(4));
-      b_.move(group.sends, owner, partial_.v, seen_, range, b_.v_row(4));
-    }
+    const int64_t owner = b_.peer(-step), reader = b_.peer(step);
+    b_.move_keys(group.sends, owner, partial_, seen_, seen_of(owner), 4);
     const std::vector<Range> read = seen_by(reader);
     KeyPlaces& slot = from[static_cast<size_t>(reader)] = b_.keys(rows_of(read), 4);
-    for (const Range& range : read) {
-      b_.move(group.recvs, reader, slot.k, read, range, b_.k_row(4));
-      b_.move(group.recvs, reader, slot.v, read, range, b_.v_row(4));
-    }
+    b_.move_keys(group.recvs, reader, slot, read, read, 4);
   }
   b_.exchange(std::move(group));
-  const int64_t k_words = b_.batch * b_.rows * b_.heads_kv * b_.dim_qk;
-  const int64_t v_words = b_.batch * b_.rows * b_.heads_kv * b_.dim_v;
-  const KeyPlaces home{b_.target(Buffer::grad_k, k_words), b_.target(Buffer::grad_v, v_words), b_.rows};
-  b_.add(Fill{home.k, 0, k_words});
-  b_.add(Fill{home.v, 0, v_words});
+  const KeyPlaces home = b_.home();
   b_.add(Wait{});
   for (int64_t reader = 0; reader < b_.job.ranks; ++reader) {
     if (reader == b_.rank)
@@ -122,8 +104,7 @@ void Gather::send_gradients() {
     else
       b_.add_rows(home, b_.shard, from[static_cast<size_t>(reader)], seen_by(reader));
   }
-  b_.convert(Buffer::grad_k, home.k, k_words);
-  b_.convert(Buffer::grad_v, home.v, v_words);
+  b_.convert_home(home);
 }
 
 }  // namespace

@@ -132,8 +132,7 @@ std::string why_not(const Job& job, fh_cp_scheme scheme) {
         p.window_right);
   if (scheme == FH_CP_RING && p.alibi)
     return "alibi is set: blocks of the ring are not level with their queries. Use FH_CP_ALL_GATHER with a causal "
-           "mask, "
-           "or FH_CP_ALL_TO_ALL.";
+           "mask, or FH_CP_ALL_TO_ALL.";
   if (scheme == FH_CP_ALL_GATHER && p.alibi && p.window_right != 0)
     return "alibi is set without a causal mask: the keys fetched are not level with their queries. Use "
            "FH_CP_ALL_TO_ALL.";

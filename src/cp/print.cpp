@@ -28,9 +28,9 @@ std::string peers(const std::vector<Transfer>& transfers) {
 }
 
 const char* name_of(Buffer buffer) {
-  constexpr const char* names[] = {"none",     "workspace", "q",      "k",      "v",
-                                   "o",        "lse",       "sink",   "slopes", "grad_o",
-                                   "grad_lse", "grad_q",    "grad_k", "grad_v", "grad_sink"};
+  constexpr const char* names[buffer_count] = {"none",     "workspace", "q",      "k",      "v",
+                                               "o",        "lse",       "sink",   "slopes", "grad_o",
+                                               "grad_lse", "grad_q",    "grad_k", "grad_v", "grad_sink"};
   return names[static_cast<int>(buffer)];
 }
 

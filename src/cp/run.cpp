@@ -65,10 +65,9 @@ class Run {
   void* stream_;
   fh_cp_memory memory_;
   fh_cp_transport transport_;
-  uint64_t mine_ = 0;              // the transport may touch both until cancel returns
-  std::vector<uint64_t> digests_;  // of all ranks
+  std::vector<uint64_t> digests_;  // of all ranks; the transport may touch them until cancel returns
   bool usable_ = false, started_ = false;
-  std::array<char*, 15> bases_{};
+  std::array<char*, buffer_count> bases_{};
   std::vector<void*> tickets_;
   size_t waited_ = 0;
 };
@@ -174,14 +173,15 @@ Result<void> Run::callback_failed(const char* name, int code, bool of_transport)
 Result<void> Run::gather_digests() {
   started_ = true;
   if (transport_.agree != nullptr) {
-    const int code = transport_.agree(transport_.context, mine_, digests_.data());
+    const int code = transport_.agree(transport_.context, digests_[static_cast<size_t>(plan_.rank)], digests_.data());
     return code == 0 ? Result<void>{} : callback_failed("agree", code, true);
   }
   std::vector<fh_cp_transfer> sends, recvs;
+  const auto digest_of = [&](int64_t rank) { return &digests_[static_cast<size_t>(rank)]; };
   for (int64_t peer = 0; peer < plan_.job.ranks; ++peer) {
     if (peer == plan_.rank) continue;
-    sends.push_back({peer, &mine_, sizeof mine_});
-    recvs.push_back({peer, &digests_[static_cast<size_t>(peer)], sizeof mine_});
+    sends.push_back({peer, digest_of(plan_.rank), sizeof(uint64_t)});
+    recvs.push_back({peer, digest_of(peer), sizeof(uint64_t)});
   }
   if (Result<void> sent = exchange(sends, recvs); !sent) return sent;
   return step(Wait{});
@@ -189,14 +189,12 @@ Result<void> Run::gather_digests() {
 
 Result<void> Run::agree(uint64_t mine) {
   if (plan_.on_gpu && transport_.agree == nullptr) return {};
-  mine_ = mine;
   digests_.assign(static_cast<size_t>(plan_.job.ranks), mine);
   if (Result<void> gathered = gather_digests(); !gathered) return gathered;
-  const std::vector<uint64_t>& all = digests_;
   started_ = false;  // nothing is in flight
-  for (size_t peer = 0; peer < all.size(); ++peer) {
-    if (all[peer] == mine) continue;
-    if (all[peer] == refusal)
+  for (size_t peer = 0; peer < digests_.size(); ++peer) {
+    if (digests_[peer] == mine) continue;
+    if (digests_[peer] == refusal)
       return Failure{FH_INVALID_PROBLEM,
                      text("rank {} refuses its arguments, see its own error, so that rank {} cannot "
                           "run.",
@@ -205,7 +203,7 @@ Result<void> Run::agree(uint64_t mine) {
         FH_INVALID_PROBLEM,
         text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. Problem, "
              "ranks, scheme, layout, dtype_out, call and whether grad_lse is given must be the same on all.",
-             peer, plan_.rank, all[peer], mine)};
+             peer, plan_.rank, digests_[peer], mine)};
   }
   return {};
 }

@@ -27,6 +27,7 @@ enum class Buffer {
   grad_v,
   grad_sink
 };
+constexpr size_t buffer_count = static_cast<size_t>(Buffer::grad_sink) + 1;
 
 // A place in a buffer, in bytes from its beginning.
 struct Place {

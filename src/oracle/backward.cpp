@@ -213,7 +213,7 @@ struct Row {
     double weight_to_round, ds_to_round;  // of their rounding errors
     double grad_weight_size;              // times weight, of those of sums
   };
-  const double *q, *g;
+  const double* q;
   int64_t at_q;
   Visible visible;
   double delta_size;
@@ -228,7 +228,7 @@ struct Row {
         visible(keys_of(p, s, i)),
         given(views, s, head.index, i),
         weighted_k(p.dim_qk, 0.0) {
-    g = given.grad_o.data();
+    const double* const g = given.grad_o.data();
     std::vector<double> o(p.dim_v, 0.0);
     double lse = -std::numeric_limits<double>::infinity();
     const std::vector<double> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
@@ -256,9 +256,9 @@ void add_key(const Problem& p, const Sequence& s, const BothWays<double>& head, 
   const Dense dense(p);
   const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
   const Row::Factors& its = row.factors[j - row.visible.begin];
-  const double* const k = head.k.row(j);
-  add(&sums.v[at_v], its.weight, row.g, p.dim_v);
-  add_squares(&sizes.rounded.v[at_v], its.weight_to_round, row.g, p.dim_v);
+  const double *const k = head.k.row(j), *const g = row.given.grad_o.data();
+  add(&sums.v[at_v], its.weight, g, p.dim_v);
+  add_squares(&sizes.rounded.v[at_v], its.weight_to_round, g, p.dim_v);
   add(&sums.q[row.at_q], its.ds, k, p.dim_qk);
   add_squares(&sizes.rounded.q[row.at_q], its.ds_to_round, k, p.dim_qk);
   add_squares(&sizes.summed.q[row.at_q], its.weight * its.grad_weight_size, k, p.dim_qk);

@@ -101,8 +101,7 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
   if (!view.data && of_kv && p.paged() && !p.appends())
     return text(
         "{0}.data is NULL; attention to pages reads the pool from k and v, {0} as {1} pages x {2} rows x {3} heads x "
-        "{4} "
-        "columns. Point it to the pool.",
+        "{4} columns. Point it to the pool.",
         tensor.name, view.batch, view.seq, view.heads, view.dim);
   if (!view.data)
     return text("{} is NULL; it has {} x {} x {} x {} elements. Point it to them.", data(), view.batch, view.seq,
