@@ -8,6 +8,7 @@ LIBRARY is libfroghopper.so, libfroghopper-cp.so beside it. No GPU is needed: pl
 run.
 """
 import ctypes
+import functools
 import os
 import sys
 
@@ -45,6 +46,7 @@ class Planner:
         from froghopper import _library, _parallel
         self.library, self.parallel, self.calls = _library.library(), _parallel, _parallel.calls()
 
+    @functools.cache
     def plan(self, line, ranks):
         """Seconds of the slowest rank, the scheme's name, bytes of workspace."""
         whole, pointer = self.library.problem(line), ctypes.c_void_p()
@@ -68,8 +70,11 @@ class Planner:
 def thousands(tokens): return f"{tokens >> 20}M" if tokens >= 1 << 20 else f"{tokens >> 10}k"
 
 
-def table(head, rows):
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * 3 + ["---:"] * (len(head) - 3), *rows])
+def table(names, rows):
+    """Columns of names, then one for each number of ranks."""
+    head = [*names, *(f"{ranks} GPUs" for ranks in RANKS)]
+    lines = [head, ["---"] * len(names) + ["---:"] * len(RANKS), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def predicted(planner):
@@ -84,7 +89,7 @@ def predicted(planner):
                     seconds, scheme, workspace = planner.plan(line, ranks)
                     cells.append(f"{alone / ranks / seconds:.2f} {scheme}, {workspace / 2**30:.1f} GiB")
                 rows.append([f"{heads[0]}/{heads[1]}", long_name, thousands(tokens), f"{1e3 * alone:.0f} ms", *cells])
-    return table(["heads", "pass", "tokens", "one GPU", *(f"{ranks} GPUs" for ranks in RANKS)], rows)
+    return table(["heads", "pass", "tokens", "one GPU"], rows)
 
 
 def lengths(planner):
@@ -92,9 +97,9 @@ def lengths(planner):
     for heads in HEADS:
         for name, long_name in PASSES.items():
             found = [planner.worth_it_from(name, heads, ranks) for ranks in RANKS]
-            rows.append([f"{heads[0]}/{heads[1]}", long_name, "",
+            rows.append([f"{heads[0]}/{heads[1]}", long_name,
                          *(thousands(x) if x else f"over {thousands(2**LONGEST)}" for x in found)])
-    return table(["heads", "pass", "", *(f"{ranks} GPUs" for ranks in RANKS)], rows)
+    return table(["heads", "pass"], rows)
 
 
 def main():

@@ -47,8 +47,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """The modules of frameworks and the functions on NumPy arrays, when one is asked for first."""
     if name in MODULES: return importlib.import_module("froghopper." + name)
-    homes = {"Quantised": "_numpy_quantise", "Smoothed": "_numpy_quantise", "quantise": "_numpy_quantise"}
-    homes["append_kv"] = "_numpy_append"
+    homes = {"Quantised": "_numpy_quantise", "Smoothed": "_numpy_quantise", "quantise": "_numpy_quantise",
+             "append_kv": "_numpy_append"}
     homes |= dict.fromkeys(("Gradients", "attention", "attention_backward"), "_numpy")
     if name == "quantize": name = "quantise"  # as other libraries spell it
     if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

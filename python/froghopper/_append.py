@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from froghopper import _c
-from froghopper._call import DTYPES, DTYPES_8_BIT, Plan, Strides
+from froghopper._call import DTYPES, DTYPES_8_BIT, Plan, Shape, Strides
 from froghopper._errors import InvalidProblem, InvalidType, error_of
 from froghopper._values import flag, number, whole_number
 
@@ -24,6 +24,22 @@ class Sizes(NamedTuple):
     seq_kv: int
     page_size: int
     pages: int
+
+
+def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table: Any, slot_mapping: Any) -> Sizes:
+    """Of new rows and a cache [batch or pages, rows, ...], which may be None: it is dense, or in pages as one of the
+    two says."""
+    if cache is None: return Sizes(batch, seq, total, 0, 0, 0)
+    pages, rows = cache[:2]
+    if slot_mapping is not None and block_table is not None:
+        raise InvalidProblem("block_table must be None with slot_mapping, as each says where rows go, but both are "
+                             "given. Leave out one.")
+    if slot_mapping is not None: return Sizes(batch, seq, total, 0, rows, pages)
+    if block_table is not None: return Sizes(batch, seq, total, block_table.shape[-1] * rows, rows, pages)
+    if pages != batch:
+        raise InvalidProblem(f"k_cache must have a row for each of the {batch} sequences of k, but has {pages}. Give "
+                             "block_table or slot_mapping, or change one.")
+    return Sizes(batch, seq, total, rows, 0, 0)
 
 
 class Rotary(NamedTuple):

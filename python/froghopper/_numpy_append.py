@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from froghopper._append import NAMES, AppendCall, Rotary, Sizes, check_rotary, problem_of
+from froghopper._append import NAMES, AppendCall, Rotary, Sizes, check_rotary, problem_of, sizes_in
 from froghopper._call import DTYPES, DTYPES_8_BIT, Strides, plan_of
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
@@ -212,17 +212,7 @@ def sizes_of(given: Given, new: Array, cache: Array | None, max_seqlen: int | No
                                  "for no sequence.")
         batch, seq = len(given.cu_seqlens) - 1, longest("max_seqlen", given.cu_seqlens, max_seqlen)
         total = new.shape[0]
-    if cache is None: return Sizes(batch, seq, total, 0, 0, 0)
-    pages, rows = cache.shape[:2]
-    if given.slot_mapping is not None and given.block_table is not None:
-        raise InvalidProblem("block_table must be None with slot_mapping, as each says where rows go, but both are "
-                             "given. Leave out one.")
-    if given.slot_mapping is not None: return Sizes(batch, seq, total, 0, rows, pages)
-    if given.block_table is not None: return Sizes(batch, seq, total, given.block_table.shape[-1] * rows, rows, pages)
-    if pages != batch:
-        raise InvalidProblem(f"k_cache must have a row for each of the {batch} sequences of k, but has {pages}. Give "
-                             "block_table or slot_mapping, or change one.")
-    return Sizes(batch, seq, total, rows, 0, 0)
+    return sizes_in(batch, seq, total, None if cache is None else cache.shape, given.block_table, given.slot_mapping)
 
 
 def check_sides(given: Given, sizes: Sizes, tokens: int, q: Array | None, k: Array | None) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from froghopper import _torch_calls as calls
-from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, problem_of
+from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, problem_of, sizes_in
 from froghopper._call import Strides, cached, element_strides, flag, number, plan_of
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
@@ -240,20 +240,11 @@ def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:
         batch, seq, total = given.cu_seqlens.shape[0] - 1, options.max_seqlen or 0, new.shape[0]
     else:
         batch, seq, total = (1, new.shape[0], -1) if flat else (new.shape[0], new.shape[1], -1)
-    if cached_at is None: return Sizes(batch, seq, total, 0, 0, 0)
-    if cached_at.ndim != 4:
+    if cached_at is not None and cached_at.ndim != 4:
         raise InvalidTensor("k_cache must be [batch or pages, rows, heads, dim], but has the shape "
                             f"{list(cached_at.shape)}. Reshape it.")
-    pages, rows = cached_at.shape[:2]
-    if given.slot_mapping is not None and given.block_table is not None:
-        raise InvalidProblem("block_table must be None with slot_mapping, as each says where rows go, but both are "
-                             "given. Leave out one.")
-    if given.slot_mapping is not None: return Sizes(batch, seq, total, 0, rows, pages)
-    if given.block_table is not None: return Sizes(batch, seq, total, given.block_table.shape[-1] * rows, rows, pages)
-    if pages != batch:
-        raise InvalidProblem(f"k_cache must have a row for each of the {batch} sequences of k, but has {pages}. Give "
-                             "block_table or slot_mapping, or change one.")
-    return Sizes(batch, seq, total, rows, 0, 0)
+    return sizes_in(batch, seq, total, None if cached_at is None else cached_at.shape, given.block_table,
+                    given.slot_mapping)
 
 
 def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:

@@ -22,6 +22,7 @@ from froghopper._call import number
 from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._merge import terms_of, weights_of
 from froghopper._torch_calls import FLOAT8, check_place, check_side, check_tensor
+from froghopper._torch_cp_ops import fake_forward
 from froghopper._torch_options import plain, whole
 from froghopper._values import flag, shown
 
@@ -146,9 +147,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor | None, seqused
     if heads == "all":
         part = q.new_empty(sum(numbers), dtype=torch.float32)
         attend_to_part(q, cache, seqused_kv, newest_of, newest, *cut(part, numbers, o_shape, lse_shape))
-        parts = gathered(held, part)
+        parts = groups.gathered(held, part)
     else:
-        every = gathered(held, q).permute(1, 2, 0, 3, 4).flatten(2, 3)
+        every = groups.gathered(held, q).permute(1, 2, 0, 3, 4).flatten(2, 3)
         o, lse = (every.new_empty(shape, dtype=torch.float32) for shape in calls.shapes_of(every.shape, v.shape))
         attend_to_part(every, cache, seqused_kv, newest_of, newest, o, lse)
         batch, rows, own = q.shape[:3]
@@ -192,21 +193,9 @@ def cut(x: Tensor, numbers: list[int], *shapes: Any) -> tuple[Tensor, Tensor]:
     return x.narrow(-1, 0, numbers[0]).view(shapes[0]), x.narrow(-1, *numbers).view(shapes[1])
 
 
-def gathered(group: Any, x: Tensor) -> Tensor:
-    """[ranks, ...]: x of each rank."""
-    return collective(group, dist.all_gather_into_tensor, x.new_empty((group.size(), *x.shape)), x)
-
-
 def exchanged(group: Any, x: Tensor) -> Tensor:
     """x[r] goes to rank r; what comes from rank r is row r of the result."""
-    return collective(group, dist.all_to_all_single, torch.empty_like(x), x)
-
-
-def collective(group: Any, transfer: Any, to: Tensor, x: Tensor) -> Tensor:
-    try:
-        if x.numel(): transfer(to.flatten(), x.contiguous().flatten(), group=group)
-    except RuntimeError as error: raise groups.lost(group, error) from error
-    return to
+    return groups.collective(group, dist.all_to_all_single, torch.empty_like(x), x)
 
 
 def merged(o: Tensor, lse: Tensor, sink: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -216,11 +205,6 @@ def merged(o: Tensor, lse: Tensor, sink: Tensor | None, dtype: torch.dtype) -> t
     weights, all_lse = weights_of(lse)
     terms = terms_of(o, weights[:o.shape[0]].transpose(2, 3))
     return functools.reduce(torch.add, terms).to(dtype), all_lse
-
-
-def fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    o, lse = calls.shapes_of(q.shape, v.shape)
-    return q.new_empty(o), q.new_empty(lse, dtype=torch.float32)
 
 
 for _device in ("CPU", "CUDA"): ops._library.impl("context_parallel_decode", forward, _device)

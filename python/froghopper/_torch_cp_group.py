@@ -144,16 +144,21 @@ def words_of(said: bytes) -> dict[str, Any]:
 def exchange(group: Any, said: bytes) -> list[bytes]:
     """What each rank says, rank 0 first. LaunchFailed where one says nothing within the group's timeout."""
     sent = torch.frombuffer(bytearray(said.ljust(BYTES)), dtype=torch.uint8)
-    heard = all_gather(host_group(group), sent)
+    heard = gathered(host_group(group), sent)
     return [bytes(each.numpy()).rstrip() for each in heard]
 
 
-def all_gather(group: Any, x: Tensor) -> list[Tensor]:
-    """The tensors of all ranks, which have one shape; their memory is a single piece."""
-    whole = x.new_empty((group.size() * x.shape[0], *x.shape[1:]))
-    try: dist.all_gather_into_tensor(whole, x.contiguous(), group)
+def gathered(group: Any, x: Tensor) -> Tensor:
+    """[ranks, ...]: x of each rank, which have one shape."""
+    return collective(group, dist.all_gather_into_tensor, x.new_empty((group.size(), *x.shape)), x)
+
+
+def collective(group: Any, transfer: Callable[..., Any], to: Tensor, x: Tensor) -> Tensor:
+    """to, which is dense, after a transfer of x; LaunchFailed where it fails."""
+    try:
+        if x.numel(): transfer(to.flatten(), x.contiguous().flatten(), group=group)
     except RuntimeError as error: raise lost(group, error) from error
-    return list(whole.chunk(group.size())) if x.shape[0] else [x] * group.size()
+    return to
 
 
 def lost(group: Any, error: BaseException) -> Error:

@@ -97,7 +97,7 @@ def unshard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zig
     check_rows(layout, "x", rows, size)
     padded = x.new_zeros((max(rows), *x.movedim(at, 0).shape[1:]))
     padded[:rows[rank]] = x.detach().movedim(at, 0)
-    parts = groups.all_gather(held, padded)
+    parts = groups.gathered(held, padded)
     whole = padded.new_empty((total, *padded.shape[1:]))
     for peer, part in enumerate(parts):
         taken = 0

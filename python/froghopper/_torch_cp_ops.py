@@ -20,10 +20,9 @@ TENSORS = "Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? alibi_slopes"
 OPTIONS = ("str group, str layout, str scheme, bool causal, SymInt window_left, SymInt window_right, float softcap, "
            "float? scale, bool deterministic")
 OPTION_COUNT = 2 + len(parallel.Options._fields)
-_library = ops.Library("froghopper", "FRAGMENT")
-_library.define(f"context_parallel({TENSORS.format('')}, {OPTIONS}, bool with_grad) -> (Tensor, Tensor)")
-_library.define(f"context_parallel_backward(Tensor grad_o, Tensor? grad_lse, {TENSORS.format('Tensor o, Tensor lse, ')}"
-                f", {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)")
+ops._library.define(f"context_parallel({TENSORS.format('')}, {OPTIONS}, bool with_grad) -> (Tensor, Tensor)")
+ops._library.define("context_parallel_backward(Tensor grad_o, Tensor? grad_lse, "
+                    f"{TENSORS.format('Tensor o, Tensor lse, ')}, {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)")
 forward_op: Any = torch.ops.froghopper.context_parallel.default
 backward_op: Any = torch.ops.froghopper.context_parallel_backward.default
 
@@ -67,9 +66,9 @@ def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple
 
 
 for _device in ("CPU", "CUDA"):
-    _library.impl("context_parallel", forward, _device)
-    _library.impl("context_parallel_backward", backward, _device)
-torch.library.register_fake("froghopper::context_parallel", fake_forward, lib=_library)
-torch.library.register_fake("froghopper::context_parallel_backward", fake_backward, lib=_library)
+    ops._library.impl("context_parallel", forward, _device)
+    ops._library.impl("context_parallel_backward", backward, _device)
+torch.library.register_fake("froghopper::context_parallel", fake_forward, lib=ops._library)
+torch.library.register_fake("froghopper::context_parallel_backward", fake_backward, lib=ops._library)
 ops.register_derivatives(forward_op, gradients, keep)
 ops.register_derivatives(backward_op, ops.second, lambda *_: None)

@@ -39,13 +39,11 @@ HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_g
 # Harmless with this value, and with others refused in these words.
 ONLY: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("dropout_p", "dropout", "dropout_rate"), (0, "weights are not dropped here. Use 0.0")),
-    "attention_mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
     "key_padding_mask": (None, "there are no masks of numbers here. Use seqused_kv, how many keys of each count"),
     "layout": (None, "q is [batch, seq, heads, dim]. Use x.transpose(1, 2) for heads before rows"),
-    "attn_mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
-    "mask": (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding"),
-    "attn_bias": (None, "scores have no bias here but ALiBi's. Use alibi_slopes"),
-    "bias": (None, "scores have no bias here but ALiBi's. Use alibi_slopes"),
+    **dict.fromkeys(("attn_mask", "attention_mask", "mask"),
+                    (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding")),
+    **dict.fromkeys(("attn_bias", "bias"), (None, "scores have no bias here but ALiBi's. Use alibi_slopes")),
     "block_table": (None, "it is an argument of froghopper.torch.paged_attention. Use that, or gather the pages"),
     "qv": (None, "a second query is not computed here. Append its columns to those of q, and v's to k"),
     "is_causal": (False, "which corner it aligns differs from library to library. Use causal=True, which aligns the "
