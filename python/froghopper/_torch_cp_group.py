@@ -3,11 +3,10 @@
 
 Before a call moves data, every rank sends all others a few words about it: shapes, types, options, its number of rows,
 or why it refuses its arguments. So what disagrees is an error on every rank, not a rank that waits for what never
-comes. It costs one small all-gather of host memory for each call; a GPU does not wait for it.
+comes. Ranks of one host write that on a board in shared memory, others gather it over gloo; a GPU does not wait for it.
 """
 import collections
 import datetime
-import functools
 import json
 import os
 import weakref
@@ -18,15 +17,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from froghopper import _torch_cp_board as boards
 from froghopper._errors import Error, InvalidProblem, InvalidType, LaunchFailed
+from froghopper._torch_cp_board import Board
 from froghopper._values import shown
 
 BYTES = 4096  # of what a rank says; all say equally much
 LONGEST_REASON = 1200  # bytes of a refusal that others repeat
 
-# Group without a backend for host memory -> one that has it; group -> how many calls its ranks have agreed on; groups
-# that have moved memory of GPUs.
+# Group without a backend for host memory -> one that has it; group -> the board of its host, None where there are
+# several; group -> how many calls its ranks have agreed on; groups that have moved memory of GPUs.
 _host_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_boards: weakref.WeakKeyDictionary[Any, Board | None] = weakref.WeakKeyDictionary()
 _calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _connected: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -105,10 +107,11 @@ def agree(group: Any, call: str, same: Callable[[], dict[str, Any]],
     except Error as error:
         refusal = error
         said = {"call": call, "number": number, "refusal": str(error).encode()[:LONGEST_REASON].decode(errors="ignore")}
-    heard = exchange(group, json.dumps(said, ensure_ascii=False).encode())
+    sent = json.dumps(said, ensure_ascii=False).encode()
+    heard = exchange(group, sent)
     _calls[group] = number + 1
     if refusal is not None: raise refusal
-    all_said = [words_of(each) for each in heard]
+    all_said = [said if each == sent else json.loads(each) for each in heard]
     for rank, each in enumerate(all_said):
         if "refusal" in each:
             raise InvalidProblem(f"rank {rank} refuses its arguments of {call}, and so all ranks do: "
@@ -135,17 +138,29 @@ def differs(name: str, of_first: Any, of_rank: Any, rank: int) -> Error:
                           f"{of_rank} on rank {rank}. Give all ranks the same.")
 
 
-@functools.lru_cache(256)
-def words_of(said: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(said)
-    return found
-
-
 def exchange(group: Any, said: bytes) -> list[bytes]:
     """What each rank says, rank 0 first. LaunchFailed where one says nothing within the group's timeout."""
+    if group not in _boards: _boards[group] = new_board(group)
+    board = _boards[group]
+    return gathered_words(group, said) if board is None else board.exchange(said)
+
+
+def new_board(group: Any) -> Board | None:
+    """All ranks of the group call it; all get one, or None where they do not share a host's memory."""
+    ranks, rank = group.size(), group.rank()
+    path = gathered_words(group, boards.new_file(ranks, BYTES).encode() if rank == 0 else b"")[0].decode()
+    file = boards.opened(path)
+    everywhere = all(each == b"yes" for each in gathered_words(group, b"no" if file is None else b"yes"))
+    if rank == 0: boards.remove(path)
+    if file is None: return None
+    if everywhere: return Board(file, ranks, rank, BYTES, timeout_of(host_group(group), "cpu"))
+    os.close(file)
+    return None
+
+
+def gathered_words(group: Any, said: bytes) -> list[bytes]:
     sent = torch.frombuffer(bytearray(said.ljust(BYTES)), dtype=torch.uint8)
-    heard = gathered(host_group(group), sent)
-    return [bytes(each.numpy()).rstrip() for each in heard]
+    return [bytes(each.numpy()).rstrip() for each in gathered(host_group(group), sent)]
 
 
 def gathered(group: Any, x: Tensor) -> Tensor:

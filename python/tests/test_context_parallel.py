@@ -27,6 +27,7 @@ from programs import run_python
 
 import froghopper
 from froghopper import _c
+from froghopper import _c_parallel as c
 from froghopper import _torch_cp_transport as transport
 from froghopper import torch as froghopper_torch
 
@@ -149,7 +150,7 @@ def test_a_rank_that_ends_or_hangs_is_an_error_on_the_others(found, job):
     for rank in (ranks[0], ranks[2]):
         assert rank is not None, "the rank has waited on"
         kind, text, seconds = rank
-        assert kind == "LaunchFailed" and "a transfer between its 3 ranks has failed" in text
+        assert kind == "LaunchFailed" and "group must have ranks that answer" in text
         assert seconds < TIMEOUT + SLOW
 
 
@@ -196,8 +197,10 @@ def test_no_rows_of_other_ranks_are_kept(found):
     for numbers, own in found("kept", 2): assert numbers == own
 
 
-def test_what_is_done_to_memory_of_a_gpu():
-    """The functions that C calls there, on host memory."""
+def test_what_is_done_to_memory_of_a_gpu(monkeypatch):
+    """The functions of Python that C calls there, on host memory, where no driver is."""
+    monkeypatch.setattr(transport, "driver_memory", c.CpMemory)
+    monkeypatch.setattr(transport, "DRIVER_COPIES", 0)
     x, y = torch.arange(24.0), torch.arange(24.0) + 0.001
     halves, far = torch.zeros(24, dtype=torch.bfloat16), torch.zeros(3, 8)
     functions = transport.Functions(None, [x, y, halves, far, torch.zeros(0)])
@@ -213,8 +216,6 @@ def test_what_is_done_to_memory_of_a_gpu():
     assert torch.equal(far, y[:3, None].expand(3, 8))
     call("copy", transport.copy_type, x.data_ptr(), 16, y.data_ptr() + 4, 32, 8, 3)
     assert torch.equal(x.view(-1, 4)[:3, :2], y[1:].unfold(0, 2, 8)[:3])
-    call("fill", transport.fill_type, far.data_ptr(), 0xff800000, 24)
-    assert torch.isneginf(far).all()
     assert transport.add_type(memory.add)(None, x.data_ptr(), y.data_ptr() + 80, 8, None) == transport.FAILED
     assert "32 bytes at" in str(functions.error)
 
