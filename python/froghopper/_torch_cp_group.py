@@ -103,6 +103,7 @@ def agree(group: Any, call: str, same: Callable[[], dict[str, Any]],
     """
     number = calls_of(group)
     refusal: Error | None = None
+    said: dict[str, Any]
     try: said = {"call": call, "number": number, "same": same(), "own": own()}
     except Error as error:
         refusal = error
@@ -111,7 +112,7 @@ def agree(group: Any, call: str, same: Callable[[], dict[str, Any]],
     heard = exchange(group, sent)
     _calls[group] = number + 1
     if refusal is not None: raise refusal
-    all_said = [said if each == sent else json.loads(each) for each in heard]
+    all_said: list[dict[str, Any]] = [said if each == sent else json.loads(each) for each in heard]
     for rank, each in enumerate(all_said):
         if "refusal" in each:
             raise InvalidProblem(f"rank {rank} refuses its arguments of {call}, and so all ranks do: "
