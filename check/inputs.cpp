@@ -360,13 +360,17 @@ std::unique_ptr<Inputs> make_inputs(const Case& c, unsigned seed, FirstPass firs
 
 fh_tensors Inputs::at(const std::vector<void*>& begins) const {
   fh_tensors moved = tensors;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    if (blocks[i].empty()) continue;
-    const UserField& field = froghopper::tensors()[i].field;
-    fh_tensor tensor = field.get(tensors);
-    const auto offset = static_cast<const unsigned char*>(tensor.data) - blocks[i].data();
-    tensor.data = static_cast<unsigned char*>(begins[i]) + offset;
-    field.set(moved, tensor);
+  for (const Tensor& tensor : froghopper::tensors()) {
+    fh_tensor where = tensor.field.get(tensors);
+    const auto address = reinterpret_cast<uintptr_t>(where.data);
+    // Mostly the tensor's own block. A tensor that is written over another one lies in the other's.
+    for (size_t i = 0; i < blocks.size() && address != 0; ++i) {
+      const size_t offset = address - reinterpret_cast<uintptr_t>(blocks[i].data());
+      if (offset >= blocks[i].size()) continue;  // also where the address is before the block: it wraps
+      where.data = static_cast<unsigned char*>(begins[i]) + offset;
+      tensor.field.set(moved, where);
+      break;
+    }
   }
   return moved;
 }
