@@ -42,16 +42,18 @@ def of_backward(grad_o: Tensor, grad_lse: Any, q: Tensor, k: Tensor, v: Tensor, 
 
 def sequences(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None,
               rest: tuple[Any, ...]) -> Iterator[Shapes]:
-    """Shapes of q, k and v [batch, heads, seq, dim], of each sequence where they are packed. rest: the arguments behind
-    cu_seqlens_kv, whose last three inputs and scales are followed by max_seqlen."""
+    """Shapes of q, k and v [batch, heads, seq, dim], of each sequence where they are packed; k and v with the heads of
+    q, since formulas of PyTorch before 2.12 take no fewer. rest: the arguments behind cu_seqlens_kv, whose last three
+    inputs and scales are followed by max_seqlen."""
     if cu_seqlens_q is None or cu_seqlens_kv is None:
-        dense = [(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (q, k, v)]
+        dense = [(x.shape[0], q.shape[2], x.shape[1], x.shape[3]) for x in (q, k, v)]
         yield dense[0], dense[1], dense[2]
         return
     bounds = [x for x in rest if isinstance(x, int) and not isinstance(x, bool)][:2]
     rows = [lengths(ends, most) for ends, most in zip((cu_seqlens_q, cu_seqlens_kv), bounds)]
     for of_q, of_kv in zip(*rows):
-        yield (1, q.shape[1], of_q, q.shape[2]), (1, k.shape[1], of_kv, k.shape[2]), (1, v.shape[1], of_kv, v.shape[2])
+        heads = q.shape[1]
+        yield (1, heads, of_q, q.shape[2]), (1, heads, of_kv, k.shape[2]), (1, heads, of_kv, v.shape[2])
 
 
 def lengths(ends: Tensor, most: int) -> list[int]:

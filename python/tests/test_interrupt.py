@@ -77,9 +77,9 @@ def begin(setup, **environment):
                             env={**os.environ, "PYTHONPATH": path, **environment})
 
 
-def interrupted_after(setup, threads):
+def interrupted_after(setup, threads, environment):
     """Seconds from SIGINT to KeyboardInterrupt."""
-    with begin(setup, FROGHOPPER_THREADS=str(threads)) as program:
+    with begin(setup, FROGHOPPER_THREADS=str(threads), **environment) as program:
         try:
             assert program.stdout.readline() == "ready\n"
             time.sleep(0.4)  # it is in the call
@@ -92,10 +92,10 @@ def interrupted_after(setup, threads):
     return float(rest[0].split()[1]) - sent
 
 
-def check_interrupt(setup, threads):
+def check_interrupt(setup, threads, **environment):
     """Others who use the machine may take the processor away for longer than that once, but not always."""
     took = []
-    while not took or (took[-1] > 0.3 and len(took) < 4): took.append(interrupted_after(setup, threads))
+    while not took or (took[-1] > 0.3 and len(took) < 4): took.append(interrupted_after(setup, threads, environment))
     assert took[-1] <= 0.3, took
 
 
@@ -115,7 +115,7 @@ def test_jax():
     pytest.importorskip("jax", reason="JAX is not installed")
     if not (pathlib.Path(froghopper._library.library().path).resolve().parent / "libfroghopper_xla.so").exists():
         pytest.skip("libfroghopper_xla.so is not built")
-    check_interrupt(JAX, 3)
+    check_interrupt(JAX, 3, JAX_PLATFORMS="cpu")
 
 
 def test_other_dispositions():

@@ -27,7 +27,8 @@ def test_flops(causal):
     q, k, v = (drawn(2, heads, 8, 16, seed=heads).requires_grad_() for heads in (4, 4, 4))
     wanted = flops(lambda *x: scaled_dot_product_attention(*x, is_causal=causal), q, k, v)
     found = flops(lambda *x: attention(*(y.transpose(1, 2) for y in x), causal=causal), q, k, v)
-    assert found == wanted == (2 * 2 * 2 * 4 * 8 * 8 * 16, 5 * 2 * 2 * 4 * 8 * 8 * 16)
+    assert found == (2 * 2 * 2 * 4 * 8 * 8 * 16, 5 * 2 * 2 * 4 * 8 * 8 * 16)
+    assert wanted in (found, (0, 0))  # PyTorch 2.11 counts nothing of its own on the CPU
 
 
 def test_flops_of_packed_and_grouped():
@@ -37,6 +38,9 @@ def test_flops_of_packed_and_grouped():
     words = dict(cu_seqlens_q=ends, cu_seqlens_kv=ends)
     pairs = 2 * 4 * 16 * (4 * 4 + 5 * 5)
     assert flops(lambda *x: attention(*x, **words), q, k, v) == (2 * pairs, 5 * pairs)
+    dense = [torch.randn(1, 4, heads, 16) for heads in (4, 1, 1)]
+    with FlopCounterMode(display=False) as counted: attention(*dense)
+    assert counted.get_total_flops() == 2 * 2 * 4 * 16 * 4 * 4
     eight = [x.detach().to(torch.float8_e4m3fn) for x in (q, k, v)]
     with FlopCounterMode(display=False) as counted: attention(*eight, scale_q=1.0, scale_k=1.0, scale_v=1.0, **words)
     assert counted.get_total_flops() == 2 * pairs
