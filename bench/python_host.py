@@ -33,13 +33,10 @@ FROGHOPPER_LIBRARY names another library. Needs PyTorch; calls also show JAX whe
 transformers.
 """
 import importlib
-import os
-import pathlib
 import sys
 
 from measure import command
 
-LIBRARY = "build/libfroghopper.so"
 SUITES = {"calls": ("cpu", "host_calls"), "plans": ("cuda", "host_plans"), "steps": ("cuda", "host_steps"),
           "training": ("cuda", "host_training")}  # the default device, and the module
 
@@ -69,11 +66,7 @@ def arguments():
 def main():
     a = arguments()
     command.need_torch(a.device)
-    checkout = command.BENCH.parent
-    sys.path.append(str(checkout / "python"))  # last, so that an installed froghopper is measured
-    import froghopper
-    if pathlib.Path(froghopper.__file__).is_relative_to(checkout) and (checkout / LIBRARY).exists():
-        os.environ.setdefault("FROGHOPPER_LIBRARY", str(checkout / LIBRARY))
+    command.find_froghopper()
     try: suite = importlib.import_module(f"measure.{SUITES[a.suite][1]}")
     except ImportError as missing: sys.exit(f"python_host.py: {a.suite} needs a module that is missing: {missing}")
     return command.end_on_errors(suite.run, a)

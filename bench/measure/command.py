@@ -55,6 +55,16 @@ def need_torch(device="cpu"):
                  "--help names --device cpu, that measures the CPU.")
 
 
+def find_froghopper():
+    """Puts this checkout's package last, so that an installed froghopper is measured where there is one."""
+    checkout = BENCH.parent
+    sys.path.append(str(checkout / "python"))
+    import froghopper
+    library = checkout / "build/libfroghopper.so"
+    if pathlib.Path(froghopper.__file__).is_relative_to(checkout) and library.exists():
+        os.environ.setdefault("FROGHOPPER_LIBRARY", str(library))
+
+
 def end_on_errors(run, a):
     """run(a), where an error of the library, such as one that cannot be loaded, is the last line and not a trace."""
     from froghopper import Error  # the module that has run knows where

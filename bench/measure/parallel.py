@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Context parallelism on the GPUs of one host: right or not, and how long it takes. bench/context_parallel.py has the
+words; every rank runs this."""
+import datetime
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from froghopper.torch import attention
+from froghopper.torch import context_parallel as cp
+
+from . import command
+
+SCHEMES = ("ring", "all_gather", "all_to_all", "auto")
+RIVALS = {"torch all-gather": "allgather", "torch all-to-all": "alltoall"}  # as set_rotate_method calls them
+DIM = 128
+# Query heads, key heads, rows, window.
+CASES = [(16, 16, 32768, None), (16, 16, 131072, None), (64, 8, 32768, None), (64, 8, 131072, None),
+         (16, 16, 131072, 4096)]
+LONG = [(64, 8, 524288, None)]
+# What is checked: rows, heads, columns, options, layout.
+CHECKS = [(1023, (8, 8), 128, dict(causal=True), "zigzag"), (777, (8, 2), 64, {}, "zigzag"),
+          (1500, (8, 4), 128, dict(causal=True, window=(99, None)), "contiguous"),
+          (3, (8, 8), 64, dict(causal=True), "zigzag"),
+          (2050, (16, 8), 128, dict(causal=True, deterministic=True), "zigzag")]
+MOST_ERROR = 1.1  # times that of one GPU; sums in another order are rounded otherwise
+ROUND_MS = 40  # of calls in a row
+
+
+def run(a):
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("cpu:gloo,cuda:nccl", timeout=datetime.timedelta(minutes=3))
+    try: return Bench(a, rank).all()
+    finally: dist.destroy_process_group()
+
+
+class Bench:
+    def __init__(self, a, rank):
+        self.a, self.rank, self.ranks = a, rank, dist.get_world_size()
+
+    def say(self, *words):
+        if self.rank == 0: print(*words, flush=True)
+
+    def all(self):
+        wrong = sum(self.check(*case) for case in CHECKS) if "check" in self.a.parts else 0
+        if "speed" in self.a.parts:
+            for case in CASES + LONG * self.a.long: self.speed(*case)
+        self.say(f"{wrong} wrong" if wrong else "all right")
+        return 1 if wrong else 0
+
+    def check(self, rows, heads, dim, options, layout):
+        """How many schemes are further from fp64 than they may be, or differ between two runs though deterministic."""
+        q, k, v, grad = whole = drawn(rows, *heads, dim)
+        wanted = in_fp64(*whole, **options)
+        alone = [x.detach().requires_grad_() for x in (q, k, v)]
+        o = attention(*alone, **options)
+        o.backward(grad)
+        of_one = errors((o.detach(), *(x.grad for x in alone)), wanted)
+        wrong = 0
+        for scheme in SCHEMES[:3]:
+            first, again = (self.spread(whole, scheme, layout, options) for _ in range(2))
+            ratio = max(x / y for x, y in zip(errors(first, wanted), of_one))
+            same = all(torch.equal(x, y) for x, y in zip(first, again))
+            bad = not ratio <= MOST_ERROR or (options.get("deterministic", False) and not same)
+            wrong += bad
+            self.say(f"{'WRONG' if bad else 'right'} {rows} rows, {heads[0]}/{heads[1]} heads of {dim}, {options}, "
+                     f"{scheme}: error {ratio:.3f} of one GPU's, two runs {'the same' if same else 'differ'}")
+        return wrong
+
+    def spread(self, whole, scheme, layout, options):
+        """o and the gradients of q, k and v of all rows."""
+        q, k, v, grad = (cp.shard(x, layout=layout).detach() for x in whole)
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        o = cp.attention(*leaves, scheme=scheme, layout=layout, **options)
+        o.backward(grad)
+        return [cp.unshard(x.detach(), layout=layout) for x in (o, *(x.grad for x in leaves))]
+
+    def speed(self, heads, heads_kv, rows, window):
+        whole = drawn(rows, heads, heads_kv, DIM)
+        options = dict(causal=True, **({} if window is None else {"window": (window, None)}))
+        layout = "zigzag" if window is None else "contiguous"
+        problem = (f"bf16 b1 hq{heads} hkv{heads_kv} sq{rows} skv{rows} d{DIM} " +
+                   ("causal" if window is None else f"window{window},0"))
+        alone = self.times(lambda *x: attention(*x, **options), whole)
+        self.record(problem, "one GPU", alone, alone)
+        parts = [cp.shard(x, layout=layout).contiguous() for x in whole]
+        for scheme in SCHEMES:
+            self.record(problem, scheme, alone, self.times(
+                lambda *x: cp.attention(*x, scheme=scheme, layout=layout, **options), parts))
+        if window is None and heads == heads_kv and self.a.rivals:
+            for name, method in RIVALS.items(): self.record(problem, name, alone, self.of_torch(whole, method))
+
+    def of_torch(self, whole, method):
+        """PyTorch's own context_parallel, over cuDNN's attention."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.distributed.tensor.experimental._attention import set_rotate_method
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
+        set_rotate_method(method)
+        buffers = [x.transpose(1, 2).clone() for x in whole]
+        with context_parallel(init_device_mesh("cuda", (self.ranks,)), buffers=buffers, buffer_seq_dims=[2] * 4,
+                              no_restore_buffers=set(buffers)), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return self.times(lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True), buffers)
+
+    def times(self, call, tensors):
+        """{pass: (milliseconds of a call among others in a row, of one that is waited for)} of the slowest rank."""
+        *inputs, grad = tensors
+        leaves = [x.detach().requires_grad_() for x in inputs]
+
+        def forward():
+            with torch.no_grad(): call(*inputs)
+
+        def both():
+            for x in leaves: x.grad = None
+            call(*leaves).backward(grad)
+        return {"fwd": self.time(forward), "fwd+bwd": self.time(both)}
+
+    def time(self, call):
+        for _ in range(2): single = self.round(call, 1)
+        calls = max(1, min(20, round(ROUND_MS / single)))
+        return tuple(statistics.median(self.round(call, n) for _ in range(self.a.rounds)) for n in (calls, 1))
+
+    def round(self, call, calls):
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(calls): call()
+        torch.cuda.synchronize()
+        took = torch.tensor(time.perf_counter() - began)
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        return 1e3 * float(took) / calls
+
+    def record(self, problem, impl, alone, times):
+        self.say(f"{problem}, {impl}: " + "; ".join(
+            f"{name} {row:.2f} ms, alone {single:.2f} ms, {alone[name][0] / self.ranks / row:.2f} of linear"
+            for name, (row, single) in times.items() if impl != "one GPU") +
+            "; ".join(f"{name} {row:.2f} ms" for name, (row, _) in times.items() if impl == "one GPU"))
+        if self.rank: return
+        for name, (row, single) in times.items():
+            command.append(self.a.json, {
+                "problem": problem, "pass": name, "impl": impl, "ranks": self.ranks, "ms": round(row, 3),
+                "single_ms": round(single, 3), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+                "commit": self.a.commit or command.commit_here(), "date": command.now()})
+
+
+def drawn(rows, heads, heads_kv, dim):
+    """q, k, v and the gradient of o, the same on every rank."""
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    return [torch.randn(1, rows, n, dim, device="cuda", dtype=torch.bfloat16, generator=generator)
+            for n in (heads, heads_kv, heads_kv, heads)]
+
+
+def in_fp64(q, k, v, grad, causal=False, window=None, deterministic=False):
+    """o and the gradients of q, k and v."""
+    q, k, v = (x.double().requires_grad_() for x in (q, k, v))
+    at = torch.arange(q.shape[1], device=q.device)
+    seen = torch.ones(len(at), len(at), dtype=torch.bool, device=q.device)
+    if causal: seen &= at <= at[:, None]
+    if window is not None: seen &= at >= at[:, None] - window[0]
+    of_keys = [x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v)]
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, of_keys[0]) / q.shape[3] ** 0.5
+    o = torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), of_keys[1])
+    o.backward(grad.double())
+    return o.detach(), q.grad, k.grad, v.grad
+
+
+def errors(found, wanted): return [float((x.double() - y).norm() / y.norm()) for x, y in zip(found, wanted)]
