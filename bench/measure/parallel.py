@@ -98,13 +98,13 @@ class Bench:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor.experimental import context_parallel
         from torch.distributed.tensor.experimental._attention import set_rotate_method
+        from torch.nn import functional  # it replaces a function of this module
         from torch.nn.attention import SDPBackend, sdpa_kernel
-        from torch.nn.functional import scaled_dot_product_attention
         set_rotate_method(method)
         buffers = [x.transpose(1, 2).clone() for x in whole]
         with context_parallel(init_device_mesh("cuda", (self.ranks,)), buffers=buffers, buffer_seq_dims=[2] * 4,
                               no_restore_buffers=set(buffers)), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return self.times(lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True), buffers)
+            return self.times(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), buffers)
 
     def times(self, call, tensors):
         """{pass: (milliseconds of a call among others in a row, of one that is waited for)} of the slowest rank."""
