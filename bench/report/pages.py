@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of README.md (six rows), docs/results.md, docs/performance.md and docs/10-fp8.md from the lines of
-bench/results, and the pictures. It measures nothing and needs neither a GPU nor PyTorch.
+"""Writes the tables of README.md (six rows), docs/results.md, docs/performance.md, docs/10-fp8.md and
+docs/15-context-parallel.md from the lines of bench/results, and the pictures. It measures nothing and needs neither a
+GPU nor PyTorch.
 
   .venv/bin/python bench/report       everything; the pictures need matplotlib
   python3 bench/report --no-plots     tables only
@@ -21,6 +22,7 @@ from .records import (DETERMINISTIC, HOST, LAYER, OLDER_BUILDS, OURS, amx_in_tor
 PASSES = {"fwd": "forward", "bwd": "backward", LAYER: "forward and backward of one layer"}
 DRAWN = ("fwd", "bwd")
 NARROW_PAGE = "docs/10-fp8.md"
+PARALLEL_PAGE = "docs/15-context-parallel.md"
 NARROW = "fp8"  # folders of bench/results with 8-bit problems, whose tables that page has
 NARROW_KV, NARROW_DECODE = "fp8_kv", "fp8_kv_decode"  # of 16-bit q, beside 8-bit k and v
 NARROW_ERRORS = "fp8_errors"  # of bench/errors.py fp8
@@ -63,6 +65,9 @@ def write(a, records):
         parts = [roof.section(of_roof, markdown), *energy_parts(a.root / "bench/results/energy"),
                  *host_parts(a.root / "bench/results/host"), *step_parts(a.root / "bench/results/steps")]
         wanted[performance] = between_markers(performance.read_text(), "\n\n".join(parts))
+    if (page := a.root / PARALLEL_PAGE).exists():
+        parts = parallel_parts(a.root / "bench/results/context_parallel")
+        wanted[page] = between_markers(page.read_text(), "\n\n".join(parts))
     if (page := a.root / NARROW_PAGE).exists():
         lost = side_tables.read_errors(sorted((a.root / "bench/results" / NARROW_ERRORS).glob("*.jsonl")),
                                        side_tables.NARROW_NAMES)
@@ -111,6 +116,17 @@ def step_parts(folder):
     for gpu, here in side_tables.by_card(records).items():
         parts += [f"**{gpu}**, PyTorch {here[-1]['torch']}, commit {here[-1]['commit']}:",
                   markdown(side_tables.step_rows(here))]
+    return parts
+
+
+def parallel_parts(folder):
+    records = side_tables.read_errors(sorted(folder.glob("*.jsonl")), ("gpu", "ranks", "problem", "pass", "impl"))
+    parts = [side_tables.PARALLEL + "."] if records else []
+    for gpu, of_card in side_tables.by_card(records).items():
+        for ranks in sorted({r["ranks"] for r in of_card}):
+            here = [r for r in of_card if r["ranks"] == ranks]
+            parts += [f"**{ranks} x {gpu}**, PyTorch {here[-1]['torch']}, commit {here[-1]['commit']}:",
+                      markdown(side_tables.parallel_rows(here))]
     return parts
 
 

@@ -202,3 +202,26 @@ def step_rows(records):
                      f"{other['kernels']:.2f}", f"{other['ms'] / ours['ms']:.2f}",
                      f"{other['kernels'] / ours['kernels']:.2f}"])
     return rows
+
+
+PARALLEL = ("Milliseconds of the slowest rank, of a call among others in a row, and in brackets the share of linear: "
+            "one GPU's time in the same run, divided by the ranks and by it (bench/context_parallel.py; medians)")
+
+
+def parallel_rows(records):
+    """A row a problem and a pass, of one number of ranks."""
+    impls = [name for name in dict.fromkeys(r["impl"] for r in records) if name != "one GPU"]
+    rows = [["", "pass", "one GPU", *impls]]
+    for problem, kind in dict.fromkeys((r["problem"], r["pass"]) for r in records):
+        here = {r["impl"]: r for r in records if (r["problem"], r["pass"]) == (problem, kind)}
+        alone = here["one GPU"]
+        fields = [f"{here[name]['ms']:.2f} ({alone['ms'] / here[name]['ranks'] / here[name]['ms']:.2f})"
+                  if name in here else ABSENT for name in impls]
+        rows.append([parallel_title(problem), kind, f"{alone['ms']:.2f}", *fields])
+    return rows
+
+
+def parallel_title(problem):
+    heads, heads_kv, rows = (int(re.search(rf"{word}(\d+)", problem)[1]) for word in ("hq", "hkv", "sq"))
+    window = re.search(r"window(\d+)", problem)
+    return f"{heads}/{heads_kv} heads, {rows // 1024}k" + (f", window {window[1]}" if window else "")
