@@ -17,7 +17,7 @@ import time
 import weakref
 import zlib
 
-from froghopper._errors import LaunchFailed
+from froghopper._errors import Internal, LaunchFailed
 
 HEADER = struct.Struct("<QII")  # number of the call, bytes of the words, checksum
 SPINNING = 300e-6  # seconds of polling before the processor is given up: some ten times a call's own time
@@ -30,6 +30,7 @@ class Board:
     """Of one group. A file that has no name any more once all ranks have opened it."""
 
     def __init__(self, file: int, ranks: int, rank: int, most_bytes: int, timeout: datetime.timedelta):
+        weakref.finalize(self, os.close, file)
         self.file, self.ranks, self.rank = file, ranks, rank
         self.place = HEADER.size + most_bytes
         self.seconds = timeout.total_seconds()
@@ -37,10 +38,12 @@ class Board:
         self.memory = mmap.mmap(file, size_of(ranks, most_bytes))
         # The system drops the lock with the process or the board, which is how others see that a rank is gone.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
-        weakref.finalize(self, os.close, file)
 
     def exchange(self, said: bytes) -> list[bytes]:
         """What each rank says, rank 0 first. LaunchFailed where one is gone, or says nothing within the timeout."""
+        if len(said) > self.place - HEADER.size:
+            raise Internal(f"rank {self.rank} has {len(said)} bytes to say to its group, more than a board takes. "
+                           "Report it.")
         self.number += 1
         at = self.at(self.rank)
         self.memory[at + HEADER.size:at + HEADER.size + len(said)] = said
@@ -106,8 +109,8 @@ def remove(path: str) -> None:
     with contextlib.suppress(OSError): os.unlink(path)
 
 
-def opened(path: str) -> int | None:
-    """The file of a board that another rank has made; None where it is not on this host."""
+def opened(path: str, ranks: int, rank: int, most_bytes: int, timeout: datetime.timedelta) -> Board | None:
+    """The board that rank 0 has made there; None where it is not on this host."""
     if not path: return None
-    try: return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try: return Board(os.open(path, os.O_RDWR | os.O_CLOEXEC), ranks, rank, most_bytes, timeout)
     except OSError: return None

@@ -23,7 +23,7 @@ from froghopper._torch_cp_board import Board
 from froghopper._values import shown
 
 BYTES = 4096  # of what a rank says; all say equally much
-LONGEST_REASON = 1200  # bytes of a refusal that others repeat
+LONGEST_REASON = 600  # bytes of a refusal that others repeat, each of which may take six in JSON
 
 # Group without a backend for host memory -> one that has it; group -> the board of its host, None where there are
 # several; group -> how many calls its ranks have agreed on; groups that have moved memory of GPUs.
@@ -150,13 +150,11 @@ def new_board(group: Any) -> Board | None:
     """All ranks of the group call it; all get one, or None where they do not share a host's memory."""
     ranks, rank = group.size(), group.rank()
     path = gathered_words(group, boards.new_file(ranks, BYTES).encode() if rank == 0 else b"")[0].decode()
-    file = boards.opened(path)
-    everywhere = all(each == b"yes" for each in gathered_words(group, b"no" if file is None else b"yes"))
+    board = boards.opened(path, ranks, rank, BYTES, timeout_of(host_group(group), "cpu"))
+    # Each rank holds its lock before another looks whether it does.
+    everywhere = all(each == b"yes" for each in gathered_words(group, b"yes" if board else b"no"))
     if rank == 0: boards.remove(path)
-    if file is None: return None
-    if everywhere: return Board(file, ranks, rank, BYTES, timeout_of(host_group(group), "cpu"))
-    os.close(file)
-    return None
+    return board if everywhere else None
 
 
 def gathered_words(group: Any, said: bytes) -> list[bytes]:

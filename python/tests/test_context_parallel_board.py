@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The board on which the ranks of one host write for one another, each rank a process of its own."""
 import datetime
+import multiprocessing
 import os
 import random
 import subprocess
@@ -19,9 +20,10 @@ RANKS = 3
 
 
 def run(ranks, timeout=20.0):
-    """Every function is given a board, in a process of its own; returns their exit codes."""
+    """Every function is given a board, in a process of its own; their exit codes must be 0."""
     path = boards.new_file(len(ranks), MOST)
     if not path: pytest.skip(f"{boards.FOLDER} is not there")
+    ready = multiprocessing.get_context("fork").Barrier(len(ranks))
     children = []
     for rank, function in enumerate(ranks):
         if child := os.fork():
@@ -29,13 +31,15 @@ def run(ranks, timeout=20.0):
             continue
         code = 1
         try:
-            function(boards.Board(boards.opened(path), len(ranks), rank, MOST, datetime.timedelta(seconds=timeout)))
+            board = boards.opened(path, len(ranks), rank, MOST, datetime.timedelta(seconds=timeout))
+            ready.wait()
+            function(board)
             code = 0
         except BaseException: traceback.print_exc()
         finally: os._exit(code)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     boards.remove(path)
-    return codes
+    assert codes == [0] * len(ranks)
 
 
 def words(rank, call):
@@ -49,7 +53,7 @@ def test_all_hear_what_each_says():
         for call in range(300):
             if random.Random(call).randrange(RANKS) == board.rank: time.sleep(1e-4)
             assert board.exchange(words(board.rank, call)) == [words(rank, call) for rank in range(RANKS)]
-    assert run([speak] * RANKS) == [0] * RANKS
+    run([speak] * RANKS)
 
 
 def test_a_rank_that_is_gone():
@@ -60,7 +64,7 @@ def test_a_rank_that_is_gone():
         begin = time.monotonic()
         with pytest.raises(froghopper.LaunchFailed, match="rank 1 of 3 has died or left"): board.exchange(b"second")
         assert time.monotonic() < begin + 5
-    assert run([speak] * RANKS) == [0] * RANKS
+    run([speak] * RANKS)
 
 
 def test_a_rank_that_says_nothing():
@@ -70,7 +74,7 @@ def test_a_rank_that_says_nothing():
         else:
             with pytest.raises(froghopper.LaunchFailed, match="rank 1 of 3 has said nothing for 0.5 seconds"):
                 board.exchange(b"second")
-    assert run([speak] * RANKS, 0.5) == [0] * RANKS
+    run([speak] * RANKS, 0.5)
 
 
 def test_what_is_half_written_is_not_read():
@@ -84,13 +88,21 @@ def test_what_is_half_written_is_not_read():
             board.memory[at + boards.HEADER.size:at + boards.HEADER.size + 5] = b"words"
             time.sleep(0.5)
         else: assert board.exchange(b"own") == [b"own", b"words"]
-    assert run([speak] * 2) == [0] * 2
+    run([speak] * 2)
 
 
 def test_no_shared_memory(monkeypatch):
     monkeypatch.setattr(boards, "FOLDER", "/nowhere")
     assert boards.new_file(2, MOST) == ""
-    assert boards.opened("") is None and boards.opened("/nowhere/froghopper-0") is None
+    for path in ("", "/nowhere/froghopper-0"):
+        assert boards.opened(path, 2, 0, MOST, datetime.timedelta(seconds=1)) is None
+
+
+def test_words_that_are_too_many():
+    def speak(board):
+        with pytest.raises(froghopper.Internal, match="4097 bytes"): board.exchange(b"x" * (MOST + 1))
+        assert board.exchange(b"x") == [b"x"] * 2
+    run([speak] * 2)
 
 
 def test_a_process_that_forks_keeps_its_place():
@@ -102,4 +114,4 @@ def test_a_process_that_forks_keeps_its_place():
         os.waitpid(child, 0)
         if board.rank == 1: time.sleep(0.3)
         assert board.exchange(b"second") == [b"second"] * 2
-    assert run([speak] * 2) == [0] * 2
+    run([speak] * 2)
