@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims: cores() counts the processors that the process may use, by its affinity mask and by the quotas of its cgroups
-// and of those above them, in both versions.
+// and of those above them, in both versions, and by FROGHOPPER_THREADS and OMP_NUM_THREADS. What these have that is no
+// number of threads is logged.
 #include "src/base/cores.hpp"
 
 #include <gtest/gtest.h>
@@ -8,7 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
+#include <string>
+
+#include "src/base/log.hpp"
 
 namespace froghopper {
 namespace {
@@ -105,6 +110,49 @@ TEST(cores, of_the_affinity_mask) {
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+}
+
+// cores() with these variables in a process of its own, where nobody has counted yet, and what it logs.
+std::string counted_with(const char* threads, const char* omp) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    static std::string logged;
+    threads == nullptr ? unsetenv("FROGHOPPER_THREADS") : setenv("FROGHOPPER_THREADS", threads, 1);
+    omp == nullptr ? unsetenv("OMP_NUM_THREADS") : setenv("OMP_NUM_THREADS", omp, 1);
+    set_log([](const char* line, void*) { logged += std::string(" ") + line; }, nullptr);
+    const std::string found = std::to_string(cores()) + logged;
+    _exit(write(ends[1], found.data(), found.size()) == static_cast<ssize_t>(found.size()) ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string found(4096, '\0');
+  const ssize_t bytes = read(ends[0], found.data(), found.size());
+  close(ends[0]);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  found.resize(static_cast<size_t>(std::max<ssize_t>(0, bytes)));
+  return found;
+}
+
+TEST(cores, of_the_environment) {
+  const std::string usual = counted_with(nullptr, nullptr);
+  EXPECT_EQ(counted_with("7", nullptr), "7");
+  EXPECT_EQ(counted_with("7", "1"), "7");
+  EXPECT_EQ(counted_with(nullptr, "1"), "1");
+  EXPECT_EQ(counted_with(nullptr, "1,4"), "1");
+  EXPECT_EQ(counted_with("", ""), usual);
+  EXPECT_EQ(counted_with("99999999", nullptr), "65536");
+  const auto ignored = [&](const std::string& variable, const std::string& value) {
+    return usual + " the environment's " + variable + " is \"" + value +
+           "\" and is ignored: it must be a number of threads above 0.";
+  };
+  for (const char* wrong : {"abc", "4abc", "0", "-3", "99999999999999999999", "1.5"}) {
+    EXPECT_EQ(counted_with(wrong, nullptr), ignored("FROGHOPPER_THREADS", wrong));
+    EXPECT_EQ(counted_with("2", wrong), "2");  // not asked for
+  }
+  EXPECT_EQ(counted_with(nullptr, "many"), ignored("OMP_NUM_THREADS", "many"));
 }
 
 }  // namespace

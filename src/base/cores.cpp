@@ -18,6 +18,8 @@
 
 #include "src/base/environment.hpp"
 #include "src/base/fork.hpp"
+#include "src/base/log.hpp"
+#include "src/base/text.hpp"
 
 namespace froghopper {
 namespace {
@@ -110,12 +112,18 @@ std::optional<double> smallest_quota(const ReadFile& read, const Mount& mount, s
   }
 }
 
-// A whole number above 0 at the begin of a variable, as OMP_NUM_THREADS may be a list; 0: it has none.
+// A whole number above 0, which a variable has alone or, as OMP_NUM_THREADS may, before a comma; 0: it is not set, or
+// has none, as the log then says.
 int64_t number_in(const char* variable) {
   const std::string value = environment(variable);
+  if (value.empty()) return 0;
   int64_t number = 0;
-  std::from_chars(value.data(), value.data() + value.size(), number);
-  return std::clamp<int64_t>(number, 0, 1 << 16);
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const bool whole = error == std::errc() && (end == value.data() + value.size() || *end == ',' || *end == ' ');
+  if (whole && number > 0) return std::min<int64_t>(number, 1 << 16);
+  log(text("the environment's {} is \"{}\" and is ignored: it must be a number of threads above 0.", variable,
+           value));
+  return 0;
 }
 
 int64_t count_cores() {
