@@ -159,5 +159,18 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
   for (const auto& [text, part] : said) EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
 }
 
+TEST(ContextParallelPlan, no_plan) {
+  fh_cp_plan_destroy(nullptr);
+  EXPECT_EQ(fh_cp_plan_workspace_bytes(nullptr), 0u);
+  EXPECT_EQ(fh_cp_plan_on_gpu(nullptr), 0);
+  EXPECT_EQ(fh_cp_plan_scheme(nullptr), FH_CP_AUTO);
+  EXPECT_EQ(fh_cp_plan_layout(nullptr), FH_CP_LAYOUT_AUTO);
+  EXPECT_EQ(fh_cp_plan_bytes_in(nullptr), 0u);
+  EXPECT_EQ(fh_cp_plan_bytes_out(nullptr), 0u);
+  EXPECT_EQ(fh_cp_plan_seconds(nullptr), 0.0);
+  EXPECT_STREQ(fh_cp_plan_text(nullptr), "");
+  EXPECT_NE(fh_cp_plan_run(nullptr, nullptr, nullptr, nullptr, nullptr, 0, nullptr), FH_OK);
+}
+
 }  // namespace
 }  // namespace froghopper

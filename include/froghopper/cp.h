@@ -38,38 +38,44 @@ extern "C" {
 
 /* Which bytes move. */
 typedef enum fh_cp_scheme {
-  FH_CP_AUTO = 0, /* the one that the model of time says is fastest and that workspace_limit allows */
-  FH_CP_RING = 1, /* k and v of rank r - t arrive in step t, while those of step t - 1 are attended to: o and lse
-                          are merged in f32. The workspace holds two blocks */
-  FH_CP_ALL_GATHER = 2, /* what k and v this rank's rows see is fetched first, then attended to in one piece. The
-                          workspace holds all of it. Windows need only the keys before the shard */
-  FH_CP_ALL_TO_ALL =
-      3 /* each rank gets all rows of heads_q / ranks heads (Ulysses): heads_q must divide by ranks, and
-                          heads_kv must divide by ranks or ranks by heads_kv */
+  /* The one that the model of time says is fastest and that workspace_limit allows. */
+  FH_CP_AUTO = 0,
+  /* k and v of rank r - t arrive in step t, while those of step t - 1 are attended to: o and lse are merged in f32. The
+   * workspace holds two blocks. */
+  FH_CP_RING = 1,
+  /* What k and v this rank's rows see is fetched first, then attended to in one piece. The workspace holds all of it.
+   * Windows need only the keys before the shard. */
+  FH_CP_ALL_GATHER = 2,
+  /* Each rank gets all rows of heads_q / ranks heads (Ulysses): heads_q must divide by ranks, and heads_kv must divide
+   * by ranks or ranks by heads_kv. */
+  FH_CP_ALL_TO_ALL = 3
 } fh_cp_scheme;
 
 /* Which rows a rank holds. */
 typedef enum fh_cp_layout {
-  FH_CP_LAYOUT_AUTO = 0, /* zigzag where the mask is causal without a window, else contiguous */
-  FH_CP_CONTIGUOUS = 1,  /* rank r: rows from floor(r seq / ranks) to floor((r + 1) seq / ranks) */
-  FH_CP_ZIGZAG = 2       /* of 2 ranks chunks, cut likewise, rank r: chunks r and 2 ranks - 1 - r, so that all ranks
-                            have as much to do under a causal mask */
+  /* Zigzag where the mask is causal without a window, else contiguous. */
+  FH_CP_LAYOUT_AUTO = 0,
+  /* Rank r: rows from floor(r seq / ranks) to floor((r + 1) seq / ranks). */
+  FH_CP_CONTIGUOUS = 1,
+  /* Of 2 ranks chunks, cut likewise, rank r has chunks r and 2 ranks - 1 - r, so that all ranks have as much to do
+   * under a causal mask. */
+  FH_CP_ZIGZAG = 2
 } fh_cp_layout;
 
 /* What is computed, over how many ranks, and on which of them. Start from fh_cp_problem_init(). */
 typedef struct fh_cp_problem {
   size_t size; /* sizeof(fh_cp_problem) */
-  const fh_problem*
-      whole;           /* the attention over all ranks' rows, forward or backward. Read while a plan is made. Of its
-                              options batch, GQA, causal, windows, scale, softcap, sink, alibi and deterministic go;
-                              the others are refused by name */
+  /* The attention over all ranks' rows, forward or backward. Read while a plan is made. Of its options batch, GQA,
+   * causal, windows, scale, softcap, sink, alibi and deterministic go; the others are refused by name. */
+  const fh_problem* whole;
   int64_t ranks;       /* 1 to 4096 */
   int64_t rank;        /* this one, from 0 */
   fh_cp_scheme scheme; /* which bytes move */
   fh_cp_layout layout; /* which rows a rank holds */
   fh_dtype dtype_out;  /* of o, or of the gradients: FH_USUAL that of whole, or FH_F32: not rounded */
-  int32_t check_interval;   /* ranks compare what they are about to compute, see fh_cp_tensors.call, in every call (0
-                                or 1), in every n-th (n), or never (-1) */
+  /* Ranks compare what they are about to compute, see fh_cp_tensors.call, in every call (0 or 1), in every n-th (n), or
+   * never (-1). */
+  int32_t check_interval;
   int64_t ranks_per_host;   /* of the model of time: ranks that NVLink joins; 0: all */
   uint64_t workspace_limit; /* bytes: FH_CP_AUTO passes over schemes that need more; 0: no limit */
 } fh_cp_problem;
@@ -83,7 +89,8 @@ static inline fh_cp_problem fh_cp_problem_init(void) {
   return p;
 }
 
-/* What one rank does, and what it needs for that. */
+/* What one rank does, and what it needs for that. The functions that read a plan return 0, or "",
+ * for NULL. */
 typedef struct fh_cp_plan fh_cp_plan;
 
 /* Rows [begin, end) of the whole sequence. */
@@ -237,8 +244,8 @@ FH_API void fh_cp_nccl_transport_destroy(fh_cp_transport* transport); /* of fh_c
  * which the library does not bring. */
 FH_API fh_status fh_cp_cuda_memory(fh_cp_memory* memory);
 
-FH_API const char* fh_cp_last_error(
-    void); /* of this thread; valid until its next failing call; "" before the first */
+/* Of this thread; valid until its next failing call; "" before the first. */
+FH_API const char* fh_cp_last_error(void);
 FH_API const char* fh_cp_scheme_name(fh_cp_scheme scheme); /* "all_gather" */
 
 #ifdef __cplusplus

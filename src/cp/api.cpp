@@ -55,14 +55,18 @@ fh_status fh_cp_plan_rows(const fh_cp_plan* plan, int64_t rank, fh_cp_range* ran
   return FH_OK;
 } catch (const std::exception& e) { return failed("fh_cp_plan_rows", {FH_INTERNAL, e.what()}); }
 
-uint64_t fh_cp_plan_workspace_bytes(const fh_cp_plan* plan) { return plan->workspace; }
-int fh_cp_plan_on_gpu(const fh_cp_plan* plan) { return plan->on_gpu; }
-fh_cp_scheme fh_cp_plan_scheme(const fh_cp_plan* plan) { return plan->scheme; }
-fh_cp_layout fh_cp_plan_layout(const fh_cp_plan* plan) { return plan->job.layout; }
-uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan) { return static_cast<uint64_t>(plan->steps.bytes_in); }
-uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan) { return static_cast<uint64_t>(plan->steps.bytes_out); }
-double fh_cp_plan_seconds(const fh_cp_plan* plan) { return plan->seconds; }
-const char* fh_cp_plan_text(const fh_cp_plan* plan) { return plan->text.c_str(); }
+uint64_t fh_cp_plan_workspace_bytes(const fh_cp_plan* plan) { return plan ? plan->workspace : 0; }
+int fh_cp_plan_on_gpu(const fh_cp_plan* plan) { return plan ? plan->on_gpu : 0; }
+fh_cp_scheme fh_cp_plan_scheme(const fh_cp_plan* plan) { return plan ? plan->scheme : FH_CP_AUTO; }
+fh_cp_layout fh_cp_plan_layout(const fh_cp_plan* plan) { return plan ? plan->job.layout : FH_CP_LAYOUT_AUTO; }
+uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan) {
+  return plan ? static_cast<uint64_t>(plan->steps.bytes_in) : 0;
+}
+uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan) {
+  return plan ? static_cast<uint64_t>(plan->steps.bytes_out) : 0;
+}
+double fh_cp_plan_seconds(const fh_cp_plan* plan) { return plan ? plan->seconds : 0; }
+const char* fh_cp_plan_text(const fh_cp_plan* plan) { return plan ? plan->text.c_str() : ""; }
 
 const char* fh_cp_explain(const fh_cp_problem* problem, const char* target) try {
   thread_local std::string said;
