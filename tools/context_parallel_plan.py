@@ -9,6 +9,7 @@ run.
 """
 import ctypes
 import functools
+import json
 import os
 import sys
 
@@ -21,13 +22,16 @@ HEADS = ((16, 16), (64, 8))
 PASSES = {"fwd": "forward", "bwd": "backward"}
 LONGEST = 26  # of the search for a length: 2^26 tokens
 WORTH_IT = 0.9
+SCHEMES = ("ring", "all_gather", "all_to_all")
+MEASURED = tree.ROOT / "bench/results/context_parallel"
 
 OPENING = f"""# 15. Context parallelism at scale
 
-Written by tools/context_parallel_plan.py from the plans of libfroghopper-cp; do not edit. **Nothing here was measured
-at these sizes.** The plans use the model of time of [15-context-parallel-c.md](15-context-parallel-c.md): H100 SXM,
-{PER_HOST} GPUs of a host joined by NVLink, one NIC of 400 Gbit a GPU between hosts. src/cp/time.cpp says which of its
-figures were measured on 4 GPUs of one host and which come from data sheets. bf16, head dim 128, batch 1, causal.
+Written by tools/context_parallel_plan.py from the plans of libfroghopper-cp; do not edit. **Only what the last table
+has was measured**, on 2 and 4 GPUs. The plans use the model of time of
+[15-context-parallel-c.md](15-context-parallel-c.md): H100 SXM, {PER_HOST} GPUs of a host joined by NVLink, one NIC of
+400 Gbit a GPU between hosts. src/cp/time.cpp says which of its figures were measured and which come from data sheets.
+bf16, head dim 128, batch 1, causal.
 
 A cell has the share of linear speed, which is the time of one GPU over the number of GPUs and the time of the plan;
 then the scheme that was chosen and the workspace of a rank. There is no scheme of two levels yet (all-to-all in a
@@ -47,10 +51,10 @@ class Planner:
         self.library, self.parallel, self.calls = _library.library(), _parallel, _parallel.calls()
 
     @functools.cache
-    def plan(self, line, ranks):
+    def plan(self, line, ranks, scheme="auto", layout="zigzag"):
         """Seconds of the slowest rank, the scheme's name, bytes of workspace."""
         whole, pointer = self.library.problem(line), ctypes.c_void_p()
-        asked = self.parallel.described(whole, ranks, ranks // 2, "auto", "zigzag", PER_HOST)
+        asked = self.parallel.described(whole, ranks, ranks // 2, scheme, layout, PER_HOST)
         self.parallel.check_status(self.calls.fh_cp_plan_create(ctypes.byref(asked), b"h100", ctypes.byref(pointer)))
         scheme = self.calls.fh_cp_scheme_name(self.calls.fh_cp_plan_scheme(pointer)).decode()
         found = self.calls.fh_cp_plan_seconds(pointer), scheme, self.calls.fh_cp_plan_workspace_bytes(pointer)
@@ -102,6 +106,27 @@ def lengths(planner):
     return table(["heads", "pass"], rows)
 
 
+def compared(planner):
+    """Predicted over measured times, of every problem, pass and number of ranks in MEASURED."""
+    records = [json.loads(line) for path in sorted(MEASURED.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    cells = {}
+    for r in records:  # of one date the last
+        if r["impl"] not in ("one GPU", *SCHEMES): continue
+        ranks, scheme = (1, "auto") if r["impl"] == "one GPU" else (r["ranks"], r["impl"])
+        layout = "contiguous" if "window" in r["problem"] else "zigzag"
+        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout)[0]
+                        for name in r["pass"].split("+"))
+        row = cells.setdefault((r["problem"].removeprefix("bf16 b1 "), r["pass"], r["gpu"], r["ranks"]), {})
+        row[r["impl"]] = 1e3 * predicted / r["ms"]
+    names = ["one GPU", *SCHEMES]
+    head = ["problem", "pass", "on", *names]
+    rows = [[problem, kind, f"{ranks} x {gpu.removeprefix('NVIDIA ')}", *(f"{row[name]:.2f}" for name in names)]
+            for (problem, kind, gpu, ranks), row in cells.items()]
+    near = [0.9 <= x <= 1.1 for row in cells.values() for x in row.values()]
+    lines = [head, ["---"] * 3 + ["---:"] * len(names), *rows]
+    return sum(near), len(near), "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main():
     planner = Planner(sys.argv[1])
     print(OPENING)
@@ -109,6 +134,11 @@ def main():
     print("\n## From which length on it is worth it\n")
     print(f"The first power of two of tokens at which the share is at least {WORTH_IT}.\n")
     print(lengths(planner))
+    near, count, ratios = compared(planner)
+    print("\n## Predicted and measured\n")
+    print("The predicted time over the measured one of bench/results/context_parallel. The model has its rates of "
+          f"attention from the\nlongest of these problems. {near} of {count} lie between 0.90 and 1.10.\n")
+    print(ratios)
     return 0
 
 
