@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A board in shared memory on which the ranks of one host write a few words for one another. gloo needs about 500 us
-for that, a board 20: bench/results has both.
+"""A board in shared memory on which the ranks of one host write a few words for one another. On a host of 4 H200 that
+takes 48 us, over gloo 586 us (700 bytes, one exchange after the other).
 
 Every rank has two places on the board, which it uses in turns, and writes to none but these. A rank that writes its
 words of call n + 2 has read those of call n + 1 from all ranks, so all have read its words of call n, which it now
@@ -20,7 +20,7 @@ import zlib
 from froghopper._errors import Internal, LaunchFailed
 
 HEADER = struct.Struct("<QII")  # number of the call, bytes of the words, checksum
-SPINNING = 300e-6  # seconds of polling before the processor is given up: some ten times a call's own time
+SPINNING = 300e-6  # seconds of polling before the processor is given up: several times what an exchange takes
 PAUSE = 50e-6  # seconds between two looks after that
 LOOK_FOR_LIFE = 0.05  # seconds between two looks whether a silent rank still lives
 FOLDER = "/dev/shm"
