@@ -34,7 +34,7 @@ def main():
     command.need_torch("cuda")
     command.find_froghopper()
     from measure import parallel
-    return parallel.run(a)
+    return command.end_on_errors(parallel.run, a)
 
 
 if __name__ == "__main__": sys.exit(main())

@@ -16,6 +16,7 @@ import sys
 import tree
 
 RANKS = (2, 4, 8, 64, 512, 4096)
+GPUS = [f"{ranks} GPUs" for ranks in RANKS]
 PER_HOST = 8
 LENGTHS = (32768, 131072, 1048576)
 HEADS = ((16, 16), (64, 8))
@@ -29,9 +30,9 @@ OPENING = f"""# 15. Context parallelism at scale
 
 Written by tools/context_parallel_plan.py from the plans of libfroghopper-cp; do not edit. **Only what the last table
 has was measured**, on 2 and 4 GPUs. The plans use the model of time of
-[15-context-parallel-c.md](15-context-parallel-c.md): H100 SXM, {PER_HOST} GPUs of a host joined by NVLink, one NIC of
-400 Gbit a GPU between hosts. src/cp/time.cpp says which of its figures were measured and which come from data sheets.
-bf16, head dim 128, batch 1, causal.
+[15-context-parallel-c.md](15-context-parallel-c.md): H100 or H200 SXM, {PER_HOST} GPUs of a host joined by NVLink, one
+NIC of 400 Gbit a GPU between hosts. src/cp/time.cpp says which of its figures were measured and which come from data
+sheets. bf16, head dim 128, batch 1, causal.
 
 A cell has the share of linear speed, which is the time of one GPU over the number of GPUs and the time of the plan;
 then the scheme that was chosen and the workspace of a rank. There is no scheme of two levels yet (all-to-all in a
@@ -74,10 +75,9 @@ class Planner:
 def thousands(tokens): return f"{tokens >> 20}M" if tokens >= 1 << 20 else f"{tokens >> 10}k"
 
 
-def table(names, rows):
-    """Columns of names, then one for each number of ranks."""
-    head = [*names, *(f"{ranks} GPUs" for ranks in RANKS)]
-    lines = [head, ["---"] * len(names) + ["---:"] * len(RANKS), *rows]
+def table(names, figures, rows):
+    """Columns of names, then of figures."""
+    lines = [[*names, *figures], ["---"] * len(names) + ["---:"] * len(figures), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -93,7 +93,7 @@ def predicted(planner):
                     seconds, scheme, workspace = planner.plan(line, ranks)
                     cells.append(f"{alone / ranks / seconds:.2f} {scheme}, {workspace / 2**30:.1f} GiB")
                 rows.append([f"{heads[0]}/{heads[1]}", long_name, thousands(tokens), f"{1e3 * alone:.0f} ms", *cells])
-    return table(["heads", "pass", "tokens", "one GPU"], rows)
+    return table(["heads", "pass", "tokens", "one GPU"], GPUS, rows)
 
 
 def lengths(planner):
@@ -103,14 +103,14 @@ def lengths(planner):
             found = [planner.worth_it_from(name, heads, ranks) for ranks in RANKS]
             rows.append([f"{heads[0]}/{heads[1]}", long_name,
                          *(thousands(x) if x else f"over {thousands(2**LONGEST)}" for x in found)])
-    return table(["heads", "pass"], rows)
+    return table(["heads", "pass"], GPUS, rows)
 
 
 def compared(planner):
-    """Predicted over measured times, of every problem, pass and number of ranks in MEASURED."""
+    """How many predicted times are near the measured ones of MEASURED, of how many; a table of their ratios."""
     records = [json.loads(line) for path in sorted(MEASURED.glob("*.jsonl")) for line in path.read_text().splitlines()]
     cells = {}
-    for r in records:  # of one date the last
+    for r in records:  # where there are several, the last
         if r["impl"] not in ("one GPU", *SCHEMES): continue
         ranks, scheme = (1, "auto") if r["impl"] == "one GPU" else (r["ranks"], r["impl"])
         layout = "contiguous" if "window" in r["problem"] else "zigzag"
@@ -119,12 +119,10 @@ def compared(planner):
         row = cells.setdefault((r["problem"].removeprefix("bf16 b1 "), r["pass"], r["gpu"], r["ranks"]), {})
         row[r["impl"]] = 1e3 * predicted / r["ms"]
     names = ["one GPU", *SCHEMES]
-    head = ["problem", "pass", "on", *names]
     rows = [[problem, kind, f"{ranks} x {gpu.removeprefix('NVIDIA ')}", *(f"{row[name]:.2f}" for name in names)]
             for (problem, kind, gpu, ranks), row in cells.items()]
     near = [0.9 <= x <= 1.1 for row in cells.values() for x in row.values()]
-    lines = [head, ["---"] * 3 + ["---:"] * len(names), *rows]
-    return sum(near), len(near), "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return sum(near), len(near), table(["problem", "pass", "on"], names, rows)
 
 
 def main():

@@ -89,8 +89,8 @@ static inline fh_cp_problem fh_cp_problem_init(void) {
   return p;
 }
 
-/* What one rank does, and what it needs for that. The functions that read a plan return 0, or "",
- * for NULL. */
+/* What one rank does, and what it needs for that. The functions that read a plan return 0, or "", for
+ * NULL. */
 typedef struct fh_cp_plan fh_cp_plan;
 
 /* Rows [begin, end) of the whole sequence. */

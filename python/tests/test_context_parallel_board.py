@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import time
-import traceback
 
 import pytest
 
@@ -20,26 +19,21 @@ RANKS = 3
 
 
 def run(ranks, timeout=20.0):
-    """Every function is given a board, in a process of its own; their exit codes must be 0."""
+    """Every function is given a board, in a process of its own, and must return."""
     path = boards.new_file(len(ranks), MOST)
     if not path: pytest.skip(f"{boards.FOLDER} is not there")
-    ready = multiprocessing.get_context("fork").Barrier(len(ranks))
-    children = []
-    for rank, function in enumerate(ranks):
-        if child := os.fork():
-            children.append(child)
-            continue
-        code = 1
-        try:
-            board = boards.opened(path, len(ranks), rank, MOST, datetime.timedelta(seconds=timeout))
-            ready.wait()
-            function(board)
-            code = 0
-        except BaseException: traceback.print_exc()
-        finally: os._exit(code)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    processes = multiprocessing.get_context("fork")
+    ready = processes.Barrier(len(ranks))
+
+    def call(rank, function):
+        board = boards.opened(path, len(ranks), rank, MOST, datetime.timedelta(seconds=timeout))
+        ready.wait()
+        function(board)
+    children = [processes.Process(target=call, args=each) for each in enumerate(ranks)]
+    for child in children: child.start()
+    for child in children: child.join()
     boards.remove(path)
-    assert codes == [0] * len(ranks)
+    assert [child.exitcode for child in children] == [0] * len(ranks)
 
 
 def words(rank, call):

@@ -112,8 +112,8 @@ std::optional<double> smallest_quota(const ReadFile& read, const Mount& mount, s
   }
 }
 
-// A whole number above 0, which a variable has alone or, as OMP_NUM_THREADS may, before a comma; 0: it is not set, or
-// has none, as the log then says.
+// A whole number above 0, which a variable has alone or, as OMP_NUM_THREADS may, before a comma or a space; 0: it is
+// not set, or has none, as the log then says.
 int64_t number_in(const char* variable) {
   const std::string value = environment(variable);
   if (value.empty()) return 0;

@@ -5,14 +5,14 @@
 namespace froghopper::cp {
 namespace {
 
-// H100 and H200 SXM, which attend equally fast. The rates of attention lie between those of one H200 at 131072 rows
-// in bf16, heads of 128, causal (bench/results/context_parallel): forward 64 heads, 2.81e14 FLOP, in 395 ms and 16
-// heads in 102 ms, 712e12 and 689e12, and in another run 725e12 and 689e12; backward, 2.5 times the FLOP, in 1284
-// and 284 ms, 548e12 and 620e12. A call: launch, fill and tail of a grid, 20 us, assumed. Memory: 3.35e12 bytes a
-// second by the data sheet; a copy reads and writes, and 1.3e12 of its bytes a second are assumed. Measured on 4
-// H100 of one host with NCCL 2.28: send and receive in a ring, 256 MiB in 909 us, 295e9 bytes a second, and 1 MiB in
-// 105 us, of which 100 us are latency; a call beside such transfers takes 1.52 times as long. Between hosts: one NIC
-// of 400 Gbit a GPU, 50e9 bytes a second by the data sheet; a latency of 150 us is assumed.
+// H100 and H200 SXM, which attend equally fast to 5 % (README's results). The rates of attention lie between those of
+// one H200 at 131072 rows in bf16, heads of 128, causal (bench/results/context_parallel): forward 64 heads, 2.81e14
+// FLOP, in 395 ms and 16 heads in 102 ms, 712e12 and 689e12, and in another run 725e12 and 689e12; backward, 2.5 times
+// the FLOP, in 1284 and 284 ms, 548e12 and 620e12. A call: launch, fill and tail of a grid, 20 us, assumed. Memory:
+// 3.35e12 bytes a second by the data sheet; a copy reads and writes, and 1.3e12 of its bytes a second are assumed.
+// Measured on 4 H100 of one host with NCCL 2.28: send and receive in a ring, 256 MiB in 909 us, 295e9 bytes a second,
+// and 1 MiB in 105 us, of which 100 us are latency; a call beside such transfers takes 1.52 times as long. Between
+// hosts: one NIC of 400 Gbit a GPU, 50e9 bytes a second by the data sheet; a latency of 150 us is assumed.
 constexpr Rates h100 = {705e12, 585e12, 20e-6, 1.3e12, 100e-6, 295e9, 150e-6, 50e9, 1.52};
 
 // A CPU. The orders of magnitude of one socket, not measured: they rank schemes, and the times are no prediction.
