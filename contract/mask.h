@@ -3,6 +3,7 @@
 // both bounds grow by one a row, or by a chunk where the next one begins. The kernels use it with int and their own
 // kind of mask, the host with int64_t and Mask::window, which holds the kinds before it, or Mask::chunk.
 #pragma once
+#include "contract/tile_sequence.h"
 #include "contract/types.h"
 
 namespace froghopper {
@@ -10,11 +11,6 @@ namespace froghopper {
 // A bound further away than any key. Rows and keys of a kernel are fewer than half of it, so that sums fit.
 template <class Int>
 constexpr Int no_bound = Int{1} << (sizeof(Int) * 8 - 2);
-
-template <class Int>
-struct Range {
-  Int begin, end;
-};
 
 // Iterations of an M tile of keys with one query head, in the order in which they come.
 template <class Int>
@@ -83,7 +79,7 @@ struct MaskRule {
 
   // The kv tiles that rows [first, last] attend to any key of. If they attend to none: one tile after the last key,
   // which TMA fills with zeros and the mask removes.
-  constexpr Range<Int> tiles(Int first, Int last, Int tile_kv) const {
+  constexpr TileSequence<Int> tiles(Int first, Int last, Int tile_kv) const {
     const Int from = begin(first) / tile_kv, to = (end(last) + tile_kv - 1) / tile_kv;
     const Int after = ((keys > 1 ? keys : 1) + tile_kv - 1) / tile_kv;
     if (end(last) > 0 && from < to) return {from, to};

@@ -36,17 +36,22 @@ struct SplitParams {
 // kv tiles of a part, of a tile that attends to these: as planned, or more where a sequence is longer than its plan
 // knew, as the workspace has room for `most` parts.
 template <class Int>
-constexpr Int tiles_of_part(Range<Int> tiles, Int planned, Int most) {
-  const Int even = (tiles.end - tiles.begin - 1) / most + 1;  // there is one tile at least
+constexpr Int tiles_of_part(TileSequence<Int> tiles, Int planned, Int most) {
+  const Int even = (tiles.count() - 1) / most + 1;  // there is one tile at least
   return planned > even ? planned : even;
 }
 template <class Int>
-constexpr Int parts_of(Range<Int> tiles, Int planned, Int most) {
-  return (tiles.end - tiles.begin - 1) / tiles_of_part(tiles, planned, most) + 1;
+constexpr Int parts_of(TileSequence<Int> tiles, Int planned, Int most) {
+  return (tiles.count() - 1) / tiles_of_part(tiles, planned, most) + 1;
 }
-// Part number `part` of them; begin >= end: there is no such part.
+// The number of a part of so many tiles of a tile that attends to these.
 template <class Int>
-constexpr Range<Int> part_of(Range<Int> tiles, Int part, Int planned, Int most) {
+constexpr Int number_of_part(TileSequence<Int> tiles, TileSequence<Int> part, Int size) {
+  return (part.last() - tiles.last()) / size;
+}
+// Part number `part` of them; without tiles: there is no such part.
+template <class Int>
+constexpr TileSequence<Int> part_of(TileSequence<Int> tiles, Int part, Int planned, Int most) {
   const Int size = tiles_of_part(tiles, planned, most), begin = tiles.begin + part * size;
   return {begin, tiles.end - begin < size ? tiles.end : begin + size};
 }
@@ -57,15 +62,26 @@ constexpr Range<Int> part_of(Range<Int> tiles, Int part, Int planned, Int most) 
 constexpr int batch_invariant_tile_kv = 64;
 constexpr int batch_invariant_part_tiles = 16;
 template <class Int>
-constexpr Range<Int> batch_invariant_parts(Range<Int> tiles, Int most) {
-  const Int begin = tiles.begin / batch_invariant_part_tiles, end = (tiles.end - 1) / batch_invariant_part_tiles;
+constexpr Int batch_invariant_part_at(Int tile) {
+  return tile / batch_invariant_part_tiles;
+}
+template <class Int>
+constexpr Range<Int> batch_invariant_parts(TileSequence<Int> tiles, Int most) {
+  const Int begin = batch_invariant_part_at(tiles.last()), end = batch_invariant_part_at(tiles.first());
   return {begin < most ? begin : most - 1, (end < most ? end : most - 1) + 1};
 }
-// Part number `part`; begin >= end: there is no such part.
+// Part number `part`; without tiles: there is no such part.
 template <class Int>
-constexpr Range<Int> batch_invariant_part_of(Range<Int> tiles, Int part, Int most) {
+constexpr TileSequence<Int> batch_invariant_part_of(TileSequence<Int> tiles, Int part, Int most) {
   const Int begin = part * batch_invariant_part_tiles, end = begin + batch_invariant_part_tiles;
   return {begin > tiles.begin ? begin : tiles.begin, end < tiles.end && part + 1 < most ? end : tiles.end};
+}
+
+// The part in which a tile lies, from that tile on.
+template <class Int>
+constexpr TileSequence<Int> batch_invariant_part_from(TileSequence<Int> tiles, Int tile) {
+  const Int begin = batch_invariant_part_at(tile) * batch_invariant_part_tiles;
+  return {begin > tiles.begin ? begin : tiles.begin, tile + 1};
 }
 
 }  // namespace froghopper

@@ -52,9 +52,9 @@ struct Work {
   int turns(int length, int tile) const {
     const auto count = [&]<Mask Kind>(MaskRule<Kind> rule) {
       const int size = backward ? tiles.kv : tiles.q, first = tile * size, last = std::min(first + size, length) - 1;
-      const Range<int> seen =
-          backward ? rule.q_tiles(first, last, length, tiles.q) : rule.tiles(first, last, tiles.kv);
-      return 1 + (seen.end - seen.begin) * heads_inside;
+      const auto q_tiles = rule.q_tiles(first, last, length, tiles.q);
+      const int count = backward ? q_tiles.end - q_tiles.begin : rule.tiles(first, last, tiles.kv).count();
+      return 1 + count * heads_inside;
     };
     if (causal) return count(MaskRule<Mask::causal>{length, 0, no_bound<int>, 0});
     return count(MaskRule<Mask::none>{length, 0, no_bound<int>, no_bound<int>});

@@ -60,12 +60,10 @@
 //           from registers to global memory
 #pragma once
 #include "device/attn/element.cuh"
-#include "device/bwd/dq_sum.cuh"
-#include "device/bwd/epilogue.cuh"
+#include "device/bwd/consumer.cuh"
+#include "device/bwd/policy.cuh"
 #include "device/bwd/producers.cuh"
-#include "device/bwd/weights.cuh"
 #include "device/ptx/registers.cuh"
-#include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 
 namespace froghopper::bwd {
@@ -85,27 +83,17 @@ struct Backward {
   using Weights = tile::OperandA<V.tiles.q>;  // P^T or dS^T rounded to T
   using GradK = tile::Accum<V.dims.qk>;       // of 64 keys
   using GradV = tile::Accum<V.dims.v>;
-  using DqPiece = tile::Accum<panel_columns>;  // this consumer's piece of grad_q
+  using Policy = PolicyOf<V>;
+  static constexpr bool has_proxy_fencer = Policy::has_proxy_fencer, sleeps = Policy::sleeps;
 
   static constexpr int threads = bwd_threads, ctas = bwd_ctas(V);
   static constexpr int k_bytes = KTile::bytes;
   static constexpr int consumer_warps = bwd_consumers * warpgroup / 32;
-  // Beside softcap and these there is no register for lse and delta, and the cap hides the loads; with slopes there
-  // is none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed: docs/experiments/0019.
-  static constexpr bool row_values_are_late =
-      V.tiles.q != m_tile_rows || (V.softcap && (V.alibi || V.mask == Mask::chunk));
   static constexpr bool float4_interleaved = bwd_rows_float4_interleaved(V);
-  using LseValues = Pick<row_values_are_late, RowValues<float4_interleaved>, EarlyRowValues<float4_interleaved>>;
-  using DeltaValues = Pick<row_values_are_late || V.deterministic || V.alibi, RowValues<float4_interleaved>,
-                           EarlyRowValues<float4_interleaved>>;
+  using LseValues = Pick<Policy::lse_is_late, RowValues<float4_interleaved>, EarlyRowValues<float4_interleaved>>;
+  using DeltaValues = Pick<Policy::delta_is_late, RowValues<float4_interleaved>, EarlyRowValues<float4_interleaved>>;
   static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
-  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. Where it does
-  // so still, with 128 rows and a mask, a ProxyFencer was slower at 512 keys, and no faster in the mean:
-  // docs/8-backward.md, "The proxy fence".
-  static constexpr bool has_proxy_fencer = !V.deterministic && (V.tiles.q == m_tile_rows || V.mask == Mask::none);
-
-  static constexpr bool sleeps = !V.deterministic;  // or who wakes late makes all others late
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
   static constexpr int kv_stages = bwd_kv_stages(V);
@@ -115,15 +103,6 @@ struct Backward {
   using QStage = tile::Cursor<V.tiles.stages, sleeps>;
   using DoStage = QStage;
   using DsRing = tile::Ring<bwd_ds_stages>;
-
-  // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
-  // uniform ones in front of the products. Computed in every iteration (here) they leave room for a thread's own two
-  // places, which with 64 rows is up to a fifth of the speed. With 128 rows the registers do better: by 2 to 5 % under
-  // a mask.
-  static constexpr bool places_of_threads = !V.deterministic && V.tiles.q == m_tile_rows;
-  // Whether Q of the next iteration is there is asked before grad_q is added; later the answer comes behind the adds.
-  // With 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %; with 128 and a mask it lost 1 %.
-  static constexpr bool asks_ahead = !V.deterministic && V.tiles.q != m_tile_rows && V.mask == Mask::none;
 
   struct Smem {
     KTile k[kv_stages];
@@ -160,229 +139,13 @@ struct Backward {
     } else {
       ptx::setmaxnreg_inc<240>();
       if (warp < 8)
-        Consumer<0>{params, smem}.run();
+        Consumer<Backward, 0>{params, smem}.run();
       else
-        Consumer<1>{params, smem}.run();
+        Consumer<Backward, 1>{params, smem}.run();
     }
   }
 
   static __device__ int first_key(const WorkItem& item) { return item.kv_tile * V.tiles.kv; }
-
-  // ---- Consumer ----
-  //
-  // The register tiles are locals of run() and arguments of every step, never fields: see device/fwd/forward.cuh.
-
-  template <int number>
-  struct Consumer {
-    // A kv tile's q tiles are those that attend to a key of it. The first of them may see nothing of the second M tile,
-    // and where keys are forgotten the last of them nothing of the first one, if they have no more rows than that has
-    // keys. With det it was 2 % slower.
-    static constexpr bool may_be_fully_masked =
-        V.tiles.q == m_tile_rows && !V.deterministic && (number == 1 ? V.mask != Mask::none : V.mask == Mask::window);
-
-    const BwdParams& params;
-    Smem& smem;
-    unsigned items = 0;    // taken so far: gives stage and phase of the item, K and V rings
-    ptx::u32 now = 0;      // iterations so far: gives those of the dS ring
-    ptx::u32 q_loops = 0;  // deterministic only: items with iterations so far
-    int left = 0;          // iterations of this item, with this one; asks_ahead only
-    QStage q;              // of Q and of grad_o
-    DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
-    // This thread's, in the first stage of dS and in a piece of grad_q.
-    ptx::u32 ds_place = ptx::computed_here(tile::transposed_place(smem.ds[0], 0, (number * m_tile_rows)));
-    ptx::u32 dq_place = ptx::computed_here(dq_sum.place());
-
-    __device__ void run() {
-      Scores s, dp;
-      GradK dk;
-      GradV dv;
-      ptx::wait_for_earlier_kernels();
-      while (true) {
-        smem.item_ring.wait(items);
-        if (item().none()) return;
-        dk.clear();
-        dv.clear();
-        smem.k_ring.wait(items);
-        smem.v_ring.wait(items);
-        if (item().q_begin < item().q_end) q_loop(s, dp, dk, dv);
-        smem.k_ring.give_back(items);
-        smem.v_ring.give_back(items);
-        epilogue(dk, dv);
-        __syncwarp();
-        smem.item_ring.give_back(items);
-        ++items;
-      }
-    }
-
-    __device__ __forceinline__ KTile& k() const { return here(smem.k[kv_stage()]); }
-    __device__ __forceinline__ VTile& v() const { return here(smem.v[kv_stage()]); }
-    // The tile itself. Its place depends on the iteration, for all that the compiler knows.
-    template <class Tile>
-    __device__ __forceinline__ Tile& here(Tile& tile) const {
-      if constexpr (!places_of_threads) return tile;
-      return *reinterpret_cast<Tile*>(reinterpret_cast<char*>(&tile) + (now & params.zero));
-    }
-    __device__ int kv_stage() const { return kv_stages == 1 ? 0 : ptx::computed_here(KvRing::stage(items)); }
-    __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
-    __device__ int first_key() const { return Backward::first_key(item()) + number * m_tile_rows; }
-
-    __device__ __forceinline__ void q_loop(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
-      QLoop q_loop(params, item(), number);
-      if constexpr (asks_ahead) {
-        left = q_loop.all_q_iterations();
-        q.wait(smem.q_ring);
-      }
-      masked_q_iteration</*First=*/true>(q_loop.large, s, dp, dk, dv);
-      q_loop.count_first();
-      do {
-        for (; q_loop.masked > 0; --q_loop.masked) masked_q_iteration</*First=*/false>(q_loop.large, s, dp, dk, dv);
-        for (; q_loop.clear > 0; --q_loop.clear)
-          q_iteration</*Masked=*/false, /*First=*/false>(q_loop.large, s, dp, dk, dv);
-      } while (q_loop.next());
-      last_dq();
-    }
-
-    template <bool First>
-    __device__ __forceinline__ void masked_q_iteration(bool large, Scores& s, Scores& dp, GradK& dk, GradV& dv) {
-      if constexpr (may_be_fully_masked) {
-        q.wait(smem.q_ring);
-        if (mask_range().is_fully_masked(smem.q_iterations[q.stage].q_tile, first_key()))
-          return fully_masked_q_iteration<First>();
-      }
-      q_iteration</*Masked=*/true, First>(large, s, dp, dk, dv);
-    }
-
-    // No row attends to a key of this M tile: its dS is zero, and the gradients of its keys get nothing.
-    template <bool First>
-    __device__ __forceinline__ void fully_masked_q_iteration() {
-      DqPiece dq;
-      Weights ds;
-      ds.clear();
-      smem.ds_ring.wait_room(now);
-      store_ds(ds);
-      if constexpr (!First) multiply_dq(dq, now - 1);
-      publish_ds();
-      q.wait(smem.do_ring);
-      q.give_back(smem.do_ring);
-      if constexpr (!First) {
-        ptx::wgmma_wait<0>();
-        smem.ds_ring.give_back(now - 1);
-        add_dq(dq);
-      }
-      dq_sum.remember(smem.q_iterations[q.stage]);
-      __syncwarp();
-      q.release(smem.q_ring);
-      ++now;
-    }
-
-    template <bool Masked, bool First>
-    __device__ __forceinline__ void q_iteration(bool large, Scores& s, Scores& dp, GradK& dk, GradV& dv) {
-      DqPiece dq;
-      Weights p, ds;
-      const int stage = q.stage;
-
-      if constexpr (!asks_ahead) q.wait(smem.q_ring);
-      const LseValues lse(smem.rows[stage].lse());
-      tile::mma_abt<T>(s, k(), number * m_tile_rows, smem.q[stage]);  // S^T
-      q.wait(smem.do_ring);
-      tile::mma_abt<T>(dp, v(), number * m_tile_rows, smem.grad_o[stage]);  // dP^T
-      // Here what it reads comes while S is computed; before the products are issued there is no register for it.
-      const ScoreBias<V.alibi> score_bias = mask_range().score_bias(key(), smem.q_iterations[stage]);
-      ptx::wgmma_wait<1>();  // S is ready, dP is not
-      const DeltaValues delta(smem.rows[stage].delta());
-      if constexpr (Masked)
-        Weigh<V, true>{params, score_bias, large, mask_range().masked_out(key(), smem.q_iterations[stage].q_tile)}
-            .template run<T>(s, p, lse);
-      else
-        Weigh<V, false>{params, score_bias}.template run<T>(s, p, lse);
-      tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
-      ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
-      to_ds(s, dp, delta);
-      tile::round_to<T>(ds, s);
-      smem.ds_ring.wait_room(now);
-      store_ds(ds);
-      if constexpr (!First) multiply_dq(dq, now - 1);
-      tile::mma_ab<T>(dk, ds, smem.q[stage]);
-      publish_ds();
-      ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
-      q.give_back(smem.do_ring);
-      if constexpr (!First) smem.ds_ring.give_back(now - 1);
-      if constexpr (asks_ahead) await_next_q();
-      if constexpr (!First) add_dq(dq);
-      dq_sum.remember(smem.q_iterations[stage]);
-      ptx::wgmma_wait<0>();  // grad_k has read Q
-      __syncwarp();
-      q.release(smem.q_ring);
-      ++now;
-    }
-
-    __device__ __forceinline__ void await_next_q() {
-      if (--left == 0) return;
-      QStage next = q;
-      next.advance();
-      next.wait(smem.q_ring);
-    }
-
-    __device__ __forceinline__ void last_dq() {
-      DqPiece dq;
-      multiply_dq(dq, now - 1);
-      ptx::wgmma_wait<0>();
-      smem.ds_ring.give_back(now - 1);
-      add_dq(dq);
-      if constexpr (V.deterministic) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) smem.last_added.announce(q_loops);
-        ++q_loops;
-      }
-    }
-
-    __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().rows); }
-    __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
-
-    __device__ __forceinline__ void store_ds(const Weights& ds) {
-      const int stage = smem.ds_ring.stage(now);
-      if constexpr (places_of_threads)
-        tile::store_transposed_at<DsTile>(ds_place + stage * DsTile::bytes, ds);
-      else
-        tile::store_transposed(smem.ds[stage], 0, number * m_tile_rows, ds);
-      if constexpr (has_proxy_fencer) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.ds_stored[stage]);
-      }
-    }
-
-    // This warp's rows of dS are in place, for wgmma too.
-    __device__ __forceinline__ void publish_ds() {
-      if constexpr (!has_proxy_fencer) {
-        ptx::fence_proxy_async_shared();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) smem.ds_ring.announce(now);
-      }
-    }
-
-    __device__ __forceinline__ void multiply_dq(DqPiece& dq, unsigned of) {
-      DsTile& ds = smem.ds[smem.ds_ring.stage(of)];
-      smem.ds_ring.wait(of);
-      if constexpr (transposed)
-        tile::mma_atbt<T>(dq, k(), number * panel_columns, ds, 0);
-      else
-        tile::mma_ab<T>(dq, ds, number * m_tile_rows, k(), 0);
-    }
-
-    // Of the iteration before.
-    __device__ __forceinline__ void add_dq(const DqPiece& dq) {
-      // Of 96 columns, this warp's may be none.
-      if (!transposed || number * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
-        dq_sum.add(dq, places_of_threads ? dq_place : dq_sum.place());
-    }
-
-    __device__ void epilogue(GradK& dk, GradV& dv) {
-      dk.scale_rows(params.scale, params.scale);
-      const RowsOfKeys rows(params, item(), first_key(), V.ragged);
-      rows.store<T>(params.grad_v, dv);
-      rows.store<T>(params.grad_k, dk);
-    }
-  };
 
   // ---- Before the roles part ----
 

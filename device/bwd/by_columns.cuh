@@ -33,40 +33,17 @@
 namespace froghopper::bwd {
 
 template <BwdVariant V>
-struct ByColumns {
+struct ByColumns : TwoCtas<V> {
   static constexpr BwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr && bwd_by_columns(V));
 
-  static constexpr int ctas = bwd_ctas(V), keys = bwd_keys_of_cta(V);
-  static constexpr Dims columns = bwd_dims_of_cta(V);
-  static constexpr int parts = bwd_do_parts(V), part_columns = columns.v / parts;  // of grad_o and grad_v
-
-  using T = typename attn::Element<V.dtype>::type;
-  using QTile = tile::SharedTile<V.tiles.q, columns.qk>;
-  using DoTile = tile::SharedTile<V.tiles.q, part_columns>;
-  using KTile = tile::SharedTile<keys, columns.qk>;
-  using VTile = tile::SharedTile<keys, columns.v>;
-  using DsTile = tile::SharedTile<V.tiles.q, keys>;  // dS, not transposed
-  using Scores = tile::Accum<V.tiles.q>;             // S^T or dP^T, 64 keys x 64 queries
-  using Weights = tile::OperandA<V.tiles.q>;
-  using GradK = tile::Accum<columns.qk>;
-  using GradVPart = tile::Accum<part_columns>;
-
-  static constexpr int threads = bwd_threads;
-  static constexpr int warps = warpgroup / 32;  // of a consumer
+  using Base = TwoCtas<V>;
+  using Base::warps;
+  using typename Base::DoRing, typename Base::DoTile, typename Base::DsRing, typename Base::DsTile,
+      typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
+      typename Base::QTile, typename Base::Scores, typename Base::VTile;
   // With 40 and 232 at 192 columns a CTA producers do not spill, and it was 0.97 of the speed.
   static constexpr int producer_registers = 24, consumer_registers = 240;
-
-  static constexpr bool sleeps = !V.deterministic, has_proxy_fencer = false;  // what they are: backward.cuh
-  using ItemRing = tile::Ring<2>;
-  using ItemStage = tile::Cursor<2, sleeps>;
-  using KvRing = tile::Ring<1>;
-  using KvStage = tile::Cursor<1, sleeps>;
-  using QRing = tile::Ring<V.tiles.stages>;
-  using QStage = tile::Cursor<V.tiles.stages, sleeps>;
-  using DoRing = tile::Ring<bwd_do_stages(V)>;
-  using DoStage = tile::Cursor<bwd_do_stages(V), sleeps>;
-  using DsRing = tile::Ring<bwd_ds_stages>;
 
   struct Smem {
     KTile k[1];  // arrays, for the Dispatcher loads into stages

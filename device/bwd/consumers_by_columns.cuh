@@ -96,15 +96,15 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_float4_interleaved(V)> lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
-    const ScoreBias<V.alibi> score_bias = this->mask_range().score_bias(this->key(), smem.q_iterations[stage]);
+    const ScoreMod<V> score_mod = this->mask_range().score_mod(this->key(), smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();
     this->complete(s, smem.s, &smem.s_here);
     if constexpr (Masked)
-      Weigh<V, true>{params, score_bias, large,
+      Weigh<V, true>{params, score_mod, large,
                      this->mask_range().masked_out(this->key(), smem.q_iterations[stage].q_tile)}
           .template run<T>(s, p, lse);
     else
-      Weigh<V, false>{params, score_bias}.template run<T>(s, p, lse);
+      Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
     for (int i = 0; i < parts; ++i) tile::mma_ab<T>(dv[i], p, this->part_of_do(i));

@@ -113,7 +113,7 @@ struct Dispatcher {
 // it does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
 constexpr int lead = 2;
 
-// Walks the iterations of every item, on its way: load(item, head, q_tile, iterations left with this one) for each,
+// The iterations of every item, in their order: load(item, head, q_tile, iterations left with this one) for each,
 // ask() where the next item is wanted.
 template <class Kernel, class Load, class Ask>
 __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
@@ -124,25 +124,14 @@ __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, 
     ptx::mbarrier_arrive(&smem.item_ring.empty[at.stage]);
     at.advance();
     if (item.none()) return;
-    const int first_head = item.head_kv * heads_per_kv, end_head = first_head + heads_per_kv;
-    const int q_iterations = (item.q_end - item.q_begin) * heads_per_kv;
+    const int q_iterations = item.q.count() * heads_per_kv;
     if (q_iterations == 0) ask();
     int left = q_iterations;
-    const auto q_iteration = [&](int head, int q_tile) {
+    item.q.visit<Kernel::variant.deterministic>(item.head_kv * heads_per_kv, heads_per_kv, [&](int head, int q_tile) {
       if (left == min(q_iterations, 1 + lead)) ask();
       load(item, head, q_tile, left);
       --left;
-    };
-    const int tiles = item.q_end - item.q_begin;
-    if (!Kernel::variant.deterministic && item.traversal == Traversal::by_heads) {
-      for (int head = first_head; head < end_head; ++head)
-        for (int i = 0; i < tiles; ++i) q_iteration(head, item.q_begin + i);
-    } else {
-      const bool last_first = item.traversal == Traversal::last_first;
-      for (int i = 0; i < tiles; ++i)
-        for (int head = first_head; head < end_head; ++head)
-          q_iteration(head, last_first ? item.q_end - 1 - i : item.q_begin + i);
-    }
+    });
   }
 }
 
@@ -179,8 +168,8 @@ struct GradOLoader {
   }
 };
 
-// Q, and lse and delta of its rows, which the kernel before this one has made; and which turn it is. One thread. Where
-// the DqOrderSignaller needs its warp, it loads grad_o too.
+// Q, and lse and delta of its rows, which the kernel before this one has made; and which iteration it is. One thread.
+// Where the DqOrderSignaller needs its warp, it loads grad_o too.
 template <class Kernel>
 struct QLoader {
   static constexpr BwdVariant V = Kernel::variant;

@@ -3,10 +3,11 @@
 // through an item's iterations. Kernel is Wide or ByColumns of a variant; the iterations themselves are in
 // consumers_of_wide.cuh and in consumers_by_columns.cuh.
 #pragma once
-#include "device/attn/element.cuh"
 #include "device/bwd/columns.cuh"
 #include "device/bwd/epilogue.cuh"
 #include "device/bwd/producers.cuh"
+#include "device/bwd/q_loop.cuh"
+#include "device/bwd/two_ctas.cuh"
 #include "device/bwd/weights.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
@@ -103,8 +104,8 @@ struct ConsumerOfWide {
 
 // ---- The items of GradV and of GradK ----
 //
-// Iterations: turn() and last_dq() of one of them, on top of ConsumerOfWide. The register tiles are locals of run() and
-// arguments of every step, never fields: see device/fwd/forward.cuh.
+// QIterations: q_iteration() and last_dq() of one of them, on top of ConsumerOfWide. The register tiles are locals of
+// run() and arguments of every step, never fields: see device/fwd/consumer.cuh.
 
 template <class Kernel, class QIterations>
 struct ItemsOfGradV : QIterations {
@@ -122,7 +123,7 @@ struct ItemsOfGradV : QIterations {
       for (GradVPart& part : dv) part.clear();
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
-      if (this->item().q_begin < this->item().q_end) q_loop(dv);
+      if (!this->item().q.none()) q_loop(dv);
       smem.k_ring.give_back(items);
       smem.v_ring.give_back(items);
       const RowsOfKeys rows(params, this->item(), this->first_key(), QIterations::V.ragged);
@@ -162,7 +163,7 @@ struct ItemsOfGradK : QIterations {
       dk.clear();
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
-      if (this->item().q_begin < this->item().q_end) q_loop(dk);
+      if (!this->item().q.none()) q_loop(dk);
       smem.k_ring.give_back(items);
       smem.v_ring.give_back(items);
       dk.scale_rows(params.scale, params.scale);

@@ -5,28 +5,20 @@
 #include "contract/bwd_variant.h"
 #include "device/attn/mask.cuh"
 #include "device/attn/sequences.cuh"
+#include "device/bwd/q_tile_sequence.cuh"
+#include "device/bwd/score_mod.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::bwd {
 
-// How the iterations of an item come. Where query heads share keys and a causal mask gives kv tiles of a pair
-// iterations of many numbers, those that end early would run ahead through the heads: Q, grad_o and grad_q of all heads
-// of many pairs were in use at once, and each came from memory again and again. One q tile after the other, for all
-// heads, CTAs of a pair meet at the same rows: from the last to the first those that begin together, from the first to
-// the last those that begin one after the other, as the CTAs of the pair before end (docs/8-backward.md).
-enum class Traversal { by_heads, last_first, first_last };
-
-// One kv tile of a key head, and the q tiles [q_begin, q_end) of every query head that reads it. No q tile attends to
-// the keys: q_begin == q_end.
+// One kv tile of a key head, and the q tiles of every query head that reads it.
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
-  int q_begin, q_end;
-  int first_tile;       // of the sequence, in the workspace
-  Spans<int> spans[2];  // of its M tiles, in the order of its way
-  Traversal traversal;
-  bool last_key_first;  // deterministic only: its pair's kv tiles come from the last to the first
-  attn::Lengths rows;   // of the sequence
+  QTileSequence q;                 // none where no row attends to the keys
+  int first_tile;                  // of the sequence, in the workspace
+  bool last_key_first;             // deterministic only: its pair's kv tiles come from the last to the first
+  attn::Lengths rows;              // of the sequence
 
   __device__ bool none() const { return kv_tile < 0; }
 };
@@ -62,21 +54,6 @@ struct MaskedOut {
   }
 };
 
-// What alibi puts on top of a thread's scores, in base 2: -slope |level - key|, as device/fwd/score_mod.cuh has it. The
-// bottom key is as far from a column as the top key, 8 above it, from the column 8 before: one distance serves two
-// scores.
-template <bool Alibi>
-struct ScoreBias {
-  float slope, first;  // slope (level - key) of the top key and the first column
-
-  __device__ __forceinline__ float operator()(int i) const {
-    const int further = tile::col_of(i) - ((i & 2) ? 8 : 0);
-    return copysignf(__fmaf_rn(slope, static_cast<float>(further), first), -slope);
-  }
-};
-template <>
-struct ScoreBias<false> {};
-
 // The mask rule for keys along rows and queries along columns, of one sequence.
 template <BwdVariant V>
 struct MaskRange : MaskRule<V.mask> {
@@ -100,10 +77,10 @@ struct MaskRange : MaskRule<V.mask> {
     return {first(key) - col, first(key + 8) - col, this->end_row(key) - col, this->end_row(key + 8) - col,
             bounded_below(V.mask)};
   }
-  __device__ __forceinline__ ScoreBias<V.alibi> score_bias(int key, const QIterationOf<V>& q_iteration) const {
+  __device__ __forceinline__ ScoreMod<V> score_mod(int key, const QIterationOf<V>& q_iteration) const {
     if constexpr (V.alibi) {
       const int level = q_iteration.q_tile * V.tiles.q + tile::thread_col() + this->diagonal;
-      return {q_iteration.slope, q_iteration.slope * static_cast<float>(level - key)};
+      return {{q_iteration.slope, q_iteration.slope * static_cast<float>(level - key)}};
     } else {
       return {};
     }
@@ -141,8 +118,8 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
     if (traversal == Traversal::last_first) return {its.masked_again, its.clear, its.masked};
     return its;
   };
-  return {kv_tile,   head_kv,        sequence, tiles.begin, tiles.end, first_tile, {spans(0), spans(1)},
-          traversal, last_key_first, rows};
+  return {kv_tile,    head_kv,        sequence, {tiles.begin, tiles.end, {spans(0), spans(1)}, traversal},
+          first_tile, last_key_first, rows};
 }
 
 // Where CTAs add to grad_q in order, it is the order in which items come: how many kv tiles add to a q tile before this
@@ -152,7 +129,7 @@ __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q
   const bool last_key_first = V.mask == Mask::causal && item.last_key_first;
   if (!bounded_below(V.mask) && !last_key_first) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
-  const Range<int> tiles = MaskRange<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv);
+  const TileSequence<int> tiles = MaskRange<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv);
   return last_key_first ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
 }
 

@@ -9,51 +9,6 @@
 
 namespace froghopper::bwd {
 
-// The iterations of one item for one M tile of keys, a span after the other: masked ones, then clear ones. In rounds:
-// one for every query head, or one in which every q tile has all heads.
-struct QLoop {
-  const BwdParams& params;
-  const WorkItem& item;
-  int number;         // of the M tile
-  bool large;         // some row of the problem may be large, see Weigh
-  int heads;          // iterations of every q tile
-  int rounds;         // after this one
-  int masked_again;   // iterations of this round after the present spans
-  int masked, clear;  // iterations of the present spans; the caller counts them down
-
-  __device__ QLoop(const BwdParams& params, const WorkItem& item, int number)
-      : params(params), item(item), number(number), heads(1), rounds(1) {
-    (item.traversal == Traversal::by_heads ? rounds : heads) = params.heads_per_kv;
-    large = same(*params.large == params.queue.tag);
-    next_round();
-  }
-
-  __device__ int all_q_iterations() const { return same((item.q_end - item.q_begin) * params.heads_per_kv); }
-
-  // The first iteration of an item has only the masked form, whichever span it belongs to.
-  __device__ void count_first() { --(masked > 0 ? masked : clear); }
-
-  // The spans are over; false: that was the last iteration.
-  __device__ bool next() {
-    masked = masked_again;
-    masked_again = 0;
-    if (masked == 0 && rounds > 0) next_round();
-    return masked + clear > 0;
-  }
-
- private:
-  __device__ void next_round() {
-    --rounds;
-    const Spans<int>& spans = item.spans[number];
-    masked = q_iterations(spans.masked), clear = q_iterations(spans.clear),
-    masked_again = q_iterations(spans.masked_again);
-    if (large || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
-  }
-  // The shuffle tells the compiler that all lanes have the same value.
-  __device__ int q_iterations(int tiles) const { return same(tiles * heads); }
-  static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }
-};
-
 // One number a query row, for the columns that this thread holds of a tile with queries along columns.
 // Float4Interleaved: rows lie as place_of_row has them, and one load brings four. Read where they are needed,
 template <bool Float4Interleaved>
@@ -101,20 +56,19 @@ struct EarlyRowValues<true> {
 // are taken as 0: such keys cannot be told from the largest one. And no weight is above 1. Only masked iterations ask,
 // and where a row is large all iterations are masked.
 //
-// Alibi: what is on top of the scaled score changes the weight alone.
-//
-// Softcap: s becomes weight (1 - t^2) with t = tanh(...), the slope that dS needs; p stays the weights.
+// Where the score modification has a gradient of its own, s becomes weight x gradient, which dS needs; p stays the
+// weights.
 template <BwdVariant V, bool Masked>
 struct Weigh {
   const BwdParams& params;
-  ScoreBias<V.alibi> score_bias;
+  ScoreMod<V> score_mod;
   bool large = false;
   MaskedOut masked_out = {};
 
   template <class T, class Rows>
   __device__ __forceinline__ void run(tile::Accum<V.tiles.q>& s, tile::OperandA<V.tiles.q>& p,
                                       const Rows& lse) const {
-    if constexpr (V.softcap) attn::cap(s, params.cap_scale);
+    score_mod.apply(s, params);
     if (Masked && large)
       weigh<T, /*Large=*/true>(s, p, lse);
     else
@@ -132,14 +86,13 @@ struct Weigh {
       for (int j = 0; j < 4; ++j) w[j] = weight<Large>(s.x[i + j], lse.of(i + j), i + j);
       tile::round_group<T>(p, i / 4, w);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) s.x[i + j] = V.softcap ? w[j] * (1.f - s.x[i + j] * s.x[i + j]) : w[j];
+      for (int j = 0; j < 4; ++j) s.x[i + j] = w[j] * score_mod.gradient(s.x[i + j]);
     }
   }
 
   template <bool Large>
   __device__ __forceinline__ float weight(float score, float lse, int i) const {
-    float exponent = score * params.scale_log2 - lse;
-    if constexpr (V.alibi) exponent = __fmaf_rn(score, params.scale_log2, score_bias(i)) - lse;
+    float exponent = score_mod.in_base_2(score, params.scale_log2, i) - lse;
     if constexpr (Large) {
       const float rounding = fminf(fabsf(lse) * 0x1p-20f, 0x1p120f);  // finite where lse is not
       exponent = fabsf(exponent) <= rounding ? 0.f : ptx::min_or_nan(exponent, 0.f);

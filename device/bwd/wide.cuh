@@ -43,28 +43,16 @@
 namespace froghopper::bwd {
 
 template <BwdVariant V>
-struct Wide {
+struct Wide : TwoCtas<V> {
   static constexpr BwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr && bwd_is_wide(V) && !bwd_by_columns(V));
 
-  static constexpr int ctas = bwd_ctas(V), keys = bwd_keys_of_cta(V);
-  static constexpr Dims columns = bwd_dims_of_cta(V);
-  static constexpr int parts = bwd_do_parts(V), part_columns = V.dims.v / parts;  // of grad_o and grad_v
-
-  using T = typename attn::Element<V.dtype>::type;
-  using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
-  using DoTile = tile::SharedTile<V.tiles.q, part_columns>;
-  using KTile = tile::SharedTile<keys, V.dims.qk>;
+  using Base = TwoCtas<V>;
+  using Base::keys, Base::warps;
+  using typename Base::DoRing, typename Base::DoTile, typename Base::DsRing, typename Base::DsTile,
+      typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
+      typename Base::QTile, typename Base::Scores, typename Base::VTile;
   using PeerKTile = tile::SharedTile<keys, bwd_consumers * panel_columns>;  // a panel for each share of grad_q
-  using VTile = tile::SharedTile<keys, V.dims.v>;
-  using DsTile = tile::SharedTile<V.tiles.q, keys>;  // dS, not transposed
-  using Scores = tile::Accum<V.tiles.q>;             // S^T or dP^T, 64 keys x 64 queries
-  using Weights = tile::OperandA<V.tiles.q>;
-  using GradK = tile::Accum<V.dims.qk>;
-  using GradVPart = tile::Accum<part_columns>;
-
-  static constexpr int threads = bwd_threads;
-  static constexpr int warps = warpgroup / 32;  // of a consumer
   // 256 columns take every register there is: a gradient has 128, scores and dP 64, grad_q 32.
   static constexpr int producer_registers = V.dims.qk == 256 ? 24 : 40;
   static constexpr int consumer_registers = V.dims.qk == 256 ? 240 : 232;
@@ -76,17 +64,6 @@ struct Wide {
   static constexpr Share share_of_grad_k = all_panels
                                                ? Share{panel_columns, panel_columns, 2 * panel_columns}
                                                : Share{2 * panel_columns, panel_columns / 2, panel_columns / 2};
-
-  static constexpr bool sleeps = !V.deterministic, has_proxy_fencer = false;  // what they are: backward.cuh
-  using ItemRing = tile::Ring<2>;
-  using ItemStage = tile::Cursor<2, sleeps>;
-  using KvRing = tile::Ring<1>;
-  using KvStage = tile::Cursor<1, sleeps>;
-  using QRing = tile::Ring<V.tiles.stages>;
-  using QStage = tile::Cursor<V.tiles.stages, sleeps>;
-  using DoRing = tile::Ring<bwd_do_stages(V)>;
-  using DoStage = tile::Cursor<bwd_do_stages(V), sleeps>;
-  using DsRing = tile::Ring<bwd_ds_stages>;
 
   // dS of an iteration. Before, the weights lie there on their way from GradV to GradK.
   union Ds {

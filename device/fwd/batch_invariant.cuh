@@ -6,12 +6,13 @@
 // - Tiles have 64 keys, and what a row does not attend to of them adds 0 to sums that stay as they are.
 // - Keys are cut into parts at the same places for all rows (batch_invariant_parts, contract/split.h), each is a
 //   softmax of its own, and parts are joined from the last to the first (device/attn/join.cuh). A split-KV variant
-//   leaves that to device/fwd/combine.cuh; others, here, keep what they have in the workspace, which stays in L2.
+//   leaves that to device/fwd/combine.cuh; others keep what they have in the workspace, which stays in L2
+//   (kv_loop_of_parts.cuh).
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/join.cuh"
-#include "device/fwd/epilogue.cuh"
+#include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/sums.cuh"
 #include "device/ptx/registers.cuh"
@@ -68,37 +69,6 @@ struct PartsSoFar {
   __device__ float4* place() const { return Sums<V>::of(params.eight_bit, consumer); }
 };
 
-// All tiles of an item from kv_tile on; the one after it has had its first iteration. Between two parts products do not
-// overlap: the other Consumers' do. K and V are taken and given back in order, one stage at a time, and nothing is held
-// meanwhile.
-template <FwdVariant V, class Consumer, class Softmax, class Scores, class Weights, class Output>
-__device__ __forceinline__ void kv_loop_of_parts(Consumer& its, const WorkItem& item, int kv_tile, Softmax& softmax,
-                                                 Scores& s, Weights& p, Output& o) {
-  const int start = kv_tile + 1;
-  for (;;) {
-    const int part = (kv_tile + 1) / batch_invariant_part_tiles,
-              begin = max(item.kv_begin, part * batch_invariant_part_tiles);
-    its.kv_loop(item, begin, kv_tile, softmax, s, p, o);
-    if (begin == item.kv_begin) return;
-    softmax.complete();
-    its.pv(o, p);  // the last of this part
-    ptx::wgmma_wait<0>();
-    its.v.release(its.smem.v_ring);
-    const PartsSoFar<V> sums{its.params, its.number + its.half};
-    typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
-    sums.template join<8>(start / batch_invariant_part_tiles == part, rows, o);
-    sums.keep(rows, o);
-    o.clear();
-    Softmax next{its.params.scale_log2};
-    if constexpr (V.max_logit) next.most = softmax.most;
-    softmax = next;
-    kv_tile = begin - 1;
-    its.qk(s, its.number);
-    ptx::wgmma_wait<0>();
-    its.first_kv_iteration(item, kv_tile--, softmax, s, p);
-  }
-}
-
 // All tiles are in; S of the next item is on its way into its registers.
 template <FwdVariant V>
 struct BatchInvariantEpilogue {
@@ -110,9 +80,9 @@ struct BatchInvariantEpilogue {
   __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
     const MTile<V> its{params, item, number};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
-    const bool first = item.kv_begin / batch_invariant_part_tiles == its.last_tile() / batch_invariant_part_tiles;
+    const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(its.first_tile());
     PartsSoFar<V>{params, number + half}.template join<4>(first, rows, o);
-    Epilogue<V>{params, item, its.rows().top, its.seq_q(), half}.run(
+    FinalEpilogue<V>{params, item, its.rows().top, its.seq_q(), half}.run(
         attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),
         o);
   }

@@ -66,7 +66,7 @@ struct Combine {
     const int first = row / params.tile_q * params.tile_q, last = min(first + params.tile_q, its.seq_q) - 1;
     const MaskRule<Mask::window> rule{its.seq_kv, params.mask.top_left ? 0 : its.seq_kv - its.seq_q, params.mask.left,
                                       params.mask.right};
-    const Range<int> tiles = rule.tiles(first, last, params.tile_kv);
+    const TileSequence<int> tiles = rule.tiles(first, last, params.tile_kv);
     Place place = {cu ? 0 : sequence, cu ? at : row, head, 0, 0};
     if constexpr (V.batch_invariant) {
       const Range<int> parts = batch_invariant_parts(tiles, params.split.most);

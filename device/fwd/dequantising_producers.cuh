@@ -8,10 +8,10 @@
 // StoredLoader -- stored_ring --> Dequantisers -- k_ring, v_ring --> Consumers.
 //
 // Why nothing hangs. All goes in one order, K of a tile before its V, and neither role waits except for the stage that
-// it reads and for room. So it is enough that there is room for what the slowest Consumer warp waits for. At turn t
-// that is K of t or V of t - 1, and it has given back K of t - 1 and V of t - 2 and all before: in rings of two stages
-// there is room for both. At the seam between two items it holds the last V of one while it skips the first K tiles of
-// the next, stages - 1 at most (MTile::last_tile). K of the one that it needs comes after as many V tiles as it skips:
+// it reads and for room. So it is enough that there is room for what the slowest Consumer warp waits for. In iteration
+// t that is K of t or V of t - 1, and it has given back K of t - 1 and V of t - 2 and all before: in rings of two
+// stages there is room for both. Between two items it holds the last V of one while it skips the first K tiles of the
+// next, stages - 1 at most (MTile::first_tile). K of the one that it needs comes after as many V tiles as it skips:
 // with the one that it holds they are no more than there are stages.
 #pragma once
 #include "contract/fwd_smem.h"
@@ -37,12 +37,12 @@ struct StoredLoader {
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
       const int ask_at = defers_fetch(params, item) ? asks_at(item) : -1;
-      ScalesAhead<V> scales(params, item, item.kv_end - 1);
-      for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+      ScalesAhead<V> scales(params, item, item.kv.first());
+      for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
         stored.wait_room(smem.stored_ring);
         if (leads<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
-        scales.read(params, item, max(kv_tile - 1, item.kv_begin));
+        scales.read(params, item, item.kv.next_or_last(kv_tile));
         load(&Kernel::StoredTiles::k, keys, kv_tile);
         stored.wait_room(smem.stored_ring);
         load(&Kernel::StoredTiles::v, values, kv_tile);
@@ -77,12 +77,12 @@ struct StoredLoaderOf {
       if (item.none()) return;
       KvSource<V, Side> source(params, item);
       const int ask_at = Side == KvSide::k && defers_fetch(params, item) ? asks_at(item) : -1;
-      ScalesAhead<V> scales(params, item, item.kv_end - 1);
-      for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+      ScalesAhead<V> scales(params, item, item.kv.first());
+      for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
         stored.wait_room(smem.stored_ring);
         if (Side == KvSide::k && leads<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
-        if (Side == KvSide::k) scales.read(params, item, max(kv_tile - 1, item.kv_begin));
+        if (Side == KvSide::k) scales.read(params, item, item.kv.next_or_last(kv_tile));
         ptx::u64* full = announce<V>(stored, smem.stored_ring, bytes());
         if constexpr (Side == KvSide::k)
           source.load(smem.stored[stored.stage].k, full, kv_tile);
@@ -134,7 +134,7 @@ struct Dequantiser {
     while (true) {
       i.wait(smem.item_ring);
       const WorkItem& item = smem.items[i.stage];
-      const int tiles = item.kv_end - item.kv_begin;
+      const int tiles = item.kv.count();
       __syncwarp();
       i.release(smem.item_ring);
       if (tiles == 0) break;

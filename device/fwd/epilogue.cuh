@@ -1,234 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what a Consumer does with a finished M tile: O and lse to global memory. How O gets there: fwd_o_store,
-// contract/fwd_smem.h.
+// device/fwd: how the O of a finished M tile leaves: which epilogue there is, and by way of which shared memory
+// (fwd_o_store). What changes O before it is stored has its place here. Kernel is Forward of a variant.
 #pragma once
-#include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
-#include "contract/fwd_variant.h"
-#include "device/attn/element.cuh"
-#include "device/attn/join.cuh"
-#include "device/attn/place.cuh"
-#include "device/attn/softmax.cuh"
-#include "device/fwd/rows.cuh"
-#include "device/ptx/barrier.cuh"
-#include "device/ptx/registers.cuh"
+#include "device/fwd/batch_invariant.cuh"
+#include "device/fwd/final_epilogue.cuh"
+#include "device/fwd/max_logit.cuh"
+#include "device/fwd/part_epilogue.cuh"
 
 namespace froghopper::fwd {
 
-// Where a Consumer's columns of O begin, and how many there are in memory from there on.
-template <FwdVariant V>
-__device__ __forceinline__ constexpr int first_column(int half) {
-  return fwd_sharers(V) > 1 ? half * fwd_columns(V) : 0;
-}
-template <FwdVariant V>
-__device__ __forceinline__ int columns_from(const FwdParams& params, int half) {
-  return params.dim_v - first_column<V>(half);
-}
-
-// This thread's two rows of O, as O's type has them.
-template <FwdVariant V>
-__device__ __forceinline__ void store_o(const FwdParams& params, const tile::RowPlaces& at,
-                                        const tile::Accum<fwd_columns(V)>& o, int half) {
-  if constexpr (fwd_scaled(V)) {
-    if (params.eight_bit.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
-    if (params.eight_bit.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
-    tile::store_rows<ptx::bf16>(at, params.dim_v, o);
-  } else {
-    tile::store_rows<typename attn::Element<V.dtype>::type>(at, columns_from<V>(params, half), o);
-  }
-}
-
-// O by V's own scale for each column.
-template <FwdVariant V>
-__device__ __forceinline__ void scale_columns(const FwdParams& params, const WorkItem& item,
-                                              tile::Accum<fwd_columns(V)>& o) {
-  const ScaleValues& of = params.eight_bit.v;
-  if (!params.eight_bit.v_columns) return;
-  if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // no scale may be read; O is 0
-  const float* scales = of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
-#pragma unroll
-  for (int i = 0; i < V.dims.v / 2; i += 4) {
-    const int col = tile::thread_col() + tile::col_of(i);
-    if (col >= params.dim_v) break;
-    ptx::keep_order();
-    const float2 two = {scales[col], scales[col + 1]};
-    o.x[i] *= two.x;
-    o.x[i + 1] *= two.y;
-    o.x[i + 2] *= two.x;
-    o.x[i + 3] *= two.y;
-  }
-}
-
-template <FwdVariant V>
+template <class Kernel>
 struct Epilogue {
-  using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr bool scales_columns =
-      fwd_scaled(V) ? !V.kv.smooth : fwd_block_scales(V);  // smooth: device/fwd/means.cuh
+  static constexpr FwdVariant V = Kernel::variant;
+  static constexpr bool through_q = Kernel::o_store == OStore::through_q,
+                        through_own_smem = Kernel::o_store == OStore::through_own_smem;
 
   const FwdParams& params;
-  const WorkItem& item;
-  int row, rows;  // of the sequence: this thread's top one; how many there are
-  int half;       // of O's columns, where two Consumers share the M tile
+  typename Kernel::Smem& smem;
+  bool has_stored = false;  // through_q: so that the stage of Q which is not this item's holds an O
 
-  // One more logit of each row: the head's sink; or what lse holds, for O so far is the value of one more key.
-  __device__ __forceinline__ attn::RowPair sinks() const {
-    if constexpr (V.merges_lse) {
-      const float* lse = lse_at(batch_at(), row_at());
-      const attn::RowPair held = {row < rows ? lse[0] : -tile::inf, row + 8 < rows ? lse[8] : -tile::inf};
-      if constexpr (fwd_sharers(V) > 1) ptx::sync_threads<2 * warpgroup>(1);  // before the first half overwrites it
-      return held;
-    }
-    const float sink = params.sink ? params.sink[item.head] : -tile::inf;
-    return {sink, sink};
-  }
-
-  __device__ __forceinline__ void run(attn::Finish top, attn::Finish bottom, Output& o) const {
-    o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (scales_columns) scale_columns<V>(params, item, o);
-
-    const bool has_top = row < rows, has_bottom = row + 8 < rows;
-    const long long batch = batch_at(), at_row = row_at();
-    char* at = static_cast<char*>(params.o.data) + batch * params.o.batch + item.head * params.o.head +
-               at_row * params.o.row + first_column<V>(half) * size_of(V.merges_lse ? Dtype::f32 : V.dtype);
-    const tile::RowPlaces places = {at, at + 8 * params.o.row, has_top, has_bottom};
-    if constexpr (V.merges_lse)
-      merge(places, top, bottom, o);
-    else
-      store_o<V>(params, places, o, half);
-    if (fwd_sharers(V) > 1 && half > 0) return;
-    store_lse(top, bottom);
-  }
-
-  // By way of a tile in shared memory, whose rows from first_row on nobody else needs. The copy engine has read a
-  // warp's rows there once tma_store_wait_read() returns to the warp's first lane.
-  template <class Tile>
-  __device__ __forceinline__ void run_through(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
-                                              Output& o) const {
-    constexpr bool own = fwd_o_store(V) == OStore::through_own_smem;
-    constexpr int columns = own ? o_own_columns : V.dims.v;
-    o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (scales_columns) scale_columns<V>(params, item, o);
-#pragma unroll
-    for (int col = 0; col < V.dims.v; col += columns) {
-      const ptx::u32 thread = ptx::thread_here();
-      const bool stores = thread % 32 == 0;
-      if constexpr (own) {
-        if (stores) ptx::tma_store_wait_read();
-        __syncwarp();
-      }
-      tile::round_into<typename attn::Element<V.dtype>::type, columns>(tile, first_row, o.x + col / 2);
-      ptx::fence_proxy_async_shared();
-      __syncwarp();
-      if (!stores) continue;
-      const attn::Place<V.ragged> place(item.head, item.sequence, params.ragged.cu_q, item.rows.q_first, rows,
-                                        params.ragged.o);
-      const int in_tile = first_row + thread / 32 % 4 * o_box_rows;
-      for (int i = 0; row < rows && i * Tile::panel_columns < columns; ++i)
-        place.store(tile.row(i, in_tile), params.o_map, row, col + i * Tile::panel_columns);
-      ptx::tma_store_commit();
-    }
-    store_lse(top, bottom);
-  }
-
- private:
-  __device__ __forceinline__ void store_lse(attn::Finish top, attn::Finish bottom) const {
-    if (!params.lse.data || threadIdx.x % 4 != 0) return;
-    float* lse = lse_at(batch_at(), row_at());
-    if (row < rows) lse[0] = top.lse;
-    if (row + 8 < rows) lse[8] = bottom.lse;
-  }
-  __device__ long long batch_at() const { return batch_of<V>(params, item); }
-  __device__ long long row_at() const { return first_row_of<V>(item) + row; }
-  __device__ float* lse_at(long long batch, long long at_row) const {
-    return params.lse.data + batch * params.lse.batch + item.head * params.lse.head + at_row;
-  }
-
-  // A row that these keys add nothing to is left alone: what is multiplied by 0 might not be finite.
-  __device__ __forceinline__ void merge(tile::RowPlaces at, attn::Finish top, attn::Finish bottom, Output& o) const {
-    at.has_top &= top.inverse != 0.f;
-    at.has_bottom &= bottom.inverse != 0.f;
-    tile::merge_rows_f32(at, columns_from<V>(params, half), top.share, bottom.share, o);
-  }
-};
-
-// Of split-KV variants. A part of a tile leaves O and the softmax as they are in the workspace.
-template <FwdVariant V>
-struct PartEpilogue {
-  using Output = tile::Accum<fwd_columns(V)>;
-  using Row = typename MTile<V>::Row;
-
-  const FwdParams& params;
-  const WorkItem& item;
-  const MTile<V>& its;
-  float unit;  // of O, with scales
-  int half;    // as of Epilogue
-
+  // All tiles of an item are in. number, half: as the Consumer's; stage: of the item's Q.
   template <class Softmax>
-  __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
-    const Row top = its.at(tile::thread_row()), bottom = its.at(tile::thread_row() + 8);
-    const auto tiles = tiles_of<V>(params, item.q_tile, {0, its.seq_q(), 0, its.seq_kv()});
-    if constexpr (V.batch_invariant) {
-      const auto parts = batch_invariant_parts(tiles, params.split.most);
-      const int part = min(item.kv_begin / batch_invariant_part_tiles, params.split.most - 1);
-      if (parts.end - parts.begin > 1) return keep(part, top, bottom, softmax, o);
+  __device__ void run(const WorkItem& item, int number, int half, int stage, const Softmax& softmax, float unit,
+                      typename Kernel::Output& o) {
+    const MTile<V> its{params, item, number};
+    if constexpr (V.max_logit) MaxLogit<V>{params, item, its}.raise(softmax.largest_in_base_2());
+    if constexpr (V.split_kv) return PartEpilogue<V>{params, item, its, unit, half}.run(softmax, o);
+    const FinalEpilogue<V> of_all{params, item, its.rows().top, its.seq_q(), half};
+    const attn::RowPair sinks = of_all.sinks();
+    if constexpr (fwd_joins(V))
+      return BatchInvariantEpilogue<V>{params, item, number, half}.run(softmax, sinks.top, o);
+    const auto top = softmax.finish_top(sinks.top, unit), bottom = softmax.finish_bottom(sinks.bottom, unit);
+    if constexpr (through_own_smem) {
+      of_all.run_through(smem.o, number * m_tile_rows, top, bottom, o);
+    } else if constexpr (through_q) {
+      has_stored = true;
+      ptx::warpgroup_sync(threadIdx.x / warpgroup);  // all warps of it have had their last S
+      of_all.run_through(smem.q[stage], number * m_tile_rows, top, bottom, o);
     } else {
-      const int of_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
-      if (of_part < tiles.end - tiles.begin) {
-        const int part = (item.kv_begin - tiles.begin) / of_part;
-        return keep(part, top, bottom, softmax, o);
-      }
+      of_all.run(top, bottom, o);
     }
-    attn::Finish of_top, of_bottom;
-    if constexpr (V.batch_invariant) {
-      of_top = attn::finish_part(softmax.part_top(), params.scale_log2, sink(top));
-      of_bottom = attn::finish_part(softmax.part_bottom(), params.scale_log2, sink(bottom));
-    } else {
-      of_top = softmax.finish_top(sink(top), unit), of_bottom = softmax.finish_bottom(sink(bottom), unit);
-    }
-    o.scale_rows(of_top.inverse, of_bottom.inverse);
-    if constexpr (fwd_scaled(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
-    store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o, half);
-    if (fwd_sharers(V) > 1 && half > 0) return;
-    if (!params.lse.data || threadIdx.x % 4 != 0) return;
-    if (top.exists) *lse(top) = of_top.lse;
-    if (bottom.exists) *lse(bottom) = of_bottom.lse;
   }
 
- private:
-  __device__ float sink(const Row& of) const { return params.sink && of.exists ? params.sink[of.head] : -tile::inf; }
-  __device__ long long batch() const { return batch_of<V>(params, item); }
-  __device__ long long at_row(const Row& of) const { return first_row_of<V>(item) + of.row; }
-  __device__ char* place(const Row& of) const {
-    return static_cast<char*>(params.o.data) + batch() * params.o.batch + of.head * params.o.head +
-           at_row(of) * params.o.row + first_column<V>(half) * size_of(V.dtype);
-  }
-  __device__ float* lse(const Row& of) const {
-    return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);
+  // through_q, after the first iteration of an item: gives back Q of the one before, in whose place O was. It has left
+  // long ago. The Dispatcher fills that stage for the item after this one, which nobody waits for before.
+  __device__ __forceinline__ void give_back_q(int stage_before) const {
+    if (!through_q || !has_stored || threadIdx.x % 32 != 0) return;
+    ptx::tma_store_wait_read();
+    ptx::mbarrier_arrive(&smem.q_ring.empty[stage_before]);
   }
 
-  // Parts of a row have units of their own, and row maxima that count from the same 0.
-  template <class Softmax>
-  __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
-                                       Output& o) const {
-    if constexpr (fwd_scaled(V) && !V.kv.smooth) {
-      const float of_values = softmax.of_values(unit);
-      o.scale_rows(of_values, of_values);
-      scale_columns<V>(params, item, o);
-    }
-    const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();
-    const long long at_top = number(part, top), at_bottom = number(part, bottom);
-    const auto place = [&](long long at) {
-      return reinterpret_cast<char*>(params.split.o + at * params.dim_v + first_column<V>(half));
-    };
-    tile::store_rows_f32({place(at_top), place(at_bottom), top.exists, bottom.exists}, columns_from<V>(params, half),
-                         o);
-    if (fwd_sharers(V) > 1 && half > 0) return;
-    if (threadIdx.x % 4 != 0) return;
-    if (top.exists) params.split.rows[at_top] = of_top;
-    if (bottom.exists) params.split.rows[at_bottom] = of_bottom;
-  }
-  __device__ long long number(int part, const Row& of) const {
-    return part * params.split.row_heads + (batch() * params.seq_q + at_row(of)) * params.heads_q + of.head;
+  // After the last item: shared memory is there until all of it has left.
+  __device__ __forceinline__ void wait() const {
+    if constexpr (through_q || through_own_smem) ptx::tma_store_wait_read();
   }
 };
 

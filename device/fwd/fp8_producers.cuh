@@ -39,12 +39,12 @@ struct Fp8Loader {
     KvSource<V, KvSide::k> keys(params, item);
     KvSource<V, KvSide::v> values(params, item);
     const int ask_at = defers_fetch(params, item) ? asks_at(item) : -1;
-    ScalesAhead<V> scales(params, item, item.kv_end - 1);
-    for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+    ScalesAhead<V> scales(params, item, item.kv.first());
+    for (const int kv_tile : item.kv.in_order()) {
       if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
       k.wait_room(smem.k_ring);
       if (leads<V>()) smem.scales[k.stage] = scales.of_tile();
-      scales.read(params, item, max(kv_tile - 1, item.kv_begin));
+      scales.read(params, item, item.kv.next_or_last(kv_tile));
       ptx::u64* k_full = announce<V>(k, smem.k_ring, Kernel::KTile::bytes);
       keys.load(smem.k[k.stage], k_full, kv_tile);
       k.advance();
@@ -79,7 +79,7 @@ struct Transposer {
     while (true) {
       i.wait(smem.item_ring);
       const WorkItem& item = smem.items[i.stage];
-      const int tiles = item.kv_end - item.kv_begin;
+      const int tiles = item.kv.count();
       __syncwarp();
       i.release(smem.item_ring);
       if (tiles == 0) return;

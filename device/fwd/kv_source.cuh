@@ -113,7 +113,7 @@ struct KvSource<V, Side, KvIn::pages> {
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params), page_of(params, item), head(kv_head<V>(params, item)) {
-    const int last = item.kv_end * (V.tiles.kv / params.pages.box) - 1;  // box
+    const int last = (item.kv.first() + 1) * (V.tiles.kv / params.pages.box) - 1;  // box
     first = last / 32 * 32 * params.pages.box;
     hold(page_of(first + lane() * params.pages.box));
   }
@@ -164,13 +164,13 @@ struct KvSource<V, Side, KvIn::slots> {
         page_of(params, item),
         head(static_cast<const char*>(of().data) + kv_head<V>(params, item) * of().head) {
 #pragma unroll
-    for (int i = 0; i < groups; ++i) pages_below[i] = page_of(row_of(item.kv_end - 1, i));
+    for (int i = 0; i < groups; ++i) pages_below[i] = page_of(row_of(item.kv.first(), i));
   }
 
   template <class Tile>
   __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
-    constexpr int units = Tile::panels * 8;                                               // of 16 bytes, in a row
-    constexpr int together = units < 32 ? 32 / units : 1, mma_order = (units + 31) / 32;  // rows; of a row
+    constexpr int units = Tile::panels * 8;                                            // of 16 bytes, in a row
+    constexpr int together = units < 32 ? 32 / units : 1, copies = (units + 31) / 32;  // rows; of a row
     const int bytes = Side == KvSide::k ? params.pages.k_bytes : params.pages.v_bytes;
     const int below = together > 1 ? lane() / units : 0, its_unit = together > 1 ? lane() % units : lane();
 #pragma unroll
@@ -187,9 +187,9 @@ struct KvSource<V, Side, KvIn::slots> {
         const int row = 32 * i + j + below, place = __shfl_sync(~0u, my_place, j + below);
         const char* const from = head + place * static_cast<long long>(unit_bytes());
 #pragma unroll
-        for (int kv_iteration = 0; kv_iteration < mma_order; ++kv_iteration) {
-          const int unit = kv_iteration * 32 + its_unit;
-          if (mma_order * 32 > units && kv_iteration > 0 && unit >= units) break;
+        for (int copy = 0; copy < copies; ++copy) {
+          const int unit = copy * 32 + its_unit;
+          if (copies * 32 > units && copy > 0 && unit >= units) break;
           const bool zeros = place < 0 || unit * 16 >= bytes;
           ptx::cp_async_16(tile.panel(unit / 8) + row * panel_row_bytes + (unit % 8 ^ row % 8) * 16,
                            zeros ? head : from + unit * 16, zeros);

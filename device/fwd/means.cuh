@@ -12,7 +12,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
-#include "device/fwd/epilogue.cuh"
+#include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/scales.cuh"
 #include "device/ptx/fp8.cuh"

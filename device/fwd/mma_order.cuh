@@ -42,12 +42,12 @@ struct NoMmaOrder {
   __device__ void pass() const {}
 };
 
-// kv tiles that an M tile does not attend to.
+// Passes by as many tiles as an M tile does not attend to.
 template <int Stages, class MmaOrderIfAny = NoMmaOrder>
-__device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, Range<int> tiles,
+__device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, TileSequence<int> tiles,
                      MmaOrderIfAny&& mma_order = {}) {
 #pragma unroll 1
-  for (int i = tiles.begin; i < tiles.end; ++i) {
+  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
     mma_order.take();
     mma_order.pass();
     at.wait(ring);

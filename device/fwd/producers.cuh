@@ -22,7 +22,7 @@ __device__ inline void prefetch_maps(const FwdParams& params) {
 // After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has come
 // from memory: there it is drawn early, while Q loads.
 __device__ inline bool defers_fetch(const FwdParams& params, const WorkItem& item) {
-  return item.kv_end - item.kv_begin >= params.order.late_tiles;
+  return item.kv.count() >= params.order.late_tiles;
 }
 
 // The next item is asked for when all but this many K tiles and one are issued. That takes a read from memory and the
@@ -151,7 +151,7 @@ __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typen
 }
 
 // The kv tile at which the next item is asked for.
-__device__ inline int asks_at(const WorkItem& item) { return min(item.kv_begin + loads_ahead, item.kv_end - 1); }
+__device__ inline int asks_at(const WorkItem& item) { return item.kv.with_left(loads_ahead); }
 
 // Of K or of V: one thread, or of pages a warp.
 template <class Kernel, KvSide Side>
@@ -171,7 +171,7 @@ struct Loader {
       if (item.none()) break;
       KvSource<V, Side> source(params, item);
       const int ask_at = next_wanted && defers_fetch(params, item) ? asks_at(item) : -1;
-      for (int kv_tile = item.kv_end - 1; kv_tile >= item.kv_begin; --kv_tile) {
+      for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(next_wanted);
         at.wait_room(ring);
         ptx::u64* full = announce<V>(at, ring, Tile::bytes);

@@ -22,7 +22,7 @@ struct Moved {
   __device__ void forget(int part) { parts &= ~(1u << part); }
 };
 
-// Of one Consumer, which walks kv tiles from `last` down to `begin`. A part's sum belongs to the row max and the
+// Of one Consumer, and the kv tiles that it visits. A part's sum belongs to the row max and the
 // unit of its time, which are its head.
 template <FwdVariant V>
 struct Promotion {
@@ -36,25 +36,25 @@ struct Promotion {
   int consumer;
 
   // Whether a row has sums once all its tiles are in. Of several parts one would be due in rows too short to need it.
-  static __device__ bool has_sums(int begin, int last) { return last - begin > tiles; }
-  static __device__ bool due(int kv_tile, int begin, int last) {
-    return kv_tile % step == 0 && kv_tile > begin && has_sums(begin, last);
+  static __device__ bool has_sums(TileSequence<int> visited) { return visited.first() - visited.last() > tiles; }
+  static __device__ bool due(int kv_tile, TileSequence<int> visited) {
+    return kv_tile % step == 0 && kv_tile > visited.last() && has_sums(visited);
   }
 
   // At a tile where it is due, before its product.
-  __device__ __forceinline__ void promote(int kv_tile, int last, const attn::E4m3Softmax& now, Moved& moved,
-                                          Output& o) const {
+  __device__ __forceinline__ void promote(int kv_tile, TileSequence<int> visited, const attn::E4m3Softmax& now,
+                                          Moved& moved, Output& o) const {
     const int part = kv_tile % tiles / step;
-    const bool first = kv_tile + tiles >= last;
+    const bool first = kv_tile + tiles >= visited.first();
 #pragma unroll
     for (int p = 0; p < parts; ++p)
       if (part == p) put_aside(p, first, now, moved, o);
   }
 
   // O becomes the whole of it. Its last product may be on its way. S is free: its registers take what comes from L2.
-  __device__ __forceinline__ void finish(int begin, int last, const attn::E4m3Softmax& now, const Moved& moved,
+  __device__ __forceinline__ void finish(TileSequence<int> visited, const attn::E4m3Softmax& now, const Moved& moved,
                                          Output& o) const {
-    if (!has_sums(begin, last)) return;
+    if (!has_sums(visited)) return;
     const float4* const sums = place();
     constexpr int together = V.tiles.kv / 8;
     attn::RowPair rescale = {1.f, 1.f};

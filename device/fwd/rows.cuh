@@ -77,17 +77,27 @@ struct MTile {
     return {item.head, first_row() + row_in_m_tile, first_row() + row_in_m_tile < seq_q()};
   }
 
-  // Where this M tile starts: the last kv tile it attends to, or the first of the item where it has no rows. It skips
-  // fewer tiles than a ring has stages: it skips K tiles while it still holds one V stage, and an M tile that needs
-  // those K tiles gets at most stages - 1 V tiles meanwhile.
-  __device__ int last_tile() const {
-    if constexpr (V.pack_gqa) return item.kv_end - 1;  // there is no other M tile
-    int seen = item.kv_end - 1;
-    if constexpr (V.mask != Mask::none) seen = min(seen, max(0, mask_range().end(last_row()) - 1) / V.tiles.kv);
-    if (first_row() >= seq_q()) seen = 0;
-    return max(max(seen, item.kv_begin), item.kv_end - V.tiles.stages);
+  // The kv tiles of the item that this M tile visits: from the first one on that it attends to, or the last one alone
+  // where it has no rows. It skips fewer tiles than a ring has stages: it skips K tiles while it still holds one V
+  // stage, and an M tile that needs those K tiles gets at most stages - 1 V tiles meanwhile.
+  __device__ int first_tile() const {
+    if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
+    int first = item.kv.first();
+    if constexpr (V.mask != Mask::none) first = min(first, max(0, mask_range().end(last_row()) - 1) / V.tiles.kv);
+    if (first_row() >= seq_q()) first = 0;
+    return max(max(first, item.kv.last()), item.kv.end - V.tiles.stages);
   }
-  __device__ Range<int> skipped() const { return {last_tile() + 1, item.kv_end}; }
+  __device__ TileSequence<int> tiles() const { return item.kv.from(first_tile()); }
+  __device__ TileSequence<int> skipped() const { return item.kv.before(first_tile()); }
+
+  // Which of these tiles need a mask: those from upper_boundary() on up, of the mask's upper bound, and those below
+  // lower_boundary(), of its lower bound. The others are interior tiles.
+  __device__ __forceinline__ int upper_boundary(TileSequence<int> of) const {
+    return max(of.last(), mask_range().lowest_boundary_above(first_row(), V.tiles.kv));
+  }
+  __device__ __forceinline__ int lower_boundary(TileSequence<int> of) const {
+    return max(of.last(), mask_range().lowest_interior_below(last_row(), V.tiles.kv));
+  }
 };
 
 // Rows of PackGQA tiles that are padding: what lies there is multiplied.

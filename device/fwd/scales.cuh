@@ -36,7 +36,7 @@ __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, in
 template <FwdVariant V>
 __device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
   if constexpr (fwd_dequantised(V))
-    return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv_end - 1));
+    return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv.first()));
   const int row = min(its.first_row(), its.seq_q() - 1);  // an M tile may have no rows
   return (V.score_mods.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }
@@ -87,7 +87,7 @@ struct NoScalesOfBlocks {
 template <FwdVariant V>
 __device__ float unit_of(const FwdParams& params, const WorkItem& item) {
   if constexpr (fwd_block_scales(V)) return ScalesOfBlocks<V>::unit_of(params, item);
-  return scale_of_values<V>(params, item, item.kv_end - 1);
+  return scale_of_values<V>(params, item, item.kv.first());
 }
 
 // What a tile's numbers are multiplied by, read a tile ahead: the answer comes while there is no room.

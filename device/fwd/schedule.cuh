@@ -9,13 +9,13 @@
 
 namespace froghopper::fwd {
 
-// kv tiles [kv_begin, kv_end), walked from the last to the first; none: no item is left.
 struct alignas(16) WorkItem {
-  int q_tile, head, sequence, kv_begin, kv_end;
-  attn::Lengths rows;  // of its sequence; read in ragged variants only
+  int q_tile, head, sequence;
+  TileSequence<int> kv;  // the kv tiles that it visits
+  attn::Lengths rows;    // of its sequence; read in ragged variants only
 
-  __device__ bool none() const { return kv_begin == kv_end; }
-  __device__ bool empty() const { return kv_begin > kv_end; }  // split-KV variants: a part without keys; for nobody
+  __device__ bool none() const { return kv.none(); }        // no item is left
+  __device__ bool empty() const { return kv.count() < 0; }  // split-KV variants: a part without keys; for nobody
 };
 
 template <FwdVariant V>
@@ -37,9 +37,9 @@ __device__ int kv_head(const FwdParams& params, const WorkItem& item) {
   return V.pack_gqa ? item.head * params.pack.heads / params.heads_per_kv : item.head / params.heads_per_kv;
 }
 
-// kv tiles that the rows of a q tile see.
+// kv tiles that the rows of a q tile attend to.
 template <FwdVariant V>
-__device__ Range<int> tiles_of(const FwdParams& params, int q_tile, const attn::Lengths& rows) {
+__device__ TileSequence<int> tiles_of(const FwdParams& params, int q_tile, const attn::Lengths& rows) {
   const int tile_q = rows_of_tile<V>(params), first_row = q_tile * tile_q;
   const int last_row = min(first_row + tile_q, rows.seq_q) - 1;
   return MaskRange<V>(params.mask, rows.seq_q, rows.seq_kv, params.chunk).tiles(first_row, last_row, V.tiles.kv);
@@ -54,9 +54,9 @@ __device__ WorkItem describe(const FwdParams& params, int sequence, int head, in
   if constexpr (V.split_kv) {
     tiles = V.batch_invariant ? batch_invariant_part_of(tiles, unit % parts, params.split.most)
                               : part_of(tiles, unit % parts, params.split.tiles, params.split.most);
-    if (tiles.begin >= tiles.end) tiles = {1, 0};
+    if (tiles.count() <= 0) tiles = {1, 0};
   }
-  return {q_tile, head, sequence, tiles.begin, tiles.end, rows};
+  return {q_tile, head, sequence, tiles, rows};
 }
 
 template <FwdVariant V>

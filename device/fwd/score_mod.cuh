@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what becomes of the products of a tile before the softmax, in softcap and alibi variants.
+// device/fwd: what happens to the scores of a tile between Q K^T and the softmax: softcap and ALiBi. The third score
+// modification, the mask, is MTile::mask_out(): only boundary tiles have it. Gradients: device/bwd/score_mod.cuh.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -9,41 +10,55 @@
 
 namespace froghopper::fwd {
 
-template <FwdVariant V, class Softmax>
-__device__ __forceinline__ void cap(const FwdParams& params, tile::Accum<V.tiles.kv>& s, Softmax& softmax) {
-  if constexpr (!V.score_mods.softcap) return;
-  if constexpr (fwd_scaled(V)) {
-    attn::cap(s, softmax.scale);
-    softmax.take_scale(params.scale_log2);
-    // Exact: the polynomial is for all rows of a warp or none
-  } else if constexpr (V.dims.v > 192 || V.batch_invariant) {
-    attn::cap(s, params.cap_scale);  // products take so long that the exponential unit keeps up
-  } else {
-    attn::cap(s, params.cap_scale, params.softcap);
+// Of one item's query head.
+template <FwdVariant V>
+struct ScoreMod {
+  using Scores = tile::Accum<V.tiles.kv>;
+
+  float slope;  // ALiBi: what it takes from a score for each key of distance, in base 2
+
+  // Early, for it comes from memory.
+  __device__ void prefetch(const FwdParams& params, const WorkItem& item) {
+    slope = !V.score_mods.alibi || item.none() ? 0.f : attn::slope_of(params.slopes, item.sequence, item.head);
   }
-}
 
-// What alibi takes from a score for each key of distance, in base 2: of the query head of an item.
-template <FwdVariant V>
-__device__ __forceinline__ float slope_of(const FwdParams& params, const WorkItem& item) {
-  if (!V.score_mods.alibi || item.none()) return 0.f;
-  return attn::slope_of(params.slopes, item.sequence, item.head);
-}
+  template <class Softmax>
+  __device__ __forceinline__ void apply(const FwdParams& params, Scores& s, Softmax& softmax, const MTile<V>& m_tile,
+                                        int kv_tile) const {
+    if constexpr (V.score_mods.softcap) cap(params, s, softmax);
+    if constexpr (V.score_mods.alibi) add_alibi(s, params.scale_log2, m_tile, kv_tile);
+  }
 
-// s becomes scores in base 2, of which the softmax takes powers as they are: s scale_log2 - slope |level - key|. The
-// scale may be too small for slopes to be divided by it. A top row is as far from a column as the bottom row, 8 rows
-// below, from the column 8 further on: one distance serves two scores.
-template <FwdVariant V>
-__device__ __forceinline__ void add_alibi(tile::Accum<V.tiles.kv>& s, float scale_log2, float slope,
-                                          const MTile<V>& its, int kv_tile) {
-  const int level = its.rows().top + its.mask_range().diagonal;
-  const float first = slope * static_cast<float>(level - kv_tile * V.tiles.kv - tile::thread_col());
+  // What the softmax multiplies modified scores by: ALiBi leaves them in base 2.
+  static __device__ float scale_log2(const FwdParams& params) { return V.score_mods.alibi ? 1.f : params.scale_log2; }
+
+ private:
+  template <class Softmax>
+  static __device__ __forceinline__ void cap(const FwdParams& params, Scores& s, Softmax& softmax) {
+    if constexpr (fwd_scaled(V)) {
+      attn::cap(s, softmax.scale);
+      softmax.take_scale(params.scale_log2);
+      // Exact: the polynomial is for all rows of a warp or none
+    } else if constexpr (V.dims.v > 192 || V.batch_invariant) {
+      attn::cap(s, params.cap_scale);  // products take so long that the exponential unit keeps up
+    } else {
+      attn::cap(s, params.cap_scale, params.softcap);
+    }
+  }
+
+  // s becomes scores in base 2, of which the softmax takes powers as they are: s scale_log2 - slope |level - key|. The
+  // scale may be too small for slopes to be divided by it. A top row is as far from a column as the bottom row, 8 rows
+  // below, from the column 8 further on: one distance serves two scores.
+  __device__ __forceinline__ void add_alibi(Scores& s, float scale_log2, const MTile<V>& m_tile, int kv_tile) const {
+    const int level = m_tile.rows().top + m_tile.mask_range().diagonal;
+    const float first = slope * static_cast<float>(level - kv_tile * V.tiles.kv - tile::thread_col());
 #pragma unroll
-  for (int i = 0; i < V.tiles.kv / 2; ++i) {
-    const int further = tile::col_of(i) - ((i & 2) ? 8 : 0);
-    const float away = __fmaf_rn(slope, static_cast<float>(-further), first);
-    s.x[i] = __fmaf_rn(s.x[i], scale_log2, copysignf(away, -slope));
+    for (int i = 0; i < V.tiles.kv / 2; ++i) {
+      const int further = tile::col_of(i) - ((i & 2) ? 8 : 0);
+      const float away = __fmaf_rn(slope, static_cast<float>(-further), first);
+      s.x[i] = __fmaf_rn(s.x[i], scale_log2, copysignf(away, -slope));
+    }
   }
-}
+};
 
 }  // namespace froghopper::fwd

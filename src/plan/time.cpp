@@ -71,6 +71,11 @@ int64_t step_of(int64_t tiles) { return std::max<int64_t>(1, ceil_div(tiles, ite
 // How many iterations an item has left when its CTA asks for the next one; of whole items 0, by which rates are fitted.
 double iterations_left(const FwdVariant& v, int64_t parts) { return parts > 1 && !v.pack_gqa ? v.tiles.stages : 0.0; }
 
+// Of an item that visits these tiles. There may be none: a part without keys.
+Load load_of(TileSequence<int64_t> tiles) {
+  return tiles.count() > 0 ? Load{static_cast<double>(tiles.count()), 1} : Load{};
+}
+
 Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& device) {
   const FwdVariant& v = step.variant;
   const int64_t rows_q = mean_rows_q(p), rows_kv = mean_rows_kv(p);
@@ -96,7 +101,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
     if (v.split_kv)
       seen = v.batch_invariant ? batch_invariant_part_of<int64_t>(seen, unit % parts, parts)
                                : part_of<int64_t>(seen, unit % parts, step.parts.tiles, parts);
-    m.tiles.push_back(seen.begin < seen.end ? Load{static_cast<double>(seen.end - seen.begin), 1} : Load{});
+    m.tiles.push_back(load_of(seen));
   }
   return m;
 }
@@ -266,9 +271,6 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
   const auto attended_by = [&](int64_t tile) {
     const int64_t first = tile * v.tiles.q;
     return tiles_attended(p, rows_q, rows_kv, first, std::min(first + v.tiles.q, rows_q) - 1, v.tiles.kv);
-  };
-  const auto load_of = [](Range<int64_t> seen) {
-    return seen.begin < seen.end ? Load{static_cast<double>(seen.end - seen.begin), 1} : Load{};
   };
   if (v.mask == Mask::none && !v.ragged && items > 0)
     return static_cast<double>(ceil_div(items, sms)) * time_of(load_of({0, of_part}), rate);

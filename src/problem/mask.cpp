@@ -32,8 +32,8 @@ auto by_rule(const Problem& problem, int64_t rows_q, int64_t rows_kv, const Ask&
 
 }  // namespace
 
-Range<int64_t> tiles_attended(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
-                              int64_t tile_kv) {
+TileSequence<int64_t> tiles_attended(const Problem& problem, int64_t rows_q, int64_t rows_kv, int64_t first,
+                                     int64_t last, int64_t tile_kv) {
   return by_rule(problem, rows_q, rows_kv, [&](const auto& rule) { return rule.tiles(first, last, tile_kv); });
 }
 

@@ -10,8 +10,8 @@ namespace froghopper {
 MaskRule<Mask::window, int64_t> mask_rule(const Problem&, int64_t rows_q, int64_t rows_kv);
 
 // The kv tiles that its rows [first, last] see any key of, as MaskRule::tiles has them.
-Range<int64_t> tiles_attended(const Problem&, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
-                              int64_t tile_kv);
+TileSequence<int64_t> tiles_attended(const Problem&, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,
+                                     int64_t tile_kv);
 
 // The q tiles in which a row sees any of its keys [first, last], as MaskRule::q_tiles has them.
 Range<int64_t> q_tiles_that_attend(const Problem&, int64_t rows_q, int64_t rows_kv, int64_t first, int64_t last,

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: the Consumer of backward.cuh, whose banner says how the roles act together: the main loop over the Q
+// tiles of one M tile of keys. Kernel is Backward of a variant. The register tiles are locals of run() and arguments of
+// every step, never fields: see device/fwd/consumer.cuh.
+#pragma once
+#include "device/bwd/dq_sum.cuh"
+#include "device/bwd/epilogue.cuh"
+#include "device/bwd/q_loop.cuh"
+#include "device/bwd/weights.cuh"
+#include "device/ptx/launch.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/tile/mma.cuh"
+#include "device/tile/ring.cuh"
+
+namespace froghopper::bwd {
+
+template <class Kernel, int number>
+struct Consumer {
+  static constexpr BwdVariant V = Kernel::variant;
+  using Policy = typename Kernel::Policy;
+  using T = typename Kernel::T;
+  using KTile = typename Kernel::KTile;
+  using VTile = typename Kernel::VTile;
+  using DsTile = typename Kernel::DsTile;
+  using Scores = typename Kernel::Scores;
+  using Weights = typename Kernel::Weights;
+  using GradK = typename Kernel::GradK;
+  using GradV = typename Kernel::GradV;
+  using DqPiece = tile::Accum<panel_columns>;  // of grad_q, this Consumer's
+  static constexpr bool asks_ahead = Policy::asks_ahead, has_proxy_fencer = Policy::has_proxy_fencer,
+                        places_of_threads = Policy::places_of_threads, transposed = Kernel::transposed;
+
+  // A kv tile's q tiles are those that attend to a key of it. The first of them may see nothing of the second M tile,
+  // and where keys are forgotten the last of them nothing of the first one, if they have no more rows than that has
+  // keys. With det it was 2 % slower.
+  static constexpr bool may_be_fully_masked =
+      V.tiles.q == m_tile_rows && !V.deterministic && (number == 1 ? V.mask != Mask::none : V.mask == Mask::window);
+
+  const BwdParams& params;
+  typename Kernel::Smem& smem;
+  unsigned items = 0;         // taken so far: gives stage and phase of the item, K and V rings
+  ptx::u32 now = 0;           // iterations so far: gives those of the dS ring
+  ptx::u32 q_loops = 0;       // deterministic only: items with iterations so far
+  int left = 0;               // iterations of this item, with this one; asks_ahead only
+  typename Kernel::QStage q;  // of Q and of grad_o
+  DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
+  // This thread's, in the first stage of dS and in a piece of grad_q.
+  ptx::u32 ds_place = ptx::computed_here(tile::transposed_place(smem.ds[0], 0, (number * m_tile_rows)));
+  ptx::u32 dq_place = ptx::computed_here(dq_sum.place());
+
+  __device__ void run() {
+    Scores s, dp;
+    GradK dk;
+    GradV dv;
+    ptx::wait_for_earlier_kernels();
+    while (true) {
+      smem.item_ring.wait(items);
+      if (item().none()) return;
+      dk.clear();
+      dv.clear();
+      smem.k_ring.wait(items);
+      smem.v_ring.wait(items);
+      if (!item().q.none()) q_loop(s, dp, dk, dv);
+      smem.k_ring.give_back(items);
+      smem.v_ring.give_back(items);
+      epilogue(dk, dv);
+      __syncwarp();
+      smem.item_ring.give_back(items);
+      ++items;
+    }
+  }
+
+  __device__ __forceinline__ KTile& k() const { return here(smem.k[kv_stage()]); }
+  __device__ __forceinline__ VTile& v() const { return here(smem.v[kv_stage()]); }
+  // The tile itself. Its place depends on the iteration, for all that the compiler knows.
+  template <class Tile>
+  __device__ __forceinline__ Tile& here(Tile& tile) const {
+    if constexpr (!places_of_threads) return tile;
+    return *reinterpret_cast<Tile*>(reinterpret_cast<char*>(&tile) + (now & params.zero));
+  }
+  __device__ int kv_stage() const {
+    return Kernel::kv_stages == 1 ? 0 : ptx::computed_here(Kernel::KvRing::stage(items));
+  }
+  __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
+  __device__ int first_key() const { return Kernel::first_key(item()) + number * m_tile_rows; }
+
+  __device__ __forceinline__ void q_loop(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
+    QLoop q_loop(params, item(), number);
+    if constexpr (asks_ahead) {
+      left = q_loop.all_q_iterations();
+      q.wait(smem.q_ring);
+    }
+    masked_q_iteration</*First=*/true>(q_loop.large, s, dp, dk, dv);
+    q_loop.count_first();
+    do {
+      for (; q_loop.masked > 0; --q_loop.masked) masked_q_iteration</*First=*/false>(q_loop.large, s, dp, dk, dv);
+      for (; q_loop.clear > 0; --q_loop.clear)
+        q_iteration</*Masked=*/false, /*First=*/false>(q_loop.large, s, dp, dk, dv);
+    } while (q_loop.next());
+    last_dq();
+  }
+
+  template <bool First>
+  __device__ __forceinline__ void masked_q_iteration(bool large, Scores& s, Scores& dp, GradK& dk, GradV& dv) {
+    if constexpr (may_be_fully_masked) {
+      q.wait(smem.q_ring);
+      if (mask_range().is_fully_masked(smem.q_iterations[q.stage].q_tile, first_key()))
+        return fully_masked_q_iteration<First>();
+    }
+    q_iteration</*Masked=*/true, First>(large, s, dp, dk, dv);
+  }
+
+  // No row attends to a key of this M tile: its dS is zero, and the gradients of its keys get nothing.
+  template <bool First>
+  __device__ __forceinline__ void fully_masked_q_iteration() {
+    DqPiece dq;
+    Weights ds;
+    ds.clear();
+    smem.ds_ring.wait_room(now);
+    store_ds(ds);
+    if constexpr (!First) multiply_dq(dq, now - 1);
+    publish_ds();
+    q.wait(smem.do_ring);
+    q.give_back(smem.do_ring);
+    if constexpr (!First) {
+      ptx::wgmma_wait<0>();
+      smem.ds_ring.give_back(now - 1);
+      add_dq(dq);
+    }
+    dq_sum.remember(smem.q_iterations[q.stage]);
+    __syncwarp();
+    q.release(smem.q_ring);
+    ++now;
+  }
+
+  template <bool Masked, bool First>
+  __device__ __forceinline__ void q_iteration(bool large, Scores& s, Scores& dp, GradK& dk, GradV& dv) {
+    DqPiece dq;
+    Weights p, ds;
+    const int stage = q.stage;
+
+    if constexpr (!asks_ahead) q.wait(smem.q_ring);
+    const typename Kernel::LseValues lse(smem.rows[stage].lse());
+    tile::mma_abt<T>(s, k(), number * m_tile_rows, smem.q[stage]);  // S^T
+    q.wait(smem.do_ring);
+    tile::mma_abt<T>(dp, v(), number * m_tile_rows, smem.grad_o[stage]);  // dP^T
+    // Here what it reads comes while S is computed; before the products are issued there is no register for it.
+    const ScoreMod<V> score_mod = mask_range().score_mod(key(), smem.q_iterations[stage]);
+    ptx::wgmma_wait<1>();  // S is ready, dP is not
+    const typename Kernel::DeltaValues delta(smem.rows[stage].delta());
+    if constexpr (Masked)
+      Weigh<V, true>{params, score_mod, large, mask_range().masked_out(key(), smem.q_iterations[stage].q_tile)}
+          .template run<T>(s, p, lse);
+    else
+      Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
+    tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
+    ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
+    to_ds(s, dp, delta);
+    tile::round_to<T>(ds, s);
+    smem.ds_ring.wait_room(now);
+    store_ds(ds);
+    if constexpr (!First) multiply_dq(dq, now - 1);
+    tile::mma_ab<T>(dk, ds, smem.q[stage]);
+    publish_ds();
+    ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
+    q.give_back(smem.do_ring);
+    if constexpr (!First) smem.ds_ring.give_back(now - 1);
+    if constexpr (asks_ahead) await_next_q();
+    if constexpr (!First) add_dq(dq);
+    dq_sum.remember(smem.q_iterations[stage]);
+    ptx::wgmma_wait<0>();  // grad_k has read Q
+    __syncwarp();
+    q.release(smem.q_ring);
+    ++now;
+  }
+
+  __device__ __forceinline__ void await_next_q() {
+    if (--left == 0) return;
+    typename Kernel::QStage next = q;
+    next.advance();
+    next.wait(smem.q_ring);
+  }
+
+  __device__ __forceinline__ void last_dq() {
+    DqPiece dq;
+    multiply_dq(dq, now - 1);
+    ptx::wgmma_wait<0>();
+    smem.ds_ring.give_back(now - 1);
+    add_dq(dq);
+    if constexpr (V.deterministic) {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) smem.last_added.announce(q_loops);
+      ++q_loops;
+    }
+  }
+
+  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().rows); }
+  __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
+
+  __device__ __forceinline__ void store_ds(const Weights& ds) {
+    const int stage = smem.ds_ring.stage(now);
+    if constexpr (places_of_threads)
+      tile::store_transposed_at<DsTile>(ds_place + stage * DsTile::bytes, ds);
+    else
+      tile::store_transposed(smem.ds[stage], 0, number * m_tile_rows, ds);
+    if constexpr (has_proxy_fencer) {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.ds_stored[stage]);
+    }
+  }
+
+  // This warp's rows of dS are in place, for wgmma too.
+  __device__ __forceinline__ void publish_ds() {
+    if constexpr (!has_proxy_fencer) {
+      ptx::fence_proxy_async_shared();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) smem.ds_ring.announce(now);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_dq(DqPiece& dq, unsigned of) {
+    DsTile& ds = smem.ds[smem.ds_ring.stage(of)];
+    smem.ds_ring.wait(of);
+    if constexpr (transposed)
+      tile::mma_atbt<T>(dq, k(), number * panel_columns, ds, 0);
+    else
+      tile::mma_ab<T>(dq, ds, number * m_tile_rows, k(), 0);
+  }
+
+  // Of the iteration before.
+  __device__ __forceinline__ void add_dq(const DqPiece& dq) {
+    // Of 96 columns, this warp's may be none.
+    if (!transposed || number * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
+      dq_sum.add(dq, places_of_threads ? dq_place : dq_sum.place());
+  }
+
+  __device__ void epilogue(GradK& dk, GradV& dv) {
+    dk.scale_rows(params.scale, params.scale);
+    const RowsOfKeys rows(params, item(), first_key(), V.ragged);
+    rows.template store<T>(params.grad_v, dv);
+    rows.template store<T>(params.grad_k, dk);
+  }
+};
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: the choices of backward.cuh that were measured and that change no result, by variant.
+#pragma once
+#include "contract/bwd_variant.h"
+
+namespace froghopper::bwd {
+
+template <BwdVariant V>
+struct PolicyOf {
+  // Beside softcap and these there is no register for lse and delta, and the cap hides the loads; with slopes there
+  // is none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed: docs/experiments/0019.
+  static constexpr bool lse_is_late = V.tiles.q != m_tile_rows || (V.softcap && (V.alibi || V.mask == Mask::chunk));
+  static constexpr bool delta_is_late = lse_is_late || V.deterministic || V.alibi;
+
+  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. Where it does
+  // so still, with 128 rows and a mask, a ProxyFencer was slower at 512 keys, and no faster in the mean:
+  // docs/8-backward.md, "The proxy fence".
+  static constexpr bool has_proxy_fencer = !V.deterministic && (V.tiles.q == m_tile_rows || V.mask == Mask::none);
+
+  static constexpr bool sleeps = !V.deterministic;  // or who wakes late makes all others late
+
+  // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
+  // uniform ones in front of the products. Computed in every iteration (here) they leave room for a thread's own two
+  // places, which with 64 rows is up to a fifth of the speed. With 128 rows the registers do better: by 2 to 5 % under
+  // a mask.
+  static constexpr bool places_of_threads = !V.deterministic && V.tiles.q == m_tile_rows;
+  // Whether Q of the next iteration is there is asked before grad_q is added; later the answer comes behind the adds.
+  // With 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %; with 128 and a mask it lost 1 %.
+  static constexpr bool asks_ahead = !V.deterministic && V.tiles.q != m_tile_rows && V.mask == Mask::none;
+};
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: the Consumers' side of QTileSequence: how many iterations with a mask and without one are left.
+#pragma once
+#include "device/bwd/schedule.cuh"
+
+namespace froghopper::bwd {
+
+// The iterations of one item for one M tile of keys, a span after the other: masked ones, then clear ones. In rounds:
+// one for every query head, or one in which every q tile has all heads.
+struct QLoop {
+  const BwdParams& params;
+  const WorkItem& item;
+  int number;         // of the M tile
+  bool large;         // some row of the problem may be large, see Weigh
+  int heads;          // iterations of every q tile
+  int rounds;         // after this one
+  int masked_again;   // iterations of this round after the present spans
+  int masked, clear;  // iterations of the present spans; the caller counts them down
+
+  __device__ QLoop(const BwdParams& params, const WorkItem& item, int number)
+      : params(params), item(item), number(number), heads(1), rounds(1) {
+    (item.q.traversal == Traversal::by_heads ? rounds : heads) = params.heads_per_kv;
+    large = same(*params.large == params.queue.tag);
+    next_round();
+  }
+
+  __device__ int all_q_iterations() const { return same(item.q.count() * params.heads_per_kv); }
+
+  // The first iteration of an item has only the masked form, whichever span it belongs to.
+  __device__ void count_first() { --(masked > 0 ? masked : clear); }
+
+  // The spans are over; false: that was the last iteration.
+  __device__ bool next() {
+    masked = masked_again;
+    masked_again = 0;
+    if (masked == 0 && rounds > 0) next_round();
+    return masked + clear > 0;
+  }
+
+ private:
+  __device__ void next_round() {
+    --rounds;
+    const Spans<int>& spans = item.q.spans[number];
+    masked = q_iterations(spans.masked), clear = q_iterations(spans.clear),
+    masked_again = q_iterations(spans.masked_again);
+    if (large || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
+  }
+  // The shuffle tells the compiler that all lanes have the same value.
+  __device__ int q_iterations(int tiles) const { return same(tiles * heads); }
+  static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }
+};
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: which Q tiles an item visits, in which order, and which of them need a mask. The schedule makes a
+// sequence; loaders visit it, and Consumers count down what it says (QLoop, device/bwd/q_loop.cuh).
+#pragma once
+#include "contract/mask.h"
+
+namespace froghopper::bwd {
+
+// How the iterations of an item come. Where query heads share keys and a causal mask gives kv tiles of a pair
+// iterations of many numbers, those that end early would run ahead through the heads: Q, grad_o and grad_q of all heads
+// of many pairs were in use at once, and each came from memory again and again. One q tile after the other, for all
+// heads, CTAs of a pair meet at the same rows: from the last to the first those that begin together, from the first to
+// the last those that begin one after the other, as the CTAs of the pair before end (docs/8-backward.md).
+enum class Traversal { by_heads, last_first, first_last };
+
+// The q tiles [begin, end), once for each query head.
+struct QTileSequence {
+  int begin, end;
+  Spans<int> spans[2];  // of the item's M tiles, in the order of the visit
+  Traversal traversal;
+
+  __device__ bool none() const { return begin >= end; }
+  __device__ int count() const { return end - begin; }
+
+  // visited(head, q_tile) for all of them. Where CTAs add to grad_q in order, no item goes by heads.
+  template <bool Deterministic, class Visited>
+  __device__ void visit(int first_head, int heads, const Visited& visited) const {
+    const int end_head = first_head + heads, tiles = count();
+    if (!Deterministic && traversal == Traversal::by_heads) {
+      for (int head = first_head; head < end_head; ++head)
+        for (int i = 0; i < tiles; ++i) visited(head, begin + i);
+    } else {
+      const bool last_first = traversal == Traversal::last_first;
+      for (int i = 0; i < tiles; ++i)
+        for (int head = first_head; head < end_head; ++head) visited(head, last_first ? end - 1 - i : begin + i);
+    }
+  }
+};
+
+}  // namespace froghopper::bwd

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/bwd: what the kernels of two CTAs, wide.cuh and by_columns.cuh, have in common: tiles, register tiles, rings.
+#pragma once
+#include "contract/bwd_params.h"
+#include "device/attn/element.cuh"
+#include "device/bwd/schedule.cuh"
+#include "device/tile/mma.cuh"
+#include "device/tile/ring.cuh"
+
+namespace froghopper::bwd {
+
+// As many keys, and as many columns of every tensor, as one CTA has.
+template <BwdVariant V>
+struct TwoCtas {
+  static constexpr int ctas = bwd_ctas(V), keys = bwd_keys_of_cta(V);
+  static constexpr Dims columns = bwd_dims_of_cta(V);
+  static constexpr int parts = bwd_do_parts(V), part_columns = columns.v / parts;  // of grad_o and grad_v
+
+  using T = typename attn::Element<V.dtype>::type;
+  using QTile = tile::SharedTile<V.tiles.q, columns.qk>;
+  using DoTile = tile::SharedTile<V.tiles.q, part_columns>;
+  using KTile = tile::SharedTile<keys, columns.qk>;
+  using VTile = tile::SharedTile<keys, columns.v>;
+  using DsTile = tile::SharedTile<V.tiles.q, keys>;  // dS, not transposed
+  using Scores = tile::Accum<V.tiles.q>;             // S^T or dP^T, 64 keys x 64 queries
+  using Weights = tile::OperandA<V.tiles.q>;
+  using GradK = tile::Accum<columns.qk>;
+  using GradVPart = tile::Accum<part_columns>;
+
+  static constexpr int threads = bwd_threads;
+  static constexpr int warps = warpgroup / 32;  // of a consumer
+
+  static constexpr bool sleeps = !V.deterministic, has_proxy_fencer = false;  // what they are: policy.cuh
+  using ItemRing = tile::Ring<2>;
+  using ItemStage = tile::Cursor<2, sleeps>;
+  using KvRing = tile::Ring<1>;
+  using KvStage = tile::Cursor<1, sleeps>;
+  using QRing = tile::Ring<V.tiles.stages>;
+  using QStage = tile::Cursor<V.tiles.stages, sleeps>;
+  using DoRing = tile::Ring<bwd_do_stages(V)>;
+  using DoStage = tile::Cursor<bwd_do_stages(V), sleeps>;
+  using DsRing = tile::Ring<bwd_ds_stages>;
+};
+
+}  // namespace froghopper::bwd

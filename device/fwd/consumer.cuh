@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: the Consumer of the forward kernel: the main loop over the kv tiles of its M tile. Kernel is Forward of a
+// variant; its banner, in forward.cuh, says how the roles act together. What some variants do otherwise is in files of
+// its own: immediate_pv.cuh, pv_within_softmax.cuh and batch_invariant.cuh define members of this class.
+//
+// The three register tiles are locals of run() and arguments of every step, never fields: as fields, the compiler
+// duplicates them across the loop and ptxas serialises wgmma (C7511).
+#pragma once
+#include "device/fwd/consumer_mma.cuh"
+#include "device/fwd/epilogue.cuh"
+#include "device/fwd/means.cuh"
+#include "device/fwd/promotion.cuh"
+#include "device/fwd/queries_in_f16.cuh"
+#include "device/fwd/score_mod.cuh"
+
+namespace froghopper::fwd {
+
+// Whether P V stands between two halves of the exponentials: pv_within_softmax.cuh. With 256 columns, q takes all
+// registers, so it stands there only where nothing else needs some.
+constexpr bool pv_within_softmax(FwdVariant v) {
+  const bool more =
+      v.ragged || v.kv.smooth || v.max_logit || v.score_mods.softcap || v.merges_lse || v.tiles.kv != scale_block;
+  return fwd_fp8_mma(v) && (v.dims.qk == 192 || (v.dims.qk > 192 && !more));
+}
+
+template <class Kernel>
+struct Consumer {
+  static constexpr FwdVariant V = Kernel::variant;
+  static constexpr bool fp8_mma = Kernel::fp8_mma, scaled = Kernel::scaled, immediate_pv = Kernel::immediate_pv;
+  static constexpr bool pv_later = fp8_mma && V.dims.qk > 128;  // behind the next Consumer's S, which needs it sooner
+  using T = typename Kernel::T;
+  using Scores = typename Kernel::Scores;
+  using Weights = typename Kernel::Weights;
+  using Output = typename Kernel::Output;
+  using Softmax = SoftmaxOf<V>;
+  using MeansIfAny = Pick<V.kv.smooth, Means<V>, NoMeans>;
+  using ScalesIfBlocks = Pick<fwd_block_scales(V), ScalesOfBlocks<V>, NoScalesOfBlocks>;
+
+  const FwdParams& params;
+  typename Kernel::Smem& smem;
+  int number, half;  // of its M tile in this item's q tile; of O's columns, where two share an M tile
+  typename Kernel::ItemStage i;
+  ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, number}};
+  Moved moved;            // 8-bit variants
+  bool o_begins = true;   // where it multiplies at once: the next product is not added to what O has
+  ScoreMod<V> score_mod;  // of the item
+  attn::RowPair q_rows;   // Q that became f16: what its rows are multiplied by
+  ScalesIfBlocks scales;  // of the tile whose S is next
+  Epilogue<Kernel> epilogue = {params, smem};
+
+  __device__ void run() {
+    Scores s;
+    Weights p;
+    Output o;
+    WorkItem item = take_item();
+    float scale = scale_of(item);
+    mma.qk(s, next_number(), [] {});
+    ptx::wgmma_wait<0>();
+    mma.pass_order();
+    number = next_number();
+
+    while (!item.none()) {
+      Softmax softmax = begin_softmax(scale);
+      int kv_tile = m_tile_of(item).first_tile();
+      first_kv_iteration(item, kv_tile, softmax, s, p);
+      epilogue.give_back_q(mma.q.stage ^ 1);
+      mma.skip_v(m_tile_of(item).skipped());
+      if constexpr (immediate_pv)
+        begin_immediate_pv(item, kv_tile, softmax, p, o);
+      else
+        o.clear();
+      kv_tile = item.kv.next(kv_tile);
+      if constexpr (fwd_joins(V))
+        kv_loop_of_parts(item, kv_tile, softmax, s, p, o);
+      else
+        kv_loop(item, item.kv.from(kv_tile), softmax, s, p, o);
+      mma.q.advance();
+
+      softmax.complete();
+      if constexpr (!immediate_pv) mma.pv(o, p);  // the last of this item
+      if constexpr (fp8_mma) promotion().finish(m_tile_of(item).tiles(), softmax, moved, o);
+      const WorkItem finished = give_back_item();
+      const MeansIfAny means(params, finished, m_tile_of(finished));
+      item = take_item();
+      scale = scale_of(item);
+      float unit = fwd_has_scales(V) ? unit_of<V>(params, finished) : 1.f;
+      mma.qk(s, next_number(), [] {});                    // the first of the next
+      if constexpr (!immediate_pv) ptx::wgmma_wait<1>();  // O is ready, S is not
+      mma.pass_order();
+      if constexpr (!immediate_pv) mma.release_v();
+      if constexpr (V.kv.smooth) means.add(params, finished, softmax, unit, o);
+      epilogue.run(finished, number, half, mma.q.stage ^ 1, softmax, unit, o);
+      ptx::wgmma_wait<0>();  // S is ready
+      number = next_number();
+    }
+    epilogue.wait();
+  }
+
+  // All tiles of a sequence; the one before them has had its S and its softmax.
+  __device__ __forceinline__ void kv_loop(const WorkItem& item, TileSequence<int> tiles, Softmax& softmax, Scores& s,
+                                          Weights& p, Output& o) {
+    int kv_tile = tiles.first();
+    if constexpr (V.mask != Mask::none) {
+      const int boundary = m_tile_of(item).upper_boundary(tiles);
+      for (; kv_tile >= boundary; kv_tile = tiles.next(kv_tile))
+        kv_iteration</*Boundary=*/true>(item, kv_tile, softmax, s, p, o);
+    }
+    int interior = tiles.last();
+    if constexpr (bounded_below(V.mask)) interior = m_tile_of(item).lower_boundary(tiles);
+    for (; kv_tile >= interior; kv_tile = tiles.next(kv_tile))
+      kv_iteration</*Boundary=*/false>(item, kv_tile, softmax, s, p, o);
+    if constexpr (bounded_below(V.mask))
+      for (; tiles.has(kv_tile); kv_tile = tiles.next(kv_tile))
+        kv_iteration</*Boundary=*/true>(item, kv_tile, softmax, s, p, o);
+  }
+
+  // The first tile: its S is there, and there is no O yet.
+  __device__ void first_kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p) {
+    if constexpr (!immediate_pv) release_k(item, kv_tile);
+    score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
+    if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > m_tile_of(item).seq_kv())
+      m_tile_of(item).mask_out(s, kv_tile);
+    scales.read(params, item.kv.next(kv_tile));
+    softmax.step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
+    tile::round_to<T>(p, s);
+  }
+
+  // One kv tile in steady state. Between the two products and their waits lies the softmax: it hides P V, and the
+  // products of the other M tiles hide it. K is given back after the guard, because a lost tile is multiplied again;
+  // so a warp waits for V while it holds K. Iteration t takes K of t and V of t - 1. When it starts, the slowest warp
+  // has given back K of t - 1, V of t - 2 and all before: in rings of two stages there is room for both: nothing
+  // hangs.
+  template <bool Boundary>
+  __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
+                                               Weights& p, Output& o) {
+    if constexpr (immediate_pv) return kv_iteration_immediate_pv<Boundary>(item, kv_tile, softmax, s, p, o);
+    mma.qk(s, number, [&] { take_scales(softmax); });  // S of this tile
+    if (!pv_later) mma.pv(o, p);                       // O += P V of the tile before
+    scales.read(params, item.kv.next(kv_tile));
+    ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
+    mma.pass_order();
+    if (pv_later && (Boundary || !pv_within_softmax(V))) mma.pv(o, p);
+    score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
+    attn::RowPair rescale;
+    bool grew = true;
+    if constexpr (Boundary || V.batch_invariant) {
+      release_k(item, kv_tile);
+      if constexpr (Boundary) m_tile_of(item).mask_out(s, kv_tile);
+      rescale = softmax.step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
+      if constexpr (V.batch_invariant) grew = !__all_sync(~0u, rescale.top == 1.f && rescale.bottom == 1.f);
+      finish_pv(p, s);
+    } else if constexpr (scaled) {
+      const auto guess = guess_of(softmax, s, p, o);
+      grew = !softmax.holds(guess);
+      finish_pv(p, s);
+      if (grew) {
+        if (softmax.correct(s, guess, rescale) == attn::Fate::lost)
+          rescale = recompute_scores(item, kv_tile, softmax, s);
+        tile::round_to<T>(p, s);
+      } else {
+        softmax.keep(guess);
+      }
+      release_k(item, kv_tile);
+    } else {
+      const attn::Fate fate = softmax.later(s, rescale);
+      grew = fate != attn::Fate::kept;
+      if (fate == attn::Fate::lost) rescale = recompute_scores(item, kv_tile, softmax, s);
+      release_k(item, kv_tile);  // not before: K may be needed again
+      finish_pv(p, s);
+    }
+    if (grew) o.scale_rows(rescale.top, rescale.bottom);
+    if constexpr (fp8_mma) {
+      if (grew) moved.all();
+      if (Promotion<V>::due(kv_tile, m_tile_of(item).tiles()))
+        promotion().promote(kv_tile, m_tile_of(item).tiles(), softmax, moved, o);
+    }
+  }
+
+  // A tile whose weights are lost. Where registers are full, something is spilled for the product: here, by hand, and
+  // not in the loop around it.
+  __device__ __forceinline__ attn::RowPair recompute_scores(const WorkItem& item, int kv_tile, Softmax& softmax,
+                                                            Scores& s) {
+    volatile float aside[4];
+    if constexpr (Kernel::Registers::crowded) softmax.put_aside(aside);
+    mma.qk_again(s, number);
+    if constexpr (Kernel::Registers::crowded) softmax.take_back(aside);
+    if constexpr (scaled) take_scales(softmax);  // those that blocks variants have read are of the next tile
+    score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
+    return softmax.step(s, {Softmax::max_offset_again, Softmax::max_offset_again});
+  }
+
+  // The weights take the registers that P V of the tile before has read.
+  __device__ __forceinline__ void finish_pv(Weights& p, const Scores& s) {
+    ptx::wgmma_wait<0>();  // O is ready
+    mma.release_v();
+    tile::round_to<T>(p, s);
+  }
+
+  // ---- Variants that do it otherwise ----
+
+  // pv_within_softmax.cuh
+  __device__ __forceinline__ auto guess_of(Softmax& softmax, Scores& s, const Weights& p, Output& o);
+  // immediate_pv.cuh
+  __device__ __forceinline__ void begin_immediate_pv(const WorkItem& item, int kv_tile, const Softmax& softmax,
+                                                     const Weights& p, Output& o);
+  __device__ __forceinline__ void multiply_v_at_once(const WorkItem& item, int kv_tile, const Softmax& softmax,
+                                                     const Weights& p, Output& o);
+  template <bool Boundary>
+  __device__ __forceinline__ void kv_iteration_immediate_pv(const WorkItem& item, int kv_tile, Softmax& softmax,
+                                                            Scores& s, Weights& p, Output& o);
+  // batch_invariant.cuh
+  __device__ __forceinline__ void kv_loop_of_parts(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
+                                                   Weights& p, Output& o);
+
+  // ---- Items ----
+
+  __device__ MTile<V> m_tile_of(const WorkItem& item) const { return {params, item, number}; }
+  __device__ int next_number() const {  // of its M tile in the next item
+    return swaps_m_tiles(V) ? Kernel::consumers - 1 - number : number;
+  }
+  __device__ Promotion<V> promotion() const { return {params.eight_bit, number}; }
+  __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
+    mma.release_k(item.kv.is_last(kv_tile));
+  }
+
+  // The shuffles tell the compiler that the values are the same for the whole warp.
+  __device__ WorkItem take_item() {
+    i.wait(smem.item_ring);
+    WorkItem item = smem.items[i.stage];
+    item.q_tile = __shfl_sync(~0u, item.q_tile, 0);
+    item.kv.begin = __shfl_sync(~0u, item.kv.begin, 0);
+    item.kv.end = __shfl_sync(~0u, item.kv.end, 0);
+    score_mod.prefetch(params, item);
+    const MTile<V> next_m_tile{params, item, next_number()};
+    scales.begin(params, item, next_m_tile.first_tile());
+    mma.skip_k(next_m_tile.skipped());
+    mma.q.wait(smem.q_ring);
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, smem.q[mma.q.stage], number);
+    return item;
+  }
+  // Read from shared memory again, so that what only the epilogue needs spends no registers in the loop.
+  __device__ WorkItem give_back_item() {
+    const WorkItem item = smem.items[i.stage];
+    __syncwarp();
+    i.release(smem.item_ring);
+    return item;
+  }
+
+  // ---- Scales ----
+
+  __device__ float scale_of(const WorkItem& item) const {  // read early, for it comes from memory
+    return fwd_has_item_scale(V) && !item.none() ? scale_of_scores<V>(params, item, m_tile_of(item)) : 0.f;
+  }
+  __device__ Softmax begin_softmax(float scale) const {
+    if constexpr (fwd_converts_q(V)) return Softmax(attn::times(q_rows, scale), mma.scales());
+    if constexpr (scaled && !fwd_converts_q(V)) return Softmax(scale, mma.scales());
+    if constexpr (fwd_block_scales(V)) return Softmax(scales.next);
+    if constexpr (!scaled && !fwd_block_scales(V))
+      return Softmax{fwd_dequantised(V) ? attn::of_all_rows(scale) : ScoreMod<V>::scale_log2(params)};
+  }
+  __device__ __forceinline__ void take_scales(Softmax& softmax) const {
+    if constexpr (scaled) softmax.take(mma.scales());
+    if constexpr (fwd_block_scales(V)) softmax.take(scales.next);
+  }
+};
+
+}  // namespace froghopper::fwd

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of Q, K and V that they read: who
+// waits for a stage, and who gives it back. Kernel is Forward of a variant; its banner, in forward.cuh, has the
+// barriers.
+#pragma once
+#include "device/attn/softmax_e4m3.cuh"
+#include "device/fwd/final_epilogue.cuh"
+#include "device/fwd/kv_source.cuh"
+#include "device/fwd/mma_order.cuh"
+#include "device/tile/mma.cuh"
+
+namespace froghopper::fwd {
+
+template <class Kernel>
+struct ConsumerMma {
+  static constexpr FwdVariant V = Kernel::variant;
+  using T = typename Kernel::T;
+  using Scores = typename Kernel::Scores;
+  using Weights = typename Kernel::Weights;
+  using Output = typename Kernel::Output;
+
+  typename Kernel::Smem& smem;
+  int half;  // of O's columns, where two Consumers share an M tile
+  typename Kernel::MmaOrderIfAny order;
+  typename Kernel::QStage q;
+  typename Kernel::KvStage k, v;
+
+  // S of a tile, issued; m_tile: its number in the q tile. read_scales() comes first: a load behind products waits
+  // until they have read their operands.
+  template <class ReadScales>
+  __device__ __forceinline__ void qk(Scores& s, int m_tile, const ReadScales& read_scales) {
+    if (Kernel::immediate_pv) k.wait(smem.k_ring);  // which is there before the iteration
+    order.take();
+    if (!Kernel::immediate_pv) k.wait(smem.k_ring);
+    arrived<V>();
+    read_scales();
+    tile::mma_abt<T>(s, smem.q[q.stage], m_tile * m_tile_rows, smem.k[k.stage]);
+  }
+  // S is there: the next Consumer may issue.
+  __device__ __forceinline__ void pass_order() const { order.pass(); }
+  // S once more, of the tile whose K is still held.
+  __device__ __forceinline__ void qk_again(Scores& s, int m_tile) const {
+    tile::mma_abt_alone<T>(s, smem.q[q.stage], m_tile * m_tile_rows, smem.k[k.stage]);
+  }
+
+  // O += P V, issued.
+  __device__ __forceinline__ void pv(Output& o, const Weights& p) {
+    wait_v();
+    arrived<V>();
+    if constexpr (Kernel::fp8_mma)
+      tile::mma_abt<T>(o, p, smem.v[v.stage]);
+    else
+      tile::mma_ab<T>(o, p, smem.v[v.stage], first_column<V>(half));
+  }
+  // The same of FP8 products, whose V is there. accumulate: else O = P V.
+  __device__ __forceinline__ void pv_of_fp8(Output& o, const Weights& p, bool accumulate) const {
+    tile::mma_abt<T>(o, p, smem.v[v.stage], accumulate);
+  }
+  __device__ __forceinline__ void wait_v() { v.wait(smem.v_ring); }
+  __device__ __forceinline__ void release_v() { v.release(smem.v_ring); }
+
+  // Where O goes through Q's stage, Q is given back later: Epilogue::give_back_q().
+  __device__ __forceinline__ void release_k(bool is_last_of_item) {
+    if constexpr (Kernel::scaled) __syncwarp();  // every lane has read the scales
+    k.release(smem.k_ring);
+    if (Kernel::o_store != OStore::through_q && is_last_of_item) q.give_back(smem.q_ring);
+  }
+
+  // Tiles of the item that this M tile does not attend to.
+  __device__ void skip_k(TileSequence<int> tiles) { skip(k, smem.k_ring, tiles, order); }
+  __device__ void skip_v(TileSequence<int> tiles) { skip(v, smem.v_ring, tiles); }
+
+  __device__ __forceinline__ attn::TileScales scales() const { return smem.scales[k.stage]; }
+};
+
+}  // namespace froghopper::fwd

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: the main loop of batch-invariant Consumers whose items have several parts, each of which is a softmax of
+// its own. device/fwd/batch_invariant.cuh says why. Between two parts products do not overlap: the other Consumers' do.
+// K and V are taken and given back in order, one stage at a time, and nothing is held meanwhile.
+#pragma once
+#include "device/fwd/batch_invariant.cuh"
+#include "device/fwd/consumer.cuh"
+
+namespace froghopper::fwd {
+
+// All tiles of an item from kv_tile on; the one before it has had its first iteration.
+template <class Kernel>
+__device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkItem& item, int kv_tile,
+                                                                   Softmax& softmax, Scores& s, Weights& p,
+                                                                   Output& o) {
+  const int start = kv_tile + 1;
+  for (;;) {
+    const int part = batch_invariant_part_at(kv_tile + 1);
+    const TileSequence<int> tiles = batch_invariant_part_from(item.kv, kv_tile + 1).from(kv_tile);
+    kv_loop(item, tiles, softmax, s, p, o);
+    if (item.kv.is_last(tiles.last())) return;
+    softmax.complete();
+    mma.pv(o, p);  // the last of this part
+    ptx::wgmma_wait<0>();
+    mma.release_v();
+    const PartsSoFar<V> sums{params, number + half};
+    typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
+    sums.template join<8>(batch_invariant_part_at(start) == part, rows, o);
+    sums.keep(rows, o);
+    o.clear();
+    Softmax next{params.scale_log2};
+    if constexpr (V.max_logit) next.most = softmax.most;
+    softmax = next;
+    kv_tile = item.kv.next(tiles.last());
+    mma.qk(s, number, [] {});
+    ptx::wgmma_wait<0>();
+    first_kv_iteration(item, kv_tile, softmax, s, p);
+    kv_tile = item.kv.next(kv_tile);
+  }
+}
+
+}  // namespace froghopper::fwd

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/fwd: the epilogue of split-KV variants. A part of a tile leaves O and the softmax as they are in the
+// workspace, where device/fwd/combine.cuh finds them; a tile of one part is finished here.
+#pragma once
+#include "contract/split.h"
+#include "device/fwd/final_epilogue.cuh"
+
+namespace froghopper::fwd {
+
+template <FwdVariant V>
+struct PartEpilogue {
+  using Output = tile::Accum<fwd_columns(V)>;
+  using Row = typename MTile<V>::Row;
+
+  const FwdParams& params;
+  const WorkItem& item;
+  const MTile<V>& its;
+  float unit;  // of O, with scales
+  int half;    // as of FinalEpilogue
+
+  template <class Softmax>
+  __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
+    const Row top = its.at(tile::thread_row()), bottom = its.at(tile::thread_row() + 8);
+    const auto tiles = tiles_of<V>(params, item.q_tile, {0, its.seq_q(), 0, its.seq_kv()});
+    if constexpr (V.batch_invariant) {
+      const auto parts = batch_invariant_parts(tiles, params.split.most);
+      const int part = min(batch_invariant_part_at(item.kv.last()), params.split.most - 1);
+      if (parts.end - parts.begin > 1) return keep(part, top, bottom, softmax, o);
+    } else {
+      const int of_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
+      if (of_part < tiles.count()) return keep(number_of_part(tiles, item.kv, of_part), top, bottom, softmax, o);
+    }
+    attn::Finish of_top, of_bottom;
+    if constexpr (V.batch_invariant) {
+      of_top = attn::finish_part(softmax.part_top(), params.scale_log2, sink(top));
+      of_bottom = attn::finish_part(softmax.part_bottom(), params.scale_log2, sink(bottom));
+    } else {
+      of_top = softmax.finish_top(sink(top), unit), of_bottom = softmax.finish_bottom(sink(bottom), unit);
+    }
+    o.scale_rows(of_top.inverse, of_bottom.inverse);
+    if constexpr (fwd_scaled(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
+    store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o, half);
+    if (fwd_sharers(V) > 1 && half > 0) return;
+    if (!params.lse.data || threadIdx.x % 4 != 0) return;
+    if (top.exists) *lse(top) = of_top.lse;
+    if (bottom.exists) *lse(bottom) = of_bottom.lse;
+  }
+
+ private:
+  __device__ float sink(const Row& of) const { return params.sink && of.exists ? params.sink[of.head] : -tile::inf; }
+  __device__ long long batch() const { return batch_of<V>(params, item); }
+  __device__ long long at_row(const Row& of) const { return first_row_of<V>(item) + of.row; }
+  __device__ char* place(const Row& of) const {
+    return static_cast<char*>(params.o.data) + batch() * params.o.batch + of.head * params.o.head +
+           at_row(of) * params.o.row + first_column<V>(half) * size_of(V.dtype);
+  }
+  __device__ float* lse(const Row& of) const {
+    return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);
+  }
+
+  // Parts of a row have units of their own, and row maxima that count from the same 0.
+  template <class Softmax>
+  __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
+                                       Output& o) const {
+    if constexpr (fwd_scaled(V) && !V.kv.smooth) {
+      const float of_values = softmax.of_values(unit);
+      o.scale_rows(of_values, of_values);
+      scale_columns<V>(params, item, o);
+    }
+    const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();
+    const long long at_top = number(part, top), at_bottom = number(part, bottom);
+    const auto place = [&](long long at) {
+      return reinterpret_cast<char*>(params.split.o + at * params.dim_v + first_column<V>(half));
+    };
+    tile::store_rows_f32({place(at_top), place(at_bottom), top.exists, bottom.exists}, columns_from<V>(params, half),
+                         o);
+    if (fwd_sharers(V) > 1 && half > 0) return;
+    if (threadIdx.x % 4 != 0) return;
+    if (top.exists) params.split.rows[at_top] = of_top;
+    if (bottom.exists) params.split.rows[at_bottom] = of_bottom;
+  }
+  __device__ long long number(int part, const Row& of) const {
+    return part * params.split.row_heads + (batch() * params.seq_q + at_row(of)) * params.heads_q + of.head;
+  }
+};
+
+}  // namespace froghopper::fwd
