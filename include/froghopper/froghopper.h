@@ -48,8 +48,8 @@
  *       k and v may be the same.
  *  (12) An append problem (FH_APPEND) reads new rows of q, k and v. It writes q_out and rows of cache_k and cache_v:
  *       docs/13-serving.md. The caller may leave out each of q, k and v, together with its output, and q_out may be q.
- *       No two rows may go to the same row of the cache. All other memory keeps its values, and so do the targets of
- *       padding rows and of rows without a slot: they are not written.
+ *       No two rows may go to the same row of the cache. Padding rows and rows without a slot are not written, and all
+ *       other memory keeps its values.
  *  (13) docs/12-using.md, "Versions", says what stays the same from version to version.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
