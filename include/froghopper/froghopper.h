@@ -20,36 +20,31 @@
  *       of 0 is off. Compile with the header of the library that you run, or with an older one.
  *   (4) The library never prints, never exits, never allocates device memory and never synchronises a stream.
  *   (5) A plan is immutable. Any number of threads may run it at the same time, each with its own workspace.
- *   (6) A forward problem writes every row of o and lse that the shapes name, and nothing else. A query row that
- *       attends to no key gets o = 0 and lse = -inf, or lse = the sink if its head has one, since the denominator
- *       includes the sink. Padding rows, which belong to no sequence, get o = 0 and lse = -inf.
- *       With accumulate, o and lse hold the attention over the keys of earlier calls, and the call merges these keys
- *       into them; rows that attend to no key and padding rows keep their values. Start with o = 0 and lse = -inf, or
- *       lse = the sink of the head. Where lse is -inf and the row attends to a key, o is not read. max_logit becomes
- *       the larger of its old value and the value over these keys; start with -inf.
- *   (7) Memory that no used query or key occupies (padding, rows past the end of a sequence) may hold anything, also
- *       NaN. This includes o, lse, grad_o and grad_lse where they are read.
- *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse that a forward problem of the same
- *       description wrote. It writes every row of grad_q, grad_k and grad_v that the shapes name, and nothing else.
- *       The gradient is 0 for rows that attend to no key, for keys that no row attends to, and for padding rows. With
- *       accumulate it adds to the old values instead; o and lse are then those over all keys, and the k and v of this
- *       problem may be some of these keys.
- *   (9) A quantise problem (FH_QUANTISE) reads q, k and v. It writes 8-bit copies to quantised_q, quantised_k and
- *       quantised_v, and their scales to scale_q, scale_k and scale_v, as a forward problem of that type takes them.
- *       The caller may leave out each of the three, together with its copy, scales and mean. Padding rows are not
- *       written. Every scale and mean that the shapes name is written: a scale is 1 for a block without rows, and a
- *       mean is 0 for a sequence without rows. The inputs must be finite.
- *  (10) docs/1-math.md, section 1.6, says what options mean at the ends of fp32's range. In short: an infinite sink,
- *       merged lse or slope means a very large one, and a NaN in one of them makes only its head or row NaN.
- *  (11) A tensor that is written, and the workspace, may share no byte with any other tensor, or the call returns
- *       FH_INVALID_TENSOR. Every row that the shapes name counts, also one past the end of a sequence. Slices may
- *       interleave in one buffer: q, k, v and o may be columns of one tensor. Tensors whose strides differ so much
- *       that a few thousand steps cannot prove them disjoint are refused too. Tensors that are only read may overlap:
- *       k and v may be the same.
- *  (12) An append problem (FH_APPEND) reads new rows of q, k and v. It writes q_out and rows of cache_k and cache_v:
- *       docs/13-serving.md. The caller may leave out each of q, k and v, together with its output, and q_out may be q.
- *       No two rows may go to the same row of the cache. Padding rows and rows without a slot are not written, and all
- *       other memory keeps its values.
+ *   (6) A forward problem writes every row of o and lse that the shapes name, and nothing else. A row that attends to
+ *       no key gets o = 0 and lse = -inf, or lse = the sink of its head. Padding rows, which belong to no sequence,
+ *       get o = 0 and lse = -inf. With accumulate, the call merges its keys into the o, lse and max_logit of earlier
+ *       calls over other keys; rows without a key and padding rows do not change. Start with o = 0, lse = -inf (or the
+ *       sink) and max_logit = -inf. Where lse is -inf, o is not read.
+ *   (7) Memory of unused queries and keys (padding, rows past the end of a sequence) may hold anything, also NaN. This
+ *       includes o, lse, grad_o and grad_lse where they are read.
+ *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse of a forward problem of the same
+ *       description. It writes every row of grad_q, grad_k and grad_v that the shapes name, and nothing else: 0 for
+ *       rows that attend to no key, for keys that no row attends to, and for padding rows. With accumulate it adds to
+ *       the old values; o and lse are then over all keys, and k and v may be a part of them.
+ *   (9) A quantise problem (FH_QUANTISE) reads q, k and v, which must be finite. It writes 8-bit copies (quantised_q,
+ *       ...) and scales (scale_q, ...) for a forward problem of that type; scales of blocks without rows are 1.
+ *       Padding rows are not written. You may leave out each of q, k and v with its copy, scales and mean:
+ *       docs/11-quantise.md.
+ *  (10) Options have a meaning up to the ends of fp32's range: docs/1-math.md, section 1.6. An infinite sink, merged
+ *       lse or slope means a very large one, and NaN in one of them affects only its head or row.
+ *  (11) A tensor that is written, and the workspace, must share no byte with any other tensor, including rows past the
+ *       end of a sequence (FH_INVALID_TENSOR). Tensors may interleave: q, k, v and o may be columns of one tensor.
+ *       They are refused too if a few thousand steps cannot prove them disjoint. Tensors that are only read may
+ *       overlap: k and v may be the same.
+ *  (12) An append problem (FH_APPEND) reads new rows of q, k and v, and writes q_out and rows of cache_k and cache_v:
+ *       docs/13-serving.md. You may leave out each of q, k and v with its output; q_out may be q. No two rows may go
+ *       to the same row of the cache. Padding rows and rows without a slot are not written, and all other memory keeps
+ *       its values.
  *  (13) docs/12-using.md, "Versions", says what stays the same from version to version.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
@@ -129,7 +124,7 @@ typedef struct fh_problem {
   int64_t total_q, total_kv; /* varlen only: rows of the packed q, and of the packed k and v */
   int32_t varlen;            /* nonzero: sequences are packed in [1, total, heads, dim], bounded by cu_seqlens */
   int32_t seqused;           /* nonzero: seqused_q or seqused_kv says how many rows of each sequence are used */
-  int32_t causal;            /* nonzero: the same as window_right = 0 */
+  int32_t causal;            /* nonzero: window_right = 0 */
   fh_align align;            /* of causal, window, attention_chunk and alibi */
   int64_t window_left;       /* keys before the diagonal that a query attends to; FH_ALL: no bound */
   int64_t window_right;      /* keys after the diagonal that a query attends to; FH_ALL: no bound */
@@ -142,67 +137,66 @@ typedef struct fh_problem {
   int64_t max_sms;       /* SMs (GPU) or threads (CPU) that a run may occupy; 0 means all */
 
   /* More of what is computed. New fields are appended, so the groups are not contiguous. */
-  /* Nonzero: results are added to what the outputs hold. Backward: gradients are added to the values in grad_q,
-   * grad_k, grad_v and grad_sink, and grad_q, grad_k and grad_v are f32. Forward: o and lse are merged with their old
-   * values, see (6), and o is f32; a sink is refused, because each call would add it to the denominator. */
+  /* Nonzero. Backward: gradients are added to the old values, and grad_q, grad_k and grad_v are f32. Forward: o and
+   * lse are merged with the old values, see (6), o is f32, and a sink is refused. */
   int32_t accumulate;
-  /* Nonzero: -slope |i + d - j| is added to the score of query i and key j, after scale and softcap.
-   * tensors.alibi_slopes has a slope for each query head. d is seq_kv - seq_q, or 0 with FH_TOP_LEFT. */
+  /* Nonzero: tensors.alibi_slopes has a slope for each query head, and -slope |i + d - j| is added to the score of
+   * query i and key j, after scale and softcap. d is seq_kv - seq_q, or 0 with FH_TOP_LEFT. */
   int32_t alibi;
 
-  /* 8-bit types. A stored value times its scale (tensors.scale_q, scale_k, scale_v) is the value that is meant. */
+  /* 8-bit types. The value of an element is the stored value times its scale (tensors.scale_q, scale_k, scale_v). */
   fh_dtype dtype_kv; /* of k and v; FH_USUAL: dtype. With q in f16 or bf16, k and v may be 8-bit */
-  /* Type of o. FH_USUAL: dtype, or bf16 if dtype is 8-bit. It may be f16, bf16 or f32 if k and v are 8-bit, f32 with
-   * accumulate in a forward problem, and else only dtype. */
+  /* Of o. FH_USUAL: dtype, or bf16 if dtype is 8-bit. With 8-bit k and v: f16, bf16 or f32. Forward with accumulate:
+   * f32. Otherwise only dtype. */
   fh_dtype dtype_o;
   int64_t scale_rows;      /* rows of a sequence that share a scale, from its first row on: 128; 0: all of them */
   int32_t scale_v_columns; /* nonzero: v has one scale for each column instead, over all rows of a sequence */
 
-  /* More of how it may be computed; this changes the result by no more than rounding. Forward only. Nonzero: the
-   * output is batch-invariant: a row of o and lse has the same bits whatever batch, bounds, max_sms and other rows it
-   * is computed with; docs/1-math.md. */
+  /* More of how it may be computed; this changes the result by no more than rounding. Forward only. Nonzero: the output
+   * is batch-invariant: a row has the same bits whatever batch, bounds, max_sms and other rows it is computed with;
+   * docs/1-math.md. */
   int32_t invariant;
 
   /* Quantise only. dtype is the type of q, k and v, which are read, and dtype_kv the 8-bit type that is written. */
-  /* Nonzero: q and k are first multiplied by an orthogonal matrix, a Hadamard matrix with random signs. It keeps q k^T
-   * and spreads outliers over their row. */
+  /* Nonzero: q and k are first multiplied by a Hadamard matrix with random signs. It keeps q k^T and spreads
+   * outliers. */
   int32_t rotate;
   uint32_t rotate_seed; /* of the signs; q and k of one attention need the same seed */
 
-  /* 8-bit k and v. Nonzero: a quantise problem subtracts the mean over all rows of a sequence from k and v, and writes
-   * it to mean_k and mean_v; a forward problem reads the means and adds them. */
+  /* 8-bit k and v. Nonzero: a quantise problem subtracts the mean of a sequence's rows from k and v, and writes it to
+   * mean_k and mean_v; a forward problem adds it. */
   int32_t smooth;
 
   /* More of what is computed. */
   /* Forward only. Nonzero: tensors.max_logit gets the largest score of each sequence and query head. */
   int32_t max_logit;
-  /* Keys lie in chunks of this size, from key 0 on. A query attends only to the chunk that holds the key on its
-   * diagonal (see align), and there to the keys that causal and window allow. 0: no chunks. */
+  /* Keys are in chunks of this size, from key 0 on. A query attends only to the chunk of the key on its diagonal, and
+   * there to the keys that causal and window allow. 0: no chunks. */
   int64_t attention_chunk;
 
-  /* Paged K and V, forward only. Row r of a sequence is row r % page_size of the page that entry r / page_size of
-   * tensors.block_table names. With varlen only q is packed: total_kv is 0, and there is no cu_seqlens_kv. Each
-   * sequence has seq_kv rows, or with seqused the number in seqused_kv. */
+  /* Paged K and V, forward only: row r of a sequence is row r % page_size of page block_table[r / page_size]. With
+   * varlen only q is packed: total_kv is 0, and there is no cu_seqlens_kv. A sequence has seq_kv or seqused_kv
+   * rows. */
   int64_t page_size; /* rows of a page; 0: k and v are not paged */
   int64_t pages;     /* number of pages in the pool of k and v */
 
-  /* Append only. dtype is the type of q, k, v and q_out, which have seq_q rows. dtype_kv is the type of the cache,
-   * FH_USUAL or 8-bit. seq_kv is the number of rows of a sequence in the cache; page_size and pages are as above. Row
-   * i of sequence b goes to row seqused_kv[b] + i of its cache, or to row i without seqused_kv. */
-  /* Nonzero: tensors.slot_mapping says where rows go. Sequences do not matter then: varlen and seqused are 0, and with
-   * page_size seq_kv is 0. */
+  /* Append only. dtype is the type of q, k, v and q_out, which have seq_q rows; dtype_kv is the type of the cache,
+   * FH_USUAL or 8-bit, which has seq_kv rows a sequence, or pages. Row i of sequence b goes to row i, or seqused_kv[b]
+   * + i. */
+  /* Nonzero: tensors.slot_mapping says where rows go. Then varlen and seqused are 0, and with page_size seq_kv is
+   * 0. */
   int32_t slots;
   /* Nonzero: tensors.positions has the positions for the rotary embedding; 0: they follow from where rows go. */
   int32_t positions;
   int64_t rotary_dim;         /* the first columns of q and k, which are rotated: even; 0: none */
   int64_t rotary_rows;        /* positions that rotary_cos and rotary_sin have, from 0 on */
   int32_t rotary_interleaved; /* nonzero: columns 2i and 2i + 1 are a pair; 0: i and i + rotary_dim / 2 are */
-  /* Nonzero: RMS norm of q and k before the rotation. A row is divided by the root of the mean of its squares plus
-   * norm_epsilon, and multiplied by norm_q or norm_k. */
+  /* Nonzero: RMS norm before the rotation: rows of q and k are divided by sqrt(mean of squares + norm_epsilon), and
+   * multiplied by norm_q and norm_k. */
   int32_t norm;
   float norm_epsilon;
-  /* 8-bit caches. Nonzero: each row of k and of v in the cache gets its own scale, which is written; 0: all rows have
-   * the scales in scale_k and scale_v, which are read. */
+  /* 8-bit caches. Nonzero: each row of the cache gets its own scale, which is written; 0: scale_k and scale_v are
+   * read. */
   int32_t scale_tokens;
   fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (or FH_USUAL, which means dtype) or FH_F32 */
   fh_dtype dtype_norm;   /* of norm_q and norm_k, likewise */
@@ -241,8 +235,8 @@ typedef struct fh_tensors {
   /* Natural log of the softmax denominator, sink included: [batch, heads_q, seq_q], varlen [heads_q, total_q], dense.
    * Written, may be NULL; backward: read; forward with accumulate: merged. */
   float* lse;
-  /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU checks them. A GPU plan
-   * cannot, so there they must be right. */
+  /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU checks this, a GPU plan
+   * cannot. */
   const int32_t* cu_seqlens_q;
   const int32_t* cu_seqlens_kv; /* the same of k and v */
   /* seqused: [batch], how many rows of each sequence are used; NULL: all. FH_BOTTOM_RIGHT aligns the last used row of
@@ -257,11 +251,10 @@ typedef struct fh_tensors {
   const float* grad_lse;            /* shape of lse. Read; NULL: lse has no gradient. */
   float* grad_sink;                 /* sink: [heads_q]. Written; accumulate: added to. */
 
-  /* 8-bit types only, else NULL: the scales of q, k and v, f32, from 2^-126 to 2^126. The CPU checks this range, a GPU
-   * plan cannot. Read; a quantise problem writes them. `batch` counts sequences and stride_batch is used, also with
-   * varlen. There are ceil(seq / scale_rows) blocks, or 1 if scale_rows is 0; stride_seq is their stride. A stride of
-   * 0 shares a scale: one scale for the whole tensor has three strides of 0. Blocks past the last used row are not
-   * read. */
+  /* 8-bit types only, else NULL: f32 scales from 2^-126 to 2^126, which the CPU checks and a GPU plan cannot. Read;
+   * quantise: written. `batch` counts sequences and stride_batch is used, also with varlen. There are ceil(seq /
+   * scale_rows) blocks, or 1 if scale_rows is 0; stride_seq is their stride. A stride of 0 shares a scale. Unused
+   * blocks are not read. */
   fh_tensor scale_q; /* [batch, blocks of seq_q, heads_q, 1] */
   fh_tensor scale_k; /* [batch, blocks of seq_kv, heads_kv, 1] */
   fh_tensor scale_v; /* [batch, blocks of seq_kv, heads_kv, 1]; scale_v_columns: [batch, 1, heads_kv, dim_v] */
@@ -269,26 +262,23 @@ typedef struct fh_tensors {
   /* Quantise only, else NULL. */
   fh_tensor quantised_q, quantised_k, quantised_v; /* shapes of q, k and v, in dtype_kv. Written. */
 
-  /* smooth only, else NULL: the per-sequence means that were subtracted from k and v before they were quantised, f32
-   * and finite; if k was rotated, the mean is rotated too. Read; a quantise problem writes them, 0 for a sequence
-   * without rows. batch and stride_batch are as in scales. */
+  /* smooth only, else NULL: the means that were subtracted before quantisation, f32 and finite; rotated if k is. Read;
+   * quantise: written, 0 for a sequence without rows. batch and stride_batch as in scales. */
   fh_tensor mean_k; /* [batch, 1, heads_kv, dim_qk] */
   fh_tensor mean_v; /* [batch, 1, heads_kv, dim_v] */
 
-  /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], with strides as in scales: a stride_batch of 0 shares the
-   * slopes between all sequences. A slope beyond 1.2e27 counts as 1.2e27. Read; slopes have no gradients. */
+  /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], strides as in scales. A slope beyond 1.2e27 counts as 1.2e27.
+   * Read; slopes have no gradients. */
   fh_tensor alibi_slopes;
 
-  /* max_logit only, else NULL: [batch, heads_q], dense; batch counts sequences, also with varlen. The largest score of
-   * a row of the sequence and a key that it attends to, as the softmax gets it: after scale, softcap and alibi, in
-   * natural units, without the sink. -inf if no row attends to a key. A NaN score does not count. Written; with
-   * accumulate: merged, see (6). */
+  /* max_logit only, else NULL: [batch, heads_q], dense; batch counts sequences, also with varlen. The largest score
+   * of the rows and the keys that they attend to, after scale, softcap and alibi, in natural units; the sink and NaN do
+   * not count. -inf if no row attends to a key. Written; accumulate: merged. */
   float* max_logit;
 
-  /* page_size only, else NULL: int32 [batch, ceil(seq_kv / page_size)]. Column c names the page that holds the rows of
-   * a sequence from c x page_size on. stride_batch is the stride of sequences, stride_seq that of columns. Only
-   * columns with used rows are read; the others may hold anything. Two sequences may name the same page. Entries are
-   * from 0 to pages - 1: the CPU checks this, a GPU plan cannot. */
+  /* page_size only, else NULL: int32 [batch, ceil(seq_kv / page_size)], pages of the pool from 0 to pages - 1; strides
+   * are stride_batch and stride_seq. Only columns with used rows are read, and sequences may share pages. The CPU
+   * checks the entries, a GPU plan cannot. */
   fh_tensor block_table;
 
   /* Append only, else NULL. k and v have as many rows as q, [batch, seq_q, heads_kv, dim]. scale_k and scale_v are [1,
@@ -299,12 +289,12 @@ typedef struct fh_tensors {
   fh_tensor cache_k;
   fh_tensor cache_v; /* as cache_k, with dim_v */
   fh_tensor q_out;   /* shape of q; or q itself, with its strides. Written. */
-  /* slots: [batch, seq_q], dense. Slot s is row s % page_size of page s / page_size, or without page_size row s %
-   * seq_kv of sequence s / seq_kv. If it is negative, k and v of this row are not written. A slot past the cache: the
-   * CPU refuses it, a GPU plan does not write the row. */
+  /* slots: [batch, seq_q], dense. Slot s is row s % page_size of page s / page_size; without page_size it is row s %
+   * seq_kv of sequence s / seq_kv. A negative slot: k and v are not written. A slot past the cache: the CPU refuses
+   * it, a GPU plan does not write the row. */
   const int64_t* slot_mapping;
-  /* positions: [batch, seq_q], dense, varlen [total_q]; from 0 to rotary_rows - 1. A position outside: the CPU refuses
-   * it, a GPU plan does not write that row of q and k. */
+  /* positions: [batch, seq_q], dense, varlen [total_q]; below rotary_rows. Others: the CPU refuses them, a GPU plan
+   * does not write that row of q and k. */
   const int64_t* positions;
   fh_tensor rotary_cos, rotary_sin; /* rotary_dim: [1, rotary_rows, 1, rotary_dim / 2]. Read. */
   fh_tensor norm_q, norm_k;         /* norm: [1, 1, 1, dim_qk]; NULL: all 1. Read. */
@@ -334,8 +324,8 @@ FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan); /* what fh_plan_run 
 FH_API int fh_plan_on_gpu(const fh_plan* plan);             /* nonzero: tensors and workspace are GPU memory */
 FH_API const char* fh_plan_line(const fh_plan* plan);       /* the plan as one line of text; lives as long as it */
 
-/* workspace: 256-byte aligned, any content, on the GPU of the tensors; may be NULL if the plan needs 0 bytes. stream:
- * a CUstream or cudaStream_t. The CPU ignores it, and the call returns when the result is there. */
+/* workspace: 256-byte aligned, any content, on the GPU of the tensors; may be NULL if the plan needs 0 bytes.
+ * stream: a CUstream or cudaStream_t. The CPU ignores it, and the call returns when the result is there. */
 FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, void* workspace, size_t workspace_bytes,
                              void* stream);
 
@@ -363,10 +353,9 @@ FH_API const char* fh_version(void);                 /* of the library, as "0.4.
 
 /* Your function for fh_set_log. line has no end of line; user is the pointer that fh_set_log got. */
 typedef void (*fh_log_function)(const char* line, void* user);
-/* Sends a line to your function for each thing that the library does (plans made, kernels compiled); NULL turns the
- * log off. Any thread may call your function, and several may at the same time. When fh_set_log returns, no function
- * that was set before runs or will be called, whichever thread has replaced it. If your function itself calls
- * fh_set_log, that call waits for no function. */
+/* Calls your function with a line for each plan that is made, each kernel that is compiled, and so on; NULL turns the
+ * log off. Any thread may call it, and several may at the same time. When fh_set_log returns, no function that was set
+ * before runs or will be called. If your function itself calls fh_set_log, that call waits for no function. */
 FH_API void fh_set_log(fh_log_function function, void* user);
 
 /* For interpreters, whose SIGINT handler acts only after a call has returned. If wanted is nonzero and the process has
