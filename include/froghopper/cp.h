@@ -11,18 +11,18 @@
  *   destroy    fh_cp_plan_destroy(plan);
  *
  * Conventions, in addition to those of froghopper.h
- *   (1) Ranks are numbered from 0. Every rank makes its plan from the same description with its own rank number. All
- *       ranks run their plans equally often and in the same order. whole->op is FH_FORWARD or FH_BACKWARD.
+ *   (1) Ranks are numbered from 0. Every rank makes its plan from the same description, with its own rank number, and
+ *       all ranks run their plans in the same order. whole->op is FH_FORWARD or FH_BACKWARD.
  *   (2) Rows of q, k and v are distributed in the same way, so seq_q and seq_kv are equal. Lengths need not be
  *       divisible by ranks: shards may differ in length, and may be empty. There are no padding rows.
  *   (3) A shard is dense: q [batch, rows, heads_q, dim_qk], o [batch, rows, heads_q, dim_v] and so on, and lse [batch,
- *       heads_q, rows] in f32. Its rows are in the order of the sequence, which is the order of fh_cp_plan_rows.
+ *       heads_q, rows] in f32. Its rows are in the order of the sequence.
  *   (4) Sums over keys of several ranks are computed in f32 and in a fixed order. Two runs are bitwise identical if
  *       the attention itself is; for gradients that needs whole->deterministic. o and gradients are rounded once.
  *   (5) Calls that can fail return fh_status, and fh_cp_last_error() explains the last failure on this thread. The
  *       outputs of a failed call are undefined. If it failed after data moved, the transport was cancelled.
- *       FH_LAUNCH_FAILED means that a callback failed, and the text comes from the callback. If fh_cp_plan_run returns
- *       FH_INVALID_PROBLEM, ranks disagree about what is computed; then every rank gets it, and nothing has moved.
+ *       FH_LAUNCH_FAILED: a callback failed, and the text comes from it. FH_INVALID_PROBLEM of fh_cp_plan_run: ranks
+ *       disagree about what is computed; every rank gets it, and nothing has moved.
  *   (6) The library never prints, never exits, never allocates device memory and never synchronises a stream. It waits
  *       only inside the callbacks of the caller.
  *   (7) A plan is immutable. Any number of threads may run it at the same time, each with a workspace and a transport
@@ -116,9 +116,8 @@ FH_API uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan);   /* that this rank
 FH_API uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan);  /* that this rank sends in a run */
 /* Predicted seconds of a run on the slowest rank, by the model of time: docs/15-context-parallel-c.md. */
 FH_API double fh_cp_plan_seconds(const fh_cp_plan* plan);
-/* The plan as lines of text: the scheme and the reason for it, then the steps of this rank in order, each with what
- * moves, from which rank, which rows attend to which keys, bytes, FLOP and predicted microseconds. Lives as long as
- * the plan. */
+/* The plan as lines of text: the scheme and the reason for it, then the steps of this rank, with transfers, rows,
+ * keys, bytes, FLOP and predicted microseconds. Lives as long as the plan. */
 FH_API const char* fh_cp_plan_text(const fh_cp_plan* plan);
 /* The same text for a problem, or why it cannot be computed. Lives until this thread calls fh_cp_explain again. */
 FH_API const char* fh_cp_explain(const fh_cp_problem* problem, const char* target);
