@@ -7,47 +7,45 @@
  *   describe   fh_problem p = fh_problem_init(); p.batch = 2; ...       shapes and options, no pointers
  *   plan       fh_plan_create(&p, NULL, &plan);                         picks backend, kernel, tiles, workspace
  *   run        fh_plan_run(plan, &tensors, workspace, bytes, stream);   on a GPU: asynchronous, graph-capturable
- *   forget     fh_plan_destroy(plan);
- *   or         fh_attention(&p, NULL, &tensors, workspace, bytes, stream);   the same in one call, plans cached
+ *   destroy    fh_plan_destroy(plan);
+ *   or         fh_attention(&p, NULL, &tensors, workspace, bytes, stream);   all in one call; it caches plans
  *
  * Conventions
  *   (1) Shapes read [batch, seq, heads, dim]. Strides are int64_t and count elements. The stride of dim is 1.
- *   (2) Calls that can fail return fh_status. fh_last_error() explains the last failure on this thread. A call that
- *       fails has launched nothing and written nothing, whatever the status. One exception: where a plan is several
- *       launches (gradients on a GPU) and the driver refuses a later one, FH_LAUNCH_FAILED leaves what is written
- *       undefined.
- *   (3) A struct starts with its own size; fh_problem_init() and fh_tensors_init() set it. New fields are only ever
- *       appended, without gaps, and zero means "as before": a type of 0 is that of q, a tensor of NULL is not there, a
- *       flag of 0 is off. Compile with the header of the library you run, or an older one.
- *   (4) The library never prints, never exits, never allocates device memory, never synchronises a stream.
- *   (5) A plan is immutable. Any number of threads may run it at once, each with its own workspace.
- *   (6) Every row of o and lse that the shapes name is written, also rows of no sequence. A query row that sees no key
- *       gets o = 0 and lse = -inf; where its head has a sink, lse is the sink, since the denominator holds it. Rows of
- *       no sequence get o = 0 and lse = -inf. Nothing else is written.
- *       With accumulate o and lse are the attention over the keys of earlier calls, and become that over these keys
- *       too; rows that see no key and rows of no sequence stay as they are. Begin with o = 0 and lse = -inf, or the
- *       head's sink. Where lse is -inf and the row sees a key, o is not read. max_logit becomes the larger one of what
- *       it holds and what these keys give; begin with -inf.
- *   (7) Memory that no visible key or query occupies (padding, rows past a sequence's end) may hold anything, NaN too,
- *       also in o, lse, grad_o and grad_lse where they are read.
- *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse that a forward problem gave for the
- *       same description. It writes every row of grad_q, grad_k and grad_v that the shapes name: 0 for rows that see no
- *       key, keys that no row sees, and rows of no sequence. With accumulate it adds to what is there instead, and o
- *       and lse are those of all keys, of which this problem may have some. Nothing else is written.
- *   (9) A quantise problem (FH_QUANTISE) reads q, k and v and writes quantised_q, quantised_k and quantised_v, in 8
- *       bits, with scale_q, scale_k and scale_v, as a forward problem of that type takes them. Each of the three may be
- *       left out, with its copy, its scales and its mean. Rows of no sequence are not written; every scale and mean
- *       that the shapes name is: 1 for blocks without rows, 0 for sequences without. Entries are finite.
- *  (10) docs/1-math.md, section 1.6, has a table of what options mean at the ends of fp32's range. In short: an
- *       infinite sink, merged lse or slope means a very large one, and NaN in one gives NaN to its head or row alone.
- *  (11) A tensor that is written, and the workspace, share no byte with any other tensor: FH_INVALID_TENSOR otherwise.
- *       Every row that the shapes name counts, also one past a sequence's end. Slices of a buffer may lie between each
- *       other: q, k, v and o in the columns of a tensor share nothing. Tensors with unlike strides that cannot be told
- *       apart in a few thousand steps are refused too. What is only read may overlap, k and v may be the same.
- *  (12) An append problem (FH_APPEND) reads q, k and v, whose rows are new, and writes q_out and rows of cache_k and
- *       cache_v: docs/13-serving.md. Each of q, k and v may be left out, with what is written of it; q_out may be q. No
- *       two rows go to one place. Rows without a place, rows of no sequence and all other memory stay as they are.
- *  (13) docs/12-using.md, "Versions", says what stays as it is from version to version.
+ *   (2) Calls that can fail return fh_status, and fh_last_error() explains the last failure on this thread. A call
+ *       that fails has launched nothing and written nothing, with two exceptions, after which the outputs are
+ *       undefined: FH_INTERRUPTED, and FH_LAUNCH_FAILED of a plan with several launches (gradients on a GPU).
+ *   (3) A struct starts with its own size, which fh_problem_init() and fh_tensors_init() set. New versions only append
+ *       fields, without gaps. Zero means "as before": a type of 0 is the type of q, a tensor of NULL is absent, a flag
+ *       of 0 is off. Compile with the header of the library that you run, or with an older one.
+ *   (4) The library never prints, never exits, never allocates device memory and never synchronises a stream.
+ *   (5) A plan is immutable. Any number of threads may run it at the same time, each with its own workspace.
+ *   (6) A forward problem writes every row of o and lse that the shapes name, and nothing else. A row that attends to
+ *       no key gets o = 0 and lse = -inf, or lse = the sink of its head. Padding rows, which belong to no sequence,
+ *       get o = 0 and lse = -inf. With accumulate, the call merges its keys into the o, lse and max_logit of earlier
+ *       calls over other keys; rows without a key and padding rows do not change. Start with o = 0, lse = -inf (or the
+ *       sink) and max_logit = -inf. Where lse is -inf, o is not read.
+ *   (7) Memory of unused queries and keys (padding, rows past the end of a sequence) may hold anything, also NaN. This
+ *       includes o, lse, grad_o and grad_lse where they are read.
+ *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse of a forward problem of the same
+ *       description. It writes every row of grad_q, grad_k and grad_v that the shapes name, and nothing else: 0 for
+ *       rows that attend to no key, for keys that no row attends to, and for padding rows. With accumulate it adds to
+ *       the old values; o and lse are then over all keys, and k and v may be a part of them.
+ *   (9) A quantise problem (FH_QUANTISE) reads q, k and v, which must be finite. It writes 8-bit copies (quantised_q,
+ *       ...) and scales (scale_q, ...) for a forward problem of that type; scales of blocks without rows are 1.
+ *       Padding rows are not written. You may leave out each of q, k and v with its copy, scales and mean:
+ *       docs/11-quantise.md.
+ *  (10) Options have a meaning up to the ends of fp32's range: docs/1-math.md, section 1.6. An infinite sink, merged
+ *       lse or slope means a very large one, and NaN in one of them affects only its head or row.
+ *  (11) A tensor that is written, and the workspace, must share no byte with any other tensor, including rows past the
+ *       end of a sequence (FH_INVALID_TENSOR). Tensors may interleave: q, k, v and o may be columns of one tensor.
+ *       They are refused too if a few thousand steps cannot prove them disjoint. Tensors that are only read may
+ *       overlap: k and v may be the same.
+ *  (12) An append problem (FH_APPEND) reads new rows of q, k and v, and writes q_out and rows of cache_k and cache_v:
+ *       docs/13-serving.md. You may leave out each of q, k and v with its output; q_out may be q. No two rows may go
+ *       to the same row of the cache. Padding rows and rows without a slot are not written, and all other memory keeps
+ *       its values.
+ *  (13) docs/12-using.md, "Versions", says what stays the same from version to version.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
@@ -56,14 +54,14 @@
 #include <stdint.h>
 #include <string.h>
 
-#define FH_VERSION_MAJOR 0 /* of this header; fh_version() is that of the library which runs */
-#define FH_VERSION_MINOR 4 /* before 1.0 a new one may change the interface */
-#define FH_VERSION_PATCH 0 /* a new one changes nothing of it */
-/* The version as one number, to compare with: of 0.4.0 it is 400, of 1.2.3 it is 10203. */
+#define FH_VERSION_MAJOR 0 /* of this header; fh_version() returns the version of the library that runs */
+#define FH_VERSION_MINOR 4 /* before 1.0 a new minor version may change the interface */
+#define FH_VERSION_PATCH 0 /* a new patch version does not change the interface */
+/* The version as one number, for comparisons: 0.4.0 is 400, 1.2.3 is 10203. */
 #define FH_VERSION (FH_VERSION_MAJOR * 10000 + FH_VERSION_MINOR * 100 + FH_VERSION_PATCH)
 
 #if defined(__GNUC__)
-#define FH_API __attribute__((visibility("default"))) /* what the library shows */
+#define FH_API __attribute__((visibility("default"))) /* an exported symbol */
 #else
 #define FH_API
 #endif
@@ -72,29 +70,29 @@
 extern "C" {
 #endif
 
-/* How a problem is computed, and where. */
+/* How and where a problem is computed. */
 typedef struct fh_plan fh_plan;
 
 /* What a call returns. */
 typedef enum fh_status {
   FH_OK = 0,
-  FH_INVALID_PROBLEM = 1, /* the description contradicts itself, or the target names nothing */
-  FH_UNSUPPORTED = 2,     /* consistent, but nothing on the chosen backend computes it */
+  FH_INVALID_PROBLEM = 1, /* the description contradicts itself, or the target does not exist */
+  FH_UNSUPPORTED = 2,     /* the description is consistent, but the chosen backend does not compute it */
   FH_INVALID_TENSOR = 3,  /* a pointer, stride, alignment or workspace does not match the plan */
-  FH_NO_DEVICE = 4,       /* no Hopper GPU, no driver, or one that is too old */
+  FH_NO_DEVICE = 4,       /* there is no Hopper GPU, no driver, or the driver is too old */
   FH_COMPILE_FAILED = 5,  /* a kernel could not be compiled or loaded */
   FH_LAUNCH_FAILED = 6,   /* the driver refused the launch */
   FH_INTERNAL = 7,        /* out of host memory or threads, or a bug in the library */
-  FH_INTERRUPTED = 8      /* SIGINT came, see fh_watch_interrupts; what was to be written is undefined */
+  FH_INTERRUPTED = 8      /* SIGINT arrived, see fh_watch_interrupts; the outputs are undefined */
 } fh_status;
 
 /* What is computed. */
 typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2, FH_QUANTISE = 3, FH_APPEND = 4 } fh_op;
 
-/* f32: CPU only. e4m3 (largest number 448, no infinity) and e5m2 (57344): one byte a number, which a scale goes with;
- * forward only. */
+/* f32: only on the CPU. e4m3 (largest value 448, no infinity) and e5m2 (57344): one byte a value, with scales; forward
+ * only. */
 typedef enum fh_dtype {
-  FH_USUAL = 0, /* of dtype_kv and dtype_o: what follows from dtype */
+  FH_USUAL = 0, /* the default of a field: see dtype_kv, dtype_o, dtype_rotary and dtype_norm */
   FH_F16 = 1,
   FH_BF16 = 2,
   FH_F32 = 3,
@@ -102,10 +100,10 @@ typedef enum fh_dtype {
   FH_E5M2 = 5
 } fh_dtype;
 
-/* What a mask is aligned to when there are more keys than queries, or fewer. */
+/* Where the diagonal of a mask lies when the query length and the KV length differ. */
 typedef enum fh_align {
-  FH_BOTTOM_RIGHT = 0, /* the last query sees the last key: query i is level with key i + seq_kv - seq_q */
-  FH_TOP_LEFT = 1      /* the first query sees the first key: query i is level with key i */
+  FH_BOTTOM_RIGHT = 0, /* through query i and key i + seq_kv - seq_q: the last query attends to the last key */
+  FH_TOP_LEFT = 1      /* through query i and key i: the first query attends to the first key */
 } fh_align;
 
 #define FH_ALL INT64_C(-1) /* a window without a bound on that side */
@@ -116,89 +114,95 @@ typedef struct fh_problem {
 
   /* What is computed. */
   fh_op op;
-  fh_dtype dtype;            /* of q, k, v, o and their gradients; of an 8-bit type o is another: dtype_o */
-  int64_t batch;             /* sequences; fh_problem_init sets 1. 0 is legal and computes nothing */
+  fh_dtype dtype;            /* of q, k, v, o and their gradients; for an 8-bit type, dtype_o is the type of o */
+  int64_t batch;             /* number of sequences; fh_problem_init sets 1, and 0 is legal and computes nothing */
   int64_t heads_q;           /* at least 1 */
-  int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads key head h / (heads_q / heads_kv) */
-  int64_t seq_q, seq_kv;     /* rows of every sequence; with varlen, an upper bound on the longest one's */
-  int64_t dim_qk;            /* columns of q and k: a multiple of 8 from 8 to 512; with 8-bit types of 16, to 256 */
-  int64_t dim_v;             /* columns of v and o, likewise; 0 means dim_qk */
-  int64_t total_q, total_kv; /* varlen only: rows of the packed q and of the packed k and v */
-  int32_t varlen;            /* nonzero: sequences lie end to end in [1, total, heads, dim]; cu_seqlens say where */
-  int32_t seqused;           /* nonzero: seqused_q or seqused_kv give how many rows of a sequence count */
-  int32_t causal;            /* nonzero: the same as window_right = 0 */
+  int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads KV head h / (heads_q / heads_kv) */
+  int64_t seq_q, seq_kv;     /* query and KV length of every sequence; with varlen, upper bounds on the longest */
+  int64_t dim_qk;            /* head dim of q and k: a multiple of 8 from 8 to 512; 8-bit types: of 16, up to 256 */
+  int64_t dim_v;             /* head dim of v and o, likewise; 0 means dim_qk */
+  int64_t total_q, total_kv; /* varlen only: rows of the packed q, and of the packed k and v */
+  int32_t varlen;            /* nonzero: sequences are packed in [1, total, heads, dim], bounded by cu_seqlens */
+  int32_t seqused;           /* nonzero: seqused_q or seqused_kv says how many rows of each sequence are used */
+  int32_t causal;            /* nonzero: window_right = 0 */
   fh_align align;            /* of causal, window, attention_chunk and alibi */
-  int64_t window_left;       /* keys a query sees before the one it is level with; FH_ALL: no bound */
-  int64_t window_right;      /* keys a query sees after it; FH_ALL: no bound */
-  float scale;               /* of q k^T, at most 2^127; 0 means 1/sqrt(dim_qk), -0.0f a scale of zero */
-  float softcap;             /* scores become softcap tanh(score / softcap); 0 means none; on a GPU at most 2^15 */
-  int32_t sink;              /* nonzero: tensors.sink holds one more logit a head, in the denominator alone */
+  int64_t window_left;       /* keys before the diagonal that a query attends to; FH_ALL: no bound */
+  int64_t window_right;      /* keys after the diagonal that a query attends to; FH_ALL: no bound */
+  float scale;               /* of q k^T, at most 2^127; 0 means 1/sqrt(dim_qk), -0.0f means a scale of zero */
+  float softcap;             /* a score becomes softcap tanh(score / softcap); 0 means none; on a GPU at most 2^15 */
+  int32_t sink; /* nonzero: tensors.sink has one more logit a head, which only the denominator includes */
 
-  /* How it may be computed. These never change the result beyond rounding. */
-  int32_t deterministic; /* nonzero: bit-equal from run to run (forward always is) */
-  int64_t max_sms;       /* SMs (GPU) or threads (CPU) it may occupy; 0 means all */
+  /* How it may be computed. These change the result by no more than rounding. */
+  int32_t deterministic; /* nonzero: gradients are bitwise identical from run to run; the forward pass always is */
+  int64_t max_sms;       /* SMs (GPU) or threads (CPU) that a run may occupy; 0 means all */
 
-  /* What is computed, continued: fields keep their places, so those that came later stand after others. */
-  int32_t
-      accumulate; /* nonzero: gradients are added to what grad_q, grad_k, grad_v and grad_sink hold; grad_q, grad_k and
-                         grad_v are f32 then. Forward: o and lse are merged with what they hold, see (6); o is f32
-                         then. No sink there: it would be in the denominator once a call */
-  int32_t alibi;  /* nonzero: the score of query i and key j gets -slope |i + d - j| on top, after scale and softcap;
-                         tensors.alibi_slopes has a slope for each query head, d is seq_kv - seq_q or by align 0 */
+  /* More of what is computed. New fields are appended, so the groups are not contiguous. */
+  /* Nonzero. Backward: gradients are added to the old values, and grad_q, grad_k and grad_v are f32. Forward: o and
+   * lse are merged with the old values, see (6), o is f32, and a sink is refused. */
+  int32_t accumulate;
+  /* Nonzero: tensors.alibi_slopes has a slope for each query head, and -slope |i + d - j| is added to the score of
+   * query i and key j, after scale and softcap. d is seq_kv - seq_q, or 0 with FH_TOP_LEFT. */
+  int32_t alibi;
 
-  /* 8-bit types. A number that is stored stands for itself times its scale: tensors.scale_q, scale_k, scale_v. */
-  fh_dtype dtype_kv;  /* of k and v; FH_USUAL: dtype. With q in f16 or bf16, k and v may be 8-bit */
-  fh_dtype dtype_o;   /* of o; FH_USUAL: dtype, or bf16 where that is an 8-bit type. f16, bf16 or f32 where k and v
-                              are 8-bit, else dtype. Forward with accumulate: f32 */
-  int64_t scale_rows; /* rows of a sequence that share a scale, counted from its first row: 128; 0: all of them */
-  int32_t scale_v_columns; /* nonzero: v has a scale for each column instead, over all rows of a sequence */
+  /* 8-bit types. The value of an element is the stored value times its scale (tensors.scale_q, scale_k, scale_v). */
+  fh_dtype dtype_kv; /* of k and v; FH_USUAL: dtype. With q in f16 or bf16, k and v may be 8-bit */
+  /* Of o. FH_USUAL: dtype, or bf16 if dtype is 8-bit. With 8-bit k and v: f16, bf16 or f32. Forward with accumulate:
+   * f32. Otherwise only dtype. */
+  fh_dtype dtype_o;
+  int64_t scale_rows;      /* rows of a sequence that share a scale, from its first row on: 128; 0: all of them */
+  int32_t scale_v_columns; /* nonzero: v has one scale for each column instead, over all rows of a sequence */
 
-  /* How it may be computed, continued. This never changes the result beyond rounding. */
-  int32_t invariant; /* forward only. Nonzero: a row of o and lse has the same bits whatever batch, bounds, max_sms
-                              and other rows it is computed with; docs/1-math.md. This place was always 0 before */
+  /* More of how it may be computed; this changes the result by no more than rounding. Forward only. Nonzero: the output
+   * is batch-invariant: a row has the same bits whatever batch, bounds, max_sms and other rows it is computed with;
+   * docs/1-math.md. */
+  int32_t invariant;
 
-  /* Quantise only. There dtype is of q, k and v, which are read, and dtype_kv the 8-bit type of what is written. */
-  int32_t rotate; /* nonzero: q and k are multiplied by an orthogonal matrix first, a Hadamard matrix with random
-                           signs, so that q k^T stays as it is and outliers are spread over their row */
-  uint32_t rotate_seed; /* of the signs; q and k of one attention need the same */
+  /* Quantise only. dtype is the type of q, k and v, which are read, and dtype_kv the 8-bit type that is written. */
+  /* Nonzero: q and k are first multiplied by a Hadamard matrix with random signs. It keeps q k^T and spreads
+   * outliers. */
+  int32_t rotate;
+  uint32_t rotate_seed; /* of the signs; q and k of one attention need the same seed */
 
-  /* 8-bit k and v. */
-  int32_t smooth; /* nonzero: a quantise problem takes the mean of all rows of a sequence out of k and v and writes
-                        it to mean_k and mean_v; a forward problem reads these and adds them */
+  /* 8-bit k and v. Nonzero: a quantise problem subtracts the mean of a sequence's rows from k and v, and writes it to
+   * mean_k and mean_v; a forward problem adds it. */
+  int32_t smooth;
 
-  /* What is computed, continued. */
-  int32_t max_logit; /* forward only. Nonzero: tensors.max_logit gets the largest score of each sequence and query
-                           head. This place was always 0 before */
-  int64_t
-      attention_chunk; /* keys lie in chunks of so many, from key 0 on; a query sees those of the chunk alone that it
-                              is level with, by align, and of these what causal and window leave. 0: none */
+  /* More of what is computed. */
+  /* Forward only. Nonzero: tensors.max_logit gets the largest score of each sequence and query head. */
+  int32_t max_logit;
+  /* Keys are in chunks of this size, from key 0 on. A query attends only to the chunk of the key on its diagonal, and
+   * there to the keys that causal and window allow. 0: no chunks. */
+  int64_t attention_chunk;
 
-  /* Paged K and V, forward only. A sequence's row r lies in row r % page_size of the page that tensors.block_table
-   * names for r / page_size. With varlen, q alone is packed: total_kv is 0, and there is no cu_seqlens_kv. Each
-   * sequence has seq_kv rows, or with seqused as many as seqused_kv says. */
-  int64_t page_size; /* rows of a page; 0: k and v are not in pages */
-  int64_t pages;     /* of the pool that k and v are then */
+  /* Paged K and V, forward only: row r of a sequence is row r % page_size of page block_table[r / page_size]. With
+   * varlen only q is packed: total_kv is 0, and there is no cu_seqlens_kv. A sequence has seq_kv or seqused_kv
+   * rows. */
+  int64_t page_size; /* rows of a page; 0: k and v are not paged */
+  int64_t pages;     /* number of pages in the pool of k and v */
 
-  /* Append only. There dtype is of q, k, v and q_out, whose rows are seq_q, and dtype_kv of the cache, FH_USUAL or
-   * 8-bit; seq_kv are the rows of a sequence in it, and page_size and pages say how it lies. Row i of sequence b goes
-   * to its row seqused_kv[b] + i, or i without seqused_kv. */
-  int32_t slots;       /* nonzero: tensors.slot_mapping says where rows go, and sequences do not matter: no varlen
-                                 or seqused, and with page_size seq_kv is 0 */
-  int32_t positions;   /* nonzero: tensors.positions says where rows are in their sequences, for rotary_dim; else
-                                 that follows from where they go */
-  int64_t rotary_dim;  /* columns of q and k that are rotated, the first ones: even; 0: none */
-  int64_t rotary_rows; /* positions that rotary_cos and rotary_sin know, from 0 on */
+  /* Append only. dtype is the type of q, k, v and q_out, which have seq_q rows; dtype_kv is the type of the cache,
+   * FH_USUAL or 8-bit, which has seq_kv rows a sequence, or pages. Row i of sequence b goes to row i, or seqused_kv[b]
+   * + i. */
+  /* Nonzero: tensors.slot_mapping says where rows go. Then varlen and seqused are 0, and with page_size seq_kv is
+   * 0. */
+  int32_t slots;
+  /* Nonzero: tensors.positions has the positions for the rotary embedding; 0: they follow from where rows go. */
+  int32_t positions;
+  int64_t rotary_dim;         /* the first columns of q and k, which are rotated: even; 0: none */
+  int64_t rotary_rows;        /* positions that rotary_cos and rotary_sin have, from 0 on */
   int32_t rotary_interleaved; /* nonzero: columns 2i and 2i + 1 are a pair; 0: i and i + rotary_dim / 2 are */
-  int32_t norm;               /* nonzero: before the rotation, rows of q and k are divided by the root of the mean of
-                                 their squares plus norm_epsilon, and multiplied by norm_q and norm_k */
+  /* Nonzero: RMS norm before the rotation: rows of q and k are divided by sqrt(mean of squares + norm_epsilon), and
+   * multiplied by norm_q and norm_k. */
+  int32_t norm;
   float norm_epsilon;
-  int32_t scale_tokens;  /* 8-bit caches; nonzero: each row of k and of v in the cache gets a scale of its own, which
-                            is written; 0: all rows have those of scale_k and scale_v, which are read */
-  fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (FH_USUAL says that too) or FH_F32 */
-  fh_dtype dtype_norm;   /* of norm_q and norm_k; likewise */
+  /* 8-bit caches. Nonzero: each row of the cache gets its own scale, which is written; 0: scale_k and scale_v are
+   * read. */
+  int32_t scale_tokens;
+  fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (or FH_USUAL, which means dtype) or FH_F32 */
+  fh_dtype dtype_norm;   /* of norm_q and norm_k, likewise */
 } fh_problem;
 
-/* A forward problem in bf16 without mask: every other field 0, windows FH_ALL. */
+/* A forward problem in bf16 without a mask: windows are FH_ALL, every other field is 0 and batch is 1. */
 static inline fh_problem fh_problem_init(void) {
   fh_problem p;
   memset(&p, 0, sizeof p);
@@ -210,34 +214,36 @@ static inline fh_problem fh_problem_init(void) {
   return p;
 }
 
-/* A tensor of the caller's, [batch, seq, heads, dim]. */
+/* A tensor of the caller, [batch, seq, heads, dim]. */
 typedef struct fh_tensor {
-  void* data;                                    /* of its first element */
+  void* data;                                    /* the address of its first element */
   int64_t stride_batch, stride_seq, stride_head; /* elements; stride_batch is ignored with varlen */
 } fh_tensor;
 
-/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper; there q, k, v, o and
- * their gradients are 16-byte aligned and the strides of extents above 1 are multiples of 16 bytes. */
+/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper. On Hopper q, k, v, o and their gradients
+ * are 16-byte aligned, and the strides of extents above 1 are multiples of 16 bytes. */
 typedef struct fh_tensors {
   size_t size; /* sizeof(fh_tensors) */
   fh_tensor q; /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
-  fh_tensor k; /* [batch, seq_kv, heads_kv, dim_qk]; varlen [total_kv, ...]. Read. page_size: the pool,
-                                  [pages, page_size, heads_kv, dim_qk], stride_batch steps over pages. */
-  fh_tensor v; /* [batch, seq_kv, heads_kv, dim_v]; varlen [total_kv, ...]. Read. page_size: as k. */
-  fh_tensor o; /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read;
-                                  forward with accumulate: merged. */
-  float* lse;  /* natural log of the softmax denominator, sink included: [batch, heads_q, seq_q],
-                                  varlen [heads_q, total_q], dense. Written, may be NULL; backward: read;
-                                  forward with accumulate: merged. */
-  const int32_t* cu_seqlens_q; /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU
-                                  checks them; a GPU plan cannot, so there they must be right. */
+  /* [batch, seq_kv, heads_kv, dim_qk]; varlen [total_kv, ...]. page_size: the pool, [pages, page_size, heads_kv,
+   * dim_qk], and stride_batch is the stride of pages. Read. */
+  fh_tensor k;
+  fh_tensor v; /* as k, with dim_v. Read. */
+  /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read; forward with accumulate:
+   * merged. */
+  fh_tensor o;
+  /* Natural log of the softmax denominator, sink included: [batch, heads_q, seq_q], varlen [heads_q, total_q], dense.
+   * Written, may be NULL; backward: read; forward with accumulate: merged. */
+  float* lse;
+  /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU checks this, a GPU plan
+   * cannot. */
+  const int32_t* cu_seqlens_q;
   const int32_t* cu_seqlens_kv; /* the same of k and v */
-  const int32_t*
-      seqused_q; /* seqused: [batch], rows of a sequence that count, at most all; NULL: all of them. FH_BOTTOM_RIGHT
-                               aligns the last row of q that counts with the last key that counts. So with a mask, where
-                               rows of q are padding too, give both lengths, or use FH_TOP_LEFT. */
-  const int32_t* seqused_kv; /* the same of k and v. FH_APPEND: rows that are there before the new ones */
-  const float* sink;         /* sink: [heads_q]; else NULL. -inf: that head has none; +inf: lse is +inf and o is 0 */
+  /* seqused: [batch], how many rows of each sequence are used; NULL: all. FH_BOTTOM_RIGHT aligns the last used row of
+   * q with the last used key. So with a mask and padding in q, give both lengths, or use FH_TOP_LEFT. */
+  const int32_t* seqused_q;
+  const int32_t* seqused_kv; /* the same of k and v. FH_APPEND: rows in the cache before the new ones */
+  const float* sink; /* sink: [heads_q]; else NULL. -inf: the head has no sink; +inf: lse is +inf and o is 0 */
 
   /* Backward only, else NULL. */
   fh_tensor grad_o;                 /* shape of o. Read. */
@@ -245,11 +251,10 @@ typedef struct fh_tensors {
   const float* grad_lse;            /* shape of lse. Read; NULL: lse has no gradient. */
   float* grad_sink;                 /* sink: [heads_q]. Written; accumulate: added to. */
 
-  /* 8-bit types only, else NULL: f32, what the numbers of q, k and v are multiplied by. Read, by a quantise problem
-   * written; 2^-126 to 2^126, which the CPU checks and a GPU plan cannot. `batch` counts sequences, also with
-   * varlen, and stride_batch is used there too. blocks: ceil(seq / scale_rows), or 1 where scale_rows is 0; stride_seq
-   * steps over them. A stride of 0 says that all share a scale: one for the tensor has three of them. Blocks past a
-   * sequence's last row that counts are not read. */
+  /* 8-bit types only, else NULL: f32 scales from 2^-126 to 2^126, which the CPU checks and a GPU plan cannot. Read;
+   * quantise: written. `batch` counts sequences and stride_batch is used, also with varlen. There are ceil(seq /
+   * scale_rows) blocks, or 1 if scale_rows is 0; stride_seq is their stride. A stride of 0 shares a scale. Unused
+   * blocks are not read. */
   fh_tensor scale_q; /* [batch, blocks of seq_q, heads_q, 1] */
   fh_tensor scale_k; /* [batch, blocks of seq_kv, heads_kv, 1] */
   fh_tensor scale_v; /* [batch, blocks of seq_kv, heads_kv, 1]; scale_v_columns: [batch, 1, heads_kv, dim_v] */
@@ -257,40 +262,40 @@ typedef struct fh_tensors {
   /* Quantise only, else NULL. */
   fh_tensor quantised_q, quantised_k, quantised_v; /* shapes of q, k and v, in dtype_kv. Written. */
 
-  /* smooth only, else NULL: f32, finite, what every row of a sequence's k and v has beside its stored numbers times
-   * their scales; of rotated k, rotated. Read, by a quantise problem written, 0 for sequences without rows. batch and
-   * stride_batch as of scales. */
+  /* smooth only, else NULL: the means that were subtracted before quantisation, f32 and finite; rotated if k is. Read;
+   * quantise: written, 0 for a sequence without rows. batch and stride_batch as in scales. */
   fh_tensor mean_k; /* [batch, 1, heads_kv, dim_qk] */
   fh_tensor mean_v; /* [batch, 1, heads_kv, dim_v] */
 
-  /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], with strides as scales have them: a stride_batch of 0 says that
-   * all sequences have the same. Beyond 1.2e27 they count as that. Read; the slopes have no gradients. */
+  /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], strides as in scales. A slope beyond 1.2e27 counts as 1.2e27.
+   * Read; slopes have no gradients. */
   fh_tensor alibi_slopes;
 
   /* max_logit only, else NULL: [batch, heads_q], dense; batch counts sequences, also with varlen. The largest score
-   * that a row of the sequence gives a key which it sees, as the softmax has it: after scale, softcap and alibi, in
-   * natural units; the sink is none. -inf where no row sees a key. A score that is NaN does not count. Written; with
-   * accumulate: merged, see (6). */
+   * of the rows and the keys that they attend to, after scale, softcap and alibi, in natural units; the sink and NaN do
+   * not count. -inf if no row attends to a key. Written; accumulate: merged. */
   float* max_logit;
 
-  /* page_size only, else NULL: int32 [batch, ceil(seq_kv / page_size)], the page of the pool that holds a sequence's
-   * rows from column x page_size on; stride_batch steps over sequences, stride_seq over columns. Only columns that hold
-   * rows that count are read; the others may hold anything. Two sequences may name the same page. The CPU checks the
-   * numbers; a GPU plan cannot, so there they must be from 0 to pages - 1. */
+  /* page_size only, else NULL: int32 [batch, ceil(seq_kv / page_size)], pages of the pool from 0 to pages - 1; strides
+   * are stride_batch and stride_seq. Only columns with used rows are read, and sequences may share pages. The CPU
+   * checks the entries, a GPU plan cannot. */
   fh_tensor block_table;
 
-  /* Append only, else NULL. k and v have the rows of q there, [batch, seq_q, heads_kv, dim], scale_k and scale_v are
-   * [1, 1, heads_kv, 1]; with scale_tokens they are written and have the rows of the cache, [batch or pages, rows,
-   * heads_kv, 1]. What is stored is a number divided by its scale. */
-  fh_tensor cache_k; /* [batch, seq_kv, heads_kv, dim_qk]; page_size: [pages, page_size, heads_kv, dim_qk]. Some rows
-                                 are written; the strides say in which order batch, seq and heads lie. */
-  fh_tensor cache_v; /* the same with dim_v */
+  /* Append only, else NULL. k and v have as many rows as q, [batch, seq_q, heads_kv, dim]. scale_k and scale_v are [1,
+   * 1, heads_kv, 1]; with scale_tokens they are written and have the rows of the cache, [batch or pages, rows,
+   * heads_kv, 1]. The cache stores a value divided by its scale. */
+  /* [batch, seq_kv, heads_kv, dim_qk]; page_size: [pages, page_size, heads_kv, dim_qk]. The strides say in which order
+   * batch, seq and heads lie. The new rows are written. */
+  fh_tensor cache_k;
+  fh_tensor cache_v; /* as cache_k, with dim_v */
   fh_tensor q_out;   /* shape of q; or q itself, with its strides. Written. */
-  const int64_t* slot_mapping; /* slots: [batch, seq_q], dense: row s % page_size of page s / page_size, without
-                                 page_size row s % seq_kv of sequence s / seq_kv; below 0: k and v of this row are not
-                                 written. The CPU refuses what lies past the cache; a GPU plan does not write it. */
-  const int64_t* positions; /* positions: [batch, seq_q], dense, varlen [total_q]. Below rotary_rows; outside of that
-                                 the CPU refuses them, and a GPU plan does not write that row of q and k. */
+  /* slots: [batch, seq_q], dense. Slot s is row s % page_size of page s / page_size; without page_size it is row s %
+   * seq_kv of sequence s / seq_kv. A negative slot: k and v are not written. A slot past the cache: the CPU refuses
+   * it, a GPU plan does not write the row. */
+  const int64_t* slot_mapping;
+  /* positions: [batch, seq_q], dense, varlen [total_q]; below rotary_rows. Others: the CPU refuses them, a GPU plan
+   * does not write that row of q and k. */
+  const int64_t* positions;
   fh_tensor rotary_cos, rotary_sin; /* rotary_dim: [1, rotary_rows, 1, rotary_dim / 2]. Read. */
   fh_tensor norm_q, norm_k;         /* norm: [1, 1, 1, dim_qk]; NULL: all 1. Read. */
 } fh_tensors;
@@ -302,61 +307,60 @@ static inline fh_tensors fh_tensors_init(void) {
   return t;
 }
 
-/* target: where it shall run.
- *   NULL or "auto"   the current Hopper GPU where there is one and it computes this problem, else the CPU;
- *                    fh_plan_on_gpu tells which, fh_explain why. In fh_attention the tensors decide: the GPU that holds
- *                    them, or the CPU where they are host memory
+/* target: where the problem runs.
+ *   NULL or "auto"   the current Hopper GPU if there is one and it computes this problem, else the CPU. fh_plan_on_gpu
+ *                    tells which, fh_explain why. In fh_attention the tensors decide: the GPU that holds them, or the
+ *                    CPU if they are in host memory
  *   "hopper"         the current Hopper GPU, or a refusal; "hopper:1" for GPU 1
- *   "cpu"            this machine's CPU
- *   "h200"           a GPU that need not be here: the plan can be read, not run. "h100", or one of your own with its
- *                    numbers: "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"
- * Hints after it change how fast a GPU runs, never the result: "hopper tiles=128x64s3 section=16MiB tail=30% late=8"
- * takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packed= and parts= are for few query rows
- * and few tiles, widened= is for 8-bit k and v beside 16-bit q; docs/4-planning.md. */
+ *   "cpu"            the CPU of this machine
+ *   "h200", "h100"   a GPU that need not be in this machine: the plan can be read, not run. You can describe another:
+ *                    "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"
+ * Hints after the target change how fast a GPU runs, never the result. "hopper tiles=128x64s3 section=16MiB tail=30%
+ * late=8" takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packed=, parts= and widened=
+ * choose PackGQA, split-KV and the dequantisation of 8-bit k and v in a launch of its own; docs/4-planning.md. */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
 FH_API void fh_plan_destroy(fh_plan* plan);                 /* NULL: nothing happens */
 FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan); /* what fh_plan_run needs; 0 on the CPU */
 FH_API int fh_plan_on_gpu(const fh_plan* plan);             /* nonzero: tensors and workspace are GPU memory */
-FH_API const char* fh_plan_line(const fh_plan* plan);       /* one line of text; lives as long as the plan */
+FH_API const char* fh_plan_line(const fh_plan* plan);       /* the plan as one line of text; lives as long as it */
 
-/* workspace: 256-byte aligned, any content, on the tensors' GPU; may be NULL where the plan needs 0 bytes.
- * stream: a CUstream or cudaStream_t; ignored on the CPU, where the call returns when the result is there. */
+/* workspace: 256-byte aligned, any content, on the GPU of the tensors; may be NULL if the plan needs 0 bytes.
+ * stream: a CUstream or cudaStream_t. The CPU ignores it, and the call returns when the result is there. */
 FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, void* workspace, size_t workspace_bytes,
                              void* stream);
 
-/* Finds or makes the plan, then runs it. It needs as much workspace as fh_workspace_bytes says. */
+/* Finds the plan in a cache or makes it, then runs it. It needs the workspace that fh_workspace_bytes returns. */
 FH_API fh_status fh_attention(const fh_problem* problem, const char* target, const fh_tensors* tensors,
                               void* workspace, size_t workspace_bytes, void* stream);
-/* What fh_attention needs for the same problem and target, as if the tensors were on the current GPU. This makes the
- * plan too, so the first run is as quick as the next. */
+/* The workspace that fh_attention needs for the same problem and target if the tensors are on the current GPU. This
+ * call makes the plan too, so the first run is as fast as the next. */
 FH_API fh_status fh_workspace_bytes(const fh_problem* problem, const char* target, size_t* bytes);
 
-/* One line of text as a problem, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". The struct holds its size
- * already, so: fh_problem p = fh_problem_init(); */
+/* Reads a problem from a line such as "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". Initialise the struct with
+ * fh_problem_init() first: the call reads its size. */
 FH_API fh_status fh_problem_parse(const char* line, fh_problem* problem);
-/* A problem as one line of text: at most bytes characters with the closing zero. *length, if length is not NULL, is how
- * long the whole line is without it; with line = NULL and bytes = 0 that is all it does. */
+/* Writes a problem as one line of text, at most `bytes` characters including the closing zero. If length is not NULL,
+ * *length becomes the length of the whole line without the zero; line = NULL with bytes = 0 does only that. */
 FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t bytes, size_t* length);
 
-/* Why the problem can or cannot be computed there and how, in lines of text: backends, kernel, tiles, memory. Lives
- * until this thread's next call of it. */
+/* Lines of text that say how the target computes the problem (backend, kernel, tiles, memory), or why it cannot. They
+ * live until this thread calls fh_explain again. */
 FH_API const char* fh_explain(const fh_problem* problem, const char* target);
 
 FH_API const char* fh_last_error(void); /* of this thread; valid until its next failing call; "" before the first */
 FH_API const char* fh_status_name(fh_status status); /* "FH_OK" */
 FH_API const char* fh_version(void);                 /* of the library, as "0.4.0" */
 
-/* A function of yours that fh_set_log is given. line: without an end of line; user: what fh_set_log was given. */
+/* Your function for fh_set_log. line has no end of line; user is the pointer that fh_set_log got. */
 typedef void (*fh_log_function)(const char* line, void* user);
-/* What the library does (plans made, kernels compiled), one line a message, to your function; NULL turns it off.
- * Your function may be called from any thread, also from several at once. When fh_set_log returns, no function that
- * was set before is running any more or will be called again, whichever thread has replaced it. Called from inside such
- * a function, which cannot wait for itself, fh_set_log waits for none. */
+/* Calls your function with a line for each plan that is made, each kernel that is compiled, and so on; NULL turns the
+ * log off. Any thread may call it, and several may at the same time. When fh_set_log returns, no function that was set
+ * before runs or will be called. If your function itself calls fh_set_log, that call waits for no function. */
 FH_API void fh_set_log(fh_log_function function, void* user);
 
-/* For interpreters, whose handler of SIGINT acts only when a call has returned. With wanted nonzero, a call on the CPU
- * that the process's first thread makes returns FH_INTERRUPTED soon after SIGINT, where the process has a handler for
- * it, which is called too. 0, as at first: such a call runs to its end. */
+/* For interpreters, whose SIGINT handler acts only after a call has returned. If wanted is nonzero and the process has
+ * a handler for SIGINT, a call on the CPU by the first thread of the process returns FH_INTERRUPTED soon after SIGINT;
+ * the handler is called too. With 0, the default, such a call runs to its end. */
 FH_API void fh_watch_interrupts(int wanted);
 
 #ifdef __cplusplus
