@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several builds of the library in turns, in one process: what a change of a kernel brings.
 
-  bench/builds.py --build before=LIB.so --build after=LIB.so [LINE|SUITE ...] [--hints 'widened=0']
+  bench/builds.py --build before=LIB.so --build after=LIB.so [LINE|SUITE ...] [--hints 'dequantised=0']
   bench/builds.py --build before=LIB.so --build after=LIB.so --device cpu bench/suites/cpu_fwd.txt
 
 Prints microseconds of a call of the first build, its spread and clock, and how many times as fast the others are: all
@@ -24,7 +24,7 @@ def arguments():
     p.add_argument("lines", nargs="*", default=LINES, metavar="LINE|SUITE", help="problem lines and files of them")
     p.add_argument("--build", action="append", required=True, dest="builds", metavar="NAME=LIB.so",
                    help="one of them; the first is what the others are compared with")
-    p.add_argument("--hints", default="", help="of all builds but the first, e.g. 'widened=0'")
+    p.add_argument("--hints", default="", help="of all builds but the first, e.g. 'dequantised=0'")
     command.add_device(p)
     p.add_argument("--rounds", type=int, default=9, help="turns of every build (default 9)")
     p.add_argument("--ms", type=float, default=6, help="length of one turn (default 6)")

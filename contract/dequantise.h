@@ -45,8 +45,8 @@ struct DequantiseParams {
 };
 
 constexpr const char* why_invalid(DequantiseVariant v) {
-  if (!is_8_bit(v.dtype)) return "k and v that are widened have 8 bits";
-  return v.to == Dtype::f16 || v.to == Dtype::bf16 ? nullptr : "k and v are widened to f16 or bf16";
+  if (!is_8_bit(v.dtype)) return "k and v that are dequantised have 8 bits";
+  return v.to == Dtype::f16 || v.to == Dtype::bf16 ? nullptr : "k and v are dequantised to f16 or bf16";
 }
 
 }  // namespace froghopper

@@ -32,7 +32,7 @@ constexpr const char* why_invalid(FwdVariant v) {
   const bool plain = !v.pack_gqa && !v.split_kv && !v.batch_invariant && !v.score_mods.softcap &&
                      !v.score_mods.alibi && !v.merges_lse && !v.kv.smooth;
   if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))
-    return "an earlier launch widens 8-bit k and v for plain tiles of 16-bit q";
+    return "an earlier launch dequantises 8-bit k and v for plain tiles of 16-bit q";
   const bool in_block = v.tiles.kv == scale_block || v.tiles.kv == scale_block / 2;
   if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_block))
     return "weights times scales of v are in the range of bf16 alone, and a tile has 64 or 128 keys, which share a "

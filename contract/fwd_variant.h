@@ -48,14 +48,14 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.mask);
   visit("ragged", v.ragged);
   visit("softcap", v.score_mods.softcap);
-  visit("packed", v.pack_gqa);
+  visit("packgqa", v.pack_gqa);
   visit("split", v.split_kv);
   visit("alibi", v.score_mods.alibi);
-  visit("acc", v.merges_lse);
-  visit("exact", v.batch_invariant);
+  visit("merges", v.merges_lse);
+  visit("invariant", v.batch_invariant);
   visit("smooth", v.kv.smooth);
   visit("maxlogit", v.max_logit);
-  visit("widened", v.kv.dequantised);
+  visit("dequantised", v.kv.dequantised);
   visit("blocks", v.kv.blocks);
   visit("", v.kv.in);
 }

@@ -255,15 +255,15 @@ class Names(unittest.TestCase):
 
 class Golden(unittest.TestCase):
     PLANS = ["# h200 132sm | fwd ... -> a plan",
-             "h200 132sm | fwd bf16 b1 d64 -> fwd.bf16.d64.exact grid 4; combine.bf16.dv64 grid 2 ws 8",
+             "h200 132sm | fwd bf16 b1 d64 -> fwd.bf16.d64.invariant grid 4; combine.bf16.dv64 grid 2 ws 8",
              "cpu | fwd f16 b1 d64 -> cpu amx q64"]
 
     def test_every_launch_names_its_kernel(self):
-        self.assertEqual(compile_golden.kernels_of(self.PLANS[1]), {"fwd.bf16.d64.exact", "combine.bf16.dv64"})
+        self.assertEqual(compile_golden.kernels_of(self.PLANS[1]), {"fwd.bf16.d64.invariant", "combine.bf16.dv64"})
 
     def test_presets_are_left_out(self):
         others = compile_golden.other_kernels(self.PLANS, ["combine.bf16.dv64  # a comment"])
-        self.assertEqual(others, ["fwd.bf16.d64.exact"])
+        self.assertEqual(others, ["fwd.bf16.d64.invariant"])
 
 
 class Races(unittest.TestCase):

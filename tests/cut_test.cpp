@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "contract/split.h"
 #include "src/base/text.hpp"
@@ -31,6 +32,45 @@ TEST(Parts, AreEachKvTileOnceAndInOrder) {
         EXPECT_EQ(at, begin + count);
         const auto after = part_of(tiles, parts, size, most);
         EXPECT_LE(after.count(), 0) << "a part too many has keys";
+      }
+}
+
+TEST(TileSequence, VisitsEachTileOnceFromTheLastToTheFirst) {
+  for (const int begin : {0, 3})
+    for (const int count : {1, 2, 9}) {
+      const TileSequence<int> tiles{begin, begin + count};
+      std::vector<int> visited;
+      for (const int tile : tiles.in_order()) visited.push_back(tile);
+      ASSERT_EQ(visited.size(), tiles.count());
+      EXPECT_EQ(visited.front(), tiles.first());
+      EXPECT_EQ(visited.back(), tiles.last());
+      for (size_t at = 0; at < visited.size(); ++at) {
+        const int tile = visited[at], left = static_cast<int>(visited.size() - at) - 1;
+        EXPECT_EQ(tiles.is_last(tile), left == 0);
+        EXPECT_EQ(tiles.has(tiles.next(tile)), left > 0);
+        EXPECT_EQ(tiles.next_or_last(tile), left > 0 ? visited[at + 1] : tile);
+        EXPECT_EQ(tiles.with_left(left), tile);
+        EXPECT_EQ(tiles.from(tile).count(), left + 1);
+        EXPECT_EQ(tiles.before(tile).count(), at);
+      }
+      EXPECT_EQ(tiles.with_left(count), tiles.first()) << "fewer are left after every tile";
+    }
+}
+
+TEST(Parts, KnowTheirNumbers) {
+  for (const int begin : {0, 3, 15, 40})
+    for (const int count : {1, 7, 64})
+      for (const int most : {1, 5, 64}) {
+        const TileSequence<int> tiles{begin, begin + count};
+        const int size = tiles_of_part(tiles, 2, most);
+        for (int part = 0; part < parts_of(tiles, 2, most); ++part)
+          EXPECT_EQ(number_of_part(tiles, part_of(tiles, part, 2, most), size), part);
+        for (const int tile : tiles.in_order()) {
+          const auto its = batch_invariant_part_from(tiles, tile);
+          const int number = batch_invariant_part_at(tile);
+          EXPECT_EQ(its.first(), tile);
+          EXPECT_EQ(its.last(), batch_invariant_part_of(tiles, number, number + 2).last());
+        }
       }
 }
 

@@ -40,7 +40,7 @@ class Keys(unittest.TestCase):
 
     def test_kernels_whose_time_is_derived_are_refused(self):
         for kernel in (f"{KERNEL}.softcap", f"{KERNEL}.causal.alibi", "fwd.bf16.e4m3.d128.q192.kv64.s3",
-                       "fwd.bf16.d128.q64.kv64.s3.packed.split", f"{KERNEL}.ragged", f"{KERNEL}.window.exact"):
+                       "fwd.bf16.d128.q64.kv64.s3.packgqa.split", f"{KERNEL}.ragged", f"{KERNEL}.window.exact"):
             with self.assertRaises(ValueError, msg=kernel): fit_times.key("h100", kernel)
 
 

@@ -122,7 +122,7 @@ TEST(Plan, OfEveryProblemWithoutSoftcapIsAPreset) {
 // Of the types that are presets, and of sequences of one length.
 TEST(Plan, OfPlain8BitProblemsIsAPreset) {
   auto presets = lines_of("presets/fwd.txt");
-  for (const std::string& name : lines_of("presets/widen.txt")) presets.push_back(name);
+  for (const std::string& name : lines_of("presets/dequantise.txt")) presets.push_back(name);
   for (const char* types : {"e4m3", "bf16 kv=e4m3"})
     for (const char* dims : {"d64", "d96", "d128", "d192 dv128", "d192", "d256"})
       for (const char* mask : {"", " causal"})
@@ -131,8 +131,8 @@ TEST(Plan, OfPlain8BitProblemsIsAPreset) {
           ASSERT_TRUE(p) << p.failure().text;
           const auto plan = make_gpu_plan(*p, h200);
           ASSERT_TRUE(plan) << p->line() << ": " << plan.failure().text;
-          const bool widens = std::holds_alternative<DequantiseStep>(plan->launches.at(0).step);
-          ASSERT_EQ(plan->launches.size(), widens ? 2u : 1u);
+          const bool dequantises = std::holds_alternative<DequantiseStep>(plan->launches.at(0).step);
+          ASSERT_EQ(plan->launches.size(), dequantises ? 2u : 1u);
           for (const Launch& launch : plan->launches)
             EXPECT_NE(std::find(presets.begin(), presets.end(), launch.kernel.name), presets.end()) << plan->line();
         }
@@ -321,12 +321,12 @@ TEST(Hints, AreReadAndPrinted) {
   Hints hints;
   EXPECT_EQ(hints.line(), "");
   for (const char* const word :
-       {"parts=4", "widened=1", "packed=1", "late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
+       {"parts=4", "dequantised=1", "packed=1", "late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
     EXPECT_TRUE(hints.read(word)) << word;
-  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8 packed=1 parts=4 widened=1");
+  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8 packed=1 parts=4 dequantised=1");
   for (const char* const word : {"tiles=128", "tiles=128x64s3x", "tiles=0x64s3", "tiles=128x64s262144",
                                  "tiles=-128x64s3", "section=0MiB", "section=16", "tail=30", "tail=100%", "tail=-1%",
-                                 "late=", "late=-1", "late=8x", "widened=2", "h200", "64sm", ""}) {
+                                 "late=", "late=-1", "late=8x", "dequantised=2", "h200", "64sm", ""}) {
     Hints none;
     EXPECT_FALSE(none.read(word)) << word;
   }

@@ -316,7 +316,7 @@ static inline fh_tensors fh_tensors_init(void) {
  *   "h200", "h100"   a GPU that need not be in this machine: the plan can be read, not run. You can describe another:
  *                    "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"
  * Hints after the target change how fast a GPU runs, never the result. "hopper tiles=128x64s3 section=16MiB tail=30%
- * late=8" takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packed=, parts= and widened=
+ * late=8" takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packed=, parts= and dequantised=
  * choose PackGQA, split-KV and the dequantisation of 8-bit k and v in a launch of its own; docs/4-planning.md. */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
 FH_API void fh_plan_destroy(fh_plan* plan);                 /* NULL: nothing happens */

@@ -40,7 +40,7 @@ std::string step_lines(const ForwardStep& step) {
                 fwd_producer_groups(v) > 1 ? "s" : "", fwd_consumers(v), m_tile_rows,
                 fwd_sharers(v) > 1 ? ", the same ones, each with half of o's columns" : "");
   if (fwd_dequantises(v))
-    lines += text("\n  widening   {} to f16, by {} producer warps; {} tiles as in memory on their way",
+    lines += text("\n  dequantise {} to f16, by {} producer warps; {} tiles as in memory on their way",
                   name_of(v.kv.dtype), fwd_dequantises_in_four_warps(v) ? 4 : 2, fwd_stored_stages(v));
   if (fwd_converts_q(v))
     lines += text("\n  q          {} to f16{}", name_of(v.dtype),
@@ -48,15 +48,15 @@ std::string step_lines(const ForwardStep& step) {
   lines += order_line(order, "head", step.draws);
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
   if (v.pack_gqa)
-    lines += text("\n  packed     {} query heads share a tile, {} rows of each", step.pack.heads, step.pack.rows);
+    lines += text("\n  PackGQA    {} query heads share a tile, {} rows of each", step.pack.heads, step.pack.rows);
   if (step.parts.most > 1)
-    lines += text("\n  split      the keys of a tile into parts of {}, {} of the longest sequence",
+    lines += text("\n  split-KV   the keys of a tile into parts of {}, {} of the longest sequence",
                   step.parts.tiles * v.tiles.kv, step.parts.most);
   return lines;
 }
 
 std::string step_lines(const DequantiseStep& step) {
-  return text("\n  widening   k and v from {} to {} in the workspace, once for all query rows",
+  return text("\n  dequantise k and v from {} to {} in the workspace, once for all query rows",
               name_of(step.variant.dtype), name_of(step.variant.to));
 }
 

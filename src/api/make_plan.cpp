@@ -121,7 +121,7 @@ Result<Target> read_target(const char* target) {
     return Failure{FH_INVALID_PROBLEM,
                    text("target is \"{}\", which names neither a backend nor a GPU: {} It must be \"auto\", \"cpu\", "
                         "\"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"; on a GPU with hints such as "
-                        "tiles=128x64s3, section=16MiB, tail=30%, late=8, packed=1, parts=4, widened=1.",
+                        "tiles=128x64s3, section=16MiB, tail=30%, late=8, packed=1, parts=4, dequantised=1.",
                         name, ours.empty() ? device.failure().text : text("here that is \"{}\".", ours))};
   }
   read.kind = Kind::named;

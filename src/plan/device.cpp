@@ -113,7 +113,7 @@ bool Hints::read(const std::string& word) {
   if (number_between(word, "tail=", "%", value)) return tail_percent = value, within(value, 99);
   if (number_after(word, "late=", value)) return late_tiles = value, value >= 0;
   if (number_after(word, "packed=", value)) return packed = value, within(value, 1);
-  if (number_after(word, "widened=", value)) return dequantised = value, within(value, 1);
+  if (number_after(word, "dequantised=", value)) return dequantised = value, within(value, 1);
   if (number_after(word, "parts=", value)) return parts = value, within(value, parts_most) && value > 0;
   return false;
 }
@@ -126,7 +126,7 @@ std::string Hints::line() const {
   if (late_tiles) line += text(" late={}", *late_tiles);
   if (packed) line += text(" packed={}", *packed);
   if (parts) line += text(" parts={}", *parts);
-  if (dequantised) line += text(" widened={}", *dequantised);
+  if (dequantised) line += text(" dequantised={}", *dequantised);
   return line;
 }
 

@@ -15,7 +15,7 @@ namespace froghopper {
 namespace {
 
 constexpr const char *fill = "fill", *forward = "fwd", *combine = "combine", *delta = "delta", *backward = "bwd",
-                     *grad_q = "gradq", *quantise = "quantise", *average = "average", *dequantise = "widen",
+                     *grad_q = "gradq", *quantise = "quantise", *average = "average", *dequantise = "dequantise",
                      *append = "append";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.

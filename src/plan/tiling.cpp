@@ -224,10 +224,10 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
   const auto dequantised = dequantised_variant(p, v, device);
   if (hints.dequantised.value_or(0) > 0 && (!dequantised || hints.parts.value_or(1) > 1))
     return unsupported(
-        "widened=1 is a hint for 16-bit q beside 8-bit k and v with one scale a head (beside bf16 q also with "
+        "dequantised=1 is a hint for 16-bit q beside 8-bit k and v with one scale a head (beside bf16 q also with "
         "others), "
         "o in q's type and plain tiles in one part, without softcap, smooth, accumulate, max_logit and invariant. "
-        "Leave widened out.");
+        "Leave dequantised out.");
   const bool free = !hints.tiles && !hints.parts;
   if (dequantised && (hints.dequantised ? *hints.dequantised > 0
                                         : free && pays_to_dequantise_first(p, *dequantised, v, parts, device))) {

@@ -33,12 +33,12 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
   const std::string few = "fwd bf16 kv=e4m3 b1 hq8 hkv8 sq128 skv4096 d128";
   const std::string many = "fwd bf16 kv=e4m3 b4 hq32 hkv8 sq2048 skv2048 d128 causal";
   EXPECT_EQ(dequantises(many), true);
-  EXPECT_EQ(dequantises(many, "widened=0"), false);
+  EXPECT_EQ(dequantises(many, "dequantised=0"), false);
   EXPECT_EQ(dequantises(few), false);
-  EXPECT_EQ(dequantises(few, "widened=1"), true);
+  EXPECT_EQ(dequantises(few, "dequantised=1"), true);
   for (const char* more : {" scales128", " vcolumns"}) {
     EXPECT_EQ(dequantises(many + more), true) << more;
-    EXPECT_EQ(dequantises("fwd f16 kv=e4m3 b4 hq32 hkv8 sq2048 skv2048 d128" + std::string(more), "widened=1"),
+    EXPECT_EQ(dequantises("fwd f16 kv=e4m3 b4 hq32 hkv8 sq2048 skv2048 d128" + std::string(more), "dequantised=1"),
               std::nullopt)
         << "weights times scales of v are beyond the range of f16";
   }
@@ -50,12 +50,12 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
       << "scales of sequences as long as they may be would fill 2 GiB";
   for (const char* more : {" softcap20", " smooth", " maxlogit"}) {
     EXPECT_EQ(dequantises(many + more), false) << more;
-    EXPECT_EQ(dequantises(many + more, "widened=1"), std::nullopt) << more;
+    EXPECT_EQ(dequantises(many + more, "dequantised=1"), std::nullopt) << more;
   }
   EXPECT_EQ(dequantises(many + " seqused"), true) << "as if all of it were used: both ways take less of less";
   EXPECT_EQ(dequantises("fwd bf16 kv=e4m3 b8 hq32 hkv8 sq8192 skv131072 d128"), false) << "4 GiB";
-  EXPECT_EQ(dequantises("fwd bf16 b4 hq32 hkv8 sq2048 skv2048 d128", "widened=1"), std::nullopt);
-  EXPECT_EQ(dequantises("fwd e4m3 b4 hq32 hkv8 sq2048 skv2048 d128", "widened=1"), std::nullopt);
+  EXPECT_EQ(dequantises("fwd bf16 b4 hq32 hkv8 sq2048 skv2048 d128", "dequantised=1"), std::nullopt);
+  EXPECT_EQ(dequantises("fwd e4m3 b4 hq32 hkv8 sq2048 skv2048 d128", "dequantised=1"), std::nullopt);
 }
 
 }  // namespace
