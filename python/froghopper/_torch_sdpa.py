@@ -11,13 +11,16 @@ from froghopper._torch_attention import attention
 from froghopper._torch_calls import DTYPES, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import HEADS_FIRST
-from froghopper._torch_options import decided
+from froghopper._torch_options import decided, plain, whole
+from froghopper._values import flag, number
+from froghopper._words import takes_words_of_others
 
 MULTIPLE = 8  # of which head dims are
 # Not torch.nn.functional's, which a user may have replaced by the function below.
 of_pytorch: Any = getattr(torch._C._nn, "scaled_dot_product_attention")
 _told: set[str] = set()
 
+@takes_words_of_others("torch")
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,

@@ -69,7 +69,7 @@ REFUSED = {
                       "Give cache_batch_idx"),
     "chunks": (ValueError, given(attention_chunk=-1), "attention_chunk must .*, but is -1"),
     "scale": (ValueError, given(softmax_scale=float("nan")), "softmax_scale must .*, but is nan"),
-    "softcap": (ValueError, given(softcap=float("nan")), "softcap is nan"),
+    "softcap": (ValueError, given(softcap=float("nan")), "softcap must .*, but is nan"),
     "window": (TypeError, given(window_size=(1, 2, 3)), "window_size"),
     "margin": (ValueError, given(sm_margin=-1), "sm_margin must .*, but is -1"),
     "left": (ValueError, given(cache_leftpad=ints(0, 10)), r"cache_leftpad\[1\] must be from 0 to 9, but is 10"),
