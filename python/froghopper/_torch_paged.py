@@ -186,12 +186,12 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
     return o, lse
 
 
-def refuse_gradients(tensors: dict[str, Tensor | None]) -> None:
+def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "paged_attention") -> None:
     if forward_ad._current_level >= 0: ops.check_tangents(tensors)
     if not torch.is_grad_enabled(): return
     for name, x in tensors.items():
         if x is not None and x.requires_grad:
-            raise Unsupported(f"{name} requires a gradient; paged_attention has none. Use {name}.detach(), or call "
+            raise Unsupported(f"{name} requires a gradient; {function} has none. Use {name}.detach(), or call "
                               "under torch.no_grad().")
 
 
