@@ -107,6 +107,16 @@ def test_swapped_axes_are_recognised(call):
     assert call(q, k, v).shape == (2, 100, 16, 64)
 
 
+def test_nothing_is_raised_by_explain():
+    """Whatever is wrong is told, also what PyTorch or the target's name is told of."""
+    q, k, v = qkv()
+    nested = torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged)
+    for told in (explain(q, k, v, target=3), explain(q, k, v, max_sms=2**70), explain(nested, k, v),
+                 explain(q, k, v, bananas=1), explain([1], k, v), explain(q, k, v, out=3)):
+        assert told.startswith("not computed ")
+    assert "names neither a backend nor a GPU" in explain(q, k, v, target="bananas")
+
+
 def test_only_as_many_numbers_can_be_reshaped():
     q, k, v = qkv()
     for shape, out in (((2,), "Give one of that shape"), ((2, 2), "Reshape it")):
