@@ -37,6 +37,9 @@ Scheme = Literal["auto", "ring", "all_gather", "all_to_all"]
 __all__ = ["attention", "decode", "explain", "moved", "positions", "shard", "unshard"]
 
 
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,

@@ -67,6 +67,10 @@ __all__ = ["FLOAT8", "flash_attn_combine", "flash_attn_func", "flash_attn_kvpack
            "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states", "reshape_and_cache_flash"]
 WHOLE = (-1, -1)
 
+
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 @overload
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, return_attn_probs: Literal[True],
                     **words: Any) -> tuple[Tensor, Tensor]: ...

@@ -35,6 +35,10 @@ if TYPE_CHECKING: from froghopper import _jax_context_parallel as context_parall
 __all__ = ["attention", "context_parallel"]
 
 Array: TypeAlias = jax.Array
+
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 Given: TypeAlias = dict[str, Array]
 ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit")  # o, lse, it: of accumulate
 HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # as a user knows them

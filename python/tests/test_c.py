@@ -107,6 +107,15 @@ def test_importing_loads_nothing():
     run_python("-c", code)
 
 
+@pytest.mark.parametrize("name, framework", [
+    ("torch", "torch"), ("torch.context_parallel", "torch"), ("flash_attn_interface", "torch"), ("jax", "jax"),
+    ("jax.context_parallel", "jax"), ("transformers", "transformers")])
+def test_modules_show_what_is_public(name, framework):
+    pytest.importorskip(framework, reason=f"froghopper.{name} needs {framework}, which is not installed")
+    run_python("-c", f"import froghopper; module = froghopper.{name}; assert dir(module) == sorted(module.__all__); "
+                     "assert all(hasattr(module, name) for name in module.__all__)")
+
+
 def test_help_shows_what_is_public():
     """Also where a module's framework is not installed."""
     said = run_python("-c", "import froghopper, sys; sys.modules['sglang'] = sys.modules['vllm'] = None; "
