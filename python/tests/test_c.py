@@ -116,6 +116,14 @@ def test_modules_show_what_is_public(name, framework):
                      "assert all(hasattr(module, name) for name in module.__all__)")
 
 
+def test_documents_name_every_file():
+    document = ROOT / "docs/9-python.md"
+    if not document.exists(): pytest.skip("tests of an installed package: there are no documents")
+    named = document.read_text().partition("## What is where")[2]
+    package = pathlib.Path(froghopper.__file__).parent
+    assert [path.name for path in sorted(package.glob("*.py")) if f"`{path.name}`" not in named] == []
+
+
 def test_help_shows_what_is_public():
     """Also where a module's framework is not installed."""
     said = run_python("-c", "import froghopper, sys; sys.modules['sglang'] = sys.modules['vllm'] = None; "
