@@ -200,8 +200,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     if not (of_8_bits or return_max_logit) and accumulate is None and out is None:
         o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
         return o if lse is None else (o, lse)
-    if not torch.compiler.is_compiling(): refuse_turned(q.shape, k.shape)
     q, k, v = computable(q, k, v, of_8_bits)
+    if not torch.compiler.is_compiling(): refuse_turned(q.shape, k.shape)
     scale_q, scale_k, scale_v = scale_tensor(scale_q, q), scale_tensor(scale_k, q), scale_tensor(scale_v, q)
     with_grad = requires_grad(q, k, v, sink)
     if return_max_logit:

@@ -75,8 +75,8 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
     """attend with all of its checks."""
     if not is_compiling() and type(q) not in PLAIN: sharding.register()
     if form: q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    elif not is_compiling(): refuse_turned(q.shape, k.shape)
     q, k, v = computable(q, k, v, False)
+    if not form and not is_compiling(): refuse_turned(q.shape, k.shape)
     with_grad = requires_grad(q, k, v, sides[0])
     arguments = (q, k, v, *sides, *options, return_lse or with_grad, with_grad)
     if is_compiling(): o, lse = ops.forward_op(*arguments)
