@@ -16,7 +16,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from froghopper import _c
-from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of, warn_user
+from froghopper._axes import LAYOUT, PACKED_LAYOUT, check_axes
+from froghopper._axes import Shape as Shape
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
 from froghopper._values import ALIGNS, check_softcap, text, type_of
 from froghopper._values import Window as Window
@@ -27,17 +29,12 @@ from froghopper._values import flag as flag
 from froghopper._values import number as number
 from froghopper._values import whole_number as whole_number
 
-Shape = Sequence[int]
 Strides = tuple[int, int, int]  # of batch, seq and head, in elements
 T = TypeVar("T")
 
 DTYPES = {"float16": _c.Dtype.F16, "bfloat16": _c.Dtype.BF16, "float32": _c.Dtype.F32}
 DTYPES_8_BIT = {"float8_e4m3fn": _c.Dtype.E4M3, "float8_e5m2": _c.Dtype.E5M2}  # a scale goes with each number
 SCALE_ROWS = 128  # rows that share a scale where there is more than one for a sequence
-LAYOUT, PACKED_LAYOUT = "[batch, seq, heads, dim]", "[total, heads, dim]"
-TURNED = ("use q.transpose(1, 2), k.transpose(1, 2) and v.transpose(1, 2) (in NumPy and JAX swapaxes), or "
-          "froghopper.torch.scaled_dot_product_attention")
-HEADS_KV_OF_MODELS = 128
 KEPT = 1024  # plans and calls; a table that is full is emptied, so that new lengths at every step do not add up
 
 
@@ -75,7 +72,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. Convert them to one of these.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
-    check_axes(q, k, warn=not backward)
+    check_axes(q, k, causal=bool(causal), warn=not backward)
     if packed: batch, seq_q, seq_kv = packed
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
     left, right = check_window(window)
@@ -219,19 +216,6 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
             if axis in shared and extent != wanted:
                 raise InvalidProblem(f"{name} must have the {axis} of {other}, {wanted}, but has {extent}: their "
                                      f"shapes are {list(shape)} and {list(like)}. Change one.")
-
-
-def check_axes(q: Shape, k: Shape, warn: bool) -> None:
-    """Whether the axis before the heads looks like that of the heads, as in PyTorch's own attention: heads as read do
-    not divide, but that axis does; or it divides too and heads are more than any model has."""
-    if len(q) != 4 or 0 in (k[1], k[2]) or q[1] % k[1] != 0 or k[2] <= k[1]: return
-    found = f"q has the shape {list(q)} and k {list(k)}"
-    if warn and q[2] % k[2] == 0 and q[2] > q[1] and k[2] > HEADS_KV_OF_MODELS:
-        warn_user(f"{found}, which is read as {LAYOUT}: {q[2]} heads of {q[1]} queries and {k[1]} keys. If they are "
-                  f"[batch, heads, seq, dim], {TURNED}.")
-    if q[2] % k[2] == 0: return
-    raise InvalidProblem(f"{found}; they must be {LAYOUT}, and heads_kv, {k[2]}, must divide heads_q, {q[2]}. They "
-                         f"look like [batch, heads, seq, dim]. {TURNED[0].upper()}{TURNED[1:]}.")
 
 
 def positive_dim(dim: int) -> int:

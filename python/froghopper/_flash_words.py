@@ -15,17 +15,21 @@ from torch.autograd import forward_ad
 
 from froghopper import _torch_ops as ops
 from froghopper._call import whole_number
-from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper._torch_options import plain
 from froghopper._values import scale_in_range
-from froghopper._words import translated
+from froghopper._words import arguments_of, named_by, translated_call
 
 PAGES = "pages are read by flash_attn_varlen_func, flash_attn_with_kvcache and paged_attention. Use one of them."
 REFUSED = {
     "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 512 in all.",
     "block_table": PAGES,
 }
+# What errors of froghopper.torch name, in the words of these functions.
+NAMES = {"cu_seqlens_kv": "cu_seqlens_k", "max_seqlen_kv": "max_seqlen_k", "scale_q": "q_descale",
+         "scale_k": "k_descale", "scale_v": "v_descale", "window": "window_size", "sink": "s_aux",
+         "scale": "softmax_scale", "return_lse": "return_attn_probs"}
 # Positional arguments of the others. Of FlashAttention 2 those after q, k and v, or after max_seqlen_k.
 FLASH_2 = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic",
            "return_attn_probs", "block_table")
@@ -69,18 +73,30 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
     """A function whose positional arguments behind the first ones may come in another order, and whose unknown words
     are translated or explained."""
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        code, name = function.__code__, function.__name__
-        known = frozenset(code.co_varnames[:code.co_argcount + code.co_kwonlyargcount])
+        name, known = function.__name__, arguments_of(function)
+
+        @functools.wraps(function)
+        def told(*given: Any, **words: Any) -> Any:
+            try: return function(*given, **words)
+            except Error as error: raise named_by(names_of(name, words), error)
 
         @functools.wraps(function)
         def call(*given: Any, **words: Any) -> Any:
             if order is not None and len(given) > first and (names := order(given[first:])) is not None:
                 given, words = given[:first], by_name(name, names, given[first:], words)
             for word in words:
-                if word not in known: return function(*given, **translated(name, "flash_attn_interface", words, known))
-            return function(*given, **words)
+                if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)
+            return function(*given, **words) if torch.compiler.is_compiling() else told(*given, **words)
         return call
     return decorate
+
+
+def names_of(function: str, words: dict[str, Any]) -> dict[str, str]:
+    """Arguments of froghopper.torch -> those of a function here. words: that it was given."""
+    of_cache = function == "flash_attn_with_kvcache"
+    table, other = "block_table", "page_table"
+    if of_cache and words.get(table) is None: table, other = other, table
+    return NAMES | {"seqused_kv": "cache_seqlens" if of_cache else "seqused_k", other: table}
 
 
 def by_name(function: str, names: Sequence[str], given: Sequence[Any], words: dict[str, Any]) -> dict[str, Any]:
@@ -161,6 +177,9 @@ def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | float | None, k_descale:
     for name, value in descales.items():
         if value is None: value = one = torch.ones((), dtype=torch.float32, device=q.device) if one is None else one
         elif isinstance(value, Tensor) and name == "q_descale" and value.ndim == 2:
+            if value.shape[1] != k.shape[-2]:
+                raise InvalidTensor(f"q_descale must be [batch, {k.shape[-2]}], a number for each key head, but has "
+                                    f"the shape {list(value.shape)}. Reshape it.")
             value = value.repeat_interleave(q.shape[-2] // k.shape[-2], 1)
         made["scale_" + name[0]] = value
     return made

@@ -27,6 +27,10 @@ from froghopper._xla import Options
 
 __all__ = ["attention", "unzigzag", "zigzag"]
 
+
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 Array: TypeAlias = jax.Array
 Layout = Literal["zigzag", "contiguous"]
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from froghopper import _torch_paged as of_pages
 from froghopper._call import cached, check_rank, whole_number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._flash_words import without_gradients
+from froghopper._flash_words import check_tangents, without_gradients
 from froghopper._pages import from_left
 from froghopper._torch_calls import FLOAT8, check_place, check_tensor, kind
 from froghopper._torch_ops import PLAIN
@@ -58,6 +59,20 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
         raise InvalidProblem(f"max_seqlen_q must be at least the {q.shape[1]} rows of q that sequences have, but is "
                              f"{max_seqlen_q}. Leave it out.")
     check_new(k_cache, v_cache, k, v, batch, lengths, rows_of(k_cache, table))
+
+
+def refuse_gradients(k_cache: Tensor, tensors: dict[str, Any]) -> None:
+    """What is written to a cache has no gradients, and attention to a cache none either. Beside fp8 they are dropped,
+    as in every function here."""
+    if k_cache.dtype in FLOAT8: check_tangents(tensors)
+    else: of_pages.refuse_gradients({name: x for name, x in tensors.items() if isinstance(x, Tensor)},
+                                    "flash_attn_with_kvcache")
+
+
+def within(bound: Any, pages: Tensor, table: Tensor) -> Any:
+    """A bound on the keys of a sequence, at most those that its pages hold: engines give those of a model."""
+    if type(bound) is not int or pages.ndim != 4 or table.ndim != 2: return bound
+    return min(bound, pages.shape[1] * table.shape[1])
 
 
 def rows_of(k_cache: Tensor, table: Tensor | None) -> int:

@@ -15,6 +15,12 @@ SENTENCES: list[tuple[str, str]] = [
      r"Use window=(left, 0), or causal=False."),
     (r"attention_chunk is (-\d+); .*",
      r"attention_chunk must be 0 or more keys, but is \1. Use attention_chunk=0 for none."),
+    (r"seq_(q|kv) is (-\d+); sizes are not negative.*",
+     r"max_seqlen_\1 must be 0 or more rows, but is \2. Give the longest sequence's."),
+    (r"block_table\[(\d+)\]\[(\d+)\] is (-?\d+) and pages is 0.*",
+     r"block_table[\1, \2] must name a page, but is \3, and the pool has no page. Give a pool with pages."),
+    (r"block_table\[(\d+)\]\[(\d+)\] is (-?\d+) and pages is (\d+); it names a page of the pool\. Use (.*)\.",
+     r"block_table[\1, \2] must be one of the \4 pages of the pool, \5, but is \3. Give that."),
     (r"max_sms is (-\d+); .*", r"max_sms must be 0 or more SMs or threads, but is \1. Use max_sms=0 for all."),
     (r"accumulate is 1 and sink is set; .*",
      r"sink must be None with accumulate, as each call would put it into the denominator again, but is given. Leave it "

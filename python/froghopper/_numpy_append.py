@@ -13,6 +13,7 @@ from froghopper._numpy_8_bit import type_name
 from froghopper._numpy_arrays import (Array, Lengths, address, array_of, check_array, check_is_array, check_shape,
                                       check_writeable, contiguous, float32_of, longest, read_one_length, strides_of)
 from froghopper._values import flag, number, one_of
+from froghopper._words import takes_words_of_others
 
 
 class Given(NamedTuple):
@@ -29,6 +30,7 @@ class Given(NamedTuple):
     norm_k: Array | None
 
 
+@takes_words_of_others("")
 def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: Array | None, *,
               q: Array | None = None, q_out: Array | None = None, slot_mapping: ArrayLike | None = None,
               block_table: ArrayLike | None = None, seqused_kv: Lengths | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from froghopper import _c
 from froghopper import _c_parallel as c
-from froghopper._errors import LibraryNotFound, error_of
+from froghopper._errors import Error, LibraryNotFound, error_of
 from froghopper._library import library
 from froghopper._values import one_of, text, whole_number
 
@@ -57,12 +57,16 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     target          as of froghopper.explain: "cpu", or a GPU that need not be here, "h100"
     scheme, layout  as of attention
     ranks_per_host  ranks that NVLink joins; 0 for all
+
+    What is wrong with these is told too, not raised.
     """
-    whole = library().problem(problem)
-    asked = described(whole, whole_number("ranks", ranks), whole_number("rank", rank),
-                      one_of("scheme", scheme, SCHEMES), one_of("layout", layout, LAYOUTS),
-                      whole_number("ranks_per_host", ranks_per_host))
-    return str(calls().fh_cp_explain(ctypes.byref(asked), text("target", target, "cpu").encode()).decode())
+    try:
+        whole = library().problem(text("problem", problem, "fwd bf16 b1 hq64 hkv8 sq65536 skv65536 d128 causal"))
+        asked = described(whole, whole_number("ranks", ranks), whole_number("rank", rank),
+                          one_of("scheme", scheme, SCHEMES), one_of("layout", layout, LAYOUTS),
+                          whole_number("ranks_per_host", ranks_per_host))
+        return str(calls().fh_cp_explain(ctypes.byref(asked), text("target", target, "cpu").encode()).decode())
+    except Error as error: return f"not computed {error}"
 
 
 class Plan:

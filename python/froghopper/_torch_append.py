@@ -18,6 +18,7 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsup
 from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
 from froghopper._torch_ops import _library, check_tangents
+from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
 # For code that torch.compile traces; its arguments are Given, then Options.
@@ -65,6 +66,7 @@ class Ready(NamedTuple):
     gpu: int
 
 
+@takes_words_of_others("torch")
 def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cache: Tensor | None, *,
               q: Tensor | None = None, q_out: Tensor | None = None, slot_mapping: Tensor | None = None,
               block_table: Tensor | None = None, seqused_kv: Tensor | None = None, cu_seqlens: Tensor | None = None,

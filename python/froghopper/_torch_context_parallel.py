@@ -37,6 +37,9 @@ Scheme = Literal["auto", "ring", "all_gather", "all_to_all"]
 __all__ = ["attention", "decode", "explain", "moved", "positions", "shard", "unshard"]
 
 
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
@@ -95,10 +98,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                               0.0 if softcap is None else plain(number, "softcap", softcap),
                               None if scale is None else plain(number, "scale", scale), decided(deterministic))
         with_lse = plain(flag, "return_lse", return_lse)
+        of_dtensors = dtensors.among(q, k, v)
+        if of_dtensors: group = dtensors.group_of(q, k, v, group)
     except Error as error:  # other ranks are told, or they would take this rank's next call for this one
-        if dtensors.among(q, k, v): raise
+        if dtensors.among(q, k, v): dtensors.refuse_together(q, k, v, group, error)
         groups.refuse_together(group, "attention", error)
-    if dtensors.among(q, k, v): o, lse = dtensors.attention(attend, q, k, v, group, sink, alibi_slopes, layout, options)
+    if of_dtensors: o, lse = dtensors.attention(attend, q, k, v, group, sink, alibi_slopes, layout, options)
     else: o, lse = attend(q, k, v, group, sink, alibi_slopes, layout or "zigzag", options)
     return (o, lse) if with_lse else o
 

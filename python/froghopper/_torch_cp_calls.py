@@ -3,6 +3,7 @@
 allocated, and libfroghopper-cp.so runs it over the group's transport.
 """
 import contextlib
+import zlib
 from typing import Any, NamedTuple
 
 import torch
@@ -80,7 +81,7 @@ def agreed(group: Any, call: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor 
     def shared() -> dict[str, Any]:
         check(q, k, v, sink, slopes, options)
         return {**of_all_ranks(q, k, v), "layout": layout, "device": name_of(q), **options._asdict(),
-                "sink": sink is not None, "alibi_slopes": slopes is not None, **same}
+                "sink": numbers_of(sink), "alibi_slopes": numbers_of(slopes), **same}
     said = groups.agree(group, call, shared, lambda: {"rows": q.shape[1], **(own or {})})
     layouts.check_rows(layout, "q", [each["rows"] for each in said], group.size())
     return said
@@ -92,6 +93,15 @@ def of_all_ranks(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Any]:
     for name, x in (("q", q), ("k", k), ("v", v)):
         found |= {f"heads of {name}": x.shape[2], f"dim of {name}": x.shape[3]}
     return found
+
+
+def numbers_of(x: Tensor | None) -> str | None:
+    """What all ranks must have alike, in a few words: a checksum of numbers in host memory. Those of a GPU are not
+    looked at, as that would wait for it."""
+    if x is None: return None
+    if not x.is_cpu: return "given"
+    held = x.detach().contiguous().numpy()
+    return f"{held.ravel()[:2].tolist()} ... with the checksum {zlib.crc32(held.tobytes()):08x}"
 
 
 def name_of(q: Tensor) -> str: return torch.cuda.get_device_name(q.device) if q.is_cuda else str(q.device)

@@ -3,13 +3,13 @@
 is the group; over other dimensions batches and heads may be spread, or nothing."""
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from froghopper import _torch_cp_group as groups
-from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._errors import Error, InvalidProblem, InvalidType
 from froghopper._values import type_of
 
 BATCH, ROWS, HEADS = 0, 1, 2  # dimensions of q, k and v
@@ -22,10 +22,26 @@ def among(*tensors: Tensor) -> bool:
     return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
 
 
-def attention(attend: Callable[..., tuple[Tensor, Tensor]], q: Any, k: Any, v: Any, group: Any, sink: Any, slopes: Any,
-              layout: Any, options: Any) -> tuple[Tensor, Tensor]:
-    """(o, lse), placed as q is. attend: the same for the tensors of this rank."""
-    from torch.distributed.tensor import DTensor, Shard
+def refuse_together(q: Any, k: Any, v: Any, group: Any, error: Error) -> NoReturn:
+    """As of groups, of the group along which rows are spread, as far as the placements of one of them say it. Where
+    they do not, this rank is alone: no other knows what group it should be in."""
+    for x in (q, k, v):
+        if not among(x): continue
+        at = rows_at(x.placements)
+        if len(at) == 1 or x.device_mesh.ndim == 1: group = x.device_mesh.get_group(at[0] if at else 0)
+        break
+    if group is None: raise error
+    groups.refuse_together(group, "attention", error)
+
+
+def rows_at(placements: Any) -> list[int]:
+    """Dimensions of the mesh over which rows are spread."""
+    return [dim for dim, place in enumerate(placements) if place.is_shard(ROWS)]
+
+
+def group_of(q: Any, k: Any, v: Any, group: Any) -> Any:
+    """The group along which rows are spread, after all checks of how q, k and v are placed."""
+    from torch.distributed.tensor import DTensor
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, DTensor):
             raise InvalidType(f"{name} must be a DTensor beside other DTensors, but is {type_of(x)}. Use "
@@ -34,12 +50,18 @@ def attention(attend: Callable[..., tuple[Tensor, Tensor]], q: Any, k: Any, v: A
             raise InvalidProblem(f"{name} must be placed as q is, {q.placements} on {q.device_mesh}, but is placed "
                                  f"{x.placements} on {x.device_mesh}. Use {name}.redistribute.")
     check_placed(q, k)
-    mesh, placements = q.device_mesh, q.placements
-    at = [dim for dim, place in enumerate(placements) if place.is_shard(ROWS)]
-    of_rows = mesh.get_group(at[0])
+    of_rows = q.device_mesh.get_group(rows_at(q.placements)[0])
     if group is not None and groups.resolved(group).group_name != of_rows.group_name:
         raise InvalidProblem("group must be that of the mesh along which the rows of q are spread, but is another one. "
                              "Leave it out.")
+    return of_rows
+
+
+def attention(attend: Callable[..., tuple[Tensor, Tensor]], q: Any, k: Any, v: Any, of_rows: Any, sink: Any,
+              slopes: Any, layout: Any, options: Any) -> tuple[Tensor, Tensor]:
+    """(o, lse), placed as q is. attend: the same for the tensors of this rank. of_rows: what group_of gives."""
+    from torch.distributed.tensor import Shard
+    mesh, placements = q.device_mesh, q.placements
     local = [x.to_local() for x in (q, k, v)]
     sides = [local_side(x, mesh, placements) for x in (sink, slopes)]
     o, lse = attend(*local, of_rows, *sides, layout or "contiguous", options)
@@ -51,7 +73,7 @@ def attention(attend: Callable[..., tuple[Tensor, Tensor]], q: Any, k: Any, v: A
 
 def check_placed(q: Any, k: Any) -> None:
     """Rows over one dimension of the mesh; heads, where they are divided, in equal parts of both."""
-    at = [dim for dim, place in enumerate(q.placements) if place.is_shard(ROWS)]
+    at = rows_at(q.placements)
     others = [place for place in q.placements if not place.is_shard(ROWS)]
     if len(at) != 1 or not all(place.is_replicate() or place.is_shard(BATCH) or place.is_shard(HEADS)
                                for place in others):

@@ -9,6 +9,7 @@ Tensors lie as form says: ROWS_FIRST [batch, seq, heads, dim], HEADS_FIRST [batc
 has q, k and v of the second form and o of the first. Nothing is transposed on the way where the native operators do the
 work: they exchange strides.
 """
+import contextlib
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_native as native
 from froghopper import _torch_ops as ops
 from froghopper import _torch_sharding as sharding
+from froghopper._axes import layout_is_known, refuse_turned
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, dense_of
 from froghopper._torch_native import GRADIENTS, HEADS_FIRST
@@ -74,9 +76,12 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
     if not is_compiling() and type(q) not in PLAIN: sharding.register()
     if form: q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     q, k, v = computable(q, k, v, False)
+    if not form and not is_compiling(): refuse_turned(q.shape, k.shape)
     with_grad = requires_grad(q, k, v, sides[0])
     arguments = (q, k, v, *sides, *options, return_lse or with_grad, with_grad)
-    o, lse = ops.forward_op(*arguments) if is_compiling() else ops.eager_forward(with_grad, *arguments)
+    if is_compiling(): o, lse = ops.forward_op(*arguments)
+    else:
+        with layout_is_known() if form else contextlib.nullcontext(): o, lse = ops.eager_forward(with_grad, *arguments)
     return o.transpose(1, 2) if form == HEADS_FIRST else o, lse if return_lse else None
 
 

@@ -9,7 +9,6 @@ from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
 from froghopper._call import explain as explain_problem
-from froghopper._errors import Error
 from froghopper._library_words import in_python
 from froghopper._torch_attention import attention
 from froghopper._torch_8_bit import check_scaled
@@ -47,8 +46,8 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **opt
             x is not None and x.requires_grad for x in (q, k, v, given["sink"]))
         if where == "cpu" and not given["max_sms"]: given["max_sms"] = torch.get_num_threads()  # as a call has it
         passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
-    except Error as error: return f"not computed {error}"
-    return "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
+        return "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
+    except Exception as error: return f"not computed {error}"  # also what PyTorch says of its tensors
 
 
 def without_memory(x: Any) -> Any:

@@ -26,6 +26,7 @@ from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_place, check
                                      workspace_of)
 from froghopper._torch_options import Align, Scale as ScaleOf, plain, scale_tensor, whole, window_of
 from froghopper._values import Window
+from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
 # The arguments are those of run: q, k and v, Sides, Options.
@@ -82,6 +83,7 @@ class Ready(NamedTuple):
     workspace_bytes: int
 
 
+@takes_words_of_others("torch")
 def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seqused_kv: Tensor | None = None,
                     cu_seqlens_q: Tensor | None = None, max_seqlen_q: int | None = None,
                     max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None, causal: bool = False,
@@ -184,12 +186,12 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
     return o, lse
 
 
-def refuse_gradients(tensors: dict[str, Tensor | None]) -> None:
+def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "paged_attention") -> None:
     if forward_ad._current_level >= 0: ops.check_tangents(tensors)
     if not torch.is_grad_enabled(): return
     for name, x in tensors.items():
         if x is not None and x.requires_grad:
-            raise Unsupported(f"{name} requires a gradient; paged_attention has none. Use {name}.detach(), or call "
+            raise Unsupported(f"{name} requires a gradient; {function} has none. Use {name}.detach(), or call "
                               "under torch.no_grad().")
 
 

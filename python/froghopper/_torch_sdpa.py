@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from froghopper._errors import InvalidProblem, Unsupported
-from froghopper._torch_attention import attention
 from froghopper._torch_calls import DTYPES, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import HEADS_FIRST
-from froghopper._torch_options import decided
+from froghopper._torch_options import decided, plain, whole
+from froghopper._values import flag, number
+from froghopper._words import takes_words_of_others
 
 MULTIPLE = 8  # of which head dims are
 # Not torch.nn.functional's, which a user may have replaced by the function below.
@@ -19,6 +20,7 @@ of_pytorch: Any = getattr(torch._C._nn, "scaled_dot_product_attention")
 _told: set[str] = set()
 
 
+@takes_words_of_others("torch")
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
                                  enable_gqa: bool = False, *, max_sms: int = 0) -> Tensor:
@@ -63,8 +65,10 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                                          enable_gqa, max_sms=max_sms)
         return o[..., :value.shape[-1]]
     q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
-    o = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=is_causal, scale=scale,
-                  align="top_left", max_sms=max_sms).transpose(1, 2)
+    o, _ = attend(HEADS_FIRST, q, k, v, NO_SIDES, (
+        LOOK, LOOK, plain(flag, "is_causal", is_causal), -1, -1, 0.0,
+        None if scale is None else plain(number, "scale", scale), True, decided(False), whole("max_sms", max_sms), 0,
+        False), False)
     if len(lead) == 1: return o
     return o[0, 0] if query.dim() == key.dim() == value.dim() == 2 else o.reshape(*lead, *o.shape[1:])
 

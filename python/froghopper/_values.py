@@ -128,8 +128,8 @@ def check_softcap(softcap: Any) -> float:
     found = number("softcap", softcap)
     narrow = ctypes.c_float(found).value
     if not 0 <= narrow < math.inf or (narrow == 0) != (found == 0):
-        raise InvalidProblem(f"softcap is {shown(softcap)}; it must be a number of float32, finite and positive. Use 0 "
-                             "or None for none.")
+        raise InvalidProblem("softcap must be finite and positive, and more than 0 in float32 too, but is "
+                             f"{shown(softcap)}. Use 0 or None for none.")
     return narrow
 
 

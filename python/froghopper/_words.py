@@ -4,10 +4,14 @@ have: it goes on with its own word where both mean the same, and says what the w
 knows its words nothing.
 """
 import difflib
-from collections.abc import Collection
-from typing import Any
+import functools
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar, cast
 
-from froghopper._errors import InvalidType, Unsupported
+from froghopper._errors import Error, InvalidType, Unsupported
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Meant alike in all libraries: their word -> words of functions here, of which a function has at most one.
 SAME = {
@@ -31,7 +35,27 @@ NEAR = {
     "cache_seqlens": ("seqused_kv", "seqused_k"), "seq_lens": ("seqused_kv", "seqused_k"),
     "seqlens_k": ("seqused_kv", "seqused_k"), "kv_lens": ("seqused_kv", "seqused_k"),
     "alibi": ("alibi_slopes",), "sliding_window": ("window", "window_size"),
-    "sliding_window_size": ("window", "window_size"),
+    "sliding_window_size": ("window", "window_size"), "context_lens": ("seqused_kv", "seqused_k"),
+    "k_scale": ("scale_k", "k_descale"), "v_scale": ("scale_v", "v_descale"), "q": ("query",), "k": ("key",),
+    "v": ("value",), "key_cache": ("k_cache", "k"), "value_cache": ("v_cache", "v"), "k_cache": ("k",),
+    "v_cache": ("v",), "query": ("q",), "key": ("k",), "value": ("v",), "k_descale": ("scale_k",),
+    "v_descale": ("scale_v",), "causal": ("is_causal",), "cu_seqlens_q": ("cu_seqlens",),
+    "max_seqlen_q": ("max_seqlen",), "cu_seqlens_k_new": ("cu_seqlens",), "max_seqlen_k_new": ("max_seqlen",),
+    "interleaved": ("rotary_interleaved",), "is_neox": ("rotary_interleaved",), "cos": ("rotary_cos",),
+    "sin": ("rotary_sin",), "cos_sin_cache": ("rotary_cos", "rotary_sin"), "rotary_seqlens": ("positions",),
+    "position_ids": ("positions",), "slots": ("slot_mapping",), "eps": ("norm_epsilon",),
+    "epsilon": ("norm_epsilon",), "q_weight": ("norm_q",), "k_weight": ("norm_k",),
+}
+NOTES = {
+    "causal": " It aligns the first query with the first key, as PyTorch does; causal=True of "
+              "froghopper.torch.attention aligns the last ones.",
+    "is_neox": " It is the opposite: True for pairs of neighbours.",
+}
+# What a function says that has nothing of the kind.
+MORE = {
+    "scaled_dot_product_attention": " It has PyTorch's arguments alone; froghopper.torch.attention has more, for "
+                                    "[batch, seq, heads, dim].",
+    "append_kv": " It attends to nothing: froghopper.torch.paged_attention does.",
 }
 # Without effect on results, here and there.
 HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
@@ -71,12 +95,51 @@ ONLY: dict[str, tuple[Any, str]] = {
 }
 
 
+def takes_words_of_others(module: str) -> Callable[[F], F]:
+    """A function of froghopper or of a module of it that takes the words of others in place of its own, also of those
+    that must be given."""
+    def decorate(function: F) -> F:
+        known = arguments_of(function)
+
+        @functools.wraps(function)
+        def call(*given: Any, **words: Any) -> Any:
+            for word in words:
+                if word not in known: return translated_call(function, module, given, words, known)
+            return function(*given, **words)
+        return cast(F, call)
+    return decorate
+
+
+def arguments_of(function: Callable[..., Any]) -> frozenset[str]:
+    code = function.__code__
+    return frozenset(code.co_varnames[:code.co_argcount + code.co_kwonlyargcount])
+
+
+def translated_call(function: Callable[..., Any], module: str, given: tuple[Any, ...], words: dict[str, Any],
+                    known: Collection[str]) -> Any:
+    """A call with words of which some are not known. Its errors name arguments as the caller does."""
+    name = function.__name__
+    own = translated(name, module, words, known)
+    try: return function(*given, **own)
+    except Error as error:
+        raise named_by({own_word(name, module, word, value, known): word for word, value in words.items()
+                        if word not in known and not ignored(word, value)}, error)
+
+
+def named_by(names: Mapping[str, str], error: Error) -> Error:
+    """The error, with its arguments' names of here as those of there. A name that is a word of the language too is one
+    only in front of what follows an argument."""
+    words = [name if "_" in name else rf"{name}(?= must\b| is\b|=|\[)" for name in names]
+    if words: error.args = (re.sub(rf"\b({'|'.join(words)})\b", lambda found: names[found[0]], str(error)),)
+    return error
+
+
 def translated(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The words as the function knows them, or TypeError that says what to use. known: its arguments."""
     found = {}
     for word, value in words.items():
         if word in known: name = word
-        elif word in HINTS or (word in ONLY and harmless(value, ONLY[word][0])): continue
+        elif ignored(word, value): continue
         else: name = own_word(function, module, word, value, known)
         if name in found or (name != word and name in words):
             raise InvalidType(f"{word} is given, which is {name} here, and {name} too. Leave out one.")
@@ -91,24 +154,27 @@ def again(function: Any, module: str, given: dict[str, Any]) -> Any:
     others."""
     known = {name: given[name] for name in given if name in function.__kwdefaults__}
     told = {name: value for name, value in known.items() if value is not function.__kwdefaults__[name]}
-    words = translated(function.__name__, module, told | given["others"], known)
-    return function(given["q"], given["k"], given["v"], **words)
+    return translated_call(function, module, (given["q"], given["k"], given["v"]), told | given["others"], known)
 
 
 def own_word(function: str, module: str, word: str, value: Any, known: Collection[str]) -> str:
     for name in SAME.get(word, ()):
         if name in known: return name
-    if word in ONLY:
+    if word in ONLY and "causal" in known:  # they tell of arguments of attention
         error = InvalidType if word in ("query", "key", "value", "is_causal") or "_descale" in word else Unsupported
         corner = ", with align=\"top_left\" the first with the first" * (word == "is_causal" and "align" in known)
         raise error(f"{function}() has no argument {word}; {ONLY[word][1]}{corner}.")
-    near = [name for name in NEAR.get(word, ()) if name in known] or difflib.get_close_matches(word, known, 2)
-    raise InvalidType(f"{function}() of froghopper{'.' * bool(module)}{module} has no argument {word}. "
-                      f"{'Did you mean ' + ' or '.join(near) if near else 'It has ' + ', '.join(sorted(known))}"
-                      f"{'?' if near else '.'}")
+    near = [name for name in NEAR.get(word, ()) if name in known]
+    if not near and word not in SAME and word not in ONLY: near = difflib.get_close_matches(word, known, 2)
+    if near: out = f"Did you mean {' or '.join(near)}?{NOTES.get(word, '')}"
+    else: out = f"It has {', '.join(sorted(known))}.{MORE.get(function, '')}"
+    raise InvalidType(f"{function}() of froghopper{'.' * bool(module)}{module} has no argument {word}. {out}")
 
 
-def harmless(value: Any, none: Any) -> bool:
+def ignored(word: str, value: Any) -> bool:
+    """Whether it says nothing."""
+    if word not in ONLY: return word in HINTS
+    none = ONLY[word][0]
     if value is None: return True
     return isinstance(value, (bool, int, float)) and none is not None and value == none
 

@@ -10,7 +10,7 @@ on the CPU, also in float32. q, k and v are copied where froghopper.torch says s
 as there.
 
 What FlashAttention-3 does and this library does not raises NotImplementedError before anything is computed: qv, and
-pages in flash_attn_func.
+pages in flash_attn_func. So does attention to caches and pages where a gradient is recorded, which is dropped there.
 
 fp8: q, k and v are float8_e4m3fn, here also float8_e5m2; q_descale, k_descale and v_descale are [batch, heads_k]
 float32, or one number, and 1 where they are not given; out is bfloat16. There are no gradients of it, there as here.
@@ -45,7 +45,7 @@ from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
 from froghopper._errors import InvalidProblem
-from froghopper._flash_words import (cache_order, check_tangents, columns, dense_keys, dense_order, extras_of,
+from froghopper._flash_words import (cache_order, columns, dense_keys, dense_order, extras_of,
                                      in_any_order, length_of, options_of, packed_order, parts_of, refuse, scales_of,
                                      without_gradients)
 from froghopper._kv_cache import reshape_and_cache_flash
@@ -66,6 +66,10 @@ __all__ = ["FLOAT8", "flash_attn_combine", "flash_attn_func", "flash_attn_kvpack
            "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states", "reshape_and_cache_flash"]
 WHOLE = (-1, -1)
+
+
+def __dir__() -> list[str]: return sorted(__all__)
+
 
 @overload
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, *rest: Any, return_attn_probs: Literal[True],
@@ -191,7 +195,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         if seqused_k is None and cu_seqlens_k is not None: seqused_k = cu_seqlens_k.diff()  # as FlashAttention 2
         paged: Result = in_pages(q, k, v, block_table, options, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q,
                                  seqused_kv=seqused_k, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
-                                 max_seqlen_kv=within(length_of("max_seqlen_k", max_seqlen_k), k, block_table))
+                                 max_seqlen_kv=kv_cache.within(length_of("max_seqlen_k", max_seqlen_k), k, block_table))
         return paged
     q, k, v = without_gradients(columns(q), columns(k), columns(v))
     keys: dict[str, Any] = dict(k=k, v=v, cu_seqlens_kv=cu_seqlens_k, seqused_kv=seqused_k,
@@ -305,7 +309,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             s_aux: Tensor | None = None, block_table: Tensor | None = None,
                             out: Tensor | None = None, max_seqlen_k: int | Tensor | None = None
                             ) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Attention of q to keys and values in a cache, without gradients; new ones are first written into it.
+    """Attention of q to keys and values in a cache, new ones are first written into it. Tensors that require a gradient
+    are NotImplementedError unless under torch.no_grad(), as there is none of it.
 
     q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
     k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
@@ -344,7 +349,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                              rotary_interleaved,
                              rotary_cos is not None and kv_cache.moves_on(causal, window_size, attention_chunk))
     kv_cache.check_rotary(rotary, k, q, kv_cache.batch_of(q, cu_seqlens_q))
-    check_tangents(dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v))
+    kv_cache.refuse_gradients(k_cache, dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, s_aux=s_aux, out=out,
+                                            alibi_slopes=alibi_slopes, rotary_cos=rotary_cos, rotary_sin=rotary_sin))
     rows = kv_cache.rows_of(k_cache, table)
     kv_cache.check_numbers(q, rows, k, lengths, cu_seqlens_q, longest, len(k_cache if table is None else table))
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
@@ -367,17 +373,11 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             q, given = kv_cache.append_and_rotate(q, k_cache, v_cache, columns(k), columns(v), used, table,
                                                   cu_seqlens_q, cu_seqlens_k_new, rotary)
         if table is not None:
+            longest_k = kv_cache.within(length_of("max_seqlen_k", max_seqlen_k), k_cache, table)
             found, lse = kv_cache.attend_to_pages(q, k_cache, v_cache, table, given, cache_leftpad, cu_seqlens_q,
-                                                  longest, within(length_of("max_seqlen_k", max_seqlen_k), k_cache,
-                                                                  table), options)
+                                                  longest, longest_k, options)
         else: found, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
     return (found, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else found
-
-
-def within(bound: Any, pages: Tensor, table: Tensor) -> Any:
-    """A bound on the keys of a sequence, at most those that its pages hold: engines give those of a model."""
-    if type(bound) is not int or pages.ndim != 4 or table.ndim != 2: return bound
-    return min(bound, pages.shape[1] * table.shape[1])
 
 
 def in_pages(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, options: dict[str, Any], **lengths: Any) -> Any:

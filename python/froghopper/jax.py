@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import jax
 import numpy as np
 
+from froghopper._axes import refuse_turned
 from froghopper._call import DTYPES, Window, cached, check_held
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._values import Align, flag, plain, shown, type_of, whole_number
@@ -33,6 +34,10 @@ from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_e
 if TYPE_CHECKING: from froghopper import _jax_context_parallel as context_parallel
 
 __all__ = ["attention", "context_parallel"]
+
+
+def __dir__() -> list[str]: return sorted(__all__)
+
 
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
@@ -192,6 +197,7 @@ _fit: dict[Hashable, bool] = {}  # what was checked already, so that a call that
 
 def fits(options: Options, arrays: Given) -> bool:
     """Raises what is wrong with the shapes, and with the options for them."""
+    refuse_turned(arrays["q"].shape, arrays["k"].shape)
     check_problem(kind_of(options, arrays), tuple(arrays.values()))
     check_sizes(arrays)
     return True

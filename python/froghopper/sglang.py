@@ -37,6 +37,9 @@ OTHER = "Use another --attention-backend, such as fa3."
 __all__ = ["Backend", "Metadata"]
 
 
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 @dataclass
 class Metadata:
     """Of one step, for all layers. Tables: [batch, columns] int32, pages of each sequence; window: those of the pool of

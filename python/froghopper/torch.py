@@ -56,6 +56,9 @@ __all__ = ["Quantised", "Smoothed", "append_kv", "attention", "context_parallel"
            "quantise", "scaled_dot_product_attention"]
 
 
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """context_parallel, when it is asked for first."""
     if name != "context_parallel": raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -56,6 +56,9 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 __all__ = ["Mask", "attention_forward", "attention_mask", "continuous_batching", "register"]
 
 
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 def register(name: str = "froghopper") -> str:
     """Makes attn_implementation=name work in every model that has transformers' attention interface; returns the name.
     Again is harmless."""

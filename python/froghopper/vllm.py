@@ -40,6 +40,9 @@ INVARIANT_DIM = 256  # the largest head dim of Hopper kernels with invariant
 __all__ = ["Backend", "Impl", "Metadata", "MetadataBuilder"]
 
 
+def __dir__() -> list[str]: return sorted(__all__)
+
+
 class Backend(AttentionBackend):
     """What the backend can do, asked by vLLM before it is chosen."""
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]

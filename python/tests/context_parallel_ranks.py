@@ -180,6 +180,10 @@ def disagreeing(rank, size):
         "scheme": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scheme="all_gather" if last else "ring")),
         "layout": lambda: (*[q(1, 4, 2, 8)] * 3, dict(layout="contiguous" if last else "zigzag")),
         "requires_grad": lambda: (q(1, 4, 2, 8).requires_grad_(last), *[q(1, 4, 2, 8)] * 2, {}),
+        "values of sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.tensor([0.5, 2.0 if last else 1.0]))),
+        "values of slopes": lambda: (*[q(1, 4, 2, 8)] * 3, dict(alibi_slopes=torch.tensor([0.5, 2.0 if last else 1]),
+                                                                scheme="all_gather")),
+        "sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.ones(2) if last else None)),
         "refusal": lambda: (*[q(1, 4, 2, 8)] * 2, q(1, 4, 2, 8)[0] if last else q(1, 4, 2, 8), {}),
         "rows of zigzag": lambda: (*[q(1, 9 if last else 4, 2, 8)] * 3, {}),
     }
@@ -252,7 +256,7 @@ def inside_of_pytorchs(rank, size):
 
 def dtensors(rank, size):
     """(placements of o, all of o, whether gradients are those of plain tensors, what is said of an odd length)."""
-    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
     mesh, whole = init_device_mesh("cpu", (size,)), whole_of(CASES["bf16"])[:4]
 
     def spread(x): return distribute_tensor(x, mesh, [Shard(1)])
@@ -264,7 +268,15 @@ def dtensors(rank, size):
         runs.append([o.detach(), *torch.autograd.grad(o, (q, k), grad_o)])
     same = all(torch.equal(x.to_local(), y) for x, y in zip(*runs))
     uneven = caught(lambda: cp.attention(*[spread(torch.ones(1, 3, 2, 8))] * 3))
-    return str(runs[0][0].placements), runs[0][0].full_tensor(), same, uneven
+    x = spread(torch.ones(1, 4, 2, 8))
+    whole_x = distribute_tensor(torch.ones(1, 4, 2, 8), mesh, [Replicate()])
+    alone = [caught(call) for call in (  # rank 1 alone is wrong
+        lambda: cp.attention(x, x.to_local() if rank else x, x), lambda: cp.attention(x, x, whole_x if rank else x),
+        lambda: cp.attention(*[whole_x if rank else x] * 3),
+        lambda: cp.attention(x, x, x, causal=3.5 if rank else True),
+        lambda: cp.attention(x, x, x, scheme="round" if rank else "ring"))]
+    alone.append(cp.attention(x, x, x).to_local().sum().item())
+    return str(runs[0][0].placements), runs[0][0].full_tensor(), same, uneven, alone
 
 
 # Groups that run at the same time; then the next ones. (job, what it does, ranks, seconds of the group's timeout, 0

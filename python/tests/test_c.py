@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """froghopper._c is the header; the library is found, checked and refused in words; plans and calls are kept."""
 import ctypes
+import fnmatch
 import gc
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -105,6 +107,23 @@ def test_importing_loads_nothing():
             "assert {'attention', 'explain'} | there <= set(dir(froghopper)); "
             "froghopper.attention; assert 'numpy' in sys.modules and 'torch' not in sys.modules")
     run_python("-c", code)
+
+
+@pytest.mark.parametrize("name, framework", [
+    ("torch", "torch"), ("torch.context_parallel", "torch"), ("flash_attn_interface", "torch"), ("jax", "jax"),
+    ("jax.context_parallel", "jax"), ("transformers", "transformers")])
+def test_modules_show_what_is_public(name, framework):
+    pytest.importorskip(framework, reason=f"froghopper.{name} needs {framework}, which is not installed")
+    run_python("-c", f"import froghopper; module = froghopper.{name}; assert dir(module) == sorted(module.__all__); "
+                     "assert all(hasattr(module, name) for name in module.__all__)")
+
+
+def test_documents_name_every_file():
+    document = ROOT / "docs/9-python.md"
+    if not document.exists(): pytest.skip("tests of an installed package: there are no documents")
+    named = re.findall(r"`([\w*]+\.py)`", document.read_text().partition("## Files of python/froghopper")[2])
+    files = [path.name for path in sorted(pathlib.Path(froghopper.__file__).parent.glob("*.py"))]
+    assert named and [file for file in files if not any(fnmatch.fnmatch(file, name) for name in named)] == []
 
 
 def test_help_shows_what_is_public():

@@ -130,6 +130,9 @@ def test_zigzag_balances_causal_pairs(found):
     ("scheme", "scheme .*ring on rank 0 and all_gather on rank 2"),
     ("layout", "layout .*zigzag on rank 0 and contiguous on rank 2"),
     ("requires_grad", "gradient.*False on rank 0 and True on rank 2"),
+    ("values of sink", "^sink must .* is .0.5, 1.0. ... with the checksum .* on rank 0 and .0.5, 2.0. .* on rank 2"),
+    ("values of slopes", "^alibi_slopes must .* is .0.5, 1.0. .* on rank 0 and .0.5, 2.0. .* on rank 2"),
+    ("sink", "^sink must .* is None on rank 0 and .1.0, 1.0. .* on rank 2"),
     ("refusal", "(rank 2 refuses its arguments|v must)"),
     ("rows of zigzag", "q must have 5 rows on rank 0"),
 ])
@@ -169,11 +172,23 @@ def test_inside_of_pytorchs_context_parallel(found):
 
 def test_dtensors(found):
     exact = exact_of("bf16")
-    for _, (placements, o, same, uneven), _ in found("compiled", 2):
+    for _, (placements, o, same, uneven, _), _ in found("compiled", 2):
         assert "Shard(dim=1)" in placements
         assert not excess(o.double().numpy(), *exact["o"])
         assert same
         assert uneven[0] == "InvalidTensor" and "q must have 1 rows on rank 0" in uneven[1]
+
+
+def test_what_is_wrong_with_dtensors_of_one_rank_is_told_on_all(found):
+    for rank, (_, (*_, alone), _) in enumerate(found("compiled", 2)):
+        *refusals, then = alone
+        for (kind, told, seconds), wanted in zip(refusals, (
+                "k must be a DTensor", "v must be placed as q is", "q must be sharded along its rows",
+                "causal must be True or False", "scheme must be one of"), strict=True):
+            assert re.match(wanted if rank else f"rank 1 refuses its arguments of attention.*: {wanted}", told), told
+            assert kind == "InvalidProblem" or rank
+            assert seconds < SLOW
+        assert then == 32  # the group goes on
 
 
 def test_the_example(found):
@@ -224,8 +239,13 @@ def test_explain():
     line = "fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal"
     text = froghopper_torch.context_parallel.explain(line, 4, "h100", rank=3, scheme="ring")
     assert "ring rank 3 of 4" in text and "rows 393216 to 655360" in text
-    with pytest.raises(froghopper.InvalidType, match="scheme must be 'auto' or 'ring'"):
-        froghopper_torch.context_parallel.explain(line, 4, scheme="round")
+    for wrong, told in ((dict(scheme="round"), "scheme must be 'auto' or 'ring'"), (dict(layout=3), "layout must be"),
+                        (dict(rank=1.5), "rank must be a whole number"), (dict(target=3), "target must be a text"),
+                        (dict(problem="fwd bananas"), "bananas"), (dict(problem=3), "problem must be a text"),
+                        (dict(ranks=0), "ranks is 0")):
+        said = froghopper_torch.context_parallel.explain(**dict(problem=line, ranks=4) | wrong)
+        assert told in said, said
+        assert said.startswith("not computed ") or "ranks" in wrong
 
 
 def test_without_a_group():

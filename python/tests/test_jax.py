@@ -206,7 +206,7 @@ REFUSED = {
     "causal must .*, but is 'yes'": lambda q, k, v: attention(q, k, v, causal="yes"),
     "align must .*, but is 'left'": lambda q, k, v: attention(q, k, v, align="left"),
     "scale must .*, but is -1.0": lambda q, k, v: attention(q, k, v, scale=-1.0),
-    "softcap is -1": lambda q, k, v: attention(q, k, v, softcap=-1.0),
+    "softcap must .*, but is -1": lambda q, k, v: attention(q, k, v, softcap=-1.0),
     "cu_seqlens_q and cu_seqlens_kv must .*, but cu_seqlens_kv is None":
         lambda q, k, v: attention(q[0], k[0], v[0], cu_seqlens_q=np.asarray([0, 12])),
     "cu_seqlens_q and cu_seqlens_kv must .*, but have 2 and 3":

@@ -69,7 +69,7 @@ REFUSED = {
                       "Give cache_batch_idx"),
     "chunks": (ValueError, given(attention_chunk=-1), "attention_chunk must .*, but is -1"),
     "scale": (ValueError, given(softmax_scale=float("nan")), "softmax_scale must .*, but is nan"),
-    "softcap": (ValueError, given(softcap=float("nan")), "softcap is nan"),
+    "softcap": (ValueError, given(softcap=float("nan")), "softcap must .*, but is nan"),
     "window": (TypeError, given(window_size=(1, 2, 3)), "window_size"),
     "margin": (ValueError, given(sm_margin=-1), "sm_margin must .*, but is -1"),
     "left": (ValueError, given(cache_leftpad=ints(0, 10)), r"cache_leftpad\[1\] must be from 0 to 9, but is 10"),
@@ -207,3 +207,32 @@ def test_a_call_with_such_lengths(device, left):
                                      return_lse=True)
         torch.testing.assert_close(out[b:b + 1], alone, rtol=1e-2, atol=1e-2)
         torch.testing.assert_close(lse[b:b + 1], alone_lse, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "k", "v", "s_aux", "alibi_slopes", "out", "rotary_cos"])
+@pytest.mark.parametrize("without", [(), ("k", "v")])
+def test_gradients_are_refused(name, without):
+    """As attention to pages refuses them: what is written to a cache has no gradients, and o would silently have
+    none."""
+    if name in without or (without and name == "rotary_cos"): pytest.skip("it is not given")
+    more = dict(s_aux=torch.ones(4), alibi_slopes=torch.ones(4), out=torch.empty(2, ROWS, 4, 64, dtype=torch.bfloat16),
+                rotary_cos=torch.ones(KEYS, 32), rotary_sin=torch.zeros(KEYS, 32))
+    call = given(**more) if not without else given(**dict.fromkeys((*without, "k", "v")), **{
+        at: x for at, x in more.items() if "rotary" not in at})
+    call[name] = call[name].clone().requires_grad_()
+    before = call["k_cache"].detach().clone()
+    with pytest.raises(NotImplementedError, match=f"^{name} requires a gradient; flash_attn_with_kvcache has none. Use "
+                                                  rf"{name}.detach\(\), or call under torch.no_grad\(\)"):
+        fa.flash_attn_with_kvcache(**call)
+    assert torch.equal(call["k_cache"], before)
+    with torch.no_grad(): assert not fa.flash_attn_with_kvcache(**call).requires_grad or name == "out"
+
+
+def test_fp8_has_no_gradients_to_refuse():
+    """As flash_attn_func, which drops them there."""
+    call = given(k=None, v=None)
+    call |= {name: call[name].to(torch.float8_e4m3fn) for name in ("q", "k_cache", "v_cache")}
+    wanted = fa.flash_attn_with_kvcache(**call)
+    call["q"] = call["q"].requires_grad_()
+    found = fa.flash_attn_with_kvcache(**call)
+    assert not found.requires_grad and torch.equal(found, wanted)

@@ -28,6 +28,7 @@ TABLE = [
     (dict(causal="yes"), "causal must be True or False, but is 'yes'. Use causal=True or causal=False"),
     (dict(align="left"), "align must be 'bottom_right' or 'top_left', but is 'left'. Use align=\"top_left\""),
     (dict(scale=float("nan")), "scale must be from 0 to 2.127, but is nan. Use scale=None"),
+    (dict(softcap=float("nan")), "softcap must be finite and positive, .* but is nan. Use 0 or None"),
     (dict(k=KV[..., :8]), "k must have the dim of q, 16, but has 8"),
     (dict(k=np.zeros((1, 9, 3, 16), np.float32), v=np.zeros((1, 9, 3, 16), np.float32)),
      "heads_kv must divide heads_q, 4, but is 3. Use k and v with 1, 2 or 4 heads"),
@@ -72,6 +73,9 @@ def test_the_scale_of_flash_attention_has_its_name(scale):
 
 
 @pytest.mark.parametrize("said, told", [
+    ("seq_q is -3; sizes are not negative. Use 0 for none.", "max_seqlen_q must be 0 or more rows, but is -3"),
+    ("block_table[0][1] is 5 and pages is 0, so the pool has no page. Set pages.",
+     "block_table[0, 1] must name a page"),
     ("q is NULL; a problem needs it.", "q is None; a problem needs it."),
     ("accumulate is 1 and sink is set; each call would. Set sink to 0.", "sink must be None with accumulate"),
     ("q.stride_seq is -64; strides are not negative. Point data to it.", "q must have strides that are not negative"),
@@ -96,3 +100,65 @@ def test_every_message_says_must():
             if text.startswith("Invalid") and SAYS_HOW_IT_IS.search(text):
                 wrong.append(f"{path.name}:{node.lineno}: {text}")
     assert wrong == []
+
+
+def test_words_of_flash_attention():
+    """Arguments have the names of the function that was called, not those of froghopper.torch, which computes it."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from froghopper import flash_attn_interface as fa
+    q, kv, pool = torch.from_numpy(Q), torch.from_numpy(KV), torch.zeros(4, 8, 2, 16)
+    def whole(*numbers): return torch.tensor(numbers, dtype=torch.int32)
+    def dense(**words): return lambda: fa.flash_attn_func(q, kv, kv, **words)
+    def packed(ends_q, ends_k, most_q=6, most_k=9, **words):
+        return lambda: fa.flash_attn_varlen_func(q[0], kv[0], kv[0], ends_q, ends_k, most_q, most_k, **words)
+    def cached(**words): return lambda: fa.flash_attn_with_kvcache(q, pool, pool, **words)
+    eight = [x.to(torch.float8_e4m3fn) for x in (q, kv, kv)]
+    table = whole(0, 77)[None]
+    for call, sentence in [
+            (packed(whole(0, 6), whole(0, 9), most_k=3), "^max_seqlen_k must be at least 9, .* Use max_seqlen_k=9"),
+            (packed(whole(0, 6), whole(0, 9), most_q=3), "^max_seqlen_q must be at least 6"),
+            (packed(whole(0, 6), whole(0, 19)), r"^cu_seqlens_k must be at most 9, .* but cu_seqlens_k\[1\] is 19"),
+            (packed(whole(0, 6), whole(0, 9), most_k=-3), "^max_seqlen_k must be 0 or more"),
+            (packed(whole(0, 6), whole(0, 9), seqused_k=whole(99)), r"^seqused_k\[0\] must be from 0 to 9"),
+            (packed(whole(0, 6), whole(0, 9), window_size=(1.5, 2)), r"^window_size\[0\] must be a whole number"),
+            (dense(s_aux=torch.zeros(3)), "^s_aux must have the shape"),
+            (dense(sink=torch.zeros(3)), "^sink must have the shape"),
+            (dense(return_attn_probs="x"), "^return_attn_probs must be .* Use return_attn_probs=True"),
+            (dense(softmax_scale=float("nan")), "^softmax_scale must be from 0 .* but is nan. Use softmax_scale=None"),
+            (lambda: fa.flash_attn_func(*eight, k_descale=-1.0), r"^k_descale must be positive, .* but k_descale\["),
+            (lambda: fa.flash_attn_func(*eight, q_descale=torch.ones(1, 4)), r"^q_descale must be \[batch, 2\]"),
+            (cached(page_table=table), r"^page_table\[0, 1\] must be one of the 4 pages .*, 0 to 3, but is 77"),
+            (cached(block_table=table), r"^block_table\[0, 1\] must be one of the 4 pages"),
+            (cached(page_table=table[:, :1], max_seqlen_k=-2), "^max_seqlen_k must be .* columns of page_table")]:
+        with pytest.raises(froghopper.Error, match=sentence) as told: call()
+        assert not OF_C.search(str(told.value))
+
+
+def test_words_of_other_libraries():
+    """An argument that was taken under another name is told of under that name."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from froghopper.torch import attention, paged_attention, scaled_dot_product_attention
+    q, kv, pool = torch.from_numpy(Q), torch.from_numpy(KV), torch.zeros(4, 8, 2, 16)
+    table = torch.zeros(1, 2, dtype=torch.int32)
+    for call in (lambda **words: attention(q, kv, kv, **words),
+                 lambda **words: froghopper.attention(Q, KV, KV, **words),
+                 lambda **words: paged_attention(q, pool, pool, table, **words)):
+        with pytest.raises(ValueError, match="^softmax_scale must be .*nan. Use softmax_scale=None"):
+            call(softmax_scale=float("nan"))
+        with pytest.raises(ValueError, match="^sm_scale must be .* but is -1"): call(sm_scale=-1)
+        with pytest.raises(TypeError, match="^window_size must be .left, right.*, but is 7. Use window_size="):
+            call(window_size=7)
+    with pytest.raises(TypeError, match="^block_tables must be a tensor"):
+        paged_attention(q, pool, pool, block_tables=3)
+    with pytest.raises(ValueError, match="^softmax_scale must be"):
+        scaled_dot_product_attention(*[q.transpose(1, 2)] * 3, softmax_scale=float("nan"))
+
+
+def test_bounds_of_pages():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from froghopper.torch import paged_attention
+    pool, table = torch.zeros(4, 8, 2, 16), torch.zeros(1, 2, dtype=torch.int32)
+    ends = torch.tensor([0, 6], dtype=torch.int32)
+    for most, sentence in ((3, "must be at least 6, .* is 3. Use max_seqlen_q=6"), (-3, "must be 0 or more .* is -3")):
+        with pytest.raises(ValueError, match=f"^max_seqlen_q {sentence}"):
+            paged_attention(torch.from_numpy(Q[0]), pool, pool, table, cu_seqlens_q=ends, max_seqlen_q=most)

@@ -107,6 +107,16 @@ def test_swapped_axes_are_recognised(call):
     assert call(q, k, v).shape == (2, 100, 16, 64)
 
 
+def test_nothing_is_raised_by_explain():
+    """Whatever is wrong is told, also what PyTorch or the target's name is told of."""
+    q, k, v = qkv()
+    nested = torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged)
+    for told in (explain(q, k, v, target=3), explain(q, k, v, max_sms=2**70), explain(nested, k, v),
+                 explain(q, k, v, bananas=1), explain([1], k, v), explain(q, k, v, out=3)):
+        assert told.startswith("not computed ")
+    assert "names neither a backend nor a GPU" in explain(q, k, v, target="bananas")
+
+
 def test_only_as_many_numbers_can_be_reshaped():
     q, k, v = qkv()
     for shape, out in (((2,), "Give one of that shape"), ((2, 2), "Reshape it")):
@@ -115,18 +125,69 @@ def test_only_as_many_numbers_can_be_reshaped():
 
 def test_swapped_axes_that_fit_are_warned_of():
     """At the line of the user, whatever is between: there are more heads than models have."""
-    q, k = torch.zeros(2, 16, 300, 8), torch.zeros(2, 4, 300, 8)
+    q = torch.zeros(2, 16, 300, 8)
     compiled = torch.compile(attention, backend="eager")
     calls_of_users = [
-        lambda: attention(q, k, k), lambda: compiled(q[:, :8], k, k), lambda: froghopper.torch.explain(q, k, k),
-        lambda: froghopper.attention(q.numpy(), k.numpy(), k.numpy()),
+        lambda: attention(q, q, q), lambda: compiled(q[:, :8], q[:, :8], q[:, :8]),
+        lambda: froghopper.torch.explain(q, q, q), lambda: froghopper.attention(q.numpy(), q.numpy(), q.numpy()),
+        lambda: froghopper.flash_attn_interface.flash_attn_func(q[:1], q[:1], q[:1]),
+        lambda: attention(q[:, :4], q[:, :4], q[:, :4], return_max_logit=True),
     ]
     for call in calls_of_users:
-        with pytest.warns(UserWarning, match=r"300 heads of (16|8) queries and 4 keys. .*transpose\(1, 2\)") as told:
-            call()
+        with pytest.warns(UserWarning, match=r"300 heads of (16|8|4) queries and .*transpose\(1, 2\)") as told: call()
         assert {each.filename for each in told} == {__file__}
-    right = [x.transpose(1, 2) for x in (q, k, k)]
+    right = [x.transpose(1, 2) for x in (q, q, q)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         attention(*right)
-        froghopper.torch.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+        froghopper.torch.scaled_dot_product_attention(q, q, q)
+
+
+GROUPED = torch.zeros(2, 16, 300, 8), torch.zeros(2, 4, 300, 8)  # [batch, heads, seq, dim]
+
+
+@pytest.mark.parametrize("call", [
+    attention, froghopper.attention, lambda *x: attention(*x, return_max_logit=True),
+    lambda *x: froghopper.flash_attn_interface.flash_attn_func(*x)])
+def test_swapped_axes_of_grouped_heads_are_refused(call):
+    q, k = (x.numpy() for x in GROUPED) if call is froghopper.attention else GROUPED
+    with pytest.raises(ValueError, match="300 heads of 16 queries and 4 keys. They look like .* as sequences of the"):
+        call(q, k, k)
+    call(*(x.swapaxes(1, 2) for x in (q, k, k)))
+    assert "They look like" in froghopper.torch.explain(*(torch.as_tensor(x) for x in (q, k, k)))
+
+
+def test_swapped_axes_of_few_rows():
+    """With fewer rows than models have heads: a causal call shows it, where queries are more than keys as query heads
+    are more than key heads; and an error of heads names both ways out."""
+    q, k = torch.zeros(2, 16, 60, 8), torch.zeros(2, 4, 60, 8)
+    for call in (attention, lambda *x, causal: froghopper.attention(*(y.numpy() for y in x), causal=causal)):
+        with pytest.warns(UserWarning, match="60 heads of 16 queries and 4 keys. If they are .batch, heads"):
+            call(q, k, k, causal=True)
+    with pytest.raises(ValueError, match="must divide heads_q, 12. Use k and v with fewer heads; or, if they"):
+        attention(torch.zeros(2, 16, 12, 8), *[torch.zeros(2, 16, 5, 8)] * 2)
+
+
+@pytest.mark.parametrize("of_q, of_kv, causal", [
+    ((8, 1, 64, 8), (8, 300, 8, 8), True), ((8, 1, 128, 8), (8, 1, 128, 8), True),  # steps of decoding
+    ((2, 16, 64, 8), (2, 16, 64, 8), True), ((2, 16, 60, 8), (2, 4, 60, 8), False),  # short, and to few keys
+    ((2, 300, 16, 8), (2, 100, 4, 8), False), ((2, 300, 16, 8), (2, 100, 4, 8), True)])
+def test_right_axes_are_not_warned_of(of_q, of_kv, causal):
+    q, k = torch.zeros(of_q), torch.zeros(of_kv)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attention(q, k, k, causal=causal)
+        froghopper.attention(*(x.numpy() for x in (q, k, k)), causal=causal)
+
+
+def test_heads_first_cannot_be_swapped():
+    """PyTorch's signature says which axis is which: 300 windows in the place of heads are meant."""
+    q, k = (x.contiguous() for x in GROUPED)
+    attend = froghopper.torch.scaled_dot_product_attention
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for query, key in ((q, q), (q, k)):
+            query, key = query.transpose(1, 2), key.transpose(1, 2)
+            assert attend(query, key, key).shape == (2, 300, 16, 8)
+            assert attend(query[..., :4], key[..., :4], key[..., :4]).shape == (2, 300, 16, 4)
+            assert attend(query[:, None], key[:, None], key[:, None]).shape == (2, 1, 300, 16, 8)

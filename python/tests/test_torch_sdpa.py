@@ -43,7 +43,7 @@ def test_shorter_ways(words, dtype, monkeypatch):
     scale = dict(softmax_scale=words["scale"]) if "scale" in words else {}
     same(step(lambda *x: fa.flash_attn_func(*x, causal="causal" in words, **scale), (q, k, v)), wanted)
     turned = step(lambda *x: attention(*x, **words, align="top_left"), (q, k, v))
-    monkeypatch.setattr(sdpa, "attention", None)
+    monkeypatch.setattr(sdpa, "heads_fourth", None)
     rest = dict(scale=words.get("scale"), is_causal="causal" in words, enable_gqa=True)
     found = step(lambda *x: scaled_dot_product_attention(*x, **rest), [x.transpose(1, 2) for x in (q, k, v)])
     same([x.transpose(1, 2) for x in found], turned)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of other libraries given to attention of NumPy, PyTorch and JAX: taken where they mean the same, else TypeError
-or NotImplementedError that says what to use; numbers of Python as scales."""
+"""Words of other libraries given to attention of NumPy, PyTorch and JAX, to attention to pages and to append_kv: taken
+where they mean the same, else TypeError or NotImplementedError that says what to use; numbers of Python as scales."""
 import pathlib
 
 import numpy as np
@@ -75,6 +75,74 @@ def test_explained(framework, word, value, kind, says):
     more = dict(scale=0.5) if word == "softmax_scale" else {}
     if word == "block_table" and framework is of_torch: kind, says = TypeError, "block_table must be .* is a list"
     with pytest.raises(kind, match=says): attention(*drawn(array), **{word: value}, **more)
+
+
+def of_pages(torch):
+    """paged_attention's arguments."""
+    q, k, v = drawn(torch.from_numpy)
+    pool = dict(k=k.reshape(6, 3, 2, 16), v=v.reshape(6, 3, 2, 16))
+    return dict(q=q, **pool, block_table=torch.arange(6, dtype=torch.int32).reshape(2, 3))
+
+
+@pytest.mark.parametrize("theirs, ours", [
+    (dict(softmax_scale=0.5), dict(scale=0.5)), (dict(window_size=(3, -1)), dict(window=(3, None))),
+    (dict(causal=True, window_size=[3, 2]), dict(causal=True, window=(3, None))),
+    (dict(logits_soft_cap=5.0), dict(softcap=5.0)), (dict(num_splits=3, q_descale=None, is_causal=False), {})])
+def test_same_meaning_for_pages(theirs, ours):
+    torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
+    from froghopper.torch import paged_attention
+    given = of_pages(torch)
+    wanted = paged_attention(**given, **ours)
+    given["block_tables"] = given.pop("block_table")
+    assert torch.equal(paged_attention(**given, **theirs), wanted)
+    assert not ours or not torch.equal(paged_attention(**of_pages(torch)), wanted)
+
+
+@pytest.mark.parametrize("word, value, kind, says", [
+    ("is_causal", True, TypeError, "paged_attention.. has no argument is_causal.*Use causal=True.*top_left"),
+    ("q_descale", 2.0, TypeError, "Use scale_q"), ("k_scale", 2.0, TypeError, "Did you mean scale_k"),
+    ("cache_seqlens", 2, TypeError, "Did you mean seqused_kv"), ("dropout_p", 0.5, NotImplementedError, "Use 0.0"),
+    ("page_table", [1], TypeError, "page_table is given, which is block_table here, and block_table too"),
+    ("bananas", True, TypeError, "of froghopper.torch has no argument bananas. It has alibi_slopes, ")])
+def test_explained_for_pages(word, value, kind, says):
+    torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
+    from froghopper.torch import paged_attention
+    with pytest.raises(kind, match=says): paged_attention(**of_pages(torch), **{word: value})
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS[:2])
+@pytest.mark.parametrize("word, says", [
+    ("cache_seqlens", "has no argument cache_seqlens. Did you mean seqused_kv"), ("key", "Did you mean k[?]"),
+    ("key_cache", "Did you mean k_cache"), ("k_scale", "Did you mean scale_k"), ("k_descale", "Did you mean scale_k"),
+    ("position_ids", "Did you mean positions"), ("is_neox", "rotary_interleaved. It is the opposite"),
+    ("is_causal", "It has block_table, .* It attends to nothing"),
+    ("softmax_scale", "It has block_table, .*It attends to nothing: froghopper.torch.paged_attention")])
+def test_explained_for_new_rows(framework, word, says):
+    _, array = framework()
+    module = pytest.importorskip("froghopper.torch") if framework is of_torch else froghopper
+    _, k, v = drawn(array)
+    with pytest.raises(TypeError, match=says): module.append_kv(k, v, k, v, **{word: array(np.ones(2, np.float32))})
+
+
+def test_new_rows_in_other_words():
+    torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
+    from froghopper.torch import append_kv
+    pool, (_, k, v), table = torch.zeros(2, 9, 2, 16), drawn(torch.from_numpy), torch.tensor([[1], [0]]).int()
+    append_kv(k, v, pool, pool.clone(), block_tables=table, seqused_k=torch.zeros(2).int())
+    assert torch.equal(pool.flip(0), k)
+
+
+@pytest.mark.parametrize("word, says", [
+    ("causal", "Did you mean is_causal.* It aligns the first query with the first key"), ("q", "Did you mean query"),
+    ("window_size", "It has attn_mask, .* froghopper.torch.attention has more"), ("q_descale", "has more"),
+    ("block_tables", "has more"), ("sinks", "has more")])
+def test_explained_for_the_signature_of_pytorch(word, says):
+    torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
+    from froghopper.torch import scaled_dot_product_attention
+    q, k, v = (x.transpose(1, 2) for x in drawn(torch.from_numpy))
+    with pytest.raises(TypeError, match=says): scaled_dot_product_attention(q, k, v, enable_gqa=True, **{word: True})
+    found = scaled_dot_product_attention(q, k, v, enable_gqa=True, softmax_scale=0.5, num_splits=2)
+    assert torch.equal(found, scaled_dot_product_attention(q, k, v, enable_gqa=True, scale=0.5))
 
 
 def test_spelling():
