@@ -97,9 +97,29 @@ TEST(ContextParallelPlan, the_limit_on_memory_is_kept) {
   p.workspace_limit = 1;
   fh_cp_plan* plan = nullptr;
   EXPECT_EQ(fh_cp_plan_create(&p, "cpu", &plan), FH_UNSUPPORTED);
-  EXPECT_NE(std::string(fh_cp_last_error()).find("within workspace_limit, 1 bytes. ring: workspace of"),
+  EXPECT_NE(std::string(fh_cp_last_error()).find("within workspace_limit, 1 byte. all_to_all: workspace of"),
             std::string::npos)
       << fh_cp_last_error();
+}
+
+// On a GPU the backward pass needs workspace of its own, of which the steps know nothing.
+TEST(ContextParallelPlan, the_limit_on_memory_is_that_of_the_attention_too) {
+  fh_problem whole = causal(65536);
+  whole.op = FH_BACKWARD;
+  uint64_t least = UINT64_MAX;
+  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL}) {
+    uint64_t most = 0;
+    for (int64_t rank = 0; rank < 4; ++rank)
+      most = std::max(most, fh_cp_plan_workspace_bytes(planned(over(whole, 4, rank, scheme), "h100").get()));
+    least = std::min(least, most);
+  }
+  fh_cp_problem p = over(whole, 4);
+  p.workspace_limit = least;
+  EXPECT_LE(fh_cp_plan_workspace_bytes(planned(p, "h100").get()), least);
+  p.workspace_limit = least - 1;
+  fh_cp_plan* plan = nullptr;
+  EXPECT_EQ(fh_cp_plan_create(&p, "h100", &plan), FH_UNSUPPORTED);
+  fh_cp_plan_destroy(plan);
 }
 
 TEST(ContextParallelPlan, the_text_has_every_step) {

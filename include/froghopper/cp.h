@@ -22,7 +22,8 @@
  *   (5) Calls that can fail return fh_status; fh_cp_last_error() explains the last failure on this thread. What a call
  *       that failed was to write is undefined, and the transport was cancelled if the failure came after data moved.
  *       FH_LAUNCH_FAILED: a callback failed, and the text is the callback's. FH_INVALID_PROBLEM of fh_cp_plan_run:
- *       ranks disagree about what is computed; then every rank gets it, and nothing has moved.
+ *       ranks disagree about what is computed; then every rank gets it, and nothing has moved. A rank that gets no
+ *       plan cannot tell the others: where they run already, its caller calls `cancel` of the transport.
  *   (6) The library never prints, never exits, never allocates device memory, never synchronises a stream. It waits
  *       only inside the caller's callbacks.
  *   (7) A plan is immutable. Any number of threads may run it at once, each with a workspace and a transport.
@@ -77,7 +78,8 @@ typedef struct fh_cp_problem {
    * never (-1). */
   int32_t check_interval;
   int64_t ranks_per_host;   /* of the model of time: ranks that NVLink joins; 0: all */
-  uint64_t workspace_limit; /* bytes: FH_CP_AUTO passes over schemes that need more; 0: no limit */
+  uint64_t workspace_limit; /* bytes, also for what attention itself needs: FH_CP_AUTO passes over schemes of which a
+                             * rank needs more; 0: no limit */
 } fh_cp_problem;
 
 /* One rank, the rest 0. */
@@ -133,7 +135,7 @@ typedef struct fh_cp_transfer {
 typedef struct fh_cp_transport {
   size_t size;         /* sizeof(fh_cp_transport) */
   void* context;       /* handed to each function */
-  int64_t ranks, rank; /* as in the plan, else the run is refused */
+  int64_t ranks, rank; /* as in the plan, else the run is refused, and by `agree` the others are told */
   /* Starts one group of transfers and may return before they are done. All ranks make the same number of calls in the
    * same order, also where a rank has nothing to move (counts of 0). The i-th send to a peer is received by the i-th
    * receive from this rank in that peer's call of the same number, and is as long. stream: that of the run: what is
@@ -145,7 +147,7 @@ typedef struct fh_cp_transport {
    * what was sent may be overwritten; on a GPU it makes `stream` wait for that, and may return at once. */
   int (*wait)(void* context, void* ticket, void* stream);
   /* May be NULL. After a failure: gives up what is in flight, so that memory is no longer touched and peers fail too.
-   * No wait follows. */
+   * No wait follows: what tickets stand for is the transport's to release. */
   void (*cancel)(void* context);
   /* May be NULL. What the last failure was, in words; copied at once. */
   const char* (*error)(void* context);
@@ -191,7 +193,8 @@ static inline fh_cp_memory fh_cp_memory_init(void) {
   return m;
 }
 
-/* This rank's shards, dense, as (3) has them. On a GPU every address is 16-byte aligned. */
+/* This rank's shards, dense, as (3) has them. Addresses are multiples of a number's size; on a GPU those of q, k, v, o
+ * and their gradients of 16 bytes. What is written shares no byte with another tensor or with the workspace. */
 typedef struct fh_cp_tensors {
   size_t size; /* sizeof(fh_cp_tensors) */
   /* Counts the calls on these ranks. Ranks compare a digest of it with that of the problem and the plan before data

@@ -10,8 +10,6 @@
 namespace froghopper::cp {
 namespace {
 
-constexpr int64_t most_ranks = 4096;
-
 Failure refused(fh_status status, std::string text) { return Failure{status, std::move(text)}; }
 
 // Options of the whole problem that no scheme takes over a border between ranks.
