@@ -10,6 +10,7 @@
 #include "check/check.hpp"
 #include "check/data.hpp"
 #include "check/layout.hpp"
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::check {
@@ -130,12 +131,12 @@ bool check_list(const char* name, const std::vector<int64_t>& list, bool wanted,
   if (!wanted) {
     why = text("{} is given, but the problem has no {}; it needs it. Put {} into the problem.", name, option, option);
   } else if (static_cast<int64_t>(list.size()) != batch) {
-    why =
-        text("{} has {} lengths and the problem has b{}; there is one for every sequence.", name, list.size(), batch);
+    why = text("{} has {} and the problem has b{}; there must be one for every sequence.", name,
+               counted(list.size(), "length"), batch);
   } else if (std::ranges::max(list) > most) {
-    why = text("{} says {}, but a sequence has at most {} rows here.", name, std::ranges::max(list), most);
+    why = text("{} says {}, but a sequence has at most {} here.", name, std::ranges::max(list), counted(most, "row"));
   } else if (std::accumulate(list.begin(), list.end(), int64_t{0}) > total) {
-    why = text("{} adds up to more than the {} rows of the packed tensor.", name, total);
+    why = text("{} adds up to more than the packed tensor has, {}.", name, counted(total, "row"));
   }
   return why.empty();
 }

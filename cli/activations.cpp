@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
@@ -46,7 +47,7 @@ Result<TensorFile> read_files(const std::vector<std::string>& in) {
   if (paths.size() == 1 && paths[0].ends_with(".safetensors")) return files::read_safetensors(paths[0]);
   if (paths.size() < 3 || paths.size() > 4 || !std::ranges::all_of(paths, is_npy)) {
     return wrong(
-        text("the input is {}; it is one .safetensors, or three or four .npy. Write Q.npy K.npy V.npy or "
+        text("the input must be one .safetensors, or three or four .npy, but is {}. Write Q.npy K.npy V.npy or "
              "Q.npy K.npy V.npy CU_SEQLENS.npy, with blanks or commas between.",
              joined(in, " ")));
   }
@@ -85,10 +86,12 @@ Result<QKV> take_qkv(TensorFile& file, bool packed) {
     *into = std::move(*tensor);
     const size_t extents = into->shape.size();
     if (packed && extents != 3) {
-      return wrong(text("{} has {} extents, and with cu_seqlens it has three: [total, heads, dim].", name, extents));
+      return wrong(
+          text("{} must be [total, heads, dim] with cu_seqlens, but has {}.", name, counted(extents, "extent")));
     }
     if (extents != 3 && extents != 4) {
-      return wrong(text("{} has {} extents; it is [batch, seq, heads, dim] or [seq, heads, dim].", name, extents));
+      return wrong(text("{} must be [batch, seq, heads, dim] or [seq, heads, dim], but has {}.", name,
+                        counted(extents, "extent")));
     }
     if (into->element != in.q.element) {
       return wrong(text("{} is {} and q is {}; q, k and v have one type. Convert one of them.", name,
@@ -96,7 +99,7 @@ Result<QKV> take_qkv(TensorFile& file, bool packed) {
     }
   }
   if (!dtype_of(in.q.element)) {
-    return wrong(text("q is {}; attention takes fp16, bf16 and fp32.", name_of(in.q.element)));
+    return wrong(text("q must be fp16, bf16 or fp32, but is {}. Convert q, k and v.", name_of(in.q.element)));
   }
   return in;
 }
@@ -105,15 +108,17 @@ Result<QKV> take_qkv(TensorFile& file, bool packed) {
 std::string disagreement(const QKV& in) {
   const auto q = in.extents(in.q), k = in.extents(in.k), v = in.extents(in.v);
   if (k[0] != q[0] || v[0] != q[0]) return text("q, k and v have {}, {} and {} sequences", q[0], k[0], v[0]);
-  if (k[1] != v[1]) return text("k has {} rows and v has {}; a key has one value", k[1], v[1]);
-  if (k[2] != v[2]) return text("k has {} heads and v has {}; they have the same heads", k[2], v[2]);
-  if (q[3] != k[3]) return text("q has {} columns and k has {}; they are multiplied with one another", q[3], k[3]);
+  if (k[1] != v[1]) return text("k has {} and v has {}; a key has one value", counted(k[1], "row"), v[1]);
+  if (k[2] != v[2]) return text("k has {} and v has {}; both must have the same heads", counted(k[2], "head"), v[2]);
+  if (q[3] != k[3])
+    return text("q has {} and k has {}; they are multiplied with one another", counted(q[3], "column"), k[3]);
   return {};
 }
 
 // int32, or int64 that fits.
 Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor& t) {
-  if (t.shape.size() != 1) return wrong(text("{} has {} extents; it is a list.", name, t.shape.size()));
+  if (t.shape.size() != 1)
+    return wrong(text("{} must be a list, but has {}.", name, counted(t.shape.size(), "extent")));
   std::vector<int32_t> list;
   for (int64_t i = 0; i < t.shape[0]; ++i) {
     int64_t n = 0;
@@ -124,7 +129,7 @@ Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor&
     } else if (t.element == Element::i64) {
       std::memcpy(&n, t.bytes.data() + i * 8, 8);
     } else {
-      return wrong(text("{} is {}; it is int32 or int64.", name, name_of(t.element)));
+      return wrong(text("{} must be int32 or int64, but is {}. Convert it.", name, name_of(t.element)));
     }
     if (n < 0 || n > INT32_MAX) return wrong(text("{}[{}] is {}; rows are counted from 0 to 2^31 - 1.", name, i, n));
     list.push_back(static_cast<int32_t>(n));
@@ -155,7 +160,7 @@ Result<void> keep_cu_seqlens(check::Inputs& in, View Views::*view, TensorFile& f
     return wrong(text("there is no cu_seqlens_{}, but one for the other side.", side));
   const auto list = as_int32(name, file.tensors[name]);
   if (!list) return list.failure();
-  if (list->empty()) return wrong(text("{} is empty; it has one number more than there are sequences.", name));
+  if (list->empty()) return wrong(text("{} must have one number more than there are sequences, but is empty.", name));
   p.batch = static_cast<int64_t>(list->size()) - 1;
   longest = 0;
   for (size_t b = 0; b + 1 < list->size(); ++b) {
@@ -184,15 +189,17 @@ Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
     const auto list = as_int32(name, *found);
     if (!list) return list.failure();
     if (static_cast<int64_t>(list->size()) != p.batch) {
-      return wrong(text("{} has {} numbers and there are {} sequences.", name, list->size(), p.batch));
+      return wrong(text("{} must have {}, one for each sequence, but has {}.", name, counted(p.batch, "number"),
+                        list->size()));
     }
     p.seqused = 1;
     keep(in, view, *list);
   }
   if (auto sink = take(file, "sink")) {
     if (sink->element != Element::f32 || sink->shape != std::vector<int64_t>{p.heads_q}) {
-      return wrong(text("sink is {} with {} numbers; it is fp32 with one for each of the {} query heads.",
-                        name_of(sink->element), sink->bytes.size() / size_of(sink->element), p.heads_q));
+      return wrong(text("sink must be fp32 with {}, one for each query head, but is {} with {}.",
+                        counted(p.heads_q, "number"), name_of(sink->element),
+                        counted(sink->bytes.size() / static_cast<size_t>(size_of(sink->element)), "number")));
     }
     p.sink = 1;
     keep(in, &Views::sink, std::move(sink->bytes));
@@ -270,9 +277,8 @@ Result<void> take_gradients(Activations& a, TensorFile& input, const std::string
        {std::tuple{"grad_o", &a.grad_o, &Views::o, element}, {"grad_lse", &a.grad_lse, &Views::lse, Element::f32}}) {
     const std::vector<int64_t>& shape = a.shapes[index_of(like)];
     if (*tensor && ((*tensor)->shape != shape || (*tensor)->element != wanted))
-      return wrong(text("{} is {} [{}]; it is the gradient of {}, {} [{}].", name, name_of((*tensor)->element),
-                        joined((*tensor)->shape, ", "), tensors()[index_of(like)].name, name_of(wanted),
-                        joined(shape, ", ")));
+      return wrong(text("{} must be {} [{}], as {} is, but is {} [{}].", name, name_of(wanted), joined(shape, ", "),
+                        tensors()[index_of(like)].name, name_of((*tensor)->element), joined((*tensor)->shape, ", ")));
   }
   return {};
 }

@@ -68,7 +68,7 @@ std::string positive_float(const std::string& value) {
 std::string bad_output(const Options& options, Dtype dtype) {
   const bool npy = options.out.ends_with(".npy");
   if (!npy && !options.out.ends_with(".safetensors")) {
-    return text("the output is {}; it ends in .safetensors or .npy.", options.out);
+    return text("the output must end in .safetensors or .npy, but is {}.", options.out);
   }
   return npy && dtype == Dtype::bf16 ? "the input is bf16, which .npy does not have. Write .safetensors." : "";
 }

@@ -6,6 +6,7 @@
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
 #include "cli/support.hpp"
+#include "cli/tensors.hpp"
 #include "src/cpu/cpu.hpp"
 #include "src/runtime/runtime.hpp"
 
@@ -18,7 +19,8 @@ constexpr const char* examples =
     "  froghopper info\n"
     "  froghopper info --json\n"
     "  froghopper info --support-table > docs/support.md\n"
-    "  froghopper info --options";
+    "  froghopper info --options\n"
+    "  froghopper info --tensors";
 
 std::string cpu_words() {
   Problem common;  // the CPU backend computes every type with the same instructions, so one is enough
@@ -54,21 +56,26 @@ void print_info() {
 void info_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("info", "Show the GPU, the driver, the presets and what is supported");
   const auto only_table = std::make_shared<bool>(false), only_options = std::make_shared<bool>(false),
-             json = std::make_shared<bool>(false);
+             only_tensors = std::make_shared<bool>(false), json = std::make_shared<bool>(false);
   command->footer(examples);
   auto* table =
       command->add_flag("--support-table", *only_table, "the support table alone, the same on every machine");
   auto* options =
       command->add_flag("--options", *only_options, "the table of options alone: every field of a problem");
   options->excludes(table);
+  auto* tensors = command->add_flag("--tensors", *only_tensors, "the tables of tensors alone, one an operation");
+  tensors->excludes(table)->excludes(options);
   command->add_flag("--json", *json, "one line of JSON, without the support table")
       ->excludes(table)
-      ->excludes(options);
-  command->callback([only_table, only_options, json, &exit_code] {
+      ->excludes(options)
+      ->excludes(tensors);
+  command->callback([only_table, only_options, only_tensors, json, &exit_code] {
     if (*only_table) {
       std::fputs(support_table().c_str(), stdout);
     } else if (*only_options) {
       std::fputs(options_table().c_str(), stdout);
+    } else if (*only_tensors) {
+      std::fputs(tensors_tables().c_str(), stdout);
     } else if (*json) {
       print_json();
     } else {

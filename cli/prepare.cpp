@@ -15,6 +15,7 @@
 #include "cli/commands.hpp"
 #include "src/api/run.hpp"
 #include "src/base/cores.hpp"
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/runtime.hpp"
 
@@ -110,7 +111,7 @@ int run(const Options& options) {
   if (const auto device = device_of(*target); !device) return complain(device.failure());
   const int failed = prepare_kernels(problems, options.target, options.processes);
   if (failed == 0) return exit_ok;
-  return complain(exit_run_failed, text("{} kernels were not compiled.", failed));
+  return complain(exit_run_failed, text("{} not compiled.", counted(failed, "kernel was", "kernels were")));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ add_test(NAME reference COMMAND ${CMAKE_COMMAND} -DDOXYGEN=${FROGHOPPER_DOXYGEN}
 set_tests_properties(reference PROPERTIES TIMEOUT 60 LABELS fast SKIP_REGULAR_EXPRESSION "Skipped: ")
 
 # The examples, as a user builds them.
-foreach(example find_package pkg_config deb add_subdirectory defaults parent train serve context_parallel)
+foreach(example find_package pkg_config deb static add_subdirectory defaults parent train serve context_parallel)
   add_test(NAME examples.${example}
            COMMAND ${CMAKE_COMMAND} -DEXAMPLE=${example} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR}
                    -DCC=${CMAKE_C_COMPILER} -DCXX=${CMAKE_CXX_COMPILER} -DPYTHON=${FROGHOPPER_PYTHON}

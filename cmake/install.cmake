@@ -58,9 +58,12 @@ Libs: @libraries@
 ")
 install(FILES ${PROJECT_BINARY_DIR}/froghopper.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-install(FILES LICENSE LICENSE-third-party.txt README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE LICENSE-third-party.txt README.md CHANGELOG.md CONTRIBUTING.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.png")
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR})  # README and docs link them
+install(CODE "set(froghopper_documents \"${CMAKE_INSTALL_DOCDIR}\")")
+install(SCRIPT cmake/installed_links.cmake)
 
 if(PROJECT_IS_TOP_LEVEL)
   include(cmake/package.cmake)

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "files/source.hpp"
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::files {
@@ -73,7 +74,8 @@ std::optional<Failure> read_descr(Reader& in, FileTensor& tensor) {
   }
   const auto known = std::ranges::find_if(dtypes, [&](const Name& n) { return *descr == n.in_file; });
   if (known == std::end(dtypes)) {
-    return refuse(at, text("descr is {}; it must be <f2, <f4, <i4 or <i8. For bf16 use safetensors.", shown(*descr)));
+    return refuse(at,
+                  text("descr must be <f2, <f4, <i4 or <i8, but is {}. For bf16 use safetensors.", shown(*descr)));
   }
   tensor.element = known->element;
   return {};
@@ -139,13 +141,13 @@ Result<FileTensor> parse_npy(const Source& source) {
   const auto byte = [&](size_t i) { return size_t{static_cast<unsigned char>((*first)[i])}; };
   if (file_bytes < 10) return refuse(file_bytes, "the file ends before its header");
   const size_t version = byte(6);
-  if (version < 1 || version > 3) return refuse(6, text("version {} is unknown; it is 1, 2 or 3", version));
+  if (version < 1 || version > 3) return refuse(6, text("the version must be 1, 2 or 3, but is {}", version));
   const size_t length_bytes = version == 1 ? 2 : 4, begin = 8 + length_bytes;
   if (file_bytes < begin) return refuse(file_bytes, "the file ends within the length of its header");
   size_t length = 0;
   for (size_t i = 0; i < length_bytes; ++i) length |= byte(8 + i) << 8 * i;
   if (length > file_bytes - begin) {
-    return refuse(8, text("the header has {} bytes, but only {} follow", length, file_bytes - begin));
+    return refuse(8, text("the header has {}, but only {} follow", counted(length, "byte"), file_bytes - begin));
   }
   if (length > most_header_bytes) {
     return refuse(8, text("the header has {} bytes; that of a plain type has {} at most", length, most_header_bytes));
@@ -163,7 +165,7 @@ Result<FileTensor> parse_npy(const Source& source) {
   }
   const uint64_t data_begin = begin + length, data_bytes = file_bytes - data_begin;
   if (static_cast<uint64_t>(size) != data_bytes) {
-    return refuse(data_begin, text("shape and descr make {} bytes, but {} follow", size, data_bytes));
+    return refuse(data_begin, text("shape and descr make {}, but {} follow", counted(size, "byte"), data_bytes));
   }
   auto data = read_bytes(source, data_begin, data_bytes);
   if (!data) return data.failure();

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "files/source.hpp"
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::files {
@@ -186,7 +187,7 @@ bool HeaderReader::judge(const Entry& entry) {
   }
   const uint64_t said = entry.end() - entry.begin();
   return static_cast<uint64_t>(bytes) == said ||
-         wrong(text("shape and dtype make {} bytes, data_offsets say {}", bytes, said));
+         wrong(text("shape and dtype make {}, data_offsets say {}", counted(bytes, "byte"), said));
 }
 
 bool HeaderReader::parse_error(size_t byte, const std::string&, const json::exception& e) {
@@ -214,7 +215,8 @@ std::optional<Failure> wrong_places(std::vector<Entry>& entries, std::string_vie
     expected = e.end();
   }
   if (expected == data_bytes) return {};
-  return refuse(data_begin + expected, text("{} bytes follow the last tensor", data_bytes - expected));
+  return refuse(data_begin + expected,
+                text("{} the last tensor", counted(data_bytes - expected, "byte follows", "bytes follow")));
 }
 
 }  // namespace
@@ -226,7 +228,8 @@ Result<TensorFile> parse_safetensors(const Source& source) {
   uint64_t length = 0;
   for (size_t i = 0; i < length_bytes; ++i) length |= uint64_t{(*first)[i]} << 8 * i;
   if (length > source.size() - length_bytes) {
-    return refuse(0, text("the header has {} bytes, but only {} follow", length, source.size() - length_bytes));
+    return refuse(
+        0, text("the header has {}, but only {} follow", counted(length, "byte"), source.size() - length_bytes));
   }
   if (length > most_header_bytes) {
     return refuse(0, text("the header has {} bytes; the format allows {}", length, most_header_bytes));

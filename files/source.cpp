@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::files {
@@ -67,7 +68,8 @@ Result<Bytes> read_into(const Source& source, uint64_t at, uint64_t bytes) {
   try {
     all.resize(bytes);
   } catch (const std::bad_alloc&) {
-    return refuse(at, text("{} bytes follow, and the system gives no memory for them", bytes));
+    return refuse(
+        at, text("{}, and the system gives no memory for that", counted(bytes, "byte follows", "bytes follow")));
   } catch (const std::length_error&) { return refuse(at, text("{} bytes follow, more than memory can have", bytes)); }
   const auto read = source.read(at, all.size(), all.data());
   if (!read) return read.failure();

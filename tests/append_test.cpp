@@ -218,10 +218,10 @@ const struct {
     {"append e4m3 b1 hq1 hkv1 sq1 skv9 d64",
      "dtype is e4m3, and new rows have no scale. Set dtype to the type of q, k and v, FH_F16, FH_BF16 or FH_F32."},
     {"append bf16 kv=f16 b1 hq1 hkv1 sq1 skv9 d64",
-     "dtype_kv is f16 and dtype is bf16; the cache is of the type of k and v, or of an 8-bit one. Set dtype_kv to "
-     "FH_USUAL, or convert."},
+     "dtype_kv must be dtype, bf16, or an 8-bit type where op is FH_APPEND, but is f16. Set dtype_kv to FH_USUAL, or "
+     "convert."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 rotary64 rows9 tables=f16",
-     "dtype_rotary is f16 and dtype is bf16; they are alike, or it is f32. Set dtype_rotary to FH_USUAL or FH_F32."},
+     "dtype_rotary must be dtype, bf16, or f32, but is f16. Set dtype_rotary to FH_USUAL or FH_F32."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 tokenscales",
      "scale_tokens is 1 and the cache is bf16; only 8-bit types have scales. Set it to 0."},
     {"append bf16 kv=e4m3 b1 hq1 hkv1 sq1 skv9 d72",
@@ -239,11 +239,11 @@ const struct {
      "to "
      "0."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 rotary65 rows9",
-     "rotary_dim is 65 and dim_qk is 64; it counts columns of q and k, in pairs. Use an even number from 0 to 64."},
+     "rotary_dim must be even and at most dim_qk, 64, as it counts columns of q and k, in pairs, but is 65. Use an "
+     "even number from 0 to 64."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 rotary64",
-     "rotary_rows is 0; it counts the positions that rotary_cos and rotary_sin know. Use the number of their rows, "
-     "up "
-     "to 2^40."},
+     "rotary_rows must be from 1 to 2^40, as it counts the positions that rotary_cos and rotary_sin know, but is 0. "
+     "Use the number of their rows."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 rotary64 rows9 slots",
      "slots is 1, rotary_dim is 64 and positions is 0; a slot does not say where a row is in its sequence. Set "
      "positions, and give them."},
@@ -252,7 +252,7 @@ const struct {
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 eps0.5",
      "norm_epsilon is 0.5 and norm is 0; nothing is normed. Set norm, or norm_epsilon to 0."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 norm eps-1",
-     "norm_epsilon is -1; it is added to a mean of squares. Use 0 or a positive number."},
+     "norm_epsilon must be 0 or positive, as it is added to a mean of squares, but is -1. Use 0 or 1e-6."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 weights=f32",
      "dtype_norm is 3 and norm is 0; nothing is normed. Set norm, or dtype_norm to FH_USUAL."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv9 d64 norm",
@@ -280,16 +280,17 @@ const struct {
      "seqused_kv[1] is 7, the sequence gets 3 more rows, and seq_kv is 9; they do not fit. Make the cache longer, or "
      "add fewer rows."},
     {"append bf16 b1 hq1 hkv1 sq3 skv2 d64", [](Appended&) {},
-     "seq_kv is 2 and sequence 0 gets 3 rows, which go to rows 0 and on, as there is no seqused. Make the cache "
-     "longer, or add fewer rows."},
+     "seq_kv is 2 and sequence 0 gets 3 rows, from row 0 on, as there is no seqused. Make the cache longer, or add "
+     "fewer rows."},
     {"append bf16 b1 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.in.tensors.o = t.in.tensors.q; },
      "o is set, but op is FH_APPEND, which has no o. Leave o NULL."},
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64 page4 pages5",
      [](Appended& t) { t.views().block_table.as<int32_t>()[3] = 5; },
-     "block_table[1][0] is 5 and pages is 5; it names a page of the pool. Use 0 to 4."},
+     "block_table[1][0] must name a page of the pool, of which pages are 5, but is 5. Use 0 to 4."},
     {"append bf16 b1 hq1 hkv1 sq3 skv0 d64 page4 pages5 slots",
      [](Appended& t) { t.views().slot_mapping.as<int64_t>()[1] = 20; },
-     "slot_mapping[1] is 20 and the cache has 20 rows; a slot is one of them. Use 0 to 19, or -1 for none."},
+     "slot_mapping[1] must be a row of the cache, which has 20 rows, or negative for none, but is 20. Use 0 to 19, "
+     "or -1."},
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64 rotary64 rows2", [](Appended&) {},
      "row 2 has position 2 and rotary_rows is 2; the tables do not know it. Use 0 to 1, or longer tables."},
     {"append bf16 kv=e4m3 b2 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.views().scale_v.as<float>()[0] = -1; },

@@ -119,7 +119,7 @@ TEST_F(Attend, takes_paths_with_commas) {
   // The name of a file is not cut, so this is one .npy and not two.
   const Ran one = run("attend " + path("q,1.npy") + to);
   EXPECT_EQ(one.code, 2);
-  EXPECT_TRUE(has(one.err, "q,1.npy; it is one .safetensors, or three or four .npy"));
+  EXPECT_TRUE(has(one.err, "the input must be one .safetensors, or three or four .npy, but is "));
   const std::string q = path("q.npy");
   EXPECT_EQ(run("attend " + q + " " + q + " " + q + " " + q + " " + q + to).code, 2);
 }
@@ -186,11 +186,11 @@ TEST_F(Attend, refuses_what_does_not_fit) {
        [](TensorFile& f) {
          f.tensors["k"] = ones(Element::f16, {1, 3, 2, 8});
        }},
-      {"q is int32",
+      {"q must be fp16, bf16 or fp32, but is int32",
        [](TensorFile& f) {
          for (auto& [name, tensor] : f.tensors) tensor = ones(Element::i32, {1, 3, 2, 8});
        }},
-      {"q has 2 extents",
+      {"q must be [batch, seq, heads, dim] or [seq, heads, dim], but has 2 extents",
        [](TensorFile& f) {
          f.tensors["q"] = ones(Element::f32, {3, 16});
        }},
@@ -214,9 +214,11 @@ TEST_F(Attend, refuses_what_does_not_fit) {
        [](TensorFile& f) {
          f.tensors["q"] = ones(Element::f32, {1, 3, 3, 8});
        }},
-      {"with cu_seqlens it has three", [](TensorFile& f) { f.tensors["cu_seqlens"] = ones(Element::i32, {2}); }},
-      {"sink is fp32 with 3 numbers", [](TensorFile& f) { f.tensors["sink"] = ones(Element::f32, {3}); }},
-      {"grad_o is fp32 [1, 3, 2, 16]; it is the gradient of o, fp32 [1, 3, 2, 8].",
+      {"q must be [total, heads, dim] with cu_seqlens, but has 4 extents",
+       [](TensorFile& f) { f.tensors["cu_seqlens"] = ones(Element::i32, {2}); }},
+      {"sink must be fp32 with 2 numbers, one for each query head, but is fp32 with 3 numbers.",
+       [](TensorFile& f) { f.tensors["sink"] = ones(Element::f32, {3}); }},
+      {"grad_o must be fp32 [1, 3, 2, 8], as o is, but is fp32 [1, 3, 2, 16].",
        [](TensorFile& f) {
          f.tensors["grad_o"] = ones(Element::f32, {1, 3, 2, 16});
        }},
@@ -224,13 +226,14 @@ TEST_F(Attend, refuses_what_does_not_fit) {
        [](TensorFile& f) {
          f.tensors["grad_lse"] = ones(Element::f32, {1, 2, 3});
        }},
-      {"seqused_q has 2 numbers", [](TensorFile& f) { f.tensors["seqused_q"] = ones(Element::i32, {2}); }},
+      {"seqused_q must have 1 number, one for each sequence, but has 2.",
+       [](TensorFile& f) { f.tensors["seqused_q"] = ones(Element::i32, {2}); }},
       {"cu_seqlens_q[0] is 1",
        [](TensorFile& f) {
          for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
          f.tensors["cu_seqlens"] = ones(Element::i32, {2});
        }},
-      {"cu_seqlens is fp32",
+      {"cu_seqlens must be int32 or int64, but is fp32. Convert it.",
        [](TensorFile& f) {
          for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
          f.tensors["cu_seqlens"] = ones(Element::f32, {2});

@@ -74,9 +74,11 @@ constexpr Refused refused[] = {
     {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_q=99999999999999999999,2", 59, "not a list"},
     {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 : lens_q=1,2", 34, "has no varlen"},
     {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 : used_kv=1,2", 34, "has no seqused"},
-    {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_kv=1", 50, "there is one for every sequence"},
+    {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_kv=1", 50,
+     "has 1 length and the problem has b2; there must be one for every sequence"},
     {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_kv=1,10", 50, "at most 9 rows"},
-    {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_kv=5,5", 50, "more than the 9 rows"},
+    {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 varlen tq9 tkv9 : lens_kv=5,5", 50,
+     "more than the packed tensor has, 9 rows"},
     {"fwd bf16 b2 hq1 hkv1 sq9 skv9 d64 seqused : used_q=5,10", 42, "at most 9 rows"},
 };
 INSTANTIATE_TEST_SUITE_P(Each, CaseLineRefusal, testing::ValuesIn(refused));

@@ -55,6 +55,12 @@ TEST_F(Program, info_names_what_it_looks_for_and_what_is_supported) {
   EXPECT_EQ(table.out.find("Head dims are"), 0u);
   EXPECT_TRUE(has(r.out, table.out));
   EXPECT_TRUE(has(run("info --options").out, "\n| `window_left` | int64 | FH_ALL |"));
+  const Ran tables = run("info --tensors");
+  EXPECT_TRUE(has(tables.out,
+                  "\n| `k` | `dtype_kv` | [batch, seq_kv, heads_kv, dim_qk]; `varlen`: [total_kv, heads_kv, dim_qk]; "
+                  "`page_size`: [pages, page_size, heads_kv, dim_qk] | read |  | the keys |\n"));
+  for (const Tensor& tensor : tensors())
+    EXPECT_TRUE(has(tables.out, text("\n| `{}` | ", tensor.name))) << tensor.name;
 }
 
 TEST_F(Program, info_and_explain_have_json) {
@@ -65,6 +71,7 @@ TEST_F(Program, info_and_explain_have_json) {
     EXPECT_TRUE(has(run("info").out, info[key].get<std::string>())) << key;
   EXPECT_EQ(run("info --json --support-table").code, 2);
   EXPECT_EQ(run("info --json --options").code, 2);
+  EXPECT_EQ(run("info --tensors --options").code, 2);
 
   const std::string line = "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal";
   const auto plan = nlohmann::json::parse(run("explain --json --target h200 '" + line + "'").out);

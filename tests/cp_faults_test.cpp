@@ -3,7 +3,9 @@
 // transport that fails at any exchange ends the call on all ranks with its own words, and nothing hangs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <barrier>
 
 #include "tests/support/cp_attention.hpp"
 
@@ -57,7 +59,12 @@ std::vector<Outcome> run(const CpCase& c, fh_op op, test::Ranks& ranks,
     p.whole = &given.c.whole, p.ranks = c.ranks, p.rank = rank, p.scheme = given.c.scheme;
     p.check_interval = given.check_interval;
     fh_cp_plan* made = nullptr;
-    ASSERT_EQ(fh_cp_plan_create(&p, "cpu", &made), FH_OK) << fh_cp_last_error();
+    mine.status = fh_cp_plan_create(&p, "cpu", &made);
+    mine.o = t.o;
+    if (mine.status != FH_OK) {
+      mine.text = fh_cp_last_error();
+      return given.transport.cancel(given.transport.context);
+    }
     const test::CpPlan plan(made);
     const test::Workspace workspace(fh_cp_plan_workspace_bytes(made));
     mine.status =
@@ -111,6 +118,100 @@ TEST(ContextParallelFaults, a_rank_that_refuses_its_arguments_tells_the_others) 
     EXPECT_NE(outcomes[rank].text.find(words), std::string::npos) << outcomes[rank].text;
     EXPECT_TRUE(untouched(outcomes[rank].o));
   }
+}
+
+// Ranks whose digests meet here, in the order in which they come.
+struct Meeting {
+  std::barrier<> all{4};
+  std::atomic<size_t> came = 0;
+  uint64_t said[4] = {};
+};
+Meeting* meeting = nullptr;
+
+int agree(void*, uint64_t digest, uint64_t* digests) {
+  meeting->said[meeting->came++] = digest;
+  meeting->all.arrive_and_wait();
+  std::copy(meeting->said, meeting->said + 4, digests);
+  return 0;
+}
+
+TEST(ContextParallelFaults, a_rank_with_the_transport_of_another_tells_the_others) {
+  const std::function<void(Given&)> wrong[] = {
+      [](Given& g) { g.transport.rank = 2; },
+      [](Given& g) { g.transport.ranks = 3; },
+      [](Given& g) { g.transport.exchange = nullptr; },
+  };
+  for (const auto& spoil : wrong) {
+    test::Ranks ranks(4);
+    Meeting here;
+    meeting = &here;
+    const std::vector<Outcome> outcomes = run(small(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t rank, Given& g) {
+      g.transport.agree = agree;
+      if (rank == 1) spoil(g);
+    });
+    for (size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(outcomes[rank].status, rank == 1 ? FH_INVALID_TENSOR : FH_INVALID_PROBLEM) << outcomes[rank].text;
+      const char* const words = rank == 1 ? "transport " : "refuses its arguments";
+      EXPECT_NE(outcomes[rank].text.find(words), std::string::npos) << outcomes[rank].text;
+      EXPECT_TRUE(untouched(outcomes[rank].o));
+    }
+    EXPECT_EQ(ranks.bytes_moved, 0u);
+  }
+}
+
+TEST(ContextParallelFaults, addresses_are_looked_at_before_anything_moves) {
+  const auto further = [](const void* data) { return const_cast<char*>(static_cast<const char*>(data)) + 1; };
+  const std::pair<std::function<void(Given&)>, const char*> wrong[] = {
+      {[&](Given& g) { g.tensors.k = further(g.tensors.k); }, "must be a multiple of 4"},
+      {[&](Given& g) { g.tensors.lse = reinterpret_cast<float*>(further(g.tensors.lse)); }, "tensors.lse is at"},
+      {[](Given& g) { g.tensors.o = const_cast<void*>(g.tensors.q); }, "have memory in common, and o is written"},
+      {[](Given& g) { g.tensors.lse = static_cast<float*>(g.tensors.o) + 1; }, "have memory in common"},
+  };
+  for (const auto& [spoil, words] : wrong) {
+    test::Ranks ranks(4);
+    const std::vector<Outcome> outcomes = run(small(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t rank, Given& g) {
+      if (rank == 1) spoil(g);
+    });
+    for (size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(outcomes[rank].status, rank == 1 ? FH_INVALID_TENSOR : FH_INVALID_PROBLEM) << outcomes[rank].text;
+      const char* const said = rank == 1 ? words : "rank 1 refuses its arguments";
+      EXPECT_NE(outcomes[rank].text.find(said), std::string::npos) << outcomes[rank].text;
+      EXPECT_TRUE(untouched(outcomes[rank].o));
+    }
+    EXPECT_EQ(ranks.bytes_moved, 0u);
+  }
+}
+
+TEST(ContextParallelFaults, a_workspace_within_a_tensor) {
+  const CpCase c = small(FH_CP_RING);
+  fh_cp_problem p = fh_cp_problem_init();
+  p.whole = &c.whole, p.ranks = 4, p.scheme = FH_CP_RING, p.check_interval = -1;
+  fh_cp_plan* made = nullptr;
+  ASSERT_EQ(fh_cp_plan_create(&p, "cpu", &made), FH_OK) << fh_cp_last_error();
+  const test::CpPlan plan(made);
+  const test::Workspace memory(fh_cp_plan_workspace_bytes(made) + 65536);
+  test::Ranks ranks(4);
+  const fh_cp_transport transport = ranks.transport(0);
+  CpTensors t = test::inputs(c);
+  t.o = test::empty_whole(c.whole, &CpTensors::o, Element::f32);
+  fh_cp_tensors x = test::cp_tensors(t, FH_FORWARD);
+  x.k = static_cast<char*>(memory.data()) + 256;
+  EXPECT_EQ(fh_cp_plan_run(made, &transport, nullptr, &x, memory.data(), memory.bytes(), nullptr), FH_INVALID_TENSOR);
+  EXPECT_NE(std::string(fh_cp_last_error()).find("workspace at "), std::string::npos) << fh_cp_last_error();
+}
+
+// Its caller is told by fh_cp_plan_create, and tells the others by `cancel`.
+TEST(ContextParallelFaults, a_rank_that_has_no_plan_ends_the_call_of_the_others) {
+  test::Ranks ranks(4);
+  const std::vector<Outcome> outcomes = run(small(FH_CP_RING), FH_FORWARD, ranks, [](int64_t rank, Given& g) {
+    if (rank == 1) g.c.whole.causal = 0, g.c.whole.window_right = 3;
+  });
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(outcomes[rank].status, rank == 1 ? FH_UNSUPPORTED : FH_LAUNCH_FAILED) << outcomes[rank].text;
+    EXPECT_TRUE(untouched(outcomes[rank].o));
+  }
+  EXPECT_NE(outcomes[1].text.find("window_right is 3: the ring"), std::string::npos) << outcomes[1].text;
+  EXPECT_EQ(ranks.bytes_moved, 0u);
 }
 
 TEST(ContextParallelFaults, a_transport_that_fails_ends_the_call_on_every_rank) {

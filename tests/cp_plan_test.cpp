@@ -97,9 +97,29 @@ TEST(ContextParallelPlan, the_limit_on_memory_is_kept) {
   p.workspace_limit = 1;
   fh_cp_plan* plan = nullptr;
   EXPECT_EQ(fh_cp_plan_create(&p, "cpu", &plan), FH_UNSUPPORTED);
-  EXPECT_NE(std::string(fh_cp_last_error()).find("within workspace_limit, 1 bytes. ring: workspace of"),
+  EXPECT_NE(std::string(fh_cp_last_error()).find("within workspace_limit, 1 byte. all_to_all: workspace of"),
             std::string::npos)
       << fh_cp_last_error();
+}
+
+// On a GPU the backward pass needs workspace of its own, of which the steps know nothing.
+TEST(ContextParallelPlan, the_limit_on_memory_is_that_of_the_attention_too) {
+  fh_problem whole = causal(65536);
+  whole.op = FH_BACKWARD;
+  uint64_t least = UINT64_MAX;
+  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL}) {
+    uint64_t most = 0;
+    for (int64_t rank = 0; rank < 4; ++rank)
+      most = std::max(most, fh_cp_plan_workspace_bytes(planned(over(whole, 4, rank, scheme), "h100").get()));
+    least = std::min(least, most);
+  }
+  fh_cp_problem p = over(whole, 4);
+  p.workspace_limit = least;
+  EXPECT_LE(fh_cp_plan_workspace_bytes(planned(p, "h100").get()), least);
+  p.workspace_limit = least - 1;
+  fh_cp_plan* plan = nullptr;
+  EXPECT_EQ(fh_cp_plan_create(&p, "h100", &plan), FH_UNSUPPORTED);
+  fh_cp_plan_destroy(plan);
 }
 
 TEST(ContextParallelPlan, the_text_has_every_step) {
@@ -138,10 +158,13 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
   const std::pair<std::string, const char*> said[] = {
       {refusal(good, [](fh_cp_problem& p) { p.ranks = 0; }), "ranks is 0, but must be 1 to 4096"},
       {refusal(good, [](fh_cp_problem& p) { p.rank = 4; }), "rank is 4, but must be 0 to ranks - 1, which is 3"},
-      {refusal(good, [](fh_cp_problem& p) { p.whole = nullptr; }), "whole is NULL"},
+      {refusal(good, [](fh_cp_problem& p) { p.whole = nullptr; }),
+       "whole must be the problem of all rows, but is NULL"},
       {refusal(good, [](fh_cp_problem& p) { p.size = 0; }), "size is 0"},
-      {refusal(good, [](fh_cp_problem& p) { p.dtype_out = FH_F16; }), "dtype_out is 1"},
-      {refusal(good, [](fh_cp_problem& p) { p.check_interval = -2; }), "check_interval is -2"},
+      {refusal(good, [](fh_cp_problem& p) { p.dtype_out = FH_F16; }),
+       "dtype_out must be whole->dtype, 2, FH_USUAL or FH_F32, but is 1"},
+      {refusal(good, [](fh_cp_problem& p) { p.check_interval = -2; }),
+       "check_interval must be -1 or more, and ranks_per_host 0 or more, but they are -2 and 0"},
       {refusal(with([](fh_problem& p) { p.seq_kv = 60; }), same), "seq_q is 64 and seq_kv 60"},
       {refusal(with([](fh_problem& p) { p.attention_chunk = 8; }), same), "attention_chunk is set"},
       {refusal(with([](fh_problem& p) { p.invariant = 1; }), same), "invariant is set"},

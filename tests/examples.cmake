@@ -3,10 +3,12 @@
 # (--check) that means: the loss falls, and every loss is the one that plain loops in double precision lead to. For
 # serve (--check): every token is the one that such loops choose, with more requests than fit into the pool.
 #   cmake -DEXAMPLE=... -DSOURCE=... -DBUILD=... -DCXX=... -DCC=... -DPYTHON=... -P tests/examples.cmake
-# where EXAMPLE is find_package, pkg_config, deb, add_subdirectory, defaults, parent, train, serve or
+# where EXAMPLE is find_package, pkg_config, deb, static, add_subdirectory, defaults, parent, train, serve or
 # context_parallel:
 #   pkg_config   find_package's example without CMake
 #   deb          find_package's example with the Debian package that cpack makes, unpacked
+#   static       the archive that BUILD has, with the package of a configuration without a shared library, linked by a
+#                project that has C alone
 #   defaults     add_subdirectory as a stranger calls it, with no option and from a copy that has no .venv: every file
 #                of the library would be optimised and none of the user's, and nothing would be installed
 #   parent       configured within a project that has targets of fmt, Highway, xxHash and zstd: they are used, and no
@@ -90,6 +92,7 @@ function(check_installed prefix)
     endif()
   endforeach()
   must(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${prefix}/bin/froghopper --version)
+  must(${PYTHON} ${SOURCE}/tests/links.py ${prefix}/share/doc/froghopper)
 endfunction()
 
 # Makes the Debian package and unpacks it, so that its /usr is FOLDER/prefix.
@@ -118,6 +121,35 @@ function(check_serve)
   if(NOT report MATCHES "at most 16 in use, ${some} reused, ${some} prefixes evicted, ${some} requests put back")
     message(FATAL_ERROR "the pool was not short of pages: ${ARGN}")
   endif()
+endfunction()
+
+# What serve says of its command line, and its exit codes.
+function(check_words_of_serve serve)
+  execute_process(COMMAND ${serve} --help OUTPUT_VARIABLE usage RESULT_VARIABLE result)
+  file(STRINGS ${SOURCE}/examples/serve/main.cpp lines REGEX "{\"--[a-z]+\", &options")
+  string(REGEX MATCHALL "--[a-z]+" options "${lines}")
+  list(LENGTH options count)
+  if(NOT result EQUAL 0 OR count LESS 12)
+    message(FATAL_ERROR "serve --help returned ${result}, and there are ${count} options: ${options}")
+  endif()
+  foreach(option ${options})
+    if(NOT usage MATCHES "\n  ${option} ")
+      message(FATAL_ERROR "serve --help has no ${option}: ${usage}")
+    endif()
+  endforeach()
+  foreach(wrong "--bacth:--bacth is no option.*--batch N" "--random --rows:--rows needs a value"
+          "--random --rows x:--rows must be a whole number" "--random --device gpu:--device must be cpu or cuda"
+          "--random model:both given" "--seed 2:There is no model" "--random --context 9:Raise --context or --pages"
+          "--random --rows 2:must be at least --batch")
+    string(REPLACE ":" ";" wrong "${wrong}")
+    list(GET wrong 0 arguments)
+    list(GET wrong 1 words)
+    separate_arguments(arguments)
+    execute_process(COMMAND ${serve} ${arguments} ERROR_VARIABLE said RESULT_VARIABLE result)
+    if(NOT result EQUAL 2 OR NOT said MATCHES "${words}")
+      message(FATAL_ERROR "serve ${arguments} returned ${result} and said: ${said}")
+    endif()
+  endforeach()
 endfunction()
 
 set(work ${BUILD}/examples/${EXAMPLE})
@@ -154,6 +186,14 @@ elseif(EXAMPLE STREQUAL parent)
        -DFROGHOPPER_PRESETS=ON -DFROGHOPPER_NVRTC13=/nowhere/libnvrtc.so.13 -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
   check_parent(${work}/build)
   return()
+elseif(EXAMPLE STREQUAL static)
+  file(REMOVE_RECURSE ${work})
+  must(${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/library ${options} ${cuda_include} -DBUILD_SHARED_LIBS=OFF
+       -DFROGHOPPER_TESTS=OFF -DFROGHOPPER_CLI=OFF -DFROGHOPPER_PRESETS=ON
+       -DFROGHOPPER_NVRTC13=/nowhere/libnvrtc.so.13)
+  file(COPY ${BUILD}/libfroghopper.a DESTINATION ${work}/library)
+  must(${CMAKE_COMMAND} --install ${work}/library --prefix ${work}/prefix)
+  list(APPEND options -DCMAKE_PREFIX_PATH=${work}/prefix)
 elseif(EXAMPLE STREQUAL add_subdirectory)
   # Debug compiles in half the time.
   list(APPEND options -DCMAKE_BUILD_TYPE=Debug)
@@ -191,7 +231,12 @@ endif()
 must(${CMAKE_COMMAND} -S ${example} -B ${work}/build ${options})
 must(${CMAKE_COMMAND} --build ${work}/build --parallel 2 --target ${program})
 must(${work}/build/${program} ${arguments})
+if(EXAMPLE STREQUAL add_subdirectory)
+  must(${CMAKE_COMMAND} --build ${work}/build --parallel 2 --target attention_static)
+  must(${work}/build/attention_static)
+endif()
 if(EXAMPLE STREQUAL serve)
+  check_words_of_serve(${work}/build/serve)
   must(${PYTHON} ${example}/make_model.py ${work}/model)
   check_serve(${work}/build/serve --random --rows 32)
   check_serve(${work}/build/serve ${work}/model --dtype bf16)

@@ -162,9 +162,10 @@ TEST(pages, that_are_none_are_refused_before_anything_is_written) {
     cache.table[7 + 2] = wrong;  // the last column of sequence 1 that is needed
     const auto ran = cache.run();
     ASSERT_FALSE(ran);
-    EXPECT_EQ(ran.failure().text, text("block_table[1][2] is {} and pages is 14; it names a page of the pool. Use 0 "
-                                       "to 13.",
-                                       wrong));
+    EXPECT_EQ(ran.failure().text,
+              text("block_table[1][2] must name a page of the pool, of which pages are 14, but is {}. "
+                   "Use 0 to 13.",
+                   wrong));
     for (const float x : cache.o) EXPECT_TRUE(std::isnan(x));
     cache.used[1] = 32;  // now it is not
     EXPECT_TRUE(cache.run());

@@ -130,19 +130,20 @@ const BadProblem bad_problems[] = {
      "scale_rows is 64; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.scale = -1; },
-     "scale is -1; it must be from 0 to 1.7014118e+38. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
+     "scale must be from 0 to 1.7014118e+38, but is -1. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
      "multiply q.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.scale = NAN; },
-     "scale is nan; it must be from 0 to 1.7014118e+38. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
+     "scale must be from 0 to 1.7014118e+38, but is nan. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
      "multiply q."},
     {[](fh_problem& p) { p.scale = 3e38f; },
-     "scale is 3e+38; it must be from 0 to 1.7014118e+38. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
+     "scale must be from 0 to 1.7014118e+38, but is 3e+38. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
      "multiply q.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale = -0.0f; },
      "scale is set and op is FH_QUANTISE; it belongs to the attention of what is quantised. Set scale to 0 here."},
-    {[](fh_problem& p) { p.softcap = INFINITY; }, "softcap is inf; it must be positive and finite. Use 0 for none."},
+    {[](fh_problem& p) { p.softcap = INFINITY; },
+     "softcap must be positive and finite, or 0 for none, but is inf. Use 0 or a positive number."},
     {[](fh_problem& p) { p.batch = huge; },
      "batch 9223372036854775807 x seq_q 100 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. "
      "Set "
@@ -175,7 +176,7 @@ const BadProblem bad_problems[] = {
      FH_UNSUPPORTED},
     // A contradiction comes first.
     {[](fh_problem& p) { p.dim_qk = 81, p.softcap = -1; },
-     "softcap is -1; it must be positive and finite. Use 0 for none."},
+     "softcap must be positive and finite, or 0 for none, but is -1. Use 0 or a positive number."},
 };
 
 TEST(refusals, every_refusal_has_its_own_message) {
@@ -214,8 +215,10 @@ const BadLine bad_lines[] = {
     {"fwd e4m3 of32 b1", "\"of32\" at offset 9: this word is unknown. "},
     {"fwd e4m3 b1 o", "\"o\" at offset 12: a type is expected: o=DTYPE, with f16, bf16, f32, e4m3 or e5m2."},
     {"fwd bf16 b1 hq1 b2", "\"b2\" at offset 16: b is there already, at offset 9. Leave one of them."},
-    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 casual", "\"casual\" at offset 34: this word is unknown. "},
-    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 causal1", "\"causal1\" at offset 34: this word is unknown. "},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 casual",
+     "\"casual\" at offset 34: this word is unknown. Did you mean causal? "},
+    {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 causal1",
+     "\"causal1\" at offset 34: this word is unknown. Did you mean causal? "},
     {"fwd bf16 b1 hq", "\"hq\" at offset 12: a number is expected after the letters."},
     {"fwd bf16 b1 hq4k", "\"hq4k\" at offset 12: a number is expected after the letters."},
     {"fwd bf16 b99999999999999999999",

@@ -66,7 +66,45 @@ TEST(run, unknown_targets_are_refused) {
     EXPECT_NE(std::string(fh_last_error()).find(std::string("here that is ") + ours), std::string::npos)
         << fh_last_error();
   }
+  for (const auto& [target, meant] : {std::pair{"h10", "h100"},
+                                      {"hoper", "hopper"},
+                                      {"hoper:1", "hopper:1"},
+                                      {"cpus", "cpu"},
+                                      {"atuo", "auto"},
+                                      {"H200", "h200"}}) {
+    EXPECT_EQ(fh_plan_create(&p, target, &plan), FH_INVALID_PROBLEM) << target;
+    EXPECT_NE(std::string(fh_last_error()).find(text("did you mean \"{}\"?", meant)), std::string::npos)
+        << fh_last_error();
+  }
+  EXPECT_EQ(fh_plan_create(&p, "mine", &plan), FH_INVALID_PROBLEM);
+  EXPECT_EQ(std::string(fh_last_error()).find("did you mean"), std::string::npos) << fh_last_error();
   EXPECT_EQ(plan, nullptr);
+}
+
+TEST(run, why_nothing_is_computed_is_said) {
+  const std::pair<const char*, const char*> all[] = {
+      {"fwd bf16 b0 hq2 hkv1 sq5 skv5 d64", "batch is 0"},
+      {"fwd bf16 b2 hq2 hkv1 sq0 skv5 d64", "seq_q is 0"},
+      {"fwd bf16 b2 hq2 hkv1 sq5 skv5 d64 varlen tq0 tkv9", "total_q is 0"},
+      {"bwd bf16 b0 hq2 hkv1 sq5 skv5 d64", "batch is 0"},
+      {"bwd bf16 b2 hq2 hkv1 sq0 skv0 d64", "seq_q and seq_kv are 0"},
+      {"bwd bf16 b2 hq2 hkv1 sq5 skv5 d64 varlen tq0 tkv0", "total_q and total_kv are 0"},
+      {"quantise bf16 kv=e4m3 b0 hq2 hkv1 sq5 skv5 d64", "batch is 0"},
+      {"append bf16 b2 hq2 hkv1 sq0 skv5 d64", "seq_q is 0"},
+  };
+  for (const auto& [line, why] : all)
+    for (const char* const target : {"cpu", "h200"}) {
+      const std::string words = text("nothing to compute, as {}", why);
+      const fh_problem p = problem_of(line).user_struct();
+      EXPECT_NE(std::string(fh_explain(&p, target)).find(words), std::string::npos) << fh_explain(&p, target);
+      EXPECT_NE(plan_of(line, target)->line.find(words), std::string::npos) << plan_of(line, target)->line;
+    }
+  for (const char* const line :
+       {"fwd bf16 b2 hq2 hkv1 sq5 skv0 d64", "bwd bf16 b2 hq2 hkv1 sq0 skv5 d64",
+        "bwd bf16 b0 hq2 hkv1 sq5 skv5 d64 sink", "fwd bf16 b2 hq2 hkv1 sq0 skv5 d64 maxlogit",
+        "quantise bf16 kv=e4m3 b2 hq2 hkv1 sq5 skv5 d64 varlen tq0 tkv0"})
+    for (const char* const target : {"cpu", "h200"})
+      EXPECT_EQ(plan_of(line, target)->line.find("nothing"), std::string::npos) << plan_of(line, target)->line;
 }
 
 TEST(run, hints_are_read_and_belong_to_a_gpu) {
@@ -163,7 +201,8 @@ TEST(run, a_bad_workspace_is_refused) {
             "workspace is NULL; this plan needs 8 bytes (fh_plan_workspace_bytes). Give it GPU memory.");
   EXPECT_EQ(refusal(workspace, 7),
             "workspace_bytes is 7; this plan needs 8 (fh_plan_workspace_bytes). Give it more.");
-  EXPECT_NE(refusal(workspace + 128, 8).find("; it lies at a multiple of 256 bytes, as what "), std::string::npos);
+  EXPECT_NE(refusal(workspace + 128, 8).find("workspace must be at a multiple of 256 bytes, as what "),
+            std::string::npos);
 }
 
 // Not a benchmark, which other programs would disturb: the best of many tries, with room for a slow machine.

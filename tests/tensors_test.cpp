@@ -127,11 +127,12 @@ const BadTensors bad_tensors[] = {
     {batched, [](fh_tensors& t) { t.v.data = nullptr; },
      "v.data is NULL; it has 2 x 200 x 2 x 128 elements. Point it to them."},
     {batched, [](fh_tensors& t) { t.k.data = static_cast<char*>(t.k.data) + 1; },
-     "k.data is at address 0x200000001; its elements have 2 bytes and lie at multiples of that. Align it."},
+     "k.data must be at a multiple of 2 bytes, as its elements have so many, but is at address 0x200000001. Align "
+     "it."},
     {batched, [](fh_tensors& t) { t.q.stride_head = -64; },
      "q.stride_head is -64; strides are not negative. Point data to the first element and count up."},
     {batched, [](fh_tensors& t) { t.k.stride_batch = huge; },
-     "k.stride_batch is 9223372036854775807 with 1 steps; that is past the end of memory. Strides count elements."},
+     "k.stride_batch is 9223372036854775807 with 1 step; that is past the end of memory. Strides count elements."},
     {batched, [](fh_tensors& t) { t.o.stride_seq = 0; },
      "o.stride_seq is 0, but 128 elements lie within one step of it, so rows of o would overlap. Without gaps the "
      "strides of batch, seq and head are 102400, 1024 and 128."},
@@ -146,7 +147,7 @@ const BadTensors bad_tensors[] = {
     {batched, [](fh_tensors& t) { t.lse = static_cast<float*>(t.o.data); },
      "lse and o are at the same address 0x400000000; both are written. Give lse its own memory."},
     {batched, [](fh_tensors& t) { t.lse = reinterpret_cast<float*>(uintptr_t{0x1002}); },
-     "lse is at address 0x1002; its elements have 4 bytes and lie at multiples of that. Align it."},
+     "lse must be at a multiple of 4 bytes, as its elements have so many, but is at address 0x1002. Align it."},
     {packed, [](fh_tensors& t) { t.cu_seqlens_kv = nullptr; },
      "cu_seqlens_kv is NULL; a problem with varlen needs the first row of each sequence and the end, batch + 1 "
      "numbers. Set it."},

@@ -33,6 +33,15 @@ function does not have it.
 
 """
 
+TENSORS = """# Tensors
+
+Written by `froghopper info --tensors` from the table that the library goes through, src/problem/table.cpp; do not edit.
+A tensor is a field of `fh_tensors`; one that a table does not have is NULL there. Where several shapes or types are
+given, the first one is that of a problem without the options that follow. Lists without strides are dense. "only with"
+says what of a problem asks for a tensor; where it is empty, every problem of the operation has it.
+
+"""
+
 
 def makers(program):
     """File that is kept: what it begins with, the command whose standard output follows."""
@@ -44,6 +53,7 @@ def makers(program):
         "packaging/completion/_froghopper": ("", [sys.executable, "tools/gen_completion.py", program, "zsh"]),
         "docs/support.md": (SUPPORT, [program, "info", "--support-table"]),
         "docs/options.md": (OPTIONS, [program, "info", "--options"]),
+        "docs/tensors.md": (TENSORS, [program, "info", "--tensors"]),
         "docs/python-support.md": ("", [sys.executable, "tools/python_support.py",
                                         str(pathlib.Path(program).resolve().parent / "libfroghopper.so")]),
         "docs/15-context-parallel-scale.md": ("", [sys.executable, "tools/context_parallel_plan.py",

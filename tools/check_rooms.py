@@ -44,7 +44,7 @@ ROOMS = {
                 ["std", "froghopper/"], rf"asm|{CUDA}|{MANNERS}"),
     "src/xla": ([], ["std", "froghopper/", "xla/ffi/api/c_api.h"], rf"asm|{CUDA}|{MANNERS}"),
     "src/torch": (["src/base", "src/torch"], ["std", "froghopper/"], rf"asm|{CUDA}|{MANNERS}"),
-    "src/cp": (["contract", "src/base", "src/cp"], ["std", "froghopper/", "cuda.h"],
+    "src/cp": (["contract", "src/base", "src/cp"], ["std", "froghopper/", "cuda.h", "xxhash.h"],
                rf"asm|{MANNERS}|{LAUNCHING}|cuda[A-Z]\w+"),
     "files": (["contract", "src/base", "files"], ["std", "froghopper/", "nlohmann/"], rf"asm|{CUDA}|{MANNERS}"),
     "check": (["contract", "src/base", "src/problem", "src/plan", "src/oracle", "src/cpu", "src/runtime", "src/api",

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/driver.hpp"
 
@@ -94,8 +95,8 @@ class Session : public GpuSession {
     CUdeviceptr memory = 0;
     const CUresult result = f_.mem_alloc(&memory, bytes);
     if (result != CUDA_SUCCESS) {
-      return Failure{FH_NO_DEVICE, text("{} bytes of {} could not be had; {}. Take a smaller problem.", bytes,
-                                        gpu_.name, driver_.words(result))};
+      return Failure{FH_NO_DEVICE, text("{} of {} could not be had; {}. Take a smaller problem.",
+                                        counted(bytes, "byte"), gpu_.name, driver_.words(result))};
     }
     memory_.push_back(memory);
     return reinterpret_cast<void*>(memory);

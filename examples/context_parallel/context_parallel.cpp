@@ -32,11 +32,12 @@ struct Post {
 struct Rank {
   Post* post;
   int64_t rank;
+  std::deque<std::vector<fh_cp_transfer>> groups = {};  // what is to be received, of each exchange not waited for
 };
 
 int exchange(void* context, const fh_cp_transfer* sends, int64_t send_count, const fh_cp_transfer* recvs,
              int64_t recv_count, void*, void** ticket) {
-  const Rank& own = *static_cast<Rank*>(context);
+  Rank& own = *static_cast<Rank*>(context);
   const std::lock_guard lock(own.post->mutex);
   for (const fh_cp_transfer* s = sends; s != sends + send_count; ++s) {
     const char* const data = static_cast<const char*>(s->data);
@@ -44,15 +45,17 @@ int exchange(void* context, const fh_cp_transfer* sends, int64_t send_count, con
     own.post->bytes += s->bytes;
   }
   own.post->arrived.notify_all();
-  *ticket = new std::vector<fh_cp_transfer>(recvs, recvs + recv_count);
+  own.groups.emplace_back(recvs, recvs + recv_count);
+  *ticket = nullptr;  // groups are waited for in their order
   return 0;
 }
 
-int wait(void* context, void* ticket, void*) {
-  const Rank& own = *static_cast<Rank*>(context);
-  const std::unique_ptr<std::vector<fh_cp_transfer>> recvs(static_cast<std::vector<fh_cp_transfer>*>(ticket));
+int wait(void* context, void*, void*) {
+  Rank& own = *static_cast<Rank*>(context);
+  const std::vector<fh_cp_transfer> recvs = std::move(own.groups.front());
+  own.groups.pop_front();
   std::unique_lock lock(own.post->mutex);
-  for (const fh_cp_transfer& recv : *recvs) {
+  for (const fh_cp_transfer& recv : recvs) {
     auto& letters = own.post->letters[{recv.peer, own.rank}];
     own.post->arrived.wait(lock, [&] { return own.post->cancelled || !letters.empty(); });
     if (own.post->cancelled || letters.front().size() != recv.bytes) return 1;

@@ -21,19 +21,30 @@
 namespace serve {
 namespace {
 
-constexpr const char* usage = R"(usage: serve FOLDER | --random [OPTIONS]
-FOLDER has config.json and model.safetensors of a Llama; --random makes a tiny one.
+constexpr const char* usage = R"(usage: serve FOLDER [OPTIONS]
+       serve --random [OPTIONS]
+
+FOLDER has config.json and model.safetensors of a Llama, as Hugging Face has them.
+  --random             a tiny Llama instead, made in memory
   --device cpu|cuda    where attention runs (cpu)
-  --dtype f32|bf16     of q, k, v and o (f32; cuda: bf16)
+  --dtype f32|bf16     of q, k, v and o (f32; with --device cuda bf16)
   --requests N         how many come, one every other step (12)
   --batch N            how many run at the same time (8)
-  --rows N             rows that a step computes, of all sequences together (64)
+  --rows N             rows that a step computes, of all sequences together, at least as many as --batch (64)
   --pages N            pages of the pool, of 16 rows (40)
   --context N          the most tokens of a request, prompt and answer (256)
   --seed N             of the requests, and of --random (1)
-  --print              the tokens of every request
+  --print              prints the tokens of every request
   --check              compares them with plain loops in double precision
+  --help               prints this
+
+The exit code is 0, or 1 where something failed or --check found a wrong token, or 2 where the command line is wrong.
 )";
+
+// Of the command line.
+struct Wrong : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
 
 int64_t threads() { return std::max(1u, std::thread::hardware_concurrency()); }
 
@@ -41,45 +52,62 @@ struct Options {
   std::string folder, device = "cpu", dtype;
   int64_t requests = 12, seed = 1;
   Limits limits{.pages = 40, .sequences = 8, .rows = 64, .context = 256};
-  bool random = false, print = false, check = false;
+  bool random = false, print = false, check = false, help = false;
 };
 
 int64_t number(const std::string& option, const std::string& text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    throw std::invalid_argument(option + " is '" + text + "'; it is a whole number from 0 on");
+    throw Wrong(option + " must be a whole number from 0 on, but is '" + text + "'.");
   return value;
+}
+
+void must_be(const std::string& option, const std::string& given, const std::string& one, const std::string& other) {
+  if (given != one && given != other)
+    throw Wrong(option + " must be " + one + " or " + other + ", but is '" + given + "'.");
+}
+
+void check_options(Options& options) {
+  must_be("--device", options.device, "cpu", "cuda");
+  if (options.dtype.empty()) options.dtype = options.device == "cuda" ? "bf16" : "f32";
+  must_be("--dtype", options.dtype, "f32", "bf16");
+  if (options.random != options.folder.empty())
+    throw Wrong(options.random ? "--random and the folder '" + options.folder + "' are both given. Leave one out."
+                               : "There is no model. Give a folder, or --random.");
+  if (options.limits.rows < options.limits.sequences || options.limits.sequences < 1)
+    throw Wrong("--rows must be at least --batch, and that at least 1, as each sequence needs a row, but they are " +
+                std::to_string(options.limits.rows) + " and " + std::to_string(options.limits.sequences) + ".");
 }
 
 Options options_of(int count, char** words) {
   Options options;
-  std::map<std::string, bool*> flags{
-      {"--random", &options.random}, {"--print", &options.print}, {"--check", &options.check}};
+  std::map<std::string, bool*> flags{{"--random", &options.random},
+                                     {"--print", &options.print},
+                                     {"--check", &options.check},
+                                     {"--help", &options.help}};
   std::map<std::string, std::string*> texts{{"--device", &options.device}, {"--dtype", &options.dtype}};
   std::map<std::string, int64_t*> numbers{
       {"--requests", &options.requests},  {"--batch", &options.limits.sequences}, {"--rows", &options.limits.rows},
       {"--pages", &options.limits.pages}, {"--context", &options.limits.context}, {"--seed", &options.seed}};
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
+    const bool has_value = texts.contains(word) || numbers.contains(word);
+    if (has_value && i + 1 == count) throw Wrong(word + " needs a value after it.");
     if (flags.contains(word))
       *flags[word] = true;
-    else if (texts.contains(word) && i + 1 < count)
+    else if (texts.contains(word))
       *texts[word] = words[++i];
-    else if (numbers.contains(word) && i + 1 < count)
+    else if (numbers.contains(word))
       *numbers[word] = number(word, words[++i]);
-    else if (word[0] != '-' && options.folder.empty())
-      options.folder = word;
+    else if (word.starts_with('-'))
+      throw Wrong(word + " is no option. These are:\n\n" + usage);
+    else if (!options.folder.empty())
+      throw Wrong("'" + word + "' is a folder too many, after '" + options.folder + "'. Leave one out.");
     else
-      throw std::invalid_argument(usage);
+      options.folder = word;
   }
-  if (options.dtype.empty()) options.dtype = options.device == "cuda" ? "bf16" : "f32";
-  if (options.random != options.folder.empty() || (options.device != "cpu" && options.device != "cuda") ||
-      (options.dtype != "f32" && options.dtype != "bf16"))
-    throw std::invalid_argument(usage);
-  if (options.limits.rows < options.limits.sequences || options.limits.sequences < 1)
-    throw std::invalid_argument("--rows is " + std::to_string(options.limits.rows) + " and --batch " +
-                                std::to_string(options.limits.sequences) + "; each sequence needs a row");
+  if (!options.help) check_options(options);
   return options;
 }
 
@@ -136,6 +164,7 @@ void print(const Request& request) {
 }
 
 int run(const Options& options) {
+  if (options.help) return std::fputs(usage, stdout) < 0 ? 1 : 0;
   const Weights weights =
       options.random ? random_weights(static_cast<uint32_t>(options.seed)) : read_weights(options.folder);
   const auto dtype = options.dtype == "f32" ? froghopper::Dtype::f32 : froghopper::Dtype::bf16;
@@ -176,7 +205,7 @@ int run(const Options& options) {
 int main(int count, char** words) try {
   return serve::run(serve::options_of(count, words));
 } catch (const std::invalid_argument& error) {
-  std::fprintf(stderr, "%s\n", error.what());
+  std::fprintf(stderr, "%s\nserve --help says what may be given.\n", error.what());
   return 2;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());

@@ -37,9 +37,9 @@ class Scheduler {
   void submit(Request request) {
     const int64_t most = std::min(limits_.context, limits_.pages * Pool::page_size);
     if (request.prompt + request.answer > most)
-      throw std::invalid_argument("request " + std::to_string(request.number) + " has " +
-                                  std::to_string(request.prompt + request.answer) + " tokens; there is room for " +
-                                  std::to_string(most));
+      throw std::invalid_argument("request " + std::to_string(request.number) + " must have at most " +
+                                  std::to_string(most) + " tokens, for which there is room, but has " +
+                                  std::to_string(request.prompt + request.answer) + ". Raise --context or --pages.");
     waiting_.push_back(std::move(request));
   }
 

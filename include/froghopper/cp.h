@@ -22,7 +22,8 @@
  *   (5) Calls that can fail return fh_status, and fh_cp_last_error() explains the last failure on this thread. The
  *       outputs of a failed call are undefined. If it failed after data moved, the transport was cancelled.
  *       FH_LAUNCH_FAILED: a callback failed, and the text comes from it. FH_INVALID_PROBLEM of fh_cp_plan_run: ranks
- *       disagree about what is computed; every rank gets it, and nothing has moved.
+ *       disagree about what is computed; every rank gets it, and nothing has moved. A rank that gets no plan cannot
+ *       tell the others: if they run already, its caller calls `cancel` of the transport.
  *   (6) The library never prints, never exits, never allocates device memory and never synchronises a stream. It waits
  *       only inside the callbacks of the caller.
  *   (7) A plan is immutable. Any number of threads may run it at the same time, each with a workspace and a transport
@@ -79,7 +80,8 @@ typedef struct fh_cp_problem {
    * (n), or never (-1). */
   int32_t check_interval;
   int64_t ranks_per_host;   /* for the model of time: ranks that NVLink connects; 0: all */
-  uint64_t workspace_limit; /* in bytes: FH_CP_AUTO skips schemes that need more; 0: no limit */
+  uint64_t workspace_limit; /* in bytes, including the workspace of the attention: FH_CP_AUTO skips schemes of which a
+                             * rank needs more; 0: no limit */
 } fh_cp_problem;
 
 /* ranks is 1, every other field is 0. */
@@ -135,7 +137,7 @@ typedef struct fh_cp_transfer {
 typedef struct fh_cp_transport {
   size_t size;         /* sizeof(fh_cp_transport) */
   void* context;       /* passed to each function */
-  int64_t ranks, rank; /* as in the plan, or the run is refused */
+  int64_t ranks, rank; /* as in the plan, or the run is refused, and `agree` tells the other ranks */
   /* Starts one group of transfers, and may return before they are done. All ranks make the same number of calls in the
    * same order, also if a rank has nothing to move (counts of 0). In the n-th call, the i-th send to a peer matches
    * the i-th receive of that peer from this rank, and has the same length. stream is the stream of the run: after the
@@ -147,7 +149,7 @@ typedef struct fh_cp_transport {
    * and the sent memory may be overwritten. On a GPU it makes `stream` wait for that, and may return at once. */
   int (*wait)(void* context, void* ticket, void* stream);
   /* May be NULL. Called after a failure. Cancels the transfers in flight, so that memory is no longer accessed and
-   * peers fail too. No wait follows. */
+   * peers fail too. No wait follows; the transport releases what its tickets stand for. */
   void (*cancel)(void* context);
   /* May be NULL. Returns a text about the last failure, which the library copies at once. */
   const char* (*error)(void* context);
@@ -193,7 +195,8 @@ static inline fh_cp_memory fh_cp_memory_init(void) {
   return m;
 }
 
-/* The shards of this rank, dense, see (3). On a GPU every address is 16-byte aligned. */
+/* The shards of this rank, dense, see (3). Addresses are multiples of the size of a number; on a GPU those of q, k, v,
+ * o and their gradients are multiples of 16 bytes. Outputs share no byte with another tensor or with the workspace. */
 typedef struct fh_cp_tensors {
   size_t size; /* sizeof(fh_cp_tensors) */
   /* A counter of the calls on these ranks. Before data move, ranks compare a digest of it, the problem and the plan,

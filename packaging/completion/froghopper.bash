@@ -4,7 +4,7 @@ _froghopper() {
   local words
   case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD - 1]}" in
     1\ *) words="info explain check bench prepare attend --help --version" ;;
-    *\ info\ *) words="--help --support-table --options --json" ;;
+    *\ info\ *) words="--help --support-table --options --tensors --json" ;;
     *\ explain\ *) words="--help --target --json" ;;
     *\ check\ --backend) words="auto cpu hopper" ;;
     *\ check\ *) words="--help --backend --json --commit --seed --verbose" ;;

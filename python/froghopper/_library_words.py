@@ -19,8 +19,8 @@ SENTENCES: list[tuple[str, str]] = [
      r"max_seqlen_\1 must be 0 or more rows, but is \2. Give the longest sequence's."),
     (r"block_table\[(\d+)\]\[(\d+)\] is (-?\d+) and pages is 0.*",
      r"block_table[\1, \2] must name a page, but is \3, and the pool has no page. Give a pool with pages."),
-    (r"block_table\[(\d+)\]\[(\d+)\] is (-?\d+) and pages is (\d+); it names a page of the pool\. Use (.*)\.",
-     r"block_table[\1, \2] must be one of the \4 pages of the pool, \5, but is \3. Give that."),
+    (r"block_table\[(\d+)\]\[(\d+)\] must name a page of the pool, of which pages are (\d+), but is (-?\d+)\. Use (.*)\.",
+     r"block_table[\1, \2] must be one of the \3 pages of the pool, \5, but is \4. Give that."),
     (r"max_sms is (-\d+); .*", r"max_sms must be 0 or more SMs or threads, but is \1. Use max_sms=0 for all."),
     (r"accumulate is 1 and sink is set; .*",
      r"sink must be None with accumulate, as each call would put it into the denominator again, but is given. Leave it "
@@ -31,7 +31,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"heads_\1 must be 1 or more, but is \2. Give tensors with heads."),
     (r"heads_kv is (\d+) and heads_q is (\d+); heads_kv must divide heads_q\. Use (.*?)\.",
      r"heads_kv must divide heads_q, \2, but is \1. Use k and v with \3 heads."),
-    (r"sequence (\d+) has (\d+) rows and seq_(q|kv) is (\d+); .*",
+    (r"sequence (\d+) has (\d+) rows? and seq_(q|kv) is (\d+); .*",
      r"max_seqlen_\3 must be at least \2, the rows of sequence \1, but is \4. Use max_seqlen_\3=\2."),
     (r"cu_seqlens_(q|kv)\[(\d+)\] is (\d+) and total_\1 is (\d+); .*",
      r"cu_seqlens_\1 must be at most \4, the rows of the tensor, but cu_seqlens_\1[\2] is \3. Give all rows, or end "
@@ -42,7 +42,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) after sequence (\d+); .*",
      r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 after sequence \4. Let it "
      r"rise."),
-    (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows; .*",
+    (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows?; .*",
      r"seqused_\1[\2] must be from 0 to \4, the rows of the sequence, but is \3. Use 0 to \4."),
     (rf"dim_qk is (\d+); {COLUMNS} Set dim_qk within\.",
      r"head dims\2 must be \3, but that of q and k is \1. Give other tensors."),

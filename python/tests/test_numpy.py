@@ -272,7 +272,7 @@ BAD = [
           .reshape(2, 5, 4, 16)), ValueError, "q must .*, but has .1920, 384, 96, 6"),
     (dict(k=KV[:, ::-1]), ValueError, "k must .*, but that of seq is -32"),
     (dict(q=np.frombuffer(bytes(Q.nbytes + 1), np.uint8)[1:].view(np.float32).reshape(Q.shape)), ValueError,
-     "q.data is at address"),
+     "q.data must be at a multiple of 4 bytes"),
     (dict(causal="yes"), TypeError, "causal must .*, but is 'yes'"),
     (dict(causal=np.zeros(2)), TypeError, "causal must .*, but is array..0., 0"),
     (dict(window=3), TypeError, "window must .*, but is 3"),

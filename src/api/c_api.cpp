@@ -44,7 +44,7 @@ fh_status answer(const char* call, Body body) noexcept {
 }
 
 Failure is_null(const char* argument, fh_status status = FH_INVALID_PROBLEM) {
-  return {status, text("{0} is NULL; it must point to your {0}. Set it.", argument)};
+  return {status, text("{0} must point to your {0}, but is NULL. Set it.", argument)};
 }
 
 Result<void> create(const fh_problem* user, const char* target, fh_plan** plan) {

@@ -3,8 +3,10 @@
 #include "contract/fwd_smem.h"
 #include "contract/mask.h"
 #include "src/api/run.hpp"
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/time.hpp"
+#include "src/problem/nothing.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper {
@@ -13,20 +15,21 @@ namespace {
 std::string registers_of(const KernelSpec& kernel) {
   auto resources = runtime::resources(kernel);
   if (!resources) return text("unknown: {}", resources.failure().text);
-  return text("{} a thread when it starts, {} bytes spilled ({})", resources->registers, resources->spill_bytes,
-              resources->origin);
+  return text("{} a thread when it starts, {} spilled ({})", resources->registers,
+              counted(resources->spill_bytes, "byte"), resources->origin);
 }
 
 std::string drawing_of(const Order& order, bool draws) {
   if (!draws) return "one for each CTA, without a ticket";
   if (order.late_tiles == 0) return "drawn late";
   if (order.late_tiles == no_bound<int>) return "drawn early";
-  return text("drawn late after items of {} kv tiles and more", order.late_tiles);
+  return text("drawn late after items of {} and more", counted(order.late_tiles, "kv tile"));
 }
 
 std::string order_line(const Order& order, const char* head, bool draws = true) {
-  std::string line = text("\n  order      {} work items, {}; in sections of {} of {} (sequence, {}) pairs",
-                          order.items, drawing_of(order, draws), order.section, order.pairs, head);
+  std::string line =
+      text("\n  order      {}, {}; in sections of {} of {} (sequence, {}) pair{}", counted(order.items, "work item"),
+           drawing_of(order, draws), order.section, order.pairs, head, order.pairs == 1 ? "" : "s");
   if (order.in_sections < order.pairs) line += text(", the last {} as one", order.pairs - order.in_sections);
   return line;
 }
@@ -34,10 +37,10 @@ std::string order_line(const Order& order, const char* head, bool draws = true) 
 std::string step_lines(const ForwardStep& step) {
   const FwdVariant& v = step.variant;
   const Order& order = step.order;
-  std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} K and V stages, {} Q",
-                           v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, fwd_q_stages(v));
-  lines += text("\n  warps      {} producer warpgroup{}, {} consumers of {} query rows{}", fwd_producer_groups(v),
-                fwd_producer_groups(v) > 1 ? "s" : "", fwd_consumers(v), m_tile_rows,
+  std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {}, {} Q", v.tiles.q, v.tiles.kv,
+                           v.dims.qk, v.dims.v, counted(v.tiles.stages, "K and V stage"), fwd_q_stages(v));
+  lines += text("\n  warps      {}, {} of {} query rows{}", counted(fwd_producer_groups(v), "producer warpgroup"),
+                counted(fwd_consumers(v), "consumer"), m_tile_rows,
                 fwd_sharers(v) > 1 ? ", the same ones, each with half of o's columns" : "");
   if (fwd_dequantises(v))
     lines += text("\n  dequantise {} to f16, by {} producer warps; {} tiles as in memory on their way",
@@ -48,7 +51,8 @@ std::string step_lines(const ForwardStep& step) {
   lines += order_line(order, "head", step.draws);
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
   if (v.pack_gqa)
-    lines += text("\n  PackGQA    {} query heads share a tile, {} rows of each", step.pack.heads, step.pack.rows);
+    lines += text("\n  PackGQA    {} a tile, {} of each",
+                  counted(step.pack.heads, "query head shares", "query heads share"), counted(step.pack.rows, "row"));
   if (step.parts.most > 1)
     lines += text("\n  split-KV   the keys of a tile into parts of {}, {} of the longest sequence",
                   step.parts.tiles * v.tiles.kv, step.parts.most);
@@ -63,8 +67,8 @@ std::string step_lines(const DequantiseStep& step) {
 std::string step_lines(const FillStep&) { return "\n  numbers    max_logit of every sequence and head, to -inf"; }
 
 std::string step_lines(const CombineStep& step) {
-  return text("\n  rows       o and lse of {} rows a CTA, from up to {} parts in the workspace",
-              combine_rows(step.variant), step.parts.most);
+  return text("\n  rows       o and lse of {} a CTA, from up to {} in the workspace",
+              counted(combine_rows(step.variant), "row"), counted(step.parts.most, "part"));
 }
 
 std::string step_lines(const DeltaStep& step) {
@@ -74,8 +78,8 @@ std::string step_lines(const DeltaStep& step) {
 std::string step_lines(const BackwardStep& step) {
   const BwdVariant& v = step.variant;
   const Order& order = step.order;
-  std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} stages of Q, {} {} grad_o",
-                           v.tiles.q, v.tiles.kv, v.dims.qk, v.dims.v, v.tiles.stages, bwd_do_stages(v),
+  std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} of Q, {} {} grad_o", v.tiles.q,
+                           v.tiles.kv, v.dims.qk, v.dims.v, counted(v.tiles.stages, "stage"), bwd_do_stages(v),
                            bwd_do_parts(v) == 2 ? "halves of" : "of");
   lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
                 bwd_is_wide(v) ? "one for grad_v, one for grad_k" : "64 keys each");
@@ -133,7 +137,7 @@ std::string launch_lines(const Launch& launch) {
   lines += std::visit([](const auto& step) { return step_lines(step); }, launch.step);
   lines += text("\n  registers  {}", registers_of(kernel));
   lines += text("\n  shared     {:.1f} KiB of {:.0f} KiB", kernel.smem_bytes / 1024.0, smem_bytes_per_cta / 1024.0);
-  return lines + text("\n  grid       {} CTAs of {} threads{}", launch.grid, kernel.threads,
+  return lines + text("\n  grid       {} of {} threads{}", counted(launch.grid, "CTA"), kernel.threads,
                       launch.alone ? ", each on an SM of its own" : "");
 }
 
@@ -156,8 +160,9 @@ std::string time_line(const Plan& plan, const Device& device) {
 std::string gpu_lines(const Device& device, const std::string& where, const Hints& hints, const Plan& plan) {
   std::string lines = text("\non a GPU     {}{} ({})", device.line(), hints.line(), where);
   for (const Launch& launch : plan.launches) lines += launch_lines(launch);
-  if (plan.launches.empty()) lines += "\n  kernel     none: there is nothing to compute";
-  lines += text("\n  workspace  {} bytes", plan.workspace.bytes);
+  if (plan.launches.empty())
+    lines += text("\n  kernel     none: nothing to compute, as {}", why_nothing(plan.problem));
+  lines += text("\n  workspace  {}", counted(plan.workspace.bytes, "byte"));
   for (const auto& [name, slice] : workspace_slices)
     if ((plan.workspace.*slice).bytes > 0) lines += text(", {} {}", name, (plan.workspace.*slice).bytes);
   return lines + time_line(plan, device);

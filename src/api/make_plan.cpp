@@ -2,10 +2,12 @@
 // api: which backend computes a problem. The user says where, or "auto": the Hopper GPU if there is one and it can,
 // else the CPU, with the reason kept.
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "src/api/run.hpp"
 #include "src/base/log.hpp"
+#include "src/base/near_word.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/runtime.hpp"
 
@@ -88,6 +90,16 @@ std::string other_word(std::string where) {
   return where == "cpu" || where == "auto" ? where : "";
 }
 
+// What the only word that names a place says wrong, and the word that was meant, where that can be told.
+std::string wrong_place(const std::string& where, const Failure& failure) {
+  if (const std::string ours = other_word(where); !ours.empty()) return text("here that is \"{}\".", ours);
+  constexpr std::array<std::string_view, 5> known = {"auto", "cpu", "hopper", "h100", "h200"};
+  const size_t colon = std::min(where.find(':'), where.size());
+  const std::string_view near = near_word(std::string_view(where).substr(0, colon), known);
+  if (near.empty() || (colon < where.size() && near != "hopper")) return failure.text;
+  return text("did you mean \"{}{}\"?", near, where.substr(colon));
+}
+
 }  // namespace
 
 Result<Target> read_target(const char* target) {
@@ -117,12 +129,12 @@ Result<Target> read_target(const char* target) {
   }
   auto device = Device::parse(words);
   if (!device) {
-    const std::string ours = words.size() == 1 ? other_word(where) : "";
+    const std::string why = words.size() == 1 ? wrong_place(where, device.failure()) : device.failure().text;
     return Failure{FH_INVALID_PROBLEM,
                    text("target is \"{}\", which names neither a backend nor a GPU: {} It must be \"auto\", \"cpu\", "
                         "\"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"; on a GPU with hints such as "
                         "tiles=128x64s3, section=16MiB, tail=30%, late=8, packed=1, parts=4, dequantised=1.",
-                        name, ours.empty() ? device.failure().text : text("here that is \"{}\".", ours))};
+                        name, why)};
   }
   read.kind = Kind::named;
   read.device = std::move(*device);

@@ -48,10 +48,9 @@ Result<void> run_on_gpu(const Plan& plan, const Views& views, void* workspace, s
     return wrong(text("workspace_bytes is {}; this plan needs {} (fh_plan_workspace_bytes). Give it more.",
                       workspace_bytes, needed));
   if (needed > 0 && reinterpret_cast<uintptr_t>(workspace) % slice_alignment != 0)
-    return wrong(
-        text("workspace is at address {}; it lies at a multiple of {} bytes, as what cudaMalloc returns. "
-             "Align it.",
-             workspace, slice_alignment));
+    return wrong(text(
+        "workspace must be at a multiple of {} bytes, as what cudaMalloc returns is, but is at address {}. Align it.",
+        slice_alignment, workspace));
   if (std::string bad = shared_with_workspace(views, workspace, needed); !bad.empty()) return wrong(std::move(bad));
   return runtime::launch(plan, views, workspace, stream);
 }

@@ -5,12 +5,11 @@
 #include <cstddef>
 #include <cstring>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cp {
 namespace {
-
-constexpr int64_t most_ranks = 4096;
 
 Failure refused(fh_status status, std::string text) { return Failure{status, std::move(text)}; }
 
@@ -74,7 +73,8 @@ Result<Job> job_of(const fh_cp_problem& given) {
     return refused(FH_INVALID_PROBLEM, text("size is {}; start from fh_cp_problem_init().", given.size));
   fh_cp_problem p = fh_cp_problem_init();
   std::memcpy(&p, &given, std::min(given.size, sizeof p));
-  if (p.whole == nullptr) return refused(FH_INVALID_PROBLEM, "whole is NULL; it must be the problem of all rows.");
+  if (p.whole == nullptr)
+    return refused(FH_INVALID_PROBLEM, "whole must be the problem of all rows, but is NULL. Set it.");
   if (p.ranks < 1 || p.ranks > most_ranks)
     return refused(FH_INVALID_PROBLEM, text("ranks is {}, but must be 1 to {}.", p.ranks, most_ranks));
   if (p.rank < 0 || p.rank >= p.ranks)
@@ -86,8 +86,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
     return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 2.", int{p.layout}));
   if (p.check_interval < -1 || p.ranks_per_host < 0)
     return refused(FH_INVALID_PROBLEM,
-                   text("check_interval is {} and ranks_per_host {}; the first must be -1 or more, "
-                        "the second 0 or more.",
+                   text("check_interval must be -1 or more, and ranks_per_host 0 or more, but they are {} and {}.",
                         p.check_interval, p.ranks_per_host));
   Job job;
   job.whole = sized(*p.whole);
@@ -100,8 +99,8 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.scheme = p.scheme;
   job.out = p.dtype_out == FH_USUAL ? whole.dtype : p.dtype_out;
   if (job.out != whole.dtype && job.out != FH_F32)
-    return refused(FH_UNSUPPORTED, text("dtype_out is {} and whole->dtype {}; it must be that, FH_USUAL or FH_F32.",
-                                        int{p.dtype_out}, int{whole.dtype}));
+    return refused(FH_UNSUPPORTED, text("dtype_out must be whole->dtype, {}, FH_USUAL or FH_F32, but is {}.",
+                                        int{whole.dtype}, int{p.dtype_out}));
   job.check_interval = p.check_interval == 0 ? 1 : p.check_interval;
   job.ranks_per_host = p.ranks_per_host == 0 ? p.ranks : p.ranks_per_host;
   job.workspace_limit = p.workspace_limit;

@@ -11,6 +11,8 @@
 
 namespace froghopper::cp {
 
+constexpr int64_t most_ranks = 4096;
+
 struct Range {
   int64_t begin = 0, end = 0;
   int64_t rows() const { return end - begin; }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/driver.hpp"
 #include "src/cp/errors.hpp"
@@ -90,7 +91,7 @@ int Transport::settled(const char* what) {
     if (state == success) return 0;
     if (const int code = nccl(state, what)) return code;
     if (std::chrono::steady_clock::now() > until) {
-      text_of_error = text("{} was not done after {} seconds", what, timeout_);
+      text_of_error = text("{} was not done after {}", what, counted(timeout_, "second"));
       return -1;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -178,7 +179,7 @@ int Transport::agree(uint64_t digest, uint64_t* digests) {
     if (const int code = nccl(nccl_.async_error(comm_, &error), "ncclCommGetAsyncError")) return code;
     if (const int code = nccl(error, "ncclAllGather")) return code;
     if (std::chrono::steady_clock::now() > until) {
-      text_of_error = text("the other ranks were not there after {} seconds", timeout_);
+      text_of_error = text("the other ranks were not there after {}", counted(timeout_, "second"));
       return -1;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));

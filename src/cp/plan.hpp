@@ -10,15 +10,21 @@
 #include "src/cp/job.hpp"
 #include "src/cp/steps.hpp"
 
+namespace froghopper::cp {
+
+struct Forget {
+  void operator()(fh_plan* plan) const { fh_plan_destroy(plan); }
+};
+using Attention = std::unique_ptr<fh_plan, Forget>;  // the library's plan of one call
+
+}  // namespace froghopper::cp
+
 struct fh_cp_plan {
-  struct Forget {
-    void operator()(fh_plan* plan) const { fh_plan_destroy(plan); }
-  };
   froghopper::cp::Job job;
   int64_t rank = 0;
   fh_cp_scheme scheme = FH_CP_AUTO;
   froghopper::cp::Steps steps;
-  std::vector<std::unique_ptr<fh_plan, Forget>> attention;  // of steps.problems
+  std::vector<froghopper::cp::Attention> attention;  // of steps.problems
   bool on_gpu = false;
   uint64_t attention_workspace = 0, workspace = 0;  // bytes; the first lies at the end of the second
   uint64_t digest = 0;                              // of everything that must be the same on all ranks
@@ -35,17 +41,5 @@ const char* name_of(fh_cp_scheme scheme);
 // Runs the steps. The text of a failure says which step.
 Result<void> run(const fh_cp_plan& plan, const fh_cp_transport* transport, const fh_cp_memory* memory,
                  const fh_cp_tensors& tensors, void* workspace, uint64_t workspace_bytes, void* stream);
-
-// FNV-1a over 64-bit words.
-class Digest {
- public:
-  void add(uint64_t word) {
-    for (int i = 0; i < 8; ++i) value_ = (value_ ^ (word >> (8 * i) & 255)) * 0x100000001b3;
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325;
-};
 
 }  // namespace froghopper::cp

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp: a plan as lines of text.
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/plan.hpp"
 #include "src/cp/time.hpp"
@@ -47,24 +48,27 @@ struct Line {
     return text("exchange {}: from {}; to {} bytes", s.what, peers(s.recvs), peers(s.sends));
   }
   std::string operator()(const Wait&) const { return "wait for the oldest exchange"; }
-  std::string operator()(const Fill& s) const { return text("fill {}, {} words", name_of(s.to.buffer), s.words); }
+  std::string operator()(const Fill& s) const {
+    return text("fill {}, {}", name_of(s.to.buffer), counted(s.words, "word"));
+  }
   std::string operator()(const Copy& s) const {
-    return text("copy {} to {}, {} x {} bytes", name_of(s.from.buffer), name_of(s.to.buffer), s.rows, s.bytes);
+    return text("copy {} to {}, {} of {}", name_of(s.from.buffer), name_of(s.to.buffer), counted(s.rows, "row"),
+                counted(s.bytes, "byte"));
   }
   std::string operator()(const Add& s) const {
-    return text("add to {}, {} numbers", name_of(s.into.buffer), s.count);
+    return text("add to {}, {}", name_of(s.into.buffer), counted(s.count, "number"));
   }
   std::string operator()(const Convert& s) const {
-    return text("round to {}, {} numbers", name_of(s.to.buffer), s.count);
+    return text("round to {}, {}", name_of(s.to.buffer), counted(s.count, "number"));
   }
   std::string operator()(const Spread& s) const {
-    return text("spread sink to lse, {} x {} numbers", s.rows, s.columns);
+    return text("spread sink to lse, {} of {}", counted(s.rows, "row"), counted(s.columns, "number"));
   }
   std::string operator()(const Attend& s) const {
     const fh_problem& p = plan.steps.problems[s.problem];
-    return text("{} rows {} to {}, {} keys from {} on, {}{}: {:.3g} FLOP",
-                p.op == FH_BACKWARD ? "gradients of" : "attend", s.row, s.row + p.seq_q, p.seq_kv, s.key, mask(p),
-                p.accumulate ? ", merged" : "", flops_of(p, s.pairs));
+    return text("{} rows {} to {}, {} from {} on, {}{}: {:.3g} FLOP", p.op == FH_BACKWARD ? "gradients of" : "attend",
+                s.row, s.row + p.seq_q, counted(p.seq_kv, "key"), s.key, mask(p), p.accumulate ? ", merged" : "",
+                flops_of(p, s.pairs));
   }
 };
 
@@ -72,10 +76,10 @@ struct Line {
 
 std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why) {
   const Job& job = plan.job;
-  std::string all = text("{} {} rank {} of {}, {} layout, {} bytes of workspace, in {} and out {} bytes, {:.1f} us\n",
+  std::string all = text("{} {} rank {} of {}, {} layout, {} of workspace, in {} and out {} bytes, {:.1f} us\n",
                          plan.on_gpu ? "gpu" : "cpu", name_of(plan.scheme), plan.rank, job.ranks,
-                         job.layout == FH_CP_ZIGZAG ? "zigzag" : "contiguous", plan.workspace, plan.steps.bytes_in,
-                         plan.steps.bytes_out, plan.seconds * 1e6);
+                         job.layout == FH_CP_ZIGZAG ? "zigzag" : "contiguous", counted(plan.workspace, "byte"),
+                         plan.steps.bytes_in, plan.steps.bytes_out, plan.seconds * 1e6);
   for (const std::string& line : why) all += "  " + line + "\n";
   std::string rows;
   for (const Range& range : ranges_of(job, plan.rank)) rows += text(" {} to {}", range.begin, range.end);
@@ -83,7 +87,7 @@ std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why)
   size_t number = 0;
   for (const Step& step : plan.steps.steps) {
     if (number == most_lines) {
-      all += text("  and {} steps more\n", plan.steps.steps.size() - number);
+      all += text("  and {}\n", counted(plan.steps.steps.size() - number, "more step"));
       break;
     }
     all += text("  {:4} {:10.2f} us  {}\n", number++,

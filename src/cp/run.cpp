@@ -6,7 +6,10 @@
 #include <cstring>
 #include <new>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/cp/addresses.hpp"
+#include "src/cp/digest.hpp"
 #include "src/cp/memory.hpp"
 #include "src/cp/plan.hpp"
 
@@ -36,6 +39,8 @@ class Run {
   std::string refused_transport() const;
   std::string refused_tensors() const;
   std::string refused_memory() const;
+  bool compares() const;  // digests, in this call
+  void tell_refusal();
   Result<void> agree(uint64_t mine);
   Result<void> gather_digests();
   Result<void> callback_failed(const char* name, int code, bool of_transport) const;
@@ -73,20 +78,17 @@ class Run {
 };
 
 Result<void> Run::all() {
-  if (std::string no = refused_transport(); !no.empty()) return Failure{FH_INVALID_TENSOR, std::move(no)};
-  std::string no = refused_tensors();
+  std::string no = refused_transport();
+  if (no.empty()) no = refused_tensors();
   if (no.empty()) no = refused_memory();
-  const bool compares =
-      plan_.job.check_interval > 0 && usable_ && t_.call % static_cast<uint64_t>(plan_.job.check_interval) == 0;
+  if (no.empty()) no = refused_addresses(plan_, t_, workspace_);
   if (!no.empty()) {
-    if (compares) (void)agree(refusal);
+    tell_refusal();
     return Failure{FH_INVALID_TENSOR, std::move(no)};
   }
-  if (compares) {
-    Digest digest;
-    digest.add(plan_.digest), digest.add(t_.call),
-        digest.add(plan_.scheme == FH_CP_ALL_TO_ALL && t_.grad_lse != nullptr);
-    if (Result<void> agreed = agree(digest.value()); !agreed) return agreed;
+  if (usable_ && compares()) {
+    const bool with_grad_lse = plan_.scheme == FH_CP_ALL_TO_ALL && t_.grad_lse != nullptr;
+    if (Result<void> agreed = agree(digest_of({plan_.digest, t_.call, with_grad_lse})); !agreed) return agreed;
   }
   bind();
   for (const Step& s : plan_.steps.steps) {
@@ -94,6 +96,23 @@ Result<void> Run::all() {
     if (!done) return done;
   }
   return {};
+}
+
+bool Run::compares() const {
+  const uint64_t call = t_.size >= offsetof(fh_cp_tensors, q) ? t_.call : 0;
+  return plan_.job.check_interval > 0 && call % static_cast<uint64_t>(plan_.job.check_interval) == 0;
+}
+
+// A transport that is of another rank than the plan can still agree, between as many ranks as it has; nothing is sent
+// through it, since one of the two has the wrong peers.
+void Run::tell_refusal() {
+  if (plan_.job.ranks == 1 || !compares()) return;
+  if (usable_) {
+    (void)agree(refusal);
+  } else if (transport_.agree != nullptr && transport_.ranks > 1 && transport_.ranks <= most_ranks) {
+    digests_.assign(static_cast<size_t>(std::max(transport_.ranks, plan_.job.ranks)), refusal);
+    (void)transport_.agree(transport_.context, refusal, digests_.data());
+  }
 }
 
 std::string Run::refused_transport() const {
@@ -141,10 +160,10 @@ std::string Run::refused_tensors() const {
 
 std::string Run::refused_memory() const {
   if (workspace_bytes_ < plan_.workspace)
-    return text("workspace has {} bytes, but this plan needs {}: fh_cp_plan_workspace_bytes.", workspace_bytes_,
-                plan_.workspace);
+    return text("workspace has {}, but this plan needs {}: fh_cp_plan_workspace_bytes.",
+                counted(workspace_bytes_, "byte"), plan_.workspace);
   if (plan_.workspace > 0 && (workspace_ == nullptr || reinterpret_cast<uintptr_t>(workspace_) % 256 != 0))
-    return text("workspace is at {:#x}, but must be a multiple of 256 and not NULL.",
+    return text("workspace must be at a multiple of 256 and not NULL, but is at {:#x}. Align it.",
                 reinterpret_cast<uintptr_t>(workspace_));
   for (const Step& s : plan_.steps.steps) {
     const char* missing = std::holds_alternative<Fill>(s) && memory_.fill == nullptr         ? "fill"

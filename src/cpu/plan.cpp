@@ -10,6 +10,7 @@
 #include "src/cpu/gradient_work.hpp"
 #include "src/cpu/quantise_work.hpp"
 #include "src/cpu/work.hpp"
+#include "src/problem/nothing.hpp"
 
 namespace froghopper::cpu {
 namespace {
@@ -83,6 +84,7 @@ size_t Plan::scratch_bytes() const {
 }
 
 std::string Plan::how() const {
+  if (const std::string why = why_nothing(problem); !why.empty()) return text("cpu nothing to compute, as {}", why);
   if (problem.quantises()) return text("cpu {} rows{} threads {}", kernel->name, tile_q, threads);
   if (problem.appends()) return text("cpu {} rows threads {}", kernel->name, threads);
   return text("cpu {} q{}.kv{} threads {}", kernel->name, tile_q, tile_kv, threads);

@@ -8,6 +8,7 @@
 #include "src/plan/backward.hpp"
 #include "src/plan/forward.hpp"
 #include "src/plan/quantise.hpp"
+#include "src/problem/nothing.hpp"
 
 namespace froghopper {
 namespace {
@@ -66,7 +67,7 @@ std::string Launch::line() const {
 
 std::string Plan::line() const {
   std::string line = problem.line() + " -> ";
-  if (launches.empty()) return line + "nothing to compute";
+  if (launches.empty()) return line + text("nothing to compute, as {}", why_nothing(problem));
   for (const Launch& launch : launches) line += (&launch == &launches.front() ? "" : "; ") + launch.line();
   return line + text(" ws {}", workspace.bytes);
 }

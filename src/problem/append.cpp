@@ -2,6 +2,7 @@
 // problem: what an append problem alone has: its rules, which tensors go together, and where its rows go.
 #include <cmath>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/finding.hpp"
 #include "src/problem/options.hpp"
@@ -13,26 +14,25 @@ namespace {
 Finding append_types(const fh_problem& p) {
   const auto of = [&](fh_dtype given) { return static_cast<Dtype>(given == FH_USUAL ? p.dtype : given); };
   if (p.dtype_o != FH_USUAL)
-    return text("dtype_o is {} and op is FH_APPEND; it is of the attention that reads the cache. Set it to FH_USUAL.",
+    return text("dtype_o must be FH_USUAL where op is FH_APPEND, which writes no o, but is {}. Set it to FH_USUAL.",
                 name_of(of(p.dtype_o)));
   if (is_8_bit(of(p.dtype)))
     return text(
         "dtype is {}, and new rows have no scale. Set dtype to the type of q, k and v, FH_F16, FH_BF16 or FH_F32.",
         name_of(of(p.dtype)));
   if (of(p.dtype_kv) != of(p.dtype) && !is_8_bit(of(p.dtype_kv)))
-    return not_computed(
-        text("dtype_kv is {} and dtype is {}; the cache is of the type of k and v, or of an 8-bit one. Set dtype_kv "
-             "to FH_USUAL, or convert.",
-             name_of(of(p.dtype_kv)), name_of(of(p.dtype))));
+    return not_computed(text(
+        "dtype_kv must be dtype, {}, or an 8-bit type where op is FH_APPEND, but is {}. Set dtype_kv to FH_USUAL, or "
+        "convert.",
+        name_of(of(p.dtype)), name_of(of(p.dtype_kv))));
   const struct {
     const char* name;
     Dtype type;
   } tables[] = {{"dtype_rotary", of(p.dtype_rotary)}, {"dtype_norm", of(p.dtype_norm)}};
   for (const auto& [name, type] : tables)
     if (type != of(p.dtype) && type != Dtype::f32)
-      return not_computed(
-          text("{} is {} and dtype is {}; they are alike, or it is f32. Set {} to FH_USUAL or FH_F32.", name,
-               name_of(type), name_of(of(p.dtype)), name));
+      return not_computed(text("{} must be dtype, {}, or f32, but is {}. Set {} to FH_USUAL or FH_F32.", name,
+                               name_of(of(p.dtype)), name_of(type), name));
   if (p.scale_tokens && !is_8_bit(of(p.dtype_kv)))
     return text("scale_tokens is {} and the cache is {}; only 8-bit types have scales. Set it to 0.", p.scale_tokens,
                 name_of(of(p.dtype_kv)));
@@ -76,14 +76,15 @@ Finding append_places(const fh_problem& p) {
 Finding append_rotary(const fh_problem& p) {
   if (p.rotary_dim > p.dim_qk || p.rotary_dim % 2 != 0)
     return text(
-        "rotary_dim is {} and dim_qk is {}; it counts columns of q and k, in pairs. Use an even number from 0 "
-        "to {}.",
-        p.rotary_dim, p.dim_qk, p.dim_qk);
+        "rotary_dim must be even and at most dim_qk, {}, as it counts columns of q and k, in pairs, but is {}. Use "
+        "an "
+        "even number from 0 to {}.",
+        p.dim_qk, p.rotary_dim, p.dim_qk);
   constexpr int64_t most = int64_t{1} << 40;  // so that the bytes of a table are counted in 64 bits
   if (p.rotary_dim > 0 && (p.rotary_rows < 1 || p.rotary_rows > most))
     return text(
-        "rotary_rows is {}; it counts the positions that rotary_cos and rotary_sin know. Use the number of "
-        "their rows, up to 2^40.",
+        "rotary_rows must be from 1 to 2^40, as it counts the positions that rotary_cos and rotary_sin know, but is "
+        "{}. Use the number of their rows.",
         p.rotary_rows);
   if (p.rotary_dim > 0 && p.slots && !p.positions)
     return text(
@@ -105,7 +106,8 @@ Finding append_rotary(const fh_problem& p) {
 
 Finding append_norm(const fh_problem& p) {
   if (!std::isfinite(p.norm_epsilon) || p.norm_epsilon < 0)
-    return text("norm_epsilon is {}; it is added to a mean of squares. Use 0 or a positive number.", p.norm_epsilon);
+    return text("norm_epsilon must be 0 or positive, as it is added to a mean of squares, but is {}. Use 0 or 1e-6.",
+                p.norm_epsilon);
   if (p.norm) return {};
   if (p.norm_epsilon != 0)
     return text("norm_epsilon is {} and norm is 0; nothing is normed. Set norm, or norm_epsilon to 0.",
@@ -137,19 +139,20 @@ Result<void> check_given_scales(const Problem& p, const Views& views) {
 
 // Of one sequence without slots: all of its rows, and the pages that they go to.
 Result<void> check_rows(const Problem& p, const Views& views, int64_t sequence, int64_t count) {
-  const bool counted = views.seqused_kv.data != nullptr;
-  const int64_t before = counted ? views.seqused_kv.as<int32_t>()[sequence] : 0;
+  const bool has_lengths = views.seqused_kv.data != nullptr;
+  const int64_t before = has_lengths ? views.seqused_kv.as<int32_t>()[sequence] : 0;
   if (before < 0)
-    return wrong(text("seqused_kv[{}] is {}; it counts the rows that the cache has already. Use 0 or more.", sequence,
-                      before));
+    return wrong(
+        text("seqused_kv[{}] must be 0 or more, the rows that the cache has already, but is {}. Use 0 for none.",
+             sequence, before));
   if (writes(views) && before + count > p.seq_kv)
-    return wrong(counted
-                     ? text("seqused_kv[{}] is {}, the sequence gets {} more rows, and seq_kv is {}; they do not "
-                            "fit. Make the cache longer, or add fewer rows.",
-                            sequence, before, count, p.seq_kv)
-                     : text("seq_kv is {} and sequence {} gets {} rows, which go to rows 0 and on, as there is no "
-                            "seqused. Make the cache longer, or add fewer rows.",
-                            p.seq_kv, sequence, count));
+    return wrong(has_lengths
+                     ? text("seqused_kv[{}] is {}, the sequence gets {}, and seq_kv is {}; they do not fit. Make the "
+                            "cache longer, or add fewer rows.",
+                            sequence, before, counted(count, "more row"), p.seq_kv)
+                     : text("seq_kv is {} and sequence {} gets {}, from row 0 on, as there is no seqused. Make the "
+                            "cache longer, or add fewer rows.",
+                            p.seq_kv, sequence, counted(count, "row")));
   if (!p.paged() || !writes(views) || count == 0) return {};
   const View& table = views.block_table;
   for (int64_t column = before / p.page_size; column <= (before + count - 1) / p.page_size; ++column)
@@ -174,8 +177,8 @@ Finding no_append(const fh_problem& p) {
   } all[] = {{"dtype_rotary", p.dtype_rotary}, {"dtype_norm", p.dtype_norm}};
   for (const auto& [name, type] : all)
     if (type != FH_USUAL)
-      return text("{} is {} and op is {}; it is of rows that are written to a cache. Set it to FH_USUAL.", name,
-                  name_of(static_cast<Dtype>(type)), name_of(p.op));
+      return text("{} must be FH_USUAL where op is {}, which writes to no cache, but is {}. Set it to FH_USUAL.",
+                  name, name_of(p.op), name_of(static_cast<Dtype>(type)));
   return {};
 }
 
@@ -247,10 +250,10 @@ Result<void> check_places(const Problem& p, const Views& views) {
       const PlaceOfRow place = place_of_row(p, views, b, row);
       const int64_t number = place.batch * p.extent_q() + place.row;
       if (writes(views) && place.slot >= slots)
-        return wrong(
-            text("slot_mapping[{}] is {} and the cache has {} rows; a slot is one of them. Use 0 to {}, or -1 "
-                 "for none.",
-                 number, place.slot, slots, slots - 1));
+        return wrong(text(
+            "slot_mapping[{}] must be a row of the cache, which has {}, or negative for none, but is {}. Use 0 to "
+            "{}, or -1.",
+            number, counted(slots, "row"), place.slot, slots - 1));
       const bool padding = p.slots && place.slot < 0;
       if (!rotates || padding || (place.position >= 0 && place.position < p.rotary_rows)) continue;
       return wrong(

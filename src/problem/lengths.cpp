@@ -2,6 +2,7 @@
 // problem: where each sequence begins, how many rows it has and how many of them count. Reads cu_seqlens and seqused,
 // so it is for host memory; on a GPU the kernel reads them itself.
 #include "src/base/ceil_div.hpp"
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/tensors.hpp"
 
@@ -57,11 +58,11 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
       return text("cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Raise the total.",
                   name, b + 1, rows.first + rows.extent, name, side.total);
     if (rows.extent > side.seq)
-      return text("sequence {} has {} rows and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it.", b,
-                  rows.extent, name, side.seq, name);
+      return text("sequence {} has {} and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it.", b,
+                  counted(rows.extent, "row"), name, side.seq, name);
     if (rows.used < 0 || rows.used > rows.extent)
-      return text("seqused_{}[{}] is {} and the sequence has {} rows; at most all of them count. Use 0 to {}.", name,
-                  b, rows.used, rows.extent, rows.extent);
+      return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use 0 to {}.", name, b,
+                  rows.used, counted(rows.extent, "row"), rows.extent);
   }
   return {};
 }
@@ -98,8 +99,8 @@ std::string wrong_page(const Problem& p, int64_t sequence, int64_t column, int64
   if (p.pages == 0)
     return text("block_table[{}][{}] is {} and pages is 0, so the pool has no page. Set pages to those of the pool.",
                 sequence, column, page);
-  return text("block_table[{}][{}] is {} and pages is {}; it names a page of the pool. Use 0 to {}.", sequence,
-              column, page, p.pages, p.pages - 1);
+  return text("block_table[{}][{}] must name a page of the pool, of which pages are {}, but is {}. Use 0 to {}.",
+              sequence, column, p.pages, page, p.pages - 1);
 }
 
 }  // namespace froghopper

@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "src/base/near_word.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/options.hpp"
 
@@ -166,7 +167,11 @@ std::string read_word(const Word& word, fh_problem& p) {
                            [&](FlagField field) { return p.*field.user = 1, std::string(); }},
                       option.field);
   }
-  return text("this word is unknown. {}.", grammar);
+  std::vector<std::string_view> known;
+  for (const Option& option : options())
+    if (!std::holds_alternative<OpField>(option.field)) known.push_back(option.key());
+  const std::string_view near = near_word(word.value.empty() ? word.all : word.key, known);
+  return text("this word is unknown.{} {}.", near.empty() ? "" : text(" Did you mean {}?", near), grammar);
 }
 
 bool read_type(std::string_view word, fh_dtype& type) {

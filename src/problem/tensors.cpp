@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/options.hpp"
 #include "src/problem/overlap.hpp"
@@ -108,8 +109,8 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
                 view.heads, view.dim);
   const int element_bytes = size_of(view.element);
   if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(element_bytes) != 0)
-    return text("{} is at address {}; its elements have {} bytes and lie at multiples of that. Align it.", data(),
-                fmt::ptr(view.data), element_bytes);
+    return text("{} must be at a multiple of {} bytes, as its elements have so many, but is at address {}. Align it.",
+                data(), element_bytes, fmt::ptr(view.data));
 
   int64_t end = view.dim * element_bytes;  // bytes from data to one past the last element
   for (const Axis& axis : axes_of(view)) {
@@ -120,8 +121,8 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
     if (__builtin_mul_overflow(axis.extent - 1, axis.stride, &step) ||
         __builtin_mul_overflow(step, element_bytes, &step) || __builtin_add_overflow(end, step, &end) ||
         end > bytes_most)
-      return text("{}.stride_{} is {} with {} steps; that is past the end of memory. Strides count elements.",
-                  tensor.name, axis.name, axis.stride, axis.extent - 1);
+      return text("{}.stride_{} is {} with {}; that is past the end of memory. Strides count elements.", tensor.name,
+                  axis.name, axis.stride, counted(axis.extent - 1, "step"));
   }
   return {};
 }

@@ -223,12 +223,13 @@ constexpr float largest_scale = 0x1p127f;
 
 Finding factors(const fh_problem& p) {
   if (!std::isfinite(p.scale) || p.scale < 0 || p.scale > largest_scale)
-    return {text("scale is {}; it must be from 0 to {}. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
+    return {text("scale must be from 0 to {}, but is {}. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
                  "multiply q.",
-                 p.scale, largest_scale),
+                 largest_scale, p.scale),
             std::isfinite(p.scale) ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
   if (!std::isfinite(p.softcap) || p.softcap < 0)
-    return text("softcap is {}; it must be positive and finite. Use 0 for none.", p.softcap);
+    return text("softcap must be positive and finite, or 0 for none, but is {}. Use 0 or a positive number.",
+                p.softcap);
   return {};
 }
 

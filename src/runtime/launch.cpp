@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/modules.hpp"
 #include "src/runtime/params/params.hpp"
@@ -78,9 +79,10 @@ Result<void> launch(const Plan& plan, const Views& views, void* workspace, void*
     const Launch& launch = *ready.launch;
     return Failure{
         FH_LAUNCH_FAILED,
-        text("the driver refused to launch {} with {} CTAs and {} bytes of shared memory on GPU {}: {}. An "
-             "earlier kernel may have failed; check it first.",
-             launch.kernel.name, launch.grid, launch.kernel.smem_bytes, (*gpu)->ordinal, (*driver)->words(result))};
+        text("the driver refused to launch {} with {} and {} of shared memory on GPU {}: {}. An earlier kernel may "
+             "have failed; check it first.",
+             launch.kernel.name, counted(launch.grid, "CTA"), counted(launch.kernel.smem_bytes, "byte"),
+             (*gpu)->ordinal, (*driver)->words(result))};
   }
   return {};
 }

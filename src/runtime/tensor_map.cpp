@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::runtime {
@@ -27,10 +28,9 @@ Result<void> check_stride(const char* tensor, const char* stride, int64_t elemen
   if (extent <= 1) return {};
   const int64_t bytes = elements * element_bytes;
   if (bytes % alignment != 0)
-    return misfit(
-        text("{}.{} is {} elements ({} bytes); TMA reads rows at multiples of 16 bytes. Use a multiple of {} "
-             "elements.",
-             tensor, stride, elements, bytes, alignment / element_bytes));
+    return misfit(text("{}.{} is {} ({}); TMA reads rows at multiples of 16 bytes. Use a multiple of {} elements.",
+                       tensor, stride, counted(elements, "element"), counted(bytes, "byte"),
+                       alignment / element_bytes));
   if (elements >= stride_limit / element_bytes)
     return misfit(
         text("{}.{} is {} elements; TMA takes strides below 2^39 elements. Move the pieces of {} closer "
@@ -78,7 +78,7 @@ Result<void> check_layout(const Named& tensor) {
   const auto& [name, view] = tensor;
   if (view.empty()) return {};
   if (reinterpret_cast<uintptr_t>(view.data) % alignment != 0)
-    return misfit(text("{}.data is {}; it must be a multiple of 16 bytes. Move {} to an aligned address.", name,
+    return misfit(text("{}.data must be a multiple of 16 bytes, but is {}. Move {} to an aligned address.", name,
                        fmt::ptr(view.data), name));
   const int64_t bytes = size_of(view.element);
   if (auto ok = check_stride(name, "stride_seq", view.stride_seq, view.seq, bytes); !ok) return ok;
@@ -119,15 +119,15 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   const int64_t row = stride_bytes(v, v.stride_seq, v.seq);
   const int64_t batch = batch_bytes(v);
   if (row == 0 || row >= wrap_bytes)
-    return misfit(
-        text("{}.stride_seq is {} elements; with sequences of their own lengths it must be from 8 to below "
-             "2^33. Copy {} so that its rows lie one after the other.",
-             name, v.stride_seq, name));
+    return misfit(text(
+        "{}.stride_seq must be from 8 to below 2^33 where sequences have lengths of their own, but is {}. Copy {} "
+        "so that its rows lie one after the other.",
+        name, v.stride_seq, name));
   const int64_t bytes = unit_bytes(v);
   const int64_t unit = row / bytes, step = batch / bytes;
   if (1.0 * step * v.batch + 1.0 * unit * v.seq >= coordinate_limit)  // in doubles, as it may pass 2^63
     return misfit(
-        text("{}.stride_batch is {} elements and {}.stride_seq is {}; together they span more than 2^31 of "
+        text("{}.stride_batch is {} and {}.stride_seq is {}, in elements; together they span more than 2^31 of "
              "their common units of {} bytes. Make stride_batch a multiple of stride_seq.",
              name, v.stride_batch, name, v.stride_seq, bytes));
   MapShape shape;

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: whether the addresses that a caller gives can be used, asked before anything moves.
+#pragma once
+#include <string>
+
+#include "src/cp/plan.hpp"
+
+namespace froghopper::cp {
+
+// Every tensor that has elements lies at a multiple of what its plan needs, and what is written shares no byte with
+// another tensor or with the workspace. "" where it is so, else the message.
+std::string refused_addresses(const fh_cp_plan& plan, const fh_cp_tensors& tensors, const void* workspace);
+
+}  // namespace froghopper::cp
