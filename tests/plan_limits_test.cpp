@@ -64,8 +64,15 @@ TEST(PlanLimits, HoldForAnySizes) {
   const std::array devices = {known_device("h200"),
                               *Device::parse({"mine", "4096sm", "l2=1048576MiB", "clock=1MHz", "memory=1GB/s"}),
                               *Device::parse({"mine", "1sm", "l2=1MiB", "clock=100000MHz", "memory=1000000GB/s"})};
-  const char* const hints[] = {"",         "",          "parts=1024",      "packed=1",    "section=1048576MiB",
-                               "tail=99%", "dequantised=1", "late=2147483647", "section=1MiB"};
+  const char* const hints[] = {"",
+                               "",
+                               "parts=1024",
+                               "packed=1",
+                               "section=1048576MiB",
+                               "tail=99%",
+                               "dequantised=1",
+                               "late=2147483647",
+                               "section=1MiB"};
   int planned = 0, timed = 0;
   for (int round = 0; round < 10'000; ++round) {
     fh_problem user = fh_problem_init();

@@ -19,7 +19,8 @@ SENTENCES: list[tuple[str, str]] = [
      r"max_seqlen_\1 must be 0 or more rows, but is \2. Give the longest sequence's."),
     (r"block_table\[(\d+)\]\[(\d+)\] is (-?\d+) and pages is 0.*",
      r"block_table[\1, \2] must name a page, but is \3, and the pool has no page. Give a pool with pages."),
-    (r"block_table\[(\d+)\]\[(\d+)\] must name a page of the pool, of which pages are (\d+), but is (-?\d+)\. Use (.*)\.",
+    (r"block_table\[(\d+)\]\[(\d+)\] must name a page of the pool, of which pages are (\d+), but is (-?\d+)\. "
+     r"Use (.*)\.",
      r"block_table[\1, \2] must be one of the \3 pages of the pool, \5, but is \4. Give that."),
     (r"max_sms is (-\d+); .*", r"max_sms must be 0 or more SMs or threads, but is \1. Use max_sms=0 for all."),
     (r"accumulate is 1 and sink is set; .*",
