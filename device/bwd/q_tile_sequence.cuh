@@ -6,11 +6,11 @@
 
 namespace froghopper::bwd {
 
-// How the iterations of an item come. Where query heads share keys and a causal mask gives kv tiles of a pair
-// iterations of many numbers, those that end early would run ahead through the heads: Q, grad_o and grad_q of all heads
-// of many pairs were in use at once, and each came from memory again and again. One q tile after the other, for all
-// heads, CTAs of a pair meet at the same rows: from the last to the first those that begin together, from the first to
-// the last those that begin one after the other, as the CTAs of the pair before end (docs/8-backward.md).
+// The order of an item's iterations. By heads: all q tiles of one query head, then those of the next head. With GQA and
+// a causal mask the CTAs of one pair have unequal numbers of iterations and drift apart through the heads, so that Q,
+// grad_o and grad_q of all heads are in use at once and do not stay in L2. The others take all heads of one q tile,
+// then those of the next tile, so that the CTAs of a pair meet at the same rows: from the last tile to the first where
+// the CTAs start together, from the first to the last where they start one after the other (docs/8-backward.md).
 enum class Traversal { by_heads, last_first, first_last };
 
 // The q tiles [begin, end), once for each query head.
