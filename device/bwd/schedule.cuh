@@ -16,7 +16,6 @@ namespace froghopper::bwd {
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
   QTileSequence q;                 // none where no row attends to the keys
-  int first_tile;                  // of the sequence, in the workspace
   bool last_key_first;             // deterministic only: its pair's kv tiles come from the last to the first
   attn::Lengths rows;              // of the sequence
 
@@ -118,8 +117,12 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
     if (traversal == Traversal::last_first) return {its.masked_again, its.clear, its.masked};
     return its;
   };
-  return {kv_tile,    head_kv,        sequence, {tiles.begin, tiles.end, {spans(0), spans(1)}, traversal},
-          first_tile, last_key_first, rows};
+  return {.kv_tile = kv_tile,
+          .head_kv = head_kv,
+          .sequence = sequence,
+          .q = {tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, traversal},
+          .last_key_first = last_key_first,
+          .rows = rows};
 }
 
 // Where CTAs add to grad_q in order, it is the order in which items come: how many kv tiles add to a q tile before this
