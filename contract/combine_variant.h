@@ -19,7 +19,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.dtype);
   visit("dv", v.dim_v);
   visit("p", v.parts);
-  visit("exact", v.batch_invariant);
+  visit("invariant", v.batch_invariant);
 }
 
 constexpr int combine_threads = 128;

@@ -13,21 +13,22 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.kv.dtype != v.dtype && (is_8_bit(v.dtype) || !is_8_bit(v.kv.dtype)))
     return "k and v have the type of q, or 8 bits beside f16 and bf16";
   const bool one_scale = fwd_fp8_mma(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
-  if (fwd_scaled(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
+  if (fwd_reads_8_bit(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
     return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale, or beside 8-bit q 192";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 || (fwd_sharers(v) > 1 && v.dims.v % 128 != 0))
     return "dim_v of the tile must be 64, 96, ... 256, 384 or 512";
-  if (fwd_scaled(v) && (v.dims.qk > 256 || v.dims.v > 256)) return "tiles of 8-bit k and v have up to 256 columns";
+  if (fwd_reads_8_bit(v) && (v.dims.qk > 256 || v.dims.v > 256))
+    return "tiles of 8-bit k and v have up to 256 columns";
   if (fwd_sharers(v) > 1 && v.tiles.q != m_tile_rows)
     return "tiles of q have 64 rows beside more than 256 columns of v, whose halves take two consumers";
-  if (is_8_bit(v.dtype) && v.split_kv && !v.pack_gqa) return "tiles of 8-bit q are split where they are packed";
+  if (is_8_bit(v.dtype) && v.split_kv && !v.pack_gqa) return "tiles of 8-bit q have split-KV only with PackGQA";
   if ((v.mask == Mask::chunk || v.score_mods.alibi || v.merges_lse) && (v.pack_gqa || v.split_kv))
-    return "tiles with chunks, alibi or acc are neither packed nor split";
-  if (v.score_mods.alibi && fwd_scaled(v)) return "there is no alibi on top of scores of 8-bit k";
-  if (v.pack_gqa && v.tiles.q != m_tile_rows) return "packed tiles of q have 64 rows";
-  if (v.pack_gqa && !v.split_kv) return "there is no kernel with packed tiles that may not be split";
-  if (v.kv.smooth && (!fwd_scaled(v) || v.score_mods.softcap))
+    return "tiles with chunks, alibi or merges have neither PackGQA nor split-KV";
+  if (v.score_mods.alibi && fwd_reads_8_bit(v)) return "there is no alibi on top of scores of 8-bit k";
+  if (v.pack_gqa && v.tiles.q != m_tile_rows) return "PackGQA tiles of q have 64 rows";
+  if (v.pack_gqa && !v.split_kv) return "there is no kernel with PackGQA that has no split-KV";
+  if (v.kv.smooth && (!fwd_reads_8_bit(v) || v.score_mods.softcap))
     return "means are of 8-bit k and v, and of scores without a softcap";
   const bool plain = !v.pack_gqa && !v.split_kv && !v.batch_invariant && !v.score_mods.softcap &&
                      !v.score_mods.alibi && !v.merges_lse && !v.kv.smooth;
@@ -39,8 +40,9 @@ constexpr const char* why_invalid(FwdVariant v) {
            "scale";
   if (v.kv.in != KvIn::rows && (!v.ragged || v.kv.dequantised))
     return "a kernel for pages is ragged and reads k and v as they are in memory";
-  if (v.batch_invariant && is_8_bit(v.dtype)) return "8-bit q, k and v have no exact kernel";
-  if (v.batch_invariant && v.tiles.kv != batch_invariant_tile_kv) return "exact kernels have tiles of 64 keys";
+  if (v.batch_invariant && is_8_bit(v.dtype)) return "8-bit q, k and v have no batch-invariant kernel";
+  if (v.batch_invariant && v.tiles.kv != batch_invariant_tile_kv)
+    return "batch-invariant kernels have tiles of 64 keys";
   if (v.tiles.q % m_tile_rows != 0 || v.tiles.q < m_tile_rows || v.tiles.q > 4 * m_tile_rows)
     return "tiles of q have 64 rows x (1 to 4 consumers)";
   if (v.tiles.kv % 16 != 0 || v.tiles.kv < 32 || v.tiles.kv > 256)

@@ -12,7 +12,7 @@ constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
 constexpr int fwd_barrier_bytes =
     1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
 constexpr int fwd_q_bytes(FwdVariant v) { return fwd_tile_bytes(v, v.tiles.q, v.dims.qk); }
-// Of K and V in the form that wgmma reads. 8-bit V has keys along its rows there, as it is not in memory.
+// Of K and V in the form that wgmma reads. There, unlike in memory, the keys of 8-bit V run along its rows.
 constexpr int fwd_stages_bytes(FwdVariant v) {
   const int k = fwd_tile_bytes(v, v.tiles.kv, v.dims.qk), values = fwd_tile_bytes(v, v.tiles.kv, v.dims.v);
   return v.tiles.stages * (k + (fwd_fp8_mma(v) ? fwd_tile_bytes(v, v.dims.v, v.tiles.kv) : values));
@@ -22,10 +22,10 @@ constexpr int fwd_stored_bytes(FwdVariant v) {
   const int dim = fwd_dequantises(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
   return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
 }
-constexpr int fwd_scales_bytes = 1024;  // and the ring of such tiles, rounded up as fwd_barrier_bytes
-// How many of them. Where they are dequantised, what lies there is what is on its way from memory: as many as fit, up
-// to two iterations of both; PackGQA variants, which wait for nothing else, up to four, and two CTAs share an SM where
-// they can.
+constexpr int fwd_scales_bytes = 1024;  // the scales and stored_ring, rounded up as fwd_barrier_bytes
+// Stages of stored tiles. Where tiles are dequantised, these stages are all that is on its way from memory: as many as
+// fit, up to two iterations of both; PackGQA variants, which wait for nothing else, up to four, and two CTAs share an
+// SM where they can.
 constexpr int fwd_stored_stages(FwdVariant v) {
   if (!fwd_dequantises(v)) return 2;
   const int others = fwd_q_bytes(v) + fwd_stages_bytes(v) + fwd_scales_bytes + fwd_barrier_bytes;
@@ -35,7 +35,8 @@ constexpr int fwd_stored_stages(FwdVariant v) {
   return fit >= most ? most : fit >= 3 ? fit : 2;
 }
 constexpr int fwd_ring_bytes(FwdVariant v) {
-  return fwd_stages_bytes(v) + (fwd_scaled(v) ? fwd_stored_stages(v) * fwd_stored_bytes(v) + fwd_scales_bytes : 0);
+  return fwd_stages_bytes(v) +
+         (fwd_reads_8_bit(v) ? fwd_stored_stages(v) * fwd_stored_bytes(v) + fwd_scales_bytes : 0);
 }
 // PackGQA variants have one M tile, and where one consumer has it, half of an SM's registers. Where they take half of
 // its shared memory too, two CTAs share an SM; and the CTAs that combine parts find room beside one.
@@ -75,7 +76,7 @@ constexpr int fwd_bytes_but_o(FwdVariant v) {
   return fwd_q_stages(v) * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes;
 }
 constexpr OStore fwd_o_store(FwdVariant v) {
-  const bool is_plain = !v.pack_gqa && !v.split_kv && !v.merges_lse && !v.batch_invariant && !fwd_scaled(v);
+  const bool is_plain = !v.pack_gqa && !v.split_kv && !v.merges_lse && !v.batch_invariant && !fwd_reads_8_bit(v);
   if (!is_plain || fwd_sharers(v) > 1 || fwd_consumers(v) > 3) return OStore::from_registers;
   if (fwd_q_stages(v) == 2) return v.dims.v <= v.dims.qk ? OStore::through_q : OStore::from_registers;
   const bool fits = fwd_bytes_but_o(v) + fwd_tile_bytes(v, v.tiles.q, o_own_columns) <= smem_bytes_per_cta;

@@ -17,8 +17,9 @@ struct ScoreMods {
 };
 
 struct FwdVariant {
-  Dtype dtype;  // of Q; picks the wgmma type. O has the same, or where scales are (fwd_scaled), that or a wider one
-  FwdKv kv;     // how K and V lie in memory: contract/kv_path.h
+  Dtype
+      dtype;  // of Q; picks the wgmma type. O has the same, or where scales are (fwd_reads_8_bit), that or a wider one
+  FwdKv kv;   // how K and V lie in memory: contract/kv_path.h
   Dims dims;    // columns of the tiles: they size the register tiles and shared memory
   Tiles tiles;  // rows of the tiles, likewise; q in 64 a consumer warpgroup
   Mask mask;    // picks the loops: a loop without a mask has no compare
@@ -64,10 +65,10 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 constexpr KvPath fwd_kv_path(FwdVariant v) { return kv_path(v.dtype, v.kv, v.pack_gqa); }
 constexpr bool fwd_has_scales(FwdVariant v) { return has_scales(fwd_kv_path(v)); }
 constexpr bool fwd_has_item_scale(FwdVariant v) { return has_item_scale(fwd_kv_path(v)); }
-constexpr bool fwd_scaled(FwdVariant v) { return reads_8_bit(fwd_kv_path(v)); }
+constexpr bool fwd_reads_8_bit(FwdVariant v) { return reads_8_bit(fwd_kv_path(v)); }
 constexpr bool fwd_fp8_mma(FwdVariant v) { return fwd_kv_path(v) == KvPath::fp8_mma; }
 constexpr bool fwd_dequantises(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantises; }
-constexpr bool fwd_dequantised(FwdVariant v) { return is_dequantised(fwd_kv_path(v)); }
+constexpr bool fwd_dequantised_before(FwdVariant v) { return is_dequantised(fwd_kv_path(v)); }
 constexpr bool fwd_block_scales(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantised_blocks; }
 // Q becomes f16 as K and V do where it is not: device/fwd/queries_in_f16.cuh.
 constexpr bool fwd_converts_q(FwdVariant v) { return fwd_dequantises(v) && v.dtype != Dtype::f16; }

@@ -34,14 +34,14 @@ struct ScaleValues {
 // What K and V are multiplied by where an earlier launch has dequantised them and not all rows of a sequence share a
 // scale: pairs of a sequence and head. The first one is the unit of its values, which is their largest scale, and 0;
 // then one for each block of scale_block keys, the scale of its scores in base 2 and log2 of that of V over the unit.
-// Of such a logarithm, so that weights times that scale are numbers of fp32
-constexpr float least_log2_v_scale = -120.f;
 struct BlockScales {
   float* data;      // null: there are none
   int batch, head;  // pairs from one to the next
 };
 constexpr long long block_scales_of_head(long long seq_kv) { return 1 + (seq_kv + scale_block - 1) / scale_block; }
 constexpr int block_scale_bytes = 8;  // of a pair
+// log2 of V's scale over the unit is at least this, so that weights times that scale are in the range of fp32.
+constexpr float least_log2_v_scale = -120.f;
 
 // Keys seen before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner, else
 // it ends in the bottom-right one.

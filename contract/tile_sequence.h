@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: which KV tiles a work item visits, and in which order. The schedule makes a sequence. Loaders, Consumers,
-// the parts of split-KV and the planner's model of time ask it, and know nothing else about the tiles. They are those
-// of one range today; a list of tiles, or a range of which some are skipped, would answer the same questions.
+// the parts of split-KV (contract/split.h) and the planner's model of time ask it. Today the tiles form one range. A
+// list of tiles, or a range of which some are skipped, changes this file, split.h, and the places where a tile's number
+// counts: MTile::first_tile() and max_offset(), Promotion, and the table reads ahead in kv_source.cuh.
 #pragma once
 
 namespace froghopper {
@@ -11,8 +12,9 @@ struct Range {
   Int begin, end;
 };
 
-// The tiles of [begin, end), from the last one to the first one: where a mask has an upper bound, its boundary tiles
-// come first, so that every row has attended to a key before the guarded softmax begins.
+// The tiles of [begin, end), in descending order, so that first() is the tile with the largest number. Where a mask has
+// an upper bound, its boundary tiles come first in this order, and every row has attended to a key before the guarded
+// softmax begins.
 template <class Int>
 struct TileSequence {
   Int begin, end;
@@ -23,6 +25,8 @@ struct TileSequence {
   constexpr bool is_last(Int tile) const { return tile == begin; }
 
   constexpr bool none() const { return begin == end; }
+  // Of a part of split-KV that has no keys: count() is negative, so that it differs from none().
+  static constexpr TileSequence without_keys() { return {1, 0}; }
 
   constexpr bool has(Int tile) const { return tile >= begin; }  // of a tile that next() has given
   static constexpr Int next(Int tile) { return tile - 1; }

@@ -24,7 +24,7 @@ __device__ __forceinline__ Joint join(const PartOfRow& before, const PartOfRow& 
   const float one = scaled(before, scale_log2), other = scaled(more, scale_log2);
   const bool both_large = is_large(before) && is_large(more);
   const bool grew = both_large ? more.row_max > before.row_max : other > one;
-  float below = -fabsf(__fsub_rn(one, other));  // of the smaller reference
+  float below = -fabsf(__fsub_rn(one, other));  // of the smaller row max
   if (both_large) below = __fmul_rn(-fabsf(__fsub_rn(more.row_max, before.row_max)), scale_log2);
   const float small = ptx::ex2_approx(below);
   const PartOfRow& top = grew ? more : before;

@@ -82,8 +82,8 @@ struct NoObserver {
 };
 
 struct OnlineSoftmax {
-  // The guard: what a tile may bring to one of a thread's two sums of a row, an eighth of the columns, before the
-  // reference moves. A row's largest weight rounds without error only if it is a power of two, so a row that one key
+  // The guard: what a tile may bring to one of a thread's two sums of a row, an eighth of the columns, before the row
+  // max moves. A row's largest weight rounds without error only if it is a power of two, so a row that one key
   // dominates is the more exact the closer its row max is. Rows of equal scores must pass: an eighth of 128 columns.
   template <int Cols>
   static constexpr float guard = Cols > 128 ? Cols / 8 : 16;
@@ -101,14 +101,14 @@ struct OnlineSoftmax {
   static constexpr float large_magnitude = 1024.f;
 
   float scale_log2;
-  // Scale_log2 x the score that is subtracted; large rows: that score itself
+  // The score that is subtracted, times scale_log2; in large rows that score itself.
   RowPair row_max = {-tile::inf, -tile::inf};
-  RowPair sum = {0.f,
-                 0.f};  // of 2^(scale_log2 s - row_max), this thread's columns only until complete(); large rows:
-                        // negated, so that no register is spent on a flag
+  // Of 2^(scale_log2 s - row_max), over this thread's columns only until complete(). In large rows it is negated, so
+  // that no register is spent on a flag.
+  RowPair sum = {0.f, 0.f};
 
   // Exact: the row max becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
-  // accumulated before. see: is told the largest scores of the tile.
+  // accumulated before. observe() gets the largest scores of the tile.
   template <int Cols, class Observer = NoObserver>
   __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
@@ -146,7 +146,7 @@ struct OnlineSoftmax {
       sum = {sum.top + t.top, sum.bottom + t.bottom};
       return Fate::kept;
     }
-    // Rows that did not outgrow their reference keep it: log2 of 1 is 0.
+    // Rows that did not outgrow their row max keep it: log2 of 1 is 0.
     const RowPair most = quad_most(s, {1.f, 1.f});
     const RowPair next = {row_max.top + ptx::lg2_approx(most.top), row_max.bottom + ptx::lg2_approx(most.bottom)};
     const bool stays_near = near && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;

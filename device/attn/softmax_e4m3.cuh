@@ -5,9 +5,9 @@
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 16 and 448: a row starts at 16, so that few tiles pass 448. One that would moves the row max, and then the
 // largest is 64: a row will hardly grow as much again, and the larger it is, the less of the small ones is lost.
-// V's scale goes into the weights: w = 2^(s - row_max + log2_v_scale), the last of which is log2 of 16 times this
-// tile's scale of V over O's unit. That is the scale of the item's first tile, at first. The sum is of unrounded
-// weights, without it: rounded small ones would be missing there. A weight that has a row to itself should not be
+// V's scale goes into the weights: w = 2^(s - row_max + log2_v_scale) with log2_v_scale = log2(16 x scale of V of this
+// tile / unit of O). O begins with the scale of V of the item's first tile as its unit. The sum is of unrounded weights
+// without that factor: rounded small ones would be missing there. A weight that has a row to itself should not be
 // rounded, so step() adds the fraction of log2_v_scale to the row max: then the largest weight is a power of two.
 //
 // f16 weights need no such care, but their range serves as well: f16 is precise to 2^-18 of a row's largest weight,
@@ -18,8 +18,8 @@
 
 namespace froghopper::attn {
 
-// What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of V, by its logarithm. Made by the
-// Loader, so that the Consumers have no divisions in their loop.
+// What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of O, by its logarithm. An Fp8Loader or a
+// StoredLoader computes them, so that the Consumers have no divisions in their loop.
 struct alignas(8) TileScales {
   float k, log2_v_scale;
 
@@ -82,7 +82,7 @@ struct ScaledSoftmax {
   }
 
   // Exact: the row max becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
-  // accumulated before. see: is told the largest scores of the tile, in base 2.
+  // accumulated before. observe() gets the largest scores of the tile, in base 2.
   template <int Cols, class Observer = NoObserver>
   __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
 #pragma unroll

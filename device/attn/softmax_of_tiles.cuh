@@ -2,7 +2,7 @@
 // device/attn: softmax.cuh for scores and values that have a scale of their own in every kv tile, and weights that
 // become bf16.
 //
-// A row max is the largest scaled score, whatever tile it is of, so tiles of other scales agree with it. But a far
+// A row max is the largest scaled score, whatever tile it is of, so tiles of other scales agree with it. But a large
 // one cannot be a score itself, as in OnlineSoftmax: scores of such a tile are scaled and rounded first, as plain loops
 // do, and the row max is subtracted from them then. V's scale goes into the weights, as in ScaledSoftmax; bf16 has
 // the range of fp32 and the same precision in all of it, so the guard asks what weights are without that.

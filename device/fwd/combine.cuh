@@ -3,13 +3,13 @@
 //
 // Work      one warp = one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
 //           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone.
-// Order     parts are added up in the order of their keys, so the bits do not depend on which came first
+// Order     parts are added up in the order of their keys, so the bits do not depend on which came first.
+//           Batch-invariant variants join them from the last to the first, as device/fwd/batch_invariant.cuh does.
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
 //           found out before the wait
-//           batch-invariant variants join them from the last to the first, as device/fwd/batch_invariant.cuh does
-// Exactness as OnlineSoftmax::step: row maxima are subtracted from each other, not logarithms of sums, and far ones
-//           before they are scaled
+// Exactness as OnlineSoftmax::step: row maxima are subtracted from each other, not logarithms of sums, and those of
+//           large rows before they are scaled
 #pragma once
 #include "contract/combine_variant.h"
 #include "contract/fwd_params.h"
@@ -90,9 +90,9 @@ struct Combine {
     return before - 1;
   }
 
-  // What the row max of a row's parts are measured against.
+  // The largest row max of a row's parts: of all of them, scaled; of the large ones, unscaled (-inf: there is none).
   struct Largest {
-    float scaled, large_magnitude;  // far: the largest reference of a far part, unscaled; -inf: there is none
+    float scaled, of_large;
   };
 
   static __device__ void add_up(const CombineParams& params, unsigned number, const Place& place) {
@@ -192,7 +192,7 @@ struct Combine {
 
   static __device__ void count(const CombineParams& params, Largest& most, const PartOfRow& part) {
     most.scaled = fmaxf(most.scaled, scaled(params, part));
-    if (is_large(part)) most.large_magnitude = fmaxf(most.large_magnitude, part.row_max);
+    if (is_large(part)) most.of_large = fmaxf(most.of_large, part.row_max);
   }
   static __device__ Largest largest_of(const CombineParams& params, const PartOfRow* rows, int parts, int lane) {
     Largest most = {-tile::inf, -tile::inf};
@@ -200,7 +200,7 @@ struct Combine {
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
       most.scaled = fmaxf(most.scaled, __shfl_xor_sync(~0u, most.scaled, apart));
-      most.large_magnitude = fmaxf(most.large_magnitude, __shfl_xor_sync(~0u, most.large_magnitude, apart));
+      most.of_large = fmaxf(most.of_large, __shfl_xor_sync(~0u, most.of_large, apart));
     }
     return most;
   }
@@ -208,8 +208,8 @@ struct Combine {
   // 0 for parts in which the row attends to no key: what their O holds does not matter.
   static __device__ float weight(const CombineParams& params, const PartOfRow& part, const Largest& largest) {
     if (part.row_max == -tile::inf) return 0.f;
-    const bool from_large = is_large(part) && __fmul_rn(largest.large_magnitude, params.scale_log2) == largest.scaled;
-    const float below = from_large ? __fmul_rn(part.row_max - largest.large_magnitude, params.scale_log2)
+    const bool from_large = is_large(part) && __fmul_rn(largest.of_large, params.scale_log2) == largest.scaled;
+    const float below = from_large ? __fmul_rn(part.row_max - largest.of_large, params.scale_log2)
                                    : scaled(params, part) - largest.scaled;
     return ptx::ex2_approx(below);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the Consumer of the forward kernel: the main loop over the kv tiles of its M tile. Kernel is Forward of a
 // variant; its banner, in forward.cuh, says how the roles act together. What some variants do otherwise is in files of
-// its own: immediate_pv.cuh, pv_within_softmax.cuh and batch_invariant.cuh define members of this class.
+// its own: immediate_pv.cuh, pv_within_softmax.cuh and kv_loop_of_parts.cuh define members of this class.
 //
 // The three register tiles are locals of run() and arguments of every step, never fields: as fields, the compiler
 // duplicates them across the loop and ptxas serialises wgmma (C7511).
@@ -15,8 +15,8 @@
 
 namespace froghopper::fwd {
 
-// Whether P V stands between two halves of the exponentials: pv_within_softmax.cuh. With 256 columns, q takes all
-// registers, so it stands there only where nothing else needs some.
+// Whether P V stands between two halves of the exponentials: pv_within_softmax.cuh. With 256 columns S, P and O take
+// all registers, so it stands there only in variants that need no others.
 constexpr bool pv_within_softmax(FwdVariant v) {
   const bool more =
       v.ragged || v.kv.smooth || v.max_logit || v.score_mods.softcap || v.merges_lse || v.tiles.kv != scale_block;
@@ -27,7 +27,8 @@ template <class Kernel>
 struct Consumer {
   static constexpr FwdVariant V = Kernel::variant;
   static constexpr bool fp8_mma = Kernel::fp8_mma, scaled = Kernel::scaled, immediate_pv = Kernel::immediate_pv;
-  static constexpr bool pv_later = fp8_mma && V.dims.qk > 128;  // behind the next Consumer's S, which needs it sooner
+  // P V is issued once S is ready, so that the next Consumer's S has the tensor core first.
+  static constexpr bool pv_later = fp8_mma && V.dims.qk > 128;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
@@ -41,7 +42,7 @@ struct Consumer {
   int number, half;  // of its M tile in this item's q tile; of O's columns, where two share an M tile
   typename Kernel::ItemStage i;
   ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, number}};
-  Moved moved;            // 8-bit variants
+  Moved moved;            // FP8 MMAs only
   bool o_begins = true;   // where it multiplies at once: the next product is not added to what O has
   ScoreMod<V> score_mod;  // of the item
   attn::RowPair q_rows;   // Q that became f16: what its rows are multiplied by
@@ -176,8 +177,8 @@ struct Consumer {
     }
   }
 
-  // A tile whose weights are lost. Where registers are full, something is spilled for the product: here, by hand, and
-  // not in the loop around it.
+  // A tile whose weights are lost. Where registers are full, the product needs some that are spilled here by hand, so
+  // that the compiler does not spill them in the loop.
   __device__ __forceinline__ attn::RowPair recompute_scores(const WorkItem& item, int kv_tile, Softmax& softmax,
                                                             Scores& s) {
     volatile float aside[4];
@@ -208,7 +209,7 @@ struct Consumer {
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration_immediate_pv(const WorkItem& item, int kv_tile, Softmax& softmax,
                                                             Scores& s, Weights& p, Output& o);
-  // batch_invariant.cuh
+  // kv_loop_of_parts.cuh
   __device__ __forceinline__ void kv_loop_of_parts(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                    Weights& p, Output& o);
 
@@ -256,7 +257,7 @@ struct Consumer {
     if constexpr (scaled && !fwd_converts_q(V)) return Softmax(scale, mma.scales());
     if constexpr (fwd_block_scales(V)) return Softmax(scales.next);
     if constexpr (!scaled && !fwd_block_scales(V))
-      return Softmax{fwd_dequantised(V) ? attn::of_all_rows(scale) : ScoreMod<V>::scale_log2(params)};
+      return Softmax{fwd_dequantised_before(V) ? attn::of_all_rows(scale) : ScoreMod<V>::scale_log2(params)};
   }
   __device__ __forceinline__ void take_scales(Softmax& softmax) const {
     if constexpr (scaled) softmax.take(mma.scales());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of Q, K and V that they read: who
-// waits for a stage, and who gives it back. Kernel is Forward of a variant; its banner, in forward.cuh, has the
-// barriers.
+// device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of Q, K and V that they read.
+// Waits for K and V are here, with the calls that give them back; the Consumer waits for Q of an item itself. Kernel is
+// Forward of a variant; its banner, in forward.cuh, has the barriers.
 #pragma once
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/final_epilogue.cuh"
@@ -32,7 +32,7 @@ struct ConsumerMma {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);  // which is there before the iteration
     order.take();
     if (!Kernel::immediate_pv) k.wait(smem.k_ring);
-    arrived<V>();
+    fence_for_wgmma<V>();
     read_scales();
     tile::mma_abt<T>(s, smem.q[q.stage], m_tile * m_tile_rows, smem.k[k.stage]);
   }
@@ -46,7 +46,7 @@ struct ConsumerMma {
   // O += P V, issued.
   __device__ __forceinline__ void pv(Output& o, const Weights& p) {
     wait_v();
-    arrived<V>();
+    fence_for_wgmma<V>();
     if constexpr (Kernel::fp8_mma)
       tile::mma_abt<T>(o, p, smem.v[v.stage]);
     else

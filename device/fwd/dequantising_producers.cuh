@@ -39,9 +39,9 @@ struct StoredLoader {
       const int ask_at = defers_fetch(params, item) ? asks_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
+        if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
         stored.wait_room(smem.stored_ring);
-        if (leads<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
+        if (is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         scales.read(params, item, item.kv.next_or_last(kv_tile));
         load(&Kernel::StoredTiles::k, keys, kv_tile);
         stored.wait_room(smem.stored_ring);
@@ -79,9 +79,9 @@ struct StoredLoaderOf {
       const int ask_at = Side == KvSide::k && defers_fetch(params, item) ? asks_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
+        if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
         stored.wait_room(smem.stored_ring);
-        if (Side == KvSide::k && leads<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
+        if (Side == KvSide::k && is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         if (Side == KvSide::k) scales.read(params, item, item.kv.next_or_last(kv_tile));
         ptx::u64* full = announce<V>(stored, smem.stored_ring, bytes());
         if constexpr (Side == KvSide::k)
@@ -110,7 +110,7 @@ __device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typen
   }
 }
 
-// Raw tiles -> stages of k_ring and v_ring, each warp as many of the rows: two, or four where they are a
+// Stored tiles -> stages of k_ring and v_ring, each warp as many of the rows: two, or four where they are a
 // warpgroup of their own (fwd_dequantises_in_four_warps).
 //
 // A warp takes 8 rows and 64 columns at a time: a lane has 16 numbers, one unit of a stored row and two of a wide one.

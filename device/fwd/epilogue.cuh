@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: how the O of a finished M tile leaves: which epilogue there is, and by way of which shared memory
-// (fwd_o_store). What changes O before it is stored has its place here. Kernel is Forward of a variant.
+// device/fwd: how the O of a finished M tile leaves: which epilogue a variant has, and through which shared memory O
+// passes (fwd_o_store). Before, a Consumer has added what was promoted (promotion.cuh) and the means (means.cuh).
+// Kernel is Forward of a variant.
 #pragma once
 #include "contract/fwd_smem.h"
 #include "device/fwd/batch_invariant.cuh"
@@ -43,8 +44,9 @@ struct Epilogue {
     }
   }
 
-  // through_q, after the first iteration of an item: gives back Q of the one before, in whose place O was. It has left
-  // long ago. The Dispatcher fills that stage for the item after this one, which nobody waits for before.
+  // through_q, after the first iteration of an item: waits until the copy engine has read O of the item before, which
+  // is usually long ago, and gives back the stage of Q where it was. The Dispatcher needs that stage only for the item
+  // after this one. That of the last item is never given back: the Dispatcher's last fill takes the other stage.
   __device__ __forceinline__ void give_back_q(int stage_before) const {
     if (!through_q || !has_stored || threadIdx.x % 32 != 0) return;
     ptx::tma_store_wait_read();

@@ -29,7 +29,7 @@ __device__ __forceinline__ int columns_from(const FwdParams& params, int half) {
 template <FwdVariant V>
 __device__ __forceinline__ void store_o(const FwdParams& params, const tile::RowPlaces& at,
                                         const tile::Accum<fwd_columns(V)>& o, int half) {
-  if constexpr (fwd_scaled(V)) {
+  if constexpr (fwd_reads_8_bit(V)) {
     if (params.eight_bit.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
     if (params.eight_bit.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
     tile::store_rows<ptx::bf16>(at, params.dim_v, o);
@@ -63,14 +63,15 @@ template <FwdVariant V>
 struct FinalEpilogue {
   using Output = tile::Accum<fwd_columns(V)>;
   static constexpr bool scales_columns =
-      fwd_scaled(V) ? !V.kv.smooth : fwd_block_scales(V);  // smooth: device/fwd/means.cuh
+      fwd_reads_8_bit(V) ? !V.kv.smooth : fwd_block_scales(V);  // smooth: device/fwd/means.cuh
 
   const FwdParams& params;
   const WorkItem& item;
   int row, rows;  // of the sequence: this thread's top one; how many there are
   int half;       // of O's columns, where two Consumers share the M tile
 
-  // One more logit of each row: the head's sink; or what lse holds, for O so far is the value of one more key.
+  // One more logit of each row: the head's sink. When merging, the lse that is there, as if it were the logit of one
+  // more key, whose value is the O that is there.
   __device__ __forceinline__ attn::RowPair sinks() const {
     if constexpr (V.merges_lse) {
       const float* lse = lse_at(batch_at(), row_at());

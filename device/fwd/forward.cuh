@@ -17,24 +17,34 @@
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
 //           the next are in flight together, and O is stored meanwhile. The next kernel sets up after the last fetch.
-//           With scales, weights are rounded speculatively (device/attn/softmax_e4m3.cuh). Consumers issue FP8 MMAs one
-//           after the other (mma_order.cuh); three of them with dim_v above 64 have no registers for S and P at once
-//           (immediate_pv.cuh); O is promoted to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
-// Barriers  item_ring       full: the Dispatcher has written the item; empty: one arrival per Loader, Transposer and
-//                           Dequantiser warp and, before its epilogue, per Consumer warp
-//           next_wanted     one arrival per long item (order.late_tiles), by K's Loader once all but the last few tiles
-//                           are issued; the Dispatcher waits for it before it fetches the next ticket, so that no item
-//                           lies here while another CTA idles. Both judge by the published item, and the next arrival
-//                           needs an item published after the wait: at most one phase ahead, so the parity is enough.
-//           q_ring          full: by bytes; empty: one arrival per Consumer warp, after its last S; where O is stored
-//                           through Q's stage, when it has left, after the next item's first iteration (epilogue.cuh)
-//           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp. K is held until the guard has
-//                           passed: a warp whose weights left fp32's range computes S again. Nobody waits for others.
-//           mma_order       FP8 MMAs only: a Consumer waits for the one before it; one arrival per warp of that one
-//           stored_ring     with scales: tiles as they are stored. full: by bytes; empty: one arrival per Transposer or
-//                           Dequantiser warp. Why that cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
-// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings. With scales, stored[fwd_stored_stages] |
-//           scales[stages] | stored_ring come first, or the buffer of O where it has its own (fwd_o_store).
+//           Variants that read 8-bit K and V round weights speculatively (device/attn/softmax_e4m3.cuh). Consumers
+//           issue FP8 MMAs one after the other (mma_order.cuh); three of them with dim_v above 64 have no registers for
+//           S and P at once (immediate_pv.cuh); O is promoted to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
+// Barriers  barrier         arrivals on full                        arrivals on empty
+//           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
+//                                                                   Transposers and Dequantisers once they have a copy,
+//                                                                   Consumers before their epilogue
+//           q_ring          bytes                                   one per Consumer warp, after its last S; where O
+//                                                                   leaves through Q's stage, after O has left, in the
+//                                                                   next item's first iteration (epilogue.cuh)
+//           k_ring, v_ring  bytes; slots: 33 (kv_source.cuh); V     one per Consumer warp
+//                           that is transposed, K and V that are
+//                           dequantised: one per warp that does it
+//           stored_ring     bytes                                   one per Transposer or Dequantiser warp
+//           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
+//           next_wanted     K's Loader arrives once per long item (order.late_tiles), when few of its tiles are left.
+//                           The Dispatcher waits for that before it draws the next ticket, so that a CTA does not hold
+//                           an item that another could begin. Both decide by the same published item, and the Loader
+//                           cannot arrive again before another one is published: one parity bit is enough.
+//           barriers.cuh has the counts. K is held until the guard has passed, because a warp whose weights left fp32's
+//           range computes S again. In 16-bit variants no Consumer warp waits for another one in the main loop. Why
+//           stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh. Named barriers: the number of its
+//           warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh); 1 + number, of one whose Q
+//           becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile (final_epilogue.cuh). No
+//           variant has two of these.
+// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | next_wanted | mma_order. Variants that read 8-bit K
+//           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring in front of that, others may have a
+//           buffer of O (fwd_o_store).
 #pragma once
 #include "contract/fwd_legality.h"
 #include "contract/fwd_params.h"
@@ -60,7 +70,7 @@ template <FwdVariant V>
 struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
-  static constexpr bool fp8_mma = fwd_fp8_mma(V), dequantises = fwd_dequantises(V), scaled = fwd_scaled(V);
+  static constexpr bool fp8_mma = fwd_fp8_mma(V), dequantises = fwd_dequantises(V), scaled = fwd_reads_8_bit(V);
   static constexpr int bytes = fwd_element_bytes(V);
   using T = Pick<dequantises, ptx::f16, typename attn::Element<V.dtype>::type>;  // what is multiplied
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, bytes>;
@@ -73,8 +83,9 @@ struct Forward {
 
   static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
-  static constexpr int helpers = !scaled ? 1 : Registers::four ? 4 : 2;  // warps that fill V's stages
-  static constexpr int stored_loaders = V.kv.in != KvIn::rows && Registers::four ? 2 : 1;
+  // Warps that fill the stages of V: they transpose or dequantise. A Loader of V counts as one.
+  static constexpr int helpers = !scaled ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
+  static constexpr int stored_loaders = V.kv.in != KvIn::rows && Registers::dequantising_warpgroup ? 2 : 1;
   using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumers>, NoMmaOrder>;  // 16-bit products overlap better without
   static constexpr bool immediate_pv = fwd_immediate_pv(V);
 
@@ -124,7 +135,7 @@ struct Forward {
         if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
       } else if constexpr (dequantises) {
         load_stored_tiles<Forward>(params, smem, warp);
-        if (warp >= 2 && !Registers::four) Dequantiser<Forward>{params, smem, warp - 2}.run();
+        if (warp >= 2 && !Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 2}.run();
       } else {
         if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.next_wanted}.run(smem.k, smem.k_ring);
         if (is_of_loader<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
@@ -134,8 +145,8 @@ struct Forward {
                       size_of(scaled ? params.eight_bit.dtype_o : V.dtype)}
             .run();
     } else if (warp < 4 * producers) {
-      if constexpr (Registers::four) ptx::setmaxnreg_dec<Registers::dequantisers>();
-      if constexpr (Registers::four) Dequantiser<Forward>{params, smem, warp - 4}.run();
+      if constexpr (Registers::dequantising_warpgroup) ptx::setmaxnreg_dec<Registers::dequantisers>();
+      if constexpr (Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 4}.run();
     } else {
       if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::consumers>();
       const int number = warp / 4 - producers, half = fwd_sharers(V) > 1 ? number : 0;

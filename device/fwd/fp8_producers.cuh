@@ -4,9 +4,9 @@
 // wgmma reads 8-bit operands along their inner dimension alone, and that of P V are the keys: V^T must lie in shared
 // memory. Keys within a row of V^T are in the order of tile::OperandA8.
 //
-// The Fp8Loader loads K of a tile before its V, which a Consumer needs an iteration later: when it waits for room in
-// stored_ring, K of that tile is there, so the Consumers give back V of the tiles before, and with it the Transposers
-// their stored ones.
+// Why stored_ring cannot hang. The Fp8Loader loads K of a tile before its V, which a Consumer needs an iteration later.
+// When it waits for room for V of tile t, K of t is already on its way. So the Consumers can reach P V of t - 1, they
+// give back the stages of V before, and then the Transposers give back theirs of stored_ring.
 #pragma once
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
@@ -41,9 +41,9 @@ struct Fp8Loader {
     const int ask_at = defers_fetch(params, item) ? asks_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv.first());
     for (const int kv_tile : item.kv.in_order()) {
-      if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
+      if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
       k.wait_room(smem.k_ring);
-      if (leads<V>()) smem.scales[k.stage] = scales.of_tile();
+      if (is_leading_thread<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, item.kv.next_or_last(kv_tile));
       ptx::u64* k_full = announce<V>(k, smem.k_ring, Kernel::KTile::bytes);
       keys.load(smem.k[k.stage], k_full, kv_tile);

@@ -8,7 +8,7 @@
 
 namespace froghopper::fwd {
 
-// All tiles of an item from kv_tile on; the one before it has had its first iteration.
+// All tiles of an item from kv_tile on. The item's first tile, before kv_tile, has had first_kv_iteration().
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkItem& item, int kv_tile,
                                                                    Softmax& softmax, Scores& s, Weights& p,

@@ -9,7 +9,7 @@
 //           its page. A warp loads a tile, and each lane issues the boxes of its rows. Each takes some 80 cycles.
 //   slots   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
 //           cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
-//           arrived().
+//           fence_for_wgmma().
 //
 // With pages and slots, lanes read the table for 32 boxes or rows at a time, well before these are loaded. Rows after
 // the end of a sequence arrive as zeros (the maps end there, src/runtime/tensor_map.cpp), and their entries in the
@@ -25,7 +25,7 @@ namespace froghopper::fwd {
 
 // Whether this thread does what one thread of a loader does: it takes items, announces bytes, asks for the next item.
 template <FwdVariant V>
-__device__ __forceinline__ bool leads() {
+__device__ __forceinline__ bool is_leading_thread() {
   return V.kv.in == KvIn::rows || threadIdx.x % 32 == 0;
 }
 
@@ -35,14 +35,16 @@ __device__ __forceinline__ bool is_of_loader(int warp) {
   return V.kv.in == KvIn::rows ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
 }
 
-// Arrivals at the barrier of a stage that a loader fills.
+// Arrivals at the barrier of a stage that a loader fills: one of the leading thread; of slots also one of each lane, by
+// cp.async.mbarrier.arrive.noinc.
 template <FwdVariant V>
 constexpr int loader_arrivals = V.kv.in == KvIn::slots ? 1 + 32 : 1;
 
-// Before the loads of a stage for which there is room. What the leading thread stored before is there with the stage.
+// Before the loads of a stage for which there is room. What the leading thread stored in shared memory before this call
+// is visible to whoever has waited for the stage.
 template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 bytes) {
-  if (leads<V>()) {
+  if (is_leading_thread<V>()) {
     if constexpr (V.kv.in == KvIn::slots)
       ptx::mbarrier_arrive(&ring.full[at.stage]);
     else
@@ -54,7 +56,7 @@ __device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 b
 // A last stage with nothing in it.
 template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
-  if (V.kv.in != KvIn::slots && !leads<V>()) return;
+  if (V.kv.in != KvIn::slots && !is_leading_thread<V>()) return;
   at.wait_room(ring);
   announce<V>(at, ring, 0);
   if constexpr (V.kv.in == KvIn::slots) ptx::mbarrier_arrive(&ring.full[at.stage]);
@@ -62,7 +64,7 @@ __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
 
 // By whoever has waited for a stage that a loader fills, before wgmma reads it.
 template <FwdVariant V>
-__device__ __forceinline__ void arrived() {
+__device__ __forceinline__ void fence_for_wgmma() {
   if constexpr (V.kv.in == KvIn::slots) ptx::fence_proxy_async_shared();
 }
 

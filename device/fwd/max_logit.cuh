@@ -75,9 +75,9 @@ struct TrackingMax : Softmax {
 template <FwdVariant V>
 struct PlainSoftmaxOf {
   using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
-  using type = Pick<
-      fwd_scaled(V), attn::ScaledSoftmax<fwd_fp8_mma(V), Scale>,
-      Pick<fwd_block_scales(V), attn::TileSoftmax, Pick<fwd_dequantised(V), attn::UnitSoftmax, attn::OnlineSoftmax>>>;
+  using type = Pick<fwd_reads_8_bit(V), attn::ScaledSoftmax<fwd_fp8_mma(V), Scale>,
+                    Pick<fwd_block_scales(V), attn::TileSoftmax,
+                         Pick<fwd_dequantised_before(V), attn::UnitSoftmax, attn::OnlineSoftmax>>>;
 };
 template <FwdVariant V>
 using SoftmaxOf = Pick<V.max_logit, TrackingMax<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;

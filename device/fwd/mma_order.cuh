@@ -5,10 +5,12 @@
 // then all of them want the exponential unit (docs/10-fp8.md).
 //
 // Every Consumer takes part once for every kv tile of an item, also for a tile that its M tile skips, so they differ by
-// one tile at most. The Consumer that may go waits for K and V of its tile besides, or has waited for K, and by then
-// all Consumers have given back K of two tiles before and V of three before: in rings of two stages there is room for
-// both.
+// one tile at most. A Consumer whose turn it is for tile t may still wait for K of t and V of t - 1. By then every
+// Consumer has given back K of t - 2 and V of t - 3, so in rings of two stages there is room for both. skip() takes and
+// passes the turn before it waits, so that a Consumer that skips a tile holds nobody up.
 #pragma once
+#include "contract/tile_sequence.h"
+#include "device/ptx/mbarrier.cuh"
 #include "device/tile/ring.cuh"
 
 namespace froghopper::fwd {

@@ -38,7 +38,7 @@ struct PartEpilogue {
       of_top = softmax.finish_top(sink(top), unit), of_bottom = softmax.finish_bottom(sink(bottom), unit);
     }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
-    if constexpr (fwd_scaled(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
+    if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
     store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
@@ -62,7 +62,7 @@ struct PartEpilogue {
   template <class Softmax>
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {
-    if constexpr (fwd_scaled(V) && !V.kv.smooth) {
+    if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) {
       const float of_values = softmax.of_values(unit);
       o.scale_rows(of_values, of_values);
       scale_columns<V>(params, item, o);

@@ -25,8 +25,8 @@ __device__ inline bool defers_fetch(const FwdParams& params, const WorkItem& ite
   return item.kv.count() >= params.order.late_tiles;
 }
 
-// The next item is asked for when all but this many K tiles and one are issued. That takes a read from memory and the
-// load of Q; these tiles and what is being loaded into the ring hide it.
+// The next item is asked for when this many K tiles and one more are still to be issued. That takes a read from memory
+// and the load of Q; these tiles and what is being loaded into the ring hide it.
 constexpr int loads_ahead = 2;
 
 template <class Kernel>
@@ -145,7 +145,7 @@ __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typen
   i.wait(smem.item_ring);
   const WorkItem item = smem.items[i.stage];
   if constexpr (Kernel::variant.kv.in != KvIn::rows) __syncwarp();  // every lane has its copy
-  if (leads<Kernel::variant>()) ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
+  if (is_leading_thread<Kernel::variant>()) ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
   i.advance();
   return item;
 }
@@ -172,7 +172,7 @@ struct Loader {
       KvSource<V, Side> source(params, item);
       const int ask_at = next_wanted && defers_fetch(params, item) ? asks_at(item) : -1;
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == ask_at && leads<V>()) ptx::mbarrier_arrive(next_wanted);
+        if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(next_wanted);
         at.wait_room(ring);
         ptx::u64* full = announce<V>(at, ring, Tile::bytes);
         source.load(stages[at.stage], full, kv_tile);

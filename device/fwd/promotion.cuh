@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: O of 8-bit variants in two levels. wgmma adds FP8 products to an fp32 accumulator as if both had 14
-// bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. Every fwd_promotion_tiles kv tiles O
-// is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. Where it has many
+// device/fwd: O of variants with FP8 MMAs in two levels. wgmma adds FP8 products to an fp32 accumulator as if both had
+// 14 bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. Every fwd_promotion_tiles kv tiles
+// O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. Where it has many
 // columns, a part of them at a time.
 #pragma once
 #include "contract/fwd_params.h"
@@ -22,8 +22,8 @@ struct Moved {
   __device__ void forget(int part) { parts &= ~(1u << part); }
 };
 
-// Of one Consumer, and the kv tiles that it visits. A part's sum belongs to the row max and the
-// unit of its time, which are its head.
+// Of one Consumer, and the kv tiles that it visits. A part's sum is stored with the row max and
+// the unit (`grown`) under which it was computed, as its head.
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;

@@ -11,30 +11,31 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct RegistersOf {
   static constexpr int count = fwd_consumers(V);
-  static constexpr bool four = fwd_dequantises_in_four_warps(V);
-  // S, P and O of an 8-bit variant's Consumer, which take 208, or 184 beside a mask, or S and O of each of three, which
-  // take 128: all that a thread can have.
+  static constexpr bool dequantising_warpgroup = fwd_dequantises_in_four_warps(V);
+  // What S, P and O of a Consumer with FP8 MMAs take. Two Consumers are crowded above 200 of them, or 180 with a mask;
+  // three are crowded by S and O alone (fwd_immediate_pv).
   static constexpr int of_tiles = fwd_fp8_mma(V) ? V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 : 0;
   static constexpr bool crowded = fwd_immediate_pv(V) || of_tiles > (V.mask == Mask::none ? 200 : 180);
   // Consumers need all of theirs where there are 4 of them, or 256 columns.
-  static constexpr bool dequantises_in_few = fwd_dequantises(V) && !four && (count > 3 || V.dims.v > 192);
+  static constexpr bool dequantises_in_few =
+      fwd_dequantises(V) && !dequantising_warpgroup && (count > 3 || V.dims.v > 192);
 
   struct Shares {
     int consumers, producers;
     int dequantisers = 0;  // where they are a warpgroup of their own
   };
   static constexpr Shares shares() {
-    if (four) return V.pack_gqa ? Shares{240, 56, 96} : Shares{208, 40, 56};
+    if (dequantising_warpgroup) return V.pack_gqa ? Shares{240, 56, 96} : Shares{208, 40, 56};
     if (crowded && count <= 2) return {240, 24};
     const Shares usual = count == 1 && V.pack_gqa ? Shares{216, 40}
                          : count <= 2             ? Shares{232, 40}
                                                   : Shares{count == 3 ? 160 : 112, 32};
-    if (!fwd_scaled(V) || dequantises_in_few || crowded) return usual;
+    if (!fwd_reads_8_bit(V) || dequantises_in_few || crowded) return usual;
     return {usual.consumers - (V.pack_gqa ? 16 : 8), 56};  // to transpose or to dequantise
   }
   static constexpr int consumers = shares().consumers, producers = shares().producers,
                        dequantisers = shares().dequantisers;
-  static constexpr bool move = four || !V.pack_gqa || count > 1 || fwd_register_shares(V) > 1;
+  static constexpr bool move = dequantising_warpgroup || !V.pack_gqa || count > 1 || fwd_register_shares(V) > 1;
 
   // Blocks on their way from shared memory at once: as many as these registers hold.
   static constexpr int transposed_ahead = crowded ? 3 : 8;

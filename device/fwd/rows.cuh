@@ -18,11 +18,12 @@ __device__ __forceinline__ int first_row_of(const WorkItem& item) {
   return V.ragged ? item.rows.q_first : 0;
 }
 
-// Under a mask lower M tiles attend to more kv tiles. So Consumers change places from item to item, the first with the
-// last, and have as many in the end. Not those of 8-bit numbers, which take turns or wait for others in any case;
-// batch-invariant ones keep their sums by number; and four have no register for it where there is a lower bound.
+// Under a mask, lower M tiles attend to more kv tiles. So Consumers swap M tiles from item to item, the first with the
+// last, and do equal work in the end. Variants that read 8-bit K and V do not, because their Consumers wait for each
+// other in any case. Batch-invariant ones keep their sums by number, and four Consumers have no register for it where
+// the mask has a lower bound.
 constexpr bool swaps_m_tiles(FwdVariant v) {
-  const bool own_m_tiles = !v.pack_gqa && fwd_sharers(v) == 1, may = !fwd_scaled(v) && !fwd_joins(v);
+  const bool own_m_tiles = !v.pack_gqa && fwd_sharers(v) == 1, may = !fwd_reads_8_bit(v) && !fwd_joins(v);
   return v.mask != Mask::none && own_m_tiles && may && (fwd_consumers(v) < 4 || !bounded_below(v.mask));
 }
 
@@ -52,7 +53,7 @@ struct MTile {
     mask_range().mask_out(s, rows(), kv_tile);
   }
 
-  // How far above its maximum a row's reference shall be; rows under a mask may have seen few keys after this tile.
+  // How far above its maximum a row max shall be: rows under a mask may have attended to few keys after this tile.
   template <class Softmax>
   __device__ __forceinline__ attn::RowPair max_offset(int kv_tile) const {
     if constexpr (V.mask == Mask::none || V.batch_invariant) return {0.f, 0.f};
@@ -78,8 +79,8 @@ struct MTile {
   }
 
   // The kv tiles of the item that this M tile visits: from the first one on that it attends to, or the last one alone
-  // where it has no rows. It skips fewer tiles than a ring has stages: it skips K tiles while it still holds one V
-  // stage, and an M tile that needs those K tiles gets at most stages - 1 V tiles meanwhile.
+  // where it has no rows. It skips at most stages - 1 tiles: it skips K tiles while it still holds one V stage, and an
+  // M tile that needs those K tiles gets at most stages - 1 V tiles meanwhile.
   __device__ int first_tile() const {
     if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
     int first = item.kv.first();

@@ -35,7 +35,7 @@ __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, in
 // What the scores of an item's M tile are multiplied by, except for the scale of a tile's keys where each has its own.
 template <FwdVariant V>
 __device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
-  if constexpr (fwd_dequantised(V))
+  if constexpr (fwd_dequantised_before(V))
     return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv.first()));
   const int row = min(its.first_row(), its.seq_q() - 1);  // an M tile may have no rows
   return (V.score_mods.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);

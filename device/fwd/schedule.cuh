@@ -54,7 +54,7 @@ __device__ WorkItem describe(const FwdParams& params, int sequence, int head, in
   if constexpr (V.split_kv) {
     tiles = V.batch_invariant ? batch_invariant_part_of(tiles, unit % parts, params.split.most)
                               : part_of(tiles, unit % parts, params.split.tiles, params.split.most);
-    if (tiles.count() <= 0) tiles = {1, 0};
+    if (tiles.count() <= 0) tiles = TileSequence<int>::without_keys();
   }
   return {q_tile, head, sequence, tiles, rows};
 }

@@ -5,7 +5,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/alibi.cuh"
-#include "device/attn/softmax_e4m3.cuh"
+#include "device/attn/softmax.cuh"
 #include "device/fwd/rows.cuh"
 
 namespace froghopper::fwd {
@@ -35,12 +35,13 @@ struct ScoreMod {
  private:
   template <class Softmax>
   static __device__ __forceinline__ void cap(const FwdParams& params, Scores& s, Softmax& softmax) {
-    if constexpr (fwd_scaled(V)) {
+    if constexpr (fwd_reads_8_bit(V)) {
       attn::cap(s, softmax.scale);
       softmax.take_scale(params.scale_log2);
-      // Exact: the polynomial is for all rows of a warp or none
     } else if constexpr (V.dims.v > 192 || V.batch_invariant) {
-      attn::cap(s, params.cap_scale);  // products take so long that the exponential unit keeps up
+      // With so many columns products take so long that the exponential unit keeps up. Whether a warp takes the
+      // polynomial is a vote of its rows, which batch-invariant variants must not have.
+      attn::cap(s, params.cap_scale);
     } else {
       attn::cap(s, params.cap_scale, params.softcap);
     }

@@ -37,8 +37,8 @@ __device__ __forceinline__ void mbarrier_wait(u64* bar, u32 parity) {
       "r"(parity)
       : "memory");
 }
-// The same for who has time: until the phase completes this thread sleeps. To ask again at once takes cycles of shared
-// memory from products, about one in twenty where three threads ask; to wake takes a little longer.
+// The same for threads that can afford to sleep until the phase completes. Polling takes cycles of shared memory from
+// products, about one in twenty where three threads poll; waking takes a little longer.
 __device__ __forceinline__ void mbarrier_wait_asleep(u64* bar, u32 parity) {
   constexpr u32 at_most = 10'000'000;  // nanoseconds, then it asks again
   asm volatile(
@@ -53,7 +53,7 @@ __device__ __forceinline__ void mbarrier_wait_asleep(u64* bar, u32 parity) {
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Ordinary loads that stay in their place among the instructions of this room.
+// Ordinary loads that stay in their place among the instructions of this folder.
 __device__ __forceinline__ float2 ld_shared_v2_f32(u32 addr) {
   float2 r;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "r"(addr));

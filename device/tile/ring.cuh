@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/tile: a ring of stages between one producer and several consumers. Waiting and releasing only; no data.
+// device/tile: a ring of stages between producers and consumers. Waiting and releasing only; no data.
 #pragma once
 #include "device/ptx/mbarrier.cuh"
 
@@ -30,8 +30,8 @@ struct Ring {
   __device__ void give_back_alone(ptx::u32 n) { ptx::mbarrier_arrive(&empty[stage(n)]); }  // one thread
 };
 
-// One side's position in a ring. Producers start one lap ahead: the first wait on `empty` falls through. Sleeps: they
-// do while they wait.
+// One side's position in a ring. Producers start one lap ahead: the first wait on `empty` falls through. Sleeps: waits
+// take mbarrier_wait_asleep().
 template <int Stages, bool Sleeps = false>
 struct Cursor {
   int stage = 0;

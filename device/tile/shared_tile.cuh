@@ -27,8 +27,8 @@ struct alignas(1024) SharedTile {
     return descriptor(k / panel_columns * panel_bytes + row * panel_row_bytes + k % panel_columns * Bytes,
                       /*leading_bytes=*/16);
   }
-  // Operand whose inner dimension runs along the rows (V in P V), from row `k` and column `col` on, which begins a
-  // panel, or the second half of one where the operand ends with it.
+  // Operand whose inner dimension runs along the rows (V in P V), from row `k` and column `col` on: the start of a
+  // panel, or the middle of one where the operand ends with that panel.
   __device__ u64 mn_major(int k, int col = 0) {
     static_assert(Bytes == 2, "wgmma reads 8-bit operands along their rows alone");
     return descriptor(col / panel_columns * panel_bytes + k * panel_row_bytes + col % panel_columns * 2,

@@ -104,7 +104,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   if (!tiling) return tiling.failure();
   const FwdVariant* const variant = &tiling->variant;
   if (auto ok = check_tiles(p, variant->tiles, why_invalid(*variant)); !ok) return ok.failure();
-  if (p.scale_rows > 0 && fwd_scaled(*variant) && p.scale_rows % variant->tiles.kv != 0)
+  if (p.scale_rows > 0 && fwd_reads_8_bit(*variant) && p.scale_rows % variant->tiles.kv != 0)
     return check_tiles(p, variant->tiles, "the keys of a tile share a scale, so it has 64 or 128").failure();
 
   const int64_t items = items_at_most(p, *variant, tiling->pack) * tiling->parts;
@@ -128,7 +128,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
     plan.workspace.sums =
         plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
   if (tiling->parts > 1) take_parts(plan, *tiling);
-  if (fwd_dequantised(*variant)) add_dequantise(plan, fwd_block_scales(*variant), sms);
+  if (fwd_dequantised_before(*variant)) add_dequantise(plan, fwd_block_scales(*variant), sms);
   plan.launches.push_back({.kernel = kernel_of(*variant),
                            .grid = grid,
                            .step = ForwardStep{*variant, order_items(p, *tiling, device, hints), tiling->pack,

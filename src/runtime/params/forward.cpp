@@ -114,7 +114,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
   const Workspace& workspace = run.plan.workspace;
-  const bool wide = fwd_dequantised(step.variant);
+  const bool wide = fwd_dequantised_before(step.variant);
   const View view_k = wide ? dequantised(views.k, views.q.element, run.slice<void>(workspace.wide_k)) : views.k;
   const View view_v = wide ? dequantised(views.v, views.q.element, run.slice<void>(workspace.wide_v)) : views.v;
   const auto k = set_map(driver, ragged, {"k", view_k}, boxes_kv, stand_in, params.k);
