@@ -76,6 +76,8 @@ TEST(run, unknown_targets_are_refused) {
     EXPECT_NE(std::string(fh_last_error()).find(text("did you mean \"{}\"?", meant)), std::string::npos)
         << fh_last_error();
   }
+  EXPECT_EQ(fh_plan_create(&p, "b200", &plan), FH_INVALID_PROBLEM);
+  EXPECT_NE(std::string(fh_last_error()).find("or a GPU of your own"), std::string::npos) << fh_last_error();
   EXPECT_EQ(fh_plan_create(&p, "mine", &plan), FH_INVALID_PROBLEM);
   EXPECT_EQ(std::string(fh_last_error()).find("did you mean"), std::string::npos) << fh_last_error();
   EXPECT_EQ(plan, nullptr);

@@ -18,11 +18,12 @@ HEADS_KV_OF_MODELS = 128
 _thread = threading.local()
 
 
-def check_axes(q: Shape, k: Shape, causal: bool, warn: bool) -> None:
+def check_axes(q: Shape, k: Shape, causal: bool, warn: bool = True) -> None:
     """Whether the axis before the heads looks like that of the heads, as in PyTorch's own attention: heads as read do
     not divide, but that axis does. Warns where heads do divide, and are more than any model has; or where a causal call
     would have more queries than keys, by a factor as query heads have it over key heads, and more heads than both."""
-    if len(q) != 4 or 0 in (k[1], k[2]) or q[1] % k[1] != 0 or getattr(_thread, "layout_is_known", False): return
+    if len(q) != 4 or len(k) != 4 or 0 in (q[1], k[1], k[2]) or q[1] % k[1]: return
+    if getattr(_thread, "layout_is_known", False): return
     found = f"q has the shape {list(q)} and k {list(k)}"
     if q[2] % k[2] == 0:
         grouped = causal and q[1] > k[1] and q[2] == k[2]
@@ -44,14 +45,3 @@ def layout_is_known() -> Iterator[None]:
     _thread.layout_is_known = True
     try: yield
     finally: _thread.layout_is_known = False
-
-
-def refuse_turned(q: Shape, k: Shape) -> None:
-    """Of q and k as a user gives them to a function that reads [batch, seq, heads, dim]: InvalidProblem where both the
-    number of key heads, which no model has, and groups of the other axis say that axes are exchanged."""
-    if len(q) != 4 or len(k) != 4 or 0 in (k[1], k[2]): return
-    if q[1] <= k[1] or q[1] % k[1] or k[2] <= HEADS_KV_OF_MODELS or q[2] % k[2] or q[2] <= q[1]: return
-    raise InvalidProblem(f"q and k must be {LAYOUT}, but have the shapes {list(q)} and {list(k)}, which would be "
-                         f"{q[2]} heads of {q[1]} queries and {k[1]} keys. They look like [batch, heads, seq, dim]. "
-                         f"{TURNED[0].upper()}{TURNED[1:]}. Where so many heads are meant, give them as sequences of "
-                         "the batch.")

@@ -60,7 +60,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
              deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
              attention_chunk: int = 0, invariant: bool = False, max_logit: bool = False,
-             types: Types | None = None) -> _c.Problem:
+             types: Types | None = None, warn: bool = True) -> _c.Problem:
     """Shapes of q, k and v, the name of their type, options -> the problem.
 
     Shapes are [batch, seq, heads, dim], or [total, heads, dim] where packed is given; dtype is the type of q, and types
@@ -72,7 +72,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. Convert them to one of these.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
-    check_axes(q, k, causal=bool(causal), warn=not backward)
+    check_axes(q, k, bool(causal), warn and not backward)
     if packed: batch, seq_q, seq_kv = packed
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
     left, right = check_window(window)

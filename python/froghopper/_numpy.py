@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from froghopper._axes import refuse_turned
 from froghopper._call import (Call, Window, cached, check_means, check_scale_is_there, describe, plan_of, results_of)
 from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._numpy_8_bit import attention_8_bit, is_8_bit
@@ -205,7 +204,6 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                                    accumulate=held is not None, alibi=slopes is not None, max_logit=return_max_logit)
 
     def make() -> Call:
-        refuse_turned(q.shape, k.shape)
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)
         if given is not None: check_shape(name_of_o, given, result_shape(q, v))
         of_o = strides_of(name_of_o, given) if given is not None else dense_strides(result_shape(q, v))

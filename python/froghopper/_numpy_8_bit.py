@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from froghopper._axes import refuse_turned
 from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, check_rank, check_scale_is_there, describe,
                               mean_of, output_of, plan_of, results_of, scale_of)
 from froghopper._errors import InvalidType
@@ -49,7 +48,6 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), float32_of("alibi_slopes", alibi_slopes)
     types = Types(names["k"], of_o, SCALE_ROWS if any(x.blocked for x in lie) else 0, lie[2].columns,
                   smooth=means["mean_k"] is not None)
-    refuse_turned(q.shape, k.shape)
     problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
                        sink=sink is not None, types=types, accumulate=held is not None,
                        alibi=slopes is not None, max_logit=with_max, **options)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from froghopper import _torch_max_logit as largest
 from froghopper import _torch_ops as ops
-from froghopper._axes import refuse_turned
+from froghopper._axes import check_axes
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
@@ -201,7 +201,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
-    if not torch.compiler.is_compiling(): refuse_turned(q.shape, k.shape)
+    if not torch.compiler.is_compiling(): check_axes(q.shape, k.shape, causal)
     scale_q, scale_k, scale_v = scale_tensor(scale_q, q), scale_tensor(scale_k, q), scale_tensor(scale_v, q)
     with_grad = requires_grad(q, k, v, sink)
     if return_max_logit:

@@ -287,7 +287,7 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
                     deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges,
                     alibi=slopes is not None, attention_chunk=options.attention_chunk,
-                    invariant=options.invariant, max_logit=max_logit)
+                    invariant=options.invariant, max_logit=max_logit, warn=False)  # attention() has warned
 
 
 def check_tensor(name: str, x: Any, out: str = "torch.as_tensor") -> None:

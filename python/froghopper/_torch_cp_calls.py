@@ -100,7 +100,7 @@ def numbers_of(x: Tensor | None) -> str | None:
     looked at, as that would wait for it."""
     if x is None: return None
     if not x.is_cpu: return "given"
-    held = x.detach().contiguous().numpy()
+    held = x.detach().contiguous().numpy() + 0  # so that -0 is 0
     return f"{held.ravel()[:2].tolist()} ... with the checksum {zlib.crc32(held.tobytes()):08x}"
 
 

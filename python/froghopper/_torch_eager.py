@@ -20,7 +20,7 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_native as native
 from froghopper import _torch_ops as ops
 from froghopper import _torch_sharding as sharding
-from froghopper._axes import layout_is_known, refuse_turned
+from froghopper._axes import check_axes, layout_is_known
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, dense_of
 from froghopper._torch_native import GRADIENTS, HEADS_FIRST
@@ -53,11 +53,19 @@ def attend(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tu
             pair: tuple[Tensor, Tensor] = recorded_pair(q, k, v, *rest)
             return pair
         if ticket < native.LIBRARY_SAYS: raise native.error(ticket)
-    found = in_python(form, q, k, v, sides, options, return_lse)
-    if ticket > 0:
-        if form: q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        native.keep(ticket, calls.forward_ready((q, k, v, *sides), options, with_grad))
-    return found
+    if ticket <= 0: return in_python(form, q, k, v, sides, options, return_lse)
+    # The native operators take the next such call. Checkpointing computes a call again and wants tensors of the same
+    # shapes to be saved, so the first one saves what the next ones save.
+    saves_as_native = with_grad and form
+    with torch.no_grad() if saves_as_native else contextlib.nullcontext():
+        o, of_rows = in_python(form, q, k, v, sides, options, return_lse or saves_as_native)
+    turned = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)) if form else (q, k, v)
+    native.keep(ticket, calls.forward_ready((*turned, *sides), options, with_grad))
+    if not saves_as_native: return o, of_rows
+    rest = (sides[0], (o, of_rows), sides, options, native.number_of(options), form)
+    if not return_lse: return recorded(q, k, v, *rest), None
+    both: tuple[Tensor, Tensor] = recorded_pair(q, k, v, *rest)
+    return both
 
 
 def quick(q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...]) -> bool:
@@ -76,7 +84,7 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
     if not is_compiling() and type(q) not in PLAIN: sharding.register()
     if form: q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     q, k, v = computable(q, k, v, False)
-    if not form and not is_compiling(): refuse_turned(q.shape, k.shape)
+    if not form and not is_compiling(): check_axes(q.shape, k.shape, bool(options[2]))
     with_grad = requires_grad(q, k, v, sides[0])
     arguments = (q, k, v, *sides, *options, return_lse or with_grad, with_grad)
     if is_compiling(): o, lse = ops.forward_op(*arguments)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import jax
 import numpy as np
 
-from froghopper._axes import refuse_turned
 from froghopper._call import DTYPES, Window, cached, check_held
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._values import Align, flag, plain, shown, type_of, whole_number
@@ -197,7 +196,6 @@ _fit: dict[Hashable, bool] = {}  # what was checked already, so that a call that
 
 def fits(options: Options, arrays: Given) -> bool:
     """Raises what is wrong with the shapes, and with the options for them."""
-    refuse_turned(arrays["q"].shape, arrays["k"].shape)
     check_problem(kind_of(options, arrays), tuple(arrays.values()))
     check_sizes(arrays)
     return True

@@ -108,6 +108,18 @@ def test_checkpoint(reentrant):
     same(step(lambda *x: checkpoint(layer, *x, use_reentrant=reentrant), tensors), step(layer, tensors))
 
 
+@pytest.mark.parametrize("shape", [(1, 4, 11, 16), (4, 12, 16), (2, 1, 4, 13, 16)])
+def test_checkpoint_of_a_first_call_that_has_heads_first(shape):
+    """The first call of new shapes goes through Python and the one that computes again does not: both save alike."""
+    from torch.utils.checkpoint import checkpoint
+
+    from froghopper.torch import scaled_dot_product_attention
+    tensors = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_() for seed in range(3)]
+    found = torch.autograd.grad(checkpoint(scaled_dot_product_attention, *tensors, use_reentrant=False).sum(), tensors)
+    wanted = torch.autograd.grad(scaled_dot_product_attention(*tensors).sum(), tensors)
+    for x, y in zip(found, wanted): torch.testing.assert_close(x, y)
+
+
 def test_saved_tensors_go_through_hooks():
     tensors, packed = qkv(2, 9, 4, 16, grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x.shape) or x.clone(), lambda x: x):

@@ -97,7 +97,8 @@ std::string wrong_place(const std::string& where, const Failure& failure) {
   const size_t colon = std::min(where.find(':'), where.size());
   const std::string_view near = near_word(std::string_view(where).substr(0, colon), known);
   if (near.empty() || (colon < where.size() && near != "hopper")) return failure.text;
-  return text("did you mean \"{}{}\"?", near, where.substr(colon));
+  const std::string meant = text("did you mean \"{}{}\"?", near, where.substr(colon));
+  return near.starts_with("h") && near != "hopper" ? text("{} {}", meant, failure.text) : meant;  // or another GPU
 }
 
 }  // namespace
