@@ -309,8 +309,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             s_aux: Tensor | None = None, block_table: Tensor | None = None,
                             out: Tensor | None = None, max_seqlen_k: int | Tensor | None = None
                             ) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Attention of q to keys and values in a cache. New ones are written into it first. There are no gradients: a 16-bit
-    tensor that requires one is NotImplementedError unless under torch.no_grad().
+    """Attention of q to keys and values in a cache. New ones are written into it first. There are no gradients: a
+    16-bit tensor that requires one is NotImplementedError unless under torch.no_grad().
 
     q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
     k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
