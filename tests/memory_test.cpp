@@ -114,7 +114,7 @@ TEST(memory, a_first_failing_call_without_memory_says_so) {
             fh_plan_create(nullptr, "cpu", nullptr) != FH_OK && std::strcmp(fh_last_error(), "out of memory") == 0;
       }
       right = right && fh_plan_create(nullptr, "cpu", nullptr) == FH_INVALID_PROBLEM;
-      right = right && std::strstr(fh_last_error(), "problem is NULL") != nullptr;
+      right = right && std::strstr(fh_last_error(), "problem must point to your problem") != nullptr;
     }).join();
     return right ? 0 : 1;
   });

@@ -3,6 +3,7 @@
 
 The text is the library's own sentence: the argument, its value, the rule and a way out.
 """
+import re
 import sys
 import types
 import warnings
@@ -53,6 +54,7 @@ class LibraryNotFound(Error, ImportError):
     """The shared library is not there, or is another version's."""
 
 
+OF_CALLS = re.compile(r"^(fh_\w+: )+")
 BY_STATUS: dict[int, type[Error]] = {
     Status.INVALID_PROBLEM: InvalidProblem,
     Status.UNSUPPORTED: Unsupported,
@@ -65,10 +67,10 @@ BY_STATUS: dict[int, type[Error]] = {
 
 
 def error_of(status: int, sentence: str) -> BaseException:
-    """The exception for a status that is not FH_OK. sentence: fh_last_error's, without the name of the C function."""
+    """The exception for a status that is not FH_OK. sentence: fh_last_error's. It begins with the name of a C function,
+    or of two where one library has called the other; these are left out."""
     if status == Status.INTERRUPTED: return KeyboardInterrupt()
-    call, colon, rest = sentence.partition(": ")
-    return BY_STATUS.get(status, Internal)(in_python(rest if colon and call.startswith("fh_") else sentence))
+    return BY_STATUS.get(status, Internal)(in_python(OF_CALLS.sub("", sentence)))
 
 
 def warn_user(text: str) -> None:

@@ -194,13 +194,13 @@ def without_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, 
 def window_of(window_size: Any) -> tuple[int | None, int | None]:
     """(left, right), None for no bound. One number is a bound to both sides."""
     if window_size is None: return None, None
+    given = window_size
     if not isinstance(window_size, (tuple, list)):
         try: window_size = (whole_number("window_size", window_size),) * 2
         except InvalidType: window_size = (window_size,)
-    if len(window_size) != 2:
-        shown = window_size[0] if len(window_size) == 1 else window_size
+    if len(window_size) != 2 or not all(bound is None or hasattr(bound, "__index__") for bound in window_size):
         raise InvalidType("window_size must be (left, right), negative for no bound, one number for both, or None, "
-                          f"but is {shown!r}. Use window_size=(128, 0).")
+                          f"but is {given!r}. Use window_size=(128, 0).")
     left, right = (None if bound is None or bound < 0 else bound for bound in window_size)
     return left, right
 

@@ -62,10 +62,10 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     """
     try:
         whole = library().problem(text("problem", problem, "fwd bf16 b1 hq64 hkv8 sq65536 skv65536 d128 causal"))
-        asked = described(whole, whole_number("ranks", ranks), whole_number("rank", rank),
-                          one_of("scheme", scheme, SCHEMES), one_of("layout", layout, LAYOUTS),
-                          whole_number("ranks_per_host", ranks_per_host))
-        return str(calls().fh_cp_explain(ctypes.byref(asked), text("target", target, "cpu").encode()).decode())
+        plan = Plan(whole, whole_number("ranks", ranks), whole_number("rank", rank), one_of("scheme", scheme, SCHEMES),
+                    one_of("layout", layout, LAYOUTS), text("target", target, "cpu"),
+                    whole_number("ranks_per_host", ranks_per_host))
+        return plan.text()
     except Error as error: return f"not computed {error}"
 
 
@@ -84,6 +84,8 @@ class Plan:
 
     def __del__(self) -> None:
         if pointer := getattr(self, "_pointer", None): calls().fh_cp_plan_destroy(pointer)
+
+    def text(self) -> str: return str(calls().fh_cp_plan_text(self._pointer).decode())
 
     def run(self, transport: c.CpTransport | None, memory: c.CpMemory | None, tensors: dict[str, int], call: int,
             workspace: int, stream: int) -> int:

@@ -56,15 +56,15 @@ def attend(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tu
     if ticket <= 0: return in_python(form, q, k, v, sides, options, return_lse)
     # The native operators take the next such call. Checkpointing computes a call again and wants tensors of the same
     # shapes to be saved, so the first one saves what the next ones save.
-    saves_as_native = with_grad and form
+    saves_as_native = with_grad and form != 0
     with torch.no_grad() if saves_as_native else contextlib.nullcontext():
         o, of_rows = in_python(form, q, k, v, sides, options, return_lse or saves_as_native)
     turned = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)) if form else (q, k, v)
     native.keep(ticket, calls.forward_ready((*turned, *sides), options, with_grad))
-    if not saves_as_native: return o, of_rows
-    rest = (sides[0], (o, of_rows), sides, options, native.number_of(options), form)
-    if not return_lse: return recorded(q, k, v, *rest), None
-    both: tuple[Tensor, Tensor] = recorded_pair(q, k, v, *rest)
+    if not saves_as_native or of_rows is None: return o, of_rows
+    saved = (sides[0], (o, of_rows), sides, options, native.number_of(options), form)
+    if not return_lse: return recorded(q, k, v, *saved), None
+    both: tuple[Tensor, Tensor] = recorded_pair(q, k, v, *saved)
     return both
 
 

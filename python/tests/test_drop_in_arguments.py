@@ -123,6 +123,7 @@ def test_contradictions_are_refused():
     with pytest.raises(ValueError, match="sm_margin must .*, but is -1"): dense(sm_margin=-1)
     with pytest.raises(TypeError, match="sm_margin"): dense(sm_margin=0.5)
     with pytest.raises(TypeError, match="window_size must .*, but is 'all'"): dense(window_size="all")
+    with pytest.raises(TypeError, match="window_size must .*, but is .'all', 1."): dense(window_size=("all", 1))
     with pytest.raises(ValueError, match="lse_partial must be .* cpu, but is on meta"):
         combined(lse_partial=torch.zeros(2, 1, 3, 2, device="meta"))
     with pytest.raises(ValueError, match="out must be .* cpu, but is on meta"):
