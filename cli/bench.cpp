@@ -229,8 +229,7 @@ void bench_command(CLI::App& program, int& exit_code) {
       ->add_option("--hints", options->hints,
                    "change the order of a GPU's work items: section=, and of forward problems tail=, late=; there "
                    "packed= and parts= say whether heads share tiles and into how many parts keys are cut, "
-                   "dequantised= whether "
-                   "8-bit k and v get q's type in a launch of their own")
+                   "dequantised= whether 8-bit k and v get q's type in a launch of their own")
       ->type_name("'section=16MiB tail=30% late=8'");
   command
       ->add_option("--json", options->json,

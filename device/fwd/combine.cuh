@@ -185,14 +185,10 @@ struct Combine {
   }
 
   static constexpr PartOfRow none = {-tile::inf, 0.f};
-  static __device__ bool is_large(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
-  static __device__ float scaled(const CombineParams& params, const PartOfRow& part) {
-    return is_large(part) ? __fmul_rn(part.row_max, params.scale_log2) : part.row_max;
-  }
 
   static __device__ void count(const CombineParams& params, Largest& most, const PartOfRow& part) {
-    most.scaled = fmaxf(most.scaled, scaled(params, part));
-    if (is_large(part)) most.of_large = fmaxf(most.of_large, part.row_max);
+    most.scaled = fmaxf(most.scaled, attn::scaled(part, params.scale_log2));
+    if (attn::is_large(part)) most.of_large = fmaxf(most.of_large, part.row_max);
   }
   static __device__ Largest largest_of(const CombineParams& params, const PartOfRow* rows, int parts, int lane) {
     Largest most = {-tile::inf, -tile::inf};
@@ -208,9 +204,9 @@ struct Combine {
   // 0 for parts in which the row attends to no key: what their O holds does not matter.
   static __device__ float weight(const CombineParams& params, const PartOfRow& part, const Largest& largest) {
     if (part.row_max == -tile::inf) return 0.f;
-    const bool from_large = is_large(part) && __fmul_rn(largest.of_large, params.scale_log2) == largest.scaled;
+    const bool from_large = attn::is_large(part) && __fmul_rn(largest.of_large, params.scale_log2) == largest.scaled;
     const float below = from_large ? __fmul_rn(part.row_max - largest.of_large, params.scale_log2)
-                                   : scaled(params, part) - largest.scaled;
+                                   : attn::scaled(part, params.scale_log2) - largest.scaled;
     return ptx::ex2_approx(below);
   }
 

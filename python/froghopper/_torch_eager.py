@@ -59,8 +59,7 @@ def attend(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tu
     saves_as_native = with_grad and form != 0
     with torch.no_grad() if saves_as_native else contextlib.nullcontext():
         o, of_rows = in_python(form, q, k, v, sides, options, return_lse or saves_as_native)
-    turned = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)) if form else (q, k, v)
-    native.keep(ticket, calls.forward_ready((*turned, *sides), options, with_grad))
+    native.keep(ticket, calls.forward_ready((*rows_first(form, q, k, v), *sides), options, with_grad))
     if not saves_as_native or of_rows is None: return o, of_rows
     saved = (sides[0], (o, of_rows), sides, options, native.number_of(options), form)
     if not return_lse: return recorded(q, k, v, *saved), None
@@ -82,7 +81,7 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
               return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """attend with all of its checks."""
     if not is_compiling() and type(q) not in PLAIN: sharding.register()
-    if form: q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    q, k, v = rows_first(form, q, k, v)
     q, k, v = computable(q, k, v, False)
     if not form and not is_compiling(): check_axes(q.shape, k.shape, bool(options[2]))
     with_grad = requires_grad(q, k, v, sides[0])
@@ -91,6 +90,11 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
     else:
         with layout_is_known() if form else contextlib.nullcontext(): o, lse = ops.eager_forward(with_grad, *arguments)
     return o.transpose(1, 2) if form == HEADS_FIRST else o, lse if return_lse else None
+
+
+def rows_first(form: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v as [batch, seq, heads, dim]."""
+    return (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)) if form else (q, k, v)
 
 
 def requires_grad(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
@@ -171,7 +175,7 @@ def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple
                                                                     form)
         if ticket == native.DONE: return grad_q, grad_k, grad_v, None if sides[0] is None else grad_sink
         if ticket < native.LIBRARY_SAYS: raise native.error(ticket)
-    if form: q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    q, k, v = rows_first(form, q, k, v)
     if form == HEADS_FIRST: o, grad_o = o.transpose(1, 2), grad_o.transpose(1, 2)
     found = ops.gradients_of(grad_o, grad_lse, q, k, v, o, lse, sides, options)
     if ticket > 0 and lse.is_contiguous() and (grad_lse is None or grad_lse.is_contiguous()):

@@ -28,8 +28,8 @@ std::string drawing_of(const Order& order, bool draws) {
 
 std::string order_line(const Order& order, const char* head, bool draws = true) {
   std::string line =
-      text("\n  order      {}, {}; in sections of {} of {} (sequence, {}) pair{}", counted(order.items, "work item"),
-           drawing_of(order, draws), order.section, order.pairs, head, order.pairs == 1 ? "" : "s");
+      text("\n  order      {}, {}; in sections of {} of {}", counted(order.items, "work item"),
+           drawing_of(order, draws), order.section, counted(order.pairs, text("(sequence, {}) pair", head)));
   if (order.in_sections < order.pairs) line += text(", the last {} as one", order.pairs - order.in_sections);
   return line;
 }
