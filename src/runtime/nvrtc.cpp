@@ -13,6 +13,7 @@
 #include "src/base/text.hpp"
 #include "src/runtime/compiler_report.hpp"
 #include "src/runtime/embedded.hpp"
+#include "src/runtime/kernel_sources.hpp"
 
 namespace froghopper::runtime {
 
@@ -109,13 +110,12 @@ Key Compiler::key(const KernelSpec& spec) const {
     XXH3_128bits_update(&state, piece.data(), piece.size());
     XXH3_128bits_update(&state, "", 1);
   };
-  add(FROGHOPPER_VERSION);
   add(text("nvrtc {} params {}", version_, spec.params_bytes));
   for (const char* option : options()) add(option);
   add(spec.source);
-  for (const EmbeddedFile* file = froghopper_sources; file->name != nullptr; ++file) {
-    add(file->name);
-    add(content(*file));
+  for (const auto& [name, text] : KernelSources::embedded(line_info_is_wanted()).read_by(spec.source)) {
+    add(name);
+    add(text);
   }
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
