@@ -17,10 +17,10 @@ target_compile_definitions(froghopper_test_flags INTERFACE
   FROGHOPPER_BUILD_NVRTC="$<$<BOOL:${FROGHOPPER_NVRTC13}>:${FROGHOPPER_NVRTC13}>")
 
 # The programs of these take little time together, and see most of what goes wrong.
-set(fast_tests api_test bundle_test cache_test cores_test cp_faults_test cp_nccl_test cp_plan_test cp_test
-    cpu_gradients_test cpu_test cut_test kernel_sources_test messages_test options_test order_test pages_test plan_test
-    problem_test refusals_test suites_test table_test tensor_file_test tensors_test time_test untouched_test
-    dequantise_plan_test)
+set(fast_tests api_test bundle_test cache_test cores_test cp_copies_test cp_faults_test cp_nccl_test cp_plan_test
+    cp_test cpu_gradients_test cpu_test cut_test kernel_sources_test messages_test options_test order_test
+    pages_test plan_test problem_test refusals_test suites_test table_test tensor_file_test tensors_test time_test
+    untouched_test dequantise_plan_test)
 file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*_test.cpp)
 if(NOT FROGHOPPER_PRESETS)
   list(REMOVE_ITEM test_sources tests/presets_test.cpp)
@@ -98,6 +98,11 @@ target_link_libraries(versions PRIVATE user_of_other_version)
 add_library(fake_nccl SHARED tests/support/fake_nccl.cpp)
 target_compile_definitions(cp_nccl_test PRIVATE FROGHOPPER_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
 add_dependencies(cp_nccl_test fake_nccl)
+
+# A library with the functions of the CUDA driver that copy between GPUs, for cp_copies_test.
+add_library(fake_cuda SHARED tests/support/fake_cuda.cpp)
+target_compile_definitions(cp_copies_test PRIVATE FROGHOPPER_FAKE_CUDA="$<TARGET_FILE:fake_cuda>")
+add_dependencies(cp_copies_test fake_cuda)
 
 # The archive has all that it needs.
 add_executable(abi_c11_static tests/abi_c11.c)

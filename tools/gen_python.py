@@ -57,6 +57,7 @@ class Header:
     def _fields(self, line):
         """[(name, type)] of a declaration: "int64_t a, b" has two."""
         if function := re.fullmatch(r"[\w* ]+\(\*(\w+)\)\(.*\)", line): return [(function[1], "void*")]
+        if addresses := re.fullmatch(r"\w+\* const\* (\w+)", line): return [(addresses[1], "void*")]
         if pointers := re.fullmatch(r"((?:const )?\w+) (\*\w+(?:, \*\w+)+)", line):
             return [(name, self._type(pointers[1] + "*")) for name in pointers[2].replace("*", "").split(", ")]
         declaration = re.fullmatch(r"((?:const )?\w+ ?\*?) ?(\w+(?:, \w+)*)", line)

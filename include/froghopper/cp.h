@@ -64,6 +64,15 @@ typedef enum fh_cp_layout {
   FH_CP_ZIGZAG = 2
 } fh_cp_layout;
 
+/* How the transport moves data. */
+typedef enum fh_cp_transfers {
+  /* By sends and receives of any kind, such as those of NCCL. */
+  FH_CP_SEND_RECV = 0,
+  /* By copies into the workspaces of peers, as fh_cp_copy_transport makes them: no SM takes part, so they hardly slow
+   * the attention down. All ranks are on one host. Each send says where in the peer's workspace its data go. */
+  FH_CP_PEER_COPIES = 1
+} fh_cp_transfers;
+
 /* What is computed, on how many ranks, and which of them this one is. Start from fh_cp_problem_init(). */
 typedef struct fh_cp_problem {
   size_t size; /* sizeof(fh_cp_problem) */
@@ -82,6 +91,7 @@ typedef struct fh_cp_problem {
   int64_t ranks_per_host;   /* for the model of time: ranks that NVLink connects; 0: all */
   uint64_t workspace_limit; /* in bytes, including the workspace of the attention: FH_CP_AUTO skips schemes of which a
                              * rank needs more; 0: no limit */
+  fh_cp_transfers transfers; /* how the transport moves data; the model of time depends on it */
 } fh_cp_problem;
 
 /* ranks is 1, every other field is 0. */
@@ -129,6 +139,8 @@ typedef struct fh_cp_transfer {
   int64_t peer;   /* a rank other than this one */
   void* data;     /* host memory for a plan on the CPU, GPU memory for a plan on a GPU. A send only reads it */
   uint64_t bytes; /* never 0 */
+  /* Of a send with FH_CP_PEER_COPIES: where in the peer's workspace the data go, in bytes. Else 0. */
+  uint64_t peer_offset;
 } fh_cp_transfer;
 
 /* The functions that move data: yours, or those of fh_cp_nccl_transport. They return 0, or another number for a
@@ -156,6 +168,8 @@ typedef struct fh_cp_transport {
   /* May be NULL: then digests go through `exchange` on the CPU, and are not compared on a GPU. Writes the digest of
    * each rank to digests[0 .. ranks - 1], and returns when all are there. */
   int (*agree)(void* context, uint64_t digest, uint64_t* digests);
+  /* FH_CP_PEER_COPIES: `exchange` goes by peer_offset, and a plan without it is refused. */
+  fh_cp_transfers transfers;
 } fh_cp_transport;
 
 /* All NULL. */
@@ -246,6 +260,39 @@ FH_API fh_status fh_cp_plan_run(const fh_cp_plan* plan, const fh_cp_transport* t
 FH_API fh_status fh_cp_nccl_transport(void* comm, const char* library, void* comm_stream, double timeout_seconds,
                                       void* scratch, fh_cp_transport* transport);
 FH_API void fh_cp_nccl_transport_destroy(fh_cp_transport* transport); /* NULL: nothing happens */
+
+/* The memory of all ranks of one host, for fh_cp_copy_transport. Start from fh_cp_peers_init(). */
+typedef struct fh_cp_peers {
+  size_t size;             /* sizeof(fh_cp_peers) */
+  int64_t ranks, rank;     /* as in the plan */
+  void* const* workspaces; /* [ranks]: the address, in this process, of each rank's workspace. The run gets the one of
+                            * this rank. */
+  /* [ranks]: the address, in this process, of each rank's signals: 2 ranks words of GPU memory, which are 0 before the
+   * first transport over them exists, and which nobody else writes. A later transport needs other words, or zeros. */
+  uint32_t* const* signals;
+  void* copy_stream;   /* a stream for the copies; not the stream of the run */
+  const char* library; /* the CUDA driver; NULL: libcuda.so.1 */
+} fh_cp_peers;
+
+/* All 0 and NULL. */
+static inline fh_cp_peers fh_cp_peers_init(void) {
+  fh_cp_peers p;
+  memset(&p, 0, sizeof p);
+  p.size = sizeof p;
+  return p;
+}
+
+/* A transport between GPUs of one host by the driver's copies, for plans with FH_CP_PEER_COPIES: each rank writes to
+ * the workspaces of its peers. These are mapped into this process: by cuMemMap, CUDA IPC, PyTorch's symmetric memory,
+ * or, for GPUs of one process, by cuCtxEnablePeerAccess. Streams wait for signals of peers by cuStreamWaitValue32, for
+ * which no kernel runs; the host waits for nothing. The arrays may be released afterwards, the memory that they point
+ * to when the transport is destroyed.
+ * A rank that ends or fails leaves its peers' streams waiting. Their caller, who notices that, calls `cancel`: it ends
+ * the waits of this rank. What its streams compute then is undefined, and the transport is not usable any more.
+ * It has no `agree`: digests are not compared unless the caller sets one. It is not thread safe, but for `cancel`.
+ * Destroy it after the last run is done. */
+FH_API fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transport);
+FH_API void fh_cp_copy_transport_destroy(fh_cp_transport* transport); /* NULL: nothing happens */
 
 /* Sets fill and copy to functions that call the CUDA driver, which is found at run time. add, convert and spread stay
  * NULL: they need kernels, which the library does not have. */

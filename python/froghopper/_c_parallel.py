@@ -24,6 +24,11 @@ class CpLayout(enum.IntEnum):
     CP_ZIGZAG = 2
 
 
+class CpTransfers(enum.IntEnum):
+    CP_SEND_RECV = 0
+    CP_PEER_COPIES = 1
+
+
 class CpProblem(ctypes.Structure):
     size: int
     whole: int | None
@@ -35,6 +40,7 @@ class CpProblem(ctypes.Structure):
     check_interval: int
     ranks_per_host: int
     workspace_limit: int
+    transfers: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("whole", ctypes.c_void_p),
@@ -46,6 +52,7 @@ class CpProblem(ctypes.Structure):
         ("check_interval", ctypes.c_int32),
         ("ranks_per_host", ctypes.c_int64),
         ("workspace_limit", ctypes.c_uint64),
+        ("transfers", ctypes.c_int),
     ]
 
 
@@ -62,10 +69,12 @@ class CpTransfer(ctypes.Structure):
     peer: int
     data: int | None
     bytes: int
+    peer_offset: int
     _fields_ = [
         ("peer", ctypes.c_int64),
         ("data", ctypes.c_void_p),
         ("bytes", ctypes.c_uint64),
+        ("peer_offset", ctypes.c_uint64),
     ]
 
 
@@ -79,6 +88,7 @@ class CpTransport(ctypes.Structure):
     cancel: int | None
     error: int | None
     agree: int | None
+    transfers: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("context", ctypes.c_void_p),
@@ -89,6 +99,7 @@ class CpTransport(ctypes.Structure):
         ("cancel", ctypes.c_void_p),
         ("error", ctypes.c_void_p),
         ("agree", ctypes.c_void_p),
+        ("transfers", ctypes.c_int),
     ]
 
 
@@ -146,6 +157,25 @@ class CpTensors(ctypes.Structure):
     ]
 
 
+class CpPeers(ctypes.Structure):
+    size: int
+    ranks: int
+    rank: int
+    workspaces: int | None
+    signals: int | None
+    copy_stream: int | None
+    library: int | None
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("ranks", ctypes.c_int64),
+        ("rank", ctypes.c_int64),
+        ("workspaces", ctypes.c_void_p),
+        ("signals", ctypes.c_void_p),
+        ("copy_stream", ctypes.c_void_p),
+        ("library", ctypes.c_char_p),
+    ]
+
+
 # name: (type of the result, types of the arguments)
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fh_cp_plan_create": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]),
@@ -163,6 +193,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fh_cp_plan_run": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]),
     "fh_cp_nccl_transport": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p]),
     "fh_cp_nccl_transport_destroy": (None, [ctypes.c_void_p]),
+    "fh_cp_copy_transport": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
+    "fh_cp_copy_transport_destroy": (None, [ctypes.c_void_p]),
     "fh_cp_cuda_memory": (ctypes.c_int, [ctypes.c_void_p]),
     "fh_cp_last_error": (ctypes.c_char_p, []),
     "fh_cp_scheme_name": (ctypes.c_char_p, [ctypes.c_int]),

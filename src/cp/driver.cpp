@@ -37,6 +37,22 @@ const char* missing_in(void* library, Driver& d) {
   return find.missing;
 }
 
+const char* missing_in(void* library, CopyDriver& d) {
+  Finder find{library};
+  find("cuMemcpyAsync", d.memcpy);
+  find("cuMemsetD32Async", d.memset_d32);
+  find("cuEventCreate", d.event_create);
+  find("cuEventDestroy_v2", d.event_destroy);
+  find("cuEventRecord", d.event_record);
+  find("cuStreamWaitEvent", d.stream_wait);
+  find("cuStreamCreate", d.stream_create);
+  find("cuStreamDestroy_v2", d.stream_destroy);
+  find("cuStreamWaitValue32_v2", d.wait_value);
+  find("cuStreamWriteValue32_v2", d.write_value);
+  find("cuGetErrorName", d.error_name);
+  return find.missing;
+}
+
 const char* missing_in(void* library, Nccl& n) {
   Finder find{library};
   find("ncclGroupStart", n.group_start);
@@ -52,17 +68,27 @@ const char* missing_in(void* library, Nccl& n) {
   return find.missing;
 }
 
+template <class Functions>
+Result<Functions> found_in(const char* name) {
+  Functions functions{};
+  void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    return Failure{FH_NO_DEVICE, text("{} is not found: {}. Install the NVIDIA driver.", name, dlerror())};
+  if (const char* missing = missing_in(library, functions))
+    return Failure{FH_NO_DEVICE, text("{} has no {}. Install a newer NVIDIA driver.", name, missing)};
+  return functions;
+}
+
 }  // namespace
 
 Result<Driver> find_driver(void* first) {
   Driver driver{};
   if (first != nullptr && missing_in(first, driver) == nullptr) return driver;
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr)
-    return Failure{FH_NO_DEVICE, text("libcuda.so.1 is not found: {}. Install the NVIDIA driver.", dlerror())};
-  if (const char* missing = missing_in(library, driver))
-    return Failure{FH_NO_DEVICE, text("libcuda.so.1 has no {}. Install a newer NVIDIA driver.", missing)};
-  return driver;
+  return found_in<Driver>("libcuda.so.1");
+}
+
+Result<CopyDriver> find_copy_driver(const char* library) {
+  return found_in<CopyDriver>(library != nullptr ? library : "libcuda.so.1");
 }
 
 Result<Nccl> find_nccl(const char* library) {

@@ -25,6 +25,23 @@ struct Driver {
 // From libcuda.so.1, or from `first` where that has these functions.
 Result<Driver> find_driver(void* first);
 
+// What a transport of copies calls.
+struct CopyDriver {
+  CUresult (*memcpy)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+  CUresult (*memset_d32)(CUdeviceptr to, unsigned value, size_t count, CUstream stream);
+  CUresult (*event_create)(CUevent* event, unsigned flags);
+  CUresult (*event_destroy)(CUevent event);
+  CUresult (*event_record)(CUevent event, CUstream stream);
+  CUresult (*stream_wait)(CUstream stream, CUevent event, unsigned flags);
+  CUresult (*stream_create)(CUstream* stream, unsigned flags);
+  CUresult (*stream_destroy)(CUstream stream);
+  CUresult (*wait_value)(CUstream stream, CUdeviceptr word, unsigned value, unsigned flags);
+  CUresult (*write_value)(CUstream stream, CUdeviceptr word, unsigned value, unsigned flags);
+  CUresult (*error_name)(CUresult error, const char** name);
+};
+// library: a file, or NULL for libcuda.so.1. It stays open until the process ends.
+Result<CopyDriver> find_copy_driver(const char* library);
+
 // As nccl.h of 2.4 and newer declares them; a communicator is an address.
 struct Nccl {
   int (*group_start)();

@@ -84,6 +84,16 @@ Result<Job> job_of(const fh_cp_problem& given) {
     return refused(FH_INVALID_PROBLEM, text("scheme is {}, but must be an fh_cp_scheme, 0 to 3.", int{p.scheme}));
   if (p.layout < FH_CP_LAYOUT_AUTO || p.layout > FH_CP_ZIGZAG)
     return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 2.", int{p.layout}));
+  if (p.transfers != FH_CP_SEND_RECV && p.transfers != FH_CP_PEER_COPIES)
+    return refused(
+        FH_INVALID_PROBLEM,
+        text("transfers is {}, but must be FH_CP_SEND_RECV or FH_CP_PEER_COPIES, 0 or 1.", int{p.transfers}));
+  if (p.transfers == FH_CP_PEER_COPIES && p.ranks_per_host != 0 && p.ranks_per_host < p.ranks)
+    return refused(
+        FH_UNSUPPORTED,
+        text("transfers is FH_CP_PEER_COPIES, which takes all ranks on one host, but ranks_per_host is {} of "
+             "{} ranks. Use FH_CP_SEND_RECV.",
+             p.ranks_per_host, p.ranks));
   if (p.check_interval < -1 || p.ranks_per_host < 0)
     return refused(FH_INVALID_PROBLEM,
                    text("check_interval must be -1 or more, and ranks_per_host 0 or more, but they are {} and {}.",
@@ -104,6 +114,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.check_interval = p.check_interval == 0 ? 1 : p.check_interval;
   job.ranks_per_host = p.ranks_per_host == 0 ? p.ranks : p.ranks_per_host;
   job.workspace_limit = p.workspace_limit;
+  job.peer_copies = p.transfers == FH_CP_PEER_COPIES;
   const bool plain_causal = whole.window_right == 0 && whole.window_left == FH_ALL;
   job.layout = p.layout != FH_CP_LAYOUT_AUTO ? p.layout : plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
   return job;

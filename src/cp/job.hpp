@@ -31,6 +31,7 @@ struct Job {
   int32_t check_interval = 1;
   int64_t ranks_per_host = 1;
   uint64_t workspace_limit = 0;
+  bool peer_copies = false;
 
   bool backward() const { return whole.op == FH_BACKWARD; }
   bool rounds() const { return out != FH_F32; }

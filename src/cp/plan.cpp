@@ -105,7 +105,7 @@ uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
   for (const int64_t word :
        {int64_t{p.op}, int64_t{p.dtype}, p.batch, p.heads_q, p.heads_kv, p.seq_q, p.seq_kv, p.dim_qk, p.dim_v,
         p.window_left, p.window_right, int64_t{p.sink != 0}, int64_t{p.alibi != 0}, job.ranks, int64_t{scheme},
-        int64_t{job.layout}, int64_t{job.out}, int64_t{job.check_interval}})
+        int64_t{job.layout}, int64_t{job.out}, int64_t{job.check_interval}, int64_t{job.peer_copies}})
     words.push_back(static_cast<uint64_t>(word));
   words.push_back(std::bit_cast<uint32_t>(p.scale));
   words.push_back(std::bit_cast<uint32_t>(p.softcap));
@@ -163,6 +163,9 @@ Result<std::unique_ptr<fh_cp_plan>> make_plan(const fh_cp_problem& problem, cons
   plan->on_gpu = *on_gpu;
   plan->seconds = chosen->seconds;
   plan->steps = steps_of(*job, chosen->scheme, problem.rank);
+  if (job->peer_copies)
+    if (Result<void> found = find_peer_places(*job, chosen->scheme, problem.rank, plan->steps); !found)
+      return found.failure();
   plan->digest = digest_of_plan(*job, chosen->scheme);
   if (Result<void> planned = plan_attention(*plan, target); !planned) return planned.failure();
   plan->text = printed(*plan, why);

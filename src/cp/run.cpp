@@ -125,6 +125,10 @@ std::string Run::refused_transport() const {
   if (transport_.ranks != ranks || transport_.rank != plan_.rank)
     return text("transport is rank {} of {}, but the plan is of rank {} of {}.", transport_.rank, transport_.ranks,
                 plan_.rank, ranks);
+  if (transport_.transfers == FH_CP_PEER_COPIES && !plan_.job.peer_copies)
+    return "transport writes to workspaces of peers, but the plan does not say where. Make the plan with transfers "
+           "set "
+           "to FH_CP_PEER_COPIES.";
   return {};
 }
 
@@ -199,15 +203,15 @@ Result<void> Run::gather_digests() {
   const auto digest_of = [&](int64_t rank) { return &digests_[static_cast<size_t>(rank)]; };
   for (int64_t peer = 0; peer < plan_.job.ranks; ++peer) {
     if (peer == plan_.rank) continue;
-    sends.push_back({peer, digest_of(plan_.rank), sizeof(uint64_t)});
-    recvs.push_back({peer, digest_of(peer), sizeof(uint64_t)});
+    sends.push_back({peer, digest_of(plan_.rank), sizeof(uint64_t), 0});
+    recvs.push_back({peer, digest_of(peer), sizeof(uint64_t), 0});
   }
   if (Result<void> sent = exchange(sends, recvs); !sent) return sent;
   return step(Wait{});
 }
 
 Result<void> Run::agree(uint64_t mine) {
-  if (plan_.on_gpu && transport_.agree == nullptr) return {};
+  if ((plan_.on_gpu || plan_.job.peer_copies) && transport_.agree == nullptr) return {};
   digests_.assign(static_cast<size_t>(plan_.job.ranks), mine);
   if (Result<void> gathered = gather_digests(); !gathered) return gathered;
   started_ = false;  // nothing is in flight
@@ -242,7 +246,8 @@ void Run::bind() {
 std::vector<fh_cp_transfer> Run::transfers(const std::vector<Transfer>& list) const {
   std::vector<fh_cp_transfer> all;
   for (const Transfer& t : list)
-    if (t.bytes > 0 && given(t.only_with)) all.push_back({t.peer, at(t.place), static_cast<uint64_t>(t.bytes)});
+    if (t.bytes > 0 && given(t.only_with))
+      all.push_back({t.peer, at(t.place), static_cast<uint64_t>(t.bytes), static_cast<uint64_t>(t.peer_offset)});
   return all;
 }
 

@@ -42,6 +42,7 @@ struct Transfer {
   Place place;
   int64_t bytes;
   Buffer only_with = Buffer::none;
+  int64_t peer_offset = 0;  // of a send, with Job::peer_copies: where in the peer's workspace the data go
 };
 struct Exchange {
   const char* what;
@@ -100,5 +101,8 @@ Steps ring_steps(const Job& job, int64_t rank);
 Steps gather_steps(const Job& job, int64_t rank);
 Steps all_to_all_steps(const Job& job, int64_t rank);
 Steps steps_of(const Job& job, fh_cp_scheme scheme, int64_t rank);
+
+// Sets the sends' peer_offset.
+Result<void> find_peer_places(const Job& job, fh_cp_scheme scheme, int64_t rank, Steps& steps);
 
 }  // namespace froghopper::cp

@@ -17,7 +17,7 @@ struct Rates {
   double far_latency, far_bandwidth;     // between hosts
   double slowdown;                       // of a call while bytes move
 };
-const Rates& rates_of(bool on_gpu);
+const Rates& rates_of(const Job& job, bool on_gpu);
 
 double flops_of(const fh_problem& problem, double pairs);
 double seconds_of(const Job& job, const Steps& steps, int64_t rank, bool on_gpu);

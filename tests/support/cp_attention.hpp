@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "src/oracle/oracle.hpp"
 #include "tests/support/cp_ranks.hpp"
@@ -22,6 +23,13 @@ struct CpCase {
   fh_cp_layout layout = FH_CP_LAYOUT_AUTO;
   fh_dtype out = FH_USUAL;
   bool grad_lse = false;
+  fh_cp_transfers transfers = FH_CP_SEND_RECV;
+};
+
+// Makes and ends the transport of a rank; the first is called by all ranks once all have a workspace.
+struct CpTransports {
+  std::function<fh_cp_transport(int64_t rank, void* workspace)> make;
+  std::function<void(fh_cp_transport*)> end = [](fh_cp_transport*) {};
 };
 
 inline Element element_of_c(fh_dtype t) {
@@ -99,7 +107,7 @@ inline CpPlan plan_of(const CpCase& c, fh_op op, int64_t rank) {
   const fh_problem whole = with_op(c.whole, op);
   fh_cp_problem p = fh_cp_problem_init();
   p.whole = &whole, p.ranks = c.ranks, p.rank = rank;
-  p.scheme = c.scheme, p.layout = c.layout, p.dtype_out = c.out;
+  p.scheme = c.scheme, p.layout = c.layout, p.dtype_out = c.out, p.transfers = c.transfers;
   fh_cp_plan* plan = nullptr;
   EXPECT_EQ(fh_cp_plan_create(&p, "cpu", &plan), FH_OK) << fh_cp_last_error();
   return CpPlan(plan);
@@ -125,7 +133,7 @@ inline fh_cp_tensors cp_tensors(CpTensors& t, fh_op op) {
 }
 
 // One op over ranks: `t` has the inputs of the whole and gets its results. Returns what the ranks' transport moved.
-inline uint64_t run_ranks(const CpCase& c, fh_op op, CpTensors& t) {
+inline uint64_t run_ranks(const CpCase& c, fh_op op, CpTensors& t, const CpTransports& transports = {}) {
   Ranks ranks(c.ranks);
   std::mutex mutex;
   const Element out = element_of_c(c.out == FH_USUAL ? c.whole.dtype : c.out);
@@ -155,17 +163,18 @@ inline uint64_t run_ranks(const CpCase& c, fh_op op, CpTensors& t) {
     float nothing = 0;
     if (op == FH_BACKWARD && c.grad_lse && x.grad_lse == nullptr) x.grad_lse = &nothing;  // a shard without rows
     const Workspace workspace(fh_cp_plan_workspace_bytes(plan.get()));
-    const fh_cp_transport transport = ranks.transport(rank);
+    fh_cp_transport transport = transports.make ? transports.make(rank, workspace.data()) : ranks.transport(rank);
     ASSERT_EQ(fh_cp_plan_run(plan.get(), &transport, nullptr, &x, workspace.data(), workspace.bytes(), nullptr),
               FH_OK)
         << fh_cp_last_error() << "\n"
         << fh_cp_plan_text(plan.get());
+    if (transports.make) transports.end(&transport);
     const std::lock_guard lock(mutex);
     planned += fh_cp_plan_bytes_out(plan.get());
     for (Numbers CpTensors::*y : written) put_back(results.*y, mine.*y, layout_of(c.whole, y), held);
     for (int64_t h = 0; h < mine.grad_sink.count(); ++h) sink[static_cast<size_t>(h)] += mine.grad_sink.at(h);
   });
-  if (op == FH_FORWARD || c.grad_lse) { EXPECT_EQ(ranks.bytes_moved, planned); }
+  if (!transports.make && (op == FH_FORWARD || c.grad_lse)) { EXPECT_EQ(ranks.bytes_moved, planned); }
   for (Numbers CpTensors::*x : written) t.*x = results.*x;
   if (op == FH_BACKWARD && c.whole.sink) {
     t.grad_sink = Numbers(Element::f32, c.whole.heads_q);
