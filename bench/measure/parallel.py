@@ -2,6 +2,7 @@
 """Context parallelism on the GPUs of one host: right or not, and how long it takes. bench/context_parallel.py has the
 words; every rank runs this."""
 import datetime
+import itertools
 import os
 import statistics
 import time
@@ -14,6 +15,7 @@ from froghopper.torch import context_parallel as cp
 from . import command
 
 SCHEMES = ("ring", "all_gather", "all_to_all", "auto")
+TRANSFERS = {"send_recv": "", "copies": ", copies"}  # what follows a scheme's name in records
 RIVALS = {"torch all-gather": "allgather", "torch all-to-all": "alltoall"}  # as set_rotate_method calls them
 DIM = 128
 # Query heads, key heads, rows, window.
@@ -47,7 +49,7 @@ class Bench:
     def all(self):
         wrong = sum(self.check(*case) for case in CHECKS) if "check" in self.a.parts else 0
         if "speed" in self.a.parts:
-            for case in CASES + LONG * self.a.long: self.speed(*case)
+            for case in (CASES + LONG * self.a.long)[:self.a.cases]: self.speed(*case)
         self.say(f"{wrong} wrong" if wrong else "all right")
         return 1 if wrong else 0
 
@@ -60,21 +62,22 @@ class Bench:
         o.backward(grad)
         of_one = errors((o.detach(), *(x.grad for x in alone)), wanted)
         wrong = 0
-        for scheme in SCHEMES[:3]:
-            first, again = (self.spread(whole, scheme, layout, options) for _ in range(2))
+        for scheme, transfers in itertools.product(SCHEMES[:3], TRANSFERS):
+            first, again = (self.spread(whole, scheme, transfers, layout, options) for _ in range(2))
             ratio = max(x / y for x, y in zip(errors(first, wanted), of_one))
             same = all(torch.equal(x, y) for x, y in zip(first, again))
             bad = not ratio <= MOST_ERROR or (options.get("deterministic", False) and not same)
             wrong += bad
             self.say(f"{'WRONG' if bad else 'right'} {rows} rows, {heads[0]}/{heads[1]} heads of {dim}, {options}, "
-                     f"{scheme}: error {ratio:.3f} of one GPU's, two runs {'the same' if same else 'differ'}")
+                     f"{scheme} by {transfers}: error {ratio:.3f} of one GPU's, "
+                     f"two runs {'the same' if same else 'differ'}")
         return wrong
 
-    def spread(self, whole, scheme, layout, options):
+    def spread(self, whole, scheme, transfers, layout, options):
         """o and the gradients of q, k and v of all rows."""
         q, k, v, grad = (cp.shard(x, layout=layout).detach() for x in whole)
         leaves = [x.requires_grad_() for x in (q, k, v)]
-        o = cp.attention(*leaves, scheme=scheme, layout=layout, **options)
+        o = cp.attention(*leaves, scheme=scheme, transfers=transfers, layout=layout, **options)
         o.backward(grad)
         return [cp.unshard(x.detach(), layout=layout) for x in (o, *(x.grad for x in leaves))]
 
@@ -87,9 +90,9 @@ class Bench:
         alone = self.times(lambda *x: attention(*x, **options), whole)
         self.record(problem, "one GPU", alone, alone)
         parts = [cp.shard(x, layout=layout).contiguous() for x in whole]
-        for scheme in SCHEMES:
-            self.record(problem, scheme, alone, self.times(
-                lambda *x: cp.attention(*x, scheme=scheme, layout=layout, **options), parts))
+        for scheme, (transfers, said) in itertools.product(SCHEMES, TRANSFERS.items()):
+            self.record(problem, scheme + said, alone, self.times(
+                lambda *x: cp.attention(*x, scheme=scheme, transfers=transfers, layout=layout, **options), parts))
         if window is None and heads == heads_kv and self.a.rivals:
             for name, method in RIVALS.items(): self.record(problem, name, alone, self.of_torch(whole, method))
 

@@ -38,16 +38,18 @@ def check_status(status: int) -> None:
     if status: raise error_of(status, calls().fh_cp_last_error().decode())
 
 
-def described(whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, ranks_per_host: int) -> c.CpProblem:
+def described(whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, ranks_per_host: int,
+              peer_copies: bool) -> c.CpProblem:
     """whole: the attention over the rows of all ranks, which must live as long as the problem is read. ranks_per_host:
-    for the model of time, 0 for all."""
+    for the model of time, 0 for all. peer_copies: ranks write to the workspaces of their peers."""
     return c.CpProblem(size=ctypes.sizeof(c.CpProblem), whole=ctypes.addressof(whole), ranks=ranks, rank=rank,
                        scheme=SCHEMES[scheme], layout=LAYOUTS[layout], ranks_per_host=ranks_per_host,
-                       check_interval=0 if scheme == "auto" else AGREED)
+                       check_interval=0 if scheme == "auto" else AGREED,
+                       transfers=c.CpTransfers.CP_PEER_COPIES if peer_copies else c.CpTransfers.CP_SEND_RECV)
 
 
 def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, scheme: str = "auto",
-            layout: str = "zigzag", ranks_per_host: int = 0) -> str:
+            layout: str = "zigzag", ranks_per_host: int = 0, transfers: str = "send_recv") -> str:
     """What one rank would do, in words: the scheme and why, then its steps, bytes and predicted times; or why nothing
     computes it. Moves nothing, and needs neither a group nor a GPU.
 
@@ -57,6 +59,7 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     target          as of froghopper.explain: "cpu", or a GPU that need not be here, "h100"
     scheme, layout  as of attention
     ranks_per_host  ranks that NVLink joins; 0 for all
+    transfers       "send_recv", as NCCL's, or "copies" between the GPUs of one host
 
     What is wrong with these is told too, not raised.
     """
@@ -64,7 +67,8 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
         whole = library().problem(text("problem", problem, "fwd bf16 b1 hq64 hkv8 sq65536 skv65536 d128 causal"))
         plan = Plan(whole, whole_number("ranks", ranks), whole_number("rank", rank), one_of("scheme", scheme, SCHEMES),
                     one_of("layout", layout, LAYOUTS), text("target", target, "cpu"),
-                    whole_number("ranks_per_host", ranks_per_host))
+                    whole_number("ranks_per_host", ranks_per_host),
+                    one_of("transfers", transfers, {"send_recv": False, "copies": True}) == "copies")
         return plan.text()
     except Error as error: return f"not computed {error}"
 
@@ -73,10 +77,10 @@ class Plan:
     """What one rank does for a problem. workspace_bytes, bytes_in: that a run needs, and receives. scheme: by name."""
 
     def __init__(self, whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, target: str,
-                 ranks_per_host: int):
+                 ranks_per_host: int, peer_copies: bool):
         """The arguments of described. Raises what the library refuses."""
         self._pointer = ctypes.c_void_p()
-        problem = described(whole, ranks, rank, scheme, layout, ranks_per_host)
+        problem = described(whole, ranks, rank, scheme, layout, ranks_per_host, peer_copies)
         check_status(calls().fh_cp_plan_create(ctypes.byref(problem), target.encode(), ctypes.byref(self._pointer)))
         self.workspace_bytes = int(calls().fh_cp_plan_workspace_bytes(self._pointer))
         self.bytes_in = int(calls().fh_cp_plan_bytes_in(self._pointer))

@@ -33,6 +33,7 @@ from froghopper._torch_options import check_slopes, decided, plain, window_of
 from froghopper._values import shown
 
 Scheme = Literal["auto", "ring", "all_gather", "all_to_all"]
+Transfers = Literal["auto", "copies", "send_recv"]
 
 __all__ = ["attention", "decode", "explain", "moved", "positions", "shard", "unshard"]
 
@@ -44,20 +45,22 @@ def __dir__() -> list[str]: return sorted(__all__)
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
               alibi_slopes: Tensor | None = ..., scheme: Scheme = ..., layout: Layout | None = ...,
-              deterministic: bool = ..., return_lse: Literal[False] = ...) -> Tensor: ...
+              deterministic: bool = ..., transfers: Transfers = ...,
+              return_lse: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
               alibi_slopes: Tensor | None = ..., scheme: Scheme = ..., layout: Layout | None = ...,
-              deterministic: bool = ..., return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
+              deterministic: bool = ..., transfers: Transfers = ...,
+              return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: bool = False,
               window: Window | None = None, scale: float | None = None, softcap: float | None = None,
               sink: Tensor | None = None, alibi_slopes: Tensor | None = None, scheme: Scheme = "auto",
-              layout: Layout | None = None, deterministic: bool = False,
+              layout: Layout | None = None, deterministic: bool = False, transfers: Transfers = "auto",
               return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v over the rows of all ranks, with gradients of q, k, v and sink.
 
@@ -77,6 +80,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                    DTensors, else "zigzag"
     deterministic  gradients are the same bits in every run, also after torch.use_deterministic_algorithms(True); o
                    always is
+    transfers      how bytes move between ranks. "copies": the GPUs of one host copy into each other's memory, beside
+                   which attention keeps its speed; "send_recv": by the group's backend; "auto": copies where they can
+                   be, which needs ranks on one host, and no CUDA graph
     return_lse     also the logarithm of the softmax's denominator, [batch, heads_q, rows] float32, differentiable too
 
     Returns o [batch, rows of this rank, heads_q, dim of v] in the type of q, or (o, lse). DTensors that are sharded
@@ -89,14 +95,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     try:
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
         if layout is not None: check_layout(layout)
-        if scheme not in get_args(Scheme):
-            words = ", ".join(f'"{word}"' for word in get_args(Scheme))
-            raise InvalidProblem(f"scheme must be one of {words}, but is {shown(scheme)}. Use \"auto\".")
+        for name, word, known in (("scheme", scheme, get_args(Scheme)),
+                                  ("transfers", transfers, get_args(Transfers))):
+            if word not in known:
+                words = ", ".join(f'"{each}"' for each in known)
+                raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"auto\".")
         if sink is not None: check_tensor("sink", sink)
         if alibi_slopes is not None: check_slopes(alibi_slopes)
         options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
                               0.0 if softcap is None else plain(number, "softcap", softcap),
-                              None if scale is None else plain(number, "scale", scale), decided(deterministic))
+                              None if scale is None else plain(number, "scale", scale), decided(deterministic),
+                                transfers)
         with_lse = plain(flag, "return_lse", return_lse)
         of_dtensors = dtensors.among(q, k, v)
         if of_dtensors: group = dtensors.group_of(q, k, v, group)

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from froghopper import _torch_calls as calls
+from froghopper import _torch_cp_copies as copies
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
 from froghopper._call import cached, describe
 from froghopper._errors import InvalidProblem, InvalidTensor
 from froghopper._parallel import Plan, check_status
 from froghopper._torch_calls import address
+from froghopper._torch_cp_copies import Shared
 from froghopper._torch_cp_layout import Layout
 from froghopper._torch_cp_transport import Functions
 
@@ -34,6 +36,7 @@ class Options(NamedTuple):
     softcap: float
     scale: float | None
     deterministic: bool
+    transfers: str
 
 
 def moved() -> int:
@@ -50,9 +53,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor
     o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
     o, lse = q.new_empty(o_shape), q.new_empty(lse_shape, dtype=torch.float32)
     arguments = held, total_of(said), q, k, v, sink, slopes, layout, options
-    plan = plan_of(*arguments, backward=False)
-    if with_grad: plan_of(*arguments, backward=True)  # refuses what has no gradients
-    run(plan, held, dict(q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse))
+    shared = copies.of(held, q, options.transfers)
+    key, plan = plan_of(*arguments, shared is not None, backward=False)
+    if with_grad: plan_of(*arguments, shared is not None, backward=True)  # refuses what has no gradients
+    run(key, plan, held, shared, dict(q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse))
     return o, lse
 
 
@@ -68,10 +72,12 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
         grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse.contiguous()
     grads = [torch.empty_like(x) for x in (q, k, v)]
     grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
-    plan = plan_of(held, total_of(said), q, k, v, sink, slopes, layout, options, backward=True)
-    run(plan, held, dict(q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse, grad_o=grad_o, grad_lse=grad_lse,
-                         grad_q=grads[0], grad_k=grads[1], grad_v=grads[2],
-                         grad_sink=None if sink is None else grad_sink))
+    shared = copies.of(held, q, options.transfers)
+    key, plan = plan_of(held, total_of(said), q, k, v, sink, slopes, layout, options, shared is not None,
+                        backward=True)
+    run(key, plan, held, shared, dict(
+        q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse, grad_o=grad_o, grad_lse=grad_lse, grad_q=grads[0],
+        grad_k=grads[1], grad_v=grads[2], grad_sink=None if sink is None else grad_sink))
     return grads[0], grads[1], grads[2], grad_sink
 
 
@@ -123,38 +129,43 @@ def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor |
 
 
 def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None,
-            layout: Layout, options: Options, backward: bool) -> Plan:
-    """The same plan for the same shapes and options."""
+            layout: Layout, options: Options, peer_copies: bool, backward: bool) -> tuple[Any, Plan]:
+    """What tells plans apart, but for the rank, and the plan, the same one for the same shapes and options."""
     of_q, of_k, of_v = ((x.shape[0], total, *x.shape[2:]) for x in (q, k, v))
     target, per_host = calls.target_of(q)[1], groups.ranks_per_host(group)
-    key = (of_q, of_k, of_v, q.dtype, sink is None, slopes is None, layout, options, backward, group.size(),
-           group.rank(), target, per_host)
+    key = (of_q, of_k, of_v, q.dtype, sink is None, slopes is None, layout, options, peer_copies, backward)
+    of_rank = (key, group.size(), group.rank(), target, per_host)
 
     def made() -> Plan:
         whole = describe(of_q, of_k, of_v, calls.name_of(q.dtype), backward=backward, causal=options.causal,
                          window=(options.window_left, options.window_right), softcap=options.softcap,
                          scale=options.scale, sink=sink is not None, alibi=slopes is not None,
                          deterministic=backward and options.deterministic)
-        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host)
-    return _plans.get(key) or cached(_plans, key, made)
+        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies)
+    return key, _plans.get(of_rank) or cached(_plans, of_rank, made)
 
 
-def run(plan: Plan, group: Any, tensors: dict[str, Tensor | None]) -> None:
-    """All that this rank does, with the transfers in between; what is to be written is written then."""
+def run(key: Any, plan: Plan, group: Any, shared: Shared | None, tensors: dict[str, Tensor | None]) -> None:
+    """All that this rank does, with the transfers in between; what is to be written is written then. key: of plan_of.
+    shared: the group's memory, for transfers by copies."""
     global _received
     q = tensors["q"]
     assert q is not None
-    workspace = calls.workspace_of(q, plan.workspace_bytes + ALIGNMENT - 1)
-    if q.is_cuda and group.size() > 1: groups.connect(group, q)
+    workspace = (calls.workspace_of(q, plan.workspace_bytes + ALIGNMENT - 1) if shared is None else
+                 shared.workspace(plan, key))
+    if q.is_cuda and group.size() > 1 and shared is None: groups.connect(group, q)
     functions = Functions(group, [x for x in (*tensors.values(), workspace) if x is not None])
     addresses = {name: address(x) for name, x in tensors.items()}
     if tensors.get("grad_lse") is not None: addresses["grad_lse"] = addresses["grad_lse"] or NO_ROWS
     with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
-        status = plan.run(functions.transport() if group.size() > 1 else None,
+        if shared is not None: shared.begin()
+        transport = functions.transport() if shared is None else shared.transport
+        status = plan.run(transport if group.size() > 1 else None,
                           functions.memory() if plan.on_gpu else None,
                           addresses, groups.calls_of(group),
                           -(-workspace.data_ptr() // ALIGNMENT) * ALIGNMENT,
                           calls.stream_of(q.get_device()) if q.is_cuda else 0)
+        if shared is not None: shared.end()
     if isinstance(functions.error, Exception): raise groups.lost(group, functions.error) from functions.error
     if functions.error is not None: raise functions.error
     check_status(status)
