@@ -60,9 +60,8 @@ struct Delta {
     float sink_part = 0.f;
     for (int row = threadIdx.x / lanes; row < params.tile_q; row += rows_at_once) {
       const bool exists = tile.row + row < tile.rows;
-      if constexpr (V.gated)
-        if (exists) pass_gate(params, tile, row, lane);
-      const float dot = row_dot(params, tile, tile.first_row + row, lane, exists);
+      const bool reads_gate = V.gated && exists && attends_to_a_key(params, tile, tile.row + row);
+      const float dot = row_dot(params, tile, tile.first_row + row, lane, exists, reads_gate);
       if (lane == 0) sink_part += write(params, tile, number, row, exists, dot);
     }
     if (!params.sink_parts) return;
@@ -81,19 +80,22 @@ struct Delta {
 
   // o . grad_o of one row, in each of its lanes. A warp goes through here together: a tile's rows are a multiple of
   // those that the CTA takes at once.
-  static __device__ float row_dot(const DeltaParams& params, const TileOfQ& tile, int row, int lane, bool exists) {
-    float sum = unit_dot(params, tile, row, lane, exists);
-    if constexpr (units == 2) sum += unit_dot(params, tile, row, lane + lanes, exists);
+  static __device__ float row_dot(const DeltaParams& params, const TileOfQ& tile, int row, int lane, bool exists,
+                                  bool reads_gate) {
+    float sum = unit_dot(params, tile, row, lane, exists, reads_gate);
+    if constexpr (units == 2) sum += unit_dot(params, tile, row, lane + lanes, exists, reads_gate);
 #pragma unroll
     for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
     return sum;
   }
 
-  static __device__ float unit_dot(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool exists) {
+  static __device__ float unit_dot(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool exists,
+                                   bool reads_gate) {
     float sum = 0.f;
     if (exists && unit * 8 < params.dim_v) {
       const uint4 o = load(params.o, tile, row, unit), grad_o = load(params.grad_o, tile, row, unit);
       sum = dot(o.x, grad_o.x) + dot(o.y, grad_o.y) + dot(o.z, grad_o.z) + dot(o.w, grad_o.w);
+      if constexpr (V.gated) pass_gate(params, tile, row, unit, reads_gate, o, grad_o);
     }
     return sum;
   }
@@ -112,13 +114,6 @@ struct Delta {
 
   // ---- Gated variants ----
 
-  static __device__ void pass_gate(const DeltaParams& params, const TileOfQ& tile, int row, int lane) {
-    const bool attends = attends_to_a_key(params, tile, tile.row + row);
-#pragma unroll
-    for (int i = 0; i < units; ++i)
-      if (const int unit = lane + i * lanes; unit * 8 < params.dim_v)
-        pass_unit(params, tile, tile.first_row + row, unit, attends);
-  }
   static __device__ bool attends_to_a_key(const DeltaParams& params, const TileOfQ& tile, int row) {
     const int keys =
         V.ragged ? attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, tile.sequence).seq_kv : params.seq_kv;
@@ -132,11 +127,11 @@ struct Delta {
     return rule.begin(row) < rule.end(row);
   }
 
-  // 8 columns of a row.
-  static __device__ void pass_unit(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool attends) {
+  // 8 columns of a row. o has the factor sigmoid already.
+  static __device__ void pass_gate(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool reads_gate,
+                                   const uint4& o, const uint4& grad_o) {
     uint4 gated = {0, 0, 0, 0}, grad_gate = {0, 0, 0, 0};
-    if (attends) {
-      const uint4 o = load(params.o, tile, row, unit), grad_o = load(params.grad_o, tile, row, unit);
+    if (reads_gate) {
       const uint4 gate = load(params.gate, tile, row, unit);
       pass(gate.x, o.x, grad_o.x, gated.x, grad_gate.x);
       pass(gate.y, o.y, grad_o.y, gated.y, grad_gate.y);
@@ -146,7 +141,6 @@ struct Delta {
     *place(params.gated_grad_o, tile, row, unit) = gated;
     *place(params.grad_gate, tile, row, unit) = grad_gate;
   }
-  // o has the factor sigmoid already.
   static __device__ void pass(ptx::u32 gate, ptx::u32 o, ptx::u32 grad_o, ptx::u32& gated, ptx::u32& grad_gate) {
     const float2 g = ptx::cvt_unpack2<T>(gate), y = ptx::cvt_unpack2<T>(o), of_y = ptx::cvt_unpack2<T>(grad_o);
     gated = ptx::cvt_pack2<T>(of_y.x * attn::sigmoid(g.x), of_y.y * attn::sigmoid(g.y));

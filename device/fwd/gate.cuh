@@ -17,6 +17,7 @@ __device__ __forceinline__ void multiply_by_gate(const tile::RowPlaces& gate, in
   constexpr int units = same<T, float> ? 2 : 4;
 #pragma unroll
   for (int i = 0; i < Cols / 2; i += 4 * units) {
+    if (tile::col_of(i) >= cols) break;
     ptx::keep_order();
     float2 top[units], bottom[units];
 #pragma unroll
@@ -33,6 +34,8 @@ __device__ __forceinline__ void multiply_by_gate(const tile::RowPlaces& gate, in
       x[1] *= attn::sigmoid(top[unit].y);
       x[2] *= attn::sigmoid(bottom[unit].x);
       x[3] *= attn::sigmoid(bottom[unit].y);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) ptx::computed_by_here(x[j]);  // else the gates of later groups would wait for it
     }
   }
 }
