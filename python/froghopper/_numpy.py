@@ -267,14 +267,27 @@ def bare_key(q: Any, k: Any, v: Any, window: Any, options: tuple[Any, ...], othe
 
 
 @overload
-def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *, gate: None = ...,
-                       out: Gradients | Sequence[Array | None] | None = ..., **options: Any) -> Gradients: ...
+def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
+                       grad_lse: Array | None = ..., causal: bool = ..., window: Window | None = ...,
+                       softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+                       cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+                       seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., deterministic: bool = ...,
+                       out: Gradients | Sequence[Array | None] | None = ..., accumulate: bool = ...,
+                       align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+                       max_seqlen_kv: int | None = ..., alibi_slopes: ArrayLike | None = ...,
+                       attention_chunk: int = ..., gate: None = ...) -> Gradients: ...
 
 
 @overload
-def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *, gate: Array,
-                       out: GatedGradients | Sequence[Array | None] | None = ...,
-                       **options: Any) -> GatedGradients: ...
+def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
+                       grad_lse: Array | None = ..., causal: bool = ..., window: Window | None = ...,
+                       softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+                       cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+                       seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., deterministic: bool = ...,
+                       out: GatedGradients | Sequence[Array | None] | None = ..., accumulate: bool = ...,
+                       align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+                       max_seqlen_kv: int | None = ..., alibi_slopes: ArrayLike | None = ...,
+                       attention_chunk: int = ..., gate: Array) -> GatedGradients: ...
 
 
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
