@@ -49,7 +49,8 @@ GroupProblem problem_of(const Problem& p, const Views& views, const Group& group
   one.seq_q = q.used, one.seq_kv = kv.used;
   one.varlen = one.seqused = false;
   one.total_q = one.total_kv = 0;
-  for (View Views::*const x : {&Views::q, &Views::o, &Views::lse, &Views::grad_o, &Views::grad_lse, &Views::grad_q})
+  for (View Views::*const x : {&Views::q, &Views::o, &Views::lse, &Views::grad_o, &Views::grad_lse, &Views::grad_q,
+                               &Views::gate, &Views::grad_gate})
     part.views.*x = part_of(views.*x, q.batch, q.first, q.used, group.head_kv * heads, heads);
   for (View Views::*const x : {&Views::k, &Views::v, &Views::grad_k, &Views::grad_v})
     part.views.*x = part_of(views.*x, kv.batch, kv.first, kv.used, group.head_kv, 1);
@@ -68,7 +69,7 @@ struct Source {
 // The rows of the groups that count, in rising order.
 std::vector<Source> sources_of(const Problem& p, const Views& views, const std::vector<Group>& groups,
                                const Tensor& tensor) {
-  const bool of_q = tensor.view == &Views::grad_q;
+  const bool of_q = tensor.view == &Views::grad_q || tensor.view == &Views::grad_gate;
   const int64_t heads = of_q ? p.heads_q / p.heads_kv : 1, dim = tensor.shape(p).dim;
   std::vector<Source> rows;
   for (size_t g = 0; g < groups.size(); ++g) {

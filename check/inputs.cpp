@@ -219,6 +219,17 @@ void fill_all(const View& x, uint64_t stream, float size = 1) {
           store(x.data, x.at(b, row, head) + column, x.element, size * random_normal(stream, i++));
 }
 
+// Of rows that attend to a key; what others have is not read. Some are so large that they let all of o pass, or none.
+void put_gate(const Case& c, const Views& views, uint64_t stream) {
+  const Problem& p = c.problem;
+  each_entry(c, views, views.gate, rows_q, stream,
+             [&](int64_t b, int64_t row, int64_t rows, int64_t, int64_t, int64_t at, float drawn) {
+               const Visible keys = visible_keys(p, rows, rows_kv(p, views, b).used, row);
+               const float size = std::fabs(drawn) > 2.5f ? INFINITY : 3;
+               if (keys.begin < keys.end) store(views.gate.data, at, views.gate.element, size * drawn);
+             });
+}
+
 // What earlier calls left in o and lse: as much weight as that of these keys, some more, some less, and in every fifth
 // row none. There o is not read where the row sees a key, so it stays NaN.
 void put_held_lse(const Case& c, const Views& views, uint64_t stream) {
@@ -325,8 +336,10 @@ constexpr Content contents[] = {
            v.alibi_slopes.as<float>()[v.alibi_slopes.at(b, 0, head)] = end_of_range(i++);
      }},
     {&Views::max_logit, put_held_max_logit},
+    {&Views::gate, put_gate},
 };
 constexpr Content block_table = {&Views::block_table, put_pages};  // after the lengths, before k and v
+constexpr size_t stream_of_pages = 20;
 
 // Eight streams a seed; the next eight tensors have theirs far away, so that the inputs of a seed stay what they were.
 uint64_t stream_of(unsigned seed, size_t content) { return uint64_t{seed} * 8 + content % 8 + (content / 8 << 32); }
@@ -350,7 +363,7 @@ std::unique_ptr<Inputs> make_inputs(const Case& c, unsigned seed, FirstPass firs
   if (!views) return in;  // whoever runs it is told
   for (size_t i = 0; i < std::size(contents); ++i) {
     if (contents[i].tensor == &Views::k && c.problem.paged() && views->block_table.data)
-      block_table.put(c, *views, stream_of(seed, std::size(contents)));
+      block_table.put(c, *views, stream_of(seed, stream_of_pages));
     if (((*views).*contents[i].tensor).data && is_filled(tensors()[index_of(contents[i].tensor)].use(c.problem)))
       contents[i].put(c, *views, stream_of(seed, i));
   }

@@ -118,7 +118,7 @@ std::vector<float> outputs_of(const Problem& p, const Head& head, const Stored& 
 
 // raised: raised_by_mean() of this row.
 void attend_row(const Problem& p, const Views& views, const Head& head, const std::vector<float>& scores,
-                float raised, const Visible& keys, double* o, double* lse) {
+                float raised, const Visible& keys, const std::vector<float>& gate, double* o, double* lse) {
   const float its_sink = p.sink ? views.sink.as<float>()[head.index] : 0;
   if (scores.empty()) {  // no output; the sink alone is in the denominator
     if (p.sink) *lse = its_sink;
@@ -149,7 +149,7 @@ void attend_row(const Problem& p, const Views& views, const Head& head, const st
   for (int64_t c = 0; c < p.dim_v; ++c) {
     const float unit = head.scale_v.by_column() ? head.scale_v.at(0, c) : largest_scale;
     const float mean = head.mean_v ? head.mean_v[c] * (of_keys / denominator) : 0;
-    o[c] = rounded(sums[c] / denominator * (unit / largest_weight) + mean, p.dtype_o);
+    o[c] = rounded((sums[c] / denominator * (unit / largest_weight) + mean) * gate[c], p.dtype_o);
   }
   *lse = largest + std::log(denominator) + raised;
 }
@@ -191,7 +191,8 @@ oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views, const 
         const Visible keys = oracle::keys_of(p, s, i);
         std::vector<float> scores = scores_of(p, head, i, keys);
         const float raised = raised_by_mean(p, head, i);
-        attend_row(p, views, head, scores, raised, keys, o, lse);
+        const oracle::Gate<float> gate(p, views, s, head.index, i);
+        attend_row(p, views, head, scores, raised, keys, gate.sigmoid, o, lse);
         for (float& score : scores) score += raised;
         return scores;
       });

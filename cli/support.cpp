@@ -106,6 +106,7 @@ constexpr Feature features[] = {
     {"softcap", [](Problem& p) { p.softcap = 20; }},
     {"sink", [](Problem& p) { p.sink = true; }},
     {"ALiBi slopes", [](Problem& p) { p.alibi = true; }},
+    {"output gate, o times the sigmoid of a tensor (gate)", [](Problem& p) { p.gate = true; }},
     {"scale of your own", [](Problem& p) { p.scale = 0.5f; }},
     {"deterministic", [](Problem& p) { p.deterministic = true; }},
     {"invariant", [](Problem& p) { p.invariant = true; }, false, false, true},

@@ -51,6 +51,11 @@ struct DeltaParams {
   int tile_q, dq_floats;
   int float4_interleaved;  // the order of rows among a tile's, place_of_row
   RaggedParams ragged;
+  // Gated variants only.
+  StridedTensor gate, grad_gate;
+  StridedTensor gated_grad_o;  // out: grad_o by the sigmoid of gate, which the backward kernel reads
+  MaskParams mask;             // what the rest is for: rows that attend to no key, whose gate is not read
+  int chunk, seq_kv;
 };
 
 struct BwdParams {

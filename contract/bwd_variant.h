@@ -41,6 +41,7 @@ struct DeltaVariant {
   Dtype dtype;
   int dim_v;  // columns of a row, rounded up to 64, 128, 256 or 512: a lane takes 8 of them, or twice 8
   bool ragged;
+  bool gated;  // O is multiplied by the sigmoid of a tensor: grad_o is too, for the next kernel
   bool operator==(const DeltaVariant&) const = default;
 };
 
@@ -49,6 +50,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.dtype);
   visit("dv", v.dim_v);
   visit("ragged", v.ragged);
+  visit("gate", v.gated);
 }
 
 // What comes after it: pieces of grad_q -> rows of grad_q.

@@ -11,6 +11,7 @@ struct CombineVariant {
   int dim_v;             // columns of a row, rounded up to 64, 128, 256 or 512
   int parts;             // that are on their way from memory at once: their columns take registers
   bool batch_invariant;  // of a batch-invariant kernel: joined from the last to the first, as it joins them itself
+  bool gated;            // O is multiplied by the sigmoid of a tensor
   bool operator==(const CombineVariant&) const = default;
 };
 
@@ -20,6 +21,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("dv", v.dim_v);
   visit("p", v.parts);
   visit("invariant", v.batch_invariant);
+  visit("gate", v.gated);
 }
 
 constexpr int combine_threads = 128;

@@ -64,6 +64,7 @@ struct FwdParams {
   MeansParams means;   // smooth variants only
   float* max_logit;    // maxlogit variants only: [sequence][head], natural units; raised
   PageParams pages;    // variants with pages only
+  StridedTensor gate;  // gated variants only; of O's type
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 
@@ -80,6 +81,7 @@ struct CombineParams {
   MaskParams mask;
   float scale_log2;
   RaggedParams ragged;
+  StridedTensor gate;  // gated variants only; of O's type
 };
 static_assert(sizeof(CombineParams) <= params_bytes_max);
 

@@ -31,6 +31,7 @@ struct FwdVariant {
   // Every tile takes the exact step, so a row's bits depend on no other: device/fwd/batch_invariant.cuh
   bool batch_invariant;
   bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
+  bool gated;      // O is multiplied by the sigmoid of a tensor, which the epilogue reads: device/fwd/gate.cuh
 
   bool operator==(const FwdVariant&) const = default;
 };
@@ -59,6 +60,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("dequantised", v.kv.dequantised);
   visit("blocks", v.kv.blocks);
   visit("", v.kv.in);
+  visit("gate", v.gated);
 }
 
 // What the kernel does with K and V, and what follows from that.

@@ -2,6 +2,7 @@
 // The argument of the backward kernel, as far as it can be made without a driver.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "src/plan/plan.hpp"
@@ -80,6 +81,36 @@ TEST(bwd_params, say_which_chunks_and_slopes) {
   EXPECT_EQ(params.slopes.data, slopes.data());
   EXPECT_EQ(params.slopes.batch, 8);
   EXPECT_EQ(params.slopes.head, 1);
+}
+
+// The first launch writes what the second reads as grad_o, and the second reads that before it waits for the first.
+TEST(bwd_params, have_a_gated_grad_o_between_two_launches_that_do_not_overlap) {
+  const std::string line = "bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 dv128 causal topleft";
+  EXPECT_TRUE(plan_of(line.c_str()).launches.at(1).overlaps);
+  const Plan plan = plan_of((line + " gate").c_str());
+  EXPECT_FALSE(plan.launches.at(1).overlaps);
+  EXPECT_TRUE(plan.launches.at(0).overlaps && plan.launches.at(2).overlaps);
+  EXPECT_EQ(plan.workspace.gated_grad_o.bytes, 2u * 100 * 8 * 128 * 2);
+  const auto& step = std::get<DeltaStep>(plan.launches.at(0).step);
+  EXPECT_TRUE(step.variant.gated);
+  alignas(16) static char memory[64];
+  std::vector<char> workspace(plan.workspace.bytes);
+  const View rows = {memory, Element::bf16, 2, 100, 8, 128, 100 * 8 * 128, 8 * 128, 128};
+  Views views;
+  views.o = views.grad_o = views.gate = views.grad_gate = rows;
+  views.gate.stride_seq = 9 * 128, views.gate.stride_batch = 100 * 9 * 128;
+  const auto made = make_params(Driver{}, {plan, views, workspace.data(), 7}, step);
+  ASSERT_TRUE(made) << made.failure().text;
+  const auto& params = std::get<DeltaParams>(*made);
+  EXPECT_EQ(params.gate.row, 9 * 128 * 2);
+  EXPECT_EQ(params.grad_gate.row, 8 * 128 * 2);
+  EXPECT_EQ(params.gated_grad_o.data, workspace.data() + plan.workspace.gated_grad_o.offset);
+  EXPECT_EQ(params.gated_grad_o.row, 8 * 128 * 2);
+  EXPECT_EQ(params.gated_grad_o.batch, 100 * 8 * 128 * 2);
+  EXPECT_EQ(params.mask.right, 0);
+  EXPECT_EQ(params.mask.top_left, 1);
+  EXPECT_EQ(params.seq_kv, 200);
+  EXPECT_EQ(params.chunk, 0);
 }
 
 }  // namespace

@@ -213,7 +213,8 @@ void expect_gradients(const HandMade& t) {
   const std::pair<View Views::*, View Views::*> pairs[] = {{&Views::q, &Views::grad_q},
                                                            {&Views::k, &Views::grad_k},
                                                            {&Views::v, &Views::grad_v},
-                                                           {&Views::sink, &Views::grad_sink}};
+                                                           {&Views::sink, &Views::grad_sink},
+                                                           {&Views::gate, &Views::grad_gate}};
   for (const auto& [input, gradient] : pairs) {
     const View& view = t.views.*input;
     const std::vector<double>& found = gradients[index_of(gradient)];
@@ -239,6 +240,8 @@ TEST(Oracle, GradientsAreCentralDifferences) {
   p.softcap = 1.5f;
   expect_gradients(HandMade(p, packed_lengths()));
   p.alibi = true;
+  expect_gradients(HandMade(p, packed_lengths()));
+  p.gate = true;
   expect_gradients(HandMade(p, packed_lengths()));
 }
 

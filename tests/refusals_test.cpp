@@ -174,6 +174,15 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.accumulate = 1, p.dtype_o = FH_BF16; },
      "dtype_o is bf16 and accumulate is 1; o is merged with what it holds in f32. Set dtype_o to FH_USUAL.",
      FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.gate = 1, p.accumulate = 2; },
+     "accumulate is 2 and gate is set; each call would multiply all of o by the gate again, or add all of grad_gate "
+     "again. Set gate to 0, and multiply o by the sigmoid after the last call."},
+    {[](fh_problem& p) { p.op = FH_BACKWARD, p.gate = 1, p.accumulate = 1; },
+     "accumulate is 1 and gate is set; each call would multiply all of o by the gate again, or add all of grad_gate "
+     "again. Set gate to 0, and multiply o by the sigmoid after the last call, grad_o before the first one."},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.gate = 1; },
+     "gate is set and op is FH_QUANTISE; it belongs to the attention of what is quantised. Set gate to 0 here."},
+    {[](fh_problem& p) { p.reserved = 3; }, "reserved is 3; no option has that place. Start from fh_problem_init()."},
     // A contradiction comes first.
     {[](fh_problem& p) { p.dim_qk = 81, p.softcap = -1; },
      "softcap must be positive and finite, or 0 for none, but is -1. Use 0 or a positive number."},
@@ -201,7 +210,7 @@ constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
     "[smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]; or append DTYPE, of these "
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]; or append DTYPE, of these "
     "[kv=DTYPE], sizes, "
     "varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm "
     "[epsX] [weights=DTYPE]] [tokenscales].";

@@ -21,7 +21,7 @@ struct Row {
 };
 
 TEST(table, says_shape_and_use_of_every_tensor) {
-  const std::string everything = "b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500 seqused sink alibi";
+  const std::string everything = "b3 hq8 hkv2 sq100 skv200 d64 dv128 varlen tq250 tkv500 seqused sink alibi gate";
   const Problem fwd = problem_of("fwd f16 " + everything), bwd = problem_of("bwd f16 " + everything);
   const Row with_everything[] = {{"q", "1 250 8 64 fp16", Use::read, Use::read},
                                  {"k", "1 500 2 64 fp16", Use::read, Use::read},
@@ -58,7 +58,9 @@ TEST(table, says_shape_and_use_of_every_tensor) {
                                  {"rotary_cos", "1 0 1 0 bf16", Use::absent, Use::absent},
                                  {"rotary_sin", "1 0 1 0 bf16", Use::absent, Use::absent},
                                  {"norm_q", "1 1 1 64 bf16", Use::absent, Use::absent},
-                                 {"norm_k", "1 1 1 64 bf16", Use::absent, Use::absent}};
+                                 {"norm_k", "1 1 1 64 bf16", Use::absent, Use::absent},
+                                 {"gate", "1 250 8 128 fp16", Use::read, Use::read},
+                                 {"grad_gate", "1 250 8 128 fp16", Use::absent, Use::written}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];
@@ -119,6 +121,8 @@ TEST(table, every_option_demands_its_tensors_and_refuses_others) {
                                    "fwd varlen tq250 tkv500 acc maxlogit",
                                    "fwd alibi",
                                    "bwd alibi",
+                                   "fwd gate",
+                                   "bwd varlen tq250 tkv500 gate sink",
                                    "fwd kv=e4m3",
                                    "fwd kv=e4m3 smooth",
                                    "fwd seqused page16 pages50",

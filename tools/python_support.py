@@ -63,6 +63,7 @@ ROWS = [
     ("scale of your own", ("scale", "softmax_scale"), "scale0.5"),
     ("ALiBi", ("alibi_slopes",), "alibi"),
     ("sink", ("sink", "s_aux"), "sink"),
+    ("output gate", ("gate",), "gate"),
     ("grouped query heads", (), "hkv2"),
     ("packed sequences", ("cu_seqlens_q",), PACKED),
     ("keys in pages of a pool", ("block_table", "page_table"), "seqused page16 pages200"),

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before the backward kernel: for every query row lse in base 2 and delta = o . grad_o - grad_lse (the part of dS that
 // all keys of a row share), zeros where grad_q is summed or where those who add are counted, and the rows' shares of
-// grad_sink.
+// grad_sink. Gated variants also write grad_gate, and grad_o times the sigmoid of gate, which the backward kernel
+// reads.
 //
 // Work      one CTA = one q tile of one head, as the workspace counts them (QTiles, contract/bwd_params.h)
 // Roles     dim_v / 8 neighbouring threads, 32 at most, = one row, 16 bytes of every 256 columns of it each
 // Padding   rows that do not exist, and rows that saw no key (lse = -inf), get lse = +inf and delta = 0: every weight
-//           of such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next kernel.
+//           of such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next kernel. The
+//           gate of a row that attends to no key, by index, is not read: its gradients are 0.
 // Shared    one number a warp, for grad_sink: summed in a fixed order, so it is the same in every run
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
+#include "contract/mask.h"
 #include "device/attn/element.cuh"
+#include "device/attn/gate.cuh"
+#include "device/attn/sequences.cuh"
 #include "device/bwd/tiles_of_q.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
@@ -44,6 +49,10 @@ struct Delta {
     ptx::wait_for_earlier_kernels();
     ptx::let_next_kernel_start();  // not before: the next one reads q, k and v at once
     const int number = blockIdx.x;
+    if constexpr (V.gated && V.ragged) {
+      clear_unused(params);
+      if (number >= params.place.tiles * params.place.heads_q) return;  // there are rows, but no sequence
+    }
     const TileOfQ tile =
         find_tile(params.ragged, params.place, params.sequences, params.seq_q, params.tile_q, V.ragged, number);
     clear(params, number);
@@ -51,7 +60,8 @@ struct Delta {
     float sink_part = 0.f;
     for (int row = threadIdx.x / lanes; row < params.tile_q; row += rows_at_once) {
       const bool exists = tile.row + row < tile.rows;
-      const float dot = row_dot(params, tile, tile.first_row + row, lane, exists);
+      const bool reads_gate = V.gated && exists && attends_to_a_key(params, tile, tile.row + row);
+      const float dot = row_dot(params, tile, tile.first_row + row, lane, exists, reads_gate);
       if (lane == 0) sink_part += write(params, tile, number, row, exists, dot);
     }
     if (!params.sink_parts) return;
@@ -70,31 +80,84 @@ struct Delta {
 
   // o . grad_o of one row, in each of its lanes. A warp goes through here together: a tile's rows are a multiple of
   // those that the CTA takes at once.
-  static __device__ float row_dot(const DeltaParams& params, const TileOfQ& tile, int row, int lane, bool exists) {
-    float sum = unit_dot(params, tile, row, lane, exists);
-    if constexpr (units == 2) sum += unit_dot(params, tile, row, lane + lanes, exists);
+  static __device__ float row_dot(const DeltaParams& params, const TileOfQ& tile, int row, int lane, bool exists,
+                                  bool reads_gate) {
+    float sum = unit_dot(params, tile, row, lane, exists, reads_gate);
+    if constexpr (units == 2) sum += unit_dot(params, tile, row, lane + lanes, exists, reads_gate);
 #pragma unroll
     for (int apart = lanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
     return sum;
   }
 
-  static __device__ float unit_dot(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool exists) {
+  static __device__ float unit_dot(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool exists,
+                                   bool reads_gate) {
     float sum = 0.f;
     if (exists && unit * 8 < params.dim_v) {
       const uint4 o = load(params.o, tile, row, unit), grad_o = load(params.grad_o, tile, row, unit);
       sum = dot(o.x, grad_o.x) + dot(o.y, grad_o.y) + dot(o.z, grad_o.z) + dot(o.w, grad_o.w);
+      if constexpr (V.gated) pass_gate(params, tile, row, unit, reads_gate, o, grad_o);
     }
     return sum;
   }
 
+  static __device__ uint4* place(const StridedTensor& in, const TileOfQ& tile, int row, int unit) {
+    char* at = static_cast<char*>(in.data) + tile.batch * in.batch + tile.head * in.head;
+    return reinterpret_cast<uint4*>(at + row * in.row + unit * 16);
+  }
   static __device__ uint4 load(const StridedTensor& from, const TileOfQ& tile, int row, int unit) {
-    const char* at = static_cast<const char*>(from.data) + tile.batch * from.batch + tile.head * from.head;
-    return *reinterpret_cast<const uint4*>(at + row * from.row + unit * 16);
+    return *place(from, tile, row, unit);
   }
   static __device__ float dot(ptx::u32 a, ptx::u32 b) {
     const float2 x = ptx::cvt_unpack2<T>(a), y = ptx::cvt_unpack2<T>(b);
     return x.x * y.x + x.y * y.y;
   }
+
+  // ---- Gated variants ----
+
+  static __device__ bool attends_to_a_key(const DeltaParams& params, const TileOfQ& tile, int row) {
+    const int keys =
+        V.ragged ? attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, tile.sequence).seq_kv : params.seq_kv;
+    const MaskParams& mask = params.mask;
+    const int diagonal = mask.top_left ? 0 : keys - tile.rows;
+    if (params.chunk > 0) {
+      const MaskRule<Mask::chunk> rule{keys, diagonal, mask.left, mask.right, params.chunk};
+      return rule.begin(row) < rule.end(row);
+    }
+    const MaskRule<Mask::window> rule{keys, diagonal, mask.left, mask.right};
+    return rule.begin(row) < rule.end(row);
+  }
+
+  // 8 columns of a row. o has the factor sigmoid already.
+  static __device__ void pass_gate(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool reads_gate,
+                                   const uint4& o, const uint4& grad_o) {
+    uint4 gated = {0, 0, 0, 0}, grad_gate = {0, 0, 0, 0};
+    if (reads_gate) {
+      const uint4 gate = load(params.gate, tile, row, unit);
+      pass(gate.x, o.x, grad_o.x, gated.x, grad_gate.x);
+      pass(gate.y, o.y, grad_o.y, gated.y, grad_gate.y);
+      pass(gate.z, o.z, grad_o.z, gated.z, grad_gate.z);
+      pass(gate.w, o.w, grad_o.w, gated.w, grad_gate.w);
+    }
+    *place(params.gated_grad_o, tile, row, unit) = gated;
+    *place(params.grad_gate, tile, row, unit) = grad_gate;
+  }
+  static __device__ void pass(ptx::u32 gate, ptx::u32 o, ptx::u32 grad_o, ptx::u32& gated, ptx::u32& grad_gate) {
+    const float2 g = ptx::cvt_unpack2<T>(gate), y = ptx::cvt_unpack2<T>(o), of_y = ptx::cvt_unpack2<T>(grad_o);
+    gated = ptx::cvt_pack2<T>(of_y.x * attn::sigmoid(g.x), of_y.y * attn::sigmoid(g.y));
+    grad_gate = ptx::cvt_pack2<T>(of_y.x * y.x * attn::sigmoid(-g.x), of_y.y * y.y * attn::sigmoid(-g.y));
+  }
+
+  static __device__ void clear_unused(const DeltaParams& params) {
+    const RaggedParams& ragged = params.ragged;
+    const int in_row = params.dim_v / 8;  // units
+    attn::each_unused_row(ragged.cu_q, ragged.used_q, params.sequences, params.seq_q, ragged.total_q,
+                          [&](int batch, int row) {
+                            for (int i = threadIdx.x; i < params.place.heads_q * in_row; i += threads)
+                              *place(params.grad_gate, {i / in_row, batch}, row, i % in_row) = {0, 0, 0, 0};
+                          });
+  }
+
+  // ---- All variants ----
 
   // Returns the row's share of grad_sink: minus the sink's weight times delta.
   static __device__ float write(const DeltaParams& params, const TileOfQ& tile, int number, int row, bool exists,

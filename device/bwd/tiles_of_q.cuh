@@ -9,6 +9,7 @@ namespace froghopper::bwd {
 struct TileOfQ {
   int head, batch, first_row;  // of the tensors; the tile's first row
   int row, rows;               // first row in its sequence; rows of the sequence
+  int sequence;
 };
 
 // A tile that belongs to no sequence has no rows: row >= rows.
@@ -19,7 +20,7 @@ __device__ inline TileOfQ find_tile(const RaggedParams& ragged, const QTiles& pl
   if (!cu) {
     const int sequence = at / place.q_tiles, row = at % place.q_tiles * tile_q;
     const int rows = is_ragged ? attn::lengths_of(ragged, seq_q, /*seq_kv=*/0, sequence).seq_q : seq_q;
-    return {head, sequence, row, row, rows};
+    return {head, sequence, row, row, rows, sequence};
   }
   int sequence = 0;  // the last one whose first tile is not after this
   for (int end = sequences; end - sequence > 1;) {
@@ -28,7 +29,7 @@ __device__ inline TileOfQ find_tile(const RaggedParams& ragged, const QTiles& pl
   }
   const attn::Lengths its = attn::lengths_of(ragged, seq_q, /*seq_kv=*/0, sequence);
   const int row = (at - first_tile_of_packed(its.q_first, sequence, tile_q)) * tile_q;
-  return {head, 0, its.q_first + row, row, its.seq_q};
+  return {head, 0, its.q_first + row, row, its.seq_q, sequence};
 }
 
 // In thread 0; in the same order in every run. All threads call it, once.

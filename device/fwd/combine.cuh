@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// After a split forward kernel: rows whose keys were cut into parts -> O and lse.
+// After a split forward kernel: rows whose keys were cut into parts -> O, by its gate where there is one, and lse.
 //
 // Work      one warp = one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
 //           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone.
@@ -15,6 +15,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
+#include "device/attn/gate.cuh"
 #include "device/attn/join.cuh"
 #include "device/attn/lengths.cuh"
 #include "device/attn/softmax.cuh"
@@ -179,6 +180,8 @@ struct Combine {
                                 const attn::Finish& by) {
 #pragma unroll
     for (float& x : o) x *= by.inverse;
+    if constexpr (V.gated)
+      if (by.inverse != 0.f) multiply_by_gate(params, place, lane, o);  // else it is 0, whatever its gate is
     store(params, place, lane, o);
     if (params.lse.data && lane == 0)
       params.lse.data[place.batch * params.lse.batch + place.head * params.lse.head + place.row] = by.lse;
@@ -237,9 +240,28 @@ struct Combine {
     }
   }
 
+  static __device__ char* row_of(const StridedTensor& of, const Place& place) {
+    return static_cast<char*>(of.data) + place.batch * of.batch + place.head * of.head + place.row * of.row;
+  }
+
+  static __device__ void multiply_by_gate(const CombineParams& params, const Place& place, int lane,
+                                          float (&x)[columns]) {
+    const char* row = row_of(params.gate, place);
+#pragma unroll
+    for (int at = 0; at < columns; at += block) {
+      const int first = lanes * at + lane * block;
+      if (first >= params.dim_v) return;
+#pragma unroll
+      for (int c = 0; c < block; c += 2) {
+        const float2 gate = attn::two_of<T>(row, first + c);
+        x[at + c] *= attn::sigmoid(gate.x);
+        x[at + c + 1] *= attn::sigmoid(gate.y);
+      }
+    }
+  }
+
   static __device__ void store(const CombineParams& params, const Place& place, int lane, const float (&x)[columns]) {
-    char* row = static_cast<char*>(params.o.data) + place.batch * params.o.batch + place.head * params.o.head +
-                place.row * params.o.row;
+    char* row = row_of(params.o, place);
 #pragma unroll
     for (int at = 0; at < columns; at += block) {
       const int first = lanes * at + lane * block;

@@ -9,6 +9,7 @@
 #include "device/attn/join.cuh"
 #include "device/attn/place.cuh"
 #include "device/attn/softmax.cuh"
+#include "device/fwd/gate.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/registers.cuh"
@@ -86,6 +87,7 @@ struct FinalEpilogue {
   __device__ __forceinline__ void run(attn::Finish top, attn::Finish bottom, Output& o) const {
     o.scale_rows(top.inverse, bottom.inverse);
     if constexpr (scales_columns) scale_columns<V>(params, item, o);
+    if constexpr (V.gated) gate(top, bottom, o);
 
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
@@ -109,6 +111,7 @@ struct FinalEpilogue {
     constexpr int columns = own ? o_own_columns : V.dims.v;
     o.scale_rows(top.inverse, bottom.inverse);
     if constexpr (scales_columns) scale_columns<V>(params, item, o);
+    if constexpr (V.gated) gate(top, bottom, o);
 #pragma unroll
     for (int col = 0; col < V.dims.v; col += columns) {
       const ptx::u32 thread = ptx::thread_here();
@@ -142,6 +145,15 @@ struct FinalEpilogue {
   __device__ long long row_at() const { return first_row_of<V>(item) + row; }
   __device__ float* lse_at(long long batch, long long at_row) const {
     return params.lse.data + batch * params.lse.batch + item.head * params.lse.head + at_row;
+  }
+
+  __device__ __forceinline__ void gate(attn::Finish top, attn::Finish bottom, Output& o) const {
+    const StridedTensor& from = params.gate;
+    char* at = static_cast<char*>(from.data) + batch_at() * from.batch + item.head * from.head + row_at() * from.row +
+               first_column<V>(half) * size_of(V.dtype);
+    apply_gate<V>(params,
+                  {at, at + 8 * from.row, row < rows && top.inverse != 0.f, row + 8 < rows && bottom.inverse != 0.f},
+                  columns_from<V>(params, half), o);
   }
 
   // A row that these keys add nothing to is left alone: what is multiplied by 0 might not be finite.

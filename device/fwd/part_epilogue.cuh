@@ -39,7 +39,12 @@ struct PartEpilogue {
     }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
     if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
-    store_o<V>(params, {place(top), place(bottom), top.exists, bottom.exists}, o, half);
+    if constexpr (V.gated)
+      apply_gate<V>(params,
+                    {place(params.gate, top), place(params.gate, bottom), top.exists && of_top.inverse != 0.f,
+                     bottom.exists && of_bottom.inverse != 0.f},
+                    columns_from<V>(params, half), o);
+    store_o<V>(params, {place(params.o, top), place(params.o, bottom), top.exists, bottom.exists}, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     if (top.exists) *lse(top) = of_top.lse;
@@ -50,9 +55,9 @@ struct PartEpilogue {
   __device__ float sink(const Row& of) const { return params.sink && of.exists ? params.sink[of.head] : -tile::inf; }
   __device__ long long batch() const { return batch_of<V>(params, item); }
   __device__ long long at_row(const Row& of) const { return first_row_of<V>(item) + of.row; }
-  __device__ char* place(const Row& of) const {
-    return static_cast<char*>(params.o.data) + batch() * params.o.batch + of.head * params.o.head +
-           at_row(of) * params.o.row + first_column<V>(half) * size_of(V.dtype);
+  __device__ char* place(const StridedTensor& in, const Row& of) const {
+    return static_cast<char*>(in.data) + batch() * in.batch + of.head * in.head + at_row(of) * in.row +
+           first_column<V>(half) * size_of(V.dtype);
   }
   __device__ float* lse(const Row& of) const {
     return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);

@@ -28,9 +28,9 @@
  *   (7) Memory of unused queries and keys (padding, rows past the end of a sequence) may hold anything, also NaN. This
  *       includes o, lse, grad_o and grad_lse where they are read.
  *   (8) A backward problem (FH_BACKWARD) reads q, k, v, grad_o, and the o and lse of a forward problem of the same
- *       description. It writes every row of grad_q, grad_k and grad_v that the shapes name, and nothing else: 0 for
- *       rows that attend to no key, for keys that no row attends to, and for padding rows. With accumulate it adds to
- *       the old values; o and lse are then over all keys, and k and v may be a part of them.
+ *       description. It writes every row of grad_q, grad_k, grad_v and grad_gate that the shapes name, and nothing
+ *       else: 0 for rows that attend to no key, for keys that no row attends to, and for padding rows. With accumulate
+ *       it adds to the old values; o and lse are then over all keys, and k and v may be a part of them.
  *   (9) A quantise problem (FH_QUANTISE) reads q, k and v, which must be finite. It writes 8-bit copies (quantised_q,
  *       ...) and scales (scale_q, ...) for a forward problem of that type; scales of blocks without rows are 1.
  *       Padding rows are not written. You may leave out each of q, k and v with its copy, scales and mean:
@@ -200,6 +200,12 @@ typedef struct fh_problem {
   int32_t scale_tokens;
   fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (or FH_USUAL, which means dtype) or FH_F32 */
   fh_dtype dtype_norm;   /* of norm_q and norm_k, likewise */
+
+  /* More of what is computed. */
+  /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded. lse and
+   * max_logit are those without a gate. Not with accumulate: several calls share o, and have no gate of their own. */
+  int32_t gate;
+  int32_t reserved; /* 0: the place of a later field */
 } fh_problem;
 
 /* A forward problem in bf16 without a mask: windows are FH_ALL, every other field is 0 and batch is 1. */
@@ -220,8 +226,8 @@ typedef struct fh_tensor {
   int64_t stride_batch, stride_seq, stride_head; /* elements; stride_batch is ignored with varlen */
 } fh_tensor;
 
-/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper. On Hopper q, k, v, o and their gradients
- * are 16-byte aligned, and the strides of extents above 1 are multiples of 16 bytes. */
+/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper. On Hopper q, k, v, o, gate and their
+ * gradients are 16-byte aligned, and the strides of extents above 1 are multiples of 16 bytes. */
 typedef struct fh_tensors {
   size_t size; /* sizeof(fh_tensors) */
   fh_tensor q; /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
@@ -298,6 +304,10 @@ typedef struct fh_tensors {
   const int64_t* positions;
   fh_tensor rotary_cos, rotary_sin; /* rotary_dim: [1, rotary_rows, 1, rotary_dim / 2]. Read. */
   fh_tensor norm_q, norm_k;         /* norm: [1, 1, 1, dim_qk]; NULL: all 1. Read. */
+
+  /* gate only, else NULL: shape and type of o. Read; rows that attend to no key are not. */
+  fh_tensor gate;
+  fh_tensor grad_gate; /* backward with gate: shape and type of o. Written. */
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {

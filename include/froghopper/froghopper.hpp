@@ -91,6 +91,7 @@ struct Problem {
   float norm_epsilon = 0;
   bool scale_tokens = false;
   Dtype dtype_rotary = Dtype::usual, dtype_norm = Dtype::usual;
+  bool gate = false;  // o is multiplied by the sigmoid of a tensor
 
   bool operator==(const Problem&) const = default;  // field by field
 };
@@ -120,6 +121,7 @@ inline fh_problem to_c(const Problem& problem) {
   p.norm = problem.norm, p.norm_epsilon = problem.norm_epsilon, p.scale_tokens = problem.scale_tokens;
   p.dtype_rotary = static_cast<fh_dtype>(problem.dtype_rotary);
   p.dtype_norm = static_cast<fh_dtype>(problem.dtype_norm);
+  p.gate = problem.gate;
   return p;
 }
 
@@ -170,7 +172,8 @@ inline Problem to_cpp(const fh_problem& p) {
           .norm_epsilon = p.norm_epsilon,
           .scale_tokens = p.scale_tokens != 0,
           .dtype_rotary = static_cast<Dtype>(p.dtype_rotary),
-          .dtype_norm = static_cast<Dtype>(p.dtype_norm)};
+          .dtype_norm = static_cast<Dtype>(p.dtype_norm),
+          .gate = p.gate != 0};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
@@ -219,6 +222,7 @@ struct Tensors {
   Tensor cache_k{}, cache_v{}, q_out{};  // an append problem's, as the rest
   const int64_t *slot_mapping = nullptr, *positions = nullptr;
   Tensor rotary_cos{}, rotary_sin{}, norm_q{}, norm_k{};
+  Tensor gate{}, grad_gate{};  // of a problem with gate; a backward problem's
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

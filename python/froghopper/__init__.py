@@ -27,13 +27,13 @@ from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, 
 
 if TYPE_CHECKING:
     from froghopper import flash_attn_interface, jax, sglang, torch, transformers, vllm
-    from froghopper._numpy import Gradients, attention, attention_backward
+    from froghopper._numpy import GatedGradients, Gradients, attention, attention_backward
     from froghopper._numpy_append import append_kv
     from froghopper._numpy_quantise import Quantised, Smoothed, quantise
 
-__all__ = ["CompileFailed", "Error", "Gradients", "Internal", "InvalidProblem", "InvalidTensor", "InvalidType",
-           "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Smoothed", "Unsupported", "__version__",
-           "append_kv", "attention", "attention_backward", "explain", "quantise"]
+__all__ = ["CompileFailed", "Error", "GatedGradients", "Gradients", "Internal", "InvalidProblem", "InvalidTensor",
+           "InvalidType", "LaunchFailed", "LibraryNotFound", "NoDevice", "Quantised", "Smoothed", "Unsupported",
+           "__version__", "append_kv", "attention", "attention_backward", "explain", "quantise"]
 MODULES = {"flash_attn_interface": "torch", "jax": "jax", "sglang": "sglang", "torch": "torch",
            "transformers": "transformers", "vllm": "vllm"}  # and the framework that each imports
 
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     if name in MODULES: return importlib.import_module("froghopper." + name)
     homes = {"Quantised": "_numpy_quantise", "Smoothed": "_numpy_quantise", "quantise": "_numpy_quantise",
              "append_kv": "_numpy_append"}
-    homes |= dict.fromkeys(("Gradients", "attention", "attention_backward"), "_numpy")
+    homes |= dict.fromkeys(("GatedGradients", "Gradients", "attention", "attention_backward"), "_numpy")
     if name == "quantize": name = "quantise"  # as other libraries spell it
     if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = getattr(importlib.import_module("froghopper." + homes[name]), name)

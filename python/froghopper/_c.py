@@ -93,6 +93,8 @@ class Problem(ctypes.Structure):
     scale_tokens: int
     dtype_rotary: int
     dtype_norm: int
+    gate: int
+    reserved: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
@@ -141,6 +143,8 @@ class Problem(ctypes.Structure):
         ("scale_tokens", ctypes.c_int32),
         ("dtype_rotary", ctypes.c_int),
         ("dtype_norm", ctypes.c_int),
+        ("gate", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
     ]
 
 
@@ -195,6 +199,8 @@ class Tensors(ctypes.Structure):
     rotary_sin: Tensor
     norm_q: Tensor
     norm_k: Tensor
+    gate: Tensor
+    grad_gate: Tensor
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -233,6 +239,8 @@ class Tensors(ctypes.Structure):
         ("rotary_sin", Tensor),
         ("norm_q", Tensor),
         ("norm_k", Tensor),
+        ("gate", Tensor),
+        ("grad_gate", Tensor),
     ]
 
 

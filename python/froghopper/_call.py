@@ -59,7 +59,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
              window: Window | None = None, softcap: float | None = None, scale: float | None = None,
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
              deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
-             attention_chunk: int = 0, invariant: bool = False, max_logit: bool = False,
+             attention_chunk: int = 0, invariant: bool = False, max_logit: bool = False, gate: bool = False,
              types: Types | None = None, warn: bool = True) -> _c.Problem:
     """Shapes of q, k and v, the name of their type, options -> the problem.
 
@@ -90,7 +90,8 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         sink=flag("sink", sink), deterministic=flag("deterministic", deterministic),
         accumulate=flag("accumulate", accumulate), max_sms=whole_number("max_sms", max_sms), alibi=alibi,
         attention_chunk=whole_number("attention_chunk", attention_chunk),
-        invariant=flag("invariant", invariant) and not backward, max_logit=max_logit and not backward, **of_8_bits)
+        invariant=flag("invariant", invariant) and not backward, max_logit=max_logit and not backward, gate=gate,
+        **of_8_bits)
 
 
 class Paged(NamedTuple):
@@ -271,21 +272,23 @@ class Call:
 
     # Scales, what quantising writes, means, alibi_slopes; max_logit; block_table.
     REST = struct.Struct("@" + "Pqqq" * 9 + "P" + "Pqqq")
+    GATES = struct.Struct("@" + "Pqqq" * 3 + "PP" + "Pqqq" * 6)  # what appending has; gate and grad_gate
 
     def __init__(self, plan: Plan, strides: Sequence[Strides], slopes: Strides = (0, 0, 0),
-                 table: Strides = (0, 0, 0)):
+                 table: Strides = (0, 0, 0), gates: Sequence[Strides] = ()):
         """strides: of q, k, v, o, for a backward problem of grad_o, grad_q, grad_k, grad_v, and where k and v are 8-bit
-        of scale_q, scale_k, scale_v, mean_k, mean_v. slopes: of alibi_slopes. table: of block_table."""
-        self.plan, self.strides, self.slopes, self.table = plan, tuple(strides), slopes, table
+        of scale_q, scale_k, scale_v, mean_k, mean_v. slopes: of alibi_slopes. table: of block_table. gates: of gate,
+        for a backward problem of grad_gate."""
+        self.plan, self.strides, self.slopes, self.table, self.gates = plan, tuple(strides), slopes, table, gates
         self.workspace_bytes = plan.workspace_bytes
         self._run, self._handle = plan.library.calls.fh_plan_run, plan.handle
 
     def forward(self, q: int, k: int, v: int, o: int, lse: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
                 seqused_q: int = 0, seqused_kv: int = 0, sink: int = 0, workspace: int | None = None,
-                stream: int | None = None, alibi_slopes: int = 0, max_logit: int = 0) -> None:
-        if alibi_slopes or max_logit: return self.forward_with_all(
+                stream: int | None = None, alibi_slopes: int = 0, max_logit: int = 0, gate: int = 0) -> None:
+        if alibi_slopes or max_logit or gate: return self.forward_with_all(
             q, k, v, o, lse, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink, 0, 0, 0, 0, 0, workspace, stream,
-            alibi_slopes, max_logit)
+            alibi_slopes, max_logit, gate=gate)
         of_q, of_k, of_v, of_o = self.strides
         tensors = PACK_FORWARD(FORWARD_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
                                seqused_q, seqused_kv, sink)
@@ -295,13 +298,14 @@ class Call:
     def forward_with_all(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int,
                          seqused_q: int, seqused_kv: int, sink: int, scale_q: int, scale_k: int, scale_v: int,
                          mean_k: int, mean_v: int, workspace: int | None = None, stream: int | None = None,
-                         alibi_slopes: int = 0, max_logit: int = 0, block_table: int = 0) -> None:
+                         alibi_slopes: int = 0, max_logit: int = 0, block_table: int = 0, gate: int = 0) -> None:
         """What a forward problem may have beside q, k, v and o, in 8 bits or not."""
         of_q, of_k, of_v, of_o, *of_8_bits = self.strides
-        tensors = PACK_WHOLE(ALL_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv,
-                             seqused_q, seqused_kv, sink, *NONE * 4, 0, 0)
+        tensors = PACK_WHOLE(GATED_BYTES if gate else ALL_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse,
+                             cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink, *NONE * 4, 0, 0)
         tensors += self.rest((scale_q, scale_k, scale_v, mean_k, mean_v), of_8_bits, alibi_slopes, max_logit,
                              block_table)
+        if gate: tensors += self.rest_of_gates(gate)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 
@@ -313,15 +317,22 @@ class Call:
         return self.REST.pack(*scales, *NONE * 3, *means, alibi_slopes, *self.slopes, max_logit,
                               block_table, *self.table)
 
+    def rest_of_gates(self, *given: int) -> bytes:
+        """The fields behind those, up to gate and grad_gate."""
+        found = [x for at, lies in zip(given, self.gates) for x in (at, *lies)]
+        return self.GATES.pack(*NONE * 3, 0, 0, *NONE * 4, *found, *NONE * (2 - len(given)))
+
     def backward(self, q: int, k: int, v: int, o: int, lse: int, cu_seqlens_q: int, cu_seqlens_kv: int, seqused_q: int,
                  seqused_kv: int, sink: int, grad_o: int, grad_q: int, grad_k: int, grad_v: int, grad_lse: int = 0,
                  grad_sink: int = 0, workspace: int | None = None, stream: int | None = None,
-                 alibi_slopes: int = 0) -> None:
+                 alibi_slopes: int = 0, gate: int = 0, grad_gate: int = 0) -> None:
         of_q, of_k, of_v, of_o, of_grad_o, of_grad_q, of_grad_k, of_grad_v = self.strides
-        tensors = PACK_WHOLE(ALL_BYTES if alibi_slopes else WHOLE_BYTES, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse,
-                             cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink, grad_o, *of_grad_o, grad_q,
-                             *of_grad_q, grad_k, *of_grad_k, grad_v, *of_grad_v, grad_lse, grad_sink)
-        if alibi_slopes: tensors += self.rest((0, 0, 0, 0, 0), (), alibi_slopes)
+        size = GATED_BYTES if gate else ALL_BYTES if alibi_slopes else WHOLE_BYTES
+        tensors = PACK_WHOLE(size, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv, seqused_q,
+                             seqused_kv, sink, grad_o, *of_grad_o, grad_q, *of_grad_q, grad_k, *of_grad_k, grad_v,
+                             *of_grad_v, grad_lse, grad_sink)
+        if alibi_slopes or gate: tensors += self.rest((0, 0, 0, 0, 0), (), alibi_slopes)
+        if gate: tensors += self.rest_of_gates(gate, grad_gate)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 
@@ -330,6 +341,7 @@ class Call:
 PACK_FORWARD, FORWARD_BYTES = Call.FORWARD.pack, Call.FORWARD.size
 PACK_WHOLE, WHOLE_BYTES = Call.WHOLE.pack, Call.WHOLE.size
 ALL_BYTES, NONE = WHOLE_BYTES + Call.REST.size, (0, 0, 0, 0)
+GATED_BYTES = ALL_BYTES + Call.GATES.size
 
 _plans: dict[Hashable, Plan] = {}
 

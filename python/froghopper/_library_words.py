@@ -26,6 +26,9 @@ SENTENCES: list[tuple[str, str]] = [
     (r"accumulate is 1 and sink is set; .*",
      r"sink must be None with accumulate, as each call would put it into the denominator again, but is given. Leave it "
      r"out, and begin with o = 0 and lse = sink."),
+    (r"accumulate is 1 and gate is set; .*",
+     r"gate must be None with accumulate, as each call would apply it to all of o again, but is given. Leave it out, "
+     r"and multiply o by its sigmoid after the last call."),
     (r"smooth is 1 and softcap is (\S+); .*",
      r"softcap must be 0 with mean_k and mean_v, as a tanh keeps what a softmax loses, but is \1. Use softcap=0."),
     (r"heads_(q|kv) is (\d+); a problem has at least one .*",

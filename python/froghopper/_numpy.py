@@ -18,7 +18,7 @@ from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._numpy_8_bit import attention_8_bit, is_8_bit
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, check_no_mask, check_place,
                                       check_shape, check_writeable, dense, dense_strides, float32_of, held_arrays,
-                                      held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
+                                      gates_of, held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
                                       read_lengths, result_shape, slopes_of, strides_of)
 from froghopper._values import Align, flag, plain, type_of
 from froghopper._words import again
@@ -34,30 +34,13 @@ class Gradients(NamedTuple):
     sink: Array | None
 
 
-@overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
-              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
-              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
-              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[False] = ...,
-              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
-              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
-              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
-              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> Array: ...
-
-
-@overload
-def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
-              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
-              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
-              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[True],
-              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
-              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
-              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
-              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+class GatedGradients(NamedTuple):
+    """The same, and with respect to gate."""
+    q: Array
+    k: Array
+    v: Array
+    sink: Array | None
+    gate: Array
 
 
 @overload
@@ -70,7 +53,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+              gate: Array | None = ..., return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
@@ -83,7 +66,33 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              gate: Array | None = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[False] = ...,
+              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
+              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              gate: Array | None = ..., return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Window | None = ...,
+              softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+              cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+              seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., return_lse: Literal[True],
+              out: Array | None = ..., align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., scale_q: ArrayLike | None = ..., scale_k: ArrayLike | None = ...,
+              scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
+              alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
+              gate: Array | None = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 @overload
@@ -96,7 +105,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: tuple[Array, ...],
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              gate: Array | None = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -109,7 +118,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: tuple[Array, ...],
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              gate: Array | None = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -122,7 +131,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, **others: Any) -> Array | tuple[Array, ...]:
+              return_max_logit: bool = False, gate: Array | None = None, **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -160,6 +169,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
                    sees, after scale, softcap and slopes; -inf where none sees any, sinks and NaN left out. With
                    accumulate, which then is (o, lse, max_logit), the larger one of it and what is there
+    gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
+                   max_logit are without it. Without accumulate
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with return_max_logit (o, max_logit) or
@@ -173,7 +184,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     key = bare_key(q, k, v, window, (causal, softcap, scale, align, max_sms, attention_chunk, invariant, return_lse,
                                      return_max_logit),
                    (sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, out, max_seqlen_q, max_seqlen_kv, scale_q,
-                    scale_k, scale_v, dtype, out_dtype, mean_k, mean_v, accumulate, alibi_slopes))
+                    scale_k, scale_v, dtype, out_dtype, mean_k, mean_v, accumulate, alibi_slopes, gate))
     if key is not None and (known := _bare_calls.get(key)) is not None:
         done: Array | tuple[Array, ...] = known.run(q, k, v)
         return done
@@ -189,11 +200,12 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
         found: Array | tuple[Array, ...] = attention_8_bit(
             q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v},
             {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse,
-            return_max_logit, max_seqlen_q, max_seqlen_kv, alibi_slopes=alibi_slopes, **plain_options)
+            return_max_logit, max_seqlen_q, max_seqlen_kv, alibi_slopes=alibi_slopes, gate=gate, **plain_options)
         return found
     for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
         if value is not None: check_scale_is_there(name, value, name[-1], q.dtype.name)
     arrays = {"q": q, "k": k, "v": v}
+    if gate is not None: arrays["gate"] = gate
     if out is not None: arrays["out"] = out
     for name, array in arrays.items(): check_array(name, array, q)
     name_of_o, given = ("out", out) if held is None else ("accumulate[0]", held[0])
@@ -201,14 +213,16 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), float32_of("alibi_slopes", alibi_slopes)
     options = plain_options | dict(packed=packed, seqused=lengths.used, sink=sink is not None,
-                                   accumulate=held is not None, alibi=slopes is not None, max_logit=return_max_logit)
+                                   accumulate=held is not None, alibi=slopes is not None, max_logit=return_max_logit,
+                                   gate=gate is not None)
 
     def make() -> Call:
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)
-        if given is not None: check_shape(name_of_o, given, result_shape(q, v))
+        for name, array in ((name_of_o, given), ("gate", gate)):
+            if array is not None: check_shape(name, array, result_shape(q, v))
         of_o = strides_of(name_of_o, given) if given is not None else dense_strides(result_shape(q, v))
         return Call(plan_of(problem, "cpu"), [*(strides_of(name, arrays[name]) for name in "qkv"), of_o],
-                    slopes_of(slopes, problem))
+                    slopes_of(slopes, problem), gates=gates_of(gate))
     call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes)], options), make)
 
     if given is not None: check_writeable(name_of_o, given)
@@ -216,7 +230,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     lse = lse_for(q, held, return_lse)
     largest = max_logit_for(q, packed.batch if packed else q.shape[0], held, return_max_logit)
     call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
-                 alibi_slopes=address(slopes), max_logit=address(largest))
+                 alibi_slopes=address(slopes), max_logit=address(largest), gate=address(gate))
     if key is not None: cached(_bare_calls, key, lambda: BareCall(call, *(None if x is None else x.shape
                                                                           for x in (o, lse, largest))))
     results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, return_max_logit)
@@ -252,72 +266,107 @@ def bare_key(q: Any, k: Any, v: Any, window: Any, options: tuple[Any, ...], othe
     return q.shape, q.strides, q.dtype, k.shape, k.strides, k.dtype, v.shape, v.strides, v.dtype, window, options, kinds
 
 
+@overload
+def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
+                       grad_lse: Array | None = ..., causal: bool = ..., window: Window | None = ...,
+                       softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+                       cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+                       seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., deterministic: bool = ...,
+                       out: Gradients | Sequence[Array | None] | None = ..., accumulate: bool = ...,
+                       align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+                       max_seqlen_kv: int | None = ..., alibi_slopes: ArrayLike | None = ...,
+                       attention_chunk: int = ..., gate: None = ...) -> Gradients: ...
+
+
+@overload
+def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
+                       grad_lse: Array | None = ..., causal: bool = ..., window: Window | None = ...,
+                       softcap: float | None = ..., scale: float | None = ..., sink: Array | None = ...,
+                       cu_seqlens_q: Lengths | None = ..., cu_seqlens_kv: Lengths | None = ...,
+                       seqused_q: Lengths | None = ..., seqused_kv: Lengths | None = ..., deterministic: bool = ...,
+                       out: GatedGradients | Sequence[Array | None] | None = ..., accumulate: bool = ...,
+                       align: Align = ..., max_sms: int = ..., max_seqlen_q: int | None = ...,
+                       max_seqlen_kv: int | None = ..., alibi_slopes: ArrayLike | None = ...,
+                       attention_chunk: int = ..., gate: Array) -> GatedGradients: ...
+
+
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
                        grad_lse: Array | None = None, causal: bool = False, window: Window | None = None,
                        softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
                        cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
                        seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None,
-                       deterministic: bool = False, out: Gradients | Sequence[Array | None] | None = None,
+                       deterministic: bool = False,
+                       out: Gradients | GatedGradients | Sequence[Array | None] | None = None,
                        accumulate: bool = False, align: Align = "bottom_right", max_sms: int = 0,
                        max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,
-                       alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0) -> Gradients:
-    """The gradients of q, k, v and sink, of NumPy arrays.
+                       alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0,
+                       gate: Array | None = None) -> Gradients | GatedGradients:
+    """The gradients of q, k, v, sink and gate, of NumPy arrays.
 
     o, lse         what attention(..., return_lse=True) gave for the same arguments
     grad_o         the gradient of o, its shape and type
     grad_lse       the gradient of lse, where lse is used further on; float32
     deterministic  the same bits in every run; on the CPU they always are
-    out            arrays for the gradients of q, k, v (and sink), in that order; shapes of q, k, v, type of q
-    accumulate     add to what is in out, whose arrays are float32 then
+    out            arrays for the gradients of q, k, v (and sink, and gate), in that order; their shapes, type of q
+    accumulate     add to what is in out, whose arrays are float32 then; without gate
 
     The other arguments are those of attention; alibi_slopes have no gradient. Returns Gradients(q, k, v, sink), sink
-    None where there is none; raises as attention does, and out is unwritten then. docs/8-backward.md has the formulas.
+    None where there is none, and with gate GatedGradients(q, k, v, sink, gate); raises as attention does, and out is
+    unwritten then. docs/8-backward.md has the formulas.
     """
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     arrays = {"q": q, "k": k, "v": v, "o": o, "grad_o": grad_o}
+    if gate is not None: arrays["gate"] = gate
     check_is_array("q", q)
     for name, array in arrays.items(): check_array(name, array, q)
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), float32_of("alibi_slopes", alibi_slopes)
     options = plain(causal=causal, window=window, softcap=softcap, scale=scale, align=align, max_sms=max_sms,
                     attention_chunk=attention_chunk, deterministic=deterministic, accumulate=accumulate)
-    options |= dict(packed=packed, seqused=lengths.used, sink=sink is not None, alibi=slopes is not None, backward=True)
+    options |= dict(packed=packed, seqused=lengths.used, sink=sink is not None, alibi=slopes is not None, backward=True,
+                    gate=gate is not None)
     describe(q.shape, k.shape, v.shape, q.dtype.name, **options)  # shapes make sense from here on
-    for name in ("o", "grad_o"): check_shape(name, arrays[name], result_shape(q, v))
+    for name in list(arrays)[3:]: check_shape(name, arrays[name], result_shape(q, v))
     if lse is None: raise InvalidType("lse must be given for gradients, but is None. Use o, lse = attention(..., "
                                       "return_lse=True).")
     lse = dense("lse", lse, lse_shape(q))
     grad_lse = dense("grad_lse", grad_lse, lse_shape(q))
-    grads = gradients_for(out, q, k, v, sink, options["accumulate"])
+    arrays.pop("gate", None)
+    grads = gradients_for(out, q, k, v, sink, options["accumulate"], gate)
+    grad_gate = grads.gate if isinstance(grads, GatedGradients) else None
     arrays |= {"out[0]": grads.q, "out[1]": grads.k, "out[2]": grads.v}
 
     def make() -> Call:
         problem = describe(q.shape, k.shape, v.shape, q.dtype.name, **options)
         return Call(plan_of(problem, "cpu"), [strides_of(name, array) for name, array in arrays.items()],
-                    slopes_of(slopes, problem))
-    call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes)], options), make)
+                    slopes_of(slopes, problem), gates=gates_of(gate, grad_gate))
+    call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes, gate, grad_gate)], options), make)
 
     call.backward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
                   address(grad_o), address(grads.q), address(grads.k), address(grads.v), address(grad_lse),
-                  address(grads.sink), alibi_slopes=address(slopes))
+                  address(grads.sink), alibi_slopes=address(slopes), gate=address(gate), grad_gate=address(grad_gate))
     return grads
 
 
-def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, accumulate: bool) -> Gradients:
+def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, accumulate: bool,
+                  gate: Array | None) -> Gradients | GatedGradients:
     """Where gradients go: the user's arrays, checked, or new ones."""
     if out is None:
         if accumulate: raise InvalidProblem("out must be given with accumulate=True, as gradients are added to it, "
                                             "but is None. Use out=(grad_q, grad_k, grad_v).")
         new_q, new_k, new_v = (np.empty(x.shape, q.dtype) for x in (q, k, v))
-        return Gradients(new_q, new_k, new_v, None if sink is None else np.empty_like(sink))
+        of_sink = None if sink is None else np.empty_like(sink)
+        if gate is not None: return GatedGradients(new_q, new_k, new_v, of_sink, np.empty(gate.shape, q.dtype))
+        return Gradients(new_q, new_k, new_v, of_sink)
     if not isinstance(out, (tuple, list)):
         raise InvalidType(f"out must be a tuple with an array for each gradient, but is {type_of(out)}. Use "
                           "out=(grad_q, grad_k, grad_v).")
-    likes = [x for x in (q, k, v, sink) if x is not None]
-    held = out[:3] if len(out) == 4 and sink is None and out[3] is None else out
+    likes = [x for x in (q, k, v, sink, gate) if x is not None]
+    held = [*out[:3], *out[4:]] if len(out) == 4 + (gate is not None) and sink is None and out[3] is None else out
     if len(held) != len(likes):
         raise InvalidType(f"out must have {len(likes)} arrays, for the gradients of q, k, "
-                          f"v{', sink' * (sink is not None)}, but has {len(held)}. Give {len(likes)}.")
+                          f"v{', sink' * (sink is not None)}{', gate' * (gate is not None)}, but has {len(held)}. "
+                          f"Give {len(likes)}.")
     for at, (array, like) in enumerate(zip(held, likes)):
         check_no_mask(f"out[{at}]", array)
         wanted = np.dtype(np.float32) if accumulate else like.dtype
@@ -329,4 +378,6 @@ def gradients_for(out: Any, q: Array, k: Array, v: Array, sink: Array | None, ac
         check_shape(f"out[{at}]", array, like.shape)
         check_writeable(f"out[{at}]", array)
     if sink is not None: check_place("out[3]", held[3], "the gradient of sink")
-    return Gradients(held[0], held[1], held[2], held[3] if sink is not None else None)
+    of_sink = held[3] if sink is not None else None
+    if gate is not None: return GatedGradients(held[0], held[1], held[2], of_sink, held[-1])
+    return Gradients(held[0], held[1], held[2], of_sink)

@@ -8,15 +8,16 @@ from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, che
                               mean_of, output_of, plan_of, results_of, scale_of)
 from froghopper._errors import InvalidType
 from froghopper._numpy_arrays import (Array, HeldLengths, address, check_array, check_is_array, check_shape,
-                                      check_writeable, dense, float32_of, layout_of, lse_for, max_logit_for, packed_of,
-                                      result_shape, slopes_of, strides_of)
+                                      check_writeable, dense, float32_of, gates_of, layout_of, lse_for, max_logit_for,
+                                      packed_of, result_shape, slopes_of, strides_of)
 from froghopper._values import one_of, shown
 
 
 def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means: dict[str, Array | None],
                     dtype: str | None, out_dtype: Any, lengths: HeldLengths, sink: Array | None, out: Array | None,
                     held: tuple[Array, ...] | None, return_lse: bool, with_max: bool, max_seqlen_q: int | None,
-                    max_seqlen_kv: int | None, alibi_slopes: Any = None, **options: Any) -> Any:
+                    max_seqlen_kv: int | None, alibi_slopes: Any = None, gate: Array | None = None,
+                    **options: Any) -> Any:
     """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
     if dtype is not None: one_of("dtype", dtype, DTYPES_8_BIT)
     names = {}
@@ -50,7 +51,7 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
                   smooth=means["mean_k"] is not None)
     problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
                        sink=sink is not None, types=types, accumulate=held is not None,
-                       alibi=slopes is not None, max_logit=with_max, **options)
+                       alibi=slopes is not None, max_logit=with_max, gate=gate is not None, **options)
     shape = result_shape(q, v)
     o = np.empty(shape, array_type(of_o)) if out is None else out
     check_is_array(name_of_o, o)
@@ -58,12 +59,19 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     if o.dtype != array_type(of_o):
         raise InvalidType(f"{name_of_o} must be {of_o}, but is {o.dtype}. Give that, or out_dtype.")
     check_writeable(name_of_o, o)
+    if gate is not None:
+        check_array("gate", gate, gate)
+        check_shape("gate", gate, shape)
+        if gate.dtype != o.dtype: raise InvalidType(f"gate must have the type of o, {of_o}, but is {gate.dtype}. "
+                                                    "Convert it.")
     strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), (name_of_o, o))]
-    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem))
+    call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem),
+                gates=gates_of(gate))
     lse, largest = lse_for(q, held, return_lse), max_logit_for(q, batch, held, with_max)
     call.forward_with_all(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
                           address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]), address(scaled[3]),
-                          address(scaled[4]), alibi_slopes=address(slopes), max_logit=address(largest))
+                          address(scaled[4]), alibi_slopes=address(slopes), max_logit=address(largest),
+                          gate=address(gate))
     return results_of(o, lse, largest, return_lse, with_max)
 
 

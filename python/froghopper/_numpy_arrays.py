@@ -207,6 +207,11 @@ def slopes_of(slopes: Array | None, problem: Any) -> Strides:
     return slope_strides(*layout_of(slopes), problem.batch, problem.heads_q)
 
 
+def gates_of(*gates: Array | None) -> list[Strides]:
+    """Of gate, and of its gradient."""
+    return [strides_of("gate", x) for x in held_arrays(*gates)]
+
+
 def held_arrays(*arrays: Array | None) -> list[Array]: return [x for x in arrays if x is not None]
 
 

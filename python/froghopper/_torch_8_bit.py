@@ -12,9 +12,9 @@ from froghopper._call import (SCALE_ROWS, Call, Scale, Strides, Types, cached, c
                               element_strides, mean_of, output_of, plan_of, scale_of)
 from froghopper._errors import InvalidType
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, Ready, address, check, check_held, check_max_logit,
-                                     check_place, check_shape, dense_copy, dense_strides, kind, longest, must_copy,
-                                     name_of, problem_of, shapes_of, slopes_of, stream_of, strides_of, target_of,
-                                     threads_for, workspace_of)
+                                     check_place, check_shape, check_side, dense_copy, dense_strides, gate_strides,
+                                     kind, longest, must_copy, name_of, problem_of, shapes_of, slopes_of, stream_of,
+                                     strides_of, target_of, threads_for, workspace_of)
 
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 _ready: dict[Hashable, Ready] = {}
@@ -27,9 +27,9 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             window_left: int, window_right: int, softcap: float, scale: float | None, top_left: bool,
             deterministic: bool, max_sms: int, attention_chunk: int, invariant: bool, out_dtype: torch.dtype | None,
             with_lse: bool, held_lse: Tensor | None = None,
-            max_logit: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+            max_logit: Tensor | None = None, gate: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse) of 8-bit k and v, lse None unless with_lse. held_lse: out and it are merged with what they hold.
-    max_logit: written, or merged."""
+    max_logit: written, or merged. gate: o is multiplied by its sigmoid."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
@@ -37,17 +37,19 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     inputs = Inputs(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     scales = (scale_q, scale_k, scale_v, mean_k, mean_v)
     key = (*map(kind, inputs), *map(kind, scales), kind(out), options, out_dtype, kind(held_lse),
-           kind(max_logit))
+           kind(max_logit), kind(gate))
     ready = _ready.get(key)
     if ready is None:
         ready = cached(_ready, key, lambda: ready_of(inputs, scales, out, Options(*options), out_dtype, held_lse,
-                                                     max_logit))
+                                                     max_logit, gate))
     read = [q, k, v]
     if ready.copied: read = [dense_copy(x) if copy else x for x, copy in zip(read, ready.copied)]
+    if gate is not None and (must_copy(gate, ready.gpu >= 0) or (ready.gpu >= 0 and gate.data_ptr() % BYTES)):
+        gate = dense_copy(gate)
     if ready.gpu >= 0 and any(x.data_ptr() % BYTES for x in read):
         q, k, v = (dense_copy(x) if x.data_ptr() % BYTES else x for x in read)
         return forward(out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, scale_q,
-                       scale_k, scale_v, mean_k, mean_v, *options, out_dtype, with_lse, held_lse, max_logit)
+                       scale_k, scale_v, mean_k, mean_v, *options, out_dtype, with_lse, held_lse, max_logit, gate)
     o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
@@ -56,12 +58,14 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
         read[0].data_ptr(), read[1].data_ptr(), read[2].data_ptr(), o.data_ptr(), address(lse), address(cu_seqlens_q),
         address(cu_seqlens_kv), address(seqused_q), address(seqused_kv), address(sink), address(scale_q),
         address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace),
-        stream_of(ready.gpu) if ready.gpu >= 0 else None, address(alibi_slopes), address(max_logit))
+        stream_of(ready.gpu) if ready.gpu >= 0 else None, address(alibi_slopes), address(max_logit),
+        gate=address(gate))
     return o, lse
 
 
 def ready_of(inputs: Inputs, scales: tuple[Tensor | None, ...], out: Tensor | None, options: Options,
-             out_dtype: torch.dtype | None, held_lse: Tensor | None, max_logit: Tensor | None) -> Ready:
+             out_dtype: torch.dtype | None, held_lse: Tensor | None, max_logit: Tensor | None,
+             gate: Tensor | None) -> Ready:
     o_dtype, types, lie = check_scaled(inputs, scales, options, out_dtype)
     q, k, v = inputs[:3]
     if max_logit is not None: check_max_logit(max_logit, inputs)
@@ -73,13 +77,15 @@ def ready_of(inputs: Inputs, scales: tuple[Tensor | None, ...], out: Tensor | No
             raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give that, or "
                               "out_dtype=out.dtype.")
         check_shape("out", out, o_shape)
+    if gate is not None: check_side("gate", gate, q, o_dtype, o_shape)
     index, target = target_of(q)
     plan = plan_of(problem_of(inputs, options, backward=False, types=types, merges=held_lse is not None,
-                              max_logit=max_logit is not None), target)
+                              max_logit=max_logit is not None, gate=gate is not None), target)
     copied = tuple(must_copy(x, index >= 0) for x in inputs[:3])
     of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
-    return Ready(Call(plan, [*strides, of_o, *lie], slopes_of(inputs)), o_shape, lse_shape,
+    gates = [] if gate is None else [gate_strides(gate, must_copy(gate, index >= 0))]
+    return Ready(Call(plan, [*strides, of_o, *lie], slopes_of(inputs), gates=gates), o_shape, lse_shape,
                  copied if any(copied) else (), index, plan.workspace_bytes, o_dtype)
 
 

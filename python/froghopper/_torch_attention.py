@@ -5,6 +5,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from froghopper import _torch_gate as gated
 from froghopper import _torch_max_logit as largest
 from froghopper import _torch_ops as ops
 from froghopper._axes import check_axes
@@ -30,7 +31,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., block_table: Tensor | None = ...,
+              invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
               return_max_logit: Literal[False] = ...) -> Tensor: ...
 
 
@@ -45,7 +46,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., block_table: Tensor | None = ...,
+              invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
 
 
@@ -60,7 +61,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., block_table: Tensor | None = ...,
+              invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
               return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
@@ -75,7 +76,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., block_table: Tensor | None = ...,
+              invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
               return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
@@ -90,7 +91,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               scale_v: Scale = ..., out_dtype: torch.dtype | None = ..., mean_k: Tensor | None = ...,
               mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...],
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
-              invariant: bool = ..., block_table: Tensor | None = ...,
+              invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
               return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
 
 
@@ -104,9 +105,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               mean_k: Tensor | None = None, mean_v: Tensor | None = None,
               accumulate: tuple[Tensor, ...] | None = None,
               alibi_slopes: Tensor | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, block_table: Tensor | None = None,
+              return_max_logit: bool = False, block_table: Tensor | None = None, gate: Tensor | None = None,
               **others: Any) -> Tensor | tuple[Tensor, ...]:
-    """softmax(scale q k^T + mask) v, with gradients of q, k, v and sink.
+    """softmax(scale q k^T + mask) v, with gradients of q, k, v, sink and gate.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
     k, v           [batch, seq_kv, heads_kv, dim], packed [total_kv, heads_kv, dim]; heads_kv divides heads_q, and v may
@@ -146,6 +147,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    sees, after scale, softcap and slopes, as QK-clip needs it; -inf where none sees any, sinks and NaN
                    left out. It has no gradient; o and lse have theirs. With accumulate, which then is (o, lse,
                    max_logit) and is returned as such, the larger one of it and what is there
+    gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded, as in gated
+                   attention; lse and max_logit are without it. It has a gradient. Without accumulate and block_table
 
     block_table    [batch, columns] int32: k and v are a pool [pages, page_size, heads_kv, dim], as paged_attention has
                    it; without gradients
@@ -197,15 +200,22 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     sides = NO_SIDES
     if not (sink is cu_seqlens_q is cu_seqlens_kv is seqused_q is seqused_kv is alibi_slopes is None):
         sides = (sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-    if not (of_8_bits or return_max_logit) and accumulate is None and out is None:
+    if not (of_8_bits or return_max_logit) and accumulate is None and out is None and gate is None:
         o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
     if not torch.compiler.is_compiling(): check_axes(q.shape, k.shape, causal)
     scale_q, scale_k, scale_v = scale_tensor(scale_q, q), scale_tensor(scale_k, q), scale_tensor(scale_v, q)
     with_grad = requires_grad(q, k, v, sink)
+    if gate is not None:
+        check_tensor("gate", gate)
+        with_grad |= torch.is_grad_enabled() and gate.requires_grad
+        found: Any = gated.attention(accumulate, out, out_dtype, with_grad, return_lse, return_max_logit, gate,
+                                     (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
+        of_gate: Tensor | tuple[Tensor, ...] = results_of(found[0], found[1], found[2], return_lse, return_max_logit)
+        return of_gate
     if return_max_logit:
-        found: Any = largest.attention(
+        found = largest.attention(
             accumulate, out, out_dtype, with_grad, return_lse,
             (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
         results: Tensor | tuple[Tensor, ...] = results_of(

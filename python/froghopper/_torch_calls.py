@@ -15,12 +15,18 @@ from torch import Tensor
 from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check_rank, check_shapes, describe,
                               element_strides, plan_of, slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._torch_layout import BYTES as BYTES
+from froghopper._torch_layout import dense_strides as dense_strides
+from froghopper._torch_layout import gate_strides as gate_strides
+from froghopper._torch_layout import max_logit_shape as max_logit_shape
+from froghopper._torch_layout import must_copy as must_copy
+from froghopper._torch_layout import shapes_of as shapes_of
+from froghopper._torch_layout import strides_of as strides_of
 from froghopper._values import type_of, wrong_shape
 
 LOOK = -2**62  # as max_seqlen: find the longest sequence. On the CPU alone. No length that anybody gives
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
-BYTES = 16  # where rows begin on a GPU, at multiples of that
 _forward: dict[Hashable, "Ready"] = {}
 _backward: dict[Hashable, "Ready"] = {}
 
@@ -71,24 +77,27 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int, causal: bool, window_left: int,
             window_right: int, softcap: float, scale: float | None, top_left: bool, deterministic: bool, max_sms: int,
             attention_chunk: int, invariant: bool, with_lse: bool, with_grad: bool = False,
-            held_lse: Tensor | None = None, max_logit: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+            held_lse: Tensor | None = None, max_logit: Tensor | None = None,
+            gate: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
-    with what they hold. max_logit: written, or merged."""
+    with what they hold. max_logit: written, or merged. gate: o is multiplied by its sigmoid."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms or threads_for(q), attention_chunk, invariant)
     inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-    ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit)
+    ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit, gate)
     index, copied = ready.gpu, ready.copied
     if copied:
+        if gate is not None and copied[3]: gate = dense_copy(gate)
         if copied[0]: q = dense_copy(q)
         if copied[1]: k = dense_copy(k)
         if copied[2]: v = dense_copy(v)
     at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    if index >= 0 and gate is not None and gate.data_ptr() % BYTES: gate = dense_copy(gate)
     if index >= 0 and (at_q | at_k | at_v) % BYTES: return forward_aligned(
         out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, *options, with_lse,
-        with_grad, held_lse, max_logit)
+        with_grad, held_lse, max_logit, gate)
     o = q.new_empty(ready.o_shape) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
@@ -96,7 +105,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     ready.call.forward(
         at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
         address(seqused_q), address(seqused_kv), address(sink), address(workspace),
-        stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit))
+        stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit), address(gate))
     return o, lse
 
 
@@ -110,23 +119,27 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
              sink: Tensor | None, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None, seqused_q: Tensor | None,
              seqused_kv: Tensor | None, alibi_slopes: Tensor | None, max_seqlen_q: int, max_seqlen_kv: int,
              causal: bool, window_left: int, window_right: int, softcap: float, scale: float | None, top_left: bool,
-             deterministic: bool, max_sms: int, attention_chunk: int,
-             invariant: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v and sink, the last [0] where there is no sink."""
+             deterministic: bool, max_sms: int, attention_chunk: int, invariant: bool,
+             gate: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The gradients of q, k, v and sink, that [0] where there is no sink, and of gate where there is one."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms or threads_for(q), attention_chunk, invariant)
     inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-    ready = backward_ready(inputs, options, o, lse, grad_o, grad_lse)
-    index, read = ready.gpu, [q, k, v, o, grad_o]
+    ready = backward_ready(inputs, options, o, lse, grad_o, grad_lse, gate)
+    index, read = ready.gpu, [q, k, v, o, grad_o, *(() if gate is None else (gate,))]
     if ready.copied: read = [dense_copy(x) if copy else x for x, copy in zip(read, ready.copied)]
+    if gate is not None:
+        gate = read.pop()
+        if index >= 0 and gate.data_ptr() % BYTES: gate = dense_copy(gate)
     at_q, at_k, at_v, at_o, at_grad_o = (x.data_ptr() for x in read)
     if index >= 0 and (at_q | at_k | at_v | at_o | at_grad_o) % BYTES:
         q, k, v, o, grad_o = (dense_copy(x) if x.data_ptr() % BYTES else x for x in read)
         return backward(grad_o, grad_lse, q, k, v, o, lse, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv,
-                        alibi_slopes, *options)
+                        alibi_slopes, *options, gate)
     grads = [q.new_empty(x.shape) for x in (q, k, v)]
+    grad_gate = None if gate is None else q.new_empty(gate.shape)
     grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
     lse = lse.contiguous()
     if grad_lse is not None: grad_lse = grad_lse.contiguous()
@@ -135,23 +148,24 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
         at_q, at_k, at_v, at_o, lse.data_ptr(), address(cu_seqlens_q), address(cu_seqlens_kv), address(seqused_q),
         address(seqused_kv), address(sink), at_grad_o, grads[0].data_ptr(), grads[1].data_ptr(), grads[2].data_ptr(),
         address(grad_lse), address(grad_sink) if sink is not None else 0, address(workspace),
-        stream_of(index) if index >= 0 else None, address(alibi_slopes))
-    return grads[0], grads[1], grads[2], grad_sink
+        stream_of(index) if index >= 0 else None, address(alibi_slopes), address(gate), address(grad_gate))
+    return *grads, grad_sink, *(() if grad_gate is None else (grad_gate,))
 
 
 def forward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], with_grad: bool,
-                  out: Tensor | None = None, held_lse: Tensor | None = None, max_logit: Tensor | None = None) -> Ready:
+                  out: Tensor | None = None, held_lse: Tensor | None = None, max_logit: Tensor | None = None,
+                  gate: Tensor | None = None) -> Ready:
     """What was made for such a call, or is made now, with all checks."""
-    key = (*[kind(x) for x in inputs], kind(out), options, with_grad, kind(held_lse), kind(max_logit))
+    key = (*[kind(x) for x in inputs], kind(out), options, with_grad, kind(held_lse), kind(max_logit), kind(gate))
     return _forward.get(key) or cached(_forward, key, lambda: ready_forward(
-        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit))
+        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit, gate))
 
 
 def backward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], o: Tensor, lse: Tensor, grad_o: Tensor,
-                   grad_lse: Tensor | None) -> Ready:
-    key = (*[kind(x) for x in inputs], kind(o), kind(grad_o), kind(lse), kind(grad_lse), options)
+                   grad_lse: Tensor | None, gate: Tensor | None = None) -> Ready:
+    key = (*[kind(x) for x in inputs], kind(o), kind(grad_o), kind(lse), kind(grad_lse), options, kind(gate))
     return _backward.get(key) or cached(_backward, key, lambda: ready_backward(
-        Inputs(*inputs), o, lse, grad_o, grad_lse, Options(*options)))
+        Inputs(*inputs), o, lse, grad_o, grad_lse, Options(*options), gate))
 
 
 def kind(x: Tensor | None) -> Hashable:
@@ -192,38 +206,44 @@ def longest(begins: Tensor | None, given: int) -> int:
 
 
 def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_grad: bool,
-                  held_lse: Tensor | None, max_logit: Tensor | None) -> Ready:
+                  held_lse: Tensor | None, max_logit: Tensor | None, gate: Tensor | None) -> Ready:
     check(inputs, options)
     if max_logit is not None: check_max_logit(max_logit, inputs)
     q, k, v = inputs[:3]
     o_shape, lse_shape = shapes_of(q.shape, v.shape)
     if out is not None and held_lse is not None: check_held(out, held_lse, q, o_shape, lse_shape)
     elif out is not None: check_like("out", out, q, o_shape)
-    problem = problem_of(inputs, options, backward=False, merges=held_lse is not None, max_logit=max_logit is not None)
+    if gate is not None: check_like("gate", gate, q, o_shape)
+    problem = problem_of(inputs, options, backward=False, merges=held_lse is not None, max_logit=max_logit is not None,
+                         gate=gate is not None)
     index, target = target_of(q)
-    if with_grad: plan_of(problem_of(inputs, options, backward=True), target)
-    copied = tuple(must_copy(x, index >= 0) for x in inputs[:3])
+    if with_grad: plan_of(problem_of(inputs, options, backward=True, gate=gate is not None), target)
+    gates = () if gate is None else (gate,)
+    copied = tuple(must_copy(x, index >= 0) for x in (*inputs[:3], *gates))
     plan = plan_of(problem, target)
     of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
-    return Ready(Call(plan, [*strides, of_o], slopes_of(inputs)), o_shape, lse_shape, copied if any(copied) else (),
-                 index, plan.workspace_bytes)
+    call = Call(plan, [*strides, of_o], slopes_of(inputs), gates=[gate_strides(x, copied[3]) for x in gates])
+    return Ready(call, o_shape, lse_shape, copied if any(copied) else (), index, plan.workspace_bytes)
 
 
 def ready_backward(inputs: Inputs, o: Tensor, lse: Tensor, grad_o: Tensor, grad_lse: Tensor | None,
-                   options: Options) -> Ready:
+                   options: Options, gate: Tensor | None) -> Ready:
     check(inputs, options)
     q, k, v = inputs[:3]
+    gates = () if gate is None else (gate,)
     o_shape, lse_shape = shapes_of(q.shape, v.shape)
-    for name, x in (("o", o), ("grad_o", grad_o)): check_like(name, x, q, o_shape)
+    for name, x in (("o", o), ("grad_o", grad_o), *(("gate", x) for x in gates)): check_like(name, x, q, o_shape)
     for name, maybe in (("lse", lse), ("grad_lse", grad_lse)):
         if maybe is not None: check_side(name, maybe, q, torch.float32, lse_shape)
     index, target = target_of(q)
-    plan = plan_of(problem_of(inputs, options, backward=True), target)
+    plan = plan_of(problem_of(inputs, options, backward=True, gate=gate is not None), target)
     read = (q, k, v, o, grad_o)
-    copied = tuple(must_copy(x, index >= 0) for x in read)
+    copied = tuple(must_copy(x, index >= 0) for x in (*read, *gates))
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip(read, copied)]
-    call = Call(plan, [*strides, *(dense_strides(x.shape) for x in (q, k, v))], slopes_of(inputs))
+    of_gates = [gate_strides(x, copied[5]) for x in gates]
+    call = Call(plan, [*strides, *(dense_strides(x.shape) for x in (q, k, v))], slopes_of(inputs),
+                gates=[*of_gates, dense_strides(o_shape)])
     return Ready(call, o_shape, lse_shape, copied if any(copied) else (), index, plan.workspace_bytes)
 
 
@@ -277,7 +297,7 @@ def slopes_of(inputs: Inputs) -> Strides:
 
 
 def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | None = None,
-               merges: bool = False, max_logit: bool = False) -> Any:
+               merges: bool = False, max_logit: bool = False, gate: bool = False) -> Any:
     q, k, v, sink, begins_q, _, used_q, used_kv, slopes = inputs
     packed = None
     if begins_q is not None: packed = Packed(begins_q.shape[0] - 1, options.max_seqlen_q, options.max_seqlen_kv)
@@ -287,7 +307,8 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
                     deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges,
                     alibi=slopes is not None, attention_chunk=options.attention_chunk,
-                    invariant=options.invariant, max_logit=max_logit, warn=False)  # attention() has warned
+                    invariant=options.invariant, max_logit=max_logit, gate=gate,
+                    warn=False)  # attention() has warned
 
 
 def check_tensor(name: str, x: Any, out: str = "torch.as_tensor") -> None:
@@ -344,11 +365,6 @@ def check_max_logit(x: Tensor, inputs: Inputs) -> None:
         raise InvalidTensor("max_logit must be contiguous, but is not. Use max_logit.contiguous().")
 
 
-def max_logit_shape(q: Shape, cu_seqlens_q: Tensor | None) -> Shape:
-    """A number for each sequence and query head."""
-    return (q[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1), q[-2]
-
-
 def check_shape(name: str, x: Tensor, shape: Shape) -> None:
     if tuple(x.shape) != tuple(shape): wrong_shape(name, x.shape, shape)
 
@@ -377,24 +393,3 @@ def target_of(q: Tensor) -> tuple[int, str]:
         raise InvalidTensor(f"q must be on an NVIDIA Hopper GPU or on the CPU, but is on {q.device}, a GPU of AMD. "
                             "Use q.cpu().")
     return q.get_device(), f"hopper:{q.get_device()}"
-
-
-def must_copy(x: Tensor, on_gpu: bool) -> bool:
-    """Its columns do not lie side by side, or its strides are none that the GPU's copy engine takes."""
-    if x.numel() == 0: return False
-    if x.shape[-1] > 1 and x.stride(-1) != 1: return True
-    per_row = BYTES // x.element_size()
-    return on_gpu and any(stride % per_row for stride, extent in zip(x.stride()[:-1], x.shape) if extent > 1)
-
-
-def strides_of(x: Tensor) -> Strides:
-    return (0, x.stride(0), x.stride(1)) if x.ndim == 3 else (x.stride(0), x.stride(1), x.stride(2))
-
-
-def dense_strides(shape: Shape) -> Strides:
-    return 0 if len(shape) == 3 else shape[-3] * shape[-2] * shape[-1], shape[-2] * shape[-1], shape[-1]
-
-
-def shapes_of(q: Shape, v: Shape) -> tuple[Shape, Shape]:
-    """Of o and of lse."""
-    return (*q[:-1], v[-1]), ((q[1], q[0]) if len(q) == 3 else (q[0], q[2], q[1]))

@@ -21,7 +21,7 @@ DEFAULTS: dict[str, Any] = dict(
     max_seqlen_q=None, max_seqlen_kv=None, seqused_q=None, seqused_kv=None, align="bottom_right", return_lse=False,
     deterministic=False, out=None, max_sms=0, scale_q=None, scale_k=None, scale_v=None, out_dtype=None, mean_k=None,
     mean_v=None, accumulate=None, alibi_slopes=None, attention_chunk=0, invariant=False, return_max_logit=False,
-    block_table=None)
+    block_table=None, gate=None)
 OF_PAGES = ("max_seqlen_q", "max_seqlen_kv", "causal", "window", "softcap", "scale", "align", "max_sms",
             "attention_chunk", "invariant", "out_dtype")
 
@@ -43,7 +43,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **opt
                   **{name: without_memory(x) for name, x in options.items()})
         where = target or ("auto" if q.is_meta else calls.target_of(q)[1])
         recorded = torch.is_grad_enabled() and any(
-            x is not None and x.requires_grad for x in (q, k, v, given["sink"]))
+            x is not None and x.requires_grad for x in (q, k, v, given["sink"], given["gate"]))
         if where == "cpu" and not given["max_sms"]: given["max_sms"] = torch.get_num_threads()  # as a call has it
         passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
         return "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
@@ -78,7 +78,7 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward:
         calls.check(inputs, options)
         if given["out"] is not None: calls.check_like("out", given["out"], q, calls.shapes_of(q.shape, v.shape)[0])
     found: _c.Problem = calls.problem_of(inputs, options, backward, types, merges=given["accumulate"] is not None,
-                                         max_logit=bool(given["return_max_logit"]))
+                                         max_logit=bool(given["return_max_logit"]), gate=given["gate"] is not None)
     return found
 
 

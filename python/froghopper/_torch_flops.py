@@ -16,10 +16,10 @@ def register() -> None:
     from torch.utils import flop_counter
     formula: Any = flop_counter.register_flop_formula
     packets: Any = torch.ops.froghopper
-    formula([packets.forward, packets.forward_8_bit], get_raw=True)(of_forward)
+    formula([packets.forward, packets.forward_8_bit, packets.forward_gated], get_raw=True)(of_forward)
     formula([packets.forward_out], get_raw=True)(lambda out, *rest, **words: of_forward(*rest, **words))
     formula([packets.merge], get_raw=True)(lambda o, lse, *rest, **words: of_forward(*rest, **words))
-    formula([packets.backward], get_raw=True)(of_backward)
+    formula([packets.backward, packets.backward_gated], get_raw=True)(of_backward)
 
 
 def of_forward(q: Tensor, k: Tensor, v: Tensor, sink: Any, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None,

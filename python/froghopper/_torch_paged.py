@@ -145,10 +145,10 @@ def from_pages(given: dict[str, Any]) -> Any:
     if given["cu_seqlens_kv"] is not None:
         raise InvalidProblem("cu_seqlens_kv is given beside block_table, which says where the rows of a sequence are. "
                              "Leave cu_seqlens_kv out, and give the lengths in seqused_kv.")
-    for name, none in (("accumulate", None), ("return_max_logit", False)):
+    for name, none in (("accumulate", None), ("return_max_logit", False), ("gate", None)):
         if given[name] is not none:
             raise Unsupported(f"{name} is given beside block_table; attention to pages has none. Leave it out.")
-    beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "deterministic", "others")
+    beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "gate", "deterministic", "others")
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
 

@@ -45,6 +45,7 @@ DIMS = {
     "o": ("b s (h g) e", "s (h g) e"), "lse": ("b (h g) s", "(h g) s"), "sink": ("(h g)", "(h g)"),
     "cu_seqlens_q": ("", "m"), "cu_seqlens_kv": ("", "m"), "seqused_q": ("b", "n"), "seqused_kv": ("b", "n"),
     "alibi_slopes": ("b (h g)", "n (h g)"), "max_logit": ("b (h g)", "n (h g)"),
+    "gate": ("b s (h g) e", "s (h g) e"),
 }
 ROWS_AND_COLUMNS = "stdemn"  # and lengths of packed sequences: they stay whole
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv")
@@ -98,7 +99,8 @@ class Kind(NamedTuple):
                         k[0] if longest_kv is None else longest_kv) if self.packed else None
         return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, sink="sink" in of,
                         seqused="seqused_q" in of or "seqused_kv" in of, accumulate=self.merges,
-                        alibi="alibi_slopes" in of, max_logit="max_logit" in self.results, **options)
+                        alibi="alibi_slopes" in of, max_logit="max_logit" in self.results, gate="gate" in of,
+                        **options)
 
     def result_types(self, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and type of each result."""

@@ -6,7 +6,7 @@
 
 jit     one call of the library per call here; a new shape or option compiles, new lengths in cu_seqlens_* and seqused_*
         do not
-grad    reverse mode, first derivatives: of q, k, v and sink, also through lse
+grad    reverse mode, first derivatives: of q, k, v, sink and gate, also through lse
 vmap    examples become sequences of one larger call. Packed examples that share cu_seqlens_*, and gradients of a sink
         for each example, become heads of one; packed examples with lengths of their own are computed one by one
 devices jit over a mesh follows the sharding of q: sequences (the first dimension, where not packed) and heads may be
@@ -40,7 +40,7 @@ def __dir__() -> list[str]: return sorted(__all__)
 
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
-ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit")  # o, lse, it: of accumulate
+ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit", "gate")  # o ...: of accumulate
 HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # as a user knows them
 FLOATS = ("sink", "o", "lse", "alibi_slopes", "max_logit")
 
@@ -52,7 +52,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> Array: ...
+              max_sms: int = ..., gate: Array | None = ...,
+              return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
@@ -62,7 +63,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              max_sms: int = ..., gate: Array | None = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -72,7 +74,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+              max_sms: int = ..., gate: Array | None = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -82,7 +85,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              max_sms: int = ..., gate: Array | None = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 @overload
@@ -92,7 +96,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              max_sms: int = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              max_sms: int = ..., gate: Array | None = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -102,7 +107,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               max_seqlen_kv: int | None = ..., seqused_q: Array | None = ..., seqused_kv: Array | None = ...,
               return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              max_sms: int = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              max_sms: int = ..., gate: Array | None = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -112,7 +118,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               return_lse: bool = False, deterministic: bool = False, align: Align = "bottom_right",
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, max_sms: int = 0, **others: Any) -> Array | tuple[Array, ...]:
+              return_max_logit: bool = False, max_sms: int = 0, gate: Array | None = None,
+              **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
@@ -147,6 +154,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    constant to derivatives. With accumulate, which then is (o, lse, max_logit), the larger one of it and
                    what is there
     max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all
+    gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
+                   max_logit are without it. It has a gradient. Without accumulate
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with
@@ -161,7 +170,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
              "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink,
-             **held_arrays(accumulate, return_max_logit), "alibi_slopes": alibi_slopes}
+             **held_arrays(accumulate, return_max_logit), "alibi_slopes": alibi_slopes, "gate": gate}
     arrays = {name: checked(name, array, q) for name, array in given.items()
               if array is not None or name in ("q", "k", "v", *HELD)}
     if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
@@ -317,7 +326,7 @@ def check_sizes(arrays: Given) -> None:
     rows = (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[2], q.shape[1])
     for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],)),
                         ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows),
-                        ("max_logit", (batch, q.shape[-2]))):
+                        ("max_logit", (batch, q.shape[-2])), ("gate", (*q.shape[:-1], arrays["v"].shape[-1]))):
         if name in arrays and arrays[name].shape != shape:
             raise InvalidTensor(f"{HELD.get(name, name)} must have the shape {list(shape)}, but has "
                                 f"{list(arrays[name].shape)}. Reshape it.")

@@ -78,6 +78,7 @@ def test_the_scale_of_flash_attention_has_its_name(scale):
      "block_table[0, 1] must name a page"),
     ("q is NULL; a problem needs it.", "q is None; a problem needs it."),
     ("accumulate is 1 and sink is set; each call would. Set sink to 0.", "sink must be None with accumulate"),
+    ("accumulate is 1 and gate is set; each call would. Set gate to 0.", "gate must be None with accumulate"),
     ("q.stride_seq is -64; strides are not negative. Point data to it.", "q must have strides that are not negative"),
     ("dim_v is 24; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v.",
      "head dims of 8-bit types must be multiples of 16 from 16 to 256, but that of v is 24. Pad v."),

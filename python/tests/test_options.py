@@ -53,7 +53,7 @@ PACKAGES = ("numpy", "torch", "jax")
 
 def test_every_field_has_a_row():
     fields = [name for name, _ in _c.Problem._fields_]
-    assert sorted(names_in(row[0])[0] for row in ROWS) == sorted(set(fields) - {"size"})
+    assert sorted(names_in(row[0])[0] for row in ROWS) == sorted(set(fields) - {"size", "reserved"})
     types = dict(_c.Problem._fields_)
     sizes = {"int64": 8, "uint32": 4, "float": 4, "flag": 4, "fh_op": 4, "fh_dtype": 4, "fh_align": 4}
     for row in ROWS:
@@ -129,6 +129,7 @@ GIVEN = {
     "sink": {"sink": np.ones(HEADS_Q, np.float32)}, "alibi_slopes": {"alibi_slopes": np.ones(HEADS_Q, np.float32)},
     "deterministic": {"deterministic": True}, "invariant": {"invariant": True},
     "return_max_logit": {"return_max_logit": True}, "max_sms": {"max_sms": 1},
+    "gate": {"gate": np.ones((BATCH, SEQ_Q, HEADS_Q, DIM), np.float32)},
     "accumulate": {"accumulate": (np.zeros((BATCH, SEQ_Q, HEADS_Q, DIM), np.float32),
                                   np.full((BATCH, HEADS_Q, SEQ_Q), -np.inf, np.float32))},
     "seqused_q": {"seqused_q": np.array([5, 130], np.int32)},
@@ -287,6 +288,6 @@ def test_the_handlers_of_xla_know_every_array_of_jax():
     known = re.findall(r'^    \{"(\w+)", Role::', handlers, re.M)
     fields = {name for name, _ in _c.Tensors._fields_}
     assert known and set(known) <= fields
-    gradients = {f"grad_{name}" for name in ("q", "k", "v", "o", "lse", "sink")}
+    gradients = {f"grad_{name}" for name in ("q", "k", "v", "o", "lse", "sink", "gate")}
     assert set(_xla.DIMS) | gradients == set(known)
     for attribute in ("problem", "operands", "results"): assert f'"{attribute}"' in handlers

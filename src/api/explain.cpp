@@ -56,6 +56,7 @@ std::string step_lines(const ForwardStep& step) {
   if (step.parts.most > 1)
     lines += text("\n  split-KV   the keys of a tile into parts of {}, {} of the longest sequence",
                   step.parts.tiles * v.tiles.kv, step.parts.most);
+  if (v.gated) lines += "\n  gate       o is multiplied by its sigmoid before it is rounded";
   return lines;
 }
 
@@ -72,7 +73,9 @@ std::string step_lines(const CombineStep& step) {
 }
 
 std::string step_lines(const DeltaStep& step) {
-  return text("\n  rows       lse and delta of {} query rows a CTA", step.reader.tiles.q);
+  return text(
+      "\n  rows       lse and delta of {} query rows a CTA{}", step.reader.tiles.q,
+      step.variant.gated ? "; grad_gate, and grad_o by the sigmoid of gate, which the next kernel reads" : "");
 }
 
 std::string step_lines(const BackwardStep& step) {

@@ -17,7 +17,7 @@ namespace {
 using PlanPointer = std::shared_ptr<const fh_plan>;
 
 // Two descriptions are the same where their bytes are: the struct has no padding whose bytes could differ.
-static_assert(sizeof(fh_problem) == sizeof(size_t) + 18 * sizeof(int64_t) + 28 * sizeof(int32_t),
+static_assert(sizeof(fh_problem) == sizeof(size_t) + 18 * sizeof(int64_t) + 30 * sizeof(int32_t),
               "its fields, no gaps");
 
 // Of Question::gpu, besides ordinals and -1 for none.

@@ -22,6 +22,7 @@ const char* unsupported_option(const fh_problem& p) {
   if (p.page_size) return "page_size";
   if (p.max_logit) return "max_logit";
   if (p.invariant) return "invariant";
+  if (p.gate) return "gate";
   if (p.smooth) return "smooth";
   if (p.dtype_kv != FH_USUAL && p.dtype_kv != p.dtype) return "dtype_kv";
   if (p.dtype_o != FH_USUAL && p.dtype_o != p.dtype) return "dtype_o";

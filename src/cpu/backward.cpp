@@ -232,6 +232,9 @@ class QTilesOfKvTile final : public QTiles {
     t_.o = views.o.address(s_.batch, row, head()), t_.stride_o = views.o.stride_seq;
     t_.grad_o = views.grad_o.address(s_.batch, row, head()), t_.stride_grad_o = views.grad_o.stride_seq;
     t_.grad_q = views.grad_q.address(s_.batch, row, head()), t_.stride_grad_q = views.grad_q.stride_seq;
+    t_.gate = sh_.p.gate ? views.gate.address(s_.batch, row, head()) : nullptr,
+    t_.stride_gate = views.gate.stride_seq;
+    t_.grad_gate = views.grad_gate.address(s_.batch, row, head()), t_.stride_grad_gate = views.grad_gate.stride_seq;
     const View& slopes = views.alibi_slopes;  // rows of no sequence attend to nothing, and have none
     const bool sloped = sh_.p.alibi && s_.index < sh_.p.batch;
     t_.slope = sloped ? within_steepest(slopes.as<float>()[slopes.at(s_.index, 0, head())]) : 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the epilogue of a forward work item: o is divided by its denominator, merged with earlier calls, rounded and
-// stored in rows, with lse and max_logit.
+// cpu: the epilogue of a forward work item: o is divided by its denominator, multiplied by its gate, merged with
+// earlier calls, rounded and stored in rows, with lse and max_logit.
 #include <algorithm>
 #include <bitset>
 #include <cmath>
@@ -16,6 +16,7 @@
 #include "hwy/highway.h"
 #include "src/cpu/block-inl.hpp"
 #include "src/cpu/convert-inl.hpp"
+#include "src/cpu/gate-inl.hpp"
 #include "src/cpu/multiply-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -96,7 +97,9 @@ struct Epilogue {
     for (int c = 0; c < w.dim_v; c += eight) {
       hn::StoreU(fully_masked ? hn::Zero(d) : hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
     }
-    if (!fully_masked) dequantise(w.of_heads[b.head], b.state.row_sum[i], row);
+    const float share = fully_masked ? 0 : b.state.row_sum[i];
+    if (!fully_masked) dequantise(w.of_heads[b.head], share, row);
+    if (lane.gate && share > 0) apply_gate(lane.gate, w.dtype_o, w.dim_v, row);  // else o is 0, whatever the gate is
     if (second_pass && !w.merge) {
       keep_finite(lane.o, row);
     } else if (!second_pass && !all_finite(row, w.dim_v) && std::isfinite(factor)) {

@@ -122,6 +122,7 @@ class Forward {
     visible = {std::max(visible.begin, keys.begin), std::min(visible.end, keys.end)};
     return {.q = views_.q.address(s.batch, row, head),
             .o = views_.o.address(s.batch, row, head),
+            .gate = views_.gate.data ? views_.gate.address(s.batch, row, head) : nullptr,
             .lse = views_.lse.data ? reinterpret_cast<float*>(views_.lse.address(s.batch, row, head)) : nullptr,
             .max_logit = largest ? largest + index % items_.group() : nullptr,
             .begin = visible.begin,

@@ -35,6 +35,9 @@ struct QTile {
   const void *q, *o, *grad_o;  // of the first row; o and grad_o are read only for rows that attend to a key
   int64_t stride_q, stride_o, stride_grad_o, stride_grad_q;  // elements from row to row
   void* grad_q;
+  const void* gate;  // likewise; null: none
+  void* grad_gate;
+  int64_t stride_gate, stride_grad_gate;
   float slope;                 // of ALiBi, else 0
   int64_t diagonal;            // the key at distance 0 from the first row for ALiBi, counted from the KV tile's first
   bool first, last;            // this is the first, the last KV tile that takes the Q tile

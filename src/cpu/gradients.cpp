@@ -3,8 +3,8 @@
 //
 //   load     k and v of the KV tile: both transposed, and k in rows
 //   for every Q tile with a row that attends to the KV tile:
-//     begin    in its first KV tile: grad_q = 0, delta = o grad_o - grad_lse
-//     load     its q and grad_o
+//     begin    in its first KV tile: grad_q = 0, delta = o grad_o - grad_lse, and grad_gate
+//     load     its q and grad_o, by the gate where there is one
 //     for every block of keys, and the rows that attend to it:
 //       score    s = q k, and the gradient of the weights, grad_o v
 //       weigh    weights = e^(s - lse), grad_s = scale weights (gradient of the weights - delta)
@@ -106,11 +106,6 @@ class Gradients {
     guarded_ = take(block_lanes * std::max(w_.dim_qk, w_.dim_v));
   }
 
-  // Lanes are loaded and stored four at a time, and in whole vectors.
-  static int padded(int keys) {
-    constexpr int lane_group = std::max(4, vector_lanes);
-    return (keys + lane_group - 1) / lane_group * lane_group;
-  }
   int width_of(int block) const { return padded(std::min(block_lanes, w_.keys - block)); }
 
   void load_keys() {
@@ -186,6 +181,7 @@ class Gradients {
       t.delta[i] = -t.grad_lse[i];
       if (!t.fully_masked[i])
         t.delta[i] += dot_rows(row(t.o, t.stride_o, i), row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v);
+      if (t.gate) store_grad_gate(t, i, w_.dtype, w_.dim_v);
     }
   }
 
@@ -219,13 +215,15 @@ class Gradients {
     if (t.of_span ? t.span_last : loaded && apart) plus(row_sums_, 1, t.rows * qk_row_, t.sum);
   }
 
+  const void* grad_o_of(const QTile& t, int i) { return gated_grad_o(t, i, w_.dtype, w_.dim_v, gated_); }
+
   // Rows that attend to no key of the KV tile are 0, since memory may hold anything there.
   void load_rows(const QTile& t) {
     rows_checked_ = false;
     for (int i = 0; i < q_tile_rows; ++i) {
       if (i < t.rows && t.begin[i] < t.end[i]) {
         to_elements(row(t.q, t.stride_q, i), w_.dtype, w_.dim_qk, q_ + i * q_row_);
-        to_elements(row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v, grad_o_ + i * grad_o_row_);
+        to_elements(grad_o_of(t, i), w_.dtype, w_.dim_v, grad_o_ + i * grad_o_row_);
       } else {
         std::fill_n(q_ + i * q_row_, elements_qk_, Element{});
         std::fill_n(grad_o_ + i * grad_o_row_, elements_v_, Element{});
@@ -338,7 +336,7 @@ class Gradients {
     for (int i = 0; rows_finite_ && i < t.rows; ++i) {
       if (t.begin[i] < t.end[i])
         rows_finite_ = row_is_finite(row(t.q, t.stride_q, i), w_.dtype, w_.dim_qk) &&
-                       row_is_finite(row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v);
+                       row_is_finite(grad_o_of(t, i), w_.dtype, w_.dim_v);
     }
     return rows_finite_;
   }
@@ -346,17 +344,18 @@ class Gradients {
   // In floats, one by one. Sums begin and end where those of the products do, so that other rows keep their bits.
   void add_guarded(const QTile& t, int block, int first, int last, const RowMaskRange* mask) {
     const int width = width_of(block);
-    const auto for_keys = [&](const float* weights, const void* x, int64_t stride, int dim, float* sum) {
+    const auto for_keys = [&](const float* weights, const auto& row_of, int dim, float* sum) {
       for (int begin = first; begin < last; begin += rows_together) {
         std::fill_n(guarded_, dim * width, 0.0f);
         for (int i = begin; i < std::min(last, begin + rows_together); ++i)
-          add_attended(weights + (i - first) * width, mask[i - first], row(x, stride, i), w_.dtype, dim, guarded_,
-                       width);
+          add_attended(weights + (i - first) * width, mask[i - first], row_of(i), w_.dtype, dim, guarded_, width);
         plus(guarded_, 1, dim * width, sum);
       }
     };
-    for_keys(s_, t.grad_o, t.stride_grad_o, w_.dim_v, grad_v_ + block * w_.dim_v);
-    for_keys(grad_s_, t.q, t.stride_q, w_.dim_qk, grad_k_ + block * w_.dim_qk);
+    for_keys(
+        s_, [&](int i) { return grad_o_of(t, i); }, w_.dim_v, grad_v_ + block * w_.dim_v);
+    for_keys(
+        grad_s_, [&](int i) { return row(t.q, t.stride_q, i); }, w_.dim_qk, grad_k_ + block * w_.dim_qk);
     for (int i = first; i < last; ++i)
       add_attended_keys(grad_s_ + (i - first) * width, mask[i - first], row(w_.k, w_.stride_k, block), w_.stride_k,
                         w_.dtype, w_.dim_qk, row_sums_ + i * qk_row_);
@@ -383,6 +382,7 @@ class Gradients {
   bool any_flushed_ = false;       // whether total_k_ and total_v_ hold a bunch
   float *of_kv_tile_, *row_sums_;  // grad_q of the Q tile: of this KV tile; what products add to
   bool k_finite_, rows_finite_, rows_checked_;
+  float gated_[dim_max];  // the last grad_o_of
 };
 
 void differentiate_in_floats(const GradientWork& work, QTiles& tiles) { Gradients<InFloats>(work, tiles).run(); }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "src/cpu/gradient_work.hpp"
 #include "src/cpu/work.hpp"
 
 #if defined(FROGHOPPER_CPU_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
@@ -14,11 +15,18 @@
 #endif
 #include "hwy/highway.h"
 #include "src/cpu/convert-inl.hpp"
+#include "src/cpu/gate-inl.hpp"
 #include "src/cpu/weigh-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace froghopper::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Lanes are loaded and stored four at a time, and in whole vectors.
+inline int padded(int keys) {
+  constexpr int lane_group = std::max(4, vector_lanes);
+  return (keys + lane_group - 1) / lane_group * lane_group;
+}
 
 template <class Void>  // void or const void
 Void* row_at(Void* first, Dtype type, int64_t stride, int64_t index) {
@@ -48,6 +56,31 @@ inline bool row_is_finite(const void* row, Dtype type, int dim) {
   float x[dim_max];
   to_floats(row, type, dim, x);
   return all_finite(x, dim);
+}
+
+// The gradient of row i's output before the gate, rounded to the type of grad_o, in `room` of dim_max floats. Without a
+// gate it is grad_o.
+inline const void* gated_grad_o(const QTile& t, int i, Dtype type, int dim, float* room) {
+  const void* const grad_o = row_at(t.grad_o, type, t.stride_grad_o, i);
+  if (!t.gate) return grad_o;
+  float x[dim_max];
+  to_floats(grad_o, type, dim, x);
+  apply_gate(row_at(t.gate, type, t.stride_gate, i), type, dim, x);
+  from_floats(x, type, dim, room);
+  return room;
+}
+
+// grad_o o (1 - sigmoid), for o has the factor sigmoid already; 0 for a row that attends to no key.
+inline void store_grad_gate(const QTile& t, int i, Dtype type, int dim) {
+  float x[dim_max] = {}, y[dim_max];
+  if (!t.fully_masked[i]) {
+    sigmoids(row_at(t.gate, type, t.stride_gate, i), type, -1, dim, x);
+    to_floats(row_at(t.o, type, t.stride_o, i), type, dim, y);
+    times(y, dim, x);
+    to_floats(row_at(t.grad_o, type, t.stride_grad_o, i), type, dim, y);
+    times(y, dim, x);
+  }
+  from_floats(x, type, dim, row_at(t.grad_gate, type, t.stride_grad_gate, i));
 }
 
 // total += sum, and sum = 0. adds: false where total is uninitialised.

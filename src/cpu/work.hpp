@@ -18,6 +18,7 @@ namespace froghopper::cpu {
 struct Lane {
   const void* q;       // dim_qk values
   void* o;             // dim_v values
+  const void* gate;    // dim_v values of o's type; null: none
   float* lse;          // null: not wanted
   float* max_logit;    // the largest score so far of its sequence and head; null: not wanted
   int64_t begin, end;  // keys that it attends to; begin >= end: none

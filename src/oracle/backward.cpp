@@ -9,6 +9,8 @@
 //                 s without what alibi puts on top
 //   grad_q     += scale ds[j] k[j],   grad_k[j] += scale ds[j] q
 //   grad_sink  -= exp(sink - lse) delta: the sink takes its share of the denominator and has no value
+// With a gate, whose sigmoid o has as a factor:
+//   grad_gate   = grad_o[i] o (1 - sigmoid), and below delta g is grad_o[i] times sigmoid, element by element
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -40,16 +42,17 @@ struct BothWays : Head<Real> {
       : Head<Real>(p, views, s, head), v_columns(transposed(this->v)) {}
 };
 
-// Dense, in the shapes of q, k and v; of the sink one number for each sequence and query head.
+// Dense, in the shapes of q, k, v and gate; of the sink one number for each sequence and query head.
 template <class Real>
 struct Sums {
-  std::vector<Real> q, k, v, sink;
+  std::vector<Real> q, k, v, sink, gate;
 
   explicit Sums(const Problem& p)
       : q(p.rows_q() * p.heads_q * p.dim_qk),
         k(p.rows_kv() * p.heads_kv * p.dim_qk),
         v(p.rows_kv() * p.heads_kv * p.dim_v),
-        sink(p.sink && p.rows_q() > 0 ? p.batch * p.heads_q : 0) {}
+        sink(p.sink && p.rows_q() > 0 ? p.batch * p.heads_q : 0),
+        gate(p.gate ? p.rows_q() * p.heads_q * p.dim_v : 0) {}
 };
 
 // Calls work(sequence, its number, key head) for all of them, on all cores. The query heads of one key head add to the
@@ -137,6 +140,7 @@ Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finis
   put(&Views::grad_k, sums.k);
   put(&Views::grad_v, sums.v);
   put(&Views::grad_sink, sink);
+  put(&Views::grad_gate, sums.gate);
   return answers;
 }
 
@@ -145,7 +149,7 @@ Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finis
 void add_row_same_precision(const Problem& p, const Views& views, const Sequence& s, const BothWays<float>& head,
                             int64_t i, int64_t sink_number, Sums<float>& sums) {
   const Visible visible = keys_of(p, s, i);
-  const Given<float> given(views, s, head.index, i);
+  Given<float> given(views, s, head.index, i);
   const Rows row{s.batch, s.first_q + i, 1, 1};
   const std::vector<float> o =
       read<float>(views.o, {views.o, row, {}, s.index}, 1, head.index, {p, {}, 0, 0}).numbers;
@@ -154,6 +158,11 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
   if (p.sink) sums.sink[sink_number] -= weight_of_sink(views, head.index, lse) * delta;
 
   const Dense dense(p);
+  const Gate<float> gate(p, views, s, head.index, i);
+  for (int64_t c = 0; p.gate && visible.begin < visible.end && c < p.dim_v; ++c) {
+    sums.gate[dense.q(s, i, head.index, p.dim_v) + c] = given.grad_o[c] * o[c] * gate.rest[c];
+    given.grad_o[c] = rounded(given.grad_o[c] * gate.sigmoid[c], p.dtype);
+  }
   float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
   const std::vector<float> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
   const std::vector<float> dp = dots(given.grad_o, head.v_columns, visible);
@@ -232,20 +241,38 @@ struct Row {
     std::vector<double> o(p.dim_v, 0.0);
     double lse = -std::numeric_limits<double>::infinity();
     const std::vector<double> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
-    attend_row<double, /*rounds=*/false>(p, views, head, visible, all_s, o.data(), &lse);
+    const Gate<double> gate(p, views, s, head.index, i);
+    attend_row<double, /*rounds=*/false>(p, views, head, visible, all_s, gate.sigmoid, o.data(), &lse);
     const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
     delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
     if (p.sink) add_to_sink(weight_of_sink(views, head.index, lse), delta, delta_size, sink_number, sums, sizes);
+    if (p.gate) pass_gate(gate, o.data(), Dense(p).q(s, i, head.index, p.dim_v), sums, sizes);
 
     const Least least(p.dtype);
     const std::vector<double> dp = dots(given.grad_o, head.v_columns, visible);
     const std::vector<double> dp_sizes =
         sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return std::fabs(a * b); });
+    // A gated g is rounded too, as every weight that it is multiplied by.
+    const double both = p.gate ? std::sqrt(2.0) : 1;
+    const std::vector<double> dp_squares =
+        sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return (a * b) * (a * b); });
     for (size_t n = 0; n < plain.size(); ++n) {
-      const double weight = weight_below(lse, all_s[n]), ds = weight * slope_of(p, plain[n]) * (dp[n] - delta);
-      factors.push_back({weight, ds, std::max({weight, least.operand, least.weight}),
-                         std::max({std::fabs(ds), least.operand, least.weight * (dp_sizes[n] + delta_size)}),
-                         dp_sizes[n]});
+      const double weight = weight_below(lse, all_s[n]), of_dp = weight * slope_of(p, plain[n]);
+      const double ds = of_dp * (dp[n] - delta), of_gate = p.gate ? of_dp * std::sqrt(dp_squares[n]) : 0;
+      factors.push_back(
+          {weight, ds, both * std::max({weight, least.operand, least.weight}),
+           std::max({std::hypot(ds, of_gate), least.operand, least.weight * (dp_sizes[n] + delta_size)}),
+           dp_sizes[n]});
+    }
+  }
+
+  // grad_gate of the row; and grad_o as the gate lets it pass.
+  void pass_gate(const Gate<double>& gate, const double* o, int64_t at, Sums<double>& sums, Sizes& sizes) {
+    for (size_t c = 0; visible.begin < visible.end && c < given.grad_o.size(); ++c) {
+      const double all = given.grad_o[c] * o[c] * gate.rest[c];
+      sums.gate[at + c] = all;
+      sizes.rounded.gate[at + c] = sizes.summed.gate[at + c] = all * all;  // o is rounded, and a sum
+      given.grad_o[c] *= gate.sigmoid[c];
     }
   }
 };

@@ -8,7 +8,7 @@
 //   weight = exp(s[j] - lse)
 //   o      = sum over j of weight[j] v[j]
 // Merged with what o and lse hold, that lse is one more logit, and that o its value.
-// max_logit is the largest s of all rows of a sequence and head.
+// max_logit is the largest s of all rows of a sequence and head. With a gate, o is multiplied by 1 / (1 + exp(-gate)).
 #include "src/oracle/oracle.hpp"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ float rounded_weight(float weight, const Problem& p) {
 
 template <class Real, bool rounds>
 void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible& visible,
-                const std::vector<Real>& scores, double* o, double* lse) {
+                const std::vector<Real>& scores, const std::vector<Real>& gate, double* o, double* lse) {
   constexpr Real none = -std::numeric_limits<Real>::infinity();
   const Real other = p.merges() ? static_cast<Real>(*lse) : p.sink ? views.sink.as<float>()[head.index] : none;
   // No key, or none that is not infinitely far below others: no output; the sink alone is in the denominator.
@@ -59,14 +59,14 @@ void attend_row(const Problem& p, const Views& views, const Head<Real>& head, co
     for (int64_t c = 0; c < p.dim_v; ++c) sums[c] += weight * head.v.row(j)[c];
   }
   for (int64_t c = 0; c < p.dim_v; ++c) {
-    o[c] = sums[c] / denominator;
+    o[c] = sums[c] / denominator * gate[c];
     if constexpr (rounds) o[c] = rounded(static_cast<float>(o[c]), p.dtype_o);
   }
   *lse = largest + std::log(denominator);
 }
 
 template void attend_row<double, false>(const Problem&, const Views&, const Head<double>&, const Visible&,
-                                        const std::vector<double>&, double*, double*);
+                                        const std::vector<double>&, const std::vector<double>&, double*, double*);
 
 namespace {
 
@@ -88,7 +88,8 @@ Answers attend(const Problem& p, const Views& views, const std::vector<RowId>& r
                                  [&](const Sequence& s, const Head<Real>& head, int64_t i, double* o, double* lse) {
                                    const Visible visible = keys_of(p, s, i);
                                    std::vector<Real> of_row = scores(p, head, i, visible);
-                                   attend_row<Real, rounds>(p, views, head, visible, of_row, o, lse);
+                                   const Gate<Real> gate(p, views, s, head.index, i);
+                                   attend_row<Real, rounds>(p, views, head, visible, of_row, gate.sigmoid, o, lse);
                                    return of_row;
                                  });
 }

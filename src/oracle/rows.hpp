@@ -149,6 +149,20 @@ void offer(double& max_logit, const std::vector<Real>& scores) {
   for (const Real s : scores) max_logit = s > max_logit ? s : max_logit;
 }
 
+// What a row of o is multiplied by, and what that is short of 1; 1 and 0 without a gate.
+template <class Real>
+struct Gate {
+  std::vector<Real> sigmoid, rest;
+
+  Gate(const Problem& p, const Views& views, const Sequence& s, int64_t head, int64_t i)
+      : sigmoid(p.dim_v, Real(1)), rest(p.dim_v, Real(0)) {
+    if (!p.gate) return;
+    std::vector<Real> x(p.dim_v);
+    load_row(views.gate.data, views.gate.at(s.batch, s.first_q + i, head), p.dim_v, views.gate.element, x.data());
+    for (int64_t c = 0; c < p.dim_v; ++c) sigmoid[c] = 1 / (1 + std::exp(-x[c])), rest[c] = 1 / (1 + std::exp(x[c]));
+  }
+};
+
 // The query rows of one head of one sequence that are asked for: where in the sequence, and which of all that are.
 struct RowsOfHead {
   int64_t sequence, head;
@@ -188,10 +202,10 @@ Answers attend_rows(const Problem& p, const Views& views, const std::vector<RowI
 // One query row of one head; its o and lse hold those of a row that sees nothing, or what they are merged with.
 // Real is the type of all sums.
 // rounds: weights, before they meet v, and results are rounded to the storage type; weights beside 8-bit q to e4m3.
-// scores: of the keys that it sees.
+// scores: of the keys that it sees. gate: what its o is multiplied by before that is rounded.
 template <class Real, bool rounds>
 void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible&,
-                const std::vector<Real>& scores, double* o, double* lse);
+                const std::vector<Real>& scores, const std::vector<Real>& gate, double* o, double* lse);
 
 Answers gradients_same_precision(const Problem&, const Views&);  // of a backward problem
 

@@ -227,6 +227,8 @@ void take_workspace(Plan& plan, const BwdVariant& v, int64_t tiles) {
   w.grad_q = w.take(numbers(tiles * dq_floats(v.tiles.q, v.dims.qk)));
   if (plan.problem.sink) w.grad_sink = w.take(numbers(tiles));
   if (v.deterministic) w.dq_semaphores = w.take(numbers(tiles));
+  const Problem& p = plan.problem;
+  if (p.gate) w.gated_grad_o = w.take(static_cast<size_t>(p.rows_q() * p.heads_q * p.dim_v) * size_of(p.dtype));
 }
 
 }  // namespace
@@ -247,16 +249,19 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
 
   take_workspace(plan, v, tiles);
   const int dim_v = columns_of_rows(v.dims.v);
-  const DeltaVariant delta{v.dtype, dim_v, v.ragged};
+  const DeltaVariant delta{v.dtype, dim_v, v.ragged, p.gate};
   const GradQVariant grad_q{v.dtype, v.dims.qk, v.tiles.q, v.ragged};
-  const auto add = [&](const auto& kernel, int64_t grid, Step step) {
+  const auto add = [&](const auto& kernel, int64_t grid, Step step, bool overlaps = true) {
     plan.launches.push_back(
-        {.kernel = kernel_of(kernel), .grid = static_cast<int>(grid), .step = std::move(step), .overlaps = true});
+        {.kernel = kernel_of(kernel), .grid = static_cast<int>(grid), .step = std::move(step), .overlaps = overlaps});
   };
-  if (tiles > 0) add(delta, tiles, DeltaStep{delta, v});
+  // With a gate it also clears rows, which there may be without a sequence.
+  const int64_t delta_ctas = std::max<int64_t>(tiles, p.gate && p.rows_q() > 0 ? 1 : 0);
+  if (delta_ctas > 0) add(delta, delta_ctas, DeltaStep{delta, v});
   const int sms = kv_tiles_at_once(p, v, device) * bwd_ctas(v);  // whole clusters
   const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items * bwd_ctas(v));
-  if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints));
+  // It reads grad_o before it waits, so with a gate, where the kernel before writes that, it begins after it.
+  if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints), /*overlaps=*/!p.gate);
   // Sequences of lengths of their own have rows of no sequence, which are cleared.
   const int64_t ctas = std::max<int64_t>(tiles + (p.sink ? p.heads_q : 0), v.ragged ? sms : 0);
   if (ctas > 0) add(grad_q, ctas, GradQStep{grad_q});

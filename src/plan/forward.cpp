@@ -50,7 +50,7 @@ void add_combine(Plan& plan, const Tiling& tiling) {
   const FwdVariant& v = tiling.variant;
   const int columns = columns_of_rows(v.dims.v);
   const CombineVariant combine{p.dtype_o, columns, tiling.parts <= 4 ? 4 : combine_parts_most(columns),
-                               v.batch_invariant};
+                               v.batch_invariant, v.gated};
   const int64_t row_heads = p.rows_q() * p.heads_q;
   plan.launches.push_back(
       {.kernel = kernel_of(combine),

@@ -150,7 +150,7 @@ constexpr int fields_in() {
   else
     return sizeof...(Before);
 }
-static_assert(fields_in<CombineVariant>() == 4, "fields_in does not count");
+static_assert(fields_in<CombineVariant>() == 5, "fields_in does not count");
 static_assert(fields_in<FwdVariant>() <= 14, "FwdVariant has too many fields; group some that belong together");
 static_assert(fields_in<BwdVariant>() <= 14, "BwdVariant has too many fields; group some that belong together");
 

@@ -43,6 +43,7 @@ struct Workspace {
   Slice grad_q;         // its sums in fp32
   Slice grad_sink;      // its parts
   Slice dq_semaphores;  // which kv tile adds to grad_q next
+  Slice gated_grad_o;   // with a gate: grad_o by its sigmoid, dense
   Slice largest;        // quantise: the largest number of each tile, where all rows of a sequence share a scale
   // Quantise with smooth only: AverageParams.
   Slice column_sums, means;
@@ -62,6 +63,7 @@ inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace:
                                                 std::pair{"grad_q", &Workspace::grad_q},
                                                 std::pair{"grad_sink", &Workspace::grad_sink},
                                                 std::pair{"dq_semaphores", &Workspace::dq_semaphores},
+                                                std::pair{"gated_grad_o", &Workspace::gated_grad_o},
                                                 std::pair{"largest", &Workspace::largest},
                                                 std::pair{"column_sums", &Workspace::column_sums},
                                                 std::pair{"means", &Workspace::means}};

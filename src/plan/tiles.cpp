@@ -199,7 +199,8 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .split_kv = false,
           .merges_lse = p.merges(),
           .batch_invariant = p.invariant,
-          .max_logit = p.max_logit};
+          .max_logit = p.max_logit,
+          .gated = p.gate};
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {

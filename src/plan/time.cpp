@@ -155,10 +155,12 @@ Shares shares_of(const Main& m) {
 
 double row_heads_q(const Problem& p) { return 1.0 * p.rows_q() * p.heads_q; }
 
-// o and grad_o, lse and delta; and zeros where grad_q is summed in any order: else the first part is written.
+// o and grad_o, lse and delta; with a gate three tensors of that shape more; and zeros where grad_q is summed in any
+// order: else the first part is written.
 double bytes_of_delta(const Problem& p, const DeltaStep& step) {
   const double zeros = step.reader.deterministic ? 0 : 1.0 * p.dim_qk * sizeof(float);
-  return row_heads_q(p) * (2.0 * p.dim_v * size_of(p.dtype) + 4.0 * sizeof(float) + zeros);
+  const double tensors = p.gate ? 5 : 2;
+  return row_heads_q(p) * (tensors * p.dim_v * size_of(p.dtype) + 4.0 * sizeof(float) + zeros);
 }
 double bytes_of_grad_q(const Problem& p) {
   return row_heads_q(p) * p.dim_qk * (sizeof(float) + (p.accumulate ? 2.0 * sizeof(float) : size_of(p.dtype)));
@@ -207,7 +209,9 @@ void add(Sum& sum, const Problem& p, const ForwardStep& step, int grid, const De
   add_main(sum, p, step, grid, device, read_us(bytes_moved(p), device));
 }
 void add(Sum& sum, const Problem& p, const BackwardStep& step, int grid, const Device& device) {
-  sum.bytes += 2 * bytes_moved(p.forward()), sum.between_us += next_launch_us;
+  Problem forward = p.forward();
+  forward.gate = false;  // the launch before has read it
+  sum.bytes += 2 * bytes_moved(forward), sum.between_us += next_launch_us;
   add_main(sum, p, step, grid, device, 0);
 }
 void add(Sum& sum, const Problem&, const FillStep&, int, const Device&) { sum.between_us += next_launch_us; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: the bytes that must be moved. Those of q, k, v, o and lse, each once: rows of the tensors, used or not; not
-// scales, which are few. A backward problem moves grad_o, grad_q, grad_k and grad_v too, and with accumulate the last
-// three both ways; a forward problem with accumulate moves o and lse both ways. To quantise moves q, k and v, read and
-// written, and so does to append.
+// scales, which are few; a gate and its gradient are as large as o. A backward problem moves grad_o, grad_q, grad_k
+// and grad_v too, and with accumulate the last three both ways; a forward problem with accumulate moves o and lse both
+// ways. To quantise moves q, k and v, read and written, and so does to append.
 #pragma once
 #include "src/problem/problem.hpp"
 
@@ -15,11 +15,11 @@ inline double bytes_moved(const Problem& p) {
     return 2 * element * double(p.dim_qk) * rows_q +
            (element + size_of(p.dtype_kv)) * columns * double(p.rows_q()) * double(p.heads_kv);
   if (p.quantises()) return (element + size_of(p.dtype_kv)) * (double(p.dim_qk) * rows_q + columns * rows_kv);
-  const double of_o = size_of(p.dtype_o) * double(p.dim_v) + sizeof(float);
-  const double row_q = element * double(p.dim_qk) + of_o * (p.merges() ? 2 : 1);
+  const double row_o = size_of(p.dtype_o) * double(p.dim_v), of_o = row_o + sizeof(float);
+  const double row_q = element * double(p.dim_qk) + of_o * (p.merges() ? 2 : 1) + (p.gate ? row_o : 0);
   const double forward = row_q * rows_q + size_of(p.dtype_kv) * columns * rows_kv;
   if (p.op != FH_BACKWARD) return forward;
-  const double written = double(p.dim_qk) * rows_q + columns * rows_kv;
+  const double written = double(p.dim_qk + (p.gate ? p.dim_v : 0)) * rows_q + columns * rows_kv;
   return forward + element * double(p.dim_v) * rows_q + written * (p.accumulate ? 2 * sizeof(float) : element);
 }
 

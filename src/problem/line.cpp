@@ -4,7 +4,7 @@
 //
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
 //       [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth]
-//       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]
+//       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]
 //   append DTYPE [kv=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN] [seqused] [pageN pagesN] [slots]
 //       [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales] [smsN]
 //
@@ -60,7 +60,7 @@ constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] "
     "[causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [pageN pagesN] [smsN]; or append DTYPE, of "
+    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]; or append DTYPE, of "
     "these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] "
     "[tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales]";
 

@@ -296,6 +296,13 @@ constexpr std::array others{
            .support = "the largest score of each head (max_logit)",
            .python = everywhere("return_max_logit"),
            .sentence = "the largest score of each sequence and query head is written too"},
+    Option{.name = "gate",
+           .field = Place{&fh_problem::gate, &Problem::gate},
+           .ops = of_attention,
+           .word = "gate",
+           .support = "output gate, o times the sigmoid of a tensor (gate)",
+           .python = everywhere("gate"),
+           .sentence = "o is multiplied by the sigmoid of a tensor of its shape"},
     Option{.name = "page_size",
            .field = Place{&fh_problem::page_size, &Problem::page_size},
            .ops = of_forward | of_append,
@@ -356,8 +363,8 @@ constexpr int rows_of_problem() {
       table, [](const Option& o) { return std::visit([](auto f) { return f.own != nullptr; }, o.field); }));
 }
 static_assert(!is_in_two_rows());
-static_assert(numbers_in<fh_problem>() == static_cast<int>(table.size()) + 1,
-              "a row for every field of fh_problem but size");
+static_assert(numbers_in<fh_problem>() == static_cast<int>(table.size()) + 2,
+              "a row for every field of fh_problem but size and reserved");
 static_assert(numbers_in<Problem>() == rows_of_problem(), "a row for every field of Problem");
 
 }  // namespace

@@ -39,6 +39,7 @@ struct Problem {
   int64_t attention_chunk = 0;  // 0: none
   bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
   bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
+  bool gate = false;            // o is multiplied by the sigmoid of a tensor
   int64_t page_size = 0;        // rows of a page of k and v; 0: they are not in pages
   int64_t pages = 0;            // of the pool that k and v are then
   // Of an append problem.

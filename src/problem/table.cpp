@@ -183,6 +183,11 @@ constexpr std::array table{
            where_norm},
     Tensor{"norm_k", "norm", "norm", "a weight for each column of k", &Views::norm_k, &fh_tensors::norm_k, weights,
            where_norm},
+    Tensor{"gate", "gate", "gate", "what o is multiplied by the sigmoid of", &Views::gate, &fh_tensors::gate,
+           shape_of_o, [](const Problem& p) { return p.gate ? Use::read : Use::absent; }},
+    Tensor{"grad_gate", "gate in a backward pass", "op to FH_BACKWARD and gate", "the gradient of gate",
+           &Views::grad_gate, &fh_tensors::grad_gate, shape_of_o,
+           [](const Problem& p) { return p.gate ? of_gradient(p) : Use::absent; }},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

@@ -54,6 +54,7 @@ struct Views {
   View cache_k, cache_v, q_out;
   View slot_mapping, positions;
   View rotary_cos, rotary_sin, norm_q, norm_k;
+  View gate, grad_gate;
 };
 
 // What a problem does with a tensor.

@@ -84,6 +84,8 @@ Finding known_values(const fh_problem& p) {
                   type.value, type.may_be_usual ? "FH_USUAL, " : "");
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
+  if (p.reserved != 0)
+    return text("reserved is {}; no option has that place. Start from fh_problem_init().", p.reserved);
   if (p.rotate_seed != 0 && !p.rotate)
     return text("rotate_seed is {} and rotate is 0; nothing is rotated. Set rotate, or rotate_seed to 0.",
                 p.rotate_seed);
@@ -257,6 +259,12 @@ Finding scales(const fh_problem& p) {
 }
 
 Finding merging(const fh_problem& p) {
+  if (p.accumulate && p.gate)
+    return text(
+        "accumulate is {} and gate is set; each call would multiply all of o by the gate again, or add all of "
+        "grad_gate "
+        "again. Set gate to 0, and multiply o by the sigmoid after the last call{}.",
+        p.accumulate, p.op == FH_BACKWARD ? ", grad_o before the first one" : "");
   if (!merges(p) || !p.sink) return {};
   return text(
       "accumulate is {} and sink is set; each call would put it into the denominator again. Set sink to 0, and lse "

@@ -139,6 +139,8 @@ constexpr Field fields[] = {
     {"grad_sink", Role::sink, offsetof(fh_tensors, grad_sink)},
     {"alibi_slopes", Role::slopes, offsetof(fh_tensors, alibi_slopes)},
     {"max_logit", Role::max_logit, offsetof(fh_tensors, max_logit)},
+    {"gate", Role::o, offsetof(fh_tensors, gate)},
+    {"grad_gate", Role::o, offsetof(fh_tensors, grad_gate)},
 };
 
 // What one call computes, gathered from its frame.

@@ -54,6 +54,7 @@ class HandMade {
       for (int64_t b = 0; b < views.alibi_slopes.batch; ++b)
         for (int64_t head = 0; head < p.heads_q; ++head)
           views.alibi_slopes.as<float>()[views.alibi_slopes.at(b, 0, head)] = 0.2f * normal(random);
+    if (p.gate) fill(views.gate, draw, rows_q);
     if (!p.backward()) return;
     fill(views.grad_o, draw, rows_q);
     fill(views.grad_lse, draw, rows_q);

@@ -46,6 +46,7 @@ inline fh_tensors tensors_of(const Problem& p) {
   if (is_8_bit(p.dtype_kv)) t.scale_v = dense(18, p.scale_blocks(p.seq_kv), p.heads_kv, 1);
   if (p.smooth) t.mean_k = dense(20, 1, p.heads_kv, p.dim_qk), t.mean_v = dense(21, 1, p.heads_kv, p.dim_v);
   if (p.alibi) t.alibi_slopes = dense(22, 1, p.heads_q, 1);
+  if (p.gate) t.gate = dense(24, p.seq_q, p.heads_q, p.dim_v);
   if (!p.backward()) return t;
   t.grad_o = dense(10, p.seq_q, p.heads_q, p.dim_v);
   t.grad_q = dense(11, p.seq_q, p.heads_q, p.dim_qk);
@@ -53,6 +54,7 @@ inline fh_tensors tensors_of(const Problem& p) {
   t.grad_v = dense(13, p.seq_kv, p.heads_kv, p.dim_v);
   t.grad_lse = somewhere<float>(14);
   if (p.sink) t.grad_sink = somewhere<float>(15);
+  if (p.gate) t.grad_gate = dense(25, p.seq_q, p.heads_q, p.dim_v);
   return t;
 }
 

@@ -25,6 +25,15 @@ unsigned int* dq_semaphores_of(const Run& run) {
   return dq_semaphores.bytes > 0 ? run.slice<unsigned int>(dq_semaphores) : nullptr;
 }
 
+// With a gate: as the first launch leaves it for the next.
+View gated_grad_o(const Run& run) {
+  View dense = run.views.grad_o;
+  dense.data = run.slice<void>(run.plan.workspace.gated_grad_o);
+  dense.stride_head = dense.dim, dense.stride_seq = dense.heads * dense.dim,
+  dense.stride_batch = dense.seq * dense.stride_seq;
+  return dense;
+}
+
 Result<void> check_layouts(std::initializer_list<Named> tensors) {
   for (const Named& tensor : tensors)
     if (auto ok = check_layout(tensor); !ok) return ok;
@@ -37,7 +46,10 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   const Problem& problem = run.plan.problem;
   const Views& views = run.views;
   const Workspace& workspace = run.plan.workspace;
-  if (auto ok = check_layouts({{"o", views.o}, {"grad_o", views.grad_o}}); !ok) return ok.failure();
+  if (auto ok = check_layouts(
+          {{"o", views.o}, {"grad_o", views.grad_o}, {"gate", views.gate}, {"grad_gate", views.grad_gate}});
+      !ok)
+    return ok.failure();
   DeltaParams params{};
   params.o = strided(views.o);
   params.grad_o = strided(views.grad_o);
@@ -59,6 +71,13 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.dq_floats = dq_floats(reader.tiles.q, reader.dims.qk);
   params.float4_interleaved = bwd_rows_float4_interleaved(reader);
   params.ragged = lengths_of(problem, views);
+  if (!problem.gate) return Params{params};
+  params.gate = strided(views.gate);
+  params.grad_gate = strided(views.grad_gate);
+  params.gated_grad_o = strided(gated_grad_o(run));
+  params.mask = mask_of(problem);
+  params.chunk = chunk_of(problem);
+  params.seq_kv = static_cast<int>(problem.seq_kv);
   return Params{params};
 }
 
@@ -99,6 +118,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const BackwardS
   BwdParams params = plain_params(run, step);
   if (auto ok = check_layouts({{"grad_k", views.grad_k}, {"grad_v", views.grad_v}}); !ok) return ok.failure();
   const void* const stand_in = views.k.data;  // k is never empty in a launch of this step
+  const View grad_o = run.plan.problem.gate ? gated_grad_o(run) : views.grad_o;
   const struct {
     Named tensor;
     int rows;
@@ -107,7 +127,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const BackwardS
   } maps[] = {{{"q", views.q}, v.tiles.q, &params.q, &params.ragged.q},
               {{"k", views.k}, bwd_keys_of_cta(v), &params.k, &params.ragged.k},
               {{"v", views.v}, bwd_keys_of_cta(v), &params.v, &params.ragged.v},
-              {{"grad_o", views.grad_o}, v.tiles.q, &params.grad_o, &params.grad_o_units}};
+              {{"grad_o", grad_o}, v.tiles.q, &params.grad_o, &params.grad_o_units}};
   for (const auto& [tensor, rows, map, units] : maps) {
     const auto encoded = set_map(driver, v.ragged, tensor, {.rows = rows}, stand_in, *map);
     if (!encoded) return encoded.failure();

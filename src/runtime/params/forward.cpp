@@ -95,6 +95,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                     .dim_qk = static_cast<int>(problem.dim_qk)};
   if (problem.paged()) params.pages = pages_of(run, step.variant.tiles);
   params.max_logit = views.max_logit.as<float>();
+  params.gate = strided(views.gate);
   return params;
 }
 
@@ -104,7 +105,8 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   const bool ragged = step.variant.ragged;
   const Tiles& tiles = step.variant.tiles;
   FwdParams params = plain_params(run, step);
-  if (auto ok = check_layout({"o", views.o}); !ok) return ok.failure();
+  for (const Named& tensor : {Named{"o", views.o}, Named{"gate", views.gate}})
+    if (auto ok = check_layout(tensor); !ok) return ok.failure();
   const void* const stand_in = views.q.data;  // q is never empty in a launch
   // Of PackGQA tiles K and V are read once, and at the memory's speed: there L2 must not read ahead of the copy engine,
   // which costs 6 % on an H200.
@@ -185,6 +187,7 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   params.mask = mask_of(problem);
   params.scale_log2 = scale_of(problem).scale_log2;
   params.ragged = lengths_of(problem, views);
+  params.gate = strided(views.gate);
   return Params{params};
 }
 
