@@ -26,7 +26,6 @@ constexpr const char* why_invalid(FwdVariant v) {
   if ((v.mask == Mask::chunk || v.score_mods.alibi || v.merges_lse) && (v.pack_gqa || v.split_kv))
     return "tiles with chunks, alibi or merges have neither PackGQA nor split-KV";
   if (v.gated && v.merges_lse) return "O that is merged has no gate";
-  if (v.score_mods.alibi && fwd_reads_8_bit(v)) return "there is no alibi on top of scores of 8-bit k";
   if (v.pack_gqa && v.tiles.q != m_tile_rows) return "PackGQA tiles of q have 64 rows";
   if (v.pack_gqa && !v.split_kv) return "there is no kernel with PackGQA that has no split-KV";
   if (v.kv.smooth && (!fwd_reads_8_bit(v) || v.score_mods.softcap))

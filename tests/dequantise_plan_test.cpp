@@ -48,7 +48,7 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
   EXPECT_EQ(dequantises("fwd bf16 kv=e4m3 b65536 hq32 hkv8 sq65536 skv65536 d128 varlen tq65536 tkv65536 scales128"),
             false)
       << "scales of sequences as long as they may be would fill 2 GiB";
-  for (const char* more : {" softcap20", " smooth", " maxlogit"}) {
+  for (const char* more : {" softcap20", " alibi", " smooth", " maxlogit"}) {
     EXPECT_EQ(dequantises(many + more), false) << more;
     EXPECT_EQ(dequantises(many + more, "dequantised=1"), std::nullopt) << more;
   }

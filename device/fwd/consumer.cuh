@@ -18,8 +18,8 @@ namespace froghopper::fwd {
 // Whether P V stands between two halves of the exponentials: pv_within_softmax.cuh. With 256 columns S, P and O take
 // all registers, so it stands there only in variants that need no others.
 constexpr bool pv_within_softmax(FwdVariant v) {
-  const bool more =
-      v.ragged || v.kv.smooth || v.max_logit || v.score_mods.softcap || v.merges_lse || v.tiles.kv != scale_block;
+  const bool more = v.ragged || v.kv.smooth || v.max_logit || v.score_mods.softcap || v.score_mods.alibi ||
+                    v.merges_lse || v.tiles.kv != scale_block;
   return fwd_fp8_mma(v) && (v.dims.qk == 192 || (v.dims.qk > 192 && !more));
 }
 

@@ -26,7 +26,12 @@ struct ScoreMod {
   __device__ __forceinline__ void apply(const FwdParams& params, Scores& s, Softmax& softmax, const MTile<V>& m_tile,
                                         int kv_tile) const {
     if constexpr (V.score_mods.softcap) cap(params, s, softmax);
-    if constexpr (V.score_mods.alibi) add_alibi(s, params.scale_log2, m_tile, kv_tile);
+    if constexpr (V.score_mods.alibi && fwd_reads_8_bit(V)) {
+      add_alibi(s, softmax.scale, m_tile, kv_tile);  // the scale of this tile, or of capped scores
+      softmax.take_scale(1.f);
+    } else if constexpr (V.score_mods.alibi) {
+      add_alibi(s, params.scale_log2, m_tile, kv_tile);
+    }
   }
 
   // What the softmax multiplies modified scores by: ALiBi leaves them in base 2.
@@ -50,14 +55,15 @@ struct ScoreMod {
   // s becomes scores in base 2, of which the softmax takes powers as they are: s scale_log2 - slope |level - key|. The
   // scale may be too small for slopes to be divided by it. A top row is as far from a column as the bottom row, 8 rows
   // below, from the column 8 further on: one distance serves two scores.
-  __device__ __forceinline__ void add_alibi(Scores& s, float scale_log2, const MTile<V>& m_tile, int kv_tile) const {
+  template <class Scale>
+  __device__ __forceinline__ void add_alibi(Scores& s, Scale scale_log2, const MTile<V>& m_tile, int kv_tile) const {
     const int level = m_tile.rows().top + m_tile.mask_range().diagonal;
     const float first = slope * static_cast<float>(level - kv_tile * V.tiles.kv - tile::thread_col());
 #pragma unroll
     for (int i = 0; i < V.tiles.kv / 2; ++i) {
       const int further = tile::col_of(i) - ((i & 2) ? 8 : 0);
       const float away = __fmaf_rn(slope, static_cast<float>(-further), first);
-      s.x[i] = __fmaf_rn(s.x[i], scale_log2, copysignf(away, -slope));
+      s.x[i] = __fmaf_rn(s.x[i], attn::of_row(scale_log2, i & 2), copysignf(away, -slope));
     }
   }
 };

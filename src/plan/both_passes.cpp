@@ -23,11 +23,6 @@ std::string only_on_cpu(const Problem& p) {
         "invariant is set and dim_qk is {}; the Hopper kernels have it up to {}. Set invariant to 0, or use target "
         "\"cpu\".",
         p.dim_qk, dim_max_of_batch_invariant);
-  if (p.alibi && is_8_bit(p.dtype_kv))
-    return text(
-        "alibi is set and dtype_kv is {}; the Hopper kernels put slopes on top of scores of 16-bit q, k and v. "
-        "Convert them, or use target \"cpu\".",
-        name_of(p.dtype_kv));
   return {};
 }
 

@@ -80,17 +80,18 @@ Tiles fp8_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
 }
 
 // 8-bit types: P takes half as many registers, and O is still as large. 128 keys with 256 columns take all 240 that a
-// thread can have; a window, a softcap, an O that is added to or the largest score would spill in its inner loop, so
-// there are 64; nor does the latter fit with 192 keys or rows. Measured: docs/experiments/0025.
+// thread can have; a window, a softcap, slopes, an O that is added to or the largest score would spill in its inner
+// loop, so there are 64; nor do slopes or the latter fit with 192 keys, rows or columns. Measured:
+// docs/experiments/0025.
 Tiles fp8_tiles(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   if (dims.qk == 64) {
     const bool many_rows = mask == Mask::none || (mask == Mask::causal && p.seq_kv >= tuning::few_keys);
-    return many_rows && !guards_modified_scores(p) ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
+    return many_rows && !guards_modified_scores(p) && !p.alibi ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
   }
-  const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.merges() && !p.max_logit;
+  const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.alibi && !p.merges() && !p.max_logit;
   if (dims.qk <= 128) return plain ? fp8_tiles_of_128(p, dims, device) : Tiles{128, 128, 3};
-  if (dims.qk == 192 && !guards_modified_scores(p)) return {128, 128, 2};
+  if (dims.qk == 192 && !guards_modified_scores(p) && !p.alibi) return {128, 128, 2};
   return plain ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
 
