@@ -31,7 +31,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"heads_(q|kv) is (\d+); a problem has at least one .*",
      r"heads_\1 must be 1 or more, but is \2. Give tensors with heads."),
     (r"heads_kv is (\d+) and heads_q is (\d+); heads_kv must divide heads_q\. Use (.*?)\.",
-     r"heads_kv must divide heads_q, \2, but is \1. Use k and v with \3 heads."),
+     r"heads_kv must divide heads_q, \2, but is \1. Use keys and values with \3 heads."),
     (r"sequence (\d+) has (\d+) rows? and seq_(q|kv) is (\d+); .*",
      r"max_seqlen_\3 must be at least \2, the rows of sequence \1, but is \4. Use max_seqlen_\3=\2."),
     (r"cu_seqlens_(q|kv)\[(\d+)\] is (\d+) and total_\1 is (\d+); .*",

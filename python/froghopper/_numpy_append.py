@@ -12,7 +12,7 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
 from froghopper._numpy_arrays import (Array, Lengths, address, array_of, check_array, check_is_array, check_shape,
                                       check_writeable, contiguous, float32_of, longest, read_one_length, strides_of)
-from froghopper._values import flag, number, one_of
+from froghopper._values import counted, flag, number, one_of
 from froghopper._words import takes_words_of_others
 
 
@@ -223,8 +223,8 @@ def check_sides(given: Given, sizes: Sizes, tokens: int, q: Array | None, k: Arr
     for name, x, (count, of) in (("slot_mapping", given.slot_mapping, rows), ("positions", given.positions, rows),
                                  ("seqused", given.seqused, sequences), ("seqused_kv", given.seqused_kv, sequences)):
         if x is not None and x.size != count:
-            raise InvalidProblem(f"{name} must have {count} numbers, one for each {of}, but has {x.size}. Give "
-                                 f"{count} numbers.")
+            raise InvalidProblem(f"{name} must have {counted(count, 'number')}, one for each {of}, but has {x.size}. "
+                                 f"Give {counted(count, 'number')}.")
     table = given.block_table
     if table is not None and (table.ndim != 2 or table.shape[0] != sizes.batch):
         raise InvalidTensor(f"block_table must be [batch, columns] with batch {sizes.batch}, but has the shape "

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from froghopper import _torch_calls as calls
+from froghopper import _torch_traced as traced
 from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, problem_of, sizes_in
 from froghopper._call import Strides, cached, element_strides, flag, number, plan_of
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
 from froghopper._torch_ops import _library, check_tangents
@@ -147,7 +148,18 @@ def run_op(*arguments: Any) -> None:
 
 
 for _device in ("CPU", "CUDA"): _library.impl("append_kv", run_op, _device)
-torch.library.register_fake("froghopper::append_kv", lambda *arguments: None, lib=_library)
+
+
+def fake(*arguments: Any) -> None:
+    """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
+    given, options = Given(*arguments[:len(Given._fields)]), Options(*arguments[len(Given._fields):])
+    numbers: list[Any] = [extent for x in given if x is not None for extent in x.shape]
+    if any(type(number) is torch.SymInt for number in (*numbers, *options)): return
+    try: checked(given, options)
+    except Error as error: raise traced.in_words_of_caller(error, given[:3]) from None
+
+
+torch.library.register_fake("froghopper::append_kv", fake, lib=_library)
 
 
 def run(given: Given, options: Options) -> None:
@@ -187,7 +199,8 @@ def refuse_gradients(given: Given) -> None:
                               "torch.no_grad().")
 
 
-def ready_of(given: Given, options: Options) -> Ready:
+def checked(given: Given, options: Options) -> Any:
+    """The problem, after the checks of everything that is given."""
     new = given.k if given.k is not None else given.v if given.v is not None else given.q
     assert new is not None
     for name, x in zip(Given._fields, given):
@@ -201,13 +214,20 @@ def ready_of(given: Given, options: Options) -> Ready:
     dims = of_qk.shape[-1] if of_qk is not None else 0, (given.v if given.v is not None else new).shape[-1]
     own = own_scales(given)
     weights = given.norm_k if given.norm_k is not None else given.norm_q
-    problem = problem_of(sizes, (heads_q, heads_kv), dims, name_of(new.dtype),
-                         name_of(caches[0].dtype if caches else new.dtype),
-                         seqused=given.seqused is not None or given.seqused_kv is not None,
-                         slots=given.slot_mapping is not None, positions=given.positions is not None,
-                         rotary=rotary_of(given, options, dims[0]), norm_epsilon=options.norm_epsilon,
-                         norm_dtype=None if weights is None else name_of(weights.dtype), scale_tokens=own,
-                         max_sms=options.max_sms)
+    return problem_of(sizes, (heads_q, heads_kv), dims, name_of(new.dtype),
+                      name_of(caches[0].dtype if caches else new.dtype),
+                      seqused=given.seqused is not None or given.seqused_kv is not None,
+                      slots=given.slot_mapping is not None, positions=given.positions is not None,
+                      rotary=rotary_of(given, options, dims[0]), norm_epsilon=options.norm_epsilon,
+                      norm_dtype=None if weights is None else name_of(weights.dtype), scale_tokens=own,
+                      max_sms=options.max_sms)
+
+
+def ready_of(given: Given, options: Options) -> Ready:
+    problem = checked(given, options)
+    new = given.k if given.k is not None else given.v if given.v is not None else given.q
+    assert new is not None
+    own = problem.scale_tokens != 0
     gpu, target = calls.target_of(new)
     copies = tuple(x is not None and calls.must_copy(x, gpu >= 0) for x in given[:3])
     strides: dict[str, Strides] = {}
@@ -289,13 +309,13 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
     for name, x in (("slot_mapping", given.slot_mapping), ("positions", given.positions)):
         if x is None: continue
         if x.dtype != torch.int64 or x.numel() != tokens or not x.is_contiguous():
-            raise InvalidType(f"{name} must be int64, dense, with a number for each of {tokens} rows, but is "
+            raise InvalidType(f"{name} must be int64, dense, with a number for each row, {tokens} in all, but is "
                               f"{name_of(x.dtype)} with the shape {list(x.shape)}. Convert it.")
     for name, x in (("seqused", given.seqused), ("seqused_kv", given.seqused_kv)):
         if x is None: continue
         calls.check_lengths(name, x, new)
         if x.shape[0] != sizes.batch:
-            raise InvalidProblem(f"{name} must have a number for each of the {sizes.batch} sequences, but has "
+            raise InvalidProblem(f"{name} must have a number for each sequence, {sizes.batch} in all, but has "
                                  f"{x.shape[0]}. Give it {sizes.batch}.")
     table = given.block_table
     if table is not None: calls.check_table(table, sizes.batch)

@@ -19,7 +19,10 @@ from torch.autograd import forward_ad
 
 from froghopper import _torch_8_bit as scaled
 from froghopper import _torch_calls as calls
-from froghopper._errors import Unsupported
+from froghopper import _torch_traced as traced
+from froghopper._axes import check_axes
+from froghopper._call import check_heads
+from froghopper._errors import Error, Unsupported
 
 INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
           "Tensor? seqused_q, Tensor? seqused_kv, Tensor? alibi_slopes")
@@ -118,8 +121,14 @@ def check_known(arguments: tuple[Any, ...]) -> None:
     """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
     inputs, options = arguments[:FIRST_OPTION], arguments[FIRST_OPTION:][:OPTION_COUNT]
     extents = [extent for x in inputs if x is not None for extent in x.shape]
-    if all(type(number) is not torch.SymInt for number in (*extents, *options)):
+    if any(type(number) is torch.SymInt for number in (*extents, *options)): return
+    q, k, v = inputs[:3]
+    try:
         calls.check(calls.Inputs(*inputs), calls.Options(*options))
+        where = traced.line_of_axes()
+        if where is not None: check_axes(q.shape, k.shape, bool(calls.Options(*options).causal), where)
+        check_heads(q.shape, k.shape)
+    except Error as error: raise traced.in_words_of_caller(error, (q, k, v)) from None
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

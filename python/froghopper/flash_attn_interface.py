@@ -55,7 +55,7 @@ from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import decided
-from froghopper._values import LARGEST_SCALE
+from froghopper._values import LARGEST_SCALE, counted
 from froghopper.torch import attention, paged_attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -243,8 +243,8 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
                                  f"{shape}. Give [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, "
                                  "dim].")
         if num_heads_q not in (None, shape[3]):
-            raise InvalidProblem(f"num_heads_q is {num_heads_q} and qkv has the shape {shape}, {shape[3]} heads; with "
-                                 "five dimensions the shape says it. Leave it out.")
+            raise InvalidProblem(f"num_heads_q is {num_heads_q} and qkv has the shape {shape}, "
+                                 f"{counted(shape[3], 'head')}; with five dimensions the shape says it. Leave it out.")
         q, k, v = qkv.unbind(2)
     else:
         if qkv.ndim != 4 or num_heads_q is None or not 0 < num_heads_q < shape[2] or (shape[2] - num_heads_q) % 2:

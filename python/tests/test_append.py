@@ -254,7 +254,7 @@ REFUSED = {
     "nothing": (ValueError, call(k=None, v=None), "q, k or v must be given, but all are None"),
     "no_cache": (ValueError, call(v_cache=None), "v and v_cache must .*, but one is None"),
     "int32_slots": (TypeError, call(slot_mapping=ints(0, 1, 2, 3)), "slot_mapping must be int64.*, but is int32"),
-    "few_slots": (TypeError, call(slot_mapping=torch.arange(3)), "for each of 4 rows"),
+    "few_slots": (TypeError, call(slot_mapping=torch.arange(3)), "for each row, 4 in all"),
     "a_slot_outside": (ValueError, call(slot_mapping=torch.tensor([0, 1, 2, 144])),
                        r"slot_mapping\[3\] must be a row .* but is 144"),
     "two_places": (ValueError, call(block_table=ints([0])), "block_table must be None with slot_mapping"),
