@@ -223,8 +223,8 @@ def check_heads(q: Shape, k: Shape) -> None:
     """What the library says when the plan is made, where there is none yet."""
     if k[-2] < 1 or q[-2] % k[-2] == 0: return
     *fewer, most = (str(heads) for heads in range(1, q[-2] + 1) if q[-2] % heads == 0)
-    raise InvalidProblem(f"heads_kv must divide heads_q, {q[-2]}, but is {k[-2]}. Use keys and values "
-                         f"with {', '.join(fewer)} or {most} heads.")
+    raise InvalidProblem(f"heads_kv must divide heads_q, {q[-2]}, but is {k[-2]}. Use "
+                         f"{' or '.join((', '.join(fewer), most)) if fewer else most} for keys and values.")
 
 
 def positive_dim(dim: int) -> int:

@@ -22,6 +22,7 @@ from froghopper._torch_options import plain
 from froghopper._values import counted, scale_in_range
 from froghopper._words import arguments_of, named_by, translated_call
 
+WHOLE = (-1, -1)  # the window that nobody gave
 PAGES = "pages are read by flash_attn_varlen_func, flash_attn_with_kvcache and paged_attention. Use one of them."
 REFUSED = {
     "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 512 in all.",
@@ -198,7 +199,7 @@ def without_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, 
 
 def window_of(window_size: Any) -> tuple[int | None, int | None]:
     """(left, right), None for no bound. One number is a bound to both sides."""
-    if window_size is None: return None, None
+    if window_size is WHOLE or window_size is None: return None, None
     given = window_size
     if not isinstance(window_size, (tuple, list)):
         try: window_size = (whole_number("window_size", window_size),) * 2

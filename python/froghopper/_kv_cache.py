@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from froghopper import _torch_paged as of_pages
 from froghopper import _torch_traced as traced
@@ -64,12 +65,17 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     check_new(k_cache, v_cache, k, v, batch, lengths, rows_of(k_cache, table))
 
 
-def refuse_gradients(k_cache: Tensor, tensors: dict[str, Any]) -> None:
+WITH_GRADIENTS = ("q", "k_cache", "v_cache", "k", "v", "s_aux", "out", "alibi_slopes", "rotary_cos", "rotary_sin")
+
+
+def refuse_gradients(tensors: tuple[Any, ...]) -> None:
     """What is written to a cache has no gradients, and attention to a cache none either. Beside fp8 they are dropped,
-    as in every function here."""
-    if k_cache.dtype in FLOAT8: check_tangents(tensors)
-    else: of_pages.refuse_gradients({name: x for name, x in tensors.items() if isinstance(x, Tensor)},
-                                    "flash_attn_with_kvcache")
+    as in every function here. tensors: those of WITH_GRADIENTS."""
+    recorded = torch.is_grad_enabled() and any(x is not None and getattr(x, "requires_grad", False) for x in tensors)
+    if not recorded and forward_ad._current_level < 0: return
+    given = {name: x for name, x in zip(WITH_GRADIENTS, tensors) if isinstance(x, Tensor)}
+    if given["k_cache"].dtype in FLOAT8: check_tangents(given)
+    else: of_pages.refuse_gradients(given, "flash_attn_with_kvcache")
 
 
 def within(bound: Any, pages: Tensor, table: Tensor) -> Any:

@@ -21,7 +21,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"block_table[\1, \2] must name a page, but is \3, and the pool has no page. Give a pool with pages."),
     (r"block_table\[(\d+)\]\[(\d+)\] must name a page of the pool, of which pages are (\d+), but is (-?\d+)\. "
      r"Use (.*)\.",
-     r"block_table[\1, \2] must be one of the \3 pages of the pool, \5, but is \4. Give that."),
+     r"block_table[\1, \2] must name a page of the pool, \5, but is \4. Give that."),
     (r"max_sms is (-\d+); .*", r"max_sms must be 0 or more SMs or threads, but is \1. Use max_sms=0 for all."),
     (r"accumulate is 1 and sink is set; .*",
      r"sink must be None with accumulate, as each call would put it into the denominator again, but is given. Leave it "
@@ -31,7 +31,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"heads_(q|kv) is (\d+); a problem has at least one .*",
      r"heads_\1 must be 1 or more, but is \2. Give tensors with heads."),
     (r"heads_kv is (\d+) and heads_q is (\d+); heads_kv must divide heads_q\. Use (.*?)\.",
-     r"heads_kv must divide heads_q, \2, but is \1. Use keys and values with \3 heads."),
+     r"heads_kv must divide heads_q, \2, but is \1. Use \3 for keys and values."),
     (r"sequence (\d+) has (\d+) rows? and seq_(q|kv) is (\d+); .*",
      r"max_seqlen_\3 must be at least \2, the rows of sequence \1, but is \4. Use max_seqlen_\3=\2."),
     (r"cu_seqlens_(q|kv)\[(\d+)\] is (\d+) and total_\1 is (\d+); .*",
@@ -62,6 +62,7 @@ WORDS = {
     "dim_qk": "the head dim of q and k", "dim_v": "the head dim of v", "NULL": "None", "FH_ALL": "None",
     "FH_F16": "float16", "FH_BF16": "bfloat16", "FH_F32": "float32", "FH_E4M3": "float8_e4m3fn",
     "FH_E5M2": "float8_e5m2", "FH_BOTTOM_RIGHT": "bottom_right", "FH_TOP_LEFT": "top_left",
+    "cache_k": "k_cache", "cache_v": "v_cache",
 }
 _sentences = [(re.compile(found), put) for found, put in SENTENCES]
 _words = re.compile(rf"\b({'|'.join(WORDS)})\b")

@@ -277,11 +277,14 @@ def scale_of(name: str, given: Any, cache: Array | None, dtype_kv: str) -> Array
     return contiguous(found)
 
 
+AS_GIVEN = {"cache_k": "k_cache", "cache_v": "v_cache"}
+
+
 def strides_in(tensors: dict[str, Any]) -> dict[str, Strides]:
     """Of those that may lie otherwise than dense, and of all whose strides say how many numbers there are."""
     strides: dict[str, Strides] = {}
     for name in ("q", "k", "v", "q_out", "cache_k", "cache_v"):
-        if tensors[name] is not None: strides[name] = strides_of(name, tensors[name])
+        if tensors[name] is not None: strides[name] = strides_of(AS_GIVEN.get(name, name), tensors[name])
     for name in ("scale_k", "scale_v"):
         if (scale := tensors[name]) is None: continue
         steps = [step // 4 for step in scale.strides]

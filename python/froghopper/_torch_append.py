@@ -233,8 +233,9 @@ def ready_of(given: Given, options: Options) -> Ready:
     strides: dict[str, Strides] = {}
     for name, x, copied in zip("qkv", given[:3], copies):
         if x is not None: strides[name] = calls.dense_strides(x.shape) if copied else calls.strides_of(x)
-    for name, x in (("q_out", given.q_out), ("cache_k", given.k_cache), ("cache_v", given.v_cache)):
-        if x is not None: strides[name] = element_strides(name, x.shape, x.stride())
+    for name, told, x in (("q_out", "q_out", given.q_out), ("cache_k", "k_cache", given.k_cache),
+                          ("cache_v", "v_cache", given.v_cache)):
+        if x is not None: strides[name] = element_strides(told, x.shape, x.stride())
     for name, x in (("scale_k", given.scale_k), ("scale_v", given.scale_v)):
         if x is not None: strides[name] = scale_strides(x, own)
     for name, x in (("rotary_cos", given.rotary_cos), ("rotary_sin", given.rotary_sin)):

@@ -32,7 +32,7 @@ TABLE = [
     (dict(softcap=float("nan")), "softcap must be finite and positive, .* but is nan. Use 0 or None"),
     (dict(k=KV[..., :8]), "k must have the dim of q, 16, but has 8"),
     (dict(k=np.zeros((1, 9, 3, 16), np.float32), v=np.zeros((1, 9, 3, 16), np.float32)),
-     "heads_kv must divide heads_q, 4, but is 3. Use keys and values with 1, 2 or 4 heads"),
+     "heads_kv must divide heads_q, 4, but is 3. Use 1, 2 or 4 for keys and values"),
     (dict(q=Q[..., :12], k=KV[..., :12], v=KV[..., :12]),
      "head dims must be multiples of 8 from 8 to 512, but that of q and k is 12. Pad q and k"),
     (dict(q=Q[0]), r"q must be \[batch, seq, heads, dim\] without cu_seqlens, but has the shape \[6, 4, 16\]"),
@@ -128,8 +128,8 @@ def test_words_of_flash_attention():
             (dense(softmax_scale=float("nan")), "^softmax_scale must be from 0 .* but is nan. Use softmax_scale=None"),
             (lambda: fa.flash_attn_func(*eight, k_descale=-1.0), r"^k_descale must be positive, .* but k_descale\["),
             (lambda: fa.flash_attn_func(*eight, q_descale=torch.ones(1, 4)), r"^q_descale must be \[batch, 2\]"),
-            (cached(page_table=table), r"^page_table\[0, 1\] must be one of the 4 pages .*, 0 to 3, but is 77"),
-            (cached(block_table=table), r"^block_table\[0, 1\] must be one of the 4 pages"),
+            (cached(page_table=table), r"^page_table\[0, 1\] must name a page of the pool, 0 to 3, but is 77"),
+            (cached(block_table=table), r"^block_table\[0, 1\] must name a page of the pool, 0 to 3"),
             (cached(page_table=table[:, :1], max_seqlen_k=-2), "^max_seqlen_k must be .* 1 column of page_table")]:
         with pytest.raises(froghopper.Error, match=sentence) as told: call()
         assert not OF_C.search(str(told.value))

@@ -35,7 +35,7 @@ def grouped(query, key, value): return scaled_dot_product_attention(query, key, 
     ((Q, KV[..., :8], KV), r"key must have the dim of query, 16, but has 8: .* \[2, 2, 6, 8\] and \[2, 4, 8, 16\]"),
     ((Q.int(), KV.int(), KV.int()), "query, key and value must be .* but are int32. Use query.float"),
     ((Q, KV[:, :1].expand(2, 3, 6, 16), KV[:, :1].expand(2, 3, 6, 16)),
-     "heads_kv must divide heads_q, 4, but is 3. Use keys and values with 1, 2 or 4 heads")])
+     "heads_kv must divide heads_q, 4, but is 3. Use 1, 2 or 4 for keys and values")])
 def test_names_and_shapes_of_scaled_dot_product_attention(given, sentence):
     for call in in_each_way(grouped):
         with pytest.raises(Exception, match=sentence) as told: call(*given)
@@ -156,3 +156,28 @@ def test_one_is_not_many():
         fa.flash_attn_with_kvcache(one, cache, cache, one, one, cache_seqlens=1)
     with pytest.raises(ValueError, match="seqused_q must have 1 number, one for each sequence, but has 2"):
         attention(one, one, one, seqused_q=torch.ones(2, dtype=torch.int32))
+
+
+def test_names_are_looked_up_for_errors_alone(monkeypatch):
+    """A call that nothing is wrong with costs the host no more for it."""
+    from froghopper import _flash_words, _kv_cache, _torch_sdpa, _torch_traced
+    def never(*_): raise AssertionError("a name was looked up")
+    for module in (_flash_words, _kv_cache, _torch_sdpa): monkeypatch.setattr(module, "named_by", never)
+    monkeypatch.setattr(_flash_words, "names_of", never)
+    monkeypatch.setattr(_torch_traced, "place", never)
+    q, cache = torch.zeros(1, 1, 2, 16), [torch.zeros(1, 8, 2, 16) for _ in "kv"]
+    fa.flash_attn_func(q, *cache)
+    fa.flash_attn_with_kvcache(q, *cache, cache_seqlens=3)
+    grouped(Q, KV, KV)
+    write(ROWS, ROWS, CACHE.clone(), CACHE.clone(), SLOTS)
+
+
+def test_caches_have_the_names_of_their_arguments():
+    """fh_tensors calls them cache_k and cache_v."""
+    with pytest.raises(ValueError, match="^v_cache and k_cache are at the same address"):
+        froghopper.torch.append_kv(ROWS, ROWS, CACHE, CACHE, slot_mapping=SLOTS)
+    with pytest.raises(ValueError, match="^value_cache and key_cache are at the same address"):
+        write(ROWS, ROWS, CACHE, CACHE, SLOTS)
+    turned = torch.zeros(3, 8, 16, 4).transpose(2, 3)
+    with pytest.raises(ValueError, match="^k_cache must have columns side by side"):
+        froghopper.torch.append_kv(ROWS, ROWS, turned, CACHE, slot_mapping=SLOTS)
