@@ -54,6 +54,11 @@ SENTENCES: list[tuple[str, str]] = [
      r"NumPy, \1.contiguous() in PyTorch."),
     (r"(scale_\w)(\[[^]]*\]) is (\S+); a scale is positive, (from .*?)\. .*",
      r"\1 must be positive, \4, but \1\2 is \3. Use 1 for numbers that stand for themselves."),
+    (r"^o (and \w+ are|at \S+ and) (.*); o is written while (\w+) is still read\. Give o its own memory\.",
+     r"the result \1 \2; it is written while \3 is still read. Give out, or what accumulate holds, its own memory."),
+    (r"(\w+)\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",
+     r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "
+     r"PyTorch."),
     (r'target "cpu"', "tensors on the CPU"),
     (r"invariant is 1 and op is FH_BACKWARD; .*", r"invariant must be False for gradients, but is True. Leave it out."),
 ]

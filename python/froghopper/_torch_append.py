@@ -18,7 +18,7 @@ from froghopper._call import Strides, cached, element_strides, flag, number, pla
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
-from froghopper._torch_ops import _library, check_tangents
+from froghopper._torch_ops import PLAIN, _library, check_tangents, modes
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
@@ -124,10 +124,15 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
                       plain(flag, "rotary_interleaved", rotary_interleaved),
                       None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon),
                       whole("max_sms", max_sms))
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or without_memory(some):
         for part in parts_of(given): torch.ops.froghopper.append_kv.default(*part, *options)
     else: run(given, options)
     return q_out
+
+
+def without_memory(x: Any) -> bool:
+    """Whether it may be a tensor that has shape and type alone, which the operator takes."""
+    return isinstance(x, Tensor) and bool(modes() or type(x) not in PLAIN or x.is_meta)
 
 
 def parts_of(given: Given) -> list[Given]:

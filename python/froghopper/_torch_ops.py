@@ -173,6 +173,11 @@ def second(ctx: Any, *grads: Any) -> Any:
                       "Use torch.nn.functional.scaled_dot_product_attention with SDPBackend.MATH for it.")
 
 
+def forward_mode(ctx: Any, *tangents: Any) -> Any:
+    raise Unsupported("a tangent of forward-mode differentiation is given; froghopper has gradients in reverse alone. "
+                      "Use torch.func.vjp, or torch.func.jacrev for all rows.")
+
+
 class Eager(torch.autograd.Function):
     """The gradients of froghopper::forward outside of compiled code, at a tenth of the host's time that the operator's
     own registration takes: PyTorch sees five arguments, not twenty."""
@@ -204,6 +209,8 @@ class Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any: return *four_gradients(ctx, *grads), None
 
+    jvp = staticmethod(forward_mode)
+
 
 class TransformedBackward(torch.autograd.Function):
     """The backward pass under torch.func, which records it as what may be differentiated again."""
@@ -215,7 +222,7 @@ class TransformedBackward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: return None
 
-    backward = staticmethod(second)
+    backward, jvp = staticmethod(second), staticmethod(forward_mode)
 
 
 def eager_forward(with_grad: bool, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *rest: Any) -> Any:

@@ -69,7 +69,11 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         o, _ = attend(HEADS_FIRST, query, key, value, NO_SIDES, (
             LOOK, LOOK, is_causal, -1, -1, 0.0, scale, True, decided(False), max_sms, 0, False), False)
         return o
-    for name, x in (("query", query), ("key", key), ("value", value)): check_tensor(name, x)
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, x)
+        if x.dim() < 2:
+            raise InvalidProblem(f"{name} must be [..., heads, seq, dim], but has the shape {list(x.shape)}. Add the "
+                                 "missing dimensions.")
     if attn_mask is not None:
         raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. Use is_causal, or "
                           "froghopper.torch.attention: with window, or with seqused_kv for keys that are padding; "
@@ -122,10 +126,6 @@ def say_once(reason: str) -> None:
 def heads_fourth(query: Tensor, key: Tensor, value: Tensor,
                  enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
     """(q, k, v as [batch, heads, seq, dim], the batch dimensions that were)."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if x.dim() < 2:
-            raise InvalidProblem(f"{name} must be [..., heads, seq, dim], but has the shape {list(x.shape)}. Add the "
-                                 "missing dimensions.")
     all_three = [x if x.dim() > 2 else x.unsqueeze(0) for x in (query, key, value)]
     heads = [x.shape[-3] for x in all_three] if enable_gqa else shared_heads(all_three)
     leads = [x.shape[:-3] for x in all_three]

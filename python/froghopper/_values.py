@@ -30,7 +30,7 @@ def shown(value: Any) -> str:
 def type_of(value: Any) -> str:
     """What a value is, where its type is the wrong one: "a list", "an int", "None"."""
     name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' or name.startswith('nd') else 'a'} {name}"
 
 
 def counted(count: int, what: str) -> str:

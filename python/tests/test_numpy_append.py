@@ -137,7 +137,7 @@ def test_messages():
             ({"block_table": [[2**31]] * 3}, "block_table must fit int32, but holds 2147483648"),
             ({"block_table": [[1], [2]]}, r"block_table must be .* with batch 3, but has the shape \[2, 1\]"),
             ({"block_table": [[0], [1], [9]]},
-             r"block_table\[2, 0\] must be one of the 9 pages of the pool, 0 to 8, but is 9"),
+             r"block_table\[2, 0\] must name a page of the pool, 0 to 8, but is 9"),
             ({"block_table": None}, "k_cache must have a row for each sequence of k, 3 in all, but has 9"),
             ({"seqused_kv": [1, 2]}, "seqused_kv must have 3 numbers, one for each sequence, but has 2"),
             ({"seqused_kv": [0, 0, 13]}, r"seqused_kv\[2\] is 13, the sequence gets 4 more rows"),

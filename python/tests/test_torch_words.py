@@ -181,3 +181,29 @@ def test_caches_have_the_names_of_their_arguments():
     turned = torch.zeros(3, 8, 16, 4).transpose(2, 3)
     with pytest.raises(ValueError, match="^k_cache must have columns side by side"):
         froghopper.torch.append_kv(ROWS, ROWS, turned, CACHE, slot_mapping=SLOTS)
+
+
+def test_caches_without_memory():
+    """Meta and fake tensors have shapes and types alone; nothing is written."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    write(*(x.to("meta") for x in (ROWS, ROWS, CACHE, CACHE, SLOTS)))
+    with pytest.raises(ValueError, match="^value_cache must be"):
+        write(*(x.to("meta") for x in (ROWS, ROWS[:, :3], CACHE, CACHE, SLOTS)))
+    write(ROWS, ROWS, CACHE.clone(), CACHE.clone(), SLOTS)
+    q, cache = torch.zeros(2, 1, 2, 16), torch.zeros(2, 8, 2, 16)
+    with FakeTensorMode() as mode:
+        write(*map(mode.from_tensor, (ROWS, ROWS, CACHE, CACHE, SLOTS)))
+        q, cache = mode.from_tensor(q), mode.from_tensor(cache)
+        used = torch.ones(2, dtype=torch.int32)
+        assert fa.flash_attn_with_kvcache(q, cache, cache, q, q, cache_seqlens=used).shape == (2, 1, 2, 16)
+
+
+def test_what_is_no_matrix_is_told_of():
+    with pytest.raises(ValueError, match=r"^query must be \[..., heads, seq, dim\], but has the shape \[\]"):
+        scaled_dot_product_attention(*[torch.zeros(())] * 3)
+
+
+def test_forward_over_reverse_is_refused_in_words():
+    q = torch.zeros(1, 2, 1, 8)
+    with pytest.raises(NotImplementedError, match="froghopper has gradients in reverse alone"):
+        torch.func.hessian(lambda x: attention(x, q, q).sum())(q)
