@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from froghopper import _c
-from froghopper._call import DTYPES, DTYPES_8_BIT, Plan, Shape, Strides
-from froghopper._errors import InvalidProblem, InvalidType, error_of
+from froghopper._call import DTYPES, DTYPES_8_BIT, Plan, Shape, Strides, plan_of
+from froghopper._errors import Error, InvalidProblem, InvalidType, error_of
 from froghopper._values import counted, flag, number, whole_number
+from froghopper._words import named_by
 
 NAMES = ("q", "k", "v", "q_out", "cache_k", "cache_v", "scale_k", "scale_v", "rotary_cos", "rotary_sin", "norm_q",
          "norm_k", "block_table", "cu_seqlens_q", "seqused_q", "seqused_kv", "slot_mapping", "positions")
@@ -89,6 +90,19 @@ def check_rotary(dim: int, rotary_dim: int) -> None:
                              f"but has {rotary_dim // 2}. Use fewer.")
 
 
+# Arguments of attention, which the library's sentences have here -> those of append_kv.
+WORDS = {"cu_seqlens_q": "cu_seqlens", "max_seqlen_q": "max_seqlen", "seqused_q": "seqused"}
+
+
+def in_words(error: BaseException) -> BaseException:
+    return named_by(WORDS, error) if isinstance(error, Error) else error
+
+
+def plan_for(problem: _c.Problem, target: str) -> Plan:
+    try: return plan_of(problem, target)
+    except Error as error: raise in_words(error) from None
+
+
 class AppendCall:
     """A plan and the strides of its tensors, by name; those without strides lie dense. Any number of threads may run
     one at once."""
@@ -105,7 +119,7 @@ class AppendCall:
         for at, place in zip(addresses, PLACES):
             if at: PACK(tensors, place, at)
         status = self._run(self._handle, bytes(tensors), None, 0, stream)
-        if status: raise error_of(status, self.plan.library.last_error())
+        if status: raise in_words(error_of(status, self.plan.library.last_error()))
 
 
 PACK = struct.Struct("@P").pack_into

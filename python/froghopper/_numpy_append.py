@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from froghopper._append import NAMES, AppendCall, Rotary, Sizes, check_rotary, problem_of, sizes_in
-from froghopper._call import DTYPES, DTYPES_8_BIT, Strides, plan_of
+from froghopper._append import NAMES, AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
+from froghopper._call import DTYPES, DTYPES_8_BIT, Strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
 from froghopper._numpy_arrays import (Array, Lengths, address, array_of, check_array, check_is_array, check_shape,
@@ -109,7 +109,7 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     tensors = {"q": q, "k": k, "v": v, "q_out": q_out, "cache_k": k_cache, "cache_v": v_cache, **scales,
                **given._asdict()}
     tensors["cu_seqlens_q"], tensors["seqused_q"] = tensors.pop("cu_seqlens"), tensors.pop("seqused")
-    AppendCall(plan_of(problem, "cpu"), strides_in(tensors)).run([address(tensors[name]) for name in NAMES], None)
+    AppendCall(plan_for(problem, "cpu"), strides_in(tensors)).run([address(tensors[name]) for name in NAMES], None)
     return q_out
 
 

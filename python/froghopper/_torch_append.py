@@ -13,8 +13,8 @@ from torch.autograd import forward_ad
 
 from froghopper import _torch_calls as calls
 from froghopper import _torch_traced as traced
-from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, problem_of, sizes_in
-from froghopper._call import Strides, cached, element_strides, flag, number, plan_of
+from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
+from froghopper._call import Strides, cached, element_strides, flag, number
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
@@ -246,7 +246,7 @@ def ready_of(given: Given, options: Options) -> Ready:
     for name, x in (("rotary_cos", given.rotary_cos), ("rotary_sin", given.rotary_sin)):
         if x is not None: strides[name] = (0, x.stride(0), 0)
     if (table := given.block_table) is not None: strides["block_table"] = (table.stride(0), table.stride(1), 0)
-    return Ready(AppendCall(plan_of(problem, target), strides), (copies[0], copies[1], copies[2]), gpu)
+    return Ready(AppendCall(plan_for(problem, target), strides), (copies[0], copies[1], copies[2]), gpu)
 
 
 def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:

@@ -83,9 +83,9 @@ def test_the_scale_of_flash_attention_has_its_name(scale):
     ("dim_v is 24; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v.",
      "head dims of 8-bit types must be multiples of 16 from 16 to 256, but that of v is 24. Pad v."),
     ("o and q are at the same address 0x1; o is written while q is still read. Give o its own memory.",
-     "the result and q are at the same address 0x1; it is written while q is still read. Give out, or what accumulate"),
-    ("q.data must be at a multiple of 4 bytes, as its elements have so many, but is at address 0x1. Align it.",
      "the result and q are at the same address 0x1; it is written while q is still read. Give out, or what"),
+    ("q.data must be at a multiple of 4 bytes, as its elements have so many, but is at address 0x1. Align it.",
+     "q must begin at a multiple of 4 bytes, as its elements have so many, but is at address 0x1. Copy it: q.copy()"),
     ("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128", "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128"),
 ])
 def test_words_of_the_library(said, told):

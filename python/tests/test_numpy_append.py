@@ -140,7 +140,7 @@ def test_messages():
              r"block_table\[2, 0\] must name a page of the pool, 0 to 8, but is 9"),
             ({"block_table": None}, "k_cache must have a row for each sequence of k, 3 in all, but has 9"),
             ({"seqused_kv": [1, 2]}, "seqused_kv must have 3 numbers, one for each sequence, but has 2"),
-            ({"seqused_kv": [0, 0, 13]}, r"seqused_kv\[2\] is 13, the sequence gets 4 more rows"),
+            ({"seqused_kv": [0, 0, 13]}, r"seqused_kv\[2\] must leave room .* for 4 more rows, but is 13"),
             ({"slot_mapping": [1] * 12}, "block_table must be None with slot_mapping"),
             (flat | {"slot_mapping": [1]}, "slot_mapping must have 4 numbers, one for each row, but has 1"),
             (flat | {"slot_mapping": [1, 2, 3, 144]}, "144"),

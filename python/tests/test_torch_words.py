@@ -207,3 +207,33 @@ def test_forward_over_reverse_is_refused_in_words():
     q = torch.zeros(1, 2, 1, 8)
     with pytest.raises(NotImplementedError, match="froghopper has gradients in reverse alone"):
         torch.func.hessian(lambda x: attention(x, q, q).sum())(q)
+
+
+def whole(*numbers): return torch.tensor(numbers, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (dict(slot_mapping=SLOTS, seqused=whole(1)), "^seqused and seqused_kv must be None with slot_mapping"),
+    (dict(slot_mapping=SLOTS, cu_seqlens=whole(0, 5), max_seqlen=5), "^cu_seqlens must be None with slot_mapping"),
+    (dict(slot_mapping=SLOTS, rotary_cos=torch.ones(9, 4), rotary_sin=torch.ones(9, 4)),
+     "^positions must be given with"),
+    (dict(cu_seqlens=whole(0, 1, 3, 9), max_seqlen=9), r"^cu_seqlens must be at most 5, .* but cu_seqlens\[3\] is 9"),
+    (dict(cu_seqlens=whole(0, 0, 0, 5), max_seqlen=2), "^max_seqlen must be at least 5, .* Use max_seqlen=5"),
+    (dict(cu_seqlens=whole(0, 1, 3, 5), max_seqlen=-2), "^max_seqlen must be 0 or more rows, but is -2"),
+    (dict(cu_seqlens=whole(0, 1, 3, 5), max_seqlen=5, seqused_kv=whole(0, 0, 7)),
+     r"^seqused_kv\[2\] must leave room in the cache, whose rows are 8, for 2 more rows, but is 7"),
+    (dict(slot_mapping=SLOTS, norm_k=torch.ones(16)), "^norm_k must be None without norm_epsilon"),
+    (dict(slot_mapping=SLOTS, positions=SLOTS, rotary_cos=torch.ones(2, 4), rotary_sin=torch.ones(2, 4)),
+     "^the position of row 2 must be 0 or more and below 2, the rows of rotary_cos, but is 2"),
+    (dict(slot_mapping=SLOTS, positions=SLOTS, rotary_cos=torch.ones(9, 0), rotary_sin=torch.ones(9, 0)),
+     "^rotary_cos must have columns"),
+    (dict(slot_mapping=SLOTS, k_cache=CACHE[:1].expand(3, 8, 4, 16)), "^k_cache must have rows that do not overlap")])
+def test_append_kv_speaks_of_its_own_arguments(words, sentence):
+    given = dict(k=ROWS, v=ROWS, k_cache=CACHE.clone(), v_cache=CACHE.clone()) | words
+    with pytest.raises(ValueError, match=sentence): froghopper.torch.append_kv(**given)
+
+
+def test_a_softcap_that_is_no_number_is_named():
+    q = torch.zeros(1, 2, 1, 8)
+    with pytest.raises(TypeError, match="^softcap must be a number, but is 'x'"):
+        fa.flash_attn_func(q, q, q, softcap="x")
