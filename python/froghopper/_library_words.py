@@ -59,6 +59,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"(\w+)\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",
      r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "
      r"PyTorch."),
+    (r"^o(?=\.stride_\w+ is -?\d+, but )", "out"),
     (r"(\w+)\.stride_(batch|seq|head) is (-?\d+), but (\d+) elements lie within one step of it, .*",
      r"\1 must have rows that do not overlap, as they are written, but its stride of \2 is \3, and \4 elements lie "
      r"within one step. Use \1.contiguous() in PyTorch, numpy.ascontiguousarray(\1) in NumPy."),
