@@ -73,8 +73,9 @@ def refuse_gradients(tensors: tuple[Any, ...]) -> None:
     as in every function here. tensors: those of WITH_GRADIENTS."""
     recorded = torch.is_grad_enabled() and any(x is not None and getattr(x, "requires_grad", False) for x in tensors)
     if not recorded and forward_ad._current_level < 0: return
-    given = {name: x for name, x in zip(WITH_GRADIENTS, tensors) if isinstance(x, Tensor)}
-    if given["k_cache"].dtype in FLOAT8: check_tangents(given)
+    given: dict[str, Tensor | None] = {
+        name: x for name, x in zip(WITH_GRADIENTS, tensors) if isinstance(x, Tensor)}
+    if tensors[1].dtype in FLOAT8: check_tangents(given)
     else: of_pages.refuse_gradients(given, "flash_attn_with_kvcache")
 
 
