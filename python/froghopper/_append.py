@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from froghopper import _c
-from froghopper._call import DTYPES, DTYPES_8_BIT, Plan, Shape, Strides
-from froghopper._errors import InvalidProblem, InvalidType, error_of
-from froghopper._values import flag, number, whole_number
+from froghopper._call import DTYPES, DTYPES_8_BIT, Plan, Shape, Strides, plan_of
+from froghopper._errors import Error, InvalidProblem, InvalidType, error_of
+from froghopper._values import counted, flag, number, whole_number
+from froghopper._words import named_by
 
 NAMES = ("q", "k", "v", "q_out", "cache_k", "cache_v", "scale_k", "scale_v", "rotary_cos", "rotary_sin", "norm_q",
          "norm_k", "block_table", "cu_seqlens_q", "seqused_q", "seqused_kv", "slot_mapping", "positions")
@@ -37,7 +38,7 @@ def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table:
     if slot_mapping is not None: return Sizes(batch, seq, total, 0, rows, pages)
     if block_table is not None: return Sizes(batch, seq, total, block_table.shape[-1] * rows, rows, pages)
     if pages != batch:
-        raise InvalidProblem(f"k_cache must have a row for each of the {batch} sequences of k, but has {pages}. Give "
+        raise InvalidProblem(f"k_cache must have a row for each sequence of k, {batch} in all, but has {pages}. Give "
                              "block_table or slot_mapping, or change one.")
     return Sizes(batch, seq, total, rows, 0, 0)
 
@@ -85,8 +86,21 @@ def table_type(name: str, found: str, dtype: str) -> int:
 
 def check_rotary(dim: int, rotary_dim: int) -> None:
     if rotary_dim > dim:
-        raise InvalidProblem(f"rotary_cos must have at most {dim // 2} columns, each of two columns of k, but has "
-                             f"{rotary_dim // 2}. Use fewer.")
+        raise InvalidProblem(f"rotary_cos must have at most {counted(dim // 2, 'column')}, each of two columns of k, "
+                             f"but has {rotary_dim // 2}. Use fewer.")
+
+
+# Arguments of attention, which the library's sentences have here -> those of append_kv.
+WORDS = {"cu_seqlens_q": "cu_seqlens", "max_seqlen_q": "max_seqlen", "seqused_q": "seqused"}
+
+
+def in_words(error: BaseException) -> BaseException:
+    return named_by(WORDS, error) if isinstance(error, Error) else error
+
+
+def plan_for(problem: _c.Problem, target: str) -> Plan:
+    try: return plan_of(problem, target)
+    except Error as error: raise in_words(error) from None
 
 
 class AppendCall:
@@ -105,7 +119,7 @@ class AppendCall:
         for at, place in zip(addresses, PLACES):
             if at: PACK(tensors, place, at)
         status = self._run(self._handle, bytes(tensors), None, 0, stream)
-        if status: raise error_of(status, self.plan.library.last_error())
+        if status: raise in_words(error_of(status, self.plan.library.last_error()))
 
 
 PACK = struct.Struct("@P").pack_into

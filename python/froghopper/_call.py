@@ -60,22 +60,23 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
              align: str = "bottom_right", sink: bool = False, packed: Packed | None = None, seqused: bool = False,
              deterministic: bool = False, accumulate: bool = False, max_sms: int = 0, alibi: bool = False,
              attention_chunk: int = 0, invariant: bool = False, max_logit: bool = False, gate: bool = False,
-             types: Types | None = None, warn: bool = True) -> _c.Problem:
+             types: Types | None = None, layout_is_known: bool = False) -> _c.Problem:
     """Shapes of q, k and v, the name of their type, options -> the problem.
 
     Shapes are [batch, seq, heads, dim], or [total, heads, dim] where packed is given; dtype is the type of q, and types
-    are there where k and v are 8-bit. scale: None for 1/sqrt(dim), and a zero of either sign for zero. What is wrong
-    with one argument alone or between the shapes is said here, InvalidType or InvalidProblem; what the library knows
-    better (heads that do not divide, head dims, windows) it says itself when the plan is made.
+    are there where k and v are 8-bit. scale: None for 1/sqrt(dim), and a zero of either sign for zero. layout_is_known:
+    nobody can have exchanged axes, or who calls has looked. What is wrong with one argument alone or between the shapes
+    is said here, InvalidType or InvalidProblem; what the library knows better (heads that do not divide, head dims) it
+    says itself when the plan is made.
     """
     if dtype not in DTYPES and types is None:
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. Convert them to one of these.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
-    check_axes(q, k, bool(causal), warn and not backward)
+    if not (layout_is_known or backward): check_axes(q, k, bool(causal))
     if packed: batch, seq_q, seq_kv = packed
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
-    left, right = check_window(window)
+    left, right = check_window(window, bool(causal))
     check_align(align)
     known, of_8_bits = DTYPES | DTYPES_8_BIT, {}
     if types is not None:
@@ -114,7 +115,7 @@ def describe_paged(q: Shape, k: Shape, v: Shape, dtype: str, paged: Paged, **opt
                              f"{list(v)}. Reshape one.")
     rows = (paged.max_seqlen_kv,) if paged.packed else (paged.batch, paged.max_seqlen_kv)
     packed = Packed(paged.batch, paged.max_seqlen_q, paged.max_seqlen_kv) if paged.packed else None
-    problem = describe(q, (*rows, *k[2:]), (*rows, *v[2:]), dtype, packed=packed, **options)
+    problem = describe(q, (*rows, *k[2:]), (*rows, *v[2:]), dtype, packed=packed, layout_is_known=True, **options)
     problem.total_kv, problem.page_size, problem.pages = 0, k[1], k[0]
     return problem
 
@@ -217,6 +218,14 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
             if axis in shared and extent != wanted:
                 raise InvalidProblem(f"{name} must have the {axis} of {other}, {wanted}, but has {extent}: their "
                                      f"shapes are {list(shape)} and {list(like)}. Change one.")
+
+
+def check_heads(q: Shape, k: Shape) -> None:
+    """What the library says when the plan is made, where there is none yet."""
+    if k[-2] < 1 or q[-2] % k[-2] == 0: return
+    *fewer, most = (str(heads) for heads in range(1, q[-2] + 1) if q[-2] % heads == 0)
+    raise InvalidProblem(f"heads_kv must divide heads_q, {q[-2]}, but is {k[-2]}. Use "
+                         f"{' or '.join((', '.join(fewer), most)) if fewer else most} for keys and values.")
 
 
 def positive_dim(dim: int) -> int:

@@ -7,6 +7,7 @@ import re
 import sys
 import types
 import warnings
+from typing import Any
 
 from froghopper._c import Status
 from froghopper._library_words import in_python
@@ -55,6 +56,7 @@ class LibraryNotFound(Error, ImportError):
 
 
 OF_CALLS = re.compile(r"^(fh_\w+: )+")
+_warned: dict[tuple[str, int], dict[Any, Any]] = {}  # what has been told of lines of traced code
 BY_STATUS: dict[int, type[Error]] = {
     Status.INVALID_PROBLEM: InvalidProblem,
     Status.UNSUPPORTED: Unsupported,
@@ -73,8 +75,12 @@ def error_of(status: int, sentence: str) -> BaseException:
     return BY_STATUS.get(status, Internal)(in_python(OF_CALLS.sub("", sentence)))
 
 
-def warn_user(text: str) -> None:
-    """A UserWarning at the line that called the package. Frameworks may be between its functions, and around them."""
+def warn_user(text: str, where: tuple[str, int] | None = None) -> None:
+    """A UserWarning at the line that called the package. Frameworks may be between its functions, and around them.
+    where: file and line of code that is traced, not run."""
+    if where is not None:
+        warnings.warn_explicit(text, UserWarning, *where, registry=_warned.setdefault(where, {}))
+        return
     modules: list[str] = []
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:

@@ -14,13 +14,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from froghopper import _torch_ops as ops
+from froghopper import _torch_traced as traced
 from froghopper._call import whole_number
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper._torch_options import plain
-from froghopper._values import scale_in_range
+from froghopper._values import counted, scale_in_range
 from froghopper._words import arguments_of, named_by, translated_call
 
+WHOLE = (-1, -1)  # the window that nobody gave
 PAGES = "pages are read by flash_attn_varlen_func, flash_attn_with_kvcache and paged_attention. Use one of them."
 REFUSED = {
     "qv": "a second query, for v, is not computed here. Append its columns to those of q and v's to k, 512 in all.",
@@ -75,10 +77,12 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name, known = function.__name__, arguments_of(function)
 
-        @functools.wraps(function)
         def told(*given: Any, **words: Any) -> Any:
             try: return function(*given, **words)
             except Error as error: raise named_by(names_of(name, words), error)
+
+        functools.update_wrapper(told, function)
+        traced.told_by[name] = lambda error, _: named_by(names_of(name, {}), error)
 
         @functools.wraps(function)
         def call(*given: Any, **words: Any) -> Any:
@@ -86,7 +90,9 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
                 given, words = given[:first], by_name(name, names, given[first:], words)
             for word in words:
                 if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)
-            return function(*given, **words) if torch.compiler.is_compiling() else told(*given, **words)
+            if torch.compiler.is_compiling(): return function(*given, **words)
+            try: return function(*given, **words)  # as told, at less of the host's time
+            except Error as error: raise named_by(names_of(name, words), error)
         return call
     return decorate
 
@@ -101,8 +107,8 @@ def names_of(function: str, words: dict[str, Any]) -> dict[str, str]:
 
 def by_name(function: str, names: Sequence[str], given: Sequence[Any], words: dict[str, Any]) -> dict[str, Any]:
     if len(given) > len(names):
-        raise InvalidType(f"{function} is given {len(given)} arguments in the order {', '.join(names)}, which has "
-                          f"{len(names)}. Give them by name.")
+        raise InvalidType(f"{function} is given {counted(len(given), 'argument')} in the order {', '.join(names)}, "
+                          f"which has {len(names)}. Give them by name.")
     found = dict(zip(names, given))
     for name in found.keys() & words.keys():
         raise InvalidType(f"{name} is given twice, by its place in the order {', '.join(names[:len(given)])} and by "
@@ -193,7 +199,7 @@ def without_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, 
 
 def window_of(window_size: Any) -> tuple[int | None, int | None]:
     """(left, right), None for no bound. One number is a bound to both sides."""
-    if window_size is None: return None, None
+    if window_size is WHOLE or window_size is None: return None, None
     given = window_size
     if not isinstance(window_size, (tuple, list)):
         try: window_size = (whole_number("window_size", window_size),) * 2
@@ -211,7 +217,7 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
     left, right = window_of(window_size)
     if softmax_scale is not None: plain(scale_in_range, "softmax_scale", softmax_scale)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
-                softcap=0.0 if softcap is None or softcap < 0 else softcap,
+                softcap=0.0 if softcap is None or (isinstance(softcap, (int, float)) and softcap < 0) else softcap,
                 attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))
 
 
@@ -223,8 +229,8 @@ def sms_without(q: Tensor, sm_margin: int) -> int:
     if sm_margin == 0 or not q.is_cuda: return 0
     sms = torch.cuda.get_device_properties(q.device).multi_processor_count
     if not 0 < sm_margin < sms:
-        raise InvalidProblem(f"sm_margin must be from 0 to {sms - 1}, as the GPU has {sms} SMs, but is {sm_margin}. "
-                             "Use sm_margin=0.")
+        raise InvalidProblem(f"sm_margin must be from 0 to {sms - 1}, as the GPU has {counted(sms, 'SM')}, but is "
+                             f"{sm_margin}. Use sm_margin=0.")
     return int(sms - sm_margin)
 
 

@@ -10,15 +10,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from froghopper import _torch_paged as of_pages
+from froghopper import _torch_traced as traced
 from froghopper._call import cached, check_rank, whole_number
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._flash_words import check_tangents, without_gradients
 from froghopper._pages import from_left
 from froghopper._torch_calls import FLOAT8, check_place, check_tensor, kind
 from froghopper._torch_ops import PLAIN
 from froghopper._torch_options import bound_of
+from froghopper._values import counted
+from froghopper._words import named_by
 from froghopper.torch import append_kv, attention, paged_attention
 
 _tried: dict[Hashable, bool] = {}
@@ -50,23 +54,29 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     if table is not None: check_table(table, q)
     held, name = (k_cache, "k_cache") if table is None else (table, "page_table")
     if lengths["cache_batch_idx"] is None and held.shape[0] != batch:
-        raise InvalidProblem(f"{name} must have a row for each of the {batch} sequences of q, but has "
+        raise InvalidProblem(f"{name} must have a row for each sequence of q, {batch} in all, but has "
                              f"{held.shape[0]}. Give cache_batch_idx.")
     if cu_seqlens_q is not None and max_seqlen_q is None:
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, but is None. Give an upper bound on the "
                              "rows of a sequence.")
     if max_seqlen_q is not None and bound_of("max_seqlen_q", max_seqlen_q) < q.shape[1] and cu_seqlens_q is None:
-        raise InvalidProblem(f"max_seqlen_q must be at least the {q.shape[1]} rows of q that sequences have, but is "
+        raise InvalidProblem(f"max_seqlen_q must be at least {q.shape[1]}, the rows of q that sequences have, but is "
                              f"{max_seqlen_q}. Leave it out.")
     check_new(k_cache, v_cache, k, v, batch, lengths, rows_of(k_cache, table))
 
 
-def refuse_gradients(k_cache: Tensor, tensors: dict[str, Any]) -> None:
+WITH_GRADIENTS = ("q", "k_cache", "v_cache", "k", "v", "s_aux", "out", "alibi_slopes", "rotary_cos", "rotary_sin")
+
+
+def refuse_gradients(tensors: tuple[Any, ...]) -> None:
     """What is written to a cache has no gradients, and attention to a cache none either. Beside fp8 they are dropped,
-    as in every function here."""
-    if k_cache.dtype in FLOAT8: check_tangents(tensors)
-    else: of_pages.refuse_gradients({name: x for name, x in tensors.items() if isinstance(x, Tensor)},
-                                    "flash_attn_with_kvcache")
+    as in every function here. tensors: those of WITH_GRADIENTS."""
+    recorded = torch.is_grad_enabled() and any(x is not None and getattr(x, "requires_grad", False) for x in tensors)
+    if not recorded and forward_ad._current_level < 0: return
+    given: dict[str, Tensor | None] = {
+        name: x for name, x in zip(WITH_GRADIENTS, tensors) if isinstance(x, Tensor)}
+    if tensors[1].dtype in FLOAT8: check_tangents(given)
+    else: of_pages.refuse_gradients(given, "flash_attn_with_kvcache")
 
 
 def within(bound: Any, pages: Tensor, table: Tensor) -> Any:
@@ -106,7 +116,7 @@ def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | No
     reads = "[batch, seq_new, heads_k, dim]" if begins is None else "[total_new, heads_k, dim] with cu_seqlens_k_new"
     rows = [batch, k.shape[1] if k.ndim == 4 else "seq_new"] if begins is None else k.shape[:1]
     if begins is None and k.ndim == 4 and k.shape[1] > most:
-        raise InvalidTensor(f"k must have at most the {most} rows of the cache, but has {k.shape[1]} for "
+        raise InvalidTensor(f"k must have at most {counted(most, 'row')}, as the cache has, but has {k.shape[1]} for "
                             "each sequence. Use a longer cache.")
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
         wanted = [*rows, *cache.shape[2:]]
@@ -144,8 +154,10 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
     elif used is not None: used = [whole_number("cache_seqlens", used)] * batch
     for at, (count, more) in enumerate(zip(used or [], added)):
         if 0 <= count <= rows - more: continue
-        raise InvalidTensor(f"cache_seqlens[{at}] is {count}, and {more} rows are added to it; the cache has {rows}. "
-                            f"Use 0 to {max(rows - more, 0)}, or a longer cache.")
+        added_rows = f" and {counted(more, 'row')} {'is' if more == 1 else 'are'} added" * (more > 0)
+        raise InvalidTensor(f"cache_seqlens[{at}] must be from 0 to {max(rows - more, 0)}, as the cache has "
+                            f"{counted(rows, 'row')}{added_rows}, but is {count}. Use 0 to {max(rows - more, 0)}, or a "
+                            "longer cache.")
     left, index = lengths["cache_leftpad"], lengths["cache_batch_idx"]
     if known(left): check_range("cache_leftpad", left.tolist(), rows)
     if index is None or not (known(index) or k is not None): return
@@ -165,8 +177,8 @@ def known(x: Tensor | None) -> bool:
 def check_ends(name: str, ends: Any, total: int, longest: int) -> None:
     held = ends.tolist()
     if held[0] != 0 or held[-1] > total or any(not 0 <= b - a <= longest for a, b in zip(held, held[1:])):
-        raise InvalidTensor(f"{name} must begin with 0, not fall, have at most {longest} rows between two numbers "
-                            f"and end at {total} at most, but is {held}. Change it.")
+        raise InvalidTensor(f"{name} must begin with 0, not fall, have at most {counted(longest, 'row')} between two "
+                            f"numbers and end at {total} at most, but is {held}. Change it.")
 
 
 def check_range(name: str, held: list[int], most: int) -> None:
@@ -282,6 +294,24 @@ def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value
 
     It is froghopper.torch.append_kv with other words, which checks what it is given.
     """
+    given = (key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale)
+    if torch.compiler.is_compiling(): return write_to_slots(*given)
+    try: write_to_slots(*given)
+    except Error as error: raise named_by(NAMES_OF_SLOTS, error) from None
+    except (TypeError, AttributeError):
+        for name, x in (("key", key), ("value", value), ("key_cache", key_cache), ("value_cache", value_cache)):
+            check_tensor(name, x)
+        raise
+
+
+# Arguments of append_kv -> those of reshape_and_cache_flash.
+NAMES_OF_SLOTS = {"k": "key", "v": "value", "k_cache": "key_cache", "v_cache": "value_cache", "scale_k": "k_scale",
+                  "scale_v": "v_scale", "append_kv": "reshape_and_cache_flash"}
+traced.told_by["reshape_and_cache_flash"] = lambda error, _: named_by(NAMES_OF_SLOTS, error)
+
+
+def write_to_slots(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor,
+                   kv_cache_dtype: str, k_scale: Tensor | float | None, v_scale: Tensor | float | None) -> None:
     stored = {"auto": None, "float16": None, "bfloat16": None, "fp8": torch.float8_e4m3fn,
               "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
     if kv_cache_dtype not in stored:

@@ -21,7 +21,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"block_table[\1, \2] must name a page, but is \3, and the pool has no page. Give a pool with pages."),
     (r"block_table\[(\d+)\]\[(\d+)\] must name a page of the pool, of which pages are (\d+), but is (-?\d+)\. "
      r"Use (.*)\.",
-     r"block_table[\1, \2] must be one of the \3 pages of the pool, \5, but is \4. Give that."),
+     r"block_table[\1, \2] must name a page of the pool, \5, but is \4. Give that."),
     (r"max_sms is (-\d+); .*", r"max_sms must be 0 or more SMs or threads, but is \1. Use max_sms=0 for all."),
     (r"accumulate is 1 and sink is set; .*",
      r"sink must be None with accumulate, as each call would put it into the denominator again, but is given. Leave it "
@@ -34,7 +34,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"heads_(q|kv) is (\d+); a problem has at least one .*",
      r"heads_\1 must be 1 or more, but is \2. Give tensors with heads."),
     (r"heads_kv is (\d+) and heads_q is (\d+); heads_kv must divide heads_q\. Use (.*?)\.",
-     r"heads_kv must divide heads_q, \2, but is \1. Use k and v with \3 heads."),
+     r"heads_kv must divide heads_q, \2, but is \1. Use \3 for keys and values."),
     (r"sequence (\d+) has (\d+) rows? and seq_(q|kv) is (\d+); .*",
      r"max_seqlen_\3 must be at least \2, the rows of sequence \1, but is \4. Use max_seqlen_\3=\2."),
     (r"cu_seqlens_(q|kv)\[(\d+)\] is (\d+) and total_\1 is (\d+); .*",
@@ -57,6 +57,42 @@ SENTENCES: list[tuple[str, str]] = [
      r"NumPy, \1.contiguous() in PyTorch."),
     (r"(scale_\w)(\[[^]]*\]) is (\S+); a scale is positive, (from .*?)\. .*",
      r"\1 must be positive, \4, but \1\2 is \3. Use 1 for numbers that stand for themselves."),
+    (r"^o (and \w+ are|at \S+ and) (.*); o is written while (\w+) is still read\. Give o its own memory\.",
+     r"the result \1 \2; it is written while \3 is still read. Give out, or what accumulate holds, its own memory."),
+    (r"(\w+)\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",
+     r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "
+     r"PyTorch."),
+    (r"^o(?=\.stride_\w+ is -?\d+, but )", "out"),
+    (r"(\w+)\.stride_(batch|seq|head) is (-?\d+), but (\d+) elements lie within one step of it, .*",
+     r"\1 must have rows that do not overlap, as they are written, but its stride of \2 is \3, and \4 elements lie "
+     r"within one step. Use \1.contiguous() in PyTorch, numpy.ascontiguousarray(\1) in NumPy."),
+    (r"seqused is set and slots is 1; .*",
+     r"seqused and seqused_kv must be None with slot_mapping, which says of every row where it goes, but one is given. "
+     r"Leave it out."),
+    (r"varlen is set and slots is 1; .*",
+     r"cu_seqlens must be None with slot_mapping, which says of every row where it goes, but is given. Leave it out."),
+    (r"slots is \d+, rotary_dim is \d+ and positions is 0; .*",
+     r"positions must be given with slot_mapping and rotary_cos, as a slot does not say where a row is in its "
+     r"sequence, but are None. Give them."),
+    (r"seq_kv is (\d+) and sequence (\d+) gets (.*), from row 0 on.*",
+     r"the cache, whose rows are \1, must have room for what is added, but sequence \2 gets \3 from row 0 on, as "
+     r"seqused_kv is None. Use a longer cache, or add fewer rows."),
+    (r"seqused_kv\[(\d+)\] is (-?\d+), the sequence gets (.*), and seq_kv is (\d+); .*",
+     r"seqused_kv[\1] must leave room in the cache, whose rows are \4, for \3, but is \2. Use a longer cache, or add "
+     r"fewer rows."),
+    (r"(norm_\w) is set, but the problem has no norm, .*",
+     r"\1 must be None without norm_epsilon, as nothing is normed then, but is given. Leave it out, or give "
+     r"norm_epsilon."),
+    (r"rotary_rows is \d+ and rotary_dim is 0; .*",
+     r"rotary_cos must have columns, half as many as are rotated, but has 0. Give columns, or leave rotary_cos and "
+     r"rotary_sin out."),
+    (r"rotary_rows must be from 1 to 2\^40, .*, but is (\d+)\. .*",
+     r"rotary_cos must have from 1 to 2^40 rows, one for each position, but has \1. Give longer tables."),
+    (r"row (\d+) has position (-?\d+) and rotary_rows is (\d+); .*",
+     r"the position of row \1 must be 0 or more and below \3, the rows of rotary_cos, but is \2. Use longer tables."),
+    (r"(scale_\w) of head (\d+) is (\S+); numbers are divided by it\. .*",
+     r"\1 must be positive, as numbers are divided by it, but that of head \2 is \3. Use 1 for numbers that stand for "
+     r"themselves."),
     (r'target "cpu"', "tensors on the CPU"),
     (r"invariant is 1 and op is FH_BACKWARD; .*", r"invariant must be False for gradients, but is True. Leave it out."),
 ]
@@ -65,6 +101,7 @@ WORDS = {
     "dim_qk": "the head dim of q and k", "dim_v": "the head dim of v", "NULL": "None", "FH_ALL": "None",
     "FH_F16": "float16", "FH_BF16": "bfloat16", "FH_F32": "float32", "FH_E4M3": "float8_e4m3fn",
     "FH_E5M2": "float8_e5m2", "FH_BOTTOM_RIGHT": "bottom_right", "FH_TOP_LEFT": "top_left",
+    "cache_k": "k_cache", "cache_v": "v_cache",
 }
 _sentences = [(re.compile(found), put) for found, put in SENTENCES]
 _words = re.compile(rf"\b({'|'.join(WORDS)})\b")

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from froghopper._append import NAMES, AppendCall, Rotary, Sizes, check_rotary, problem_of, sizes_in
-from froghopper._call import DTYPES, DTYPES_8_BIT, Strides, plan_of
+from froghopper._append import NAMES, AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
+from froghopper._call import DTYPES, DTYPES_8_BIT, Strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
 from froghopper._numpy_arrays import (Array, Lengths, address, array_of, check_array, check_is_array, check_shape,
                                       check_writeable, contiguous, float32_of, longest, read_one_length, strides_of)
-from froghopper._values import flag, number, one_of
+from froghopper._values import counted, flag, number, one_of
 from froghopper._words import takes_words_of_others
 
 
@@ -109,7 +109,7 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     tensors = {"q": q, "k": k, "v": v, "q_out": q_out, "cache_k": k_cache, "cache_v": v_cache, **scales,
                **given._asdict()}
     tensors["cu_seqlens_q"], tensors["seqused_q"] = tensors.pop("cu_seqlens"), tensors.pop("seqused")
-    AppendCall(plan_of(problem, "cpu"), strides_in(tensors)).run([address(tensors[name]) for name in NAMES], None)
+    AppendCall(plan_for(problem, "cpu"), strides_in(tensors)).run([address(tensors[name]) for name in NAMES], None)
     return q_out
 
 
@@ -223,8 +223,8 @@ def check_sides(given: Given, sizes: Sizes, tokens: int, q: Array | None, k: Arr
     for name, x, (count, of) in (("slot_mapping", given.slot_mapping, rows), ("positions", given.positions, rows),
                                  ("seqused", given.seqused, sequences), ("seqused_kv", given.seqused_kv, sequences)):
         if x is not None and x.size != count:
-            raise InvalidProblem(f"{name} must have {count} numbers, one for each {of}, but has {x.size}. Give "
-                                 f"{count} numbers.")
+            raise InvalidProblem(f"{name} must have {counted(count, 'number')}, one for each {of}, but has {x.size}. "
+                                 f"Give {counted(count, 'number')}.")
     table = given.block_table
     if table is not None and (table.ndim != 2 or table.shape[0] != sizes.batch):
         raise InvalidTensor(f"block_table must be [batch, columns] with batch {sizes.batch}, but has the shape "
@@ -277,11 +277,14 @@ def scale_of(name: str, given: Any, cache: Array | None, dtype_kv: str) -> Array
     return contiguous(found)
 
 
+AS_GIVEN = {"cache_k": "k_cache", "cache_v": "v_cache"}
+
+
 def strides_in(tensors: dict[str, Any]) -> dict[str, Strides]:
     """Of those that may lie otherwise than dense, and of all whose strides say how many numbers there are."""
     strides: dict[str, Strides] = {}
     for name in ("q", "k", "v", "q_out", "cache_k", "cache_v"):
-        if tensors[name] is not None: strides[name] = strides_of(name, tensors[name])
+        if tensors[name] is not None: strides[name] = strides_of(AS_GIVEN.get(name, name), tensors[name])
     for name in ("scale_k", "scale_v"):
         if (scale := tensors[name]) is None: continue
         steps = [step // 4 for step in scale.strides]

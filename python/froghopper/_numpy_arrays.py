@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from froghopper._call import Packed, Shape, Strides, check_held, element_strides, slope_strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
-from froghopper._values import shown, type_of, whole_number, wrong_shape
+from froghopper._values import counted, shown, type_of, whole_number, wrong_shape
 
 Array = NDArray[Any]
 Lengths = NDArray[np.integer[Any]] | Sequence[int]
@@ -72,8 +72,8 @@ def packed_of(lengths: HeldLengths, q: Array, k: Array, max_seqlen_q: int | None
                              "Leave them out.")
     for name, used in (("seqused_q", lengths.seqused_q), ("seqused_kv", lengths.seqused_kv)):
         if used is not None and len(used) != batch:
-            raise InvalidProblem(f"{name} must have {batch} numbers, one for each sequence, but has {len(used)}. "
-                                 f"Give {batch} numbers.")
+            raise InvalidProblem(f"{name} must have {counted(batch, 'number')}, one for each sequence, but has "
+                                 f"{len(used)}. Give {counted(batch, 'number')}.")
     return packed
 
 

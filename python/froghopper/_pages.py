@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from froghopper._errors import Unsupported
+from froghopper._values import counted
 
 LARGEST = 2**31 - 1  # of a slot in a table
 
@@ -33,8 +34,9 @@ def slots_of(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
                           "have in common. Leave out cache_leftpad, or use pools that lie alike.")
     count = (pages - 1) * steps[0] + page if pages else 0
     if count > LARGEST:
-        raise Unsupported(f"k_cache has {pages} pages, and a table of slots up to {count} for cache_leftpad; its "
-                          f"numbers are int32. Leave out cache_leftpad, or use a pool of at most {LARGEST} slots.")
+        raise Unsupported(f"k_cache has {counted(pages, 'page')}, and a table of slots up to {count} for "
+                          "cache_leftpad; its numbers are int32. Leave out cache_leftpad, or use a pool of at most "
+                          f"{LARGEST} slots.")
     slots = [x.as_strided((count, 1, *x.shape[2:]), (x.stride(1), *x.stride()[1:])) for x in (k, v)]
     return slots[0], slots[1], steps[0]
 

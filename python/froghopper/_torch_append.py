@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from froghopper import _torch_calls as calls
-from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, problem_of, sizes_in
-from froghopper._call import Strides, cached, element_strides, flag, number, plan_of
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper import _torch_traced as traced
+from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
+from froghopper._call import Strides, cached, element_strides, flag, number
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
-from froghopper._torch_ops import _library, check_tangents
+from froghopper._torch_ops import PLAIN, _library, check_tangents, modes
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
@@ -123,10 +124,15 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
                       plain(flag, "rotary_interleaved", rotary_interleaved),
                       None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon),
                       whole("max_sms", max_sms))
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or without_memory(some):
         for part in parts_of(given): torch.ops.froghopper.append_kv.default(*part, *options)
     else: run(given, options)
     return q_out
+
+
+def without_memory(x: Any) -> bool:
+    """Whether it may be a tensor that has shape and type alone, which the operator takes."""
+    return isinstance(x, Tensor) and bool(modes() or type(x) not in PLAIN or x.is_meta)
 
 
 def parts_of(given: Given) -> list[Given]:
@@ -147,7 +153,18 @@ def run_op(*arguments: Any) -> None:
 
 
 for _device in ("CPU", "CUDA"): _library.impl("append_kv", run_op, _device)
-torch.library.register_fake("froghopper::append_kv", lambda *arguments: None, lib=_library)
+
+
+def fake(*arguments: Any) -> None:
+    """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
+    given, options = Given(*arguments[:len(Given._fields)]), Options(*arguments[len(Given._fields):])
+    numbers: list[Any] = [extent for x in given if x is not None for extent in x.shape]
+    if any(type(number) is torch.SymInt for number in (*numbers, *options)): return
+    try: checked(given, options)
+    except Error as error: raise traced.in_words_of_caller(error, given[:3]) from None
+
+
+torch.library.register_fake("froghopper::append_kv", fake, lib=_library)
 
 
 def run(given: Given, options: Options) -> None:
@@ -187,7 +204,8 @@ def refuse_gradients(given: Given) -> None:
                               "torch.no_grad().")
 
 
-def ready_of(given: Given, options: Options) -> Ready:
+def checked(given: Given, options: Options) -> Any:
+    """The problem, after the checks of everything that is given."""
     new = given.k if given.k is not None else given.v if given.v is not None else given.q
     assert new is not None
     for name, x in zip(Given._fields, given):
@@ -201,26 +219,34 @@ def ready_of(given: Given, options: Options) -> Ready:
     dims = of_qk.shape[-1] if of_qk is not None else 0, (given.v if given.v is not None else new).shape[-1]
     own = own_scales(given)
     weights = given.norm_k if given.norm_k is not None else given.norm_q
-    problem = problem_of(sizes, (heads_q, heads_kv), dims, name_of(new.dtype),
-                         name_of(caches[0].dtype if caches else new.dtype),
-                         seqused=given.seqused is not None or given.seqused_kv is not None,
-                         slots=given.slot_mapping is not None, positions=given.positions is not None,
-                         rotary=rotary_of(given, options, dims[0]), norm_epsilon=options.norm_epsilon,
-                         norm_dtype=None if weights is None else name_of(weights.dtype), scale_tokens=own,
-                         max_sms=options.max_sms)
+    return problem_of(sizes, (heads_q, heads_kv), dims, name_of(new.dtype),
+                      name_of(caches[0].dtype if caches else new.dtype),
+                      seqused=given.seqused is not None or given.seqused_kv is not None,
+                      slots=given.slot_mapping is not None, positions=given.positions is not None,
+                      rotary=rotary_of(given, options, dims[0]), norm_epsilon=options.norm_epsilon,
+                      norm_dtype=None if weights is None else name_of(weights.dtype), scale_tokens=own,
+                      max_sms=options.max_sms)
+
+
+def ready_of(given: Given, options: Options) -> Ready:
+    problem = checked(given, options)
+    new = given.k if given.k is not None else given.v if given.v is not None else given.q
+    assert new is not None
+    own = problem.scale_tokens != 0
     gpu, target = calls.target_of(new)
     copies = tuple(x is not None and calls.must_copy(x, gpu >= 0) for x in given[:3])
     strides: dict[str, Strides] = {}
     for name, x, copied in zip("qkv", given[:3], copies):
         if x is not None: strides[name] = calls.dense_strides(x.shape) if copied else calls.strides_of(x)
-    for name, x in (("q_out", given.q_out), ("cache_k", given.k_cache), ("cache_v", given.v_cache)):
-        if x is not None: strides[name] = element_strides(name, x.shape, x.stride())
+    for name, told, x in (("q_out", "q_out", given.q_out), ("cache_k", "k_cache", given.k_cache),
+                          ("cache_v", "v_cache", given.v_cache)):
+        if x is not None: strides[name] = element_strides(told, x.shape, x.stride())
     for name, x in (("scale_k", given.scale_k), ("scale_v", given.scale_v)):
         if x is not None: strides[name] = scale_strides(x, own)
     for name, x in (("rotary_cos", given.rotary_cos), ("rotary_sin", given.rotary_sin)):
         if x is not None: strides[name] = (0, x.stride(0), 0)
     if (table := given.block_table) is not None: strides["block_table"] = (table.stride(0), table.stride(1), 0)
-    return Ready(AppendCall(plan_of(problem, target), strides), (copies[0], copies[1], copies[2]), gpu)
+    return Ready(AppendCall(plan_for(problem, target), strides), (copies[0], copies[1], copies[2]), gpu)
 
 
 def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:
@@ -289,13 +315,13 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
     for name, x in (("slot_mapping", given.slot_mapping), ("positions", given.positions)):
         if x is None: continue
         if x.dtype != torch.int64 or x.numel() != tokens or not x.is_contiguous():
-            raise InvalidType(f"{name} must be int64, dense, with a number for each of {tokens} rows, but is "
+            raise InvalidType(f"{name} must be int64, dense, with a number for each row, {tokens} in all, but is "
                               f"{name_of(x.dtype)} with the shape {list(x.shape)}. Convert it.")
     for name, x in (("seqused", given.seqused), ("seqused_kv", given.seqused_kv)):
         if x is None: continue
         calls.check_lengths(name, x, new)
         if x.shape[0] != sizes.batch:
-            raise InvalidProblem(f"{name} must have a number for each of the {sizes.batch} sequences, but has "
+            raise InvalidProblem(f"{name} must have a number for each sequence, {sizes.batch} in all, but has "
                                  f"{x.shape[0]}. Give it {sizes.batch}.")
     table = given.block_table
     if table is not None: calls.check_table(table, sizes.batch)

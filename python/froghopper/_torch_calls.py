@@ -22,7 +22,7 @@ from froghopper._torch_layout import max_logit_shape as max_logit_shape
 from froghopper._torch_layout import must_copy as must_copy
 from froghopper._torch_layout import shapes_of as shapes_of
 from froghopper._torch_layout import strides_of as strides_of
-from froghopper._values import type_of, wrong_shape
+from froghopper._values import counted, type_of, wrong_shape
 
 LOOK = -2**62  # as max_seqlen: find the longest sequence. On the CPU alone. No length that anybody gives
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -278,7 +278,7 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
         if maybe is None: continue
         check_lengths(name, maybe, q)
         if maybe.shape[0] != batch:
-            raise InvalidProblem(f"{name} must have {batch} numbers, one for each sequence, but has "
+            raise InvalidProblem(f"{name} must have {counted(batch, 'number')}, one for each sequence, but has "
                                  f"{maybe.shape[0]}. Give it {batch}.")
     if slopes is not None:
         check_place("alibi_slopes", slopes, q)
@@ -307,8 +307,7 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
                     sink=sink is not None, packed=packed, seqused=used_q is not None or used_kv is not None,
                     deterministic=backward and options.deterministic, max_sms=options.max_sms, accumulate=merges,
                     alibi=slopes is not None, attention_chunk=options.attention_chunk,
-                    invariant=options.invariant, max_logit=max_logit, gate=gate,
-                    warn=False)  # attention() has warned
+                    invariant=options.invariant, max_logit=max_logit, gate=gate, layout_is_known=True)
 
 
 def check_tensor(name: str, x: Any, out: str = "torch.as_tensor") -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from froghopper import _torch_cp_group as groups
 from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._torch_calls import check_tensor
-from froghopper._values import shown, whole_number
+from froghopper._values import counted, shown, whole_number
 
 Layout = Literal["zigzag", "contiguous"]
 Span = tuple[int, int]  # [begin, end)
@@ -111,14 +111,15 @@ def check_rows(layout: Layout, name: str, rows: list[int], ranks: int) -> None:
     """The layout fixes how many rows each rank has, since their places follow from it."""
     for rank, found in enumerate(rows):
         if found != (wanted := rows_of(layout, sum(rows), ranks, rank)):
-            raise InvalidTensor(f"{name} must have {wanted} rows on rank {rank}, as layout \"{layout}\" deals "
-                                f"{sum(rows)} rows to {ranks} ranks, but has {found}. Use shard.")
+            raise InvalidTensor(f"{name} must have {counted(wanted, 'row')} on rank {rank}, as layout \"{layout}\" "
+                                f"deals {counted(sum(rows), 'row')} to {counted(ranks, 'rank')}, but has {found}. Use "
+                                "shard.")
 
 
 def dim_of(x: Tensor, dim: int) -> int:
     """Counted from the first one."""
     found = whole_number("dim", dim)
     if not -x.ndim <= found < x.ndim:
-        raise InvalidProblem(f"dim must be from {-x.ndim} to {x.ndim - 1}, as x has {x.ndim} dimensions, but is "
-                             f"{found}. Give the dimension of the rows.")
+        raise InvalidProblem(f"dim must be from {-x.ndim} to {x.ndim - 1}, as x has {counted(x.ndim, 'dimension')}, "
+                             f"but is {found}. Give the dimension of the rows.")
     return found % int(x.ndim)

@@ -20,7 +20,7 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_native as native
 from froghopper import _torch_ops as ops
 from froghopper import _torch_sharding as sharding
-from froghopper._axes import check_axes, layout_is_known
+from froghopper._axes import check_axes
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, dense_of
 from froghopper._torch_native import GRADIENTS, HEADS_FIRST
@@ -86,9 +86,7 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
     if not form and not is_compiling(): check_axes(q.shape, k.shape, bool(options[2]))
     with_grad = requires_grad(q, k, v, sides[0])
     arguments = (q, k, v, *sides, *options, return_lse or with_grad, with_grad)
-    if is_compiling(): o, lse = ops.forward_op(*arguments)
-    else:
-        with layout_is_known() if form else contextlib.nullcontext(): o, lse = ops.eager_forward(with_grad, *arguments)
+    o, lse = ops.forward_op(*arguments) if is_compiling() else ops.eager_forward(with_grad, *arguments)
     return o.transpose(1, 2) if form == HEADS_FIRST else o, lse if return_lse else None
 
 

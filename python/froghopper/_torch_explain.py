@@ -9,6 +9,7 @@ from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
 from froghopper._call import explain as explain_problem
+from froghopper._errors import InvalidType
 from froghopper._library_words import in_python
 from froghopper._torch_attention import attention
 from froghopper._torch_8_bit import check_scaled
@@ -26,18 +27,24 @@ OF_PAGES = ("max_seqlen_q", "max_seqlen_kv", "causal", "window", "softcap", "sca
             "attention_chunk", "invariant", "out_dtype")
 
 
-def explain(q: Tensor, k: Tensor, v: Tensor, *, target: str | None = None, **options: Any) -> str:
+def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None = None, *others: Any,
+            target: str | None = None, **options: Any) -> str:
     """Why froghopper.torch.attention(q, k, v, **options) can or cannot be computed and how, in lines of text: backend,
     kernel, tiles, memory. Nothing is computed, and of the tensors only shapes, types and devices count, so they may be
     on the device "meta".
 
     target         instead of the tensors' device: "cpu", "hopper", "h200", ...; froghopper.h has all
 
-    Where q, k, v or sink requires a gradient, the backward pass is explained too. A contradiction is told, not raised.
+    Where q, k, v or sink requires a gradient, the backward pass is explained too. A contradiction is told, not raised,
+    and so is a tensor that is missing.
     """
     try:
-        for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+        if others:
+            raise InvalidType("attention takes 3 arguments without a name, q, k and v, but is given "
+                              f"{3 + len(others)}. Give the others by name.")
         options = translated("attention", "torch", options, DEFAULTS.keys())
+        for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+        assert q is not None and k is not None and v is not None
         given = DEFAULTS | options
         attention(without_memory(q), without_memory(k), without_memory(v),
                   **{name: without_memory(x) for name, x in options.items()})

@@ -19,7 +19,10 @@ from torch.autograd import forward_ad
 
 from froghopper import _torch_8_bit as scaled
 from froghopper import _torch_calls as calls
-from froghopper._errors import Unsupported
+from froghopper import _torch_traced as traced
+from froghopper._axes import check_axes
+from froghopper._call import check_heads
+from froghopper._errors import Error, Unsupported
 
 INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
           "Tensor? seqused_q, Tensor? seqused_kv, Tensor? alibi_slopes")
@@ -118,8 +121,14 @@ def check_known(arguments: tuple[Any, ...]) -> None:
     """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
     inputs, options = arguments[:FIRST_OPTION], arguments[FIRST_OPTION:][:OPTION_COUNT]
     extents = [extent for x in inputs if x is not None for extent in x.shape]
-    if all(type(number) is not torch.SymInt for number in (*extents, *options)):
+    if any(type(number) is torch.SymInt for number in (*extents, *options)): return
+    q, k, v = inputs[:3]
+    try:
         calls.check(calls.Inputs(*inputs), calls.Options(*options))
+        where = traced.line_of_axes()
+        if where is not None: check_axes(q.shape, k.shape, bool(calls.Options(*options).causal), where)
+        check_heads(q.shape, k.shape)
+    except Error as error: raise traced.in_words_of_caller(error, (q, k, v)) from None
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -164,6 +173,11 @@ def second(ctx: Any, *grads: Any) -> Any:
                       "Use torch.nn.functional.scaled_dot_product_attention with SDPBackend.MATH for it.")
 
 
+def forward_mode(ctx: Any, *tangents: Any) -> Any:
+    raise Unsupported("a tangent of forward-mode differentiation is given; froghopper has gradients in reverse alone. "
+                      "Use torch.func.vjp, or torch.func.jacrev for all rows.")
+
+
 class Eager(torch.autograd.Function):
     """The gradients of froghopper::forward outside of compiled code, at a tenth of the host's time that the operator's
     own registration takes: PyTorch sees five arguments, not twenty."""
@@ -195,6 +209,8 @@ class Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any: return *four_gradients(ctx, *grads), None
 
+    jvp = staticmethod(forward_mode)
+
 
 class TransformedBackward(torch.autograd.Function):
     """The backward pass under torch.func, which records it as what may be differentiated again."""
@@ -206,7 +222,7 @@ class TransformedBackward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: return None
 
-    backward = staticmethod(second)
+    backward, jvp = staticmethod(second), staticmethod(forward_mode)
 
 
 def eager_forward(with_grad: bool, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *rest: Any) -> Any:

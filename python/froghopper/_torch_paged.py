@@ -25,7 +25,7 @@ from froghopper._torch_8_bit import BY_NAME
 from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of,
                                      workspace_of)
 from froghopper._torch_options import Align, Scale as ScaleOf, plain, scale_tensor, whole, window_of
-from froghopper._values import Window
+from froghopper._values import Window, counted
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
@@ -176,14 +176,29 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if return_lse else None)
     workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
-    ready.call.forward_with_all(
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), address(lse), address(given.cu_seqlens_q), 0,
-        address(given.seqused_q), address(given.seqused_kv), address(given.sink), address(given.scale_q),
-        address(given.scale_k), address(given.scale_v), address(given.mean_k), address(given.mean_v),
-        address(workspace), stream_of(ready.gpu) if ready.gpu >= 0 else None, address(given.alibi_slopes), 0,
-        given.block_table.data_ptr())
+    try:
+        ready.call.forward_with_all(
+            q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), address(lse), address(given.cu_seqlens_q), 0,
+            address(given.seqused_q), address(given.seqused_kv), address(given.sink), address(given.scale_q),
+            address(given.scale_k), address(given.scale_v), address(given.mean_k), address(given.mean_v),
+            address(workspace), stream_of(ready.gpu) if ready.gpu >= 0 else None, address(given.alibi_slopes), 0,
+            given.block_table.data_ptr())
+    except InvalidTensor:
+        check_bound(k, given, options)
+        raise
     if out is not None: torch.autograd.graph.increment_version(out)
     return o, lse
+
+
+def check_bound(k: Tensor, given: Sides, options: Options) -> None:
+    """Whether max_seqlen_kv is what is wrong where a length is more than the library was told."""
+    most, used = options.max_seqlen_kv, given.seqused_kv
+    if most is None or used is None or not used.is_cpu or not used.numel(): return
+    at = int(used.argmax())
+    longest = int(used[at])
+    if most < longest <= given.block_table.shape[1] * k.shape[1]:
+        raise InvalidProblem(f"max_seqlen_kv must be at least {longest}, which seqused_kv[{at}] is, but is {most}. Use "
+                             f"max_seqlen_kv={longest}.") from None
 
 
 def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "paged_attention") -> None:
@@ -245,16 +260,16 @@ def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
     calls.check_table(table, batch)
     for name, x in (("seqused_q", given.seqused_q), ("seqused_kv", given.seqused_kv)):
         if x is not None and x.shape[0] != batch:
-            raise InvalidProblem(f"{name} must have {batch} numbers, one for each sequence, but has {x.shape[0]}. "
-                                 f"Give it {batch}.")
+            raise InvalidProblem(f"{name} must have {counted(batch, 'number')}, one for each sequence, but has "
+                                 f"{x.shape[0]}. Give it {batch}.")
     if packed == (options.max_seqlen_q is None):
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
                              f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
     room = table.shape[1] * (k.shape[1] if k.ndim == 4 else 0)
     most = room if options.max_seqlen_kv is None else options.max_seqlen_kv
     if not 0 <= most <= room:
-        raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of the {table.shape[1]} columns of "
-                             f"block_table, but is {most}. Give block_table more columns.")
+        raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(table.shape[1], 'column')} "
+                             f"of block_table, but is {most}. Give block_table more columns.")
     rows_q = q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q
     return Paged(batch, rows_q, most, packed)
 

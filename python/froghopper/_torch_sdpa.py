@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own signature of attention, [batch, heads, seq, dim]: froghopper.torch.scaled_dot_product_attention."""
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from froghopper._errors import InvalidProblem, Unsupported
+from froghopper import _torch_traced as traced
+from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
 from froghopper._torch_calls import DTYPES, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import HEADS_FIRST
 from froghopper._torch_options import decided, plain, whole
 from froghopper._values import flag, number
-from froghopper._words import takes_words_of_others
+from froghopper._words import named_by, takes_words_of_others
 
+NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal"}  # of attention -> of the function here
 MULTIPLE = 8  # of which head dims are
 # Not torch.nn.functional's, which a user may have replaced by the function below.
 of_pytorch: Any = getattr(torch._C._nn, "scaled_dot_product_attention")
@@ -43,11 +44,36 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     are copied with zeros up to the next one. float64 is left to PyTorch's own function, with one warning. Raises as
     attention does.
     """
+    if torch.compiler.is_compiling():  # which tells what it sees of errors where nobody handles them
+        return compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms)
+    try: return compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms)
+    except Error as error: raise in_words(error, (query, key, value)) from None
+
+
+def in_words(error: Error, tensors: tuple[Any, Any, Any]) -> Error:
+    """An error of attention as one of the function above, with the names and the shapes that it was given."""
+    query, key, value = tensors
+    if "their shapes are" in str(error):
+        for name, x, of, like, axis, at in (("key", key, "query", query, "dim", -1),
+                                            ("value", value, "key", key, "seq", -2),
+                                            ("value", value, "key", key, "heads", -3)):
+            if x.shape[at] == like.shape[at]: continue
+            return InvalidProblem(f"{name} must have the {axis} of {of}, {like.shape[at]}, but has {x.shape[at]}: "
+                                  f"their shapes are {list(x.shape)} and {list(like.shape)}. Change one.")
+    return named_by(NAMES, error)
+
+
+def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+            scale: float | None, enable_gqa: bool, max_sms: int) -> Tensor:
     if attn_mask is None and dropout_p == 0 and usual(query, key, value, is_causal, scale, enable_gqa, max_sms):
         o, _ = attend(HEADS_FIRST, query, key, value, NO_SIDES, (
             LOOK, LOOK, is_causal, -1, -1, 0.0, scale, True, decided(False), max_sms, 0, False), False)
         return o
-    for name, x in (("query", query), ("key", key), ("value", value)): check_tensor(name, x)
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, x)
+        if x.dim() < 2:
+            raise InvalidProblem(f"{name} must be [..., heads, seq, dim], but has the shape {list(x.shape)}. Add the "
+                                 "missing dimensions.")
     if attn_mask is not None:
         raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. Use is_causal, or "
                           "froghopper.torch.attention: with window, or with seqused_kv for keys that are padding; "
@@ -94,16 +120,12 @@ def widened(x: Tensor) -> Tensor:
 def say_once(reason: str) -> None:
     if torch.compiler.is_compiling() or reason in _told: return
     _told.add(reason)
-    warnings.warn(f"froghopper.torch.scaled_dot_product_attention: {reason}", stacklevel=3)
+    warn_user(f"froghopper.torch.scaled_dot_product_attention: {reason}")
 
 
 def heads_fourth(query: Tensor, key: Tensor, value: Tensor,
                  enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
     """(q, k, v as [batch, heads, seq, dim], the batch dimensions that were)."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if x.dim() < 2:
-            raise InvalidProblem(f"{name} must be [..., heads, seq, dim], but has the shape {list(x.shape)}. Add the "
-                                 "missing dimensions.")
     all_three = [x if x.dim() > 2 else x.unsqueeze(0) for x in (query, key, value)]
     heads = [x.shape[-3] for x in all_three] if enable_gqa else shared_heads(all_three)
     leads = [x.shape[:-3] for x in all_three]
@@ -134,3 +156,7 @@ def shared_heads(tensors: list[Tensor]) -> list[int]:
                              f"{heads[0]}, {heads[1]} and {heads[2]}. "
                              f"{'Use enable_gqa=True.' if grouped else 'Change one.'}")
     return [most, of_kv, of_kv]
+
+
+traced.told_by["scaled_dot_product_attention"] = lambda error, tensors: in_words(
+    error, (tensors[0].transpose(1, 2), tensors[1].transpose(1, 2), tensors[2].transpose(1, 2)))

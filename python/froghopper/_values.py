@@ -30,7 +30,13 @@ def shown(value: Any) -> str:
 def type_of(value: Any) -> str:
     """What a value is, where its type is the wrong one: "a list", "an int", "None"."""
     name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' or name.startswith('nd') else 'a'} {name}"
+
+
+def counted(count: int, what: str) -> str:
+    """1 row, 2 rows."""
+    many = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
+    return f"{count} {what if count == 1 else many}"
 
 
 def wrong_shape(name: str, found: Sequence[int], wanted: Sequence[int]) -> NoReturn:
@@ -98,14 +104,22 @@ def check_align(align: str) -> None:
                     "where the first query sees the first key.")
 
 
-def check_window(window: Window | None) -> tuple[int, int]:
+def check_window(window: Window | None, causal: bool = False) -> tuple[int, int]:
+    """As the library takes it. -1, which may be what None became, is shown as None."""
     if window is None: return _c.ALL, _c.ALL
     found = tuple(window) if isinstance(window, (tuple, list)) else ()
     if len(found) != 2:
         raise InvalidType("window must be (left, right), keys before and after, None or -1 for no bound, but is "
                           f"{shown(window)}. Use window=(128, 0), or None for no window.")
     left, right = (_c.ALL if bound is None else whole_number(f"window[{i}]", bound) for i, bound in enumerate(found))
-    return left, right
+    if left >= _c.ALL <= right and not (causal and right > 0): return left, right
+    given = tuple(None if bound == _c.ALL else bound for bound in (left, right))
+    bounds = tuple(None if bound < 0 else bound for bound in (left, right))
+    if min(left, right) < _c.ALL:
+        raise InvalidProblem("window must be (left, right), keys before and after, None or -1 for no bound, but is "
+                             f"{given}. Use window={bounds}.")
+    raise InvalidProblem("window must end with 0 or None where causal is True, as a causal query sees no key after it, "
+                         f"but is {given}. Use window=({bounds[0]}, 0), or causal=False.")
 
 
 def check_scale(scale: Any, name: str = "scale") -> float:

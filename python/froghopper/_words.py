@@ -128,8 +128,8 @@ def translated_call(function: Callable[..., Any], module: str, given: tuple[Any,
 
 def named_by(names: Mapping[str, str], error: Error) -> Error:
     """The error, with its arguments' names of here as those of there. A name that is a word of the language too is one
-    only in front of what follows an argument."""
-    words = [name if "_" in name else rf"{name}(?= must\b| is\b|=|\[)" for name in names]
+    only in front of what follows an argument; a single letter is none."""
+    words = [name if "_" in name or len(name) == 1 else rf"{name}(?= must\b| is\b|=|\[)" for name in names]
     if words: error.args = (re.sub(rf"\b({'|'.join(words)})\b", lambda found: names[found[0]], str(error)),)
     return error
 

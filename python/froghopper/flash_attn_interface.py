@@ -38,6 +38,7 @@ What differs on purpose
   rotary_seqlens
   forward-mode        tangents of tensors raise NotImplementedError; they are dropped there
 """
+import contextlib
 from typing import Any, Literal, TypeAlias, overload
 
 import torch
@@ -45,7 +46,7 @@ from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
 from froghopper._errors import InvalidProblem
-from froghopper._flash_words import (cache_order, columns, dense_keys, dense_order, extras_of,
+from froghopper._flash_words import (WHOLE, cache_order, columns, dense_keys, dense_order, extras_of,
                                      in_any_order, length_of, options_of, packed_order, parts_of, refuse, scales_of,
                                      without_gradients)
 from froghopper._kv_cache import reshape_and_cache_flash
@@ -55,7 +56,7 @@ from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import decided
-from froghopper._values import LARGEST_SCALE
+from froghopper._values import LARGEST_SCALE, counted
 from froghopper.torch import attention, paged_attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -65,7 +66,6 @@ Scale: TypeAlias = Tensor | float | None
 __all__ = ["FLOAT8", "flash_attn_combine", "flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func",
            "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata", "merge_attn_states", "reshape_and_cache_flash"]
-WHOLE = (-1, -1)
 
 
 def __dir__() -> list[str]: return sorted(__all__)
@@ -243,8 +243,8 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
                                  f"{shape}. Give [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, "
                                  "dim].")
         if num_heads_q not in (None, shape[3]):
-            raise InvalidProblem(f"num_heads_q is {num_heads_q} and qkv has the shape {shape}, {shape[3]} heads; with "
-                                 "five dimensions the shape says it. Leave it out.")
+            raise InvalidProblem(f"num_heads_q is {num_heads_q} and qkv has the shape {shape}, "
+                                 f"{counted(shape[3], 'head')}; with five dimensions the shape says it. Leave it out.")
         q, k, v = qkv.unbind(2)
     else:
         if qkv.ndim != 4 or num_heads_q is None or not 0 < num_heads_q < shape[2] or (shape[2] - num_heads_q) % 2:
@@ -349,8 +349,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                              rotary_interleaved,
                              rotary_cos is not None and kv_cache.moves_on(causal, window_size, attention_chunk))
     kv_cache.check_rotary(rotary, k, q, kv_cache.batch_of(q, cu_seqlens_q))
-    kv_cache.refuse_gradients(k_cache, dict(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, s_aux=s_aux, out=out,
-                                            alibi_slopes=alibi_slopes, rotary_cos=rotary_cos, rotary_sin=rotary_sin))
+    kv_cache.refuse_gradients((q, k_cache, v_cache, k, v, s_aux, out, alibi_slopes, rotary_cos, rotary_sin))
     rows = kv_cache.rows_of(k_cache, table)
     kv_cache.check_numbers(q, rows, k, lengths, cu_seqlens_q, longest, len(k_cache if table is None else table))
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
@@ -363,7 +362,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     given = None if cache_seqlens is None else used
     found: Tensor
     lse: Tensor
-    with torch.no_grad():
+    with torch.no_grad() if torch.is_grad_enabled() else contextlib.nullcontext():
         if table is None and not cache_batch_idx is cache_leftpad is cu_seqlens_q is None:
             table = table_of(k_cache.shape[0], batch, cache_batch_idx, q)
         elif table is not None and cache_batch_idx is not None:

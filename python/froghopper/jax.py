@@ -26,6 +26,7 @@ import numpy as np
 
 from froghopper._call import DTYPES, Window, cached, check_held
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._library_words import in_python
 from froghopper._values import Align, flag, plain, shown, type_of, whole_number
 from froghopper._words import again
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
@@ -180,7 +181,11 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     results = results_of(return_lse or "o" in arrays, return_max_logit)
     cached(_fit, key, lambda: fits(options, arrays))
-    found: Array | tuple[Array, ...] = run(options, results, varying_alike(arrays))
+    found: Array | tuple[Array, ...]
+    try: found = run(options, results, varying_alike(arrays))
+    except RuntimeError as error:  # in a program that the user compiles, JAX alone sees it
+        if "fh_attention: " not in str(error): raise
+        raise type(error)(in_python(str(error).replace("fh_attention: ", ""))) from None
     return found
 
 

@@ -49,6 +49,7 @@ from froghopper._torch_native import TURNED
 from froghopper._torch_options import decided
 from froghopper._transformers_mask import EAGER, Mask
 from froghopper._transformers_paged import continuous_batching
+from froghopper._values import counted
 from froghopper.torch import attention
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -109,17 +110,17 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
     if attention_mask is not None: check_tokens(attention_mask, batch_size)
     if pattern.sequence is not None:
         if attention_mask is not None or q_length != kv_length:
-            raise Unsupported(f"position_ids tell of packed sequences, beside {q_length} queries and {kv_length} keys"
-                              f"{' and an attention_mask' * (attention_mask is not None)}; they are computed for as "
-                              f"many keys as queries and without one. {EAGER}")
+            raise Unsupported(f"position_ids tell of packed sequences, beside {counted(q_length, 'query')} and "
+                              f"{counted(kv_length, 'key')}{' and an attention_mask' * (attention_mask is not None)}; "
+                              f"they are computed for as many keys as queries and without one. {EAGER}")
         return packed(mask, pattern.sequence)
     if pattern.aligned and not mask.causal and not (isinstance(shift, int) and shift == 0 and q_length == kv_length):
-        raise Unsupported(f"a window to both sides has {q_length} queries and {kv_length} keys; it is computed for as "
-                          f"many keys as queries. {EAGER}")
+        raise Unsupported(f"a window to both sides has {counted(q_length, 'query')} and {counted(kv_length, 'key')}; "
+                          f"it is computed for as many keys as queries. {EAGER}")
     stop = shift + q_length if mask.causal else kv_length  # later keys are not seen
     if not (isinstance(stop, Tensor) and stop.device.type != "cpu") and stop > kv_length:
-        raise Unsupported(f"the last query is at key {int(stop) - 1} and there are {kv_length} keys; queries behind "
-                          f"all keys are not computed here. {EAGER}")
+        raise Unsupported(f"the last query is at key {int(stop) - 1} and there {'is' if kv_length == 1 else 'are'} "
+                          f"{counted(kv_length, 'key')}; queries behind all keys are not computed here. {EAGER}")
     if isinstance(stop, Tensor):
         mask = dataclasses.replace(mask, end=stop.to(torch.int32).expand(batch_size).contiguous())
     elif stop < kv_length: mask = dataclasses.replace(mask, keys=stop)
@@ -345,8 +346,9 @@ def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tens
                mask.first > 0 or mask.chunk > 0)
     if not (found[2] == keys or (keys == 1 and not bounded)) or not (
             found[1] == queries or (queries == 1 and not bounded and not mask.causal)):
-        raise Unsupported(f"{type(module).__name__} has {found[1]} queries and {found[2]} keys, and its attention_mask "
-                          f"is made for {queries} queries and {keys} keys; what it says ends there. {EAGER}")
+        raise Unsupported(f"{type(module).__name__} has {counted(found[1], 'query')} and {counted(found[2], 'key')}, "
+                          f"and its attention_mask is made for {counted(queries, 'query')} and {counted(keys, 'key')}; "
+                          f"what it says ends there. {EAGER}")
     if found[0] != batch and told:
         raise Unsupported(f"{type(module).__name__} has a batch of {found[0]}, and its attention_mask is made for one "
                           f"of {batch}, with lengths for each. {EAGER}")
@@ -374,9 +376,10 @@ def unsaid(module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool 
     rows, keys = query.shape[2], key.shape[2]
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and rows > 1
     if causal and rows != keys:
-        raise Unsupported(f"{type(module).__name__} is causal, has {rows} queries and {keys} keys and no mask that "
-                          "says where the queries are. Give it one that froghopper.transformers.attention_mask makes, "
-                          f"with q_offset={keys - rows} if the last query is at the last key.")
+        raise Unsupported(f"{type(module).__name__} is causal, has {counted(rows, 'query')} and {counted(keys, 'key')} "
+                          "and no mask that says where the queries are. Give it one that "
+                          f"froghopper.transformers.attention_mask makes, with q_offset={keys - rows} if the last "
+                          "query is at the last key.")
     left = None if sliding_window is None or sliding_window > keys else sliding_window - 1
     return Mask(causal, (left, None if causal else left), (query.shape[0], rows, keys))
 

@@ -150,7 +150,7 @@ class Impl(AttentionImpl[Metadata]):
                  attn_type: str = AttentionType.DECODER, kv_sharing_target_layer_name: str | None = None,
                  sinks: Tensor | None = None) -> None:
         if sinks is not None and sinks.shape[0] != num_heads:
-            raise InvalidType(f"sinks must have a number for each of the {num_heads} heads of the layer, but has "
+            raise InvalidType(f"sinks must have a number for each head of the layer, {num_heads} in all, but has "
                               f"{sinks.shape[0]}. Give as many.")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads

@@ -179,7 +179,7 @@ def test_dtensors(found):
         assert "Shard(dim=1)" in placements
         assert not excess(o.double().numpy(), *exact["o"])
         assert same
-        assert uneven[0] == "InvalidTensor" and "q must have 1 rows on rank 0" in uneven[1]
+        assert uneven[0] == "InvalidTensor" and "q must have 1 row on rank 0" in uneven[1]
 
 
 def test_what_is_wrong_with_dtensors_of_one_rank_is_told_on_all(found):

@@ -180,10 +180,11 @@ def test_lengths_of_pages_in_the_words_of_others():
 
 
 @pytest.mark.parametrize("name, changed, says", [
-    ("batch", dict(page_table=ints([[0, 1]])), "page_table must .* each of the 3 .* has 1. Give cache_batch_idx"),
+    ("batch", dict(page_table=ints([[0, 1]])),
+     "page_table must .* each sequence of q, 3 in all, but has 1. Give cache_batch_idx"),
     ("index", dict(cache_batch_idx=ints([0, 4, 1])), r"cache_batch_idx\[1\] must be from 0 to 3, but is 4"),
     ("left", dict(cache_leftpad=ints([0, 49, 1])), r"cache_leftpad\[1\] must be from 0 to 48, but is 49"),
-    ("length", dict(cache_seqlens=ints([0, 49, 1])), r"cache_seqlens\[1\] is 49.*the cache has 48"),
+    ("length", dict(cache_seqlens=ints([0, 49, 1])), r"cache_seqlens\[1\] must .*the cache has 48 rows, but is 49"),
     ("table", dict(page_table=torch.zeros(3, 3)), "page_table must be int32 .*, but is torch.float32")])
 def test_messages(name, changed, says):
     pool = Pool(16, "cpu")

@@ -57,7 +57,7 @@ O, LSE = nothing()
 
 
 @pytest.mark.parametrize("given, error, sentence", [
-    (dict(accumulate=O), TypeError, "accumulate must .*, but is a ndarray"),
+    (dict(accumulate=O), TypeError, "accumulate must .*, but is an ndarray"),
     (dict(accumulate=(O, LSE), out=O), ValueError, "out and accumulate are given"),
     (dict(accumulate=(O.astype(np.float64), LSE)), TypeError, "accumulate.0. must .*, but is float64"),
     (dict(accumulate=(O[:1], LSE)), ValueError, "accumulate.0. must .*, but has .1, 20, 4, 32"),

@@ -18,9 +18,10 @@ OF_C = re.compile(r"FH_|\bfh_|NULL|window_(left|right)|\b(seq|total)_(q|kv)\b|\b
 
 # Of the functions called attention, in all frameworks.
 TABLE = [
-    (dict(window=(-5, 0)), "window must be .left, right., .* but its left one is -5. Use None there"),
-    (dict(window=(3, -5)), "window must be .left, right., .* but its right one is -5. Use None there"),
-    (dict(window=(3, 2), causal=True), "window must end with 0 or None where causal is True, .* but ends with 2. Use"),
+    (dict(window=(-5, 0)), "window must be .left, right., .* but is .-5, 0.. Use window=.None, 0."),
+    (dict(window=(3, -5)), "window must be .left, right., .* but is .3, -5.. Use window=.3, None."),
+    (dict(window=(3, 2), causal=True),
+     "window must end with 0 or None where causal is True, .* but is .3, 2.. Use window=.3, 0."),
     (dict(window=7), r"window must be \(left, right\), .* but is 7. Use window=\(128, 0\)"),
     (dict(attention_chunk=-1), "attention_chunk must be 0 or more keys, but is -1. Use attention_chunk=0"),
     (dict(max_sms=-1), "max_sms must be 0 or more SMs or threads, but is -1. Use max_sms=0"),
@@ -31,7 +32,7 @@ TABLE = [
     (dict(softcap=float("nan")), "softcap must be finite and positive, .* but is nan. Use 0 or None"),
     (dict(k=KV[..., :8]), "k must have the dim of q, 16, but has 8"),
     (dict(k=np.zeros((1, 9, 3, 16), np.float32), v=np.zeros((1, 9, 3, 16), np.float32)),
-     "heads_kv must divide heads_q, 4, but is 3. Use k and v with 1, 2 or 4 heads"),
+     "heads_kv must divide heads_q, 4, but is 3. Use 1, 2 or 4 for keys and values"),
     (dict(q=Q[..., :12], k=KV[..., :12], v=KV[..., :12]),
      "head dims must be multiples of 8 from 8 to 512, but that of q and k is 12. Pad q and k"),
     (dict(q=Q[0]), r"q must be \[batch, seq, heads, dim\] without cu_seqlens, but has the shape \[6, 4, 16\]"),
@@ -82,6 +83,10 @@ def test_the_scale_of_flash_attention_has_its_name(scale):
     ("q.stride_seq is -64; strides are not negative. Point data to it.", "q must have strides that are not negative"),
     ("dim_v is 24; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v.",
      "head dims of 8-bit types must be multiples of 16 from 16 to 256, but that of v is 24. Pad v."),
+    ("o and q are at the same address 0x1; o is written while q is still read. Give o its own memory.",
+     "the result and q are at the same address 0x1; it is written while q is still read. Give out, or what"),
+    ("q.data must be at a multiple of 4 bytes, as its elements have so many, but is at address 0x1. Align it.",
+     "q must begin at a multiple of 4 bytes, as its elements have so many, but is at address 0x1. Copy it: q.copy()"),
     ("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128", "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128"),
 ])
 def test_words_of_the_library(said, told):
@@ -128,9 +133,9 @@ def test_words_of_flash_attention():
             (dense(softmax_scale=float("nan")), "^softmax_scale must be from 0 .* but is nan. Use softmax_scale=None"),
             (lambda: fa.flash_attn_func(*eight, k_descale=-1.0), r"^k_descale must be positive, .* but k_descale\["),
             (lambda: fa.flash_attn_func(*eight, q_descale=torch.ones(1, 4)), r"^q_descale must be \[batch, 2\]"),
-            (cached(page_table=table), r"^page_table\[0, 1\] must be one of the 4 pages .*, 0 to 3, but is 77"),
-            (cached(block_table=table), r"^block_table\[0, 1\] must be one of the 4 pages"),
-            (cached(page_table=table[:, :1], max_seqlen_k=-2), "^max_seqlen_k must be .* columns of page_table")]:
+            (cached(page_table=table), r"^page_table\[0, 1\] must name a page of the pool, 0 to 3, but is 77"),
+            (cached(block_table=table), r"^block_table\[0, 1\] must name a page of the pool, 0 to 3"),
+            (cached(page_table=table[:, :1], max_seqlen_k=-2), "^max_seqlen_k must be .* 1 column of page_table")]:
         with pytest.raises(froghopper.Error, match=sentence) as told: call()
         assert not OF_C.search(str(told.value))
 

@@ -128,7 +128,7 @@ def test_messages():
     table = cache.table.clone()
     table[3, 4] = -5
     for changed, message in (
-            (dict(block_table=table), r"block_table\[3, 4\] must be one of the 52 pages of .*, but is -5"),
+            (dict(block_table=table), r"block_table\[3, 4\] must name a page of the pool, 0 to 51, but is -5"),
             (dict(block_table=cache.table.long()), "block_table must .*, but is int64 with the shape .4, 13"),
             (dict(block_table=cache.table[:2]), r"must be int32 \[batch, columns\] with batch 4"),
             (dict(k=cache.pool_k[0]), "k must .*, but has the shape .16, 2, 64"),

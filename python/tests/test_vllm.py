@@ -251,4 +251,4 @@ def test_messages():
     with pytest.raises(NotImplementedError, match="causal is a tensor, one number a sequence"): built(step.common)
     with pytest.raises(NotImplementedError, match="output_scale is given"):
         impl_of().forward(None, None, None, None, None, None, None, output_scale=torch.ones(1))
-    with pytest.raises(TypeError, match="sinks must .* 4 heads of the layer, but has 3"): impl_of(sinks=torch.ones(3))
+    with pytest.raises(TypeError, match="sinks must .* 4 in all, but has 3"): impl_of(sinks=torch.ones(3))
