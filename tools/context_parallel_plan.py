@@ -31,7 +31,7 @@ OPENING = f"""# 15. Context parallelism at scale
 Written by tools/context_parallel_plan.py from the plans of libfroghopper-cp; do not edit. **Only what the last table
 has was measured**, on 2 and 4 GPUs. The plans use the model of time of
 [15-context-parallel-c.md](15-context-parallel-c.md): H100 or H200 SXM, {PER_HOST} GPUs of a host joined by NVLink, one
-NIC of 400 Gbit a GPU between hosts. src/cp/time.cpp says which of its figures were measured and which come from data
+NIC of 400 Gbit a GPU between hosts. Up to {PER_HOST} GPUs copy into their peers' memory, more send and receive. src/cp/time.cpp says which of its figures were measured and which come from data
 sheets. bf16, head dim 128, batch 1, causal.
 
 A cell has the share of linear speed, which is the time of one GPU over the number of GPUs and the time of the plan;
@@ -52,10 +52,12 @@ class Planner:
         self.library, self.parallel, self.calls = _library.library(), _parallel, _parallel.calls()
 
     @functools.cache
-    def plan(self, line, ranks, scheme="auto", layout="zigzag"):
-        """Seconds of the slowest rank, the scheme's name, bytes of workspace."""
+    def plan(self, line, ranks, scheme="auto", layout="zigzag", copies=None):
+        """Seconds of the slowest rank, the scheme's name, bytes of workspace. copies: ranks of one host copy into their
+        peers' memory; None: where they can, as in Python."""
+        if copies is None: copies = 1 < ranks <= PER_HOST
         whole, pointer = self.library.problem(line), ctypes.c_void_p()
-        asked = self.parallel.described(whole, ranks, ranks // 2, scheme, layout, PER_HOST)
+        asked = self.parallel.described(whole, ranks, ranks // 2, scheme, layout, 0 if copies else PER_HOST, copies)
         self.parallel.check_status(self.calls.fh_cp_plan_create(ctypes.byref(asked), b"h100", ctypes.byref(pointer)))
         scheme = self.calls.fh_cp_scheme_name(self.calls.fh_cp_plan_scheme(pointer)).decode()
         found = self.calls.fh_cp_plan_seconds(pointer), scheme, self.calls.fh_cp_plan_workspace_bytes(pointer)
@@ -111,16 +113,16 @@ def compared(planner):
     records = [json.loads(line) for path in sorted(MEASURED.glob("*.jsonl")) for line in path.read_text().splitlines()]
     cells = {}
     for r in records:  # where there are several, the last
-        if r["impl"] not in ("one GPU", *SCHEMES): continue
-        ranks, scheme = (1, "auto") if r["impl"] == "one GPU" else (r["ranks"], r["impl"])
+        impl, _, transfers = r["impl"].partition(", ")
+        if impl not in ("one GPU", *SCHEMES): continue
+        ranks, scheme = (1, "auto") if impl == "one GPU" else (r["ranks"], impl)
         layout = "contiguous" if "window" in r["problem"] else "zigzag"
-        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout)[0]
+        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers))[0]
                         for name in r["pass"].split("+"))
-        row = cells.setdefault((r["problem"].removeprefix("bf16 b1 "), r["pass"], r["gpu"], r["ranks"]), {})
-        row[r["impl"]] = 1e3 * predicted / r["ms"]
+        on = f"{r['ranks']} x {r['gpu'].removeprefix('NVIDIA ')}{transfers and ', ' + transfers}"
+        cells.setdefault((r["problem"].removeprefix("bf16 b1 "), r["pass"], on), {})[impl] = 1e3 * predicted / r["ms"]
     names = ["one GPU", *SCHEMES]
-    rows = [[problem, kind, f"{ranks} x {gpu.removeprefix('NVIDIA ')}", *(f"{row[name]:.2f}" for name in names)]
-            for (problem, kind, gpu, ranks), row in cells.items()]
+    rows = [[*of_row, *(f"{row[name]:.2f}" if name in row else "" for name in names)] for of_row, row in cells.items()]
     near = [0.9 <= x <= 1.1 for row in cells.values() for x in row.values()]
     return sum(near), len(near), table(["problem", "pass", "on"], names, rows)
 
