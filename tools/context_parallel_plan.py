@@ -31,8 +31,9 @@ OPENING = f"""# 15. Context parallelism at scale
 Written by tools/context_parallel_plan.py from the plans of libfroghopper-cp; do not edit. **Only what the last table
 has was measured**, on 2 and 4 GPUs. The plans use the model of time of
 [15-context-parallel-c.md](15-context-parallel-c.md): H100 or H200 SXM, {PER_HOST} GPUs of a host joined by NVLink, one
-NIC of 400 Gbit a GPU between hosts. Up to {PER_HOST} GPUs copy into their peers' memory, more send and receive. src/cp/time.cpp says which of its figures were measured and which come from data
-sheets. bf16, head dim 128, batch 1, causal.
+NIC of 400 Gbit a GPU between hosts. Up to {PER_HOST} GPUs copy into their peers' memory, more send and receive.
+src/cp/time.cpp says which of its figures were measured and which come from data sheets. bf16, head dim 128, batch 1,
+causal.
 
 A cell has the share of linear speed, which is the time of one GPU over the number of GPUs and the time of the plan;
 then the scheme that was chosen and the workspace of a rank. There is no scheme of two levels yet (all-to-all in a
