@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from froghopper._call import (Call, Window, cached, check_means, check_scale_is_there, describe, plan_of, results_of)
-from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._errors import Error, InvalidProblem, InvalidType
 from froghopper._numpy_8_bit import attention_8_bit, is_8_bit
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, check_no_mask, check_place,
                                       check_shape, check_writeable, dense, dense_strides, float32_of, held_arrays,
                                       gates_of, held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
                                       read_lengths, result_shape, slopes_of, strides_of)
 from froghopper._values import Align, flag, plain, type_of
-from froghopper._words import again
+from froghopper._words import again, named_by
 
 _calls: dict[Hashable, Call] = {}
 
@@ -229,8 +229,10 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     o = np.empty(result_shape(q, v), q.dtype) if given is None else given
     lse = lse_for(q, held, return_lse)
     largest = max_logit_for(q, packed.batch if packed else q.shape[0], held, return_max_logit)
-    call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
-                 alibi_slopes=address(slopes), max_logit=address(largest), gate=address(gate))
+    try:
+        call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
+                     alibi_slopes=address(slopes), max_logit=address(largest), gate=address(gate))
+    except Error as error: raise named_by({"o": name_of_o}, error) from None
     if key is not None: cached(_bare_calls, key, lambda: BareCall(call, *(None if x is None else x.shape
                                                                           for x in (o, lse, largest))))
     results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, return_max_logit)
@@ -342,9 +344,13 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
                     slopes_of(slopes, problem), gates=gates_of(gate, grad_gate))
     call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes, gate, grad_gate)], options), make)
 
-    call.backward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
-                  address(grad_o), address(grads.q), address(grads.k), address(grads.v), address(grad_lse),
-                  address(grads.sink), alibi_slopes=address(slopes), gate=address(gate), grad_gate=address(grad_gate))
+    try:
+        call.backward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
+                      address(grad_o), address(grads.q), address(grads.k), address(grads.v), address(grad_lse),
+                      address(grads.sink), alibi_slopes=address(slopes), gate=address(gate),
+                      grad_gate=address(grad_gate))
+    except Error as error:
+        raise named_by({"grad_q": "out[0]", "grad_k": "out[1]", "grad_v": "out[2]"}, error) from None
     return grads
 
 

@@ -112,8 +112,7 @@ def test_what_would_be_large_or_written_is_refused(lie):
             Q, Q, K, V, Q, LSE, sink=grads[3], out=[lie(x) if i == at else x.copy() for i, x in enumerate(grads)])
     for name, call in calls.items():
         with pytest.raises(froghopper.InvalidTensor) as refused: call(None)
-        said = {"accumulate[0]": "o", "out": "o", "out[0]": "grad_q", "out[1]": "grad_k", "out[2]": "grad_v"}
-        assert str(refused.value).startswith((name, said.get(name, name) + ".data")), refused.value
+        assert str(refused.value).startswith(name), refused.value
 
 
 def test_a_dimension_of_one_may_lie_anywhere():
