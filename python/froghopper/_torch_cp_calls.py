@@ -13,6 +13,7 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_cp_copies as copies
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
+from froghopper._c import Status
 from froghopper._call import cached, describe
 from froghopper._errors import InvalidProblem, InvalidTensor
 from froghopper._parallel import Plan, check_status
@@ -165,7 +166,9 @@ def run(key: Any, plan: Plan, group: Any, shared: Shared | None, tensors: dict[s
                           addresses, groups.calls_of(group),
                           -(-workspace.data_ptr() // ALIGNMENT) * ALIGNMENT,
                           calls.stream_of(q.get_device()) if q.is_cuda else 0)
-        if shared is not None: shared.end()
+        if shared is not None:
+            shared.failed = status not in (Status.OK, Status.INVALID_PROBLEM, Status.INVALID_TENSOR)
+            shared.end()
     if isinstance(functions.error, Exception): raise groups.lost(group, functions.error) from functions.error
     if functions.error is not None: raise functions.error
     check_status(status)

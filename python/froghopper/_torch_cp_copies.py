@@ -22,7 +22,7 @@ from torch import Tensor
 
 from froghopper import _c_parallel as c
 from froghopper import _torch_cp_group as groups
-from froghopper._errors import Unsupported
+from froghopper._errors import LaunchFailed, Unsupported
 from froghopper._parallel import Plan, calls, check_status
 
 HEAD = 64 << 10  # bytes before the workspace, for the signals: two words for each of up to 8192 ranks
@@ -45,11 +45,13 @@ class Shared:
         self.transport = c.CpTransport()
         self.known: set[Any] = set()  # plans that fit
         self.last_run: Any = None
-        self.running: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.running: queue.SimpleQueue[Any] = queue.SimpleQueue()  # None at last
+        self.failed = False
         self.allocate(group, FIRST)
         weakref.finalize(self, calls().fh_cp_copy_transport_destroy, ctypes.byref(self.transport))
+        weakref.finalize(self, self.running.put, None)
         threading.Thread(target=watch, daemon=True, args=(
-            self.running, device, self.transport, group.size(), getattr(groups, "_boards")[group],
+            self.running, device, getattr(groups, "_boards")[group],
             groups.timeout_of(group, "cuda").total_seconds())).start()
 
     def allocate(self, group: Any, size: int) -> None:
@@ -94,24 +96,24 @@ class Shared:
         self.running.put((self.last_run, time.monotonic()))
 
 
-def watch(running: Any, device: torch.device, transport: Any, ranks: int, board: Any, seconds: float) -> None:
+def watch(running: Any, device: torch.device, board: Any, seconds: float) -> None:
     """A thread that ends the process where a run does not end, as PyTorch's own does for NCCL: a rank whose peer is
     gone waits on the GPU, and what it would compute without the peer is wrong."""
     torch.cuda.set_device(device)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(RELAXED)))
-    while True:
-        done, began = running.get()
+    while (run := running.get()) is not None:
+        done, began = run
         gone_since = None
         while not done.query():
             time.sleep(LOOKS)
             now = time.monotonic()
-            if gone_since is None and any(board.is_gone(rank) for rank in range(ranks) if rank != board.rank):
+            if gone_since is None and any(board.is_gone(rank) for rank in range(board.ranks) if rank != board.rank):
                 gone_since = now
             if (gone_since is None or now < gone_since + GRACE) and now < began + seconds: continue
             what = "has died" if gone_since is not None else f"has not answered for {seconds:g} seconds"
             _log.critical("context_parallel: a rank of the group of %d %s while data moved. This process ends, as its "
-                          "results would be wrong.", ranks, what)
+                          "results would be wrong.", board.ranks, what)
             os.kill(os.getpid(), signal.SIGABRT)
 
 
@@ -127,6 +129,9 @@ def of(group: Any, x: Tensor, wanted: str) -> Shared | None:
         raise Unsupported("transfers must not be \"copies\" in a CUDA graph. Use \"send_recv\".")
     if group not in _shared: _shared[group] = tried(group, x.device)
     found = _shared[group]
+    if found is not None and found.failed:  # its signals let all waits pass
+        raise LaunchFailed("group must have ranks whose calls have not failed, but one of this rank has failed while "
+                           "data moved. End all ranks and make a new group.")
     if found is None and wanted == "copies":
         raise Unsupported("transfers is \"copies\", but the ranks cannot map each other's memory: they are on several "
                           "hosts, or their GPUs are not peers, or this PyTorch has no symmetric memory. Use \"auto\".")
