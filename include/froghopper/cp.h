@@ -288,7 +288,8 @@ static inline fh_cp_peers fh_cp_peers_init(void) {
  * which no kernel runs; the host waits for nothing. The arrays may be released afterwards, the memory that they point
  * to when the transport is destroyed.
  * A rank that ends or fails leaves its peers' streams waiting. Their caller, who notices that, calls `cancel`: it ends
- * the waits of this rank. What its streams compute then is undefined, and the transport is not usable any more.
+ * the waits of this rank. What its streams compute then, and what they copied to its peers, is undefined: all ranks of
+ * the run must give it up. The transport is not usable any more.
  * It has no `agree`: digests are not compared unless the caller sets one. It is not thread safe, but for `cancel`.
  * Destroy it after the last run is done. */
 FH_API fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transport);

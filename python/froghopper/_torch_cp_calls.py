@@ -167,7 +167,7 @@ def run(key: Any, plan: Plan, group: Any, shared: Shared | None, tensors: dict[s
                           -(-workspace.data_ptr() // ALIGNMENT) * ALIGNMENT,
                           calls.stream_of(q.get_device()) if q.is_cuda else 0)
         if shared is not None:
-            shared.failed = status not in (Status.OK, Status.INVALID_PROBLEM, Status.INVALID_TENSOR)
+            shared.failed = status != Status.OK
             shared.end()
     if isinstance(functions.error, Exception): raise groups.lost(group, functions.error) from functions.error
     if functions.error is not None: raise functions.error

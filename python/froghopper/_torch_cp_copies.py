@@ -46,7 +46,8 @@ class Shared:
         self.known: set[Any] = set()  # plans that fit
         self.last_run: Any = None
         self.running: queue.SimpleQueue[Any] = queue.SimpleQueue()  # None at last
-        self.failed = False
+        self.memory: Any = None
+        self.mapped: Any = None
         self.allocate(group, FIRST)
         weakref.finalize(self, calls().fh_cp_copy_transport_destroy, ctypes.byref(self.transport))
         weakref.finalize(self, self.running.put, None)
@@ -56,6 +57,7 @@ class Shared:
 
     def allocate(self, group: Any, size: int) -> None:
         from torch.distributed import _symmetric_memory as symmetric
+        self.failed = True  # where one of these raises, plans that fitted the old workspace have none
         calls().fh_cp_copy_transport_destroy(ctypes.byref(self.transport))
         self.memory = symmetric.empty(HEAD + size, dtype=torch.uint8, device=self.device)
         self.memory[:HEAD].zero_()
@@ -71,7 +73,9 @@ class Shared:
                           workspaces=ctypes.addressof(workspaces), signals=ctypes.addressof(signals),
                           copy_stream=self.stream.cuda_stream)
         check_status(calls().fh_cp_copy_transport(ctypes.byref(peers), ctypes.byref(self.transport)))
-        self.size = size
+        # To let waits pass would copy into peers that are not ready. All ranks wait, and their threads end them.
+        self.transport.cancel = None
+        self.size, self.failed = size, False
 
     def workspace(self, plan: Plan, key: Any) -> Tensor:
         """For the run of a plan that all ranks are about to run, who call this too. key: of that plan on any rank."""
@@ -82,9 +86,11 @@ class Shared:
             if most > self.size:
                 torch.cuda.synchronize(self.device)
                 groups.exchange(group, b"")  # nobody uses the old one any more
+                self.memory = self.mapped = None
                 self.allocate(group, most)
             self.known.add(key)
-        return self.memory[HEAD:]
+        found: Tensor = self.memory[HEAD:]
+        return found
 
     def begin(self) -> None:
         """The stream waits for the last run, which may have been in another one, before it uses the workspace."""
@@ -111,7 +117,7 @@ def watch(running: Any, device: torch.device, board: Any, seconds: float) -> Non
             if gone_since is None and any(board.is_gone(rank) for rank in range(board.ranks) if rank != board.rank):
                 gone_since = now
             if (gone_since is None or now < gone_since + GRACE) and now < began + seconds: continue
-            what = "has died" if gone_since is not None else f"has not answered for {seconds:g} seconds"
+            what = "has ended" if gone_since is not None else f"has not answered for {seconds:g} seconds"
             _log.critical("context_parallel: a rank of the group of %d %s while data moved. This process ends, as its "
                           "results would be wrong.", board.ranks, what)
             os.kill(os.getpid(), signal.SIGABRT)
@@ -129,7 +135,7 @@ def of(group: Any, x: Tensor, wanted: str) -> Shared | None:
         raise Unsupported("transfers must not be \"copies\" in a CUDA graph. Use \"send_recv\".")
     if group not in _shared: _shared[group] = tried(group, x.device)
     found = _shared[group]
-    if found is not None and found.failed:  # its signals let all waits pass
+    if found is not None and found.failed:  # its signals are not those of its peers any more
         raise LaunchFailed("group must have ranks whose calls have not failed, but one of this rank has failed while "
                            "data moved. End all ranks and make a new group.")
     if found is None and wanted == "copies":
