@@ -52,8 +52,7 @@ class Shared:
         weakref.finalize(self, calls().fh_cp_copy_transport_destroy, ctypes.byref(self.transport))
         weakref.finalize(self, self.running.put, None)
         threading.Thread(target=watch, daemon=True, args=(
-            self.running, device, getattr(groups, "_boards")[group],
-            groups.timeout_of(group, "cuda").total_seconds())).start()
+            self.running, device, groups.board_of(group), groups.timeout_of(group, "cuda").total_seconds())).start()
 
     def allocate(self, group: Any, size: int) -> None:
         from torch.distributed import _symmetric_memory as symmetric
@@ -147,7 +146,7 @@ def of(group: Any, x: Tensor, wanted: str) -> Shared | None:
 def tried(group: Any, device: torch.device) -> Shared | None:
     """All ranks get one or none does."""
     made: Shared | None = None
-    if getattr(groups, "_boards").get(group) is not None:  # one host
+    if groups.board_of(group) is not None:  # one host
         try: made = Shared(group, device)
         except Exception as error: _log.info("context_parallel: no copies between GPUs: %s", error)
     everywhere = all(said == b"yes" for said in groups.exchange(group, b"yes" if made else b"no"))

@@ -146,6 +146,11 @@ def exchange(group: Any, said: bytes) -> list[bytes]:
     return gathered_words(group, said) if board is None else board.exchange(said)
 
 
+def board_of(group: Any) -> Board | None:
+    """That on which the group's ranks have agreed on a call; None where they are on several hosts."""
+    return _boards.get(group)
+
+
 def new_board(group: Any) -> Board | None:
     """All ranks of the group call it; all get one, or None where they do not share a host's memory."""
     ranks, rank = group.size(), group.rank()

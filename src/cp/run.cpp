@@ -127,8 +127,7 @@ std::string Run::refused_transport() const {
                 plan_.rank, ranks);
   if (transport_.transfers == FH_CP_PEER_COPIES && !plan_.job.peer_copies)
     return "transport writes to workspaces of peers, but the plan does not say where. Make the plan with transfers "
-           "set "
-           "to FH_CP_PEER_COPIES.";
+           "set to FH_CP_PEER_COPIES.";
   return {};
 }
 
