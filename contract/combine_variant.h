@@ -12,6 +12,7 @@ struct CombineVariant {
   int parts;             // that are on their way from memory at once: their columns take registers
   bool batch_invariant;  // of a batch-invariant kernel: joined from the last to the first, as it joins them itself
   bool gated;            // O is multiplied by the sigmoid of a tensor
+  bool even;             // of a kernel that splits evenly
   bool operator==(const CombineVariant&) const = default;
 };
 
@@ -22,6 +23,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("p", v.parts);
   visit("invariant", v.batch_invariant);
   visit("gate", v.gated);
+  visit("even", v.even);
 }
 
 constexpr int combine_threads = 128;
@@ -34,6 +36,9 @@ constexpr int combine_lanes(CombineVariant v) {
 constexpr int combine_rows(CombineVariant v) { return combine_threads / combine_lanes(v); }  // of a CTA
 constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
+// Of even splits: CTAs that combine the rows of a tile, at most; each takes several rows in turn.
+constexpr int combine_ctas_of_tile = 4;
+
 constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once
 
 constexpr const char* why_invalid(CombineVariant v) {
@@ -42,6 +47,7 @@ constexpr const char* why_invalid(CombineVariant v) {
     return "a row has 64, 128, 256 or 512 columns";
   if (v.parts != 4 && v.parts != combine_parts_most(v.dim_v))
     return "4 or 16 parts are on their way at once, of 512 columns 4 or 8";
+  if (v.even && (v.batch_invariant || v.parts == 4)) return "parts of even splits are as many as there are CTAs";
   return nullptr;
 }
 

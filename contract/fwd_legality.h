@@ -22,15 +22,17 @@ constexpr const char* why_invalid(FwdVariant v) {
     return "tiles of 8-bit k and v have up to 256 columns";
   if (fwd_sharers(v) > 1 && v.tiles.q != m_tile_rows)
     return "tiles of q have 64 rows beside more than 256 columns of v, whose halves take two consumers";
-  if (is_8_bit(v.dtype) && v.split_kv && !v.pack_gqa) return "tiles of 8-bit q have split-KV only with PackGQA";
-  if ((v.mask == Mask::chunk || v.score_mods.alibi || v.merges_lse) && (v.pack_gqa || v.split_kv))
+  if (is_8_bit(v.dtype) && fwd_splits(v) && !v.pack_gqa) return "tiles of 8-bit q have split-KV only with PackGQA";
+  if ((v.mask == Mask::chunk || v.score_mods.alibi || v.merges_lse) && (v.pack_gqa || fwd_splits(v)))
     return "tiles with chunks, alibi or merges have neither PackGQA nor split-KV";
   if (v.gated && v.merges_lse) return "O that is merged has no gate";
   if (v.pack_gqa && v.tiles.q != m_tile_rows) return "PackGQA tiles of q have 64 rows";
-  if (v.pack_gqa && !v.split_kv) return "there is no kernel with PackGQA that has no split-KV";
+  if (v.pack_gqa && !fwd_splits(v)) return "there is no kernel with PackGQA that has no split-KV";
+  if (fwd_splits_evenly(v) && (!v.ragged || !v.pack_gqa || v.batch_invariant))
+    return "the keys of PackGQA tiles are split evenly where sequences have lengths of their own";
   if (v.kv.smooth && (!fwd_reads_8_bit(v) || v.score_mods.softcap))
     return "means are of 8-bit k and v, and of scores without a softcap";
-  const bool plain = !v.pack_gqa && !v.split_kv && !v.batch_invariant && !v.score_mods.softcap &&
+  const bool plain = !v.pack_gqa && !fwd_splits(v) && !v.batch_invariant && !v.score_mods.softcap &&
                      !v.score_mods.alibi && !v.merges_lse && !v.kv.smooth;
   if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))
     return "an earlier launch dequantises 8-bit k and v for plain tiles of 16-bit q";

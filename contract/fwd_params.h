@@ -37,6 +37,12 @@ struct PageParams {
   int k_unit, v_unit;    // slots: bytes of a unit of RaggedParams::k and v
 };
 
+// Ragged variants: sequences with fewer or more query rows are those of another launch.
+struct RowsRange {
+  int least = 0, most = 0x7fffffff;
+  constexpr bool has(int rows) const { return least <= rows && rows <= most; }
+};
+
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
   // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/place.cuh and
@@ -53,6 +59,8 @@ struct FwdParams {
   float scale_log2;     // softmax scale x log2(e); with softcap: softcap x log2(e)
   float cap_scale;      // softcap only: 2 log2(e) x scale / softcap, so that 2^(s cap_scale) = e^(2 s scale / cap)
   RaggedParams ragged;  // ragged variants only
+  RowsRange rows;       // likewise
+  bool beside_another;  // may run beside the launch before it, which has sequences with more rows
   EightBitParams eight_bit;
   Order order;
   QueueParams queue;
@@ -82,6 +90,8 @@ struct CombineParams {
   float scale_log2;
   RaggedParams ragged;
   StridedTensor gate;  // gated variants only; of O's type
+  PackParams pack;     // variants of even splits only
+  int ctas;            // likewise: of the forward kernel
 };
 static_assert(sizeof(CombineParams) <= params_bytes_max);
 

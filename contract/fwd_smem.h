@@ -76,7 +76,7 @@ constexpr int fwd_bytes_but_o(FwdVariant v) {
   return fwd_q_stages(v) * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes;
 }
 constexpr OStore fwd_o_store(FwdVariant v) {
-  const bool is_plain = !v.pack_gqa && !v.split_kv && !v.merges_lse && !v.batch_invariant && !fwd_reads_8_bit(v);
+  const bool is_plain = !v.pack_gqa && !fwd_splits(v) && !v.merges_lse && !v.batch_invariant && !fwd_reads_8_bit(v);
   if (!is_plain || fwd_sharers(v) > 1 || fwd_consumers(v) > 3) return OStore::from_registers;
   if (fwd_q_stages(v) == 2) return v.dims.v <= v.dims.qk ? OStore::through_q : OStore::from_registers;
   const bool fits = fwd_bytes_but_o(v) + fwd_tile_bytes(v, v.tiles.q, o_own_columns) <= smem_bytes_per_cta;

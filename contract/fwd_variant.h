@@ -25,9 +25,9 @@ struct FwdVariant {
   Mask mask;    // picks the loops: a loop without a mask has no compare
   bool ragged;  // sequences have lengths of their own (varlen, seqused), read on the device
   ScoreMods score_mods;
-  bool pack_gqa;    // a tile has rows of several query heads: contract/split.h
-  bool split_kv;    // a work item may be a part of a tile's keys: contract/split.h
-  bool merges_lse;  // O and lse become those over the keys of earlier calls too, which they hold; O is f32
+  bool pack_gqa;     // a tile has rows of several query heads: contract/split.h
+  SplitKv split_kv;  // a work item may be a part of a tile's keys: contract/split.h
+  bool merges_lse;   // O and lse become those over the keys of earlier calls too, which they hold; O is f32
   // Every tile takes the exact step, so a row's bits depend on no other: device/fwd/batch_invariant.cuh
   bool batch_invariant;
   bool max_logit;  // the largest score is looked for, in a loop that has no need of it: device/fwd/max_logit.cuh
@@ -51,7 +51,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("ragged", v.ragged);
   visit("softcap", v.score_mods.softcap);
   visit("packgqa", v.pack_gqa);
-  visit("split", v.split_kv);
+  visit("", v.split_kv);
   visit("alibi", v.score_mods.alibi);
   visit("merges", v.merges_lse);
   visit("invariant", v.batch_invariant);
@@ -62,6 +62,9 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("", v.kv.in);
   visit("gate", v.gated);
 }
+
+constexpr bool fwd_splits(FwdVariant v) { return v.split_kv != SplitKv::none; }
+constexpr bool fwd_splits_evenly(FwdVariant v) { return v.split_kv == SplitKv::even; }
 
 // What the kernel does with K and V, and what follows from that.
 constexpr KvPath fwd_kv_path(FwdVariant v) { return kv_path(v.dtype, v.kv, v.pack_gqa); }
@@ -106,6 +109,6 @@ constexpr bool fwd_promotes(FwdVariant v, long long keys) {
 }
 
 // The same of batch-invariant variants: parts of keys that one item has are joined in a sum.
-constexpr bool fwd_joins(FwdVariant v) { return v.batch_invariant && !v.split_kv; }
+constexpr bool fwd_joins(FwdVariant v) { return v.batch_invariant && !fwd_splits(v); }
 
 }  // namespace froghopper

@@ -9,6 +9,14 @@
 // makes of a row, its sums as they are and the row max they count from, goes to the workspace, and the kernel
 // `combine` adds the parts up in the order of the keys: the same bits, whoever was first. How many parts a tile has
 // follows from its own keys, so tiles with one part go straight to O and lse.
+//
+// Split evenly. Where lengths are on the device, a part of so many keys is a guess. So the kv tiles of all tiles are
+// numbered, one tile's after the other's, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). A
+// CTA then has the end of one tile, or a piece of it; whole tiles; and the beginning of another. Whole tiles go straight
+// to O and lse. The others leave what they make of a row in the workspace, in two places of their CTA, so that its size
+// follows from the number of CTAs alone. A record of each CTA tells `combine` which tile goes on in the next CTAs.
+// Heads side by side: CTA c has head c % beside of each `beside` heads, so that CTAs which run at the same time read the
+// same rows of K and V, whose heads lie together in memory. The next CTA of its head is c + beside.
 #pragma once
 #include "contract/mask.h"
 
@@ -25,13 +33,39 @@ struct PartOfRow {
   float sum;      // of weights; negative: the row is large
 };
 
-struct SplitParams {
-  float* o;             // [part][row][head][dim_v]: weights x V
-  PartOfRow* rows;      // [part][row][head]
-  long long row_heads;  // rows x heads: from one part to the next
-  int tiles;            // kv tiles of a part
-  int most;             // parts of the longest sequence
+// The tile that a CTA begins and does not end.
+struct alignas(16) ContinuedTile {
+  int batch, first_row;  // of o
+  int rows, head;        // rows of a head in the tile; its first head
+  int parts;             // CTAs that have a part of it; 0: the CTA ends all of its tiles
 };
+
+struct SplitParams {
+  float* o;                // [part][row][head][dim_v]: weights x V; evenly: [CTA][2][row of the tile][dim_v]
+  PartOfRow* rows;         // likewise, without dim_v
+  long long row_heads;     // rows x heads: from one part to the next
+  int tiles;               // kv tiles of a part
+  int most;                // parts of the longest sequence
+  int beside;              // evenly: heads side by side
+  ContinuedTile* goes_on;  // evenly: [CTA]
+};
+
+// Evenly: the most heads side by side that divide all of them and leave few of so many CTAs without work.
+constexpr int heads_beside(int heads, int ctas) {
+  for (int beside = heads < ctas ? heads : ctas; beside > 1; --beside)
+    if (heads % beside == 0 && ctas % beside * 16 <= ctas) return beside;
+  return 1;
+}
+// Kv tiles of a CTA, of so many in all of the heads that it has in turn, which so many CTAs have.
+constexpr int tiles_of_cta(int all, int ctas) { return all / ctas + (all % ctas > 0); }
+// The CTAs that go on with a tile, beside the one that begins it, where so many kv tiles are left for them.
+constexpr int ctas_that_go_on(int left, int of_cta) { return (left - 1) / of_cta + 1; }
+// Where a CTA leaves a part: the second place is for the tile that it begins.
+constexpr int place_of_part(int cta, bool begins) { return 2 * cta + begins; }
+// Where part number `part` of the tile is that `cta` begins.
+constexpr int place_of_part_from(int cta, int part, int beside) {
+  return place_of_part(cta + part * beside, part == 0);
+}
 
 // kv tiles of a part, of a tile that attends to these: as planned, or more where a sequence is longer than its plan
 // knew, as the workspace has room for `most` parts.

@@ -74,6 +74,23 @@ constexpr const char* name_of(KvIn in) {  // "": a kernel for rows does not name
   return "";
 }
 
+// How the keys of a tile are divided among work items: contract/split.h.
+//   none     not at all
+//   fixed    into parts of so many kv tiles
+//   even     so that every CTA has equally many kv tiles
+enum class SplitKv : unsigned char { none, fixed, even };
+
+constexpr SplitKv splits[] = {SplitKv::none, SplitKv::fixed, SplitKv::even};
+
+constexpr const char* name_of(SplitKv split) {  // "": a kernel without does not name it
+  switch (split) {
+    case SplitKv::none: return "";
+    case SplitKv::fixed: return "split";
+    case SplitKv::even: return "evensplit";
+  }
+  return "";
+}
+
 // Columns of the tiles of Q and K, and of V and O. Fewer columns in memory are filled up with zeros by TMA.
 struct Dims {
   int qk, v;

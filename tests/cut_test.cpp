@@ -136,7 +136,7 @@ TEST(Split, IsInTheWorkspaceAndInASecondLaunch) {
   ASSERT_TRUE(plan) << plan.failure().text;
   ASSERT_EQ(plan->launches.size(), 2u) << plan->line();
   const ForwardStep& step = forward_of(*plan);
-  EXPECT_TRUE(step.variant.split_kv);
+  EXPECT_TRUE(fwd_splits(step.variant));
   EXPECT_EQ(step.parts.most, 4);
   EXPECT_EQ(step.parts.tiles, 8192 / step.variant.tiles.kv / 4);
   EXPECT_EQ(plan->workspace.part_o.bytes, 4u * 32 * 128 * sizeof(float));
@@ -152,7 +152,7 @@ TEST(Split, FillsTheSmsWhereTilesAreFewAndLeavesTheRestAlone) {
                                 "fwd bf16 b1 hq1 hkv1 sq1 skv100000 d64"}) {
     const auto plan = plan_of(few);
     ASSERT_TRUE(plan) << plan.failure().text;
-    EXPECT_TRUE(forward_of(*plan).variant.split_kv) << plan->line();
+    EXPECT_TRUE(fwd_splits(forward_of(*plan).variant)) << plan->line();
     EXPECT_GE(plan->launches[0].grid, 64) << plan->line();
     EXPECT_LE(plan->workspace.bytes, size_t{1} << 28) << plan->line();
   }
@@ -160,7 +160,7 @@ TEST(Split, FillsTheSmsWhereTilesAreFewAndLeavesTheRestAlone) {
        {"fwd bf16 b8 hq16 hkv16 sq2048 skv2048 d128", "fwd bf16 b1 hq16 hkv16 sq16384 skv16384 d64 causal",
         "fwd bf16 b4 hq16 hkv16 sq4096 skv4096 d256", "fwd f16 b32 hq16 hkv16 sq512 skv512 d128 causal"}) {
     const auto plan = plan_of(many);
-    EXPECT_FALSE(forward_of(*plan).variant.split_kv) << plan->line();
+    EXPECT_FALSE(fwd_splits(forward_of(*plan).variant)) << plan->line();
     EXPECT_FALSE(forward_of(*plan).variant.pack_gqa) << plan->line();
   }
 }
@@ -214,7 +214,7 @@ TEST(Packed, AndSplitTilesHaveNoChunks) {
        {"sq1 skv3000 d128 causal chunk=2999", "sq1 skv3000 d128 chunk=3000",
         "sq4000 skv3000 d128 causal chunk=3000 topleft", "sq1 skv100 d128 varlen tq9 tkv300 causal chunk=200"}) {
     EXPECT_EQ(variant(words).mask, Mask::chunk) << words;
-    EXPECT_FALSE(variant(words).pack_gqa || variant(words).split_kv) << words;
+    EXPECT_FALSE(variant(words).pack_gqa || fwd_splits(variant(words))) << words;
   }
 }
 

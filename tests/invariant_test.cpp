@@ -147,14 +147,14 @@ TEST(Invariant, KernelsOfEveryPlanKeepRowsApart) {
                 EXPECT_EQ(step.variant.tiles.kv, batch_invariant_tile_kv) << plan->line();
                 EXPECT_EQ(step.parts.tiles, batch_invariant_part_tiles) << plan->line();
                 const int parts = (seq_kv + 1023) / 1024;
-                EXPECT_EQ(step.parts.most, step.variant.split_kv ? parts : 1) << plan->line();
-                EXPECT_EQ(plan->launches.size(), step.variant.split_kv && parts > 1 ? 2u : 1u) << plan->line();
+                EXPECT_EQ(step.parts.most, fwd_splits(step.variant) ? parts : 1) << plan->line();
+                EXPECT_EQ(plan->launches.size(), fwd_splits(step.variant) && parts > 1 ? 2u : 1u) << plan->line();
                 if (plan->launches.size() == 2) {
                   EXPECT_TRUE(std::get<CombineStep>(plan->launches[1].step).variant.batch_invariant) << plan->line();
                 }
                 // Items with several parts need room for what they join.
                 const bool joins =
-                    !step.variant.split_kv && (seq_kv > 1024 || std::string(ragged).find("varlen") == 1);
+                    !fwd_splits(step.variant) && (seq_kv > 1024 || std::string(ragged).find("varlen") == 1);
                 EXPECT_EQ(plan->workspace.sums.bytes > 0, joins) << plan->line();
               }
 }

@@ -221,6 +221,8 @@ TEST(Kernel, EachFieldOfAVariantChangesItsName) {
         field = Mask::window;
       else if constexpr (std::is_same_v<T, KvIn>)
         field = KvIn::slots;
+      else if constexpr (std::is_same_v<T, SplitKv>)
+        field = SplitKv::even;
       else if constexpr (std::is_same_v<T, bool>)
         field = !field;
       else

@@ -2,12 +2,13 @@
 // After a split forward kernel: rows whose keys were cut into parts -> O, by its gate where there is one, and lse.
 //
 // Work      one warp = one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
-//           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone.
+//           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone. Even
+//           splits: up to combine_ctas_of_tile CTAs = the tile that one CTA of the forward kernel begins and does not end
 // Order     parts are added up in the order of their keys, so the bits do not depend on which came first.
 //           Batch-invariant variants join them from the last to the first, as device/fwd/batch_invariant.cuh does.
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
-//           found out before the wait
+//           found out before the wait, but for even splits
 // Exactness as OnlineSoftmax::step: row maxima are subtracted from each other, not logarithms of sums, and those of
 //           large rows before they are scaled
 #pragma once
@@ -41,18 +42,53 @@ struct Combine {
     int first;             // batch-invariant variants: number of the first part
   };
 
+  // A row in the workspace: where its part number `part` is.
+  struct InWorkspace {
+    const SplitParams& split;
+    unsigned number;  // row x heads + head; evenly: the row of the tile
+    int cta;          // evenly: that begins the tile
+
+    __device__ long long operator()(int part) const {
+      if constexpr (V.even)
+        return place_of_part_from(cta, part, split.beside) * static_cast<long long>(m_tile_rows) + number;
+      return number + part * split.row_heads;
+    }
+  };
+
   static __device__ void run(const CombineParams& params) {
+    if constexpr (V.even)
+      run_tile(params);
+    else
+      run_rows(params);
+  }
+
+  static __device__ void run_tile(const CombineParams& params) {
+    const int cta = blockIdx.x % params.ctas, first = blockIdx.x / params.ctas, ctas = gridDim.x / params.ctas;
+    ptx::let_next_kernel_start();
+    ptx::wait_for_earlier_kernels();
+    const ContinuedTile tile = params.split.goes_on[cta];
+    if (tile.parts == 0) return;
+    const int step = ctas * combine_rows(V);
+    for (int i = first * combine_rows(V) + threadIdx.x / lanes; i < tile.rows * params.pack.heads; i += step) {
+      const int of_pack = i / tile.rows, row = i % tile.rows;
+      const Place place = {tile.batch, tile.first_row + row, tile.head + of_pack, tile.parts, 0};
+      add_up(params, {params.split, static_cast<unsigned>(of_pack * params.pack.rows + row), cta}, place);
+    }
+  }
+
+  static __device__ void run_rows(const CombineParams& params) {
     const unsigned number = blockIdx.x * combine_rows(V) + threadIdx.x / lanes;  // there are below 2^31
     ptx::let_next_kernel_start();
     const Place place = number < params.split.row_heads ? find(params, number) : Place{};
     ptx::wait_for_earlier_kernels();
     if (place.parts <= 1) return;
+    const InWorkspace at{params.split, number, 0};
     if constexpr (V.batch_invariant)
-      join(params, number, place);
+      join(params, at, place);
     else if constexpr (V.parts == 4)
-      add_up_few(params, number, place);
+      add_up_few(params, at, place);
     else
-      add_up(params, number, place);
+      add_up(params, at, place);
   }
 
   static __device__ Place find(const CombineParams& params, unsigned number) {
@@ -96,19 +132,17 @@ struct Combine {
     float scaled, of_large;
   };
 
-  static __device__ void add_up(const CombineParams& params, unsigned number, const Place& place) {
+  static __device__ void add_up(const CombineParams& params, const InWorkspace& at, const Place& place) {
     const int lane = threadIdx.x % 32;
-    const SplitParams& split = params.split;
-    const PartOfRow* const rows = split.rows + number;
     float x[V.parts][columns];
-    load_parts(params, x, number, 0, place.parts, lane);  // before it is known what they weigh
-    const Largest largest = largest_of(params, rows, place.parts, lane);
+    load_parts(params, x, at, 0, place.parts, lane);  // before it is known what they weigh
+    const Largest largest = largest_of(params, at, place.parts, lane);
     float my_weight = 0.f, my_sum = 0.f;  // of part lane of each 32
     float sum = 0.f, o[columns] = {};
     for (int first = 0; first < place.parts; first += V.parts) {
-      if (first > 0) load_parts(params, x, number, first, place.parts, lane);
+      if (first > 0) load_parts(params, x, at, first, place.parts, lane);
       if (first % 32 == 0) {
-        const PartOfRow part = first + lane < place.parts ? rows[(first + lane) * split.row_heads] : none;
+        const PartOfRow part = first + lane < place.parts ? params.split.rows[at(first + lane)] : none;
         my_weight = weight(params, part, largest);
         my_sum = my_weight * fabsf(part.sum);
       }
@@ -125,14 +159,13 @@ struct Combine {
   }
 
   // Up to V.parts of them, each weighed by every lane.
-  static __device__ void add_up_few(const CombineParams& params, unsigned number, const Place& place) {
+  static __device__ void add_up_few(const CombineParams& params, const InWorkspace& at, const Place& place) {
     const int lane = threadIdx.x % lanes;
     float x[V.parts][columns];
     PartOfRow part[V.parts];
-    load_parts(params, x, number, 0, place.parts, lane);
+    load_parts(params, x, at, 0, place.parts, lane);
 #pragma unroll
-    for (int j = 0; j < V.parts; ++j)
-      part[j] = j < place.parts ? params.split.rows[number + j * params.split.row_heads] : none;
+    for (int j = 0; j < V.parts; ++j) part[j] = j < place.parts ? params.split.rows[at(j)] : none;
     Largest largest = {-tile::inf, -tile::inf};
 #pragma unroll
     for (int j = 0; j < V.parts; ++j) count(params, largest, part[j]);
@@ -148,7 +181,7 @@ struct Combine {
     finish(params, place, lane, o, attn::finish(largest.scaled, sum, sink_of(params, place)));
   }
 
-  static __device__ void join(const CombineParams& params, unsigned number, const Place& place) {
+  static __device__ void join(const CombineParams& params, const InWorkspace& at, const Place& place) {
     const int lane = threadIdx.x % 32;
     PartOfRow whole = none;
     float o[columns] = {};
@@ -156,10 +189,10 @@ struct Combine {
       const int first = max(end - V.parts, place.first), count = end - first;
       float x[V.parts][columns];
       PartOfRow more[V.parts];
-      load_parts(params, x, number, first, end, lane);
+      load_parts(params, x, at, first, end, lane);
 #pragma unroll
       for (int j = 0; j < V.parts; ++j)
-        if (j < count) more[j] = params.split.rows[number + (first + j) * params.split.row_heads];
+        if (j < count) more[j] = params.split.rows[at(first + j)];
 #pragma unroll
       for (int j = V.parts - 1; j >= 0; --j) {
         if (j >= count) continue;
@@ -193,9 +226,9 @@ struct Combine {
     most.scaled = fmaxf(most.scaled, attn::scaled(part, params.scale_log2));
     if (attn::is_large(part)) most.of_large = fmaxf(most.of_large, part.row_max);
   }
-  static __device__ Largest largest_of(const CombineParams& params, const PartOfRow* rows, int parts, int lane) {
+  static __device__ Largest largest_of(const CombineParams& params, const InWorkspace& at, int parts, int lane) {
     Largest most = {-tile::inf, -tile::inf};
-    for (int i = lane; i < parts; i += 32) count(params, most, rows[i * params.split.row_heads]);
+    for (int i = lane; i < parts; i += 32) count(params, most, params.split.rows[at(i)]);
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
       most.scaled = fmaxf(most.scaled, __shfl_xor_sync(~0u, most.scaled, apart));
@@ -214,13 +247,11 @@ struct Combine {
   }
 
   // Parts from `first` on, as far as there are any.
-  static __device__ void load_parts(const CombineParams& params, float (&x)[V.parts][columns], long long number,
+  static __device__ void load_parts(const CombineParams& params, float (&x)[V.parts][columns], const InWorkspace& at,
                                     int first, int parts, int lane) {
 #pragma unroll
     for (int j = 0; j < V.parts; ++j)
-      if (first + j < parts)
-        load(x[j], params.split.o + (number + (first + j) * params.split.row_heads) * params.dim_v, lane,
-             params.dim_v);
+      if (first + j < parts) load(x[j], params.split.o + at(first + j) * params.dim_v, lane, params.dim_v);
   }
   static __device__ void load(float (&x)[columns], const float* row, int lane, int dim) {
 #pragma unroll

@@ -36,7 +36,7 @@ struct StoredLoader {
       if (item.none()) return;
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
-      const int ask_at = defers_fetch(params, item) ? asks_at(item) : -1;
+      const int ask_at = defers_fetch<V>(params, item) ? asks_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
@@ -76,7 +76,7 @@ struct StoredLoaderOf {
       const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) return;
       KvSource<V, Side> source(params, item);
-      const int ask_at = Side == KvSide::k && defers_fetch(params, item) ? asks_at(item) : -1;
+      const int ask_at = Side == KvSide::k && defers_fetch<V>(params, item) ? asks_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);

@@ -27,7 +27,7 @@ struct Epilogue {
                       typename Kernel::Output& o) {
     const MTile<V> its{params, item, number};
     if constexpr (V.max_logit) MaxLogit<V>{params, item, its}.raise(softmax.largest_in_base_2());
-    if constexpr (V.split_kv) return PartEpilogue<V>{params, item, its, unit, half}.run(softmax, o);
+    if constexpr (fwd_splits(V)) return PartEpilogue<V>{params, item, its, unit, half}.run(softmax, o);
     const FinalEpilogue<V> of_all{params, item, its.rows().top, its.seq_q(), half};
     const attn::RowPair sinks = of_all.sinks();
     if constexpr (fwd_joins(V))

@@ -126,7 +126,8 @@ struct Forward {
     init_barriers<Forward>(smem);
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    if (warp > 0 || V.ragged) ptx::wait_for_earlier_kernels();  // the Dispatcher of fixed lengths reads nothing yet
+    // The Dispatcher of fixed lengths reads nothing yet; a launch beside another one waits at its end.
+    if (V.ragged ? !params.beside_another : warp > 0) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
       if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::producers>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();

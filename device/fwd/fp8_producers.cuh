@@ -38,7 +38,7 @@ struct Fp8Loader {
   __device__ void load(const WorkItem& item) {
     KvSource<V, KvSide::k> keys(params, item);
     KvSource<V, KvSide::v> values(params, item);
-    const int ask_at = defers_fetch(params, item) ? asks_at(item) : -1;
+    const int ask_at = defers_fetch<V>(params, item) ? asks_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv.first());
     for (const int kv_tile : item.kv.in_order()) {
       if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);

@@ -151,50 +151,55 @@ struct KvSource<V, Side, KvIn::pages> {
   static __device__ int lane() { return threadIdx.x % 32; }
 };
 
-// Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the tile below.
+// Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the tile below. Each lane copies 16
+// bytes of a row, or of one of several rows at once, always of the same columns. So 32 copies take a shuffle for the
+// place of the row, a product for its address, and little more: a warp has to issue them at its share of the memory's
+// speed. docs/experiments/0042.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvIn::slots> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
+  static constexpr int chunks =
+      panels(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
+  static constexpr int together = chunks < 32 ? 32 / chunks : 1;                  // rows
+  static constexpr int copies = (chunks + 31) / 32;                               // of a lane, of a row
+  static_assert(8 % together == 0, "the swizzle repeats after 8 rows");
 
   const FwdParams& params;
   PageOfRow page_of;
-  const char* head;         // row 0 of page 0 of the item's head
+  const char* columns;      // this lane's, in row 0 of page 0 of the item's head
   int pages_below[groups];  // of this lane's rows of the tile below
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params),
         page_of(params, item),
-        head(static_cast<const char*>(of().data) + kv_head<V>(params, item) * of().head) {
+        columns(static_cast<const char*>(of().data) + kv_head<V>(params, item) * of().head + chunk() * 16) {
 #pragma unroll
     for (int i = 0; i < groups; ++i) pages_below[i] = page_of(row_of(item.kv.first(), i));
   }
 
   template <class Tile>
   __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
-    constexpr int units = Tile::panels * 8;                                            // of 16 bytes, in a row
-    constexpr int together = units < 32 ? 32 / units : 1, copies = (units + 31) / 32;  // rows; of a row
-    const int bytes = Side == KvSide::k ? params.pages.k_bytes : params.pages.v_bytes;
-    const int below = together > 1 ? lane() / units : 0, its_unit = together > 1 ? lane() % units : lane();
+    static_assert(Tile::panels * 8 == chunks);
+    const ptx::u32 to = tile.row(chunk() / 8, row_of_lane());
 #pragma unroll
     for (int i = 0; i < groups; ++i) {
       const int my_row = row_of(kv_tile, i);
+      const bool counts = page_of.counts(my_row);
       const MapUnits& step = Side == KvSide::k ? params.ragged.k : params.ragged.v;
-      const int my_place = page_of.counts(my_row)
-                               ? pages_below[i] * step.batch + my_row % params.pages.size * step.row
-                               : -1;  // in units of the map
+      const int my_place =
+          pages_below[i] * step.batch + my_row % params.pages.size * step.row;  // in units of the map
+      const unsigned rows = __ballot_sync(~0u, counts) >> row_of_lane();
       pages_below[i] = page_of(my_row - V.tiles.kv);
-      constexpr int rows = V.tiles.kv < 32 ? V.tiles.kv : 32;
-#pragma unroll(V.pack_gqa ? 8 : 4)
-      for (int j = 0; j < rows && 32 * i + j < V.tiles.kv; j += together) {
-        const int row = 32 * i + j + below, place = __shfl_sync(~0u, my_place, j + below);
-        const char* const from = head + place * static_cast<long long>(unit_bytes());
+#pragma unroll
+      for (int j = 0; j < 32 && 32 * i + j < V.tiles.kv; j += together) {
+        const int place = __shfl_sync(~0u, my_place, j + row_of_lane());
+        const char* const from = columns + place * static_cast<long long>(unit_bytes());
+        const ptx::u32 row = to + (32 * i + j) * panel_row_bytes + Tile::unit(chunk() % 8 ^ row_of_lane(), j % 8);
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy) {
-          const int unit = copy * 32 + its_unit;
-          if (copies * 32 > units && copy > 0 && unit >= units) break;
-          const bool zeros = place < 0 || unit * 16 >= bytes;
-          ptx::cp_async_16(tile.panel(unit / 8) + row * panel_row_bytes + (unit % 8 ^ row % 8) * 16,
-                           zeros ? head : from + unit * 16, zeros);
+          if (together * chunks % 32 != 0 && chunk() + 32 * copy >= chunks) break;  // no column is left for this lane
+          const bool zeros = !(rows >> j & 1) || (chunk() + 32 * copy) * 16 >= bytes();
+          ptx::cp_async_16(row + 4 * copy * Tile::panel_bytes, from + 512 * copy, zeros);
         }
       }
     }
@@ -202,10 +207,15 @@ struct KvSource<V, Side, KvIn::slots> {
   }
 
  private:
+  static __device__ int lane() { return threadIdx.x % 32; }
+  static __device__ int chunk() { return together > 1 ? lane() % chunks : lane(); }
+  static __device__ int row_of_lane() {
+    return together > 1 ? lane() / chunks : 0;
+  }  // of those that are copied at once
   __device__ int row_of(int kv_tile, int group) const { return kv_tile * V.tiles.kv + 32 * group + lane(); }
   __device__ const StridedTensor& of() const { return Side == KvSide::k ? params.pages.k : params.pages.v; }
   __device__ int unit_bytes() const { return Side == KvSide::k ? params.pages.k_unit : params.pages.v_unit; }
-  static __device__ int lane() { return threadIdx.x % 32; }
+  __device__ int bytes() const { return Side == KvSide::k ? params.pages.k_bytes : params.pages.v_bytes; }
 };
 
 }  // namespace froghopper::fwd

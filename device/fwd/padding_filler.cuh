@@ -15,6 +15,7 @@ struct PaddingFiller {
   int bytes;  // of a number of O
 
   __device__ void run() const {
+    if (params.rows.least > 0) return;  // the launch of the sequences with fewer rows does it
     attn::each_unused_row(params.ragged.cu_q, params.ragged.used_q, sequences, params.seq_q, params.ragged.total_q,
                           [&](int batch, int row) { fill(batch, row); });
   }

@@ -22,7 +22,9 @@ struct PartEpilogue {
   __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
     const Row top = its.at(tile::thread_row()), bottom = its.at(tile::thread_row() + 8);
     const auto tiles = tiles_of<V>(params, item.q_tile, {0, its.seq_q(), 0, its.seq_kv()});
-    if constexpr (V.batch_invariant) {
+    if constexpr (fwd_splits_evenly(V)) {
+      if (item.place >= 0) return keep(item.place, top, bottom, softmax, o);
+    } else if constexpr (V.batch_invariant) {
       const auto parts = batch_invariant_parts(tiles, params.split.most);
       const int part = min(batch_invariant_part_at(item.kv.last()), params.split.most - 1);
       if (parts.end - parts.begin > 1) return keep(part, top, bottom, softmax, o);
@@ -73,7 +75,8 @@ struct PartEpilogue {
       scale_columns<V>(params, item, o);
     }
     const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();
-    const long long at_top = number(part, top), at_bottom = number(part, bottom);
+    const long long at_top = number(part, tile::thread_row(), top),
+                    at_bottom = number(part, tile::thread_row() + 8, bottom);
     const auto place = [&](long long at) {
       return reinterpret_cast<char*>(params.split.o + at * params.dim_v + first_column<V>(half));
     };
@@ -84,7 +87,9 @@ struct PartEpilogue {
     if (top.exists) params.split.rows[at_top] = of_top;
     if (bottom.exists) params.split.rows[at_bottom] = of_bottom;
   }
-  __device__ long long number(int part, const Row& of) const {
+  // Of a row in the workspace. part: its number; evenly: its place.
+  __device__ long long number(int part, int row_of_tile, const Row& of) const {
+    if constexpr (fwd_splits_evenly(V)) return part * static_cast<long long>(m_tile_rows) + row_of_tile;
     return part * params.split.row_heads + (batch() * params.seq_q + at_row(of)) * params.heads_q + of.head;
   }
 };

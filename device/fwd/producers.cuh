@@ -21,8 +21,9 @@ __device__ inline void prefetch_maps(const FwdParams& params) {
 
 // After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has come
 // from memory: there it is drawn early, while Q loads.
-__device__ inline bool defers_fetch(const FwdParams& params, const WorkItem& item) {
-  return item.kv.count() >= params.order.late_tiles;
+template <FwdVariant V>
+__device__ bool defers_fetch(const FwdParams& params, const WorkItem& item) {
+  return !fwd_splits_evenly(V) && item.kv.count() >= params.order.late_tiles;
 }
 
 // The next item is asked for when this many K tiles and one more are still to be issued. That takes a read from memory
@@ -42,6 +43,16 @@ struct Dispatcher {
 
   // All lanes find, the first one does the rest.
   __device__ void run() {
+    if constexpr (fwd_splits_evenly(V))
+      run_evenly();
+    else
+      run_by_tickets();
+    if (V.ragged && params.beside_another)
+      ptx::wait_for_earlier_kernels();  // whoever waits for this launch waits for both
+  }
+
+ private:
+  __device__ void run_by_tickets() {
     auto schedule = [&] {
       if constexpr (V.ragged)
         return RaggedSchedule<V>(params);
@@ -52,7 +63,7 @@ struct Dispatcher {
     int number = blockIdx.x;
     WorkItem item = schedule.find(number);
     if constexpr (!V.ragged) ptx::wait_for_earlier_kernels();
-    if constexpr (V.split_kv) {
+    if constexpr (fwd_splits(V)) {
       ptx::let_next_kernel_start();  // combine, which is small. Not before: it reads lengths at once
       item = pass_empty(schedule, tickets, number, item);
     }
@@ -64,7 +75,7 @@ struct Dispatcher {
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
-      if constexpr (V.split_kv) item = pass_empty(schedule, tickets, number, item);
+      if constexpr (fwd_splits(V)) item = pass_empty(schedule, tickets, number, item);
     }
     let_next_kernel_come();
     if (first_lane()) {
@@ -73,6 +84,20 @@ struct Dispatcher {
       // Every item drew one ticket, so this one was the last.
       if (number == schedule.items() + int(gridDim.x) - 1) tickets.forget();
     }
+  }
+
+  // Nobody else has these items: no ticket is drawn.
+  __device__ void run_evenly() {
+    EvenSchedule<V> schedule(params);
+    ptx::let_next_kernel_start();  // combine, which reads nothing before it has waited
+    for (WorkItem item = schedule.next(); !item.none(); item = schedule.next())
+      if (first_lane()) {
+        publish(item);
+        load_q(item);
+      }
+    if (!first_lane()) return;
+    publish({});
+    q.fill(smem.q_ring, 0);
   }
 
   // Consumers store an item when the next one is known. A ticket is two or three reads of memory away from a launch's
@@ -91,7 +116,7 @@ struct Dispatcher {
   // When nothing is left to draw: a CTA of the next kernel comes to an SM when the one here ends. Split-KV variants
   // have said so already.
   __device__ void let_next_kernel_come() const {
-    if constexpr (!V.split_kv) ptx::let_next_kernel_start();
+    if constexpr (!fwd_splits(V)) ptx::let_next_kernel_start();
   }
 
   // Parts without keys are drawn, and nobody hears of them.
@@ -116,7 +141,7 @@ struct Dispatcher {
   }
 
   __device__ int load_q_and_fetch(const attn::Tickets& tickets, const WorkItem& item) {
-    const bool deferred = defers_fetch(params, item);
+    const bool deferred = defers_fetch<V>(params, item);
     auto drawn = deferred ? 0 : tickets.draw();
     load_q(item);
     if (deferred) {
@@ -170,7 +195,7 @@ struct Loader {
       const WorkItem item = take_copy<Kernel>(smem, i);
       if (item.none()) break;
       KvSource<V, Side> source(params, item);
-      const int ask_at = next_wanted && defers_fetch(params, item) ? asks_at(item) : -1;
+      const int ask_at = next_wanted && defers_fetch<V>(params, item) ? asks_at(item) : -1;
       for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(next_wanted);
         at.wait_room(ring);

@@ -25,8 +25,10 @@ struct RegistersOf {
     int dequantisers = 0;  // where they are a warpgroup of their own
   };
   static constexpr Shares shares() {
-    if (dequantising_warpgroup) return V.pack_gqa ? Shares{240, 56, 96} : Shares{208, 40, 56};
+    if (dequantising_warpgroup) return V.pack_gqa ? Shares{240, 72, 96} : Shares{208, 40, 56};
     if (crowded && count <= 2) return {240, 24};
+    if (V.kv.in == KvIn::slots && !fwd_reads_8_bit(V) && count <= 2)  // places of rows on their way to addresses
+      return V.pack_gqa && count == 1 ? Shares{200, 56} : Shares{224, 56};
     const Shares usual = count == 1 && V.pack_gqa ? Shares{216, 40}
                          : count <= 2             ? Shares{232, 40}
                                                   : Shares{count == 3 ? 160 : 112, 32};

@@ -13,6 +13,7 @@ struct alignas(16) WorkItem {
   int q_tile, head, sequence;
   TileSequence<int> kv;  // the kv tiles that it visits
   attn::Lengths rows;    // of its sequence; read in ragged variants only
+  int place = -1;        // even splits: of this part, contract/split.h; -1: all kv tiles of the q tile
 
   __device__ bool none() const { return kv.none(); }        // no item is left
   __device__ bool empty() const { return kv.count() < 0; }  // split-KV variants: a part without keys; for nobody
@@ -45,13 +46,13 @@ __device__ TileSequence<int> tiles_of(const FwdParams& params, int q_tile, const
   return MaskRange<V>(params.mask, rows.seq_q, rows.seq_kv, params.chunk).tiles(first_row, last_row, V.tiles.kv);
 }
 
-// unit: the q tile; split: q tile x parts + part.
+// unit: the q tile; fixed parts: q tile x parts + part.
 template <FwdVariant V>
 __device__ WorkItem describe(const FwdParams& params, int sequence, int head, int unit, int parts,
                              const attn::Lengths& rows) {
-  const int q_tile = V.split_kv ? unit / parts : unit;
+  const int q_tile = fwd_splits(V) ? unit / parts : unit;
   auto tiles = tiles_of<V>(params, q_tile, rows);
-  if constexpr (V.split_kv) {
+  if constexpr (fwd_splits(V)) {
     tiles = V.batch_invariant ? batch_invariant_part_of(tiles, unit % parts, params.split.most)
                               : part_of(tiles, unit % parts, params.split.tiles, params.split.most);
     if (tiles.count() <= 0) tiles = TileSequence<int>::without_keys();
@@ -73,17 +74,20 @@ struct FixedSchedule {
   __device__ int items() const { return params.order.items; }
 };
 
-// Items of a sequence whose tiles are packed or split.
+// Items of a sequence for one head: its q tiles, or their parts.
 template <FwdVariant V>
-struct UnitsOfSequence {
+struct ItemsOfSequence {
+  RowsRange range;
   int rows_of_tile;
-  int tiles_of_part, most_parts;
+  int tiles_of_part, most_parts;  // fixed parts only
 
   __device__ int operator()(const attn::Lengths& rows) const {
+    if (!range.has(rows.seq_q)) return 0;
     return (rows.seq_q + rows_of_tile - 1) / rows_of_tile * parts(rows);
   }
   // Of a tile that attends to all keys; the others have at most as many.
   __device__ int parts(const attn::Lengths& rows) const {
+    if constexpr (!fwd_splits(V)) return 1;
     const int tiles = (max(rows.seq_kv, 1) + V.tiles.kv - 1) / V.tiles.kv;
     return min(most_parts, (tiles - 1) / tiles_of_part + 1);
   }
@@ -91,11 +95,8 @@ struct UnitsOfSequence {
 
 template <FwdVariant V>
 struct RaggedSchedule {
-  static constexpr bool plain = !V.split_kv;
-  using Plain = attn::TilesOfSequence<attn::TilesOf::q, V.tiles.q>;
-
   const FwdParams& params;
-  attn::Sequences<attn::TilesOf::q, V.tiles.q, Pick<plain, Plain, UnitsOfSequence<V>>> sequences;
+  attn::Sequences<attn::TilesOf::q, V.tiles.q, ItemsOfSequence<V>> sequences;
 
   __device__ RaggedSchedule(const FwdParams& params)
       : params(params),
@@ -105,19 +106,102 @@ struct RaggedSchedule {
                   heads_of_items<V>(params),
                   params.order.section,
                   params.order.pairs / heads_of_items<V>(params),
-                  params.order.in_sections / heads_of_items<V>(params)} {
-    if constexpr (!plain) sequences.count = {rows_of_tile<V>(params), params.split.tiles, params.split.most};
-  }
+                  params.order.in_sections / heads_of_items<V>(params),
+                  {params.rows, rows_of_tile<V>(params), params.split.tiles, params.split.most}} {}
 
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {};
-    int parts = 1;
-    if constexpr (V.split_kv) parts = sequences.count.parts(found.rows);
-    return describe<V>(params, found.sequence, found.item.pair, found.item.q_tile, parts, found.rows);
+    return describe<V>(params, found.sequence, found.item.pair, found.item.q_tile, sequences.count.parts(found.rows),
+                       found.rows);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }
+};
+
+// Even splits (contract/split.h): the items of one CTA, one after the other. Kv tiles are numbered by sequence, head and
+// q tile, in a q tile from its last one to its first; of the heads that the CTA has in turn alone. A warp looks at 32
+// sequences at once.
+template <FwdVariant V>
+struct EvenSchedule {
+  const FwdParams& params;
+  int heads;                         // that the CTA has in turn
+  int of_cta;                        // kv tiles of a CTA
+  int at, end;                       // this CTA's that are left: [at, end)
+  int group = 0;                     // the sequences that the lanes look at: [group, group + 32)
+  int before = 0;                    // kv tiles of the sequences before them
+  int its_tiles = 0, up_to_its = 0;  // of this lane's sequence; of those of the group up to it, which is included
+
+  __device__ explicit EvenSchedule(const FwdParams& params)
+      : params(params), heads(heads_of_items<V>(params) / params.split.beside) {
+    look_at(0);
+    int all = up_to_its;  // of lane 31
+    for (int first = 32; first < sequences(); first += 32)
+      all += __reduce_add_sync(~0u, tiles_of_sequence(first + lane()));
+    all = __shfl_sync(~0u, all, 31);
+    of_cta = tiles_of_cta(all, gridDim.x / params.split.beside);
+    at = min(static_cast<long long>(all), static_cast<long long>(of_cta) * (blockIdx.x / params.split.beside));
+    end = min(all - at, of_cta) + at;
+    if (lane() == 0) params.split.goes_on[blockIdx.x].parts = 0;
+  }
+
+  // All 32 lanes together; the same answer in each.
+  __device__ WorkItem next() {
+    if (at >= end) return {};
+    for (int of_group; at - before >= (of_group = __shfl_sync(~0u, up_to_its, 31));) {
+      before += of_group;
+      look_at(group + 32);
+    }
+    const int holder = __ffs(__ballot_sync(~0u, at - before < up_to_its)) - 1;
+    const int sequence = group + holder;
+    const attn::Lengths rows = lengths(sequence);
+    const int of_head = __shfl_sync(~0u, its_tiles, holder) / heads;
+    int number = at - before - __shfl_sync(~0u, up_to_its - its_tiles, holder);
+    const int turn = number / of_head, head = turn * params.split.beside + blockIdx.x % params.split.beside;
+    number -= turn * of_head;
+    int q_tile = 0;
+    TileSequence<int> tiles = tiles_of<V>(params, 0, rows);
+    while (number >= tiles.count()) number -= tiles.count(), tiles = tiles_of<V>(params, ++q_tile, rows);
+    const int count = min(tiles.count() - number, end - at), left = tiles.count() - number - count;
+    at += count;
+    const bool begins = number == 0, whole = begins && left == 0;
+    const WorkItem item = {q_tile,   head,
+                           sequence, {tiles.end - number - count, tiles.end - number},
+                           rows,     whole ? -1 : place_of_part(blockIdx.x, begins)};
+    if (begins && left > 0 && lane() == 0) tell_combine(item, 1 + ctas_that_go_on(left, of_cta));
+    return item;
+  }
+
+ private:
+  static __device__ int lane() { return threadIdx.x % 32; }
+  __device__ int sequences() const { return params.order.pairs / heads_of_items<V>(params); }
+  __device__ attn::Lengths lengths(int sequence) const {
+    return attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, sequence);
+  }
+  __device__ int tiles_of_sequence(int sequence) const {
+    if (sequence >= sequences()) return 0;
+    const attn::Lengths rows = lengths(sequence);
+    if (!params.rows.has(rows.seq_q)) return 0;
+    const int of_tile = rows_of_tile<V>(params);
+    int tiles = 0;
+    for (int q_tile = 0; q_tile * of_tile < rows.seq_q; ++q_tile) tiles += tiles_of<V>(params, q_tile, rows).count();
+    return tiles * heads;
+  }
+  __device__ void look_at(int new_group) {
+    group = new_group;
+    up_to_its = its_tiles = tiles_of_sequence(group + lane());
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int below = __shfl_up_sync(~0u, up_to_its, step);
+      if (lane() >= step) up_to_its += below;
+    }
+  }
+  __device__ void tell_combine(const WorkItem& item, int parts) const {
+    const int first_row = item.q_tile * rows_of_tile<V>(params);
+    params.split.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.rows.q_first + first_row,
+                                        min(rows_of_tile<V>(params), item.rows.seq_q - first_row),
+                                        item.head * params.pack.heads, parts};
+  }
 };
 
 }  // namespace froghopper::fwd

@@ -5,11 +5,13 @@
 
 namespace froghopper::ptx {
 
-// 16 bytes, or as many zeros; then nothing is read. Both addresses are 16-byte aligned.
-__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool zeros) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem_addr(to)), "l"(from),
-               "r"(zeros ? 0 : 16)
+// 16 bytes to a shared address, or as many zeros; then nothing is read. Both addresses are 16-byte aligned.
+__device__ __forceinline__ void cp_async_16(u32 to, const void* from, bool zeros) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(zeros ? 0 : 16)
                : "memory");
+}
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, bool zeros) {
+  cp_async_16(smem_addr(to), from, zeros);
 }
 // What this thread started since the last one is a group.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

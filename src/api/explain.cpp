@@ -53,9 +53,13 @@ std::string step_lines(const ForwardStep& step) {
   if (v.pack_gqa)
     lines += text("\n  PackGQA    {} a tile, {} of each",
                   counted(step.pack.heads, "query head shares", "query heads share"), counted(step.pack.rows, "row"));
-  if (step.parts.most > 1)
+  if (fwd_splits_evenly(v))
+    lines += "\n  split-KV   the keys of all tiles so that each CTA has equally many";
+  else if (step.parts.most > 1)
     lines += text("\n  split-KV   the keys of a tile into parts of {}, {} of the longest sequence",
                   step.parts.tiles * v.tiles.kv, step.parts.most);
+  if (step.rows.least > 0) lines += text("\n  sequences  those with {} and more query rows", step.rows.least);
+  if (step.second) lines += text("\n  sequences  those with up to {} query rows", step.rows.most);
   if (v.gated) lines += "\n  gate       o is multiplied by its sigmoid before it is rounded";
   return lines;
 }
@@ -68,6 +72,9 @@ std::string step_lines(const DequantiseStep& step) {
 std::string step_lines(const FillStep&) { return "\n  numbers    max_logit of every sequence and head, to -inf"; }
 
 std::string step_lines(const CombineStep& step) {
+  if (step.variant.even)
+    return text("\n  rows       o and lse of tiles whose keys several of {} have, from the workspace",
+                counted(step.ctas, "CTA"));
   return text("\n  rows       o and lse of {} a CTA, from up to {} in the workspace",
               counted(combine_rows(step.variant), "row"), counted(step.parts.most, "part"));
 }

@@ -29,7 +29,7 @@ int64_t block_scales(const Problem& p) { return p.batch * p.heads_kv * block_sca
 // none.
 std::optional<FwdVariant> dequantised_variant(const Problem& p, const FwdVariant& otherwise, const Device& device) {
   FwdVariant v = otherwise;
-  v.split_kv = false, v.kv.dequantised = true;
+  v.split_kv = SplitKv::none, v.kv.dequantised = true;
   v.kv.blocks = p.scale_rows > 0 || p.scale_v_columns;
   if (p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0 || p.paged()) return {};
   if (fwd_block_scales(v) && block_scales(p) > items_max) return {};

@@ -37,26 +37,37 @@ bool joins(const Problem& p, const FwdVariant& v) {
   return fwd_joins(v) && (p.kv_is_packed() || p.seq_kv > batch_invariant_part_tiles * batch_invariant_tile_kv);
 }
 
-// What the parts of all rows take; each is read by the second kernel.
-void take_parts(Plan& plan, const Tiling& tiling) {
+// What the parts of all rows take; each is read by the second kernel. ctas: of the first one.
+void take_parts(Plan& plan, const Tiling& tiling, int ctas) {
   const Problem& p = plan.problem;
+  if (fwd_splits_evenly(tiling.variant)) {
+    const size_t rows = static_cast<size_t>(place_of_part(ctas, false)) * m_tile_rows;
+    plan.workspace.part_o = plan.workspace.take(rows * static_cast<size_t>(p.dim_v) * sizeof(float));
+    plan.workspace.part_rows = plan.workspace.take(rows * sizeof(PartOfRow));
+    plan.workspace.goes_on = plan.workspace.take(static_cast<size_t>(ctas) * sizeof(ContinuedTile));
+    return;
+  }
   const auto row_heads = static_cast<size_t>(p.rows_q() * p.heads_q * tiling.parts);
   plan.workspace.part_o = plan.workspace.take(row_heads * static_cast<size_t>(p.dim_v) * sizeof(float));
   plan.workspace.part_rows = plan.workspace.take(row_heads * sizeof(PartOfRow));
 }
 
-void add_combine(Plan& plan, const Tiling& tiling) {
-  const Problem& p = plan.problem;
+// p: the sequences whose keys are split.
+void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, int ctas, int beside) {
   const FwdVariant& v = tiling.variant;
   const int columns = columns_of_rows(v.dims.v);
-  const CombineVariant combine{p.dtype_o, columns, tiling.parts <= 4 ? 4 : combine_parts_most(columns),
-                               v.batch_invariant, v.gated};
-  const int64_t row_heads = p.rows_q() * p.heads_q;
-  plan.launches.push_back(
-      {.kernel = kernel_of(combine),
-       .grid = static_cast<int>(ceil_div(row_heads, combine_rows(combine))),
-       .step = CombineStep{combine, v.pack_gqa ? tiling.pack.rows : v.tiles.q, v.tiles.kv, parts(tiling)},
-       .overlaps = true});
+  const bool even = fwd_splits_evenly(v);
+  const CombineVariant combine{
+      p.dtype_o,         columns, tiling.parts <= 4 && !even ? 4 : combine_parts_most(columns),
+      v.batch_invariant, v.gated, even};
+  const int64_t of_tile = tiling.pack.heads * std::min<int64_t>(tiling.pack.rows, p.seq_q);
+  const int64_t grid = even ? ctas * std::min<int64_t>(ceil_div(of_tile, combine_rows(combine)), combine_ctas_of_tile)
+                            : ceil_div(p.rows_q() * p.heads_q, combine_rows(combine));
+  plan.launches.push_back({.kernel = kernel_of(combine),
+                           .grid = static_cast<int>(grid),
+                           .step = CombineStep{combine, v.pack_gqa ? tiling.pack.rows : v.tiles.q, v.tiles.kv,
+                                               parts(tiling), tiling.pack, ctas, beside},
+                           .overlaps = true});
 }
 
 // What forward kernels raise begins at -inf; merged, it begins as it is.
@@ -92,6 +103,38 @@ bool hides_tickets(const Problem& p, const Tiling& tiling) {
   return tiles * tiling.variant.tiles.kv > tuning::keys_without_tickets;
 }
 
+// Of the sequences p, which are some or all of the plan's.
+struct Sequences {
+  const Problem& p;
+  RowsRange rows = {};
+  bool second = false;
+};
+void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const Device& device, const Hints& hints) {
+  const Problem& p = its.p;
+  const FwdVariant& v = tiling.variant;
+  const int64_t items = items_at_most(p, v, tiling.pack) * tiling.parts;
+  const int sms = usable_sms(p, device), ctas = sms * fwd_ctas_per_sm(v);
+  // Ragged: how many items there are is known on the GPU alone, and all CTAs clear rows of no sequence.
+  int grid = !v.ragged ? static_cast<int>(std::min<int64_t>(ctas, items)) : items <= sms ? sms : ctas;
+  int beside = 1;
+  if (fwd_splits_evenly(v)) {
+    beside = heads_beside(static_cast<int>(p.heads_q / tiling.pack.heads), grid);
+    grid -= grid % beside;
+  }
+  if (fwd_promotes(v, p.seq_kv) || joins(p, v))
+    plan.workspace.sums = plan.workspace.take(sizeof(float) * grid * fwd_consumers(v) * fwd_sums_floats(v));
+  if (tiling.parts > 1) take_parts(plan, tiling, grid);
+  if (fwd_dequantised_before(v)) add_dequantise(plan, fwd_block_scales(v), sms);
+  const bool draws = !fwd_splits_evenly(v) && (items > grid || hides_tickets(p, tiling));
+  plan.launches.push_back({.kernel = kernel_of(v),
+                           .grid = grid,
+                           .step = ForwardStep{v, order_items(p, tiling, device, hints), tiling.pack, parts(tiling),
+                                               draws, its.rows, its.second, beside},
+                           .overlaps = true,
+                           .alone = ctas > sms && grid <= sms});
+  if (tiling.parts > 1) add_combine(plan, p, tiling, grid, beside);
+}
+
 }  // namespace
 
 Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& hints) {
@@ -119,23 +162,18 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   // Ragged: also where no sequence has a query, its rows of o and lse are cleared.
   const bool something = variant->ragged ? p.rows_q() > 0 : items > 0;
   if (!something) return plan;
-  const int ctas = sms * fwd_ctas_per_sm(*variant);
-  // Ragged: how many items there are is known on the GPU alone, and all CTAs clear rows of no sequence.
-  const int grid = !variant->ragged ? static_cast<int>(std::min<int64_t>(ctas, items)) : items <= sms ? sms : ctas;
+  const auto few = sequences_of_few_rows(p, *tiling, hints);
   // Also where no ticket is drawn, so that a workspace does not depend on the number of SMs.
-  plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter);
-  if (fwd_promotes(*variant, p.seq_kv) || joins(p, *variant))
-    plan.workspace.sums =
-        plan.workspace.take(sizeof(float) * grid * fwd_consumers(*variant) * fwd_sums_floats(*variant));
-  if (tiling->parts > 1) take_parts(plan, *tiling);
-  if (fwd_dequantised_before(*variant)) add_dequantise(plan, fwd_block_scales(*variant), sms);
-  plan.launches.push_back({.kernel = kernel_of(*variant),
-                           .grid = grid,
-                           .step = ForwardStep{*variant, order_items(p, *tiling, device, hints), tiling->pack,
-                                               parts(*tiling), items > grid || hides_tickets(p, *tiling)},
-                           .overlaps = true,
-                           .alone = ctas > sms && grid <= sms});
-  if (tiling->parts > 1) add_combine(plan, *tiling);
+  plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter * (few ? 2 : 1));
+  if (!few) {
+    add_forward(plan, {p}, *tiling, device, hints);
+    return plan;
+  }
+  const auto of_few = choose_tiling(*few, *dims, device, {});
+  if (!of_few) return of_few.failure();
+  const int most = static_cast<int>(few->seq_q);
+  add_forward(plan, {p, {.least = most + 1}}, *tiling, device, hints);
+  add_forward(plan, {*few, {.most = most}, /*second=*/true}, *of_few, device, hints);
   return plan;
 }
 

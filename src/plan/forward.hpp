@@ -39,6 +39,10 @@ struct Tiling {
 };
 Result<Tiling> choose_tiling(const Problem&, Dims, const Device&, const Hints&);
 
+// Mixed steps of serving: the sequences of a problem that have as few query rows as a PackGQA tile, as a problem of
+// their own. None: one launch computes all sequences.
+std::optional<Problem> sequences_of_few_rows(const Problem&, const Tiling& of_all, const Hints&);
+
 // q tiles over all sequences and query heads; for packed sequences the most there can be.
 int64_t items_at_most(const Problem& p, int tile_q);
 int64_t items_at_most(const Problem& p, const FwdVariant&, PackParams);  // of all heads that share a tile one

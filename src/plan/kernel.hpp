@@ -54,9 +54,11 @@ bool number_after(std::string_view token, std::string_view word, int& value);
 constexpr std::span<const Dtype> values_of(Dtype) { return dtypes; }
 constexpr std::span<const Mask> values_of(Mask) { return masks; }
 constexpr std::span<const KvIn> values_of(KvIn) { return kv_places; }
+constexpr std::span<const SplitKv> values_of(SplitKv) { return splits; }
 constexpr const char* type_of(Dtype) { return "Dtype"; }
 constexpr const char* type_of(Mask) { return "Mask"; }
 constexpr const char* type_of(KvIn) { return "KvIn"; }
+constexpr const char* type_of(SplitKv) { return "SplitKv"; }
 
 template <class Variant>
 std::string variant_name(const char* family, const Variant& variant) {
@@ -150,7 +152,7 @@ constexpr int fields_in() {
   else
     return sizeof...(Before);
 }
-static_assert(fields_in<CombineVariant>() == 5, "fields_in does not count");
+static_assert(fields_in<CombineVariant>() == 6, "fields_in does not count");
 static_assert(fields_in<FwdVariant>() <= 14, "FwdVariant has too many fields; group some that belong together");
 static_assert(fields_in<BwdVariant>() <= 14, "BwdVariant has too many fields; group some that belong together");
 

@@ -85,7 +85,7 @@ Order order_of_parts(const Problem& p, const Tiling& tiling, const Hints& hints)
 
 Order order_items(const Problem& p, const Tiling& tiling, const Device& device, const Hints& hints) {
   const FwdVariant& v = tiling.variant;
-  if (v.pack_gqa || v.split_kv) return order_of_parts(p, tiling, hints);
+  if (v.pack_gqa || fwd_splits(v)) return order_of_parts(p, tiling, hints);
   const int64_t q_tiles = ceil_div(p.seq_q, v.tiles.q), pairs = p.batch * p.heads_q;
   const int64_t all_items = items_at_most(p, v.tiles.q);
   const int sms = usable_sms(p, device);

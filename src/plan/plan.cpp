@@ -24,7 +24,10 @@ std::string order_words(const Order& order) {
 std::string words_of(const ForwardStep& step) {
   std::string words = order_words(step.order);
   if (step.variant.pack_gqa) words += text(" pack {}x{}", step.pack.heads, step.pack.rows);
-  if (step.parts.most > 1) words += text(" parts {} of {}", step.parts.most, step.parts.tiles);
+  if (step.parts.most > 1 && !fwd_splits_evenly(step.variant))
+    words += text(" parts {} of {}", step.parts.most, step.parts.tiles);
+  if (step.rows.least > 0) words += text(" rows {}..", step.rows.least);
+  if (step.second) words += text(" rows ..{}", step.rows.most);
   return words;
 }
 std::string words_of(const FillStep&) { return {}; }

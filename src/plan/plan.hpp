@@ -13,6 +13,7 @@
 #include "contract/combine_variant.h"
 #include "contract/dequantise.h"
 #include "contract/fill.h"
+#include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "contract/order.h"
 #include "contract/quantise_params.h"
@@ -31,12 +32,12 @@ struct Slice {
 inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cudaMalloc gives, and enough for TMA
 
 struct Workspace {
-  Slice tickets;         // the counter of Tickets, device/attn/tickets.cuh
+  Slice tickets;         // the counters of Tickets, device/attn/tickets.cuh; one for each forward launch
   Slice sums;            // 8-bit types: parts of o of long sequences, device/fwd/promotion.cuh
   Slice wide_k, wide_v;  // k and v of 8 bits in q's type, by DequantiseStep
   Slice block_scales;    // with them: BlockScales
   // Split forward only: contract/split.h.
-  Slice part_o, part_rows;
+  Slice part_o, part_rows, goes_on;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
   Slice large_rows;     // whether some row's lse is large
   Slice rows;           // lse and delta
@@ -58,6 +59,7 @@ inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace:
                                                 std::pair{"block_scales", &Workspace::block_scales},
                                                 std::pair{"part_o", &Workspace::part_o},
                                                 std::pair{"part_rows", &Workspace::part_rows},
+                                                std::pair{"goes_on", &Workspace::goes_on},
                                                 std::pair{"large_rows", &Workspace::large_rows},
                                                 std::pair{"rows", &Workspace::rows},
                                                 std::pair{"grad_q", &Workspace::grad_q},
@@ -84,12 +86,18 @@ struct ForwardStep {
   Order order;
   PackParams pack;  // PackGQA variants only
   Parts parts;
-  bool draws = true;  // tickets; false: no CTA has a second item
+  bool draws = true;    // tickets; false: no CTA has a second item
+  RowsRange rows;       // of the sequences that it computes
+  bool second = false;  // the launch before it computes the sequences with more rows
+  int beside = 1;       // even splits only: heads side by side
 };
 struct CombineStep {
   CombineVariant variant;
   int tile_q, tile_kv;  // of the forward kernel: query rows of a sequence, keys
   Parts parts;
+  PackParams pack;  // even splits only
+  int ctas;         // likewise: of the forward kernel
+  int beside;       // likewise: ForwardStep's
 };
 struct DeltaStep {
   DeltaVariant variant;

@@ -197,7 +197,7 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .ragged = p.ragged(),
           .score_mods = {.softcap = p.softcap > 0, .alibi = p.alibi},
           .pack_gqa = false,
-          .split_kv = false,
+          .split_kv = SplitKv::none,
           .merges_lse = p.merges(),
           .batch_invariant = p.invariant,
           .max_logit = p.max_logit,

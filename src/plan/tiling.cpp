@@ -178,6 +178,16 @@ Choice plain_parts(const Problem& p, const FwdVariant& plain, Dims dims, int64_t
 
 bool may_pack_or_split(const Problem& p) { return !has_chunks(p) && !p.alibi && !p.merges(); }
 
+std::optional<Problem> sequences_of_few_rows(const Problem& p, const Tiling& of_all, const Hints& hints) {
+  const bool mixed = p.varlen && p.paged() && p.batch > 1 && !p.invariant && may_pack_or_split(p) && p.heads_q > 0;
+  if (!mixed || of_all.variant.pack_gqa || hints.tiles || hints.packed || hints.parts) return std::nullopt;
+  Problem few = p;
+  few.seq_q = pack_of(p).rows;
+  few.total_q = std::min(p.total_q, p.batch * few.seq_q);
+  if (few.seq_q >= p.seq_q) return std::nullopt;
+  return few;
+}
+
 Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, const Hints& hints) {
   FwdVariant v = plain_variant(p, dims, {});
   PackParams pack = {1, 0};
@@ -195,12 +205,16 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
   if (v.pack_gqa && v.tiles.q != m_tile_rows) pack = pack_of(p);  // refused below, by its tiles
 
   if (v.batch_invariant) {
-    v.split_kv = v.pack_gqa;
+    v.split_kv = v.pack_gqa ? SplitKv::fixed : SplitKv::none;
     return Tiling{v, pack, batch_invariant_part_tiles,
-                  static_cast<int>(v.split_kv ? batch_invariant_parts_of(p) : 1)};
+                  static_cast<int>(fwd_splits(v) ? batch_invariant_parts_of(p) : 1)};
   }
-  const double bytes = part_bytes(p);
-  const auto bounded = static_cast<int64_t>(bytes > 0 ? std::min(tuning::parts_bytes_most / bytes, 1e6) : 1);
+  // Parts of even splits take no more for being many. The kernel numbers kv tiles of all heads in an int.
+  const double kv_tiles_at_most = 1.0 * static_cast<double>(items_at_most(p, v, pack)) *
+                                  static_cast<double>(ceil_div(std::max<int64_t>(p.seq_kv, 1), v.tiles.kv));
+  const bool evenly = p.paged() && v.pack_gqa && !hints.parts && kv_tiles_at_most <= static_cast<double>(items_max);
+  const double bytes = evenly ? 0 : part_bytes(p);
+  const auto bounded = static_cast<int64_t>(bytes > 0 ? std::min(tuning::parts_bytes_most / bytes, 1e6) : 1e6);
   int64_t parts = 1;
   if (hints.parts) {
     parts = *hints.parts;
@@ -242,7 +256,9 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
   } else {
     tiling.part_tiles = no_bound<int>;  // all of them
   }
-  tiling.variant.split_kv = tiling.variant.pack_gqa || tiling.parts > 1;
+  FwdVariant& its = tiling.variant;
+  its.split_kv = its.pack_gqa || tiling.parts > 1 ? SplitKv::fixed : SplitKv::none;
+  if (evenly && its.pack_gqa && tiling.parts > 1) its.split_kv = SplitKv::even;
   return tiling;
 }
 

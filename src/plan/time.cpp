@@ -98,7 +98,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
   for (int64_t unit = each / 2; unit < m.tiles_of_pair; unit += each) {
     const int64_t first = unit / parts * rows;
     auto seen = tiles_attended(p, rows_q, rows_kv, first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
-    if (v.split_kv)
+    if (fwd_splits(v))  // evenly: about such parts
       seen = v.batch_invariant ? batch_invariant_part_of<int64_t>(seen, unit % parts, parts)
                                : part_of<int64_t>(seen, unit % parts, step.parts.tiles, parts);
     m.tiles.push_back(load_of(seen));
@@ -204,6 +204,7 @@ void add_main(Sum& sum, const Problem& p, const Step& step, int grid, const Devi
 }
 
 void add(Sum& sum, const Problem& p, const ForwardStep& step, int grid, const Device& device) {
+  if (step.second) return void(sum.work_us += launch_us);  // as if all sequences had many rows
   sum.bytes += bytes_moved(p);
   // Packed tiles of several rows of tiles read keys again, from L2 at best.
   add_main(sum, p, step, grid, device, read_us(bytes_moved(p), device));

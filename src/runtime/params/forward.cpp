@@ -11,14 +11,16 @@ namespace froghopper::runtime {
 
 namespace {
 
-SplitParams split_of(const Run& run, const Parts& parts) {
+SplitParams split_of(const Run& run, const Parts& parts, int beside) {
   const Problem& problem = run.plan.problem;
   const int64_t rows = problem.varlen ? problem.total_q : problem.batch * problem.seq_q;
   return {.o = run.slice<float>(run.plan.workspace.part_o),
           .rows = run.slice<PartOfRow>(run.plan.workspace.part_rows),
           .row_heads = rows * problem.heads_q,
           .tiles = parts.tiles,
-          .most = parts.most};
+          .most = parts.most,
+          .beside = beside,
+          .goes_on = run.slice<ContinuedTile>(run.plan.workspace.goes_on)};
 }
 
 // An 8-bit tensor as DequantiseStep leaves it in the workspace: dense, so that a head's rows lie one after the other.
@@ -83,9 +85,12 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                         .blocks = block_scales(run)};
   params.eight_bit.sums = run.slice<float>(run.plan.workspace.sums);
   params.order = step.order;
-  params.queue = {step.draws ? run.slice<unsigned long long>(run.plan.workspace.tickets) : nullptr, run.tag};
+  params.queue = {step.draws ? run.slice<unsigned long long>(run.plan.workspace.tickets) + step.second : nullptr,
+                  run.tag};
+  params.rows = step.rows;
+  params.beside_another = step.second;
   params.pack = step.pack;
-  if (step.variant.split_kv) params.split = split_of(run, step.parts);
+  if (fwd_splits(step.variant)) params.split = split_of(run, step.parts, step.beside);
   params.chunk = chunk_of(problem);
   if (problem.alibi) params.slopes = scale_values(views.alibi_slopes);
   if (problem.smooth)
@@ -173,7 +178,7 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   const Problem& problem = run.plan.problem;
   const Views& views = run.views;
   CombineParams params{};
-  params.split = split_of(run, step.parts);
+  params.split = split_of(run, step.parts, step.beside);
   params.o = strided(views.o);
   params.lse = row_scalars(views.lse);
   params.sink = views.sink.as<float>();
@@ -188,6 +193,8 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   params.scale_log2 = scale_of(problem).scale_log2;
   params.ragged = lengths_of(problem, views);
   params.gate = strided(views.gate);
+  params.pack = step.pack;
+  params.ctas = step.ctas;
   return Params{params};
 }
 
