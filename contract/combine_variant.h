@@ -37,7 +37,7 @@ constexpr int combine_rows(CombineVariant v) { return combine_threads / combine_
 constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
 // Of even splits: CTAs that combine the rows of a tile, at most; each takes several rows in turn.
-constexpr int combine_ctas_of_tile = 4;
+constexpr int combine_ctas_of_tile = 8;
 
 constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once
 

@@ -148,6 +148,7 @@ struct Combine {
       }
 #pragma unroll
       for (int j = 0; j < V.parts; ++j) {
+        if (first + j >= place.parts) break;
         const float w = __shfl_sync(~0u, my_weight, first % 32 + j), s = __shfl_sync(~0u, my_sum, first % 32 + j);
         if (w == 0.f) continue;
         sum += s;
