@@ -2,7 +2,10 @@
 // device/attn: the softmax of a row over some keys joined with that over others. Every operation is said, so that all
 // kernels that join the same parts in the same order get the same bits.
 #pragma once
+#include "contract/split.h"
 #include "device/attn/softmax.cuh"
+#include "device/ptx/math.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::attn {
 

@@ -5,6 +5,7 @@
 #pragma once
 #include "contract/mask.h"
 #include "contract/parts.h"
+#include "contract/types.h"
 #include "device/tile/accum.cuh"
 #include "device/tile/constants.cuh"
 

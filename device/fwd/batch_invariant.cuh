@@ -11,11 +11,15 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/types.h"
 #include "device/attn/join.cuh"
 #include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/fwd/sums.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 

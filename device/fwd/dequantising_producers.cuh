@@ -14,9 +14,19 @@
 // next, stages - 1 at most (MTile::first_tile). K of the one that it needs comes after as many V tiles as it skips:
 // with the one that it holds they are no more than there are stages.
 #pragma once
-#include "contract/fwd_smem.h"
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "contract/types.h"
+#include "device/fwd/kv_source.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/fwd/stored_tiles.cuh"
+#include "device/ptx/fp8.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
 

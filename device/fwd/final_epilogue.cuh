@@ -5,14 +5,21 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
-#include "device/attn/join.cuh"
 #include "device/attn/place.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/gate.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/ptx/barrier.cuh"
+#include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::fwd {
 

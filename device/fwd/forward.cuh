@@ -46,8 +46,12 @@
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring in front of that, others may have a
 //           buffer of O (fwd_o_store).
 #pragma once
+#include "contract/fields.h"
 #include "contract/fwd_legality.h"
 #include "contract/fwd_params.h"
+#include "contract/fwd_smem.h"
+#include "contract/fwd_variant.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/fwd/barriers.cuh"
 #include "device/fwd/consumer.cuh"
@@ -55,14 +59,21 @@
 #include "device/fwd/fp8_producers.cuh"
 #include "device/fwd/immediate_pv.cuh"
 #include "device/fwd/kv_loop_of_parts.cuh"
+#include "device/fwd/kv_source.cuh"
+#include "device/fwd/mma_order.cuh"
 #include "device/fwd/padding_filler.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/pv_within_softmax.cuh"
 #include "device/fwd/registers_of.cuh"
+#include "device/fwd/rows.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/stored_tiles.cuh"
+#include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
 #include "device/tile/ring.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
 

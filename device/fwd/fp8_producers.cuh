@@ -8,9 +8,16 @@
 // When it waits for room for V of tile t, K of t is already on its way. So the Consumers can reach P V of t - 1, they
 // give back the stages of V before, and then the Transposers give back theirs of stored_ring.
 #pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/fwd/kv_source.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/ptx/matrix.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::fwd {
 

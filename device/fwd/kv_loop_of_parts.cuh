@@ -3,8 +3,12 @@
 // its own. device/fwd/batch_invariant.cuh says why. Between two parts products do not overlap: the other Consumers' do.
 // K and V are taken and given back in order, one stage at a time, and nothing is held meanwhile.
 #pragma once
+#include "contract/split.h"
+#include "contract/tile_sequence.h"
 #include "device/fwd/batch_invariant.cuh"
 #include "device/fwd/consumer.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/ptx/wgmma.cuh"
 
 namespace froghopper::fwd {
 
@@ -28,11 +32,9 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     sums.template join<8>(batch_invariant_part_at(start) == part, rows, o);
     sums.keep(rows, o);
     o.clear();
-    Softmax next{params.scale_log2};
-    if constexpr (V.max_logit) next.most = softmax.most;
-    softmax = next;
+    softmax.restart();
     kv_tile = item.kv.next(tiles.last());
-    mma.qk(s, number, [] {});
+    mma.qk(s, q.tile(), number, [] {});
     ptx::wgmma_wait<0>();
     first_kv_iteration(item, kv_tile, softmax, s, p);
     kv_tile = item.kv.next(kv_tile);

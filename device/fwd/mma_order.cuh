@@ -11,6 +11,7 @@
 #pragma once
 #include "contract/tile_sequence.h"
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/ring.cuh"
 
 namespace froghopper::fwd {

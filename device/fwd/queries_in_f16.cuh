@@ -12,12 +12,20 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/scales.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
 

@@ -3,6 +3,7 @@
 #pragma once
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
+#include "contract/types.h"
 
 namespace froghopper::fwd {
 

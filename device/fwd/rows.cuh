@@ -3,8 +3,14 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/tile_sequence.h"
+#include "contract/types.h"
+#include "device/attn/mask.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/schedule.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 

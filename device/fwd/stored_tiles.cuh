@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: what else shared memory holds where 8-bit K and V, or V alone, come as they are in memory.
 #pragma once
+#include "contract/fields.h"
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
+#include "contract/types.h"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/tile/ring.cuh"
 #include "device/tile/shared_tile.cuh"

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what one Consumer keeps of O in the workspace, in fp32: for each thread heads, each of four numbers that
-// count for its two rows, then its part of O in groups of 4. It stays in L2.
+// device/fwd: what one Consumer keeps of O in the workspace, in fp32. A thread has there one or several heads, float4s
+// that say what the sums of its two rows are relative to (promotion.cuh, batch_invariant.cuh), and then its values of O
+// in groups of 4. All of it stays in L2.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/types.h"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
@@ -20,21 +22,21 @@ struct Sums {
     return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
   }
 
-  // So many groups from group `at` on: on their way at once, for each wait for L2 is hundreds of cycles.
+  // Together groups from group `at` on: on their way at once, for each wait for L2 is hundreds of cycles.
   template <int Together>
   static __device__ __forceinline__ void load(float4 (&sum)[Together], int at, const float4* sums) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
       if (at + i < groups) sum[i] = __ldcg(sums + (heads + at + i) * warpgroup);
   }
-  // join(group of o, group of the sum) for each of them.
+  // join(group of o, group of the sum) for each of those groups.
   template <int Together, class Join>
   static __device__ __forceinline__ void each(const float4 (&sum)[Together], Output& o, int at, const Join& join) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
       if (at + i < groups) join(o.x + 4 * (at + i), sum[i]);
   }
-  // Both.
+  // Loads them, and joins each.
   template <int Together, class Join>
   static __device__ __forceinline__ void join(Output& o, int at, const float4* sums, const Join& join) {
     float4 sum[Together];

@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: one function per instruction, named after it. No policy, no attention, and one loop: mbarrier_wait, as
-// its instruction waits for some time only.
-// This file: mbarrier, the barrier that counts arrivals and bytes (PTX ISA, "Parallel Synchronization: mbarrier").
+// device/ptx: mbarrier, the barrier that counts arrivals and bytes (PTX ISA, "Parallel Synchronization: mbarrier"), and
+// what else orders shared memory.
 #pragma once
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
-
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-
-// The element types of wgmma and cvt, as tags.
-struct bf16;
-struct f16;
-struct e4m3;
-struct e5m2;
-
-__device__ __forceinline__ u32 smem_addr(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 __device__ __forceinline__ void mbarrier_init(u64* bar, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(bar)), "r"(arrivals) : "memory");

@@ -2,7 +2,7 @@
 // device/tile: matrices with a place (shared memory or registers) and the few verbs between them. Knows ptx/. Does
 // not know what the numbers mean. This file: a matrix in shared memory, as TMA writes it and wgmma reads it.
 #pragma once
-#include "device/ptx/wgmma.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::tile {
 
