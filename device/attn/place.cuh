@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: where the rows of one sequence and head lie, for the copy engine. The maps are made in
+// device/attn: where the rows of one sequence and head lie, for TMA. The maps are made in
 // src/runtime/tensor_map.cpp.
 #pragma once
 #include "contract/parts.h"
@@ -14,7 +14,7 @@ namespace froghopper::attn {
 template <bool Ragged>
 struct Place {
   int head, batch;
-  // Ragged, in granules of the map (contract/parts.h): where the first row lies, and from one row to the next.
+  // Ragged, in granules of the map (MapUnits, contract/parts.h): where the first row lies, and how far the next one is.
   int first, row_granules;
   int length;  // rows that count
 

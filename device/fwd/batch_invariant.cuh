@@ -23,7 +23,8 @@
 
 namespace froghopper::fwd {
 
-// The parts so far of one Consumer's rows.
+// The parts so far of one Consumer's rows, joined, in the workspace (sums.cuh). The header is the PartOfRow of the two
+// rows.
 template <FwdVariant V>
 struct PartsSoFar {
   using Output = tile::Accum<fwd_columns(V)>;
@@ -56,7 +57,7 @@ struct PartsSoFar {
     *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
     for (int i = 0; i < groups; ++i)
-      sums[(Sums<V>::heads + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
+      sums[(Sums<V>::headers + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
   }
 
  private:
@@ -73,7 +74,8 @@ struct PartsSoFar {
   __device__ float4* place() const { return Sums<V>::of(params.eight_bit, consumer); }
 };
 
-// All tiles are in; S of the next item is on its way into its registers.
+// The epilogue of these variants: joins the last part with those before it. S of the next item is being computed, so
+// there are few registers.
 template <FwdVariant V>
 struct BatchInvariantEpilogue {
   const FwdParams& params;

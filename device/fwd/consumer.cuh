@@ -53,12 +53,13 @@ struct Consumer {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  int number, half;  // of its M tile in this item's q tile; of O's columns, where two share an M tile
+  int number;  // of its M tile in the q tile of the item whose softmax or epilogue runs
+  int half;    // of O's columns, where two Consumers share an M tile
   typename Kernel::ItemStage i;
   ConsumerQ<Kernel> q = {smem};
   ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, number}};
   Moved moved;            // FP8 MMAs only
-  bool o_begins = true;   // where it multiplies at once: the next product is not added to what O has
+  bool o_begins = true;   // immediate_pv: the next product is not added to what O has
   ScoreMod<V> score_mod;  // of the item
   attn::RowPair q_rows;   // Q that became f16: what its rows are multiplied by
   ScalesIfBlocks scales;  // of the tile whose S is next
@@ -112,7 +113,7 @@ struct Consumer {
     epilogue.wait();
   }
 
-  // All tiles of a sequence; the one before them has had its S and its softmax.
+  // All tiles of a sequence of tiles; the one before them has had its S and its softmax.
   __device__ __forceinline__ void kv_loop(const WorkItem& item, TileSequence<int> tiles, Softmax& softmax, Scores& s,
                                           Weights& p, Output& o) {
     int kv_tile = tiles.first();
@@ -143,9 +144,9 @@ struct Consumer {
 
   // One kv tile in steady state. Between the two products and their waits lies the softmax: it hides P V, and the
   // products of the other M tiles hide it. K is given back after the guard, because a lost tile is multiplied again;
-  // so a warp waits for V while it holds K. Iteration t takes K of t and V of t - 1. When it starts, the slowest warp
-  // has given back K of t - 1, V of t - 2 and all before: in rings of two stages there is room for both: nothing
-  // hangs.
+  // so a warp waits for V while it holds K. Iterations count up: iteration t takes K of t and V of t - 1. When it
+  // starts, the slowest warp has given back K of t - 1, V of t - 2 and all before: in rings of two stages there is room
+  // for both: nothing hangs.
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                Weights& p, Output& o) {

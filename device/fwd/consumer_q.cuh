@@ -37,8 +37,8 @@ struct ConsumerQ {
     has_o = true;
     return smem.q[at.stage ^ 1];
   }
-  // Waits until the copy engine has read that O, which is usually long ago. The Dispatcher needs the stage only for the
-  // item after this one. That of the last item is never given back: the Dispatcher's last fill takes the other stage.
+  // Waits until TMA has read that O, which is usually long ago. The Dispatcher needs the stage only for the item after
+  // this one. That of the last item is never given back: the Dispatcher's last fill takes the other stage.
   __device__ __forceinline__ void release_o() const {
     if (!o_leaves_here || !has_o || threadIdx.x % 32 != 0) return;
     ptx::tma_store_wait_read();

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward attention on Hopper: O = softmax(scale Q K^T + mask) V.
+// Forward attention on Hopper: O = softmax(scale Q K^T + mask) V. (In code, V is the variant and v the matrix.)
 //
-// Work      A work item is one (sequence, query head, q tile). One Consumer owns one 64-row M tile of a q tile. The
-//           grid is persistent: every CTA fetches items until none is left. contract/order.h has their order, and
-//           device/attn/tickets.cuh how a CTA fetches one. An M tile skips the last kv tiles of an item that only lower
-//           M tiles attend to. PackGQA, split-KV: contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
-// Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.      warpgroup 0: 40, 40, 32, 32 registers
+// Work      A work item is one (sequence, query head, q tile), with split-KV one part of its keys. One Consumer owns
+//           one 64-row M tile of a q tile. The grid is persistent: every CTA fetches items until none is left.
+//           contract/order.h has their order, device/attn/tickets.cuh how a CTA fetches one, schedule.cuh which kv
+//           tiles it visits. An M tile skips those of them that only lower M tiles attend to. PackGQA, split-KV:
+//           contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
+// A tile    Loaders wait for room in k_ring and v_ring, announce the bytes of K and V of a kv tile and start the loads,
+//           which complete the barrier. Where the rows lie, in a tensor or in pages that a block table names, only
+//           kv_source.cuh knows. A Consumer waits for K, issues S = Q K^T and behind it O += P V of the tile before. It
+//           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
+//           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
+//           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
+// Roles     Registers are those with 1, 2, 3, 4 Consumers; registers_of.cuh has the variants with others.
+//           Dispatcher     warp 0; fetches items, publishes them, loads Q.      warpgroup 0: 40, 40, 32, 32 registers
 //           Loader         warps 1 and 2, one thread each, or the whole warp for pages; loads K, or V (kv_source.cuh)
 //           PaddingFiller  warp 3, ragged variants only; fills the rows of o and lse that belong to no sequence.
 //           Consumer       warpgroups 1..n, n = tile_q / 64; WGMMA, softmax, store. 232, 232, 160, 112 registers
@@ -16,17 +24,18 @@
 //           softmax), then the interior tiles (no mask, guarded softmax), last those of a window's lower bound (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
-//           the next are in flight together, and O is stored meanwhile. The next kernel sets up after the last fetch.
-//           Variants that read 8-bit K and V round weights speculatively (device/attn/softmax_e4m3.cuh). Consumers
-//           issue FP8 MMAs one after the other (mma_order.cuh); three of them with dim_v above 64 have no registers for
-//           S and P at once (immediate_pv.cuh); O is promoted to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
+//           the next are in flight together, and O is stored meanwhile. The next kernel of the stream may start after
+//           the last fetch (device/ptx/launch.cuh). Variants that read 8-bit K and V round weights speculatively
+//           (device/attn/softmax_e4m3.cuh). Consumers issue FP8 MMAs one after the other (mma_order.cuh); three of them
+//           with dim_v above 64 have no registers for S and P at once (immediate_pv.cuh); O is promoted to an fp32 sum
+//           every fwd_promotion_tiles (promotion.cuh).
 // Barriers  barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
 //                                                                   Consumers before their epilogue
 //           q_ring          bytes                                   one per Consumer warp, after its last S; where O
 //                                                                   leaves through Q's stage, after O has left, in the
-//                                                                   next item's first iteration (epilogue.cuh)
+//                                                                   next item's first iteration (consumer_q.cuh)
 //           k_ring, v_ring  bytes; slots: 33 (kv_source.cuh); V     one per Consumer warp
 //                           that is transposed, K and V that are
 //                           dequantised: one per warp that does it

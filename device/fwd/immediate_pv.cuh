@@ -18,7 +18,7 @@
 
 namespace froghopper::fwd {
 
-// O += P V of a tile whose V is there; the next tile may be one before which O is put aside.
+// O += P V of a tile whose V is there. Behind it O may be promoted: before P V of the next tile, where it is due.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::multiply_v_at_once(const WorkItem& item, int kv_tile,
                                                                      const Softmax& softmax, const Weights& p,

@@ -12,7 +12,8 @@
 
 namespace froghopper::fwd {
 
-// All tiles of an item from kv_tile on. The item's first tile, before kv_tile, has had first_kv_iteration().
+// All tiles of an item from kv_tile on. The item's first tile, before kv_tile, has had first_kv_iteration(). The last
+// part is left to the epilogue, as the whole item is in other variants.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkItem& item, int kv_tile,
                                                                    Softmax& softmax, Scores& s, Weights& p,

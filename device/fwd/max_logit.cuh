@@ -78,7 +78,7 @@ struct TrackingMax : Softmax {
   }
 };
 
-// What a variant's Consumers have.
+// The softmax of a variant's Consumers, by the scales that its K and V have.
 template <FwdVariant V>
 struct PlainSoftmaxOf {
   using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;

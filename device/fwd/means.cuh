@@ -32,8 +32,8 @@ struct Means {
   using Four = Pick<is_8_bit(V.dtype), uint1, uint2>;  // numbers of Q
   using Output = tile::Accum<V.dims.v>;
 
-  static constexpr int columns = 4, together = 32 * columns;  // of a lane, of a warp
-  static constexpr int rows = 16;                             // of a warp
+  static constexpr int columns = 4, together = 32 * columns;  // that a lane, and that a warp reads at once
+  static constexpr int rows = 16;                             // of the M tile, that a warp has
 
   attn::RowPair raises;                                    // all scores of this thread's two rows, in base 2
   float v[(V.dims.v + together - 1) / together][columns];  // mean_v, this lane's columns

@@ -28,12 +28,12 @@ struct Moved {
   __device__ void forget(int slice) { slices &= ~(1u << slice); }
 };
 
-// Of one Consumer. The sum of a slice has a head (sums.cuh): what it is relative to, as the softmax gives it.
+// Of one Consumer. The sum of a slice has a header (sums.cuh): what it is relative to, as the softmax gives it.
 // `visited`: the kv tiles that the M tile visits.
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = Sums<V>::groups, heads = Sums<V>::heads;
+  static constexpr int groups = Sums<V>::groups, headers = Sums<V>::headers;
   static constexpr int tiles = fwd_promotion_tiles(V), slices = fwd_promotion_parts(V), step = tiles / slices;
   static constexpr int of_slice = groups / slices;  // groups of 8 columns
   static_assert(tiles % slices == 0 && groups % slices == 0);
@@ -87,16 +87,16 @@ struct Promotion {
     const int begin = slice * of_slice;
     float4* const sums = place();
     const auto group = [&](int i) { return o.x + 4 * (begin + i); };
-    const auto sum = [&](int i) { return sums + (heads + begin + i) * warpgroup; };
+    const auto sum = [&](int i) { return sums + (headers + begin + i) * warpgroup; };
     if (!first && !moved.since(slice)) {
-      // The row maxima are those of the head: L2 adds, and nobody waits for it.
+      // The row maxima are those of the header: L2 adds, and nobody waits for it.
 #pragma unroll
       for (int i = 0; i < of_slice; ++i)
         ptx::red_add_v4_f32(&sum(i)->x, group(i)[0], group(i)[1], group(i)[2], group(i)[3]);
     } else {
-      float4* const head = sums + slice * warpgroup;
+      float4* const header = sums + slice * warpgroup;
       attn::RowPair rescale = {1.f, 1.f};
-      if (!first) rescale = now.factors_since(*head);
+      if (!first) rescale = now.factors_since(*header);
 #pragma unroll
       for (int i = 0; i < of_slice; i += 8) {
         ptx::keep_order();
@@ -107,7 +107,7 @@ struct Promotion {
         for (int j = i; j < i + 8 && j < of_slice; ++j)
           *sum(j) = {group(j)[0], group(j)[1], group(j)[2], group(j)[3]};
       }
-      *head = now.reference();
+      *header = now.reference();
       moved.forget(slice);
     }
     if constexpr (fwd_immediate_pv(V)) return;  // the next product is not added to what O has

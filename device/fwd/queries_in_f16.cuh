@@ -83,7 +83,8 @@ __device__ __forceinline__ attn::RowPair of_bf16(Tile& q, int number) {
   return as_before;
 }
 
-// A row has the place of its 8-bit numbers and more: they are read before any of it is written.
+// 8-bit numbers lie in the first half of a row's place and become 16-bit ones in all of it: they are read before any of
+// it is written.
 template <class From, int Rows, int Cols>
 __device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
   using To = tile::SharedTile<Rows, Cols>;

@@ -11,7 +11,7 @@
 
 namespace froghopper::fwd {
 
-// The scale of this row and its block.
+// The scale of the block that this row is in.
 __device__ inline float scale_of_row(const ScaleValues& of, int sequence, int head, int row) {
   return __ldg(of.data + sequence * of.batch + head * of.head + row / scale_block * of.block);
 }
@@ -47,8 +47,8 @@ template <FwdVariant V>
 __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
   return params.eight_bit.v_columns ? 1.f : scale_of_tile<V>(params, params.eight_bit.v, item, kv_tile);
 }
-// Of blocks variants, from what the earlier launch has prepared. Each Consumer reads its own, a tile ahead: from shared
-// memory they would wait behind what wgmma reads, and P V behind them.
+// Where an earlier launch has prepared the scales of blocks (BlockScales, fwd_block_scales). Each Consumer reads its
+// own, a tile ahead: from shared memory they would wait behind what wgmma reads, and P V behind them.
 template <FwdVariant V>
 struct ScalesOfBlocks {
   int of_head;  // number of its first pair, which is that of no block: rows that attend to no key
@@ -80,7 +80,7 @@ struct ScalesOfBlocks {
   }
 };
 
-// Of others.
+// In other variants.
 struct NoScalesOfBlocks {
   __device__ void begin(const FwdParams&, const WorkItem&, int) {}
   __device__ void read(const FwdParams&, int) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what one Consumer keeps of O in the workspace, in fp32. A thread has there one or several heads, float4s
-// that say what the sums of its two rows are relative to (promotion.cuh, batch_invariant.cuh), and then its values of O
-// in groups of 4. All of it stays in L2.
+// device/fwd: what one Consumer keeps of O in the workspace, in fp32. A thread has there one or several headers,
+// float4s that say what the sums of its two rows are relative to (promotion.cuh, batch_invariant.cuh), and then its
+// values of O in groups of 4. All of it stays in L2.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -14,9 +14,9 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct Sums {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = fwd_columns(V) / 8, heads = fwd_sums_heads(V);
+  static constexpr int groups = fwd_columns(V) / 8, headers = fwd_sums_heads(V);
 
-  // This thread's first head; the next ones and the groups of its O lie a warpgroup further each.
+  // This thread's first header; the next ones and the groups of its O lie a warpgroup further each.
   static __device__ float4* of(const EightBitParams& params, int consumer) {
     const int at = blockIdx.x * fwd_consumers(V) + consumer;
     return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
@@ -27,7 +27,7 @@ struct Sums {
   static __device__ __forceinline__ void load(float4 (&sum)[Together], int at, const float4* sums) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
-      if (at + i < groups) sum[i] = __ldcg(sums + (heads + at + i) * warpgroup);
+      if (at + i < groups) sum[i] = __ldcg(sums + (headers + at + i) * warpgroup);
   }
   // join(group of o, group of the sum) for each of those groups.
   template <int Together, class Join>

@@ -37,7 +37,7 @@ __device__ __forceinline__ void mbarrier_wait_asleep(u64* bar, u32 parity) {
       "r"(parity), "r"(at_most)
       : "memory");
 }
-// What this thread wrote to shared memory by ordinary stores is visible to wgmma and to the copy engine.
+// What this thread wrote to shared memory by ordinary stores is visible to wgmma and to TMA.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -61,7 +61,7 @@ __device__ __forceinline__ void st_shared_v4(u32 addr, const u32 (&a)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
                : "memory");
 }
-// Makes initialised barriers visible to the copy engine.
+// Makes initialised barriers visible to TMA.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -183,8 +183,8 @@ __device__ __forceinline__ void store_rows_f32(const RowPlaces& at, int cols, co
 }
 
 // Adds to this thread's two rows a share of the fp32 rows that lie in their places, and writes them there. What has a
-// share of 0 is not looked at. 4 groups are on their way at once: each wait is hundreds of cycles, and all
-// of them together would take as many registers as the rows.
+// share of 0 is not looked at. 4 groups are on their way at once: each wait is hundreds of cycles, and all of them
+// together would take as many registers as the rows.
 template <int Cols>
 __device__ __forceinline__ void merge_rows_f32(const RowPlaces& at, int cols, float share_top, float share_bottom,
                                                const Accum<Cols>& src) {
