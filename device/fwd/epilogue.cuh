@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: how the O of a finished M tile leaves: which epilogue a variant has, and through which shared memory O
-// passes (fwd_o_store). Before, a Consumer has added what was promoted (promotion.cuh) and the means (means.cuh).
-// Kernel is Forward of a variant.
+// passes (fwd_o_store). Through which stage of Q, and when it goes back: consumer_q.cuh. Before, a Consumer has added
+// what was promoted (promotion.cuh) and the means (means.cuh). Kernel is Forward of a variant.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"

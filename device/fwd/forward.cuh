@@ -12,14 +12,14 @@
 //           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
 //           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
 //           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
-// Roles     Registers are those with 1, 2, 3, 4 Consumers; registers_of.cuh has the variants with others.
-//           Dispatcher     warp 0; fetches items, publishes them, loads Q.      warpgroup 0: 40, 40, 32, 32 registers
+// Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.      warpgroup 0: 40, 40, 32, 32 registers
 //           Loader         warps 1 and 2, one thread each, or the whole warp for pages; loads K, or V (kv_source.cuh)
 //           PaddingFiller  warp 3, ragged variants only; fills the rows of o and lse that belong to no sequence.
 //           Consumer       warpgroups 1..n, n = tile_q / 64; WGMMA, softmax, store. 232, 232, 160, 112 registers
 //                          Where dim_v is above 256, two Consumers share an M tile: each computes S, and a half of O.
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
+//           Registers are those of a thread with 1, 2, 3, 4 Consumers; other variants: registers_of.cuh.
 // Order     The kv tiles run from last to first: first the boundary tiles of a mask's upper bound (exact online
 //           softmax), then the interior tiles (no mask, guarded softmax), last those of a window's lower bound (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
@@ -35,7 +35,7 @@
 //                                                                   Consumers before their epilogue
 //           q_ring          bytes                                   one per Consumer warp, after its last S; where O
 //                                                                   leaves through Q's stage, after O has left, in the
-//                                                                   next item's first iteration (consumer_q.cuh)
+//                                                                   next item's first iteration (epilogue.cuh)
 //           k_ring, v_ring  bytes; slots: 33 (kv_source.cuh); V     one per Consumer warp
 //                           that is transposed, K and V that are
 //                           dequantised: one per warp that does it
