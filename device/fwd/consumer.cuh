@@ -71,7 +71,7 @@ struct Consumer {
     Output o;
     WorkItem item = take_item();
     float scale = scale_of(item);
-    mma.qk(s, q.tile(), next_number(), [] {});
+    mma.qk(s, q.tile(), next_number(), [] {});  // S of the first item's first tile
     ptx::wgmma_wait<0>();
     mma.pass_order();
     number = next_number();
@@ -81,7 +81,7 @@ struct Consumer {
       int kv_tile = m_tile_of(item).first_tile();
       first_kv_iteration(item, kv_tile, softmax, s, p);
       q.release_o();
-      mma.skip_v(m_tile_of(item).skipped());
+      mma.skip_v(m_tile_of(item).skipped());  // whose K take_item() has skipped
       if constexpr (immediate_pv)
         begin_immediate_pv(item, kv_tile, softmax, p, o);
       else
@@ -241,7 +241,8 @@ struct Consumer {
     if (item.kv.is_last(kv_tile)) q.release();
   }
 
-  // The shuffles tell the compiler that the values are the same for the whole warp.
+  // Waits for the next item, passes by the K tiles that its M tile skips, and waits for its Q. The shuffles tell the
+  // compiler that the values are the same for the whole warp.
   __device__ WorkItem take_item() {
     i.wait(smem.item_ring);
     WorkItem item = smem.items[i.stage];
@@ -256,7 +257,8 @@ struct Consumer {
     if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), number);
     return item;
   }
-  // Read from shared memory again, so that what only the epilogue needs spends no registers in the loop.
+  // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers
+  // in the loop.
   __device__ WorkItem give_back_item() {
     const WorkItem item = smem.items[i.stage];
     __syncwarp();

@@ -18,9 +18,9 @@ template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkItem& item, int kv_tile,
                                                                    Softmax& softmax, Scores& s, Weights& p,
                                                                    Output& o) {
-  const int start = kv_tile + 1;
+  const int first_tile = kv_tile + 1;  // of the item
   for (;;) {
-    const int part = batch_invariant_part_at(kv_tile + 1);
+    const int part = batch_invariant_part_at(kv_tile + 1);  // that of the tile before
     const TileSequence<int> tiles = batch_invariant_part_from(item.kv, kv_tile + 1).from(kv_tile);
     kv_loop(item, tiles, softmax, s, p, o);
     if (item.kv.is_last(tiles.last())) return;
@@ -30,7 +30,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     mma.release_v();
     const PartsSoFar<V> sums{params, number + half};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
-    sums.template join<8>(batch_invariant_part_at(start) == part, rows, o);
+    sums.template join<8>(batch_invariant_part_at(first_tile) == part, rows, o);
     sums.keep(rows, o);
     o.clear();
     softmax.restart();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: the matrix instructions of one warp (PTX ISA, ldmatrix and mma).
+// device/ptx: the matrix instructions of one warp (PTX ISA, ldmatrix, stmatrix and mma).
 #pragma once
 #include "device/ptx/types.cuh"
 

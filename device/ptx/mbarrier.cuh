@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: mbarrier, the barrier that counts arrivals and bytes (PTX ISA, "Parallel Synchronization: mbarrier"), and
-// what else orders shared memory.
+// device/ptx: mbarrier, the barrier that counts arrivals and bytes (PTX ISA, "Parallel Synchronization: mbarrier"); and
+// fences, loads and stores of shared memory.
 #pragma once
 #include "device/ptx/types.cuh"
 
