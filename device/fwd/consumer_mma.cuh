@@ -39,7 +39,7 @@ struct ConsumerMma {
     read_scales();
     tile::mma_abt<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
   }
-  // S is there: the next Consumer may issue.
+  // The next Consumer may issue: S is there, or between two items the last P V of one is and S of the next is issued.
   __device__ __forceinline__ void pass_order() const { order.pass(); }
   // S once more, of the tile whose K is still held.
   __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile) const {

@@ -28,7 +28,8 @@ template <class Softmax>
 struct TrackingMax : Softmax {
   static constexpr bool one_scale = same<Softmax, attn::OnlineSoftmax>;  // for all tiles
 
-  // Of this thread's columns at least; in base 2 where tiles have scales of their own, else over the scale.
+  // Of this thread's columns at least; in base 2 where tiles have scales of their own, else over the scale. It is that
+  // of the whole item: restart() leaves it alone.
   attn::RowPair most = {-tile::inf, -tile::inf};
 
   template <class... Arguments>
