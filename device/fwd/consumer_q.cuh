@@ -31,8 +31,8 @@ struct ConsumerQ {
   // From here on, tile() is the next item's, once take() has returned.
   __device__ __forceinline__ void advance() { at.advance(); }
 
-  // After advance(): where Q of the item before was, for its O. All warps of the Consumer have had their last S by
-  // then.
+  // After advance(): where Q of the item before was, for its O. Whoever writes there makes sure that all warps of the
+  // Consumer have had their last S of that item.
   __device__ __forceinline__ Tile& tile_for_o() {
     has_o = true;
     return smem.q[at.stage ^ 1];
