@@ -42,7 +42,7 @@ struct DeltaParams {
   const float* sink;    // [heads_q], natural units; may be null
   float* rows;          // [tile][2][place_of_row] out: lse x log2(e), +inf where nothing is seen or no row is; delta
   float* dq_sum;        // [tile][dq_floats] out: zeros; not where CTAs add in order, as the first one writes
-  float* sink_parts;    // [tile] out: the tile's share of grad_sink; null without a sink
+  float* sink_shares;   // [tile] out: the tile's share of grad_sink; null without a sink
   unsigned int* dq_semaphore;  // [tile] out: zeros; null where CTAs add in any order
   unsigned int* large;         // [1] out: the tag if some row's lse is so large that its rounding shows
   unsigned int tag;            // of this run
@@ -89,7 +89,7 @@ struct GradQParams {
   const float* dq_sum;
   // [tile], how many CTAs have added, 0: there is no sum; null: there always is
   const unsigned int* dq_semaphore;
-  const float* sink_parts;            // null without a sink
+  const float* sink_shares;           // null without a sink
   GradTensor grad_q, grad_k, grad_v;  // of k and v: the rows of no sequence
   float* grad_sink;                   // [heads_q]; null without a sink
   QTiles place;

@@ -110,10 +110,10 @@ constexpr int bwd_peer_bytes(BwdVariant v) {
   const bool by_keys = bwd_is_wide(v) && !bwd_by_columns(v);
   return by_keys ? bwd_tile_bytes(bwd_keys_of_cta(v), bwd_consumers * panel_columns) : 0;
 }
-// grad_o comes in parts of its columns. 256 of them leave room for three halves: the next iteration's first half is
+// grad_o comes in slices of its columns. 256 of them leave room for three halves: the next iteration's first half is
 // loaded ahead, the second when this iteration's first has been read, which is in the middle of the iteration.
-constexpr int bwd_do_parts(BwdVariant v) { return bwd_dims_of_cta(v).v > 192 ? 2 : 1; }
-constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_parts(v) == 2 ? 3 : v.tiles.stages; }
+constexpr int bwd_do_slices(BwdVariant v) { return bwd_dims_of_cta(v).v > 192 ? 2 : 1; }
+constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_slices(v) == 2 ? 3 : v.tiles.stages; }
 // dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before. Where
 // CTAs have the same keys there is one dS.
 constexpr int bwd_ds_bytes(BwdVariant v) {
@@ -136,7 +136,7 @@ constexpr int bwd_smem_bytes(BwdVariant v) {
   const Dims dims = bwd_dims_of_cta(v);
   const int k_and_v = bwd_tile_bytes(keys, dims.qk) + bwd_peer_bytes(v) + bwd_tile_bytes(keys, dims.v);
   const int all = bwd_kv_stages(v) * k_and_v + v.tiles.stages * bwd_tile_bytes(v.tiles.q, dims.qk) +
-                  bwd_do_stages(v) * bwd_tile_bytes(v.tiles.q, dims.v / bwd_do_parts(v)) +
+                  bwd_do_stages(v) * bwd_tile_bytes(v.tiles.q, dims.v / bwd_do_slices(v)) +
                   bwd_ds_stages * bwd_ds_bytes(v) + bwd_exchange_bytes(v) + bwd_row_bytes(v) + bwd_barrier_bytes;
   return (all + 1023) / 1024 * 1024;  // tiles are aligned to it, and so is what holds them
 }

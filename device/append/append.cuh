@@ -17,6 +17,8 @@
 #include "device/attn/element.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/launch.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::append {
 

@@ -2,7 +2,7 @@
 // device/attn: the tags of device/ptx for the element types of the contract.
 #pragma once
 #include "contract/types.h"
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::attn {
 

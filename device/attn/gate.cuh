@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/attn: the output gate: O is multiplied by the sigmoid of a tensor of its shape and type.
 #pragma once
+#include "contract/fields.h"
 #include "device/attn/element.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/constants.cuh"
 
 namespace froghopper::attn {

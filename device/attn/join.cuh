@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: the softmax of a row over some keys joined with that over others. Every operation is said, so that all
-// kernels that join the same parts in the same order get the same bits.
+// device/attn: the softmax of a row over some keys joined with that over others. Every operation is spelled out, so
+// that no compiler fuses two of them: all kernels that join the same parts in the same order get the same bits.
 #pragma once
+#include "contract/split.h"
 #include "device/attn/softmax.cuh"
+#include "device/ptx/math.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::attn {
 

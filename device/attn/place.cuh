@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: where the rows of one sequence and head lie, for the copy engine. The maps are made in
+// device/attn: where the rows of one sequence and head lie, for TMA. The maps are made in
 // src/runtime/tensor_map.cpp.
 #pragma once
 #include "contract/parts.h"
 #include "contract/types.h"
 #include "device/ptx/tma.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::attn {
 
@@ -13,14 +14,16 @@ namespace froghopper::attn {
 template <bool Ragged>
 struct Place {
   int head, batch;
-  int first_units, unit, length;  // ragged: first row and the step of a row in units of the map, rows that count
+  // Ragged, in granules of the map (MapUnits, contract/parts.h): where the first row lies, and how far the next one is.
+  int first, row_granules;
+  int length;  // rows that count
 
-  // cu: where sequences begin in the packed tensor, this one at row `first`; null: not packed.
-  __device__ Place(int head, int sequence, const int* cu, int first, int length, const MapUnits& units)
+  // cu: where sequences begin in the packed tensor, this one at row `first_row`; null: not packed.
+  __device__ Place(int head, int sequence, const int* cu, int first_row, int length, const MapUnits& granules)
       : head(head),
         batch(sequence),
-        first_units(cu ? first * units.row : sequence * units.batch),
-        unit(units.row),
+        first(cu ? first_row * granules.row : sequence * granules.batch),
+        row_granules(granules.row),
         length(length) {}
 
   // The tile, from a row and a column of the sequence on.
@@ -33,7 +36,7 @@ struct Place {
   // end is not written.
   __device__ void store(ptx::u32 from, const TmaMap& map, int row, int col) const {
     if constexpr (Ragged)
-      ptx::tma_store_5d(from, &map, col, map_rows - length + row, head, first_units + length * unit, map_rows);
+      ptx::tma_store_5d(from, &map, col, map_rows - length + row, head, first + length * row_granules, map_rows);
     else
       ptx::tma_store_4d(from, &map, col, row, head, batch);
   }
@@ -44,7 +47,7 @@ struct Place {
     // The host makes boxes of the contract's panels.
     static_assert(Tile::panel_row_bytes == panel_row_bytes);
     if constexpr (Ragged)
-      ptx::tma_load_5d(tile.panel(i), &map, full, col, map_rows - length + row, head, first_units + length * unit,
+      ptx::tma_load_5d(tile.panel(i), &map, full, col, map_rows - length + row, head, first + length * row_granules,
                        map_rows);
     else
       ptx::tma_load_4d(tile.panel(i), &map, full, col, row, head, batch);

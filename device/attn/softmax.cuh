@@ -9,6 +9,7 @@
 #pragma once
 #include "contract/softcap.h"
 #include "contract/split.h"
+#include "device/ptx/math.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/constants.cuh"
 
@@ -163,12 +164,18 @@ struct OnlineSoftmax {
   // hundreds of cycles.
   __device__ void complete() { sum = {of_quad(sum.top), of_quad(sum.bottom)}; }
 
-  // unit: 8-bit types have one.
-  __device__ Finish finish_top(float sink, float /*unit*/ = 1.f) const {
+  // o_scale: what O is to be multiplied by besides, with 8-bit K and V.
+  __device__ Finish finish_top(float sink, float /*o_scale*/ = 1.f) const {
     return finish_row(row_max.top, sum.top, sink);
   }
-  __device__ Finish finish_bottom(float sink, float /*unit*/ = 1.f) const {
+  __device__ Finish finish_bottom(float sink, float /*o_scale*/ = 1.f) const {
     return finish_row(row_max.bottom, sum.bottom, sink);
+  }
+
+  // A softmax of other keys begins: of the next part of rows whose keys are cut into parts.
+  __device__ void restart() {
+    row_max = {-tile::inf, -tile::inf};
+    sum = {0.f, 0.f};
   }
 
   // What is here of rows whose keys are cut into parts.
@@ -256,15 +263,19 @@ __device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale, const
   for (int i = 0; i < Cols / 2; ++i) s.x[i] = tanh_of(s.x[i], its);
 }
 
-// Of scores and values that have one scale, of 8-bit numbers that were dequantised: scale_log2 has that of scores.
-struct UnitSoftmax : OnlineSoftmax {
-  __device__ Finish finish_top(float sink, float unit) const { return in(unit, OnlineSoftmax::finish_top(sink)); }
-  __device__ Finish finish_bottom(float sink, float unit) const {
-    return in(unit, OnlineSoftmax::finish_bottom(sink));
+// Of 8-bit K and V that were dequantised before and have one scale each: K's is in scale_log2, V's is the scale of O.
+struct OneScaleSoftmax : OnlineSoftmax {
+  __device__ Finish finish_top(float sink, float o_scale) const {
+    return with_scale(o_scale, OnlineSoftmax::finish_top(sink));
+  }
+  __device__ Finish finish_bottom(float sink, float o_scale) const {
+    return with_scale(o_scale, OnlineSoftmax::finish_bottom(sink));
   }
 
  protected:
-  static __device__ Finish in(float unit, Finish row) { return {row.inverse * unit, row.lse, row.share}; }
+  static __device__ Finish with_scale(float o_scale, Finish row) {
+    return {row.inverse * o_scale, row.lse, row.share};
+  }
 };
 
 }  // namespace froghopper::attn

@@ -6,26 +6,32 @@
 // between 16 and 448: a row starts at 16, so that few tiles pass 448. One that would moves the row max, and then the
 // largest is 64: a row will hardly grow as much again, and the larger it is, the less of the small ones is lost.
 // V's scale goes into the weights: w = 2^(s - row_max + log2_v_scale) with log2_v_scale = log2(16 x scale of V of this
-// tile / unit of O). O begins with the scale of V of the item's first tile as its unit. The sum is of unrounded weights
-// without that factor: rounded small ones would be missing there. A weight that has a row to itself should not be
-// rounded, so step() adds the fraction of log2_v_scale to the row max: then the largest weight is a power of two.
+// tile / scale of O). The scale of O is that of V of the item's first tile; O is multiplied by it in the end. The sum
+// is of unrounded weights without that factor: rounded small ones would be missing there. A weight that has a row to
+// itself should not be rounded, so step() adds the fraction of log2_v_scale to the row max: then the largest weight is
+// a power of two.
 //
 // f16 weights need no such care, but their range serves as well: f16 is precise to 2^-18 of a row's largest weight,
-// times O's unit over the scale of V.
+// times the scale of O over that of V.
 #pragma once
+#include "contract/fields.h"
+#include "contract/split.h"
 #include "device/attn/softmax.cuh"
+#include "device/ptx/math.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::attn {
 
-// What 8-bit numbers of one kv tile are multiplied by: K, and V over the unit of O, by its logarithm. An Fp8Loader or a
-// StoredLoader computes them, so that the Consumers have no divisions in their loop.
+// What 8-bit numbers of one kv tile are multiplied by: K, and V over the scale of O, by its logarithm. An Fp8Loader or
+// a StoredLoader computes them, so that the Consumers have no divisions in their loop.
 struct alignas(8) TileScales {
   float k, log2_v_scale;
 
   static constexpr float first_weight = 16.f, first_log2_v_scale = 4.f;
-  static __device__ TileScales of(float k, float v, float unit) {
-    return {k, first_log2_v_scale + ptx::lg2_approx(v * ptx::rcp_approx(unit))};
+  static __device__ TileScales of(float k, float v, float o_scale) {
+    return {k, first_log2_v_scale + ptx::lg2_approx(v * ptx::rcp_approx(o_scale))};
   }
 };
 
@@ -62,8 +68,8 @@ struct ScaledSoftmax {
   // Of this tile.
   Scale scale;
   float log2_v_scale, inverse_v_scale;  // inverse_v_scale = 2^-log2_v_scale
-  // By how many powers of two O's unit has grown since, for tiles of larger values. Not in the row max: a large one
-  // swallows what is added to it.
+  // By how many powers of two the scale of O has grown since the item's first tile, for tiles of larger values. Not in
+  // the row max: a large one swallows what is added to it.
   float grown = 0.f;
 
   __device__ ScaledSoftmax(Scale scale_q, TileScales first) : scale_q(scale_q) { take(first); }
@@ -73,7 +79,8 @@ struct ScaledSoftmax {
     log2_v_scale = tile.log2_v_scale - grown;
     inverse_v_scale = ptx::ex2_approx(-log2_v_scale);
   }
-  // Of this tile's scores, once they are capped.
+  // What this tile's scores are multiplied by; and instead of that, once a score modification has changed them.
+  __device__ __forceinline__ Scale scale_of_scores() const { return scale; }
   __device__ __forceinline__ void take_scale(float of_all) {
     if constexpr (same<Scale, float>)
       scale = of_all;
@@ -180,20 +187,31 @@ struct ScaledSoftmax {
   // As OnlineSoftmax.
   __device__ void complete() { sum = {quad_sum(sum.top), quad_sum(sum.bottom)}; }
 
-  // As OnlineSoftmax; O is in units of first_weight and of V. unit: the first.
-  __device__ Finish finish_top(float sink, float unit) const {
-    return lowered(finish(row_max.top, sum.top, sink), unit);
+  // As OnlineSoftmax; O is too large by first_weight. o_scale: its scale, before it grew.
+  __device__ Finish finish_top(float sink, float o_scale) const {
+    return lowered(finish(row_max.top, sum.top, sink), o_scale);
   }
-  __device__ Finish finish_bottom(float sink, float unit) const {
-    return lowered(finish(row_max.bottom, sum.bottom, sink), unit);
+  __device__ Finish finish_bottom(float sink, float o_scale) const {
+    return lowered(finish(row_max.bottom, sum.bottom, sink), o_scale);
+  }
+
+  // What O of now is relative to, the row maxima and the scale of O; and what an O that was put aside is to be
+  // multiplied by, to be relative to those of now. Equal row maxima may be infinite: a row that has seen no key yet.
+  __device__ float4 reference() const { return {row_max.top, row_max.bottom, grown}; }
+  __device__ RowPair factors_since(float4 then) const {
+    const float growth = ptx::ex2_approx(then.z - grown);
+    const auto of_row = [&](float old, float now) {
+      return old == now ? growth : ptx::ex2_approx(old - now) * growth;
+    };
+    return {of_row(then.x, row_max.top), of_row(then.y, row_max.bottom)};
   }
 
   // What is here of rows whose keys are cut into parts, and what their O is multiplied by.
   __device__ PartOfRow part_top() const { return {row_max.top, sum.top}; }
   __device__ PartOfRow part_bottom() const { return {row_max.bottom, sum.bottom}; }
-  __device__ float of_values(float unit) const { return unit * ptx::ex2_approx(grown) / first_weight; }
+  __device__ float of_values(float o_scale) const { return o_scale * ptx::ex2_approx(grown) / first_weight; }
 
-  // Once O has been multiplied by that, this is its unit.
+  // Once O has been multiplied by that, this is its o_scale.
   __device__ float become_plain() {
     grown = 0.f;
     return first_weight;
@@ -220,8 +238,8 @@ struct ScaledSoftmax {
     return ptx::ex2_approx(-by);
   }
   __device__ bool is_near() const { return fmaxf(fabsf(row_max.top), fabsf(row_max.bottom)) <= large_magnitude; }
-  __device__ Finish lowered(Finish row, float unit) const {
-    return {row.inverse * of_values(unit), row.lse, row.share};
+  __device__ Finish lowered(Finish row, float o_scale) const {
+    return {row.inverse * of_values(o_scale), row.lse, row.share};
   }
 };
 

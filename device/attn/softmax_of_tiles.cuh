@@ -7,16 +7,21 @@
 // do, and the row max is subtracted from them then. V's scale goes into the weights, as in ScaledSoftmax; bf16 has
 // the range of fp32 and the same precision in all of it, so the guard asks what weights are without that.
 #pragma once
+#include "contract/split.h"
+#include "device/attn/softmax.cuh"
 #include "device/attn/softmax_e4m3.cuh"
+#include "device/ptx/math.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::attn {
 
-struct TileSoftmax : UnitSoftmax {
-  // Log2 of V's scale over its unit, 0 or below; inverse_v_scale = 2^-log2_v_scale
+struct TileSoftmax : OneScaleSoftmax {
+  // Log2 of V's scale over that of O, which is the largest one of V, so 0 or below; inverse_v_scale = 2^-log2_v_scale
   float log2_v_scale, inverse_v_scale;
 
   // A tile's k is all that its scores are multiplied by, in base 2.
-  __device__ explicit TileSoftmax(TileScales first) : UnitSoftmax{{0.f}} { take(first); }
+  __device__ explicit TileSoftmax(TileScales first) : OneScaleSoftmax{{0.f}} { take(first); }
   __device__ __forceinline__ void take(TileScales tile) {
     scale_log2 = of_all_rows(tile.k);
     log2_v_scale = tile.log2_v_scale;
@@ -69,11 +74,11 @@ struct TileSoftmax : UnitSoftmax {
     return Fate::moved;
   }
 
-  __device__ Finish finish_top(float sink, float unit) const {
-    return in(unit, finish(row_max.top, fabsf(sum.top), sink));
+  __device__ Finish finish_top(float sink, float o_scale) const {
+    return with_scale(o_scale, finish(row_max.top, fabsf(sum.top), sink));
   }
-  __device__ Finish finish_bottom(float sink, float unit) const {
-    return in(unit, finish(row_max.bottom, fabsf(sum.bottom), sink));
+  __device__ Finish finish_bottom(float sink, float o_scale) const {
+    return with_scale(o_scale, finish(row_max.bottom, fabsf(sum.bottom), sink));
   }
   __device__ PartOfRow part_top() const = delete;
   __device__ PartOfRow part_bottom() const = delete;

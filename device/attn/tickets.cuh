@@ -5,10 +5,10 @@
 
 namespace froghopper::attn {
 
-// A ticket is the number of a launch's next work item, counted from 0. The counter is the caller's memory and may hold
-// anything: its upper half says which launch it counts for. A CTA that finds another launch's tag there puts this
-// launch's tag and zero in its place. In two steps, so that other work hides the time of the read from memory: draw,
-// then read what was drawn.
+// A CTA's first work item is that of its own number, the others are drawn: ticket n, counted from 0, means item n +
+// number of CTAs. The counter is the caller's memory and may hold anything: its upper half says which launch it counts
+// for. A CTA that finds another launch's tag there puts this launch's tag and zero in its place. In two steps, so that
+// other work hides the time of the read from memory: draw, then read what was drawn.
 struct Tickets {
   QueueParams queue;
 

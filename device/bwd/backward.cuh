@@ -63,8 +63,13 @@
 #include "device/bwd/consumer.cuh"
 #include "device/bwd/policy.cuh"
 #include "device/bwd/producers.cuh"
+#include "device/ptx/launch.cuh"
+#include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
 #include "device/tile/ring.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::bwd {
 
@@ -147,7 +152,7 @@ struct Backward {
 
   static __device__ int first_key(const WorkItem& item) { return item.kv_tile * V.tiles.kv; }
 
-  // ---- Before the roles part ----
+  // ---- Before the roles diverge ----
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {

@@ -29,6 +29,11 @@
 //           | iterations[2] | items[2] | rings
 #pragma once
 #include "device/bwd/consumers_by_columns.cuh"
+#include "device/ptx/cluster.cuh"
+#include "device/ptx/launch.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/ring.cuh"
 
 namespace froghopper::bwd {
 
@@ -84,7 +89,7 @@ struct ByColumns : TwoCtas<V> {
   static __device__ int m_tile_of_cta() { return 0; }
   static __device__ int first_key(const WorkItem& item) { return item.kv_tile * V.tiles.kv; }
 
-  // ---- Before the roles part ----
+  // ---- Before the roles diverge ----
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {

@@ -10,6 +10,9 @@
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/ptx/wgmma.cuh"
+#include "device/tile/accum.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 

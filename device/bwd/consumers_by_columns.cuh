@@ -5,6 +5,12 @@
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/q_loops_of_wide.cuh"
 #include "device/ptx/barrier.cuh"
+#include "device/ptx/cluster.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
+#include "device/ptx/wgmma.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/mma.cuh"
 
 namespace froghopper::bwd {
 
@@ -84,11 +90,11 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
-  using GradVPart = typename Kernel::GradVPart;
-  static constexpr int parts = Kernel::parts;
+  using GradVSlice = typename Kernel::GradVSlice;
+  static constexpr int slices = Kernel::slices;
 
   template <bool Masked, bool First>
-  __device__ __forceinline__ void q_iteration(bool large, GradVPart (&dv)[parts]) {
+  __device__ __forceinline__ void q_iteration(bool large, GradVSlice (&dv)[slices]) {
     Scores s;
     Weights p;
     const int stage = q.stage;
@@ -107,7 +113,7 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
       Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
-    for (int i = 0; i < parts; ++i) tile::mma_ab<T>(dv[i], p, this->part_of_do(i));
+    for (int i = 0; i < slices; ++i) tile::mma_ab<T>(dv[i], p, this->slice_of_do(i));
     if constexpr (!First) {
       tile::Accum<panel.count> dq;
       smem.ds_ring.wait(now - 1);

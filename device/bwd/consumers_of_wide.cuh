@@ -5,6 +5,11 @@
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/q_loops_of_wide.cuh"
 #include "device/ptx/barrier.cuh"
+#include "device/ptx/cluster.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/wgmma.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/mma.cuh"
 
 namespace froghopper::bwd {
 
@@ -52,11 +57,11 @@ struct QIterationsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
-  using GradVPart = typename Kernel::GradVPart;
-  static constexpr int parts = Kernel::parts;
+  using GradVSlice = typename Kernel::GradVSlice;
+  static constexpr int slices = Kernel::slices;
 
   template <bool Masked, bool First>
-  __device__ __forceinline__ void q_iteration(bool large, GradVPart (&dv)[parts]) {
+  __device__ __forceinline__ void q_iteration(bool large, GradVSlice (&dv)[slices]) {
     Scores s;
     Weights p;
     const int stage = q.stage;
@@ -74,7 +79,7 @@ struct QIterationsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
       Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
-    for (int i = 0; i < parts; ++i) tile::mma_ab<T>(dv[i], p, this->part_of_do(i));
+    for (int i = 0; i < slices; ++i) tile::mma_ab<T>(dv[i], p, this->slice_of_do(i));
     if constexpr (!First) {
       typename decltype(dq_sum)::Accum dq;
       this->multiply_dq(dq);

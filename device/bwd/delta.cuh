@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before the backward kernel: for every query row lse in base 2 and delta = o . grad_o - grad_lse (the part of dS that
+// Before the backward kernel: for every query row lse in base 2 and delta = o . grad_o - grad_lse (the term of dS that
 // all keys of a row share), zeros where grad_q is summed or where those who add are counted, and the rows' shares of
 // grad_sink. Gated variants also write grad_gate, and grad_o times the sigmoid of gate, which the backward kernel
 // reads.
@@ -16,10 +16,12 @@
 #include "contract/mask.h"
 #include "device/attn/element.cuh"
 #include "device/attn/gate.cuh"
+#include "device/attn/lengths.cuh"
 #include "device/attn/sequences.cuh"
 #include "device/bwd/tiles_of_q.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/constants.cuh"
 
 namespace froghopper::bwd {
@@ -57,16 +59,16 @@ struct Delta {
         find_tile(params.ragged, params.place, params.sequences, params.seq_q, params.tile_q, V.ragged, number);
     clear(params, number);
     const int lane = threadIdx.x % lanes;
-    float sink_part = 0.f;
+    float sink_share = 0.f;
     for (int row = threadIdx.x / lanes; row < params.tile_q; row += rows_at_once) {
       const bool exists = tile.row + row < tile.rows;
       const bool reads_gate = V.gated && exists && attends_to_a_key(params, tile, tile.row + row);
       const float dot = row_dot(params, tile, tile.first_row + row, lane, exists, reads_gate);
-      if (lane == 0) sink_part += write(params, tile, number, row, exists, dot);
+      if (lane == 0) sink_share += write(params, tile, number, row, exists, dot);
     }
-    if (!params.sink_parts) return;
-    sink_part = sum_of_cta(smem.of_warp, sink_part);
-    if (threadIdx.x == 0) params.sink_parts[number] = sink_part;
+    if (!params.sink_shares) return;
+    sink_share = sum_of_cta(smem.of_warp, sink_share);
+    if (threadIdx.x == 0) params.sink_shares[number] = sink_share;
   }
 
   static __device__ void clear(const DeltaParams& params, int number) {

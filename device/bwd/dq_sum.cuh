@@ -9,6 +9,7 @@
 #include "device/bwd/schedule.cuh"
 #include "device/ptx/reduce.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::bwd {

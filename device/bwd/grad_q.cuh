@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// After the backward kernel: grad_q = scale x its sums, rounded, or added to what is there; grad_sink from its parts;
+// After the backward kernel: grad_q = scale x its sums, rounded, or added to what is there; grad_sink from its shares;
 // zeros in the rows of no sequence.
 //
 // Work      CTA n < tiles = one q tile of one head, as the workspace counts them: zeros if no CTA has added to it; the
-//           heads_q after them, where there is a sink, sum its parts of one head each. Ragged: every CTA also clears
+//           heads_q after them, where there is a sink, sum its shares of one head each. Ragged: every CTA also clears
 //           its share of unused rows.
-// Order     the pieces are copied to shared memory as they lie, and leave as rows. Parts of a sink's gradient are added
-//           in a fixed order, so that it is the same in every run.
+// Order     the pieces are copied to shared memory as they lie, and leave as rows. Shares of a sink's gradient are
+//           added in a fixed order, so that it is the same in every run.
 // Banks     4 floats of a thread stay together; in shared memory their order is such that a load of write() finds what
 //           all its lanes read in other banks (place_of).
 // Barriers  __syncthreads between reading and writing
 // Shared    the tile in fp32, or half of it after half of it
 #pragma once
 #include "device/attn/element.cuh"
+#include "device/attn/sequences.cuh"
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/tiles_of_q.cuh"
 #include "device/ptx/async_copy.cuh"
@@ -139,7 +140,7 @@ struct GradQ {
   static __device__ void sum_sink(SinkSmem& smem, const GradQParams& params, int head) {
     float sum = 0.f;
     for (int tile = threadIdx.x; tile < params.place.tiles; tile += threads)
-      sum += params.sink_parts[static_cast<long long>(tile) * params.place.heads_q + head];
+      sum += params.sink_shares[static_cast<long long>(tile) * params.place.heads_q + head];
     sum = sum_of_cta(smem.of_warp, sum);
     if (threadIdx.x == 0) params.grad_sink[head] = sum + (params.grad_q.add ? params.grad_sink[head] : 0.f);
   }

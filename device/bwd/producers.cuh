@@ -8,6 +8,10 @@
 #include "device/bwd/dq_sum.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/reduce.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::bwd {
 
@@ -159,10 +163,10 @@ struct GradOLoader {
   __device__ void load(const WorkItem& item, int head, int q_tile) {
     constexpr int columns = bwd_dims_of_cta(V).v;
     const auto place = place_of_q<Kernel>(params, item, head, params.grad_o_units);
-    for (int part = 0; part < bwd_do_parts(V); ++part) {
+    for (int slice = 0; slice < bwd_do_slices(V); ++slice) {
       ptx::u64* full = at.fill(smem.do_ring, Kernel::DoTile::bytes);
       place.load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q,
-                 column_of_cta<V>(columns) + part * (columns / bwd_do_parts(V)));
+                 column_of_cta<V>(columns) + slice * (columns / bwd_do_slices(V)));
       at.advance();
     }
   }

@@ -12,6 +12,8 @@
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 
@@ -64,8 +66,8 @@ struct ConsumerOfWide {
   __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().rows); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
-  // Part i of this iteration's grad_o, when it is there.
-  __device__ __forceinline__ typename Kernel::DoTile& part_of_do(int i) {
+  // Slice i of this iteration's grad_o, when it is there.
+  __device__ __forceinline__ typename Kernel::DoTile& slice_of_do(int i) {
     typename Kernel::DoStage at = grad_o;
     if (i > 0) at.advance();
     at.wait(smem.do_ring);
@@ -75,15 +77,15 @@ struct ConsumerOfWide {
   // dP^T of this iteration.
   __device__ __forceinline__ void multiply_dp(typename Kernel::Scores& dp) {
     using T = typename Kernel::T;
-    tile::mma_abt<T>(dp, smem.v[0], 0, part_of_do(0));
-    if constexpr (Kernel::parts == 2) tile::mma_abt<T, /*Part=*/1>(dp, smem.v[0], 0, part_of_do(1));
+    tile::mma_abt<T>(dp, smem.v[0], 0, slice_of_do(0));
+    if constexpr (Kernel::slices == 2) tile::mma_abt<T, /*Slice=*/1>(dp, smem.v[0], 0, slice_of_do(1));
   }
 
-  // All parts of this iteration's grad_o have been read.
+  // All slices of this iteration's grad_o have been read.
   __device__ __forceinline__ void give_back_do() {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < Kernel::parts; ++i) grad_o.release(smem.do_ring);
+    for (int i = 0; i < Kernel::slices; ++i) grad_o.release(smem.do_ring);
   }
 
   __device__ __forceinline__ void give_back_item() {
@@ -110,32 +112,32 @@ struct ConsumerOfWide {
 template <class Kernel, class QIterations>
 struct ItemsOfGradV : QIterations {
   using QIterations::params, QIterations::smem, QIterations::items;
-  using GradVPart = typename Kernel::GradVPart;
-  static constexpr int parts = Kernel::parts, part_columns = Kernel::part_columns;
+  using GradVSlice = typename Kernel::GradVSlice;
+  static constexpr int slices = Kernel::slices, slice_columns = Kernel::slice_columns;
 
   __device__ void run() {
-    GradVPart dv[parts];
+    GradVSlice dv[slices];
     ptx::wait_for_earlier_kernels();
     while (true) {
       smem.item_ring.wait(items);
       if (this->item().none()) return;
 #pragma unroll
-      for (GradVPart& part : dv) part.clear();
+      for (GradVSlice& slice : dv) slice.clear();
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
       if (!this->item().q.none()) q_loop(dv);
       smem.k_ring.give_back(items);
       smem.v_ring.give_back(items);
       const RowsOfKeys rows(params, this->item(), this->first_key(), QIterations::V.ragged);
-      const int col = column_of_cta<QIterations::V>(parts * part_columns);
+      const int col = column_of_cta<QIterations::V>(slices * slice_columns);
 #pragma unroll
-      for (int i = 0; i < parts; ++i)
-        rows.template store<typename Kernel::T>(params.grad_v, dv[i], col + i * part_columns);
+      for (int i = 0; i < slices; ++i)
+        rows.template store<typename Kernel::T>(params.grad_v, dv[i], col + i * slice_columns);
       this->give_back_item();
     }
   }
 
-  __device__ __forceinline__ void q_loop(GradVPart (&dv)[parts]) {
+  __device__ __forceinline__ void q_loop(GradVSlice (&dv)[slices]) {
     QLoop q_loop(params, this->item(), Kernel::m_tile_of_cta());
     this->template q_iteration</*Masked=*/true, /*First=*/true>(q_loop.large, dv);
     q_loop.count_first();

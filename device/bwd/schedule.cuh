@@ -3,6 +3,7 @@
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
+#include "device/attn/lengths.cuh"
 #include "device/attn/mask.cuh"
 #include "device/attn/sequences.cuh"
 #include "device/bwd/q_tile_sequence.cuh"

@@ -4,8 +4,10 @@
 #include "contract/bwd_params.h"
 #include "device/attn/element.cuh"
 #include "device/bwd/schedule.cuh"
+#include "device/tile/accum.cuh"
 #include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::bwd {
 
@@ -14,18 +16,18 @@ template <BwdVariant V>
 struct TwoCtas {
   static constexpr int ctas = bwd_ctas(V), keys = bwd_keys_of_cta(V);
   static constexpr Dims columns = bwd_dims_of_cta(V);
-  static constexpr int parts = bwd_do_parts(V), part_columns = columns.v / parts;  // of grad_o and grad_v
+  static constexpr int slices = bwd_do_slices(V), slice_columns = columns.v / slices;  // of grad_o and grad_v
 
   using T = typename attn::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, columns.qk>;
-  using DoTile = tile::SharedTile<V.tiles.q, part_columns>;
+  using DoTile = tile::SharedTile<V.tiles.q, slice_columns>;
   using KTile = tile::SharedTile<keys, columns.qk>;
   using VTile = tile::SharedTile<keys, columns.v>;
   using DsTile = tile::SharedTile<V.tiles.q, keys>;  // dS, not transposed
   using Scores = tile::Accum<V.tiles.q>;             // S^T or dP^T, 64 keys x 64 queries
   using Weights = tile::OperandA<V.tiles.q>;
   using GradK = tile::Accum<columns.qk>;
-  using GradVPart = tile::Accum<part_columns>;
+  using GradVSlice = tile::Accum<slice_columns>;
 
   static constexpr int threads = bwd_threads;
   static constexpr int warps = warpgroup / 32;  // of a consumer

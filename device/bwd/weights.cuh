@@ -4,6 +4,8 @@
 #include "device/attn/softmax.cuh"
 #include "device/bwd/schedule.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/constants.cuh"
 

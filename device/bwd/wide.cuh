@@ -39,6 +39,12 @@
 //           items[2] | rings
 #pragma once
 #include "device/bwd/consumers_of_wide.cuh"
+#include "device/ptx/cluster.cuh"
+#include "device/ptx/launch.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/ring.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::bwd {
 
@@ -122,7 +128,7 @@ struct Wide : TwoCtas<V> {
     place.load_panel(to, 1, map, full, row, first_column<share_of_grad_k>() / panel_columns * panel_columns);
   }
 
-  // ---- Before the roles part ----
+  // ---- Before the roles diverge ----
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {

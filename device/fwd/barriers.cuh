@@ -7,7 +7,7 @@
 
 namespace froghopper::fwd {
 
-// Before the roles part.
+// Before the roles diverge.
 template <class Kernel>
 __device__ void init_barriers(typename Kernel::Smem& smem) {
   if (threadIdx.x == 0) {

@@ -11,15 +11,20 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/types.h"
 #include "device/attn/join.cuh"
 #include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/fwd/sums.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
-// The parts so far of one Consumer's rows.
+// The parts so far of one Consumer's rows, joined, in the workspace (sums.cuh). The header is the PartOfRow of the two
+// rows.
 template <FwdVariant V>
 struct PartsSoFar {
   using Output = tile::Accum<fwd_columns(V)>;
@@ -52,7 +57,7 @@ struct PartsSoFar {
     *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
     for (int i = 0; i < groups; ++i)
-      sums[(Sums<V>::heads + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
+      sums[(Sums<V>::headers + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
   }
 
  private:
@@ -69,7 +74,8 @@ struct PartsSoFar {
   __device__ float4* place() const { return Sums<V>::of(params.eight_bit, consumer); }
 };
 
-// All tiles are in; S of the next item is on its way into its registers.
+// The epilogue of these variants: joins the last part with those before it. S of the next item is being computed, so
+// there are few registers.
 template <FwdVariant V>
 struct BatchInvariantEpilogue {
   const FwdParams& params;

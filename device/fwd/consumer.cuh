@@ -6,12 +6,26 @@
 // The three register tiles are locals of run() and arguments of every step, never fields: as fields, the compiler
 // duplicates them across the loop and ptxas serialises wgmma (C7511).
 #pragma once
+#include "contract/fields.h"
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "contract/tile_sequence.h"
+#include "contract/types.h"
+#include "device/attn/softmax.cuh"
+#include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/consumer_mma.cuh"
+#include "device/fwd/consumer_q.cuh"
 #include "device/fwd/epilogue.cuh"
+#include "device/fwd/max_logit.cuh"
 #include "device/fwd/means.cuh"
 #include "device/fwd/promotion.cuh"
 #include "device/fwd/queries_in_f16.cuh"
+#include "device/fwd/rows.cuh"
+#include "device/fwd/scales.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/fwd/score_mod.cuh"
+#include "device/ptx/wgmma.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
@@ -39,11 +53,13 @@ struct Consumer {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  int number, half;  // of its M tile in this item's q tile; of O's columns, where two share an M tile
+  int number;  // of its M tile in the q tile of the item whose softmax or epilogue runs
+  int half;    // of O's columns, where two Consumers share an M tile
   typename Kernel::ItemStage i;
+  ConsumerQ<Kernel> q = {smem};
   ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, number}};
   Moved moved;            // FP8 MMAs only
-  bool o_begins = true;   // where it multiplies at once: the next product is not added to what O has
+  bool o_begins = true;   // immediate_pv: the next product is not added to what O has
   ScoreMod<V> score_mod;  // of the item
   attn::RowPair q_rows;   // Q that became f16: what its rows are multiplied by
   ScalesIfBlocks scales;  // of the tile whose S is next
@@ -55,7 +71,7 @@ struct Consumer {
     Output o;
     WorkItem item = take_item();
     float scale = scale_of(item);
-    mma.qk(s, next_number(), [] {});
+    mma.qk(s, q.tile(), next_number(), [] {});  // S of the first item's first tile
     ptx::wgmma_wait<0>();
     mma.pass_order();
     number = next_number();
@@ -64,8 +80,8 @@ struct Consumer {
       Softmax softmax = begin_softmax(scale);
       int kv_tile = m_tile_of(item).first_tile();
       first_kv_iteration(item, kv_tile, softmax, s, p);
-      epilogue.give_back_q(mma.q.stage ^ 1);
-      mma.skip_v(m_tile_of(item).skipped());
+      q.release_o();
+      mma.skip_v(m_tile_of(item).skipped());  // whose K take_item() has skipped
       if constexpr (immediate_pv)
         begin_immediate_pv(item, kv_tile, softmax, p, o);
       else
@@ -75,7 +91,7 @@ struct Consumer {
         kv_loop_of_parts(item, kv_tile, softmax, s, p, o);
       else
         kv_loop(item, item.kv.from(kv_tile), softmax, s, p, o);
-      mma.q.advance();
+      q.advance();
 
       softmax.complete();
       if constexpr (!immediate_pv) mma.pv(o, p);  // the last of this item
@@ -84,20 +100,20 @@ struct Consumer {
       const MeansIfAny means(params, finished, m_tile_of(finished));
       item = take_item();
       scale = scale_of(item);
-      float unit = fwd_has_scales(V) ? unit_of<V>(params, finished) : 1.f;
-      mma.qk(s, next_number(), [] {});                    // the first of the next
+      float o_scale = fwd_has_scales(V) ? o_scale_of<V>(params, finished) : 1.f;
+      mma.qk(s, q.tile(), next_number(), [] {});          // the first of the next
       if constexpr (!immediate_pv) ptx::wgmma_wait<1>();  // O is ready, S is not
       mma.pass_order();
       if constexpr (!immediate_pv) mma.release_v();
-      if constexpr (V.kv.smooth) means.add(params, finished, softmax, unit, o);
-      epilogue.run(finished, number, half, mma.q.stage ^ 1, softmax, unit, o);
+      if constexpr (V.kv.smooth) means.add(params, finished, softmax, o_scale, o);
+      epilogue.run(finished, number, half, q, softmax, o_scale, o);
       ptx::wgmma_wait<0>();  // S is ready
       number = next_number();
     }
     epilogue.wait();
   }
 
-  // All tiles of a sequence; the one before them has had its S and its softmax.
+  // All tiles of a sequence of tiles; the one before them has had its S and its softmax.
   __device__ __forceinline__ void kv_loop(const WorkItem& item, TileSequence<int> tiles, Softmax& softmax, Scores& s,
                                           Weights& p, Output& o) {
     int kv_tile = tiles.first();
@@ -128,15 +144,15 @@ struct Consumer {
 
   // One kv tile in steady state. Between the two products and their waits lies the softmax: it hides P V, and the
   // products of the other M tiles hide it. K is given back after the guard, because a lost tile is multiplied again;
-  // so a warp waits for V while it holds K. Iteration t takes K of t and V of t - 1. When it starts, the slowest warp
-  // has given back K of t - 1, V of t - 2 and all before: in rings of two stages there is room for both: nothing
-  // hangs.
+  // so a warp waits for V while it holds K. Iterations count up: iteration t takes K of t and V of t - 1. When it
+  // starts, the slowest warp has given back K of t - 1, V of t - 2 and all before: in rings of two stages there is room
+  // for both: nothing hangs.
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                Weights& p, Output& o) {
     if constexpr (immediate_pv) return kv_iteration_immediate_pv<Boundary>(item, kv_tile, softmax, s, p, o);
-    mma.qk(s, number, [&] { take_scales(softmax); });  // S of this tile
-    if (!pv_later) mma.pv(o, p);                       // O += P V of the tile before
+    mma.qk(s, q.tile(), number, [&] { take_scales(softmax); });  // S of this tile
+    if (!pv_later) mma.pv(o, p);                                 // O += P V of the tile before
     scales.read(params, item.kv.next(kv_tile));
     ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
     mma.pass_order();
@@ -183,7 +199,7 @@ struct Consumer {
                                                             Scores& s) {
     volatile float aside[4];
     if constexpr (Kernel::Registers::crowded) softmax.put_aside(aside);
-    mma.qk_again(s, number);
+    mma.qk_again(s, q.tile(), number);
     if constexpr (Kernel::Registers::crowded) softmax.take_back(aside);
     if constexpr (scaled) take_scales(softmax);  // those that blocks variants have read are of the next tile
     score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
@@ -221,10 +237,12 @@ struct Consumer {
   }
   __device__ Promotion<V> promotion() const { return {params.eight_bit, number}; }
   __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
-    mma.release_k(item.kv.is_last(kv_tile));
+    mma.release_k();
+    if (item.kv.is_last(kv_tile)) q.release();
   }
 
-  // The shuffles tell the compiler that the values are the same for the whole warp.
+  // Waits for the next item, passes by the K tiles that its M tile skips, and waits for its Q. The shuffles tell the
+  // compiler that the values are the same for the whole warp.
   __device__ WorkItem take_item() {
     i.wait(smem.item_ring);
     WorkItem item = smem.items[i.stage];
@@ -235,11 +253,12 @@ struct Consumer {
     const MTile<V> next_m_tile{params, item, next_number()};
     scales.begin(params, item, next_m_tile.first_tile());
     mma.skip_k(next_m_tile.skipped());
-    mma.q.wait(smem.q_ring);
-    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, smem.q[mma.q.stage], number);
+    q.take();
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), number);
     return item;
   }
-  // Read from shared memory again, so that what only the epilogue needs spends no registers in the loop.
+  // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers
+  // in the loop.
   __device__ WorkItem give_back_item() {
     const WorkItem item = smem.items[i.stage];
     __syncwarp();

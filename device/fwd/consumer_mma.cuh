@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of Q, K and V that they read.
-// Waits for K and V are here, with the calls that give them back; the Consumer waits for Q of an item itself. Kernel is
-// Forward of a variant; its banner, in forward.cuh, has the barriers.
+// device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of K and V that they read. It
+// alone waits for those and gives them back; for Q, consumer_q.cuh does. Kernel is Forward of a variant; its banner, in
+// forward.cuh, has the barriers.
 #pragma once
+#include "contract/fwd_variant.h"
+#include "contract/tile_sequence.h"
+#include "contract/types.h"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/kv_source.cuh"
@@ -15,6 +18,7 @@ template <class Kernel>
 struct ConsumerMma {
   static constexpr FwdVariant V = Kernel::variant;
   using T = typename Kernel::T;
+  using QTile = typename Kernel::QTile;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
   using Output = typename Kernel::Output;
@@ -22,25 +26,24 @@ struct ConsumerMma {
   typename Kernel::Smem& smem;
   int half;  // of O's columns, where two Consumers share an M tile
   typename Kernel::MmaOrderIfAny order;
-  typename Kernel::QStage q;
   typename Kernel::KvStage k, v;
 
-  // S of a tile, issued; m_tile: its number in the q tile. read_scales() comes first: a load behind products waits
+  // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes first: a load behind products waits
   // until they have read their operands.
   template <class ReadScales>
-  __device__ __forceinline__ void qk(Scores& s, int m_tile, const ReadScales& read_scales) {
+  __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile, const ReadScales& read_scales) {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);  // which is there before the iteration
     order.take();
     if (!Kernel::immediate_pv) k.wait(smem.k_ring);
     fence_for_wgmma<V>();
     read_scales();
-    tile::mma_abt<T>(s, smem.q[q.stage], m_tile * m_tile_rows, smem.k[k.stage]);
+    tile::mma_abt<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
   }
-  // S is there: the next Consumer may issue.
+  // The next Consumer may issue: S is there, or between two items the last P V of one is and S of the next is issued.
   __device__ __forceinline__ void pass_order() const { order.pass(); }
   // S once more, of the tile whose K is still held.
-  __device__ __forceinline__ void qk_again(Scores& s, int m_tile) const {
-    tile::mma_abt_alone<T>(s, smem.q[q.stage], m_tile * m_tile_rows, smem.k[k.stage]);
+  __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile) const {
+    tile::mma_abt_alone<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
   }
 
   // O += P V, issued.
@@ -59,11 +62,9 @@ struct ConsumerMma {
   __device__ __forceinline__ void wait_v() { v.wait(smem.v_ring); }
   __device__ __forceinline__ void release_v() { v.release(smem.v_ring); }
 
-  // Where O goes through Q's stage, Q is given back later: Epilogue::give_back_q().
-  __device__ __forceinline__ void release_k(bool is_last_of_item) {
+  __device__ __forceinline__ void release_k() {
     if constexpr (Kernel::scaled) __syncwarp();  // every lane has read the scales
     k.release(smem.k_ring);
-    if (Kernel::o_store != OStore::through_q && is_last_of_item) q.give_back(smem.q_ring);
   }
 
   // Tiles of the item that this M tile does not attend to.

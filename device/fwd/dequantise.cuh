@@ -10,12 +10,15 @@
 // Shared    nothing
 #pragma once
 #include "contract/dequantise.h"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/lengths.cuh"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::fwd {
 
@@ -45,14 +48,15 @@ struct Dequantise {
         return of.data[sequence * of.batch + head * of.head + block * of.block];
       };
       const auto of_v = [&](int block) { return its.v_columns ? 1.f : scale_of(its.v, block); };
-      float unit = 0.f;
-      for (int block = lane; block < blocks; block += 32) unit = fmaxf(unit, of_v(block));
-      for (int distance = 16; distance > 0; distance /= 2) unit = fmaxf(unit, __shfl_xor_sync(~0u, unit, distance));
+      float largest = 0.f;  // scale of V: that of O
+      for (int block = lane; block < blocks; block += 32) largest = fmaxf(largest, of_v(block));
+      for (int distance = 16; distance > 0; distance /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
       float2* const to = reinterpret_cast<float2*>(its.to.data) + sequence * its.to.batch + head * its.to.head;
-      if (lane == 0) to[0] = {blocks > 0 ? unit : 1.f, 0.f};
+      if (lane == 0) to[0] = {blocks > 0 ? largest : 1.f, 0.f};
       for (int block = lane; block < blocks; block += 32)
         to[block + 1] = {attn::times(its.scale_log2, scale_of(its.k, block)),
-                         fmaxf(ptx::lg2_approx(of_v(block) / unit), least_log2_v_scale)};
+                         fmaxf(ptx::lg2_approx(of_v(block) / largest), least_log2_v_scale)};
     }
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what moves 8-bit K and V that are multiplied as f16 (fwd_dequantises). forward.cuh says how the roles act
-// together. Kernel is Forward of a variant.
+// device/fwd: the roles that move 8-bit K and V that are multiplied as f16 (fwd_dequantises). forward.cuh says how the
+// roles act together. Kernel is Forward of a variant.
 //
 // Every e4m3 and every e5m2 number is an f16 number too, so dequantising is exact, infinities and NaN included; scales
 // go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/softmax_e4m3.cuh).
@@ -14,9 +14,19 @@
 // next, stages - 1 at most (MTile::first_tile). K of the one that it needs comes after as many V tiles as it skips:
 // with the one that it holds they are no more than there are stages.
 #pragma once
-#include "contract/fwd_smem.h"
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "contract/types.h"
+#include "device/fwd/kv_source.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/fwd/stored_tiles.cuh"
+#include "device/ptx/fp8.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
 
@@ -110,7 +120,7 @@ __device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typen
   }
 }
 
-// Stored tiles -> stages of k_ring and v_ring, each warp as many of the rows: two, or four where they are a
+// Stored tiles -> stages of k_ring and v_ring, each warp an equal number of rows: two, or four where they are a
 // warpgroup of their own (fwd_dequantises_in_four_warps).
 //
 // A warp takes 8 rows and 64 columns at a time: a lane has 16 numbers, one unit of a stored row and two of a wide one.
@@ -156,7 +166,7 @@ struct Dequantiser {
     if (lane() == 0) ptx::mbarrier_arrive(&smem.k_ring.full[at.stage]);
   }
 
-  // The copy engine writes the stored stage again and wgmma reads the wide one: both behind what this warp did there.
+  // TMA writes the stored stage again and wgmma reads the wide one: both behind what this warp did there.
   __device__ void hand_over(typename Kernel::KvRing& ring) {
     ptx::fence_proxy_async_shared();
     __syncwarp();

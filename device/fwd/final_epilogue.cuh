@@ -5,18 +5,26 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
-#include "device/attn/join.cuh"
 #include "device/attn/place.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/gate.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/ptx/barrier.cuh"
+#include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::fwd {
 
-// Where a Consumer's columns of O begin, and how many there are in memory from there on.
+// Where a Consumer's columns of O begin, and how many there are in memory from there on. half: 0 or 1 where two
+// Consumers share an M tile.
 template <FwdVariant V>
 __device__ __forceinline__ constexpr int first_column(int half) {
   return fwd_sharers(V) > 1 ? half * fwd_columns(V) : 0;
@@ -39,7 +47,7 @@ __device__ __forceinline__ void store_o(const FwdParams& params, const tile::Row
   }
 }
 
-// O by V's own scale for each column.
+// O by the scales of V's columns, where each column has its own.
 template <FwdVariant V>
 __device__ __forceinline__ void scale_columns(const FwdParams& params, const WorkItem& item,
                                               tile::Accum<fwd_columns(V)>& o) {
@@ -68,7 +76,7 @@ struct FinalEpilogue {
 
   const FwdParams& params;
   const WorkItem& item;
-  int row, rows;  // of the sequence: this thread's top one; how many there are
+  int row, rows;  // of the sequence: this thread's top row; how many there are
   int half;       // of O's columns, where two Consumers share the M tile
 
   // One more logit of each row: the head's sink. When merging, the lse that is there, as if it were the logit of one
@@ -102,8 +110,8 @@ struct FinalEpilogue {
     store_lse(top, bottom);
   }
 
-  // By way of a tile in shared memory, whose rows from first_row on nobody else needs. The copy engine has read a
-  // warp's rows there once tma_store_wait_read() returns to the warp's first lane.
+  // By way of a tile in shared memory, whose rows from first_row on nobody else needs. TMA has read a warp's rows there
+  // once tma_store_wait_read() returns to the warp's first lane.
   template <class Tile>
   __device__ __forceinline__ void run_through(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
                                               Output& o) const {

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward attention on Hopper: O = softmax(scale Q K^T + mask) V.
+// Forward attention on Hopper: O = softmax(scale Q K^T + mask) V. (In code, V is the variant and v the matrix.)
 //
-// Work      A work item is one (sequence, query head, q tile). One Consumer owns one 64-row M tile of a q tile. The
-//           grid is persistent: every CTA fetches items until none is left. contract/order.h has their order, and
-//           device/attn/tickets.cuh how a CTA fetches one. An M tile skips the last kv tiles of an item that only lower
-//           M tiles attend to. PackGQA, split-KV: contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
+// Work      A work item is one (sequence, query head, q tile), with split-KV one part of its keys. One Consumer owns
+//           one 64-row M tile of a q tile. The grid is persistent: every CTA fetches items until none is left.
+//           contract/order.h has their order, device/attn/tickets.cuh how a CTA fetches one, schedule.cuh which kv
+//           tiles it visits. An M tile skips those of them that only lower M tiles attend to. PackGQA, split-KV:
+//           contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
+// A tile    Loaders wait for room in k_ring and v_ring, announce the bytes of K and V of a kv tile and start the loads,
+//           which complete the barrier. Where the rows lie, in a tensor or in pages that a block table names, only
+//           kv_source.cuh knows. A Consumer waits for K, issues S = Q K^T and behind it O += P V of the tile before. It
+//           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
+//           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
+//           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
 // Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.      warpgroup 0: 40, 40, 32, 32 registers
 //           Loader         warps 1 and 2, one thread each, or the whole warp for pages; loads K, or V (kv_source.cuh)
 //           PaddingFiller  warp 3, ragged variants only; fills the rows of o and lse that belong to no sequence.
@@ -12,14 +19,16 @@
 //                          Where dim_v is above 256, two Consumers share an M tile: each computes S, and a half of O.
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
+//           Registers are those of a thread with 1, 2, 3, 4 Consumers; other variants: registers_of.cuh.
 // Order     The kv tiles run from last to first: first the boundary tiles of a mask's upper bound (exact online
 //           softmax), then the interior tiles (no mask, guarded softmax), last those of a window's lower bound (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
-//           the next are in flight together, and O is stored meanwhile. The next kernel sets up after the last fetch.
-//           Variants that read 8-bit K and V round weights speculatively (device/attn/softmax_e4m3.cuh). Consumers
-//           issue FP8 MMAs one after the other (mma_order.cuh); three of them with dim_v above 64 have no registers for
-//           S and P at once (immediate_pv.cuh); O is promoted to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
+//           the next are in flight together, and O is stored meanwhile. The next kernel of the stream may start after
+//           the last fetch (device/ptx/launch.cuh). Variants that read 8-bit K and V round weights speculatively
+//           (device/attn/softmax_e4m3.cuh). Consumers issue FP8 MMAs one after the other (mma_order.cuh); three of them
+//           with dim_v above 64 have no registers for S and P at once (immediate_pv.cuh); O is promoted to an fp32 sum
+//           every fwd_promotion_tiles (promotion.cuh).
 // Barriers  barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
@@ -46,8 +55,12 @@
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring in front of that, others may have a
 //           buffer of O (fwd_o_store).
 #pragma once
+#include "contract/fields.h"
 #include "contract/fwd_legality.h"
 #include "contract/fwd_params.h"
+#include "contract/fwd_smem.h"
+#include "contract/fwd_variant.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/fwd/barriers.cuh"
 #include "device/fwd/consumer.cuh"
@@ -55,14 +68,21 @@
 #include "device/fwd/fp8_producers.cuh"
 #include "device/fwd/immediate_pv.cuh"
 #include "device/fwd/kv_loop_of_parts.cuh"
+#include "device/fwd/kv_source.cuh"
+#include "device/fwd/mma_order.cuh"
 #include "device/fwd/padding_filler.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/pv_within_softmax.cuh"
 #include "device/fwd/registers_of.cuh"
+#include "device/fwd/rows.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/stored_tiles.cuh"
+#include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
 #include "device/tile/ring.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
 

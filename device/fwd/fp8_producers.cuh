@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what moves 8-bit K and V. forward.cuh says how the roles act together. Kernel is Forward of a variant.
+// device/fwd: the roles that move 8-bit K and V of variants with FP8 MMAs. forward.cuh says how the roles act together.
+// Kernel is Forward of a variant.
 //
 // wgmma reads 8-bit operands along their inner dimension alone, and that of P V are the keys: V^T must lie in shared
 // memory. Keys within a row of V^T are in the order of tile::OperandA8.
@@ -8,9 +9,16 @@
 // When it waits for room for V of tile t, K of t is already on its way. So the Consumers can reach P V of t - 1, they
 // give back the stages of V before, and then the Transposers give back theirs of stored_ring.
 #pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "device/fwd/kv_source.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/ptx/matrix.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::fwd {
 
@@ -106,14 +114,14 @@ struct Transposer {
     const ptx::u32 stored_row = 2 * row + (matrix % 2 ^ (row >= 4));
     const ptx::u32 from_row = from.row(0, number * 32 + lane) + from.unit(0, row);
     const ptx::u32 to_row = to.row(0, stored_row) + to.unit(number * 2 + matrix / 2, stored_row % 8);
-    // Rows begin at 128 bytes, so to move by units within one is an exclusive or: unit() does no more. Addresses are
-    // computed where they are used: where registers are few, they would be spilled.
+    // Rows begin at 128 bytes, so to move by units within one is an exclusive or of the offset: unit() does no more.
+    // Addresses are computed where they are used: where registers are few, they would be spilled.
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
       const int key = block / of_keys * 64, col = block % of_keys * 16;
-      const int panel = col / from.panel_columns * from.panel_bytes, unit = col % from.panel_columns;
+      const int panel = col / from.panel_columns * from.panel_bytes, offset = col % from.panel_columns;
       ptx::ldmatrix_x4_trans(x[block % ahead],
-                             (ptx::computed_here(from_row) ^ unit) + (panel + key * from.panel_row_bytes));
+                             (ptx::computed_here(from_row) ^ offset) + (panel + key * from.panel_row_bytes));
     };
 #pragma unroll
     for (int block = 0; block < ahead; ++block) load(block);
@@ -127,8 +135,8 @@ struct Transposer {
         y[2 * half + 1] = __byte_perm(now[2 * half], now[2 * half + 1], ptx::computed_here(pick) ^ 0x1111);
       }
       const int key = block / of_keys * 64, col = block % of_keys * 16;
-      const int panel = key / to.panel_columns * to.panel_bytes, unit = key % to.panel_columns;
-      ptx::stmatrix_x4((ptx::computed_here(to_row) ^ unit) + (panel + col * to.panel_row_bytes), y);
+      const int panel = key / to.panel_columns * to.panel_bytes, offset = key % to.panel_columns;
+      ptx::stmatrix_x4((ptx::computed_here(to_row) ^ offset) + (panel + col * to.panel_row_bytes), y);
       if (block + ahead < blocks) load(block + ahead);
     }
   }

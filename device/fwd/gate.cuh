@@ -2,38 +2,41 @@
 // device/fwd: gated variants: a Consumer multiplies its rows of O by the sigmoid of gate once they are divided by their
 // denominators, and before they are rounded. So lse, and what is merged of parts, are as without a gate.
 //
-// A thread reads the gate where it has O: 2 of every 8 columns of two rows. 4 units of 8 columns are on their way at
+// A thread reads the gate where it has O: 2 of every 8 columns of two rows. 4 groups of 8 columns are on their way at
 // once, as in tile::merge_rows_f32. A row without weight is 0, whatever its gate is: that is not read.
 #pragma once
+#include "contract/fields.h"
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/types.h"
 #include "device/attn/gate.cuh"
+#include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
 template <class T, int Cols>
 __device__ __forceinline__ void multiply_by_gate(const tile::RowPlaces& gate, int cols, tile::Accum<Cols>& o) {
-  constexpr int units = same<T, float> ? 2 : 4;
+  constexpr int groups = same<T, float> ? 2 : 4;
 #pragma unroll
-  for (int i = 0; i < Cols / 2; i += 4 * units) {
+  for (int i = 0; i < Cols / 2; i += 4 * groups) {
     if (tile::col_of(i) >= cols) break;
     ptx::keep_order();
-    float2 top[units], bottom[units];
+    float2 top[groups], bottom[groups];
 #pragma unroll
-    for (int unit = 0; unit < units; ++unit) {
-      const int col = tile::thread_col() + tile::col_of(i + 4 * unit);
-      top[unit] = bottom[unit] = {0.f, 0.f};
-      if (gate.has_top && col < cols) top[unit] = attn::two_of<T>(gate.top, col);
-      if (gate.has_bottom && col < cols) bottom[unit] = attn::two_of<T>(gate.bottom, col);
+    for (int group = 0; group < groups; ++group) {
+      const int col = tile::thread_col() + tile::col_of(i + 4 * group);
+      top[group] = bottom[group] = {0.f, 0.f};
+      if (gate.has_top && col < cols) top[group] = attn::two_of<T>(gate.top, col);
+      if (gate.has_bottom && col < cols) bottom[group] = attn::two_of<T>(gate.bottom, col);
     }
 #pragma unroll
-    for (int unit = 0; unit < units; ++unit) {
-      float* const x = o.x + i + 4 * unit;
-      x[0] *= attn::sigmoid(top[unit].x);
-      x[1] *= attn::sigmoid(top[unit].y);
-      x[2] *= attn::sigmoid(bottom[unit].x);
-      x[3] *= attn::sigmoid(bottom[unit].y);
+    for (int group = 0; group < groups; ++group) {
+      float* const x = o.x + i + 4 * group;
+      x[0] *= attn::sigmoid(top[group].x);
+      x[1] *= attn::sigmoid(top[group].y);
+      x[2] *= attn::sigmoid(bottom[group].x);
+      x[3] *= attn::sigmoid(bottom[group].y);
 #pragma unroll
       for (int j = 0; j < 4; ++j) ptx::computed_by_here(x[j]);  // else the gates of later groups would wait for it
     }

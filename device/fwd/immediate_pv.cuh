@@ -7,11 +7,18 @@
 // back behind the issue. Iteration t takes K and V of t and gives both back: when it starts, the slowest warp has given
 // back both of t - 1, so in rings of two stages there is room for both of t.
 #pragma once
+#include "contract/tile_sequence.h"
+#include "device/attn/softmax.cuh"
 #include "device/fwd/consumer.cuh"
+#include "device/fwd/promotion.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/ptx/wgmma.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
-// O += P V of a tile whose V is there; the next tile may be one before which O is put aside.
+// O += P V of a tile whose V is there. Behind it O may be promoted: before P V of the next tile, where it is due.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::multiply_v_at_once(const WorkItem& item, int kv_tile,
                                                                      const Softmax& softmax, const Weights& p,
@@ -42,7 +49,7 @@ template <bool Boundary>
 __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(const WorkItem& item, int kv_tile,
                                                                             Softmax& softmax, Scores& s, Weights& p,
                                                                             Output& o) {
-  mma.qk(s, number, [&] { take_scales(softmax); });
+  mma.qk(s, q.tile(), number, [&] { take_scales(softmax); });
   ptx::wgmma_wait<0>();
   mma.pass_order();
   mma.wait_v();

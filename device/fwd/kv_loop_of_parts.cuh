@@ -3,19 +3,24 @@
 // its own. device/fwd/batch_invariant.cuh says why. Between two parts products do not overlap: the other Consumers' do.
 // K and V are taken and given back in order, one stage at a time, and nothing is held meanwhile.
 #pragma once
+#include "contract/split.h"
+#include "contract/tile_sequence.h"
 #include "device/fwd/batch_invariant.cuh"
 #include "device/fwd/consumer.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/ptx/wgmma.cuh"
 
 namespace froghopper::fwd {
 
-// All tiles of an item from kv_tile on. The item's first tile, before kv_tile, has had first_kv_iteration().
+// All tiles of an item from kv_tile on. The item's first tile, before kv_tile, has had first_kv_iteration(). The last
+// part is left to the epilogue, as the whole item is in other variants.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkItem& item, int kv_tile,
                                                                    Softmax& softmax, Scores& s, Weights& p,
                                                                    Output& o) {
-  const int start = kv_tile + 1;
+  const int first_tile = kv_tile + 1;  // of the item
   for (;;) {
-    const int part = batch_invariant_part_at(kv_tile + 1);
+    const int part = batch_invariant_part_at(kv_tile + 1);  // that of the tile before
     const TileSequence<int> tiles = batch_invariant_part_from(item.kv, kv_tile + 1).from(kv_tile);
     kv_loop(item, tiles, softmax, s, p, o);
     if (item.kv.is_last(tiles.last())) return;
@@ -25,14 +30,12 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     mma.release_v();
     const PartsSoFar<V> sums{params, number + half};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
-    sums.template join<8>(batch_invariant_part_at(start) == part, rows, o);
+    sums.template join<8>(batch_invariant_part_at(first_tile) == part, rows, o);
     sums.keep(rows, o);
     o.clear();
-    Softmax next{params.scale_log2};
-    if constexpr (V.max_logit) next.most = softmax.most;
-    softmax = next;
+    softmax.restart();
     kv_tile = item.kv.next(tiles.last());
-    mma.qk(s, number, [] {});
+    mma.qk(s, q.tile(), number, [] {});
     ptx::wgmma_wait<0>();
     first_kv_iteration(item, kv_tile, softmax, s, p);
     kv_tile = item.kv.next(kv_tile);

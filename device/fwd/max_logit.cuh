@@ -7,11 +7,18 @@
 // the end of a sequence and padding rows have scores too; they are left out by index at the end. A NaN is left out: the
 // larger one of a number and a NaN is the number. Which CTA comes first does not matter, so the bits never differ.
 #pragma once
+#include "contract/fields.h"
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "device/attn/mask.cuh"
+#include "device/attn/softmax.cuh"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/attn/softmax_of_tiles.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::fwd {
 
@@ -21,7 +28,8 @@ template <class Softmax>
 struct TrackingMax : Softmax {
   static constexpr bool one_scale = same<Softmax, attn::OnlineSoftmax>;  // for all tiles
 
-  // Of this thread's columns at least; in base 2 where tiles have scales of their own, else over the scale.
+  // Of this thread's columns at least; in base 2 where tiles have scales of their own, else over the scale. It is that
+  // of the whole item: restart() leaves it alone.
   attn::RowPair most = {-tile::inf, -tile::inf};
 
   template <class... Arguments>
@@ -71,13 +79,13 @@ struct TrackingMax : Softmax {
   }
 };
 
-// What a variant's Consumers have.
+// The softmax of a variant's Consumers, by the scales that its K and V have.
 template <FwdVariant V>
 struct PlainSoftmaxOf {
   using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
   using type = Pick<fwd_reads_8_bit(V), attn::ScaledSoftmax<fwd_fp8_mma(V), Scale>,
                     Pick<fwd_block_scales(V), attn::TileSoftmax,
-                         Pick<fwd_dequantised_before(V), attn::UnitSoftmax, attn::OnlineSoftmax>>>;
+                         Pick<fwd_dequantised_before(V), attn::OneScaleSoftmax, attn::OnlineSoftmax>>>;
 };
 template <FwdVariant V>
 using SoftmaxOf = Pick<V.max_logit, TrackingMax<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;

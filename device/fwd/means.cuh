@@ -9,14 +9,20 @@
 // its 16 rows of Q and the means 4 columns a lane, and each number once. Behind the next S, where other Consumers would
 // not wait for it, there are no registers: 256 columns took 1.13 times as long.
 #pragma once
+#include "contract/fields.h"
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
+#include "device/attn/softmax.cuh"
 #include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/scales.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
@@ -26,8 +32,8 @@ struct Means {
   using Four = Pick<is_8_bit(V.dtype), uint1, uint2>;  // numbers of Q
   using Output = tile::Accum<V.dims.v>;
 
-  static constexpr int columns = 4, together = 32 * columns;  // of a lane, of a warp
-  static constexpr int rows = 16;                             // of a warp
+  static constexpr int columns = 4, together = 32 * columns;  // that a lane, and that a warp reads at once
+  static constexpr int rows = 16;                             // of the M tile, that a warp has
 
   attn::RowPair raises;                                    // all scores of this thread's two rows, in base 2
   float v[(V.dims.v + together - 1) / together][columns];  // mean_v, this lane's columns
@@ -47,13 +53,13 @@ struct Means {
               factor(params, item, its.at(tile::thread_row() + 8)) * products.bottom};
   }
 
-  // unit: of O. Softmax and O become as if K and V had had their means; then O's columns have their scales too.
+  // o_scale: of O. Softmax and O become as if K and V had had their means; then O's columns have their scales too.
   template <class Softmax>
-  __device__ __forceinline__ void add(const FwdParams& params, const WorkItem& item, Softmax& softmax, float& unit,
+  __device__ __forceinline__ void add(const FwdParams& params, const WorkItem& item, Softmax& softmax, float& o_scale,
                                       Output& o) const {
-    const float of_values = softmax.of_values(unit);
+    const float of_values = softmax.of_values(o_scale);
     o.scale_rows(of_values, of_values);
-    unit = softmax.become_plain();
+    o_scale = softmax.become_plain();
     scale_columns<V>(params, item, o);
     softmax.raise(raises);
     const float top = softmax.part_top().sum, bottom = softmax.part_bottom().sum;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the order in which the Consumers of a CTA issue the MMAs of a kv tile: one after the other, round and
-// round (the warp scheduler barriers of FlashAttention-3). A Consumer lets the next one go when its S is there: while
-// it computes weights of S, the next one has the tensor core. Without an order all of them get S at the same time, and
-// then all of them want the exponential unit (docs/10-fp8.md).
+// round (the warp scheduler barriers of FlashAttention-3). A Consumer lets the next one go when its S is there, between
+// two items when its last P V is: while it computes weights of S, the next one has the tensor core. Without an order
+// all of them get S at the same time, and then all of them want the exponential unit (docs/10-fp8.md).
 //
-// Every Consumer takes part once for every kv tile of an item, also for a tile that its M tile skips, so they differ by
-// one tile at most. A Consumer whose turn it is for tile t may still wait for K of t and V of t - 1. By then every
-// Consumer has given back K of t - 2 and V of t - 3, so in rings of two stages there is room for both. skip() takes and
-// passes the turn before it waits, so that a Consumer that skips a tile holds nobody up.
+// Every Consumer takes its turn once for every kv tile of an item, also for a tile that its M tile skips, so they
+// differ by one tile at most. A Consumer whose turn it is for tile t may still wait for K of t and V of t - 1. By then
+// every Consumer has given back K of t - 2 and V of t - 3, so in rings of two stages there is room for both. skip()
+// takes and passes the turn before it waits, so that a Consumer that skips a tile holds nobody up.
 #pragma once
 #include "contract/tile_sequence.h"
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/ring.cuh"
 
 namespace froghopper::fwd {
@@ -36,7 +37,7 @@ struct MmaOrder {
   }
 };
 
-// Everybody at once.
+// Where all Consumers may issue at any time.
 struct NoMmaOrder {
   static __device__ void init(ptx::u64*) {}
   __device__ NoMmaOrder(ptx::u64* = nullptr, int = 0) {}
@@ -44,7 +45,7 @@ struct NoMmaOrder {
   __device__ void pass() const {}
 };
 
-// Passes by as many tiles as an M tile does not attend to.
+// Takes and gives back the stages of tiles that an M tile does not attend to.
 template <int Stages, class MmaOrderIfAny = NoMmaOrder>
 __device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, TileSequence<int> tiles,
                      MmaOrderIfAny&& mma_order = {}) {

@@ -24,7 +24,7 @@ struct PaddingFiller {
   __device__ void fill(int batch, int row) const {
     const int lane = threadIdx.x % 32;
     char* o = static_cast<char*>(params.o.data) + batch * params.o.batch + row * params.o.row;
-    const int units = params.dim_v * bytes / 16;  // of 16 bytes
+    const int units = params.dim_v * bytes / 16;  // of a row of one head, 16 bytes each
     int head = lane / units, unit = lane % units;
     while (head < params.heads_q) {
       *reinterpret_cast<uint4*>(o + head * params.o.head + unit * 16) = {0, 0, 0, 0};

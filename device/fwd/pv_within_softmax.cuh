@@ -3,6 +3,8 @@
 // more; consumer.cuh has the rest of an iteration.
 #pragma once
 #include "device/fwd/consumer.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 

@@ -12,12 +12,20 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/scales.cuh"
+#include "device/fwd/schedule.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
 
@@ -75,7 +83,8 @@ __device__ __forceinline__ attn::RowPair of_bf16(Tile& q, int number) {
   return as_before;
 }
 
-// A row has the place of its 8-bit numbers and more: they are read before any of it is written.
+// 8-bit numbers lie in the first half of a row's place and become 16-bit ones in all of it: they are read before any of
+// it is written.
 template <class From, int Rows, int Cols>
 __device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
   using To = tile::SharedTile<Rows, Cols>;

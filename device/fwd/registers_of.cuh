@@ -3,11 +3,12 @@
 #pragma once
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
+#include "contract/types.h"
 
 namespace froghopper::fwd {
 
-// A CTA starts with 65536 / threads each, rounded down to 8 (168, 128, 96 at 3, 4, 5 warpgroups); setmaxnreg shares the
-// same sum out again.
+// At launch each thread of a CTA has 65536 / threads, rounded down to 8 (168, 128, 96 at 3, 4, 5 warpgroups);
+// setmaxnreg divides the same sum between the roles.
 template <FwdVariant V>
 struct RegistersOf {
   static constexpr int count = fwd_consumers(V);

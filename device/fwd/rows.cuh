@@ -3,8 +3,14 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/tile_sequence.h"
+#include "contract/types.h"
+#include "device/attn/mask.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/schedule.cuh"
+#include "device/ptx/mbarrier.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
@@ -40,7 +46,7 @@ struct MTile {
 
   __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * m_tile_rows; }
   __device__ int last_row() const { return first_row() + (V.pack_gqa ? params.pack.rows : m_tile_rows) - 1; }
-  // Of this thread; PackGQA ones are of two heads, maybe.
+  // This thread's two rows, in the sequence. In a PackGQA tile they may be of two heads: at() tells of which.
   __device__ attn::Rows rows() const {
     const int row = tile::thread_row();
     if constexpr (V.pack_gqa)
@@ -53,7 +59,8 @@ struct MTile {
     mask_range().mask_out(s, rows(), kv_tile);
   }
 
-  // How far above its maximum a row max shall be: rows under a mask may have attended to few keys after this tile.
+  // How far above its maximum a row max shall be: after this tile, rows under a mask may have attended to few keys,
+  // whose scores later ones are likely to exceed (OnlineSoftmax::max_offset).
   template <class Softmax>
   __device__ __forceinline__ attn::RowPair max_offset(int kv_tile) const {
     if constexpr (V.mask == Mask::none || V.batch_invariant) return {0.f, 0.f};
@@ -64,7 +71,7 @@ struct MTile {
     return {of(rows().top), of(rows().bottom)};
   }
 
-  // Row number `row_in_m_tile`, of a head.
+  // The row of a head that lies in row `row_in_m_tile` of the M tile.
   struct Row {
     int head, row;
     bool exists;
@@ -101,7 +108,7 @@ struct MTile {
   }
 };
 
-// Rows of PackGQA tiles that are padding: what lies there is multiplied.
+// PackGQA: no load fills the rows of a Q tile that are padding, but they are multiplied. So they are 0 from the start.
 template <int Threads, class Tile, int Stages>
 __device__ void clear_padding_rows(Tile (&q)[Stages]) {
   uint4* const all = reinterpret_cast<uint4*>(q);

@@ -3,12 +3,15 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/schedule.cuh"
 
 namespace froghopper::fwd {
 
-// The scale of this row and its block.
+// The scale of the block that this row is in.
 __device__ inline float scale_of_row(const ScaleValues& of, int sequence, int head, int row) {
   return __ldg(of.data + sequence * of.batch + head * of.head + row / scale_block * of.block);
 }
@@ -44,8 +47,8 @@ template <FwdVariant V>
 __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, int kv_tile) {
   return params.eight_bit.v_columns ? 1.f : scale_of_tile<V>(params, params.eight_bit.v, item, kv_tile);
 }
-// Of blocks variants, from what the earlier launch has prepared. Each Consumer reads its own, a tile ahead: from shared
-// memory they would wait behind what wgmma reads, and P V behind them.
+// Where an earlier launch has prepared the scales of blocks (BlockScales, fwd_block_scales). Each Consumer reads its
+// own, a tile ahead: from shared memory they would wait behind what wgmma reads, and P V behind them.
 template <FwdVariant V>
 struct ScalesOfBlocks {
   int of_head;  // number of its first pair, which is that of no block: rows that attend to no key
@@ -63,7 +66,7 @@ struct ScalesOfBlocks {
     constexpr int of_block = scale_block / V.tiles.kv;
     next = pair(params, of_head + (kv_tile + of_block) / of_block);
   }
-  static __device__ float unit_of(const FwdParams& params, const WorkItem& item) {
+  static __device__ float o_scale_of(const FwdParams& params, const WorkItem& item) {
     return pair(params, first_of(params, item)).k;
   }
 
@@ -77,27 +80,27 @@ struct ScalesOfBlocks {
   }
 };
 
-// Of others.
+// In other variants.
 struct NoScalesOfBlocks {
   __device__ void begin(const FwdParams&, const WorkItem&, int) {}
   __device__ void read(const FwdParams&, int) {}
 };
 
-// O is in units of V's scale where an item begins, or of its largest.
+// The scale of O: that of V of the item's first tile; where an earlier launch has prepared V's scales, the largest.
 template <FwdVariant V>
-__device__ float unit_of(const FwdParams& params, const WorkItem& item) {
-  if constexpr (fwd_block_scales(V)) return ScalesOfBlocks<V>::unit_of(params, item);
+__device__ float o_scale_of(const FwdParams& params, const WorkItem& item) {
+  if constexpr (fwd_block_scales(V)) return ScalesOfBlocks<V>::o_scale_of(params, item);
   return scale_of_values<V>(params, item, item.kv.first());
 }
 
 // What a tile's numbers are multiplied by, read a tile ahead: the answer comes while there is no room.
 template <FwdVariant V>
 struct ScalesAhead {
-  float unit, k, v;
+  float o_scale, k, v;
 
   __device__ ScalesAhead(const FwdParams& params, const WorkItem& item, int first_tile)
-      : unit(unit_of<V>(params, item)), k(scale_of_keys<V>(params, item, first_tile)), v(unit) {}
-  __device__ attn::TileScales of_tile() const { return attn::TileScales::of(k, v, unit); }
+      : o_scale(o_scale_of<V>(params, item)), k(scale_of_keys<V>(params, item, first_tile)), v(o_scale) {}
+  __device__ attn::TileScales of_tile() const { return attn::TileScales::of(k, v, o_scale); }
   __device__ void read(const FwdParams& params, const WorkItem& item, int kv_tile) {
     k = scale_of_keys<V>(params, item, kv_tile);
     v = scale_of_values<V>(params, item, kv_tile);

@@ -7,6 +7,8 @@
 #include "device/attn/alibi.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
@@ -27,7 +29,7 @@ struct ScoreMod {
                                         int kv_tile) const {
     if constexpr (V.score_mods.softcap) cap(params, s, softmax);
     if constexpr (V.score_mods.alibi && fwd_reads_8_bit(V)) {
-      add_alibi(s, softmax.scale, m_tile, kv_tile);  // the scale of this tile, or of capped scores
+      add_alibi(s, softmax.scale_of_scores(), m_tile, kv_tile);  // the scale of this tile, or of capped scores
       softmax.take_scale(1.f);
     } else if constexpr (V.score_mods.alibi) {
       add_alibi(s, params.scale_log2, m_tile, kv_tile);
@@ -41,7 +43,7 @@ struct ScoreMod {
   template <class Softmax>
   static __device__ __forceinline__ void cap(const FwdParams& params, Scores& s, Softmax& softmax) {
     if constexpr (fwd_reads_8_bit(V)) {
-      attn::cap(s, softmax.scale);
+      attn::cap(s, softmax.scale_of_scores());
       softmax.take_scale(params.scale_log2);
     } else if constexpr (V.dims.v > 192 || V.batch_invariant) {
       // With so many columns products take so long that the exponential unit keeps up. Whether a warp takes the

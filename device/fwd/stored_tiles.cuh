@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what else shared memory holds where 8-bit K and V, or V alone, come as they are in memory.
+// device/fwd: what else shared memory holds where 8-bit tiles wait as TMA has loaded them (stored tiles): V, until it
+// is transposed, or K and V, until they are dequantised.
 #pragma once
+#include "contract/fields.h"
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
+#include "contract/types.h"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/tile/ring.cuh"
 #include "device/tile/shared_tile.cuh"

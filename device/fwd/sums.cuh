@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what one Consumer keeps of O in the workspace, in fp32: for each thread heads, each of four numbers that
-// count for its two rows, then its part of O in groups of 4. It stays in L2.
+// device/fwd: what one Consumer keeps of O in the workspace, in fp32. A thread has there one or several headers,
+// float4s that say what the sums of its two rows are relative to (promotion.cuh, batch_invariant.cuh), and then its
+// values of O in groups of 4. All of it stays in L2.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/types.h"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
@@ -12,29 +14,29 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct Sums {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = fwd_columns(V) / 8, heads = fwd_sums_heads(V);
+  static constexpr int groups = fwd_columns(V) / 8, headers = fwd_sums_heads(V);
 
-  // This thread's first head; the next ones and the groups of its O lie a warpgroup further each.
+  // This thread's first header; the next ones and the groups of its O lie a warpgroup further each.
   static __device__ float4* of(const EightBitParams& params, int consumer) {
     const int at = blockIdx.x * fwd_consumers(V) + consumer;
     return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
   }
 
-  // So many groups from group `at` on: on their way at once, for each wait for L2 is hundreds of cycles.
+  // Together groups from group `at` on: on their way at once, for each wait for L2 is hundreds of cycles.
   template <int Together>
   static __device__ __forceinline__ void load(float4 (&sum)[Together], int at, const float4* sums) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
-      if (at + i < groups) sum[i] = __ldcg(sums + (heads + at + i) * warpgroup);
+      if (at + i < groups) sum[i] = __ldcg(sums + (headers + at + i) * warpgroup);
   }
-  // join(group of o, group of the sum) for each of them.
+  // join(group of o, group of the sum) for each of those groups.
   template <int Together, class Join>
   static __device__ __forceinline__ void each(const float4 (&sum)[Together], Output& o, int at, const Join& join) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
       if (at + i < groups) join(o.x + 4 * (at + i), sum[i]);
   }
-  // Both.
+  // Loads them, and joins each.
   template <int Together, class Join>
   static __device__ __forceinline__ void join(Output& o, int at, const float4* sums, const Join& join) {
     float4 sum[Together];

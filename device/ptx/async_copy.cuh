@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/ptx: copies from global to shared memory that a thread starts and later waits for (PTX ISA, "cp.async").
 #pragma once
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 

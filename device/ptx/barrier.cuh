@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/ptx: barriers that have a number and no memory (PTX ISA, bar.sync).
 #pragma once
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 

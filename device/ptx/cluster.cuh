@@ -2,7 +2,7 @@
 // device/ptx: CTAs of a cluster: who is who, barriers and shared memory of another one (PTX ISA, "mapa",
 // "barrier.cluster", "st.async", "cp.async.bulk").
 #pragma once
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/ptx: numbers of 8 bits (PTX ISA, cvt).
 #pragma once
-#include "device/ptx/math.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 

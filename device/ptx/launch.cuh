@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: kernels of one stream that overlap (PTX ISA, griddepcontrol). Without the launch attribute both do
-// nothing.
+// device/ptx: kernels of one stream that overlap, programmatic dependent launch (PTX ISA, griddepcontrol). Without the
+// launch attribute both do nothing.
 #pragma once
 
 namespace froghopper::ptx {

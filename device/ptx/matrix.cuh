@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: the matrix instructions of one warp (PTX ISA, ldmatrix and mma).
+// device/ptx: the matrix instructions of one warp (PTX ISA, ldmatrix, stmatrix and mma).
 #pragma once
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 

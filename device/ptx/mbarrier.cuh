@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: one function per instruction, named after it. No policy, no attention, and one loop: mbarrier_wait, as
-// its instruction waits for some time only.
-// This file: mbarrier, the barrier that counts arrivals and bytes (PTX ISA, "Parallel Synchronization: mbarrier").
+// device/ptx: mbarrier, the barrier that counts arrivals and bytes (PTX ISA, "Parallel Synchronization: mbarrier"); and
+// fences, loads and stores of shared memory.
 #pragma once
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
-
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-
-// The element types of wgmma and cvt, as tags.
-struct bf16;
-struct f16;
-struct e4m3;
-struct e5m2;
-
-__device__ __forceinline__ u32 smem_addr(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 __device__ __forceinline__ void mbarrier_init(u64* bar, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(bar)), "r"(arrivals) : "memory");
@@ -49,7 +37,7 @@ __device__ __forceinline__ void mbarrier_wait_asleep(u64* bar, u32 parity) {
       "r"(parity), "r"(at_most)
       : "memory");
 }
-// What this thread wrote to shared memory by ordinary stores is visible to wgmma and to the copy engine.
+// What this thread wrote to shared memory by ordinary stores is visible to wgmma and to TMA.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -73,7 +61,7 @@ __device__ __forceinline__ void st_shared_v4(u32 addr, const u32 (&a)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
                : "memory");
 }
-// Makes initialised barriers visible to the copy engine.
+// Makes initialised barriers visible to TMA.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

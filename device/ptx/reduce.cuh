@@ -2,7 +2,7 @@
 // device/ptx: adding to global memory, and the order of such adds between CTAs (PTX ISA, "red", "ld", "Memory
 // Consistency Model").
 #pragma once
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 

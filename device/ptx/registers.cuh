@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/ptx: registers: their number, and what need not stay in one.
 #pragma once
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: ordering of wgmma, the asynchronous matrix product of a warpgroup (PTX ISA, "wgmma").
+// device/ptx: ordering of wgmma, the asynchronous matrix product of a warpgroup (PTX ISA, "wgmma"). The products
+// themselves, one for each shape and type: wgmma_generated.cuh.
 #pragma once
-#include "device/ptx/wgmma_generated.cuh"
 
 namespace froghopper::ptx {
 

@@ -13,6 +13,7 @@
 #include "contract/quantise.h"
 #include "device/attn/element.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/types.cuh"
 #include "device/quantise/tiles.cuh"
 
 namespace froghopper::quantise {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/quantise: the tensor core's part of the rotation. mma multiplies 16 columns by 16 x 16 numbers, which are
-// exactly -1, 0 and 1; the products are added up in fp32. The other bits of a column's number are butterflies between
-// registers.
+// device/quantise: the products of the rotation, on the tensor core. mma multiplies 16 columns by 16 x 16 numbers,
+// which are exactly -1, 0 and 1; the products are added up in fp32. The other bits of a column's number are butterflies
+// between registers.
 //
 // A thread of a quad has 8 neighbouring columns of 32, as it loads them: column = 8 (thread of quad) + 4 step + 2 half
 // + odd. One mma takes the columns of one step, so of the five bits of a column all but the step's are the matrix's.

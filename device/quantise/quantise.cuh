@@ -18,6 +18,9 @@
 #include "device/attn/element.cuh"
 #include "device/ptx/async_copy.cuh"
 #include "device/ptx/fp8.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/matrix.cuh"
+#include "device/ptx/types.cuh"
 #include "device/quantise/matrices.cuh"
 #include "device/quantise/tiles.cuh"
 
@@ -82,7 +85,7 @@ struct Quantise {
  private:
   static __device__ int row_of_thread() { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 
-  // Starts the copy of this thread's part of a tile. A tile that does not exist is a group too.
+  // Starts the copy of what this thread has of a tile. A tile that does not exist is a group too.
   static __device__ void load(uint4 (&to)[groups][2][threads], const Tile& tile) {
     if (const char* const first = tile.from) {
       const int column = threadIdx.x % 4 * 8;

@@ -10,7 +10,8 @@
 namespace froghopper::tile {
 
 // 64 x Cols fp32 in the wgmma accumulator layout (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16", D).
-// This thread owns two rows, "top" and "bottom" (8 apart); every 4 values are top, top, bottom, bottom.
+// This thread owns two rows, "top" and "bottom" (8 apart). A group is what it has of 8 columns: 4 values, which are
+// top, top, bottom, bottom.
 template <int Cols>
 struct Accum {
   float x[Cols / 2];
@@ -45,13 +46,13 @@ struct OperandA {
   __device__ OperandA() {}
   __device__ void clear() {
 #pragma unroll
-    for (auto& group : x)
+    for (auto& two_groups : x)
 #pragma unroll
-      for (u32& both : group) both = 0;
+      for (u32& both : two_groups) both = 0;
   }
 };
 
-// 4 accumulators of 8 columns -> 2 registers.
+// One group, rounded: 2 registers.
 template <class T, int Cols>
 __device__ __forceinline__ void round_group(OperandA<Cols>& dst, int group, const float* x) {
   dst.x[group / 2][group % 2 * 2 + 0] = ptx::cvt_pack2<T>(x[0], x[1]);
@@ -153,12 +154,12 @@ template <class T, int Cols>
 __device__ __forceinline__ void store_rows(const RowPlaces& at, int cols, const Accum<Cols>& src) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
-  for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 units of 8, one a lane
+  for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 groups, of which a lane stores one
     u32 t[4], b[4];
 #pragma unroll
-    for (int unit = 0; unit < 4; ++unit) {
-      t[unit] = ptx::cvt_pack2<T>(src.x[i + 4 * unit + 0], src.x[i + 4 * unit + 1]);
-      b[unit] = ptx::cvt_pack2<T>(src.x[i + 4 * unit + 2], src.x[i + 4 * unit + 3]);
+    for (int group = 0; group < 4; ++group) {
+      t[group] = ptx::cvt_pack2<T>(src.x[i + 4 * group + 0], src.x[i + 4 * group + 1]);
+      b[group] = ptx::cvt_pack2<T>(src.x[i + 4 * group + 2], src.x[i + 4 * group + 3]);
     }
     transpose_in_quad(t);
     transpose_in_quad(b);
@@ -182,29 +183,29 @@ __device__ __forceinline__ void store_rows_f32(const RowPlaces& at, int cols, co
 }
 
 // Adds to this thread's two rows a share of the fp32 rows that lie in their places, and writes them there. What has a
-// share of 0 is not looked at. 4 units of 8 columns are on their way at once: each wait is hundreds of cycles, and all
-// of them together would take as many registers as the rows.
+// share of 0 is not looked at. 4 groups are on their way at once: each wait is hundreds of cycles, and all of them
+// together would take as many registers as the rows.
 template <int Cols>
 __device__ __forceinline__ void merge_rows_f32(const RowPlaces& at, int cols, float share_top, float share_bottom,
                                                const Accum<Cols>& src) {
-  constexpr int units = 4;
+  constexpr int groups = 4;
   const bool reads_top = at.has_top && share_top != 0.f, reads_bottom = at.has_bottom && share_bottom != 0.f;
 #pragma unroll
-  for (int i = 0; i < Cols / 2; i += 4 * units) {
+  for (int i = 0; i < Cols / 2; i += 4 * groups) {
     ptx::keep_order();
-    float2 top[units], bottom[units];
+    float2 top[groups], bottom[groups];
 #pragma unroll
-    for (int unit = 0; unit < units; ++unit) {
-      const int col = thread_col() + col_of(i + 4 * unit);
-      top[unit] = bottom[unit] = {0.f, 0.f};
-      if (reads_top && col < cols) top[unit] = reinterpret_cast<const float2*>(at.top)[col / 2];
-      if (reads_bottom && col < cols) bottom[unit] = reinterpret_cast<const float2*>(at.bottom)[col / 2];
+    for (int group = 0; group < groups; ++group) {
+      const int col = thread_col() + col_of(i + 4 * group);
+      top[group] = bottom[group] = {0.f, 0.f};
+      if (reads_top && col < cols) top[group] = reinterpret_cast<const float2*>(at.top)[col / 2];
+      if (reads_bottom && col < cols) bottom[group] = reinterpret_cast<const float2*>(at.bottom)[col / 2];
     }
 #pragma unroll
-    for (int unit = 0; unit < units; ++unit) {
-      const int col = thread_col() + col_of(i + 4 * unit);
-      const float* x = src.x + i + 4 * unit;
-      const float2 &t = top[unit], &b = bottom[unit];
+    for (int group = 0; group < groups; ++group) {
+      const int col = thread_col() + col_of(i + 4 * group);
+      const float* x = src.x + i + 4 * group;
+      const float2 &t = top[group], &b = bottom[group];
       if (at.has_top && col < cols)
         reinterpret_cast<float2*>(at.top)[col / 2] = {x[0] + share_top * t.x, x[1] + share_top * t.y};
       if (at.has_bottom && col < cols)

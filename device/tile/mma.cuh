@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/tile: products of tiles.
 #pragma once
+#include "device/ptx/fp8.cuh"
 #include "device/ptx/matrix.cuh"
+#include "device/ptx/wgmma.cuh"
+#include "device/ptx/wgmma_generated.cuh"
 #include "device/tile/accum.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::tile {
 
-// d = a[row .. row+64) x b^T. Asynchronous: d is valid after the matching wgmma_wait. Part: of as many parts of the
-// columns that make a; the first one begins d, the others are added.
-template <class T, int Part = 0, int N, int K, int RowsA, int ColsA, int Bytes>
+// d = a[row .. row+64) x b^T. Asynchronous: d is valid after the matching wgmma_wait. a may have more columns than b:
+// slices of K columns, each with a b of its own. Slice is the number of this one; the first begins d, the others are
+// added to it.
+template <class T, int Slice = 0, int N, int K, int RowsA, int ColsA, int Bytes>
 __device__ __forceinline__ void mma_abt(Accum<N>& d, SharedTile<RowsA, ColsA, Bytes>& a, int row,
                                         SharedTile<N, K, Bytes>& b) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 32 / Bytes)
-    ptx::wgmma_ss</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.k_major(row, Part * K + k), b.k_major(0, k),
-                                    /*accumulate=*/Part != 0 || k != 0);
+    ptx::wgmma_ss</*TransposeB=*/0>(ptx::Shape<N, T>{}, d.x, a.k_major(row, Slice * K + k), b.k_major(0, k),
+                                    /*accumulate=*/Slice != 0 || k != 0);
   ptx::wgmma_commit();
 }
 

@@ -2,6 +2,7 @@
 // device/tile: a ring of stages between producers and consumers. Waiting and releasing only; no data.
 #pragma once
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::tile {
 

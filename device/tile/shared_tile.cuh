@@ -2,7 +2,7 @@
 // device/tile: matrices with a place (shared memory or registers) and the few verbs between them. Knows ptx/. Does
 // not know what the numbers mean. This file: a matrix in shared memory, as TMA writes it and wgmma reads it.
 #pragma once
-#include "device/ptx/wgmma.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::tile {
 
@@ -35,8 +35,8 @@ struct alignas(1024) SharedTile {
                       /*leading_bytes=*/panel_bytes);
   }
 
-  // For ldmatrix: the shared address of a panel's row, and where in it one of its 8 units lies, which are 16 bytes.
-  // The swizzle permutes the units by the row modulo 8.
+  // For ldmatrix: the shared address of a panel's row, and where in it one of its 8 units lies. A unit is 16 bytes,
+  // what the swizzle moves as one: it permutes the units of a row by the row modulo 8.
   __device__ u32 row(int panel_number, u32 row) {
     return ptx::smem_addr(panel(panel_number)) + row * panel_row_bytes;
   }

@@ -90,7 +90,7 @@ std::string step_lines(const BackwardStep& step) {
   const Order& order = step.order;
   std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} of Q, {} {} grad_o", v.tiles.q,
                            v.tiles.kv, v.dims.qk, v.dims.v, counted(v.tiles.stages, "stage"), bwd_do_stages(v),
-                           bwd_do_parts(v) == 2 ? "halves of" : "of");
+                           bwd_do_slices(v) == 2 ? "halves of" : "of");
   lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
                 bwd_is_wide(v) ? "one for grad_v, one for grad_k" : "64 keys each");
   if (bwd_by_columns(v))

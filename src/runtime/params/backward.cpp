@@ -58,7 +58,7 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.sink = views.sink.as<float>();
   params.rows = run.slice<float>(workspace.rows);
   params.dq_sum = run.slice<float>(workspace.grad_q);
-  params.sink_parts = problem.sink ? run.slice<float>(workspace.grad_sink) : nullptr;
+  params.sink_shares = problem.sink ? run.slice<float>(workspace.grad_sink) : nullptr;
   params.dq_semaphore = dq_semaphores_of(run);
   params.large = run.slice<unsigned int>(workspace.large_rows);
   params.tag = run.tag;
@@ -148,7 +148,7 @@ Result<Params> make_params(const Driver&, const Run& run, const GradQStep& step)
   GradQParams params{};
   params.dq_sum = run.slice<float>(run.plan.workspace.grad_q);
   params.dq_semaphore = dq_semaphores_of(run);
-  params.sink_parts = run.slice<float>(run.plan.workspace.grad_sink);
+  params.sink_shares = run.slice<float>(run.plan.workspace.grad_sink);
   params.grad_q = grad_of(views.grad_q, problem);
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);
