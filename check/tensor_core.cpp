@@ -97,20 +97,20 @@ float raised_by_mean(const Problem& p, const Head& head, int64_t i) {
 }
 
 // Sums of weights times v, in units of v's scale where that belongs to a column. Kernels walk the keys from the last
-// tile to the first; of several parts of O one is put aside before every tile whose number is a multiple of step.
+// tile to the first; of several slices of O one is put aside before every tile whose number is a multiple of step.
 std::vector<float> outputs_of(const Problem& p, const Head& head, const Stored& weights, int64_t first) {
   std::vector<float> all(p.dim_v, 0.0f), sums(p.dim_v, 0.0f);
   const auto keys = static_cast<int64_t>(weights.numbers.size());
-  const int parts = promotion_parts(static_cast<int>(p.dim_v), p.masked());
-  constexpr int64_t columns = 256;  // of the kernel that has parts
-  const int64_t last = (keys - 1) / tile, step = promotion_tiles / parts;
+  const int slices = promotion_slices(static_cast<int>(p.dim_v), p.masked());
+  constexpr int64_t columns = 256;  // of the kernel that has slices
+  const int64_t last = (keys - 1) / tile, step = promotion_tiles / slices;
   for (int64_t at = last; at >= 0; --at) {
     const int64_t end = std::min(keys, (at + 1) * tile), next = at - 1;
     for (int64_t j = at * tile; j < end; j += products_at_once)
       add_products(weights, j, head.v, first + j, std::min(products_at_once, end - j), 0, sums);
     const bool due = next > 0 && next % step == 0 && last > promotion_tiles;
     for (int64_t c = 0; c < p.dim_v; ++c)
-      if (at == 0 || (due && next % promotion_tiles / step == c * parts / columns))
+      if (at == 0 || (due && next % promotion_tiles / step == c * slices / columns))
         all[c] += std::exchange(sums[c], 0.0f);
   }
   return all;

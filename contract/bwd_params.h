@@ -77,7 +77,7 @@ struct BwdParams {
   float cap_scale;   // softcap only, as the forward's
   int zero;          // is 0, which the compiler does not know: see Backward::Consumer::here
   RaggedParams ragged;
-  MapUnits grad_o_units;
+  MapGranules grad_o_granules;
   Order order;
   QueueParams queue;
   int chunk;           // variants that mask by chunks only

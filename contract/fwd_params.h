@@ -28,13 +28,13 @@ struct MeansParams {
 // Variants with pages only. The page of a sequence's row r is table[sequence x its number + r / size x column].
 struct PageParams {
   const int* table;
-  long long sequence;    // entries from one sequence to the next
-  int column;            // entries from one page of a sequence to the next
-  int size;              // rows of a page
-  int box;               // pages: rows of one load; divides the page and the tile
-  StridedTensor k, v;    // slots: the pool, whose batch is a page
-  int k_bytes, v_bytes;  // slots: of a row
-  int k_unit, v_unit;    // slots: bytes of a unit of RaggedParams::k and v
+  long long sequence;                    // entries from one sequence to the next
+  int column;                            // entries from one page of a sequence to the next
+  int size;                              // rows of a page
+  int box;                               // pages: rows of one load; divides the page and the tile
+  StridedTensor k, v;                    // slots: the pool, whose batch is a page
+  int k_bytes, v_bytes;                  // slots: of a row
+  int k_granule_bytes, v_granule_bytes;  // slots: bytes of a granule of RaggedParams::k and v
 };
 
 // Ragged variants: sequences with fewer or more query rows are those of another launch.
@@ -48,7 +48,7 @@ struct FwdParams {
   // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/place.cuh and
   // src/runtime/tensor_map.cpp.
   TmaMap q, k, v;
-  TmaMap o_map;  // where the copy engine stores O, fwd_o_store; boxes of o_box_rows
+  TmaMap o_map;  // where TMA stores O, fwd_o_store; boxes of o_box_rows
   StridedTensor o;
   RowScalars lse;             // natural log
   const float* sink;          // [heads_q], natural units; may be null

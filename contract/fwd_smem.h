@@ -66,7 +66,7 @@ constexpr int fwd_q_stages(FwdVariant v) {
 
 // How O leaves its Consumer.
 //   from_registers   each thread stores what it has
-//   through_q        a warp rounds its rows into the place of Q, and the copy engine takes them from there. The next
+//   through_q        a warp rounds its rows into the place of Q, and TMA takes them from there. The next
 //                    item's Q has the other stage, so nobody waits
 //   through_own_smem  where Q has one stage: into a place of O's own, so many columns at a time
 // Four Consumers have no register left for it: spilled, they had 0.93 of the speed.

@@ -96,13 +96,14 @@ constexpr int promotion_tiles = 16;
 constexpr int fwd_promotion_tiles(FwdVariant v) {
   return v.tiles.kv > scale_block ? promotion_tiles * scale_block / v.tiles.kv : promotion_tiles;
 }
-// 256 columns are more than L2 takes in at once without being waited for, so a part of them goes every fourth tile.
+// 256 columns are more than L2 takes in at once without being waited for, so a slice of them goes every fourth tile.
 // Measured: docs/experiments/0026.
-constexpr int promotion_parts(int dim_v, bool masked) { return dim_v > 192 && !masked ? 4 : 1; }
-constexpr int fwd_promotion_parts(FwdVariant v) { return promotion_parts(v.dims.v, v.mask != Mask::none); }
-// fp32 numbers of one consumer's sum: for each thread what counts for its two rows, 4 for each part, and its part of O.
-constexpr int fwd_sums_heads(FwdVariant v) { return fwd_fp8_mma(v) ? fwd_promotion_parts(v) : 1; }
-constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 * fwd_sums_heads(v) + fwd_columns(v) / 2); }
+constexpr int promotion_slices(int dim_v, bool masked) { return dim_v > 192 && !masked ? 4 : 1; }
+constexpr int fwd_promotion_slices(FwdVariant v) { return promotion_slices(v.dims.v, v.mask != Mask::none); }
+// fp32 numbers of one consumer's sum: for each thread what counts for its two rows, a header of 4 for each slice of O,
+// and its values of O.
+constexpr int fwd_sums_headers(FwdVariant v) { return fwd_fp8_mma(v) ? fwd_promotion_slices(v) : 1; }
+constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 * fwd_sums_headers(v) + fwd_columns(v) / 2); }
 // Whether a row with so many keys has such a sum.
 constexpr bool fwd_promotes(FwdVariant v, long long keys) {
   return fwd_fp8_mma(v) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: parts that the parameters of several kernels share.
+// contract: structs that the parameters of several kernels share.
 #pragma once
 #include "contract/order.h"
 #include "contract/types.h"
@@ -32,15 +32,16 @@ struct ScaleValues {
 };
 
 // What K and V are multiplied by where an earlier launch has dequantised them and not all rows of a sequence share a
-// scale: pairs of a sequence and head. The first one is the unit of its values, which is their largest scale, and 0;
-// then one for each block of scale_block keys, the scale of its scores in base 2 and log2 of that of V over the unit.
+// scale: pairs of a sequence and head. The first one is the scale of O, which is the largest one of V, and 0;
+// then one for each block of scale_block keys, the scale of its scores in base 2 and log2 of that of V over the scale
+// of O.
 struct BlockScales {
   float* data;      // null: there are none
   int batch, head;  // pairs from one to the next
 };
 constexpr long long block_scales_of_head(long long seq_kv) { return 1 + (seq_kv + scale_block - 1) / scale_block; }
 constexpr int block_scale_bytes = 8;  // of a pair
-// log2 of V's scale over the unit is at least this, so that weights times that scale are in the range of fp32.
+// log2 of the scale of V over that of O is at least this, so that weights times that scale are in the range of fp32.
 constexpr float least_log2_v_scale = -120.f;
 
 // Keys seen before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner, else
@@ -50,11 +51,12 @@ struct MaskParams {
   int top_left;
 };
 
-// The copy engine's map of a ragged tensor has a dimension with `rows` rows in which the end of every sequence is
-// moved to the end of the dimension: src/runtime/tensor_map.cpp. Rows and batches are counted there in units of bytes.
-struct MapUnits {
-  int batch;  // units from one batch to the next; not packed only
-  int row;    // units from one row to the next
+// The TMA map of a ragged tensor has a dimension with `rows` rows in which the end of every sequence is
+// moved to the end of the dimension: src/runtime/tensor_map.cpp. Rows and batches are counted there in granules, so
+// many bytes that they divide both strides.
+struct MapGranules {
+  int batch;  // granules from one batch to the next; not packed only
+  int row;    // granules from one row to the next
 };
 constexpr int map_rows = 1 << 30;
 
@@ -66,7 +68,7 @@ struct RaggedParams {
   const int* used_q;  // [batch]; null: all rows count
   const int* used_kv;
   int total_q;  // rows of the packed q; those after the last sequence see nothing
-  MapUnits q, k, v, o;
+  MapGranules q, k, v, o;
 };
 
 // Who takes which work item: Tickets in device/attn/tickets.cuh.

@@ -2,7 +2,7 @@
 // contract: how rows of several query heads share a tile, and how the keys of a tile are cut into parts.
 //
 // Packed. Where there are few query rows, a tile has rows of several query heads that share a key head, so that K and V
-// are read once for all of them: row r is row r % rows of head r / rows, as a box of the copy engine lays them down.
+// are read once for all of them: row r is row r % rows of head r / rows, as a TMA box lays them down.
 // Rows beyond heads x rows are padding: their q is zero and they are never stored.
 //
 // Split. Where there are few tiles, each one's kv tiles are cut into parts, and a part is a work item. What a part
@@ -12,11 +12,11 @@
 //
 // Split evenly. Where lengths are on the device, a part of so many keys is a guess. So the kv tiles of all tiles are
 // numbered, one tile's after the other's, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). A
-// CTA then has the end of one tile, or a piece of it; whole tiles; and the beginning of another. Whole tiles go straight
-// to O and lse. The others leave what they make of a row in the workspace, in two places of their CTA, so that its size
-// follows from the number of CTAs alone. A record of each CTA tells `combine` which tile goes on in the next CTAs.
-// Heads side by side: CTA c has head c % beside of each `beside` heads, so that CTAs which run at the same time read the
-// same rows of K and V, whose heads lie together in memory. The next CTA of its head is c + beside.
+// CTA then has the end of one tile, or a piece of it; whole tiles; and the beginning of another. Whole tiles go
+// straight to O and lse. The others leave what they make of a row in the workspace, in two places of their CTA, so that
+// its size follows from the number of CTAs alone. A record of each CTA tells `combine` which tile goes on in the next
+// CTAs. Heads side by side: CTA c has head c % beside of each `beside` heads, so that CTAs which run at the same time
+// read the same rows of K and V, whose heads lie together in memory. The next CTA of its head is c + beside.
 #pragma once
 #include "contract/mask.h"
 

@@ -185,9 +185,9 @@ TEST(tensor_map, of_ragged_lengths_ends_where_each_sequence_ends) {
     const int64_t row = random() % seq;
     const bool packed = batch == 1;
     const int64_t first = packed ? random() % (seq - length + 1) : 0;  // of the sequence, in the packed tensor
-    const int64_t first_units = packed ? first * shape->units.row : sequence * shape->units.batch;
+    const int64_t first_granule = packed ? first * shape->granules.row : sequence * shape->granules.batch;
     const int64_t end = map_rows;
-    const int64_t at[5] = {3, end - length + row, head, first_units + length * shape->units.row, end};
+    const int64_t at[5] = {3, end - length + row, head, first_granule + length * shape->granules.row, end};
     for (const int64_t coordinate : at) EXPECT_LT(coordinate, int64_t{1} << 31);
     const auto [offset, inside] = access(*shape, at);
     EXPECT_EQ(inside, row < length);

@@ -14,12 +14,13 @@ namespace froghopper::attn {
 template <bool Ragged>
 struct Place {
   int head, batch;
-  // Ragged, in granules of the map (MapUnits, contract/parts.h): where the first row lies, and how far the next one is.
+  // Ragged, in granules of the map (MapGranules, contract/parts.h): where the first row lies, and how far the next one
+  // is.
   int first, row_granules;
   int length;  // rows that count
 
   // cu: where sequences begin in the packed tensor, this one at row `first_row`; null: not packed.
-  __device__ Place(int head, int sequence, const int* cu, int first_row, int length, const MapUnits& granules)
+  __device__ Place(int head, int sequence, const int* cu, int first_row, int length, const MapGranules& granules)
       : head(head),
         batch(sequence),
         first(cu ? first_row * granules.row : sequence * granules.batch),

@@ -97,9 +97,9 @@ struct Dispatcher {
   }
 
   __device__ void load(const WorkItem& item) {
-    const auto place = [&](const MapUnits& units) {
+    const auto place = [&](const MapGranules& granules) {
       return attn::Place<V.ragged>(item.head_kv, item.sequence, params.ragged.cu_kv, item.rows.kv_first,
-                                   item.rows.seq_kv, units);
+                                   item.rows.seq_kv, granules);
     };
     const int row = Kernel::first_key(item);
     const auto k = place(params.ragged.k);
@@ -141,8 +141,8 @@ __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, 
 
 template <class Kernel>
 __device__ attn::Place<Kernel::variant.ragged> place_of_q(const BwdParams& params, const WorkItem& item, int head,
-                                                          const MapUnits& units) {
-  return {head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q, units};
+                                                          const MapGranules& granules) {
+  return {head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q, granules};
 }
 
 // One thread.
@@ -162,7 +162,7 @@ struct GradOLoader {
 
   __device__ void load(const WorkItem& item, int head, int q_tile) {
     constexpr int columns = bwd_dims_of_cta(V).v;
-    const auto place = place_of_q<Kernel>(params, item, head, params.grad_o_units);
+    const auto place = place_of_q<Kernel>(params, item, head, params.grad_o_granules);
     for (int slice = 0; slice < bwd_do_slices(V); ++slice) {
       ptx::u64* full = at.fill(smem.do_ring, Kernel::DoTile::bytes);
       place.load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q,

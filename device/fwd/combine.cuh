@@ -3,7 +3,8 @@
 //
 // Work      one warp = one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
 //           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone. Even
-//           splits: up to combine_ctas_of_tile CTAs = the tile that one CTA of the forward kernel begins and does not end
+//           splits: up to combine_ctas_of_tile CTAs = the tile that a CTA of the forward kernel begins and does not
+//           end.
 // Order     parts are added up in the order of their keys, so the bits do not depend on which came first.
 //           Batch-invariant variants join them from the last to the first, as device/fwd/batch_invariant.cuh does.
 // Shared    nothing

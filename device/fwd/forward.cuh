@@ -35,7 +35,7 @@
 //                                                                   Consumers before their epilogue
 //           q_ring          bytes                                   one per Consumer warp, after its last S; where O
 //                                                                   leaves through Q's stage, after O has left, in the
-//                                                                   next item's first iteration (epilogue.cuh)
+//                                                                   next item's first iteration (consumer_q.cuh)
 //           k_ring, v_ring  bytes; slots: 33 (kv_source.cuh); V     one per Consumer warp
 //                           that is transposed, K and V that are
 //                           dequantised: one per warp that does it

@@ -110,7 +110,7 @@ struct KvSource<V, Side, KvIn::pages> {
   PageOfRow page_of;
   int head;
   int first;       // row of lane 0's box
-  int here, end;   // of this lane's box: its rows that count, and where in units of the map they end
+  int here, end;   // of this lane's box: its rows that count, and where in granules of the map they end
   int page_below;  // of its box among the 32 below
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
@@ -141,10 +141,10 @@ struct KvSource<V, Side, KvIn::pages> {
   // Of this lane's box. It ends where its page or the sequence does; the map's coordinates: attn::Place.
   __device__ void hold(int page) {
     const PageParams& pages = params.pages;
-    const MapUnits& units = Side == KvSide::k ? params.ragged.k : params.ragged.v;
+    const MapGranules& granules = Side == KvSide::k ? params.ragged.k : params.ragged.v;
     const int row = first + lane() * pages.box;
     here = max(0, min(page_of.rows - row, pages.box));
-    end = page * units.batch + (row % pages.size + here) * units.row;
+    end = page * granules.batch + (row % pages.size + here) * granules.row;
     page_below = page_of(row - 32 * pages.box);
   }
   __device__ const TmaMap* map() const { return Side == KvSide::k ? &params.k : &params.v; }
@@ -185,15 +185,15 @@ struct KvSource<V, Side, KvIn::slots> {
     for (int i = 0; i < groups; ++i) {
       const int my_row = row_of(kv_tile, i);
       const bool counts = page_of.counts(my_row);
-      const MapUnits& step = Side == KvSide::k ? params.ragged.k : params.ragged.v;
+      const MapGranules& step = Side == KvSide::k ? params.ragged.k : params.ragged.v;
       const int my_place =
-          pages_below[i] * step.batch + my_row % params.pages.size * step.row;  // in units of the map
+          pages_below[i] * step.batch + my_row % params.pages.size * step.row;  // in granules of the map
       const unsigned rows = __ballot_sync(~0u, counts) >> row_of_lane();
       pages_below[i] = page_of(my_row - V.tiles.kv);
 #pragma unroll
       for (int j = 0; j < 32 && 32 * i + j < V.tiles.kv; j += together) {
         const int place = __shfl_sync(~0u, my_place, j + row_of_lane());
-        const char* const from = columns + place * static_cast<long long>(unit_bytes());
+        const char* const from = columns + place * static_cast<long long>(granule_bytes());
         const ptx::u32 row = to + (32 * i + j) * panel_row_bytes + Tile::unit(chunk() % 8 ^ row_of_lane(), j % 8);
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy) {
@@ -214,7 +214,9 @@ struct KvSource<V, Side, KvIn::slots> {
   }  // of those that are copied at once
   __device__ int row_of(int kv_tile, int group) const { return kv_tile * V.tiles.kv + 32 * group + lane(); }
   __device__ const StridedTensor& of() const { return Side == KvSide::k ? params.pages.k : params.pages.v; }
-  __device__ int unit_bytes() const { return Side == KvSide::k ? params.pages.k_unit : params.pages.v_unit; }
+  __device__ int granule_bytes() const {
+    return Side == KvSide::k ? params.pages.k_granule_bytes : params.pages.v_granule_bytes;
+  }
   __device__ int bytes() const { return Side == KvSide::k ? params.pages.k_bytes : params.pages.v_bytes; }
 };
 

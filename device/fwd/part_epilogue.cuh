@@ -15,8 +15,8 @@ struct PartEpilogue {
   const FwdParams& params;
   const WorkItem& item;
   const MTile<V>& its;
-  float unit;  // of O, with scales
-  int half;    // as of FinalEpilogue
+  float o_scale;  // with 8-bit K and V
+  int half;       // as of FinalEpilogue
 
   template <class Softmax>
   __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
@@ -37,7 +37,7 @@ struct PartEpilogue {
       of_top = attn::finish_part(softmax.part_top(), params.scale_log2, sink(top));
       of_bottom = attn::finish_part(softmax.part_bottom(), params.scale_log2, sink(bottom));
     } else {
-      of_top = softmax.finish_top(sink(top), unit), of_bottom = softmax.finish_bottom(sink(bottom), unit);
+      of_top = softmax.finish_top(sink(top), o_scale), of_bottom = softmax.finish_bottom(sink(bottom), o_scale);
     }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
     if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
@@ -65,12 +65,12 @@ struct PartEpilogue {
     return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);
   }
 
-  // Parts of a row have units of their own, and row maxima that count from the same 0.
+  // Parts of a row have scales of O of their own, and row maxima that count from the same 0.
   template <class Softmax>
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {
     if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) {
-      const float of_values = softmax.of_values(unit);
+      const float of_values = softmax.of_values(o_scale);
       o.scale_rows(of_values, of_values);
       scale_columns<V>(params, item, o);
     }

@@ -34,7 +34,7 @@ template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;
   static constexpr int groups = Sums<V>::groups, headers = Sums<V>::headers;
-  static constexpr int tiles = fwd_promotion_tiles(V), slices = fwd_promotion_parts(V), step = tiles / slices;
+  static constexpr int tiles = fwd_promotion_tiles(V), slices = fwd_promotion_slices(V), step = tiles / slices;
   static constexpr int of_slice = groups / slices;  // groups of 8 columns
   static_assert(tiles % slices == 0 && groups % slices == 0);
 

@@ -46,15 +46,15 @@ __device__ TileSequence<int> tiles_of(const FwdParams& params, int q_tile, const
   return MaskRange<V>(params.mask, rows.seq_q, rows.seq_kv, params.chunk).tiles(first_row, last_row, V.tiles.kv);
 }
 
-// unit: the q tile; fixed parts: q tile x parts + part.
+// number: of the item among those of its head: the q tile; of fixed parts q tile x parts + part.
 template <FwdVariant V>
-__device__ WorkItem describe(const FwdParams& params, int sequence, int head, int unit, int parts,
+__device__ WorkItem describe(const FwdParams& params, int sequence, int head, int number, int parts,
                              const attn::Lengths& rows) {
-  const int q_tile = fwd_splits(V) ? unit / parts : unit;
+  const int q_tile = fwd_splits(V) ? number / parts : number;
   auto tiles = tiles_of<V>(params, q_tile, rows);
   if constexpr (fwd_splits(V)) {
-    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, unit % parts, params.split.most)
-                              : part_of(tiles, unit % parts, params.split.tiles, params.split.most);
+    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, number % parts, params.split.most)
+                              : part_of(tiles, number % parts, params.split.tiles, params.split.most);
     if (tiles.count() <= 0) tiles = TileSequence<int>::without_keys();
   }
   return {q_tile, head, sequence, tiles, rows};
@@ -119,9 +119,9 @@ struct RaggedSchedule {
   __device__ int items() const { return sequences.items(); }
 };
 
-// Even splits (contract/split.h): the items of one CTA, one after the other. Kv tiles are numbered by sequence, head and
-// q tile, in a q tile from its last one to its first; of the heads that the CTA has in turn alone. A warp looks at 32
-// sequences at once.
+// Even splits (contract/split.h): the items of one CTA, one after the other. Kv tiles are numbered by sequence, head
+// and q tile, in a q tile from its last one to its first; of the heads that the CTA has in turn alone. A warp looks at
+// 32 sequences at once.
 template <FwdVariant V>
 struct EvenSchedule {
   const FwdParams& params;

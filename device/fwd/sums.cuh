@@ -14,7 +14,7 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct Sums {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = fwd_columns(V) / 8, headers = fwd_sums_heads(V);
+  static constexpr int groups = fwd_columns(V) / 8, headers = fwd_sums_headers(V);
 
   // This thread's first header; the next ones and the groups of its O lie a warpgroup further each.
   static __device__ float4* of(const EightBitParams& params, int consumer) {

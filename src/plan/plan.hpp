@@ -33,7 +33,7 @@ inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cu
 
 struct Workspace {
   Slice tickets;         // the counters of Tickets, device/attn/tickets.cuh; one for each forward launch
-  Slice sums;            // 8-bit types: parts of o of long sequences, device/fwd/promotion.cuh
+  Slice sums;            // 8-bit types: sums of o of long sequences, device/fwd/promotion.cuh
   Slice wide_k, wide_v;  // k and v of 8 bits in q's type, by DequantiseStep
   Slice block_scales;    // with them: BlockScales
   // Split forward only: contract/split.h.
@@ -42,7 +42,7 @@ struct Workspace {
   Slice large_rows;     // whether some row's lse is large
   Slice rows;           // lse and delta
   Slice grad_q;         // its sums in fp32
-  Slice grad_sink;      // its parts
+  Slice grad_sink;      // its shares
   Slice dq_semaphores;  // which kv tile adds to grad_q next
   Slice gated_grad_o;   // with a gate: grad_o by its sigmoid, dense
   Slice largest;        // quantise: the largest number of each tile, where all rows of a sequence share a scale

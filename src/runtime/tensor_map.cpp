@@ -104,15 +104,16 @@ int64_t batch_bytes(const View& v) { return v.batch <= 1 || v.empty() ? 0 : v.st
 
 }  // namespace
 
-int64_t unit_bytes(const View& v) { return std::gcd(stride_bytes(v, v.stride_seq, v.seq), batch_bytes(v)); }
+int64_t granule_bytes(const View& v) { return std::gcd(stride_bytes(v, v.stride_seq, v.seq), batch_bytes(v)); }
 
 // TMA compares coordinates with extents, so for the hardware to see the end of every sequence, the end must lie at the
 // extent of a dimension. The row dimension has 2^30 rows, and row r of a sequence of `length` rows is asked for at
 // 2^30 - length + r: outside if and only if r >= length. That is 2^30 - length rows too far, so another dimension moves
-// the address to the sequence's first row and `length` rows on (in row units: bytes that divide both the row's stride
+// the address to the sequence's first row and `length` rows on (in granules: bytes that divide both the row's stride
 // and the batch's, as coordinates are integers), and a last one adds 2^30 x (2^34 - row stride), which brings the
 // 2^30 rows to 2^64, that is, to 0:
-//   address = (2^30 - length + r) row + (first + length unit) g + 2^30 (2^34 - row) = first g + r row   modulo 2^64
+//   address = (2^30 - length + r) row + (first + length row_granules) g + 2^30 (2^34 - row)
+//           = first g + r row   modulo 2^64
 Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_in) {
   if (auto ok = check_layout(tensor); !ok) return ok.failure();
   const auto& [name, v] = tensor;
@@ -123,16 +124,16 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
         "{}.stride_seq must be from 8 to below 2^33 where sequences have lengths of their own, but is {}. Copy {} "
         "so that its rows lie one after the other.",
         name, v.stride_seq, name));
-  const int64_t bytes = unit_bytes(v);
-  const int64_t unit = row / bytes, step = batch / bytes;
-  if (1.0 * step * v.batch + 1.0 * unit * v.seq >= coordinate_limit)  // in doubles, as it may pass 2^63
+  const int64_t bytes = granule_bytes(v);
+  const int64_t row_granules = row / bytes, step = batch / bytes;
+  if (1.0 * step * v.batch + 1.0 * row_granules * v.seq >= coordinate_limit)  // in doubles, as it may pass 2^63
     return misfit(
         text("{}.stride_batch is {} and {}.stride_seq is {}, in elements; together they span more than 2^31 of "
              "their common units of {} bytes. Make stride_batch a multiple of stride_seq.",
              name, v.stride_batch, name, v.stride_seq, bytes));
   MapShape shape;
   shape.address = v.empty() ? stand_in : v.data;
-  shape.units = {.batch = static_cast<int>(step), .row = static_cast<int>(unit)};
+  shape.granules = {.batch = static_cast<int>(step), .row = static_cast<int>(row_granules)};
   set(shape, {at_least_one(v.dim), map_rows, at_least_one(v.heads), any_extent, any_extent},
       {row, stride_bytes(v, v.stride_head, v.heads), bytes, wrap_bytes - row}, columns_of_panel(v), rows);
   return shape;

@@ -18,9 +18,9 @@ struct MapShape {
   uint64_t extents[5] = {};
   uint64_t strides[4] = {};
   uint32_t box[5] = {};
-  MapUnits units{};      // ragged only
-  bool swizzled = true;  // into panels, as wgmma reads them
-  bool ahead = true;     // L2 reads 256 bytes for each 128 that are asked for
+  MapGranules granules{};  // ragged only
+  bool swizzled = true;    // into panels, as wgmma reads them
+  bool ahead = true;       // L2 reads 256 bytes for each 128 that are asked for
 };
 
 // A tensor by the name the user knows it by.
@@ -36,7 +36,7 @@ Result<void> check_layout(const Named&);
 Result<MapShape> fixed_shape(const Named&, int rows, const void* stand_in);
 
 // The map of a ragged tensor, in which the rows after the end of each sequence read as zeros.
-int64_t unit_bytes(const View&);  // of the units of such a map
+int64_t granule_bytes(const View&);  // of a granule of such a map
 Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
 
 // Rows of so many floats one after the other; a box is one of them.

@@ -123,15 +123,15 @@ Result<Params> make_params(const Driver& driver, const Run& run, const BackwardS
     Named tensor;
     int rows;
     TmaMap* map;
-    MapUnits* units;
+    MapGranules* granules;
   } maps[] = {{{"q", views.q}, v.tiles.q, &params.q, &params.ragged.q},
               {{"k", views.k}, bwd_keys_of_cta(v), &params.k, &params.ragged.k},
               {{"v", views.v}, bwd_keys_of_cta(v), &params.v, &params.ragged.v},
-              {{"grad_o", grad_o}, v.tiles.q, &params.grad_o, &params.grad_o_units}};
-  for (const auto& [tensor, rows, map, units] : maps) {
+              {{"grad_o", grad_o}, v.tiles.q, &params.grad_o, &params.grad_o_granules}};
+  for (const auto& [tensor, rows, map, granules] : maps) {
     const auto encoded = set_map(driver, v.ragged, tensor, {.rows = rows}, stand_in, *map);
     if (!encoded) return encoded.failure();
-    *units = *encoded;
+    *granules = *encoded;
   }
   const auto* const rows = run.slice<float>(run.plan.workspace.rows);
   const int64_t tiles = int64_t{params.place.tiles} * params.place.heads_q;

@@ -51,8 +51,8 @@ PageParams pages_of(const Run& run, const Tiles& tiles) {
           .v = strided(run.views.v),
           .k_bytes = static_cast<int>(run.views.k.dim) * size_of(run.views.k.element),
           .v_bytes = static_cast<int>(run.views.v.dim) * size_of(run.views.v.element),
-          .k_unit = static_cast<int>(unit_bytes(run.views.k)),
-          .v_unit = static_cast<int>(unit_bytes(run.views.v))};
+          .k_granule_bytes = static_cast<int>(granule_bytes(run.views.k)),
+          .v_granule_bytes = static_cast<int>(granule_bytes(run.views.v))};
 }
 
 }  // namespace

@@ -59,14 +59,14 @@ StridedTensor strided(const View& view) {
   return {view.data, view.stride_batch * bytes, view.stride_head * bytes, view.stride_seq * bytes};
 }
 
-Result<MapUnits> set_map(const Driver& driver, bool ragged, const Named& tensor, Boxes boxes, const void* stand_in,
-                         TmaMap& map) {
+Result<MapGranules> set_map(const Driver& driver, bool ragged, const Named& tensor, Boxes boxes, const void* stand_in,
+                            TmaMap& map) {
   auto shape = ragged ? ragged_shape(tensor, boxes.rows, stand_in) : fixed_shape(tensor, boxes.rows, stand_in);
   if (!shape) return shape.failure();
   shape->box[2] = static_cast<uint32_t>(boxes.heads);
   shape->ahead = boxes.ahead;
   if (auto ok = encode(driver, tensor, *shape, map); !ok) return ok.failure();
-  return shape->units;
+  return shape->granules;
 }
 
 RowScalars row_scalars(const View& view) { return {view.as<float>(), view.stride_batch, view.stride_head}; }

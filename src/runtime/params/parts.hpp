@@ -22,7 +22,7 @@ struct ScaleParams {
 };
 ScaleParams scale_of(const Problem&);
 
-RaggedParams lengths_of(const Problem&, const Views&);  // without the units of maps
+RaggedParams lengths_of(const Problem&, const Views&);  // without the granules of maps
 
 StridedTensor strided(const View&);
 RowScalars row_scalars(const View&);
@@ -34,6 +34,6 @@ struct Boxes {
   bool ahead = true;
 };
 // Encodes the map of a tensor. stand_in: the address of empty tensors, never read.
-Result<MapUnits> set_map(const Driver&, bool ragged, const Named&, Boxes, const void* stand_in, TmaMap&);
+Result<MapGranules> set_map(const Driver&, bool ragged, const Named&, Boxes, const void* stand_in, TmaMap&);
 
 }  // namespace froghopper::runtime
