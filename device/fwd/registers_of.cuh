@@ -29,7 +29,7 @@ struct RegistersOf {
     if (dequantising_warpgroup) return V.pack_gqa ? Shares{240, 72, 96} : Shares{208, 40, 56};
     if (crowded && count <= 2) return {240, 24};
     if (V.kv.in == KvIn::slots && !fwd_reads_8_bit(V) && count <= 2)  // places of rows on their way to addresses
-      return V.pack_gqa && count == 1 ? Shares{200, 56} : Shares{224, 56};
+      return V.pack_gqa && count == 1 ? Shares{200, 56} : Shares{216, 72};
     const Shares usual = count == 1 && V.pack_gqa ? Shares{216, 40}
                          : count <= 2             ? Shares{232, 40}
                                                   : Shares{count == 3 ? 160 : 112, 32};
