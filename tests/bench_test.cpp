@@ -54,6 +54,23 @@ TEST(Work, EveryTensorMovesOnce) {
             4.0 * (2 * 8 * 4 * (64 + 32) + 2 * 16 * 1 * (64 + 32)) + 4.0 * 2 * 8 * 4);
 }
 
+// The keys of used rows, and of windows alone; packed sequences without the rows of none.
+TEST(Work, BytesAreOfRowsThatCount) {
+  int32_t used_kv[] = {5, 16}, cu_q[] = {0, 2, 9};
+  Views lengths;
+  lengths.seqused_kv.data = used_kv;
+  const auto of = [&](const std::string& line) { return bytes(problem(line), lengths); };
+  const double row_q = 2 * (64 + 64) + 4, row_kv = 2 * (64 + 64);
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq1 skv16 d64"), row_q * 2 * 4 + row_kv * 2 * 32);
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq1 skv16 d64 seqused page8 pages9"), row_q * 2 * 4 + row_kv * 2 * 21);
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq1 skv16 d64 seqused window7,0"), row_q * 2 * 4 + row_kv * 2 * 13);
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq2 skv16 d64 window7,0"), row_q * 4 * 4 + row_kv * 2 * 18);
+  lengths.cu_seqlens_q.data = cu_q;
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq9 skv16 d64 varlen tq20 seqused page8 pages9 causal"),
+            row_q * 9 * 4 + row_kv * 2 * 21);
+  EXPECT_EQ(of("append bf16 kv=e4m3 b2 hq4 hkv2 sq1 skv16 d64 seqused"), 2 * 2 * 64 * 2 * 4 + (2 + 1) * 128 * 2 * 2);
+}
+
 TEST(Work, BackwardIsTwoAndAHalfTimesForward) {
   const std::string rest = " b2 hq4 hkv2 sq64 skv96 d64 dv32 causal";
   EXPECT_EQ(flops(problem("bwd bf16" + rest), {}), 2.5 * flops(problem("fwd bf16" + rest), {}));
@@ -101,8 +118,8 @@ TEST(Bench, OneJsonLineAMeasurement) {
   const nlohmann::json& first = run.lines[0];
   std::vector<std::string> keys;
   for (const auto& item : first.items()) keys.push_back(item.key());
-  const std::vector<std::string> wanted = {"commit",       "date",   "driver", "gbps",      "gpu",
-                                           "impl",         "ms",     "pass",   "plan",      "problem",
+  const std::vector<std::string> wanted = {"bytes",        "commit", "date",   "driver",    "gbps",    "gpu",
+                                           "impl",         "ms",     "pass",   "plan",      "problem", "read_share",
                                            "sm_clock_mhz", "spread", "tflops", "turn_group"};
   EXPECT_EQ(keys, wanted);  // nlohmann::json sorts them
   EXPECT_EQ(first["problem"], line);
@@ -122,6 +139,20 @@ TEST(Bench, MeasuresTheBackwardPassAfterAForwardPass) {
   ASSERT_EQ(run.lines.size(), 2u);
   EXPECT_EQ(run.lines[0]["pass"], "bwd");
   EXPECT_NEAR(run.lines[0]["tflops"].get<double>(), 5242880 / run.lines[0]["ms"].get<double>() / 1e9, 1e-4);
+}
+
+TEST(Bench, MeasuresWhatIsWrittenToACache) {
+  const Ended run = run_bench(
+      "'append bf16 b3 hq4 hkv2 sq2 skv50 d64 seqused page16 pages12 rotary64 rows50 norm' "
+      "'append f16 kv=e4m3 b1 hq4 hkv2 sq9 skv0 d64 page8 pages4 slots tokenscales' --backend cpu --ms 1 --rounds 3");
+  EXPECT_EQ(run.exit_code, 0);
+  ASSERT_EQ(run.lines.size(), 2u);
+  EXPECT_EQ(run.lines[0]["pass"], "append");
+  EXPECT_TRUE(run.lines[0]["tflops"].is_null());
+  EXPECT_EQ(run.lines[0]["bytes"], 2 * 2 * 64 * 6 * 4 + 2 * 2 * 128 * 6 * 2);
+  EXPECT_NEAR(run.lines[0]["gbps"].get<double>(),
+              run.lines[0]["bytes"].get<double>() / run.lines[0]["ms"].get<double>() / 1e6, 0.051);
+  EXPECT_TRUE(run.lines[0]["read_share"].is_null());  // of a GPU's memory
 }
 
 TEST(Bench, RefusesWhatItCannotMeasure) {
