@@ -209,7 +209,7 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
       {"ms", rounded(timing.ms, 1e6)},
       {"spread", rounded(timing.spread, 1e2)},
       {"tflops", if_known(done.flops > 0, rounded(speed, 1e4))},
-      {"bytes", if_known(done.bytes > 0, done.bytes)},
+      {"bytes", if_known(done.bytes > 0, static_cast<int64_t>(done.bytes))},
       {"gbps", if_known(done.bytes > 0, rounded(rate, 10))},
       {"read_share", if_known(done.share_of_reads.has_value(), rounded(done.share_of_reads.value_or(0), 1e4))},
       {"sm_clock_mhz", if_known(timing.sm_clock_mhz > 0, timing.sm_clock_mhz)},
