@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claim: every shape that bench/suites and docs/performance.md measure on a Hopper GPU runs on presets alone, so that
-// with them nobody waits for a compiler; except for pages and head dims above 256, which docs/6-jit.md says are compiled.
-// Every shape has a plan for these GPUs, and no shape takes more memory than they have.
+// with them nobody waits for a compiler; except for pages and head dims above 256, which docs/6-jit.md says are
+// compiled. Every shape has a plan for these GPUs, and none takes more memory than they have.
 #include <gtest/gtest.h>
 
 #include <cstdio>

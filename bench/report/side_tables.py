@@ -94,9 +94,9 @@ def ratios_of(records):
 
 # Folder of bench/results, and suite: heading.
 SERVED = {"serving": "K and V in pages", "append": "New rows of a cache"}
-SERVED_TITLE = ("Microseconds of a call, in brackets the ratio to the best rival, interleaved; the MB that must be moved, GB/s, "
-                "and these as percent of what a kernel reaches that only reads. Made by `froghopper bench "
-                "bench/suites/{}.txt --backend hopper --json`.")
+SERVED_TITLE = ("Microseconds of a call, in brackets the ratio to the best rival, interleaved; the MB that must be "
+                "moved, GB/s, and these as percent of what a kernel reaches that only reads. Made by `froghopper "
+                "bench bench/suites/{}.txt --backend hopper --json`.")
 
 
 def served_rows(records):
@@ -111,7 +111,8 @@ def served_row(cell):
     ours, ratio = cell.best[OURS], cell.ratio(cell.rivals())
     share, moved = ours.get("read_share"), ours.get("bytes")
     return [f"`{cell.problem}`", f"{ours['ms'] * 1e3:.1f}" + (f" ({ratio:.2f})" if ratio else ""),
-            ABSENT if moved is None else f"{moved / 1e6:.4g}", ABSENT if ours["gbps"] is None else f"{ours['gbps']:.0f}",
+            ABSENT if moved is None else f"{moved / 1e6:.4g}",
+            ABSENT if ours["gbps"] is None else f"{ours['gbps']:.0f}",
             ABSENT if share is None else f"{100 * share:.0f}"]
 
 
