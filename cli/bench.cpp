@@ -28,14 +28,14 @@ struct Options {
   std::vector<std::string> what;
   std::string backend = "auto", tiles, hints, json, commit = "unknown";
   Effort effort;
-  bool host = false;
+  bool host = false, cold = false;
 
   // The target of fh_plan_create: the backend, and what its planner shall do otherwise. Hints are for a GPU, so with
   // them "auto" is one.
   std::string target() const {
     std::string words = tiles.empty() ? "" : " tiles=" + tiles;
     if (!hints.empty()) words += " " + hints;
-    const bool gpu = host || (backend == "auto" && !words.empty());
+    const bool gpu = host || cold || (backend == "auto" && !words.empty());
     return (gpu ? "hopper" : backend) + words;
   }
 };
@@ -54,7 +54,7 @@ constexpr const char* examples =
     "  froghopper bench\n"
     "  froghopper bench 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --json mine.jsonl\n"
     "  froghopper bench bench/suites/training_fwd.txt --backend hopper --ms 50\n"
-    "  froghopper bench bench/suites/append.txt --backend hopper --json bench/results/append/h100.jsonl\n"
+    "  froghopper bench bench/suites/append.txt --backend hopper --cold --json bench/results/append/h100.jsonl\n"
     "  froghopper bench 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --tiles 128x128s2 --hints 'tail=30%'\n"
     "  froghopper bench --host\n"
     "bench/speed.py measures against other libraries, in turns.";
@@ -85,8 +85,14 @@ int run(const Options& options) {
     if (!more) return complain(more.failure());
     cases.insert(cases.end(), more->begin(), more->end());
   }
+  const bool has_backward = std::ranges::any_of(cases, [](const check::Case& c) { return c.problem.backward(); });
   if (options.host && options.backend == "cpu")
     return complain(exit_bad_input, "--host is the cost of handing work to a GPU; leave --backend cpu out.");
+  if (options.cold && (options.backend == "cpu" || options.host || has_backward))
+    return complain(
+        exit_bad_input,
+        "--cold takes turns among copies of a forward or append problem's tensors on a GPU; leave --backend "
+        "cpu, --host and bwd lines out.");
   if (const auto target = read_target(options.target().c_str()); !target)
     return complain(exit_bad_input, target.failure().text);
   if (!can_append(options.json))
@@ -117,8 +123,8 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto first = plan_first_pass(c.problem, plan->get());
   if (!first) return complain(first.failure());
   const size_t workspace = std::max(fh_plan_workspace_bytes(plan->get()), fh_plan_workspace_bytes(first->get()));
-  const auto stand =
-      fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs, workspace) : make_cpu_stand(*inputs, workspace);
+  const auto stand = fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs, workspace, options.cold)
+                                                 : make_cpu_stand(*inputs, workspace);
   if (!stand) return complain(stand.failure());
   if (auto ran = run_first_pass(**stand, c.problem, first->get()); !ran) return complain(ran.failure());
   if (options.host) return print_host_cost(**stand, c, plan->get(), options);
@@ -211,6 +217,7 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
       {"tflops", if_known(done.flops > 0, rounded(speed, 1e4))},
       {"bytes", if_known(done.bytes > 0, static_cast<int64_t>(done.bytes))},
       {"gbps", if_known(done.bytes > 0, rounded(rate, 10))},
+      {"cold", options.cold},
       {"read_share", if_known(done.share_of_reads.has_value(), rounded(done.share_of_reads.value_or(0), 1e4))},
       {"sm_clock_mhz", if_known(timing.sm_clock_mhz > 0, timing.sm_clock_mhz)},
       {"gpu", stand.machine()},
@@ -265,6 +272,8 @@ void bench_command(CLI::App& program, int& exit_code) {
       ->envname("FROGHOPPER_COMMIT")
       ->capture_default_str();
   command->add_flag("--host", options->host, "measure what a call costs the calling thread instead, on a GPU");
+  command->add_flag("--cold", options->cold,
+                    "on a GPU: copies of the tensors take turns, so that no call finds its own in L2");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

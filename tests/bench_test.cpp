@@ -118,9 +118,9 @@ TEST(Bench, OneJsonLineAMeasurement) {
   const nlohmann::json& first = run.lines[0];
   std::vector<std::string> keys;
   for (const auto& item : first.items()) keys.push_back(item.key());
-  const std::vector<std::string> wanted = {"bytes",        "commit", "date",   "driver",    "gbps",    "gpu",
-                                           "impl",         "ms",     "pass",   "plan",      "problem", "read_share",
-                                           "sm_clock_mhz", "spread", "tflops", "turn_group"};
+  const std::vector<std::string> wanted = {"bytes",      "cold",         "commit", "date",   "driver",    "gbps",
+                                           "gpu",        "impl",         "ms",     "pass",   "plan",      "problem",
+                                           "read_share", "sm_clock_mhz", "spread", "tflops", "turn_group"};
   EXPECT_EQ(keys, wanted);  // nlohmann::json sorts them
   EXPECT_EQ(first["problem"], line);
   EXPECT_EQ(first["impl"], "froghopper");
@@ -159,6 +159,8 @@ TEST(Bench, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(run_bench("'fwd bf16 b1 hq3 hkv2 sq64 skv64 d64'").exit_code, 2);
   EXPECT_EQ(run_bench("no/such/suite.txt").exit_code, 2);
   EXPECT_EQ(run_bench("--host --backend cpu").exit_code, 2);
+  EXPECT_EQ(run_bench("--cold --backend cpu 'fwd bf16 b1 hq1 hkv1 sq1 skv9 d64'").exit_code, 2);
+  EXPECT_EQ(run_bench("--cold 'bwd bf16 b1 hq1 hkv1 sq1 skv9 d64'").exit_code, 2);
   EXPECT_EQ(run_bench("--rounds 0").exit_code, 2);
   EXPECT_EQ(run_bench("--backend cpu --tiles 128x64s3").exit_code, 2) << "tiles are for a GPU";
   EXPECT_EQ(run_bench("--backend cpu --hints late=8").exit_code, 2);

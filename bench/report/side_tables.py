@@ -96,7 +96,7 @@ def ratios_of(records):
 SERVED = {"serving": "K and V in pages", "append": "New rows of a cache"}
 SERVED_TITLE = ("Microseconds of a call, in brackets the ratio to the best rival, interleaved; the MB that must be "
                 "moved, GB/s, and these as percent of what a kernel reaches that only reads. Made by `froghopper "
-                "bench bench/suites/{}.txt --backend hopper --json`.")
+                "bench bench/suites/{}.txt --backend hopper --cold --json`: no call finds its tensors in L2.")
 
 
 def served_rows(records):
