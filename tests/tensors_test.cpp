@@ -62,6 +62,11 @@ TEST(tensors, lse_has_strides_of_its_own_where_one_is_set) {
   ASSERT_TRUE(bound) << bound.failure().text;
   EXPECT_EQ(bound->lse.at(0, 249, 1), 249 * 16 + 1);
 
+  // Where there are no rows, the address may be NULL as anybody's.
+  fh_tensors none = tensors_of(problem_of("fwd bf16 b0 hq8 hkv2 sq100 skv200 d64"));
+  none.lse = nullptr, none.lse_stride_seq = 8, none.lse_stride_head = 1;
+  EXPECT_TRUE(bind(problem_of("fwd bf16 b0 hq8 hkv2 sq100 skv200 d64"), none));
+
   // A struct of an older header ends before them.
   t.size = offsetof(fh_tensors, lse_stride_batch);
   EXPECT_EQ(bind(p, t)->lse.at(1, 3, 2), 800 + 2 * 100 + 3);

@@ -71,7 +71,8 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
     return text(
         "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",
         tensor.name, tensor.option, tensor.how);
-  if (tensor.field.of_lse() && has_strides(given) && !given.data && (use == Use::absent || use == Use::may_write))
+  if (tensor.field.of_lse() && has_strides(given) && !given.data && (use == Use::absent || use == Use::may_write) &&
+      !view_of(tensor, p, given).empty())
     return "lse has strides and is NULL; they would be ignored. Set lse, or its strides to 0.";
   if (is_demanded(use) && !tensor.field.strided() && !given.data && !view_of(tensor, p, given).empty())
     return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name,
