@@ -12,7 +12,8 @@ namespace froghopper::check {
 
 // A line of a case file: "PROBLEM LINE : key=value ... # reason". Blanks may be repeated to line columns up.
 //   lens_q=0,7,1023 lens_kv=...   varlen: rows of each sequence (else a fixed pseudo-random cut of total)
-//   used_q=... used_kv=...        seqused; with one of them alone, all rows of the other side count
+//   used_q=... used_kv=...        seqused; with one of them alone, all rows of the other side count. append: used_kv
+//                                 are rows that the cache has already, without them none
 //   data=NAME                     how inputs are drawn: normal (default), times4, huge, ... see data.cpp
 //   layout=NAME                   bshd (default), bhsd, padded, ...: strides of the tensors, see layout.cpp
 //   rows=sample                   compare some rows with the oracle, not all: for problems too large for it. Of a
@@ -52,9 +53,9 @@ enum class FirstPass {
   exact,    // the oracle, rounded; the library on the CPU where rows=sample says that the oracle would take too long
   missing,  // they hold NaN: whoever runs the problem computes them first
 };
-// Whether there are inputs for a case; the Failure says who else checks such problems.
-Result<void> has_inputs(const Case&);
 std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed, FirstPass = FirstPass::exact);
+// The numbers of tensors that are read or added to, but for o and lse of a backward problem, where all else is 0xff.
+void fill_inputs(const Case&, const Views&, unsigned seed);
 
 // Those of the tensors that the problem uses: of a backward problem's, what its forward problem takes.
 fh_tensors tensors_of(const Problem&, const fh_tensors&);

@@ -70,6 +70,7 @@
 #include <cmath>
 #include <limits>
 
+#include "check/appended.hpp"
 #include "check/quantised.hpp"
 #include "src/base/storage.hpp"
 #include "src/base/text.hpp"
@@ -277,6 +278,7 @@ void compare(const Problem& p, const Reference& reference, const Found& found, O
   out.measures.clear();
   out.why.clear();
   if (p.quantises()) return compare_quantised(p, reference, found, out);
+  if (p.appends()) return compare_appended(p, reference, found, out);
   const double largest = largest_lse(reference);
   for (size_t i = 0; i < reference.size(); ++i) {
     const Expected& expected = reference[i];

@@ -10,7 +10,8 @@ namespace froghopper::check {
 
 using oracle::RowId, oracle::rows_of;
 
-// The rows of one written tensor that are compared, in rising order, and what the oracle says of them: [rows][dim].
+// The rows of one written tensor that are compared, in rising order, and what the oracle says of them: [rows][dim]. Of
+// an append problem they are all that is written, in any order.
 struct Expected {
   const Tensor* tensor;
   std::vector<RowId> rows = {};
@@ -18,6 +19,8 @@ struct Expected {
   std::vector<double> rounded = {}, summed = {};            // of gradients: see oracle::Gradients
   double largest_lse = 0;                                   // of gradients: the largest |lse| that they were made of
   std::vector<size_t> scale_of_row = {}, mean_of_row = {};  // of quantised_x: which row of scale_x, of mean_x
+  bool others_stay = false;                                 // rows that are not named here are not written
+  std::vector<double> divisors = {};                        // of a cache with given scales: that of each row
 };
 
 // Of every tensor that the problem writes.

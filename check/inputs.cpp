@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "check/check.hpp"
 #include "check/data.hpp"
 #include "check/first_pass.hpp"
 #include "check/layout.hpp"
+#include "check/places.hpp"
 #include "contract/quantise.h"
 #include "src/base/storage.hpp"
 #include "src/oracle/oracle.hpp"
@@ -41,28 +41,17 @@ void make_block(Inputs& in, const Case& c, const Tensor& tensor) {
     // o is written by the first pass, so no two rows of it may lie in one place.
     const bool apart = is_written(tensor.use(p)) || tensor.view == &Views::o;
     const bool of_kv = tensor.view == &Views::k || tensor.view == &Views::v;
-    l = lay_out(c.layout, tensor.view, extents, of_kv ? p.kv_is_packed() : p.varlen, apart);
+    const bool of_cache = tensor.view == &Views::cache_k || tensor.view == &Views::cache_v;
+    const bool packed = of_cache ? false : of_kv && !p.appends() ? p.kv_is_packed() : p.varlen;
+    l = lay_out(c.layout, tensor.view, extents, packed, apart);
     elements = span_of(extents, l) + l.offset;
   }
+  if (tensor.view == &Views::lse && c.layout == "lse_by_row") l = {extents.seq * extents.heads, extents.heads, 1, 0};
   const int64_t size = size_of(extents.element);
   Inputs::Block& block = in.block(tensor.view);
   block.assign(static_cast<size_t>(elements * size) + 2 * guard_bytes, 0xff);
   unsigned char* const first = block.data() + guard_bytes + l.offset * size;
   tensor.field.set(in.tensors, {first, l.stride_batch, l.stride_seq, l.stride_head});
-}
-
-// Lengths where the case gives none: up to the longest allowed, each fifth empty, some rows of the tensor left over at
-// the end.
-std::vector<int64_t> draw_lengths(uint64_t stream, int64_t batch, int64_t longest, int64_t total) {
-  std::vector<int64_t> lens;
-  for (int64_t b = 0; b < batch; ++b) {
-    const uint64_t bits = random_bits(stream, static_cast<uint64_t>(b));
-    const int64_t most = std::min(longest, total);
-    lens.push_back(bits % 5 == 4 ? 0
-                                 : most - static_cast<int64_t>((bits >> 8) % static_cast<uint64_t>(most / 2 + 1)));
-    total -= lens.back();
-  }
-  return lens;
 }
 
 // Entries of q, k and v as the case draws them.
@@ -102,46 +91,10 @@ void put_sink(const Case& c, const Views& views, uint64_t stream) {
     views.sink.as<float>()[h] = 2 * random_normal(stream, static_cast<uint64_t>(h)) + (h % 3 == 2 ? 12.0f : 0.0f);
 }
 
-void put(const View& list, const std::vector<int64_t>& numbers) {
-  for (size_t i = 0; i < numbers.size(); ++i) list.as<int32_t>()[i] = static_cast<int32_t>(numbers[i]);
-}
-
-// [0, lens[0], lens[0] + lens[1], ...]
-void put_ends(const View& list, const std::vector<int64_t>& lens) {
-  std::vector<int64_t> ends{0};
-  for (const int64_t rows : lens) ends.push_back(ends.back() + rows);
-  put(list, ends);
-}
-
-// For each sequence a pseudo-random number of its rows.
-std::vector<int64_t> draw_used(uint64_t stream, const Problem& p, const View& cu, int64_t extent) {
-  std::vector<int64_t> used;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    const auto* const ends = cu.as<int32_t>();
-    const auto rows = static_cast<uint64_t>(ends ? ends[b + 1] - ends[b] : extent);
-    used.push_back(static_cast<int64_t>(random_bits(stream, static_cast<uint64_t>(b)) % (rows + 1)));
-  }
-  return used;
-}
-
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t);
 
-// The pages of a sequence lie anywhere in the pool, no page is in two sequences, and what no row that counts needs is
-// no number of a page.
-void put_pages(const Case& c, const Views& views, uint64_t stream) {
-  constexpr int32_t no_page = 2147480000;
-  const Problem& p = c.problem;
-  const View& table = views.block_table;
-  std::vector<int32_t> free(static_cast<size_t>(p.pages));
-  std::iota(free.begin(), free.end(), 0);
-  for (size_t i = free.size(); i > 1; --i) std::swap(free[i - 1], free[random_bits(stream, i) % i]);
-  for (int64_t b = 0; b < table.batch; ++b)
-    for (int64_t column = 0; column < table.seq; ++column) {
-      const bool counts = column * p.page_size < rows_kv(p, views, b).used && !free.empty();
-      table.as<int32_t>()[table.at(b, column, 0)] = counts ? free.back() : no_page;
-      if (counts) free.pop_back();
-    }
-}
+// Of k and v: beside a cache the rows that come, as many as q has.
+RowsOf rows_of_kv(const Problem& p) { return p.appends() ? rows_q : rows_kv; }
 
 // Visits every entry of the rows that count: visit(sequence, row in it, rows, head, column, place, drawn number). Heads
 // are shared among the cores, where there is enough to do for threads that are begun for it and heads lie apart.
@@ -150,7 +103,7 @@ void each_entry(const Case& c, const Views& views, const View& x, RowsOf rows_of
   constexpr int64_t enough = 1 << 18;  // entries, a millisecond's
   const Problem& p = c.problem;
   const auto draw = find_data(c.data)->draw;
-  const bool in_pages = p.paged() && (&x == &views.k || &x == &views.v);
+  const bool in_pages = p.paged() && !p.appends() && (&x == &views.k || &x == &views.v);
   if (x.empty()) return;  // there may be any number of sequences without rows
   // The number of each sequence's first entry.
   std::vector<int64_t> first{0};
@@ -261,6 +214,14 @@ void put_held_max_logit(const Case& c, const Views& views, uint64_t stream) {
     held[i] = i % 3 == 2 ? -INFINITY : 4 + 8 * random_normal(stream, static_cast<uint64_t>(i));
 }
 
+// Of a cache's heads. Scales of other problems are made with the numbers that they belong to.
+void put_given_scales(const Case& c, const View& scales, uint64_t stream) {
+  for (int64_t head = 0; c.problem.appends() && head < scales.heads; ++head) {
+    const auto tenths = static_cast<float>(random_bits(stream, static_cast<uint64_t>(head)) % 10);
+    scales.as<float>()[scales.at(0, 0, head)] = std::ldexp(1 + tenths / 10, -4);
+  }
+}
+
 // What the tensors that are read hold, each from a stream of numbers of its own. The lengths come first: they say which
 // rows of the others count.
 struct Content {
@@ -268,25 +229,10 @@ struct Content {
   void (*put)(const Case&, const Views&, uint64_t stream);
 };
 constexpr Content contents[] = {
-    {&Views::cu_seqlens_q,
-     [](const Case& c, const Views& v, uint64_t stream) {
-       const Problem& p = c.problem;
-       put_ends(v.cu_seqlens_q, c.lens_q.empty() ? draw_lengths(stream, p.batch, p.seq_q, p.total_q) : c.lens_q);
-     }},
-    {&Views::cu_seqlens_kv,
-     [](const Case& c, const Views& v, uint64_t stream) {
-       const Problem& p = c.problem;
-       put_ends(v.cu_seqlens_kv, c.lens_kv.empty() ? draw_lengths(stream, p.batch, p.seq_kv, p.total_kv) : c.lens_kv);
-     }},
-    {&Views::seqused_q,
-     [](const Case& c, const Views& v, uint64_t stream) {
-       put(v.seqused_q, c.used_q.empty() ? draw_used(stream, c.problem, v.cu_seqlens_q, c.problem.seq_q) : c.used_q);
-     }},
-    {&Views::seqused_kv,
-     [](const Case& c, const Views& v, uint64_t stream) {
-       put(v.seqused_kv,
-           c.used_kv.empty() ? draw_used(stream, c.problem, v.cu_seqlens_kv, c.problem.seq_kv) : c.used_kv);
-     }},
+    {&Views::cu_seqlens_q, put_cu_seqlens_q},
+    {&Views::cu_seqlens_kv, put_cu_seqlens_kv},
+    {&Views::seqused_q, put_seqused_q},
+    {&Views::seqused_kv, put_seqused_kv},
     {&Views::q,
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
@@ -296,7 +242,7 @@ constexpr Content contents[] = {
     {&Views::k,
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
-       fill_scaled(c, v, v.k, v.scale_k, rows_kv, stream,
+       fill_scaled(c, v, v.k, v.scale_k, rows_of_kv(c.problem), stream,
                    [&](int64_t row, int64_t rows, int64_t column, float drawn) {
                      return entry.of_k(row, rows, column, drawn);
                    });
@@ -304,7 +250,7 @@ constexpr Content contents[] = {
     {&Views::v,
      [](const Case& c, const Views& v, uint64_t stream) {
        const Entries entry(c);
-       fill_scaled(c, v, v.v, v.scale_v, rows_kv, stream,
+       fill_scaled(c, v, v.v, v.scale_v, rows_of_kv(c.problem), stream,
                    [&](int64_t row, int64_t, int64_t, float drawn) { return entry.of_v(row, drawn); });
      }},
     {&Views::sink, put_sink},
@@ -337,6 +283,14 @@ constexpr Content contents[] = {
      }},
     {&Views::max_logit, put_held_max_logit},
     {&Views::gate, put_gate},
+    {&Views::slot_mapping, put_slots},
+    {&Views::positions, put_positions},
+    {&Views::rotary_cos, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.rotary_cos, stream); }},
+    {&Views::rotary_sin, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.rotary_sin, stream); }},
+    {&Views::norm_q, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.norm_q, stream); }},
+    {&Views::norm_k, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.norm_k, stream); }},
+    {&Views::scale_k, [](const Case& c, const Views& v, uint64_t stream) { put_given_scales(c, v.scale_k, stream); }},
+    {&Views::scale_v, [](const Case& c, const Views& v, uint64_t stream) { put_given_scales(c, v.scale_v, stream); }},
 };
 constexpr Content block_table = {&Views::block_table, put_pages};  // after the lengths, before k and v
 constexpr size_t stream_of_pages = 20;
@@ -355,18 +309,22 @@ fh_tensors tensors_of(const Problem& p, const fh_tensors& more) {
   return fewer;
 }
 
+void fill_inputs(const Case& c, const Views& views, unsigned seed) {
+  for (size_t i = 0; i < std::size(contents); ++i) {
+    if (contents[i].tensor == &Views::k && c.problem.paged() && views.block_table.data)
+      block_table.put(c, views, stream_of(seed, stream_of_pages));
+    if ((views.*contents[i].tensor).data && is_filled(tensors()[index_of(contents[i].tensor)].use(c.problem)))
+      contents[i].put(c, views, stream_of(seed, i));
+  }
+}
+
 std::unique_ptr<Inputs> make_inputs(const Case& c, unsigned seed, FirstPass first) {
   auto in = std::make_unique<Inputs>();
   for (const Tensor& tensor : tensors())
     if (is_there(c, tensor)) make_block(*in, c, tensor);
   const auto views = bind(c.problem, in->tensors);
   if (!views) return in;  // whoever runs it is told
-  for (size_t i = 0; i < std::size(contents); ++i) {
-    if (contents[i].tensor == &Views::k && c.problem.paged() && views->block_table.data)
-      block_table.put(c, *views, stream_of(seed, stream_of_pages));
-    if (((*views).*contents[i].tensor).data && is_filled(tensors()[index_of(contents[i].tensor)].use(c.problem)))
-      contents[i].put(c, *views, stream_of(seed, i));
-  }
+  fill_inputs(c, *views, seed);
   if (c.problem.backward() && first == FirstPass::exact) put_first_pass(c, *in, *views);
   return in;
 }

@@ -17,6 +17,7 @@ constexpr const char* names[] = {
     "absurd",           // strides of extents of 1 are odd, or larger than any memory
     "odd",              // no address and no stride is aligned to more than one element: CPU only
     "unlike_v",         // k with gaps after rows and sequences that no stride of the dense v has
+    "lse_by_row",       // dense, and lse has the heads of a row together
     "far",              // the second sequence, or head, lies more than 2^31 elements away
 };
 

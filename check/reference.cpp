@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "check/appended.hpp"
 #include "check/compare.hpp"
 #include "check/data.hpp"
 #include "check/groups.hpp"
@@ -112,6 +113,7 @@ Result<void> can_be_judged(const Case& c, const Views& views) {
 Reference make_reference(const Case& c, const Views& views, Backend backend) {
   const Problem& p = c.problem;
   if (p.quantises()) return quantised_rows(p, views);
+  if (p.appends()) return appended_rows(p, views);
   if (p.backward()) return c.sample_rows ? gradients_of_groups(p, views) : all_gradients(p, views);
   return of_rows(p, views, c.sample_rows ? choose_rows(p) : oracle::query_rows(p), backend);
 }

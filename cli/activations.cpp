@@ -141,8 +141,9 @@ Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor&
 void keep(check::Inputs& in, View Views::*view, std::vector<unsigned char> bytes,
           std::array<int64_t, 4> extents = {}) {
   in.block(view) = std::move(bytes);
-  const int64_t head = extents[3], seq = extents[2] * head;
-  tensors()[index_of(view)].field.set(in.tensors, {in.block(view).data(), extents[1] * seq, seq, head});
+  const UserField& field = tensors()[index_of(view)].field;
+  const int64_t head = field.strided() ? extents[3] : 0, seq = extents[2] * head;
+  field.set(in.tensors, {in.block(view).data(), extents[1] * seq, seq, head});
 }
 
 void keep(check::Inputs& in, View Views::*view, const std::vector<int32_t>& list) {

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "cli/cases.hpp"
@@ -27,14 +28,14 @@ struct Options {
   std::vector<std::string> what;
   std::string backend = "auto", tiles, hints, json, commit = "unknown";
   Effort effort;
-  bool host = false;
+  bool host = false, cold = false;
 
   // The target of fh_plan_create: the backend, and what its planner shall do otherwise. Hints are for a GPU, so with
   // them "auto" is one.
   std::string target() const {
     std::string words = tiles.empty() ? "" : " tiles=" + tiles;
     if (!hints.empty()) words += " " + hints;
-    const bool gpu = host || (backend == "auto" && !words.empty());
+    const bool gpu = host || cold || (backend == "auto" && !words.empty());
     return (gpu ? "hopper" : backend) + words;
   }
 };
@@ -53,16 +54,24 @@ constexpr const char* examples =
     "  froghopper bench\n"
     "  froghopper bench 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --json mine.jsonl\n"
     "  froghopper bench bench/suites/training_fwd.txt --backend hopper --ms 50\n"
+    "  froghopper bench bench/suites/append.txt --backend hopper --cold --json bench/results/append/h100.jsonl\n"
     "  froghopper bench 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --tiles 128x128s2 --hints 'tail=30%'\n"
     "  froghopper bench --host\n"
     "bench/speed.py measures against other libraries, in turns.";
 
 int measure(const check::Case&, const Options&, bool& header_wanted);
+// What was computed, and how near the memory's speed that was: nothing where no GPU computed it, or 0 where it is not
+// the computation that was timed.
+struct Done {
+  double flops = 0, bytes = 0;
+  std::optional<double> share_of_reads;  // of the speed of a kernel that does nothing but read
+};
 std::string roof_of(const fh_plan&, const Target&, double ms);
+std::optional<double> share_of_reads(const fh_plan&, const Target&, double bytes, double ms);
 Result<check::PlanHandle> plan_first_pass(const Problem&, const fh_plan*);
 Result<void> run_first_pass(Stand&, const Problem&, const fh_plan* first);
 int print_host_cost(Stand&, const check::Case&, const fh_plan*, const Options&);
-bool append(const Options&, const Stand&, const check::Case&, const std::string& plan, const Timing&, double flops,
+bool append(const Options&, const Stand&, const check::Case&, const std::string& plan, const Timing&, const Done&,
             const std::string& turn_group);
 std::string new_turn_group();
 
@@ -76,8 +85,14 @@ int run(const Options& options) {
     if (!more) return complain(more.failure());
     cases.insert(cases.end(), more->begin(), more->end());
   }
+  const bool has_backward = std::ranges::any_of(cases, [](const check::Case& c) { return c.problem.backward(); });
   if (options.host && options.backend == "cpu")
     return complain(exit_bad_input, "--host is the cost of handing work to a GPU; leave --backend cpu out.");
+  if (options.cold && (options.backend == "cpu" || options.host || has_backward))
+    return complain(
+        exit_bad_input,
+        "--cold takes turns among copies of a forward or append problem's tensors on a GPU; leave --backend "
+        "cpu, --host and bwd lines out.");
   if (const auto target = read_target(options.target().c_str()); !target)
     return complain(exit_bad_input, target.failure().text);
   if (!can_append(options.json))
@@ -100,7 +115,6 @@ int run(const Options& options) {
 }
 
 int measure(const check::Case& c, const Options& options, bool& header_wanted) {
-  if (const auto can = check::has_inputs(c); !can) return complain(can.failure());
   const auto plan = check::create_plan(c.problem, options.target());
   if (!plan) return complain(plan.failure());
   const auto inputs = check::make_inputs(c, 1, check::FirstPass::missing);
@@ -109,28 +123,30 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto first = plan_first_pass(c.problem, plan->get());
   if (!first) return complain(first.failure());
   const size_t workspace = std::max(fh_plan_workspace_bytes(plan->get()), fh_plan_workspace_bytes(first->get()));
-  const auto stand =
-      fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs, workspace) : make_cpu_stand(*inputs, workspace);
+  const auto stand = fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs, workspace, options.cold)
+                                                 : make_cpu_stand(*inputs, workspace);
   if (!stand) return complain(stand.failure());
   if (auto ran = run_first_pass(**stand, c.problem, first->get()); !ran) return complain(ran.failure());
   if (options.host) return print_host_cost(**stand, c, plan->get(), options);
 
   const auto timing = time_plan(**stand, plan->get(), options.effort);
   if (!timing) return complain(timing.failure());
-  const double flop_count = flops(c.problem, *views);
-  const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
   const auto target = read_target(options.target().c_str());  // run() has seen that it can be read
+  Done done{.flops = flops(c.problem, *views), .bytes = bytes(c.problem, *views), .share_of_reads = {}};
+  done.share_of_reads = share_of_reads(**plan, *target, done.bytes, timing->ms);
+  const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
   const std::string line = fh_plan_line(plan->get()) + target->hints.line();
   const bool table = !is_stdout(options.json);
   if (header_wanted && table)
-    std::printf("%11s %6s %9s %8s %5s %15s  %s\n", "ms", "+-", "TFLOP/s", "GB/s", "MHz", "roof, model",
-                "problem -> plan");
+    std::printf("%11s %6s %9s %9s %8s %5s %5s %15s  %s\n", "ms", "+-", "TFLOP/s", "MB", "GB/s", "read", "MHz",
+                "roof, model", "problem -> plan");
   header_wanted = false;
   if (table)
-    std::printf("%11.4f %5.1f%% %9.3f %8.1f %5s %15s  %s\n", timing->ms, timing->spread,
-                flop_count / timing->ms / 1e9, bytes_moved(c.problem) / timing->ms / 1e6, clock.c_str(),
+    std::printf("%11.4f %5.1f%% %9.3f %9.3f %8.1f %5s %5s %15s  %s\n", timing->ms, timing->spread,
+                done.flops / timing->ms / 1e9, done.bytes / 1e6, done.bytes / timing->ms / 1e6,
+                done.share_of_reads ? text("{:.0f}%", 100 * *done.share_of_reads).c_str() : "-", clock.c_str(),
                 roof_of(**plan, *target, timing->ms).c_str(), line.c_str());
-  if (!append(options, **stand, c, line, *timing, flop_count, new_turn_group()))
+  if (!append(options, **stand, c, line, *timing, done, new_turn_group()))
     return complain(exit_run_failed, text("writing to {} failed.", options.json));
   return exit_ok;
 }
@@ -141,6 +157,13 @@ std::string roof_of(const fh_plan& plan, const Target& target, double ms) {
   const auto device = runtime::device(target.ordinal);
   const auto model = device ? estimate(*plan.gpu(), *device) : std::nullopt;
   return model ? share_of_roof(*model, 1e3 * ms) : "-";
+}
+
+// Nothing on a CPU.
+std::optional<double> share_of_reads(const fh_plan& plan, const Target& target, double moved, double ms) {
+  if (!plan.gpu()) return std::nullopt;
+  const auto device = runtime::device(target.ordinal);
+  return device ? std::optional(read_us(moved, *device) / (1e3 * ms)) : std::nullopt;
 }
 
 // The plan that gives a backward problem its o and lse, where the other plan runs; null for a forward problem.
@@ -167,21 +190,20 @@ int print_host_cost(Stand& stand, const check::Case& c, const fh_plan* plan, con
                 cost->attention.spread);
   }
   const std::string group = new_turn_group();
-  if (append(options, stand, c, "host: fh_plan_run", cost->plan_run, 0, group) &&
-      append(options, stand, c, "host: fh_attention", cost->attention, 0, group))
+  if (append(options, stand, c, "host: fh_plan_run", cost->plan_run, {}, group) &&
+      append(options, stand, c, "host: fh_attention", cost->attention, {}, group))
     return exit_ok;
   return complain(exit_run_failed, text("writing to {} failed.", options.json));
 }
 
-// flops 0: what was timed is not the computation, so it has no speed.
 bool append(const Options& options, const Stand& stand, const check::Case& c, const std::string& plan,
-            const Timing& timing, double flop_count, const std::string& turn_group) {
+            const Timing& timing, const Done& done, const std::string& turn_group) {
   if (options.json.empty()) return true;
   const auto rounded = [](double x, double parts) { return std::round(x * parts) / parts; };
   const auto if_known = [](bool known, auto value) {
     return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
   };
-  const double speed = flop_count / timing.ms / 1e9, rate = bytes_moved(c.problem) / timing.ms / 1e6;
+  const double speed = done.flops / timing.ms / 1e9, rate = done.bytes / timing.ms / 1e6;
   const nlohmann::ordered_json record = {
       {"problem", c.problem.line()},
       {"pass", c.problem.appends()     ? "append"
@@ -192,8 +214,11 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
       {"plan", without_problem(plan)},
       {"ms", rounded(timing.ms, 1e6)},
       {"spread", rounded(timing.spread, 1e2)},
-      {"tflops", if_known(flop_count > 0, rounded(speed, 1e4))},
-      {"gbps", if_known(flop_count > 0, rounded(rate, 10))},
+      {"tflops", if_known(done.flops > 0, rounded(speed, 1e4))},
+      {"bytes", if_known(done.bytes > 0, static_cast<int64_t>(done.bytes))},
+      {"gbps", if_known(done.bytes > 0, rounded(rate, 10))},
+      {"cold", options.cold},
+      {"read_share", if_known(done.share_of_reads.has_value(), rounded(done.share_of_reads.value_or(0), 1e4))},
       {"sm_clock_mhz", if_known(timing.sm_clock_mhz > 0, timing.sm_clock_mhz)},
       {"gpu", stand.machine()},
       {"driver", stand.driver()},
@@ -213,10 +238,12 @@ void bench_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("bench", "Measure the speed of a backend");
   const auto options = std::make_shared<Options>();
   command->description(
-      "Runs each problem in rounds and prints the median time of a call, the median deviation from it, FLOP and "
-      "bytes\n"
-      "a second, the clock of the SMs, and on a GPU the share of what it is used for most, at its highest clock\n"
-      "(tensor cores, exponentials or memory), with the time over the one that explain predicts.\n"
+      "Runs each problem in rounds and prints the median time of a call, the median deviation from it, FLOP a "
+      "second,\n"
+      "the bytes that must be moved and those of a second, their share of what a kernel reaches that only reads, "
+      "the\n"
+      "clock of the SMs, and on a GPU the share of what it is used for most, at its highest clock (tensor cores,\n"
+      "exponentials or memory), with the time over the one that explain predicts.\n"
       "FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that backward; causal counts "
       "half.\n"
       "Without an argument: one problem, full, causal and backward.");
@@ -245,6 +272,8 @@ void bench_command(CLI::App& program, int& exit_code) {
       ->envname("FROGHOPPER_COMMIT")
       ->capture_default_str();
   command->add_flag("--host", options->host, "measure what a call costs the calling thread instead, on a GPU");
+  command->add_flag("--cold", options->cold,
+                    "on a GPU: copies of the tensors take turns, so that no call finds its own in L2");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

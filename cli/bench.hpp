@@ -16,6 +16,7 @@ class Stand {
  public:
   virtual ~Stand() = default;
   virtual const fh_tensors& tensors() const = 0;
+  virtual void next() {}  // from here on tensors() are the next copy, where there are several
   virtual void* workspace() const = 0;
   virtual size_t workspace_bytes() const = 0;
   virtual void* stream() const = 0;
@@ -27,7 +28,8 @@ class Stand {
   virtual std::string driver() const = 0;   // "" where there is none
 };
 Result<std::unique_ptr<Stand>> make_cpu_stand(check::Inputs&, size_t workspace_bytes);
-Result<std::unique_ptr<Stand>> make_gpu_stand(const check::Inputs&, size_t workspace_bytes);
+// cold: as many copies of the tensors as make more than an L2 cache holds.
+Result<std::unique_ptr<Stand>> make_gpu_stand(const check::Inputs&, size_t workspace_bytes, bool cold);
 
 struct Effort {
   double ms = 20;  // of one round

@@ -34,7 +34,7 @@ Result<void> run(const Stand& stand, const fh_plan* plan) {
 Result<Timing> time_plan(Stand& stand, const fh_plan* plan, const Effort& effort) {
   int64_t calls = 1;
   const auto burst = [&]() -> Result<void> {
-    for (int64_t i = 0; i < calls; ++i)
+    for (int64_t i = 0; i < calls; ++i, stand.next())
       if (auto ran = run(stand, plan); !ran) return ran;
     return {};
   };

@@ -40,6 +40,7 @@ constexpr const char* examples =
     "  froghopper check 'fwd bf16 b2 hq16 hkv4 sq1000 skv1000 d128 causal'\n"
     "  froghopper check 'fwd f16 b2 hq2 hkv2 sq500 skv700 d64 : data=rising_20_a_key layout=padded'\n"
     "  froghopper check 'bwd bf16 b2 hq4 hkv2 sq300 skv500 d128 causal : grad_lse=yes' --verbose\n"
+    "  froghopper check 'append bf16 b3 hq4 hkv2 sq1 skv50 d64 seqused page16 pages12 rotary64 rows50'\n"
     "  froghopper check tests/cases/forward.txt --backend hopper\n"
     "  froghopper check tests/cases/outliers.txt --json errors.jsonl\n"
     "  froghopper check tests/cases/outliers.txt --json - | python3 -m json.tool --json-lines";
@@ -187,7 +188,9 @@ void check_command(CLI::App& program, int& exit_code) {
       "all errors; `gain` is the mean relative error with its sign. On a GPU each case runs four times, two of them\n"
       "from a CUDA graph, and all results must be the same to the bit; gradients only with det, else each is "
       "judged.\n"
-      "A gradient may cancel, so `allowed` is relative to what was added up to it: docs/1-math.md.");
+      "A gradient may cancel, so `allowed` is relative to what was added up to it: docs/1-math.md. Rows that are "
+      "written\n"
+      "to a cache are known but for their rounding, and no other byte of it may change.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");
   add_backend_option(*command, options->backend);

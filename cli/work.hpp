@@ -6,7 +6,12 @@
 // everybody's tables count its five products. On the causal diagonal a pair counts half, so a square causal problem
 // counts exactly half of the full one, as usual; a window counts the pairs it shows. To quantise or to append has no
 // FLOPs.
+//
+// Bytes of a forward problem are those of rows that count, of k and v those that a row sees, so that the share of the
+// memory's speed is one where sequences are shorter than the problem's bounds, or windows than sequences.
 #pragma once
+#include <algorithm>
+
 #include "src/problem/bytes.hpp"
 #include "src/problem/mask.hpp"
 #include "src/problem/tensors.hpp"
@@ -39,6 +44,26 @@ inline double flops(const Problem& p, const Views& lengths) {
     pairs = double(p.batch) * visible_pairs(p, p.seq_q, p.seq_kv);
   }
   return 2.0 * double(p.dim_qk + p.dim_v) * double(p.heads_q) * pairs * (p.op == FH_BACKWARD ? 2.5 : 1.0);
+}
+
+// Keys of a sequence with these many rows from the first that a row sees to the last.
+inline int64_t keys_seen(const Problem& p, int64_t rows_q, int64_t rows_kv) {
+  if (rows_q == 0) return 0;
+  const int64_t begin = std::max<int64_t>(0, visible_keys(p, rows_q, rows_kv, 0).begin);
+  return std::max<int64_t>(0, visible_keys(p, rows_q, rows_kv, rows_q - 1).end - begin);
+}
+
+// lengths: as above.
+inline double bytes(const Problem& p, const Views& lengths) {
+  if (p.op != FH_FORWARD || p.batch == 0 || p.rows_q() == 0) return bytes_moved(p);
+  if (!p.varlen && !p.seqused)
+    return bytes_moved(p, double(p.rows_q()), double(p.batch) * double(keys_seen(p, p.seq_q, p.seq_kv)));
+  double all_rows_q = 0, all_rows_kv = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const int64_t used = rows_q(p, lengths, b).used;
+    all_rows_q += double(used), all_rows_kv += double(keys_seen(p, used, rows_kv(p, lengths, b).used));
+  }
+  return bytes_moved(p, all_rows_q, all_rows_kv);
 }
 
 }  // namespace froghopper::cli

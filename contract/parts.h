@@ -18,10 +18,10 @@ struct StridedTensor {
   long long batch, head, row;  // bytes from one to the next; batch is 0 when packed
 };
 
-// One fp32 number for every query row and head; rows are dense.
+// One fp32 number for every query row and head.
 struct RowScalars {
-  float* data;            // may be null
-  long long batch, head;  // elements from one to the next
+  float* data;                 // may be null
+  long long batch, head, row;  // elements from one to the next
 };
 
 // fp32 numbers of sequences and heads: what the numbers of an 8-bit tensor are multiplied by, or the slopes of alibi.

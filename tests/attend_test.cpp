@@ -51,6 +51,17 @@ std::vector<float> floats(const FileTensor& tensor) {
   return all;
 }
 
+// The rows of a head together: the first row attends to one key, the second to two.
+TEST_F(Attend, saves_lse_a_head_after_the_other) {
+  write("in.safetensors", print_safetensors(small_file()));
+  const Ran r = run("attend " + path("in.safetensors") + " -o " + path("out.safetensors") +
+                    " --lse --causal --scale 0.125 --backend cpu");
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  const std::vector<float> lse = floats(read_safetensors(path("out.safetensors"))->tensors.at("lse"));
+  ASSERT_EQ(lse.size(), 6u);
+  for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], 1 + std::log(1.0 + static_cast<double>(i % 3)), 1e-6);
+}
+
 // All weights are 1/3, so every value gets a third of each row's gradient, and scores get none: o does not change with
 // them. The sink, a logit of 1 beside three of sqrt(8), takes its share of what lse gets.
 TEST_F(Attend, computes_gradients_where_there_is_a_gradient_of_o) {

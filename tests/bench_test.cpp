@@ -54,6 +54,23 @@ TEST(Work, EveryTensorMovesOnce) {
             4.0 * (2 * 8 * 4 * (64 + 32) + 2 * 16 * 1 * (64 + 32)) + 4.0 * 2 * 8 * 4);
 }
 
+// The keys of used rows, and of windows alone; packed sequences without the rows of none.
+TEST(Work, BytesAreOfRowsThatCount) {
+  int32_t used_kv[] = {5, 16}, cu_q[] = {0, 2, 9};
+  Views lengths;
+  lengths.seqused_kv.data = used_kv;
+  const auto of = [&](const std::string& line) { return bytes(problem(line), lengths); };
+  const double row_q = 2 * (64 + 64) + 4, row_kv = 2 * (64 + 64);
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq1 skv16 d64"), row_q * 2 * 4 + row_kv * 2 * 32);
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq1 skv16 d64 seqused page8 pages9"), row_q * 2 * 4 + row_kv * 2 * 21);
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq1 skv16 d64 seqused window7,0"), row_q * 2 * 4 + row_kv * 2 * 13);
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq2 skv16 d64 window7,0"), row_q * 4 * 4 + row_kv * 2 * 18);
+  lengths.cu_seqlens_q.data = cu_q;
+  EXPECT_EQ(of("fwd bf16 b2 hq4 hkv2 sq9 skv16 d64 varlen tq20 seqused page8 pages9 causal"),
+            row_q * 9 * 4 + row_kv * 2 * 21);
+  EXPECT_EQ(of("append bf16 kv=e4m3 b2 hq4 hkv2 sq1 skv16 d64 seqused"), 2 * 2 * 64 * 2 * 4 + (2 + 1) * 128 * 2 * 2);
+}
+
 TEST(Work, BackwardIsTwoAndAHalfTimesForward) {
   const std::string rest = " b2 hq4 hkv2 sq64 skv96 d64 dv32 causal";
   EXPECT_EQ(flops(problem("bwd bf16" + rest), {}), 2.5 * flops(problem("fwd bf16" + rest), {}));
@@ -101,9 +118,9 @@ TEST(Bench, OneJsonLineAMeasurement) {
   const nlohmann::json& first = run.lines[0];
   std::vector<std::string> keys;
   for (const auto& item : first.items()) keys.push_back(item.key());
-  const std::vector<std::string> wanted = {"commit",       "date",   "driver", "gbps",      "gpu",
-                                           "impl",         "ms",     "pass",   "plan",      "problem",
-                                           "sm_clock_mhz", "spread", "tflops", "turn_group"};
+  const std::vector<std::string> wanted = {"bytes",      "cold",         "commit", "date",   "driver",    "gbps",
+                                           "gpu",        "impl",         "ms",     "pass",   "plan",      "problem",
+                                           "read_share", "sm_clock_mhz", "spread", "tflops", "turn_group"};
   EXPECT_EQ(keys, wanted);  // nlohmann::json sorts them
   EXPECT_EQ(first["problem"], line);
   EXPECT_EQ(first["impl"], "froghopper");
@@ -124,10 +141,26 @@ TEST(Bench, MeasuresTheBackwardPassAfterAForwardPass) {
   EXPECT_NEAR(run.lines[0]["tflops"].get<double>(), 5242880 / run.lines[0]["ms"].get<double>() / 1e9, 1e-4);
 }
 
+TEST(Bench, MeasuresWhatIsWrittenToACache) {
+  const Ended run = run_bench(
+      "'append bf16 b3 hq4 hkv2 sq2 skv50 d64 seqused page16 pages12 rotary64 rows50 norm' "
+      "'append f16 kv=e4m3 b1 hq4 hkv2 sq9 skv0 d64 page8 pages4 slots tokenscales' --backend cpu --ms 1 --rounds 3");
+  EXPECT_EQ(run.exit_code, 0);
+  ASSERT_EQ(run.lines.size(), 2u);
+  EXPECT_EQ(run.lines[0]["pass"], "append");
+  EXPECT_TRUE(run.lines[0]["tflops"].is_null());
+  EXPECT_EQ(run.lines[0]["bytes"], 2 * 2 * 64 * 6 * 4 + 2 * 2 * 128 * 6 * 2);
+  EXPECT_NEAR(run.lines[0]["gbps"].get<double>(),
+              run.lines[0]["bytes"].get<double>() / run.lines[0]["ms"].get<double>() / 1e6, 0.051);
+  EXPECT_TRUE(run.lines[0]["read_share"].is_null());  // of a GPU's memory
+}
+
 TEST(Bench, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(run_bench("'fwd bf16 b1 hq3 hkv2 sq64 skv64 d64'").exit_code, 2);
   EXPECT_EQ(run_bench("no/such/suite.txt").exit_code, 2);
   EXPECT_EQ(run_bench("--host --backend cpu").exit_code, 2);
+  EXPECT_EQ(run_bench("--cold --backend cpu 'fwd bf16 b1 hq1 hkv1 sq1 skv9 d64'").exit_code, 2);
+  EXPECT_EQ(run_bench("--cold 'bwd bf16 b1 hq1 hkv1 sq1 skv9 d64'").exit_code, 2);
   EXPECT_EQ(run_bench("--rounds 0").exit_code, 2);
   EXPECT_EQ(run_bench("--backend cpu --tiles 128x64s3").exit_code, 2) << "tiles are for a GPU";
   EXPECT_EQ(run_bench("--backend cpu --hints late=8").exit_code, 2);

@@ -299,5 +299,34 @@ TEST(Layouts, keep_elements_apart_and_reach_what_they_say) {
     }
 }
 
+// Rows that come have numbers, those before them in the cache do not, and where they go there is room.
+TEST(Inputs, of_a_cache_leave_room_for_what_comes) {
+  const Case c = case_of(
+      "append bf16 kv=e4m3 b4 hq4 hkv2 sq20 skv30 d16 dv32 varlen tq60 seqused page8 pages16 rotary16 rows30 norm : "
+      "lens_q=20,0,10,15 used_q=7,0,10,15");
+  const auto in = make_inputs(c, 1);
+  const auto views = bind(c.problem, in->tensors);
+  ASSERT_TRUE(views) << views.failure().text;
+  EXPECT_TRUE(check_lengths(c.problem, *views)) << check_lengths(c.problem, *views).failure().text;
+  EXPECT_EQ(numbers_in(in->block(&Views::q), Element::bf16), (7 + 10 + 15) * 4 * 16);
+  EXPECT_EQ(numbers_in(in->block(&Views::k), Element::bf16), (7 + 10 + 15) * 2 * 16);
+  EXPECT_EQ(numbers_in(in->block(&Views::v), Element::bf16), (7 + 10 + 15) * 2 * 32);
+  EXPECT_EQ(numbers_in(in->block(&Views::norm_k), Element::bf16), 16);
+  EXPECT_EQ(numbers_in(in->block(&Views::rotary_sin), Element::bf16), 30 * 8);
+  EXPECT_EQ(numbers_in(in->block(&Views::scale_v), Element::f32), 2);
+  for (View Views::*const written : {&Views::cache_k, &Views::cache_v, &Views::q_out})
+    EXPECT_TRUE(is_untouched(in->block(written)));
+
+  const Case slots = case_of("append bf16 b1 hq1 hkv1 sq16 skv0 d16 page4 pages2 slots rotary16 rows9 positions");
+  const auto to_slots = make_inputs(slots, 1);
+  const auto bound = bind(slots.problem, to_slots->tensors);
+  ASSERT_TRUE(bound);
+  EXPECT_TRUE(check_lengths(slots.problem, *bound));
+  std::set<int64_t> places;
+  for (int64_t row = 0; row < 16; ++row) places.insert(to_slots->tensors.slot_mapping[row]);
+  EXPECT_EQ(places.size(), 16u);  // 8 slots, and padding
+  EXPECT_EQ(*places.rbegin(), 7);
+}
+
 }  // namespace
 }  // namespace froghopper::check

@@ -269,6 +269,20 @@ TEST_F(Program, check_prints_a_row_a_gradient) {
   EXPECT_TRUE(has(huge.out, "lse reaches "));
 }
 
+TEST_F(Program, check_compares_what_is_written_to_a_cache) {
+  const std::string line = "append bf16 kv=e4m3 b3 hq4 hkv2 sq2 skv50 d64 seqused page16 pages12 tokenscales";
+  const Ran r = run("check --backend cpu --json " + path("append.jsonl") + " '" + line + "'");
+  EXPECT_EQ(r.code, 0) << r.out << r.err;
+  for (const char* const name : {"q_out", "scale_k", "cache_k", "scale_v", "cache_v"})
+    EXPECT_TRUE(has(r.out, std::string(name) + " of " + line + "\n")) << name;
+  EXPECT_TRUE(has(r.out, "1 right, 0 wrong, 0 refused, 0 skipped\n"));
+  EXPECT_TRUE(has(contents(path("append.jsonl")), "\"tensor\":\"cache_v\""));
+
+  const Ran full = run("check --backend cpu 'append bf16 b1 hq1 hkv1 sq3 skv9 d64 seqused : used_q=3 used_kv=7'");
+  EXPECT_EQ(full.code, 2);
+  EXPECT_TRUE(has(full.out, "the sequence gets 3 more rows, and seq_kv is 9")) << full.out;
+}
+
 TEST_F(Program, check_prints_a_row_a_case_and_counts) {
   const Ran r =
       run("check --backend cpu 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64' 'fwd f16 b1 hq1 hkv1 sq9 skv9 d8 : data=huge'");

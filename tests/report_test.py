@@ -309,6 +309,21 @@ class SideTables(unittest.TestCase):
         self.assertEqual(rows[1][1:], ["100 (1.50)", "50"])
         self.assertEqual(side_tables.list_rows(lines, "GB/s")[0][2], "Another, GB/s")
 
+    def test_serving_shows_bytes_and_their_share_a_card(self):
+        paged = {"problem": "fwd bf16 b1 hq4 hkv4 sq1 skv64 d64 page16 pages4", "bytes": 2.1e6, "read_share": 0.968}
+        rows = {"problem": "append bf16 b1 hq4 hkv4 sq1 skv64 d64", "pass": "append", "tflops": None, "gbps": None}
+        older = record(1, "froghopper", 0.9, "a", "2025-01-01T00:00:00Z") | paged
+        lines = [older, record(1, "froghopper", 0.5, "b") | paged, record(1, "fa3", 0.6, "b") | paged,
+                 record(1, "froghopper", 0.25, "c", gpu="Another") | paged]
+        said = pages.served_parts({"serving": lines, "append": [record(1, "froghopper", 0.002, "d") | rows]})
+        self.assertEqual(said[0], "## K and V in pages")
+        self.assertIn("bench/suites/serving.txt", said[1])
+        self.assertEqual(said[2], "**Some GPU**, commit abc:")
+        self.assertEqual(said[3].splitlines()[2:], [f"| `{paged['problem']}` | 500.0 (1.20) | 2.1 | 900 | 97 |"])
+        self.assertIn("| 250.0 | 2.1 | 900 | 97 |", said[5])
+        self.assertIn(f"| `{rows['problem']}` | 2.0 | - | - | - |", said[-1])
+        self.assertEqual(pages.served_parts({"serving": [], "append": []}), [])
+
     def test_a_list_is_summed_up(self):
         lines = [record(512, "froghopper", 1.0, "a"), record(512, "cudnn", 1.5, "a"),
                  record(1024, "froghopper", 2.0, "b"), record(1024, "cudnn", 2.0, "b")]

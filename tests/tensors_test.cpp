@@ -46,6 +46,32 @@ TEST(tensors, packed_sequences_are_one_long_one) {
   EXPECT_EQ(views->lse.stride_head, 250);
 }
 
+TEST(tensors, lse_has_strides_of_its_own_where_one_is_set) {
+  const Problem p = problem_of(batched);
+  fh_tensors t = tensors_of(p);
+  t.lse_stride_batch = 100 * 8, t.lse_stride_seq = 8, t.lse_stride_head = 1;
+  const auto views = bind(p, t);
+  ASSERT_TRUE(views) << views.failure().text;
+  EXPECT_EQ(views->lse.at(1, 3, 2), 800 + 3 * 8 + 2);
+
+  const Problem of_packed = problem_of(packed);
+  fh_tensors rows = tensors_of(of_packed);
+  rows.lse_stride_batch = -5;  // ignored
+  rows.lse_stride_seq = 16, rows.lse_stride_head = 1;
+  const auto bound = bind(of_packed, rows);
+  ASSERT_TRUE(bound) << bound.failure().text;
+  EXPECT_EQ(bound->lse.at(0, 249, 1), 249 * 16 + 1);
+
+  // Where there are no rows, the address may be NULL as anybody's.
+  fh_tensors none = tensors_of(problem_of("fwd bf16 b0 hq8 hkv2 sq100 skv200 d64"));
+  none.lse = nullptr, none.lse_stride_seq = 8, none.lse_stride_head = 1;
+  EXPECT_TRUE(bind(problem_of("fwd bf16 b0 hq8 hkv2 sq100 skv200 d64"), none));
+
+  // A struct of an older header ends before them.
+  t.size = offsetof(fh_tensors, lse_stride_batch);
+  EXPECT_EQ(bind(p, t)->lse.at(1, 3, 2), 800 + 2 * 100 + 3);
+}
+
 TEST(tensors, strides_of_extents_of_one_do_not_matter) {
   const Problem p = problem_of("fwd bf16 b1 hq1 hkv1 sq1 skv1 d64");
   fh_tensors t = tensors_of(p);
@@ -148,6 +174,13 @@ const BadTensors bad_tensors[] = {
      "lse and o are at the same address 0x400000000; both are written. Give lse its own memory."},
     {batched, [](fh_tensors& t) { t.lse = reinterpret_cast<float*>(uintptr_t{0x1002}); },
      "lse must be at a multiple of 4 bytes, as its elements have so many, but is at address 0x1002. Align it."},
+    {batched, [](fh_tensors& t) { t.lse_stride_batch = 800, t.lse_stride_seq = 4, t.lse_stride_head = 1; },
+     "lse_stride_seq is 4, but 8 elements lie within one step of it, so rows of lse would overlap. Without gaps the "
+     "strides of batch, seq and head are 800, 8 and 1."},
+    {batched, [](fh_tensors& t) { t.lse_stride_batch = 800, t.lse_stride_seq = 8, t.lse_stride_head = -1; },
+     "lse_stride_head is -1; strides are not negative. Point data to the first element and count up."},
+    {batched, [](fh_tensors& t) { t.lse = nullptr, t.lse_stride_seq = 8; },
+     "lse has strides and is NULL; they would be ignored. Set lse, or its strides to 0."},
     {packed, [](fh_tensors& t) { t.cu_seqlens_kv = nullptr; },
      "cu_seqlens_kv is NULL; a problem with varlen needs the first row of each sequence and the end, batch + 1 "
      "numbers. Set it."},

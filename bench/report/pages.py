@@ -51,6 +51,7 @@ def write(a, records):
     host = newest_host_costs(records)
     errors = side_tables.read_errors(sorted((a.root / "bench/results/errors").glob("*.jsonl")))
     lists = {name: read(sorted((a.root / "bench/results" / name).glob("*.jsonl"))) for name in side_tables.LISTS}
+    served = {name: read(sorted((a.root / "bench/results" / name).glob("*.jsonl"))) for name in side_tables.SERVED}
     grads = side_tables.read_errors(sorted((a.root / "bench/results/grad_errors").glob("*.jsonl")))
     packed = {kind: machines_of(records, kind, packed=True) for kind in DRAWN}
     narrow = {name: read(sorted((a.root / "bench/results" / name).glob("*.jsonl")))
@@ -59,7 +60,7 @@ def write(a, records):
                         {name: machines_of(found) for name, found in lists.items()})
     shown = [*(passes[kind] for kind in DRAWN), machines_of(narrow[NARROW]), machines_of(lists["decode"])]
     wanted = {readme: between_markers(readme.read_text(), short_report(shown)),
-              results: long_report(passes, host, errors, lists, packed, grads, aims)}
+              results: long_report(passes, host, errors, lists, packed, grads, aims, served)}
     if (performance := a.root / roof.FILE).exists():
         of_roof = {PASSES[kind]: passes[kind] for kind in DRAWN}
         parts = [roof.section(of_roof, markdown), *energy_parts(a.root / "bench/results/energy"),
@@ -202,7 +203,7 @@ def span_of(ratios):
     return f"{known[0]:.2f} to {known[-1]:.2f} (median {statistics.median(known):.2f})" if known else ""
 
 
-def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims=()):
+def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims=(), served=None):
     parts = ["# Results", "Written by bench/report from the lines of bench/results; do not edit. How times are "
              "taken: bench/speed.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
              "bench/measure/work.py. A ratio stands only between measurements that were interleaved in one run (a turn "
@@ -228,9 +229,21 @@ def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims
         heading, unit = side_tables.LISTS[name]
         if records: parts += [f"## {heading}", f"{unit}, in brackets the ratio to the best rival, interleaved.",
                               markdown(side_tables.list_rows(records, unit))]
+    parts += served_parts(served or {})
     parts += error_parts(errors, grads)
     if host: parts += ["## Host cost of one call", markdown(host_table(host))]
     return "\n\n".join(parts) + "\n"
+
+
+def served_parts(served):
+    """served: {folder: records}; of every folder that has some, a table a card."""
+    parts = []
+    for name, records in served.items():
+        parts += [f"## {side_tables.SERVED[name]}", side_tables.SERVED_TITLE.format(name)] if records else []
+        for gpu, here in side_tables.by_card(records).items():
+            newest = max(here, key=lambda r: r["date"])
+            parts += [f"**{gpu}**, commit {newest['commit']}:", markdown(side_tables.served_rows(here))]
+    return parts
 
 
 def error_parts(errors, grads):

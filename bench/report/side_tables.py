@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables beside those of speed by length, each from a folder of bench/results: errors (bench/errors.py forward) and
 grad_errors (bench/errors.py gradients, bench/speed.py), energy (bench/energy.py), host and steps
-(bench/python_host.py), packed sequences, and lists of problems that share no table (LISTS, bench/speed.py)."""
+(bench/python_host.py), packed sequences, lists of problems that share no table (LISTS, bench/speed.py), and serving and
+append (SERVED, `froghopper bench`)."""
 import json
 import re
 
-from .records import DETERMINISTIC, OURS, machine_of, machines_of, unit_of
+from .records import DETERMINISTIC, OURS, machine_of, machines_of, newest_cell, unit_of
 
 ABSENT = "-"
 PAPER = "outliers"  # the inputs of the error table of the FlashAttention-3 paper
@@ -89,6 +90,30 @@ def ratios_of(records):
     """{machine: ratios to the best rival of all problems that had one}."""
     return {machine: [c.ratio(c.rivals()) for cells in tables.values() for c in cells]
             for machine, tables in machines_of_list(records).items()}
+
+
+# Folder of bench/results, and suite: heading.
+SERVED = {"serving": "K and V in pages", "append": "New rows of a cache"}
+SERVED_TITLE = ("Microseconds of a call, in brackets the ratio to the best rival, interleaved; the MB that must be "
+                "moved, GB/s, and these as percent of what a kernel reaches that only reads. Made by `froghopper "
+                "bench bench/suites/{}.txt --backend hopper --cold --json`: no call finds its tensors in L2.")
+
+
+def served_rows(records):
+    """Of one card: a row a problem."""
+    groups = {}
+    for r in records: groups.setdefault(r["problem"], {}).setdefault(r["turn_group"], []).append(r)
+    cells = [cell for problem, by_group in groups.items() if (cell := newest_cell(problem, by_group))]
+    return [["problem", "us", "MB", "GB/s", "% of reads"], *map(served_row, cells)]
+
+
+def served_row(cell):
+    ours, ratio = cell.best[OURS], cell.ratio(cell.rivals())
+    share, moved = ours.get("read_share"), ours.get("bytes")
+    return [f"`{cell.problem}`", f"{ours['ms'] * 1e3:.1f}" + (f" ({ratio:.2f})" if ratio else ""),
+            ABSENT if moved is None else f"{moved / 1e6:.4g}",
+            ABSENT if ours["gbps"] is None else f"{ours['gbps']:.0f}",
+            ABSENT if share is None else f"{100 * share:.0f}"]
 
 
 BESIDE_16_BITS = ("16-bit q with 8-bit k and v. `froghopper_16_bits` is this library with the same k and v in q's "

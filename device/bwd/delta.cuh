@@ -165,7 +165,7 @@ struct Delta {
   static __device__ float write(const DeltaParams& params, const TileOfQ& tile, int number, int row, bool exists,
                                 float dot) {
     const auto number_of = [&](const RowScalars& of) {
-      return of.data[tile.batch * of.batch + tile.head * of.head + tile.first_row + row];
+      return of.data[tile.batch * of.batch + tile.head * of.head + (tile.first_row + row) * of.row];
     };
     const float lse = exists ? number_of(params.lse) : -tile::inf;
     const bool attends = lse != -tile::inf;

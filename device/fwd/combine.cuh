@@ -219,7 +219,8 @@ struct Combine {
       if (by.inverse != 0.f) multiply_by_gate(params, place, lane, o);  // else it is 0, whatever its gate is
     store(params, place, lane, o);
     if (params.lse.data && lane == 0)
-      params.lse.data[place.batch * params.lse.batch + place.head * params.lse.head + place.row] = by.lse;
+      params.lse.data[place.batch * params.lse.batch + place.head * params.lse.head + place.row * params.lse.row] =
+          by.lse;
   }
 
   static constexpr PartOfRow none = {-tile::inf, 0.f};

@@ -84,7 +84,8 @@ struct FinalEpilogue {
   __device__ __forceinline__ attn::RowPair sinks() const {
     if constexpr (V.merges_lse) {
       const float* lse = lse_at(batch_at(), row_at());
-      const attn::RowPair held = {row < rows ? lse[0] : -tile::inf, row + 8 < rows ? lse[8] : -tile::inf};
+      const attn::RowPair held = {row < rows ? lse[0] : -tile::inf,
+                                  row + 8 < rows ? lse[8 * params.lse.row] : -tile::inf};
       if constexpr (fwd_sharers(V) > 1) ptx::sync_threads<2 * warpgroup>(1);  // before the first half overwrites it
       return held;
     }
@@ -147,12 +148,12 @@ struct FinalEpilogue {
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     float* lse = lse_at(batch_at(), row_at());
     if (row < rows) lse[0] = top.lse;
-    if (row + 8 < rows) lse[8] = bottom.lse;
+    if (row + 8 < rows) lse[8 * params.lse.row] = bottom.lse;
   }
   __device__ long long batch_at() const { return batch_of<V>(params, item); }
   __device__ long long row_at() const { return first_row_of<V>(item) + row; }
   __device__ float* lse_at(long long batch, long long at_row) const {
-    return params.lse.data + batch * params.lse.batch + item.head * params.lse.head + at_row;
+    return params.lse.data + batch * params.lse.batch + item.head * params.lse.head + at_row * params.lse.row;
   }
 
   __device__ __forceinline__ void gate(attn::Finish top, attn::Finish bottom, Output& o) const {

@@ -33,7 +33,7 @@ struct PaddingFiller {
     }
     if (!params.lse.data) return;
     for (int head = lane; head < params.heads_q; head += 32)
-      params.lse.data[batch * params.lse.batch + head * params.lse.head + row] = -tile::inf;
+      params.lse.data[batch * params.lse.batch + head * params.lse.head + row * params.lse.row] = -tile::inf;
   }
 };
 

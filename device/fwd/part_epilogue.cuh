@@ -62,7 +62,7 @@ struct PartEpilogue {
            first_column<V>(half) * size_of(V.dtype);
   }
   __device__ float* lse(const Row& of) const {
-    return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of);
+    return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of) * params.lse.row;
   }
 
   // Parts of a row have scales of O of their own, and row maxima that count from the same 0.

@@ -238,8 +238,8 @@ typedef struct fh_tensors {
   /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read; forward with accumulate:
    * merged. */
   fh_tensor o;
-  /* Natural log of the softmax denominator, sink included: [batch, heads_q, seq_q], varlen [heads_q, total_q], dense.
-   * Written, may be NULL; backward: read; forward with accumulate: merged. */
+  /* Natural log of the softmax denominator, sink included: [batch, heads_q, seq_q], varlen [heads_q, total_q], dense or
+   * with lse_stride_*. Written, may be NULL; backward: read; forward with accumulate: merged. */
   float* lse;
   /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU checks this, a GPU plan
    * cannot. */
@@ -308,6 +308,11 @@ typedef struct fh_tensors {
   /* gate only, else NULL: shape and type of o. Read; rows that attend to no key are not. */
   fh_tensor gate;
   fh_tensor grad_gate; /* backward with gate: shape and type of o. Written. */
+
+  /* Elements from one number of lse to the next along batch (ignored with varlen), seq and heads; all 0: dense, as
+   * above. So lse may be [batch, seq_q, heads_q], varlen [total_q, heads_q]: seq_q * heads_q, heads_q and 1. grad_lse
+   * is dense. */
+  int64_t lse_stride_batch, lse_stride_seq, lse_stride_head;
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {

@@ -223,6 +223,8 @@ struct Tensors {
   const int64_t *slot_mapping = nullptr, *positions = nullptr;
   Tensor rotary_cos{}, rotary_sin{}, norm_q{}, norm_k{};
   Tensor gate{}, grad_gate{};  // of a problem with gate; a backward problem's
+  std::int64_t lse_stride_batch = 0, lse_stride_seq = 0,
+               lse_stride_head = 0;  // all 0: [batch, heads_q, seq_q], dense
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 

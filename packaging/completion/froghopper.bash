@@ -9,7 +9,7 @@ _froghopper() {
     *\ check\ --backend) words="auto cpu hopper" ;;
     *\ check\ *) words="--help --backend --json --commit --seed --verbose" ;;
     *\ bench\ --backend) words="auto cpu hopper" ;;
-    *\ bench\ *) words="--help --backend --tiles --hints --json --ms --rounds --commit --host" ;;
+    *\ bench\ *) words="--help --backend --tiles --hints --json --ms --rounds --commit --host --cold" ;;
     *\ prepare\ *) words="--help --target --processes --kernel" ;;
     *\ attend\ --backend) words="auto cpu hopper" ;;
     *\ attend\ *) words="--help --output --causal --window --top-left --scale --softcap --grad

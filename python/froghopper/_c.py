@@ -201,6 +201,9 @@ class Tensors(ctypes.Structure):
     norm_k: Tensor
     gate: Tensor
     grad_gate: Tensor
+    lse_stride_batch: int
+    lse_stride_seq: int
+    lse_stride_head: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -241,6 +244,9 @@ class Tensors(ctypes.Structure):
         ("norm_k", Tensor),
         ("gate", Tensor),
         ("grad_gate", Tensor),
+        ("lse_stride_batch", ctypes.c_int64),
+        ("lse_stride_seq", ctypes.c_int64),
+        ("lse_stride_head", ctypes.c_int64),
     ]
 
 

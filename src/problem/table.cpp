@@ -211,12 +211,25 @@ size_t index_of(View Views::*view) {
   return static_cast<size_t>(std::ranges::find(table, view, &Tensor::view) - table.begin());
 }
 
+bool UserField::of_lse() const {
+  auto* const member = std::get_if<float * fh_tensors::*>(&member_);
+  return member && *member == &fh_tensors::lse;
+}
+
 fh_tensor UserField::get(const fh_tensors& user) const {
+  if (of_lse()) return {user.lse, user.lse_stride_batch, user.lse_stride_seq, user.lse_stride_head};
   return std::visit([&](auto member) { return as_tensor(user.*member); }, member_);
 }
 
 void UserField::set(fh_tensors& user, const fh_tensor& tensor) const {
   std::visit([&](auto member) { put(user.*member, tensor); }, member_);
+  if (!of_lse()) return;
+  user.lse_stride_batch = tensor.stride_batch;
+  user.lse_stride_seq = tensor.stride_seq, user.lse_stride_head = tensor.stride_head;
+}
+
+bool has_strides(const fh_tensor& user) {
+  return user.stride_batch != 0 || user.stride_seq != 0 || user.stride_head != 0;
 }
 
 View view_of(const Tensor& tensor, const Problem& p, const fh_tensor& user) {
@@ -228,7 +241,7 @@ View view_of(const Tensor& tensor, const Problem& p, const fh_tensor& user) {
             .heads = shape.heads,
             .dim = shape.dim};
   if (view.empty()) view.data = nullptr;
-  const bool own = tensor.field.strided();
+  const bool own = tensor.field.strided() || has_strides(user);
   // The stride of an extent of 1 is never used; frameworks leave anything there.
   if (view.batch > 1) view.stride_batch = own ? user.stride_batch : view.heads * view.seq;
   if (view.seq > 1) view.stride_seq = own ? user.stride_seq : 1;

@@ -19,7 +19,7 @@ namespace {
 // A rule returns what is wrong with a tensor, or nothing.
 std::string wrong_presence(const Problem&, const Tensor&, Use, const fh_tensor&);
 std::string wrong_view(const Problem&, const Tensor&, Use, const View&);
-std::string rows_overlap(const char* name, const View&);
+std::string rows_overlap(const Tensor&, const View&);
 std::string incomplete(const Views&, bool smooth);
 
 // Every version of the struct has q, k, v and o.
@@ -41,7 +41,7 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
     if (use == Use::absent) continue;
     View& view = views.*tensor.view = view_of(tensor, p, given);
     bad = wrong_view(p, tensor, use, view);
-    if (bad.empty() && is_written(use) && view.data) bad = rows_overlap(tensor.name, view);
+    if (bad.empty() && is_written(use) && view.data) bad = rows_overlap(tensor, view);
     if (!bad.empty()) return wrong(std::move(bad));
   }
   if (p.seqused && p.batch > 0 && !views.seqused_q.data && !views.seqused_kv.data)
@@ -71,6 +71,9 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
     return text(
         "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",
         tensor.name, tensor.option, tensor.how);
+  if (tensor.field.of_lse() && has_strides(given) && !given.data && (use == Use::absent || use == Use::may_write) &&
+      !view_of(tensor, p, given).empty())
+    return "lse has strides and is NULL; they would be ignored. Set lse, or its strides to 0.";
   if (is_demanded(use) && !tensor.field.strided() && !given.data && !view_of(tensor, p, given).empty())
     return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name,
                 // lse is the one without an option
@@ -90,6 +93,11 @@ std::array<Axis, 3> axes_of(const View& view) {
   return {{{"batch", view.batch, view.stride_batch},
            {"seq", view.seq, view.stride_seq},
            {"head", view.heads, view.stride_head}}};
+}
+
+// As the user's struct calls it.
+std::string stride_name(const Tensor& tensor, const Axis& axis) {
+  return text("{}{}stride_{}", tensor.name, tensor.field.strided() ? "." : "_", axis.name);
 }
 
 // No memory has so many bytes, and sums of a few such numbers fit 64 bits (overlap.cpp).
@@ -115,20 +123,20 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
   int64_t end = view.dim * element_bytes;  // bytes from data to one past the last element
   for (const Axis& axis : axes_of(view)) {
     if (axis.stride < 0)
-      return text("{}.stride_{} is {}; strides are not negative. Point data to the first element and count up.",
-                  tensor.name, axis.name, axis.stride);
+      return text("{} is {}; strides are not negative. Point data to the first element and count up.",
+                  stride_name(tensor, axis), axis.stride);
     int64_t step;
     if (__builtin_mul_overflow(axis.extent - 1, axis.stride, &step) ||
         __builtin_mul_overflow(step, element_bytes, &step) || __builtin_add_overflow(end, step, &end) ||
         end > bytes_most)
-      return text("{}.stride_{} is {} with {}; that is past the end of memory. Strides count elements.", tensor.name,
-                  axis.name, axis.stride, counted(axis.extent - 1, "step"));
+      return text("{} is {} with {}; that is past the end of memory. Strides count elements.",
+                  stride_name(tensor, axis), axis.stride, counted(axis.extent - 1, "step"));
   }
   return {};
 }
 
 // Rows that are written must lie apart. Sorted by stride, each axis must step over all that the axes inside it span.
-std::string rows_overlap(const char* name, const View& view) {
+std::string rows_overlap(const Tensor& tensor, const View& view) {
   if (view.empty()) return {};
   auto axes = axes_of(view);
   std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
@@ -137,9 +145,10 @@ std::string rows_overlap(const char* name, const View& view) {
     if (axis.extent == 1) continue;
     if (axis.stride < span)
       return text(
-          "{0}.stride_{1} is {2}, but {3} elements lie within one step of it, so rows of {0} would overlap. Without "
-          "gaps the strides of batch, seq and head are {4}, {5} and {6}.",
-          name, axis.name, axis.stride, span, view.seq * view.heads * view.dim, view.heads * view.dim, view.dim);
+          "{0} is {1}, but {2} elements lie within one step of it, so rows of {3} would overlap. Without gaps the "
+          "strides of batch, seq and head are {4}, {5} and {6}.",
+          stride_name(tensor, axis), axis.stride, span, tensor.name, view.seq * view.heads * view.dim,
+          view.heads * view.dim, view.dim);
     span += (axis.extent - 1) * axis.stride;
   }
   return {};

@@ -74,14 +74,17 @@ struct Shape {
   Element element;
 };
 
-// A member of fh_tensors: a tensor with strides of the user's, or a pointer to dense numbers.
+// A member of fh_tensors: a tensor with strides of the user's, or a pointer to dense numbers. lse is a pointer whose
+// strides are members of their own, 0 where it is dense.
 class UserField {
  public:
   template <class T>
   constexpr UserField(T fh_tensors::*member) : member_(member) {}
   bool strided() const { return member_.index() == 0; }
-  fh_tensor get(const fh_tensors&) const;  // of a pointer: without strides
+  fh_tensor get(const fh_tensors&) const;  // of a pointer but lse: without strides
   void set(fh_tensors&, const fh_tensor&) const;
+
+  bool of_lse() const;
 
  private:
   std::variant<fh_tensor fh_tensors::*, float * fh_tensors::*, const float * fh_tensors::*,
@@ -101,6 +104,8 @@ struct Tensor {
 };
 std::span<const Tensor> tensors();
 size_t index_of(View Views::*);  // in tensors()
+
+bool has_strides(const fh_tensor&);  // not all are 0
 
 // The tensor at user's address and strides. Numbers without strides are dense, [batch, heads, seq].
 View view_of(const Tensor&, const Problem&, const fh_tensor& user);

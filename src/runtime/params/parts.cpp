@@ -69,7 +69,9 @@ Result<MapGranules> set_map(const Driver& driver, bool ragged, const Named& tens
   return shape->granules;
 }
 
-RowScalars row_scalars(const View& view) { return {view.as<float>(), view.stride_batch, view.stride_head}; }
+RowScalars row_scalars(const View& view) {
+  return {view.as<float>(), view.stride_batch, view.stride_head, view.stride_seq};
+}
 ScaleValues scale_values(const View& v) { return {v.as<float>(), v.stride_batch, v.stride_head, v.stride_seq}; }
 
 }  // namespace froghopper::runtime
