@@ -40,14 +40,22 @@ struct alignas(16) ContinuedTile {
   int parts;             // CTAs that have a part of it; 0: the CTA ends all of its tiles
 };
 
+// Even splits only.
+struct EvenParams {
+  int beside;   // heads side by side
+  int in_turn;  // heads that a CTA has in turn
+  int sequences;
+  int ctas_of_head;        // that share a head
+  ContinuedTile* goes_on;  // [CTA]
+};
+
 struct SplitParams {
-  float* o;                // [part][row][head][dim_v]: weights x V; evenly: [CTA][2][row of the tile][dim_v]
-  PartOfRow* rows;         // likewise, without dim_v
-  long long row_heads;     // rows x heads: from one part to the next
-  int tiles;               // kv tiles of a part
-  int most;                // parts of the longest sequence
-  int beside;              // evenly: heads side by side
-  ContinuedTile* goes_on;  // evenly: [CTA]
+  float* o;             // [part][row][head][dim_v]: weights x V; evenly: [CTA][2][row of the tile][dim_v]
+  PartOfRow* rows;      // likewise, without dim_v
+  long long row_heads;  // rows x heads: from one part to the next
+  int tiles;            // kv tiles of a part
+  int most;             // parts of the longest sequence
+  EvenParams even;
 };
 
 // Evenly: the most heads side by side that divide all of them and leave few of so many CTAs without work.

@@ -125,24 +125,22 @@ struct RaggedSchedule {
 template <FwdVariant V>
 struct EvenSchedule {
   const FwdParams& params;
-  int heads;                         // that the CTA has in turn
   int of_cta;                        // kv tiles of a CTA
   int at, end;                       // this CTA's that are left: [at, end)
   int group = 0;                     // the sequences that the lanes look at: [group, group + 32)
   int before = 0;                    // kv tiles of the sequences before them
   int its_tiles = 0, up_to_its = 0;  // of this lane's sequence; of those of the group up to it, which is included
 
-  __device__ explicit EvenSchedule(const FwdParams& params)
-      : params(params), heads(heads_of_items<V>(params) / params.split.beside) {
+  __device__ explicit EvenSchedule(const FwdParams& params) : params(params) {
     look_at(0);
     int all = up_to_its;  // of lane 31
-    for (int first = 32; first < sequences(); first += 32)
+    for (int first = 32; first < params.split.even.sequences; first += 32)
       all += __reduce_add_sync(~0u, tiles_of_sequence(first + lane()));
     all = __shfl_sync(~0u, all, 31);
-    of_cta = tiles_of_cta(all, gridDim.x / params.split.beside);
-    at = min(static_cast<long long>(all), static_cast<long long>(of_cta) * (blockIdx.x / params.split.beside));
+    of_cta = tiles_of_cta(all, params.split.even.ctas_of_head);
+    at = min(static_cast<long long>(all), static_cast<long long>(of_cta) * (blockIdx.x / params.split.even.beside));
     end = min(all - at, of_cta) + at;
-    if (lane() == 0) params.split.goes_on[blockIdx.x].parts = 0;
+    if (lane() == 0) params.split.even.goes_on[blockIdx.x].parts = 0;
   }
 
   // All 32 lanes together; the same answer in each.
@@ -155,9 +153,9 @@ struct EvenSchedule {
     const int holder = __ffs(__ballot_sync(~0u, at - before < up_to_its)) - 1;
     const int sequence = group + holder;
     const attn::Lengths rows = lengths(sequence);
-    const int of_head = __shfl_sync(~0u, its_tiles, holder) / heads;
+    const int of_head = __shfl_sync(~0u, its_tiles, holder) / params.split.even.in_turn;
     int number = at - before - __shfl_sync(~0u, up_to_its - its_tiles, holder);
-    const int turn = number / of_head, head = turn * params.split.beside + blockIdx.x % params.split.beside;
+    const int turn = number / of_head, head = turn * params.split.even.beside + blockIdx.x % params.split.even.beside;
     number -= turn * of_head;
     int q_tile = 0;
     TileSequence<int> tiles = tiles_of<V>(params, 0, rows);
@@ -174,18 +172,17 @@ struct EvenSchedule {
 
  private:
   static __device__ int lane() { return threadIdx.x % 32; }
-  __device__ int sequences() const { return params.order.pairs / heads_of_items<V>(params); }
   __device__ attn::Lengths lengths(int sequence) const {
     return attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, sequence);
   }
   __device__ int tiles_of_sequence(int sequence) const {
-    if (sequence >= sequences()) return 0;
+    if (sequence >= params.split.even.sequences) return 0;
     const attn::Lengths rows = lengths(sequence);
     if (!params.rows.has(rows.seq_q)) return 0;
     const int of_tile = rows_of_tile<V>(params);
     int tiles = 0;
     for (int q_tile = 0; q_tile * of_tile < rows.seq_q; ++q_tile) tiles += tiles_of<V>(params, q_tile, rows).count();
-    return tiles * heads;
+    return tiles * params.split.even.in_turn;
   }
   __device__ void look_at(int new_group) {
     group = new_group;
@@ -198,9 +195,9 @@ struct EvenSchedule {
   }
   __device__ void tell_combine(const WorkItem& item, int parts) const {
     const int first_row = item.q_tile * rows_of_tile<V>(params);
-    params.split.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.rows.q_first + first_row,
-                                        min(rows_of_tile<V>(params), item.rows.seq_q - first_row),
-                                        item.head * params.pack.heads, parts};
+    params.split.even.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.rows.q_first + first_row,
+                                             min(rows_of_tile<V>(params), item.rows.seq_q - first_row),
+                                             item.head * params.pack.heads, parts};
   }
 };
 

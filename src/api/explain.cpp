@@ -74,7 +74,7 @@ std::string step_lines(const FillStep&) { return "\n  numbers    max_logit of ev
 std::string step_lines(const CombineStep& step) {
   if (step.variant.even)
     return text("\n  rows       o and lse of tiles whose keys several of {} have, from the workspace",
-                counted(step.ctas, "CTA"));
+                counted(step.even.ctas, "CTA"));
   return text("\n  rows       o and lse of {} a CTA, from up to {} in the workspace",
               counted(combine_rows(step.variant), "row"), counted(step.parts.most, "part"));
 }

@@ -53,7 +53,7 @@ void take_parts(Plan& plan, const Tiling& tiling, int ctas) {
 }
 
 // p: the sequences whose keys are split.
-void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, int ctas, int beside) {
+void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, const EvenSplit& evenly) {
   const FwdVariant& v = tiling.variant;
   const int columns = columns_of_rows(v.dims.v);
   const bool even = fwd_splits_evenly(v);
@@ -61,12 +61,13 @@ void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, int ctas, i
       p.dtype_o,         columns, tiling.parts <= 4 && !even ? 4 : combine_parts_most(columns),
       v.batch_invariant, v.gated, even};
   const int64_t of_tile = tiling.pack.heads * std::min<int64_t>(tiling.pack.rows, p.seq_q);
-  const int64_t grid = even ? ctas * std::min<int64_t>(ceil_div(of_tile, combine_rows(combine)), combine_ctas_of_tile)
-                            : ceil_div(p.rows_q() * p.heads_q, combine_rows(combine));
+  const int64_t grid =
+      even ? evenly.ctas * std::min<int64_t>(ceil_div(of_tile, combine_rows(combine)), combine_ctas_of_tile)
+           : ceil_div(p.rows_q() * p.heads_q, combine_rows(combine));
   plan.launches.push_back({.kernel = kernel_of(combine),
                            .grid = static_cast<int>(grid),
                            .step = CombineStep{combine, v.pack_gqa ? tiling.pack.rows : v.tiles.q, v.tiles.kv,
-                                               parts(tiling), tiling.pack, ctas, beside},
+                                               parts(tiling), tiling.pack, evenly},
                            .overlaps = true});
 }
 
@@ -116,10 +117,10 @@ void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const D
   const int sms = usable_sms(p, device), ctas = sms * fwd_ctas_per_sm(v);
   // Ragged: how many items there are is known on the GPU alone, and all CTAs clear rows of no sequence.
   int grid = !v.ragged ? static_cast<int>(std::min<int64_t>(ctas, items)) : items <= sms ? sms : ctas;
-  int beside = 1;
+  EvenSplit even;
   if (fwd_splits_evenly(v)) {
-    beside = heads_beside(static_cast<int>(p.heads_q / tiling.pack.heads), grid);
-    grid -= grid % beside;
+    even.beside = heads_beside(static_cast<int>(p.heads_q / tiling.pack.heads), grid);
+    even.ctas = grid -= grid % even.beside;
   }
   if (fwd_promotes(v, p.seq_kv) || joins(p, v))
     plan.workspace.sums = plan.workspace.take(sizeof(float) * grid * fwd_consumers(v) * fwd_sums_floats(v));
@@ -129,10 +130,10 @@ void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const D
   plan.launches.push_back({.kernel = kernel_of(v),
                            .grid = grid,
                            .step = ForwardStep{v, order_items(p, tiling, device, hints), tiling.pack, parts(tiling),
-                                               draws, its.rows, its.second, beside},
+                                               draws, its.rows, its.second, even},
                            .overlaps = true,
                            .alone = ctas > sms && grid <= sms});
-  if (tiling.parts > 1) add_combine(plan, p, tiling, grid, beside);
+  if (tiling.parts > 1) add_combine(plan, p, tiling, even);
 }
 
 }  // namespace

@@ -81,6 +81,9 @@ struct FillStep {  // max_logit begins at -inf
 struct DequantiseStep {  // the forward kernel reads what it writes
   DequantiseVariant variant;
 };
+struct EvenSplit {           // contract/split.h
+  int ctas = 0, beside = 1;  // of the forward kernel; heads side by side
+};
 struct ForwardStep {
   FwdVariant variant;
   Order order;
@@ -89,15 +92,14 @@ struct ForwardStep {
   bool draws = true;    // tickets; false: no CTA has a second item
   RowsRange rows;       // of the sequences that it computes
   bool second = false;  // the launch before it computes the sequences with more rows
-  int beside = 1;       // even splits only: heads side by side
+  EvenSplit even = {};  // even splits only
 };
 struct CombineStep {
   CombineVariant variant;
   int tile_q, tile_kv;  // of the forward kernel: query rows of a sequence, keys
   Parts parts;
   PackParams pack;  // even splits only
-  int ctas;         // likewise: of the forward kernel
-  int beside;       // likewise: ForwardStep's
+  EvenSplit even;   // likewise
 };
 struct DeltaStep {
   DeltaVariant variant;

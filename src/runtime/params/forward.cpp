@@ -11,16 +11,23 @@ namespace froghopper::runtime {
 
 namespace {
 
-SplitParams split_of(const Run& run, const Parts& parts, int beside) {
+SplitParams split_of(const Run& run, const Parts& parts, const PackParams& pack, const EvenSplit& even) {
   const Problem& problem = run.plan.problem;
   const int64_t rows = problem.varlen ? problem.total_q : problem.batch * problem.seq_q;
-  return {.o = run.slice<float>(run.plan.workspace.part_o),
-          .rows = run.slice<PartOfRow>(run.plan.workspace.part_rows),
-          .row_heads = rows * problem.heads_q,
-          .tiles = parts.tiles,
-          .most = parts.most,
-          .beside = beside,
-          .goes_on = run.slice<ContinuedTile>(run.plan.workspace.goes_on)};
+  const Workspace& workspace = run.plan.workspace;
+  SplitParams params{.o = run.slice<float>(workspace.part_o),
+                     .rows = run.slice<PartOfRow>(workspace.part_rows),
+                     .row_heads = rows * problem.heads_q,
+                     .tiles = parts.tiles,
+                     .most = parts.most,
+                     .even = {}};
+  if (even.ctas > 0)
+    params.even = {.beside = even.beside,
+                   .in_turn = static_cast<int>(problem.heads_q) / pack.heads / even.beside,
+                   .sequences = static_cast<int>(problem.batch),
+                   .ctas_of_head = even.ctas / even.beside,
+                   .goes_on = run.slice<ContinuedTile>(workspace.goes_on)};
+  return params;
 }
 
 // An 8-bit tensor as DequantiseStep leaves it in the workspace: dense, so that a head's rows lie one after the other.
@@ -90,7 +97,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   params.rows = step.rows;
   params.beside_another = step.second;
   params.pack = step.pack;
-  if (fwd_splits(step.variant)) params.split = split_of(run, step.parts, step.beside);
+  if (fwd_splits(step.variant)) params.split = split_of(run, step.parts, step.pack, step.even);
   params.chunk = chunk_of(problem);
   if (problem.alibi) params.slopes = scale_values(views.alibi_slopes);
   if (problem.smooth)
@@ -178,7 +185,7 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   const Problem& problem = run.plan.problem;
   const Views& views = run.views;
   CombineParams params{};
-  params.split = split_of(run, step.parts, step.beside);
+  params.split = split_of(run, step.parts, step.pack, step.even);
   params.o = strided(views.o);
   params.lse = row_scalars(views.lse);
   params.sink = views.sink.as<float>();
@@ -194,7 +201,7 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   params.ragged = lengths_of(problem, views);
   params.gate = strided(views.gate);
   params.pack = step.pack;
-  params.ctas = step.ctas;
+  params.ctas = step.even.ctas;
   return Params{params};
 }
 
