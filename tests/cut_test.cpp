@@ -202,6 +202,72 @@ TEST(Split, HasABoundedWorkspace) {
   }
 }
 
+// A mixed step: the sequences with many rows first, then those with as few as a PackGQA tile has, whose keys are split
+// evenly. Both launches draw from counters of their own, and each row is one launch's.
+TEST(Mixed, StepsAreTwoLaunches) {
+  const std::string words = "fwd bf16 b64 hq32 hkv8 sq512 skv8192 d128 varlen tq4096 causal ";
+  const auto plan = plan_of(words + "seqused page16 pages8192");
+  ASSERT_TRUE(plan) << plan.failure().text;
+  ASSERT_EQ(plan->launches.size(), 3u) << plan->line();
+  const ForwardStep& many = forward_of(*plan);
+  const auto& few = std::get<ForwardStep>(plan->launches[1].step);
+  const auto& combine = std::get<CombineStep>(plan->launches[2].step);
+  EXPECT_FALSE(many.variant.pack_gqa || many.second) << plan->line();
+  EXPECT_TRUE(few.second && fwd_splits_evenly(few.variant) && !few.draws) << plan->line();
+  EXPECT_EQ(few.pack.rows, 16);
+  for (const int rows : {0, 1, 16, 17, 512}) EXPECT_NE(many.rows.has(rows), few.rows.has(rows)) << rows;
+  EXPECT_EQ(plan->workspace.tickets.bytes, 16u);
+  EXPECT_EQ(combine.even.ctas, plan->launches[1].grid);
+  for (const char* const one : {"tkv9000", "seqused page16 pages8192 invariant"})
+    EXPECT_FALSE(std::get<ForwardStep>(plan_of(words + one)->launches[0].step).rows.least > 0) << one;
+  EXPECT_EQ(plan_of("fwd bf16 b1 hq32 hkv8 sq512 skv8192 d128 varlen tq512 causal seqused page16 pages512")
+                ->launches.size(),
+            1u);
+  // Plain hints are for all sequences.
+  EXPECT_EQ(plan_of(words + "seqused page16 pages8192", "tiles=128x128s2")->launches.size(), 1u);
+}
+
+// The workspace of an even split follows from the CTAs alone.
+TEST(Split, EvenlyHasPlacesForEveryCta) {
+  for (const char* const size :
+       {"b64 hq32 hkv8 sq1 skv9000", "b64 hq32 hkv8 sq1 skv400000", "b900 hq32 hkv8 sq2 skv9000",
+        "b9 hq12 hkv3 sq1 skv60000", "b2 hq71 hkv71 sq1 skv60000"}) {
+    const auto plan = plan_of(text("fwd bf16 {} d128 causal seqused page16 pages90000", size));
+    ASSERT_TRUE(plan) << plan.failure().text;
+    const ForwardStep& step = forward_of(*plan);
+    ASSERT_TRUE(fwd_splits_evenly(step.variant)) << plan->line();
+    const int ctas = plan->launches[0].grid, heads = static_cast<int>(plan->problem.heads_q) / step.pack.heads;
+    EXPECT_EQ(step.even.ctas, ctas);
+    EXPECT_EQ(ctas % step.even.beside, 0) << plan->line();
+    EXPECT_EQ(heads % step.even.beside, 0) << plan->line();
+    EXPECT_GE(ctas * 16, 264 * 15) << "few CTAs without work: " << plan->line();
+    EXPECT_EQ(plan->workspace.part_o.bytes, size_t{2} * ctas * 64 * 128 * sizeof(float));
+    EXPECT_LE(plan->workspace.bytes, size_t{64} << 20) << plan->line();
+  }
+}
+
+// Every kv tile is one CTA's, and combine finds all parts of a tile in order.
+TEST(Split, EvenlyGivesEveryTileOnce) {
+  for (const int all : {1, 7, 33, 132, 1000, 4097})
+    for (const int ctas : {1, 16, 33, 132}) {
+      const int of_cta = tiles_of_cta(all, ctas);
+      EXPECT_GE(of_cta * ctas, all);
+      EXPECT_LT((of_cta - 1) * ctas, all);
+      for (const int count : {1, 2, 5, 64, 300})  // a tile's, from kv tile number `first` on
+        for (int first = 0; first + count <= all; first += 13) {
+          const int begins = first / of_cta, of_first = std::min(count, (begins + 1) * of_cta - first);
+          const int last = (first + count - 1) / of_cta;
+          if (of_first == count) continue;
+          EXPECT_EQ(ctas_that_go_on(count - of_first, of_cta), last - begins);
+        }
+    }
+  for (const int beside : {1, 8}) {
+    EXPECT_EQ(place_of_part_from(16, 0, beside), place_of_part(16, true));
+    for (const int part : {1, 2, 3})
+      EXPECT_EQ(place_of_part_from(16, part, beside), place_of_part(16 + part * beside, false));
+  }
+}
+
 // Tiles of chunks are plain; where one chunk has all keys that causal rows see, there are none.
 TEST(Packed, AndSplitTilesHaveNoChunks) {
   const auto variant = [](const std::string& words) {

@@ -63,26 +63,17 @@ struct Combine {
       run_rows(params);
   }
 
-  // Which rows there are, and of how many parts, is known once the record of the CTA is there. Where sequences have one
-  // row, a row's first parts are in the same places in any case, so they are loaded beside the record.
   static __device__ void run_tile(const CombineParams& params) {
-    const int cta = blockIdx.x % params.ctas, step = gridDim.x / params.ctas * combine_rows(V);
-    int i = blockIdx.x / params.ctas * combine_rows(V) + threadIdx.x / lanes;
-    bool loaded = params.seq_q == 1 && i < params.pack.heads;
+    const int cta = blockIdx.x % params.ctas, first = blockIdx.x / params.ctas, ctas = gridDim.x / params.ctas;
     ptx::let_next_kernel_start();
     ptx::wait_for_earlier_kernels();
-    FirstParts parts;
-    if (loaded)
-      parts.load(params, {params.split, static_cast<unsigned>(i * params.pack.rows), cta},
-                 (params.ctas - 1 - cta) / params.split.even.beside + 1);
     const ContinuedTile tile = params.split.even.goes_on[cta];
     if (tile.parts == 0) return;
-    for (; i < tile.rows * params.pack.heads; i += step) {
+    const int step = ctas * combine_rows(V);
+    for (int i = first * combine_rows(V) + threadIdx.x / lanes; i < tile.rows * params.pack.heads; i += step) {
       const int of_pack = i / tile.rows, row = i % tile.rows;
-      const InWorkspace at{params.split, static_cast<unsigned>(of_pack * params.pack.rows + row), cta};
-      if (!loaded) parts.load(params, at, tile.parts);
-      loaded = false;
-      add_up(params, at, {tile.batch, tile.first_row + row, tile.head + of_pack, tile.parts, 0}, parts);
+      const Place place = {tile.batch, tile.first_row + row, tile.head + of_pack, tile.parts, 0};
+      add_up(params, {params.split, static_cast<unsigned>(of_pack * params.pack.rows + row), cta}, place);
     }
   }
 
@@ -97,11 +88,8 @@ struct Combine {
       join(params, at, place);
     else if constexpr (V.parts == 4)
       add_up_few(params, at, place);
-    else {
-      FirstParts parts;
-      parts.load(params, at, place.parts);
-      add_up(params, at, place, parts);
-    }
+    else
+      add_up(params, at, place);
   }
 
   static __device__ Place find(const CombineParams& params, unsigned number) {
@@ -145,31 +133,19 @@ struct Combine {
     float scaled, of_large;
   };
 
-  // What is read of a row before it is known what its parts weigh. A warp has the row.
-  struct FirstParts {
-    float x[V.parts][columns];
-    PartOfRow mine;  // of part number lane, if there is one
-
-    __device__ void load(const CombineParams& params, const InWorkspace& at, int parts) {
-      const int lane = threadIdx.x % 32;
-      load_parts(params, x, at, 0, parts, lane);
-      mine = lane < parts ? params.split.rows[at(lane)] : none;
-    }
-  };
-
-  static __device__ void add_up(const CombineParams& params, const InWorkspace& at, const Place& place,
-                                FirstParts& its) {
+  static __device__ void add_up(const CombineParams& params, const InWorkspace& at, const Place& place) {
     const int lane = threadIdx.x % 32;
-    if (lane >= place.parts) its.mine = none;
-    const Largest largest = largest_of(params, at, its.mine, place.parts, lane);
+    float x[V.parts][columns];
+    load_parts(params, x, at, 0, place.parts, lane);  // before it is known what they weigh
+    const Largest largest = largest_of(params, at, place.parts, lane);
     float my_weight = 0.f, my_sum = 0.f;  // of part lane of each 32
     float sum = 0.f, o[columns] = {};
     for (int first = 0; first < place.parts; first += V.parts) {
-      if (first > 0) load_parts(params, its.x, at, first, place.parts, lane);
+      if (first > 0) load_parts(params, x, at, first, place.parts, lane);
       if (first % 32 == 0) {
-        if (first > 0) its.mine = first + lane < place.parts ? params.split.rows[at(first + lane)] : none;
-        my_weight = weight(params, its.mine, largest);
-        my_sum = my_weight * fabsf(its.mine.sum);
+        const PartOfRow part = first + lane < place.parts ? params.split.rows[at(first + lane)] : none;
+        my_weight = weight(params, part, largest);
+        my_sum = my_weight * fabsf(part.sum);
       }
 #pragma unroll
       for (int j = 0; j < V.parts; ++j) {
@@ -178,7 +154,7 @@ struct Combine {
         if (w == 0.f) continue;
         sum += s;
 #pragma unroll
-        for (int c = 0; c < columns; ++c) o[c] += w * its.x[j][c];
+        for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
       }
     }
     finish(params, place, lane, o, attn::finish(largest.scaled, sum, sink_of(params, place)));
@@ -253,12 +229,9 @@ struct Combine {
     most.scaled = fmaxf(most.scaled, attn::scaled(part, params.scale_log2));
     if (attn::is_large(part)) most.of_large = fmaxf(most.of_large, part.row_max);
   }
-  // mine: of part number lane.
-  static __device__ Largest largest_of(const CombineParams& params, const InWorkspace& at, const PartOfRow& mine,
-                                       int parts, int lane) {
+  static __device__ Largest largest_of(const CombineParams& params, const InWorkspace& at, int parts, int lane) {
     Largest most = {-tile::inf, -tile::inf};
-    count(params, most, mine);
-    for (int i = lane + 32; i < parts; i += 32) count(params, most, params.split.rows[at(i)]);
+    for (int i = lane; i < parts; i += 32) count(params, most, params.split.rows[at(i)]);
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
       most.scaled = fmaxf(most.scaled, __shfl_xor_sync(~0u, most.scaled, apart));

@@ -164,14 +164,16 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   const bool something = variant->ragged ? p.rows_q() > 0 : items > 0;
   if (!something) return plan;
   const auto few = sequences_of_few_rows(p, *tiling, hints);
+  const auto of_few = few ? choose_tiling(*few, *dims, device, {}) : tiling;
+  if (!of_few) return of_few.failure();
+  // Combine would take the rows of other sequences for split ones too.
+  const bool mixed = few && (fwd_splits_evenly(of_few->variant) || of_few->parts == 1);
   // Also where no ticket is drawn, so that a workspace does not depend on the number of SMs.
-  plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter * (few ? 2 : 1));
-  if (!few) {
+  plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter * (mixed ? 2 : 1));
+  if (!mixed) {
     add_forward(plan, {p}, *tiling, device, hints);
     return plan;
   }
-  const auto of_few = choose_tiling(*few, *dims, device, {});
-  if (!of_few) return of_few.failure();
   const int most = static_cast<int>(few->seq_q);
   add_forward(plan, {p, {.least = most + 1}}, *tiling, device, hints);
   add_forward(plan, {*few, {.most = most}, /*second=*/true}, *of_few, device, hints);

@@ -257,8 +257,12 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
     tiling.part_tiles = no_bound<int>;  // all of them
   }
   FwdVariant& its = tiling.variant;
+  const double bytes_of_parts = part_bytes(p) * tiling.parts;
   its.split_kv = its.pack_gqa || tiling.parts > 1 ? SplitKv::fixed : SplitKv::none;
-  if (evenly && its.pack_gqa && tiling.parts > 1) its.split_kv = SplitKv::even;
+  const bool one_each = !p.varlen && p.seq_kv <= tuning::keys_of_fixed_parts &&
+                        bytes_of_parts <= tuning::parts_bytes_most &&
+                        items_at_most(p, its, pack) * tiling.parts <= usable_sms(p, device);
+  if (evenly && its.pack_gqa && tiling.parts > 1 && !one_each) its.split_kv = SplitKv::even;
   return tiling;
 }
 

@@ -84,6 +84,10 @@ constexpr int64_t tiles_sampled = 64;  // of many q tiles a sample is enough
 constexpr int64_t part_tiles_of_many_rows = 8, part_tiles_of_few_rows = 1;
 // Where lengths are on the device, one long sequence may be alone: no part is longer than this.
 constexpr int64_t keys_of_ragged_part = 4096;
+// Up to so many keys pages are read in fixed parts where each CTA has one: what even splits take besides, a record that
+// combine reads, is 3 to 9 % of such a call. Longer bounds are often far above the lengths, since a graph is captured
+// with the longest, and then fixed parts would leave most SMs without work. docs/experiments/0051.
+constexpr int64_t keys_of_fixed_parts = 8192;
 // A short window's kernels wait for memory too, which the model leaves out: 255 keys of 256 columns had 0.95 and 0.99
 // of the speed on an H100 when they were dequantised before.
 constexpr int64_t short_window_of_dequantised = 1024;
