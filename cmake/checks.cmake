@@ -40,7 +40,8 @@ add_test(NAME reference COMMAND ${CMAKE_COMMAND} -DDOXYGEN=${FROGHOPPER_DOXYGEN}
 set_tests_properties(reference PROPERTIES TIMEOUT 60 LABELS fast SKIP_REGULAR_EXPRESSION "Skipped: ")
 
 # The examples, as a user builds them.
-foreach(example find_package pkg_config deb static add_subdirectory defaults parent train serve context_parallel)
+foreach(example find_package pkg_config deb static add_subdirectory defaults parent train serve context_parallel
+        context_parallel_copies)
   add_test(NAME examples.${example}
            COMMAND ${CMAKE_COMMAND} -DEXAMPLE=${example} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR}
                    -DCC=${CMAKE_C_COMPILER} -DCXX=${CMAKE_CXX_COMPILER} -DPYTHON=${FROGHOPPER_PYTHON}
@@ -49,5 +50,5 @@ foreach(example find_package pkg_config deb static add_subdirectory defaults par
 endforeach()
 # cmake --install writes a manifest into the build folder, so one at a time.
 set_tests_properties(examples.find_package examples.pkg_config examples.deb examples.train examples.serve
-                     examples.context_parallel PROPERTIES RESOURCE_LOCK install)
-set_tests_properties(examples.deb PROPERTIES SKIP_REGULAR_EXPRESSION "Skipped: ")
+                     examples.context_parallel examples.context_parallel_copies PROPERTIES RESOURCE_LOCK install)
+set_tests_properties(examples.deb examples.context_parallel_copies PROPERTIES SKIP_REGULAR_EXPRESSION "Skipped: ")

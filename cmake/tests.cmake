@@ -101,8 +101,9 @@ add_dependencies(cp_nccl_test fake_nccl)
 
 # A library with the functions of the CUDA driver that copy between GPUs, for cp_copies_test.
 add_library(fake_cuda SHARED tests/support/fake_cuda.cpp)
+target_include_directories(fake_cuda PRIVATE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(cp_copies_test PRIVATE FROGHOPPER_FAKE_CUDA="$<TARGET_FILE:fake_cuda>")
-add_dependencies(cp_copies_test fake_cuda)
+target_link_libraries(cp_copies_test PRIVATE fake_cuda)
 
 # The archive has all that it needs.
 add_executable(abi_c11_static tests/abi_c11.c)

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims about transfers by copies into peers' workspaces, with a library that has the driver's functions: they bring
-// what other transports bring, call after call, and a rank that waits for a peer is released by `cancel`.
+// what other transports bring, call after call, on threads without a context too; waits go by tickets; and a rank that
+// waits for a peer is released by `cancel`, for good.
 #include <gtest/gtest.h>
 
 #include <barrier>
 #include <thread>
 
 #include "tests/support/cp_attention.hpp"
+#include "tests/support/fake_cuda.hpp"
 
 namespace froghopper {
 namespace {
@@ -55,9 +57,9 @@ class Peers {
   void hold(void* workspace) { std::fill(workspaces_.begin(), workspaces_.end(), workspace); }
 
  private:
-  std::vector<uint32_t> words_;
+  std::vector<uint64_t> words_;
   std::vector<void*> workspaces_;
-  std::vector<uint32_t*> signals_;
+  std::vector<uint64_t*> signals_;
   std::barrier<> all_there_;
 };
 
@@ -124,22 +126,122 @@ TEST(ContextParallelCopies, a_transport_serves_many_exchanges) {
   });
 }
 
-TEST(ContextParallelCopies, cancel_releases_a_rank_that_waits) {
-  Peers peers(2);
+// Two ranks in this thread, which exchange eight bytes each.
+struct Pair {
+  Pair() {
+    peers.hold(memory);
+    for (int64_t rank : {0, 1}) EXPECT_EQ(peers.make(rank, &transport[rank]), FH_OK) << fh_cp_last_error();
+  }
+  ~Pair() {
+    for (fh_cp_transport& t : transport) fh_cp_copy_transport_destroy(&t);
+  }
+  // What rank 0 receives from rank 1. A receive comes first, since a send of this thread waits for it.
+  int receive(void** ticket) {
+    const fh_cp_transfer recv = {1, memory, 8, 0};
+    return transport[0].exchange(transport[0].context, nullptr, 0, &recv, 1, nullptr, ticket);
+  }
+  int send() {
+    const fh_cp_transfer send = {0, &memory[1], 8, 0};
+    void* ticket = nullptr;
+    return transport[1].exchange(transport[1].context, &send, 1, nullptr, 0, nullptr, &ticket);
+  }
+  int wait(void* ticket) { return transport[0].wait(transport[0].context, ticket, nullptr); }
+  std::string error() { return transport[0].error(transport[0].context); }
+
+  Peers peers{2};
   uint64_t memory[2] = {};
-  peers.hold(memory);
-  fh_cp_transport t = fh_cp_transport_init();
-  ASSERT_EQ(peers.make(0, &t), FH_OK) << fh_cp_last_error();
-  const fh_cp_transfer recv = {1, memory, 8, 0};
-  void* ticket = nullptr;
-  ASSERT_EQ(t.exchange(t.context, nullptr, 0, &recv, 1, nullptr, &ticket), 0);
-  std::thread rescuer([&] {
+  fh_cp_transport transport[2] = {fh_cp_transport_init(), fh_cp_transport_init()};
+};
+
+// A wait for the first of two exchanges ends although the second has not come; that for the second does not.
+TEST(ContextParallelCopies, waits_go_by_tickets) {
+  Pair two;
+  void *first = nullptr, *second = nullptr;
+  ASSERT_EQ(two.receive(&first), 0);
+  ASSERT_EQ(two.receive(&second), 0);
+  ASSERT_NE(first, second);
+  ASSERT_EQ(two.send(), 0);
+  std::atomic<bool> late = false;
+  std::thread sender([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    t.cancel(t.context);
+    late = true;
+    EXPECT_EQ(two.send(), 0);
   });
-  EXPECT_EQ(t.wait(t.context, ticket, nullptr), 0) << t.error(t.context);
-  rescuer.join();
-  fh_cp_copy_transport_destroy(&t);
+  EXPECT_EQ(two.wait(second), 0) << two.error();
+  EXPECT_TRUE(late);
+  sender.join();
+  EXPECT_EQ(two.wait(first), 0) << two.error();
+
+  EXPECT_NE(two.wait(first), 0);
+  EXPECT_NE(two.error().find("the ticket is 1, which no exchange has given or which was waited for already"),
+            std::string::npos)
+      << two.error();
+  int other = 0;
+  EXPECT_NE(two.wait(&other), 0);
+  EXPECT_NE(two.wait(nullptr), 0);
+}
+
+// The thread that cancels has no context, as a watchdog has none, and has none afterwards.
+TEST(ContextParallelCopies, cancel_releases_a_rank_that_waits) {
+  Pair two;
+  void* ticket = nullptr;
+  ASSERT_EQ(two.receive(&ticket), 0);
+  const auto cancel = [](void* with) {
+    fh_cp_transport& t = static_cast<Pair*>(with)->transport[0];
+    std::thread rescuer([&] {
+      t.cancel(t.context);
+      EXPECT_EQ(fake_cuda_current(), nullptr);
+    });
+    rescuer.join();
+  };
+  fake_cuda_at_next_wait(cancel, &two);
+  EXPECT_EQ(two.wait(ticket), 0) << two.error();
+
+  EXPECT_NE(two.receive(&ticket), 0);
+  EXPECT_NE(two.error().find("was cancelled"), std::string::npos) << two.error();
+  EXPECT_NE(two.wait(ticket), 0);
+}
+
+// Rank 0 waits in its stream for the second exchange when it cancels, and only then rank 1 tells of the first.
+TEST(ContextParallelCopies, a_late_write_of_a_peer_undoes_no_cancel) {
+  Pair two;
+  void *first = nullptr, *second = nullptr;
+  ASSERT_EQ(two.receive(&first), 0);
+  ASSERT_EQ(two.receive(&second), 0);
+  const auto cancel_then_send = [](void* with) {
+    Pair& p = *static_cast<Pair*>(with);
+    p.transport[0].cancel(p.transport[0].context);
+    EXPECT_EQ(p.send(), 0);
+  };
+  fake_cuda_at_next_wait(cancel_then_send, &two);
+  EXPECT_EQ(two.wait(second), 0) << two.error();
+}
+
+// Every function works in the context of the copy stream, and leaves the thread with the one that it had.
+TEST(ContextParallelCopies, need_no_current_context) {
+  int other = 0;
+  void* const none = nullptr;
+  for (void* const had : {none, static_cast<void*>(&other)}) {
+    if (had != nullptr) cuCtxPushCurrent_v2(had);
+    const int before = fake_cuda_alive();
+    {
+      Pair two;
+      void* ticket = nullptr;
+      EXPECT_EQ(fake_cuda_current(), had);
+      EXPECT_EQ(two.receive(&ticket), 0) << two.error();
+      EXPECT_EQ(fake_cuda_current(), had);
+      EXPECT_EQ(two.send(), 0);
+      EXPECT_GT(fake_cuda_alive(), before + 2);  // streams, and an event
+      EXPECT_EQ(two.wait(ticket), 0) << two.error();
+      EXPECT_EQ(fake_cuda_current(), had);
+      two.transport[0].cancel(two.transport[0].context);
+      EXPECT_EQ(fake_cuda_current(), had);
+    }
+    EXPECT_EQ(fake_cuda_current(), had);
+    EXPECT_EQ(fake_cuda_alive(), before);
+    void* popped = nullptr;
+    if (had != nullptr) cuCtxPopCurrent_v2(&popped);
+  }
 }
 
 TEST(ContextParallelCopies, says_what_is_wrong) {
@@ -158,6 +260,9 @@ TEST(ContextParallelCopies, says_what_is_wrong) {
   EXPECT_NE(text_of([](fh_cp_peers& p) { p.size = 3; }).find("size is 3"), std::string::npos);
   EXPECT_NE(text_of([](fh_cp_peers& p) { p.library = "libm.so.6"; }).find("libm.so.6 has no cuMemcpyAsync"),
             std::string::npos);
+  fake_cuda_set_64_bits(0);
+  EXPECT_NE(text_of([](fh_cp_peers&) {}).find("no waits for 64 bits"), std::string::npos);
+  fake_cuda_set_64_bits(1);
   void* const none[2] = {memory, nullptr};
   EXPECT_NE(text_of([&](fh_cp_peers& p) { p.workspaces = none; }).find("workspaces[1]"), std::string::npos);
   EXPECT_EQ(fh_cp_copy_transport(nullptr, &t), FH_INVALID_TENSOR);

@@ -3,14 +3,15 @@
 # (--check) that means: the loss falls, and every loss is the one that plain loops in double precision lead to. For
 # serve (--check): every token is the one that such loops choose, with more requests than fit into the pool.
 #   cmake -DEXAMPLE=... -DSOURCE=... -DBUILD=... -DCXX=... -DCC=... -DPYTHON=... -P tests/examples.cmake
-# where EXAMPLE is find_package, pkg_config, deb, static, add_subdirectory, defaults, parent, train, serve or
-# context_parallel:
+# where EXAMPLE is find_package, pkg_config, deb, static, add_subdirectory, defaults, parent, train, serve,
+# context_parallel or context_parallel_copies:
 #   pkg_config   find_package's example without CMake
 #   deb          find_package's example with the Debian package that cpack makes, unpacked
 #   static       the archive that BUILD has, with the package of a configuration without a shared library, linked by a
 #                project that has C alone
 #   defaults     add_subdirectory as a stranger calls it, with no option and from a copy that has no .venv: every file
 #                of the library would be optimised and none of the user's, and nothing would be installed
+#   context_parallel_copies   compiled with the CUDA runtime that is beside cuda.h; without a Hopper GPU it must say so
 #   parent       configured within a project that has targets of fmt, Highway, xxHash and zstd: they are used, and no
 #                others of the system
 function(must)
@@ -152,6 +153,19 @@ function(check_words_of_serve serve)
   endforeach()
 endfunction()
 
+# It returns 77 where there is no Hopper GPU.
+function(check_copies program)
+  execute_process(COMMAND ${program} COMMAND_ECHO STDOUT ERROR_VARIABLE said RESULT_VARIABLE result)
+  message(STATUS "${said}")
+  if(NOT result EQUAL 0 AND NOT (result EQUAL 77 AND said MATCHES "^rank [01]: there is no Hopper GPU here: "))
+    message(FATAL_ERROR "returned ${result}: ${program}")
+  endif()
+  execute_process(COMMAND ${program} 3 ERROR_VARIABLE said RESULT_VARIABLE result)
+  if(NOT result EQUAL 2 OR NOT said MATCHES "^usage: .*RANKS")
+    message(FATAL_ERROR "${program} 3 returned ${result} and said: ${said}")
+  endif()
+endfunction()
+
 set(work ${BUILD}/examples/${EXAMPLE})
 set(options -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -G Ninja)
 set(program attention)
@@ -167,6 +181,15 @@ if(EXAMPLE STREQUAL train)
   set(arguments ${SOURCE}/data/alice.txt --check)
 elseif(EXAMPLE STREQUAL context_parallel)
   set(program context_parallel)
+elseif(EXAMPLE STREQUAL context_parallel_copies)
+  set(program context_parallel_copies)
+  string(REGEX REPLACE "^.*=(.*)/include$" "\\1" cudart "${cuda_include}")
+  file(GLOB library ${cudart}/lib*/libcudart.so*)
+  if(NOT library)
+    message(STATUS "Skipped: there is no CUDA runtime beside cuda.h")
+    return()
+  endif()
+  list(APPEND options -DCUDART=${cudart})
 elseif(EXAMPLE STREQUAL serve)
   set(program serve)
   set(arguments --random --check)
@@ -230,6 +253,10 @@ if(EXAMPLE STREQUAL pkg_config)
 endif()
 must(${CMAKE_COMMAND} -S ${example} -B ${work}/build ${options})
 must(${CMAKE_COMMAND} --build ${work}/build --parallel 2 --target ${program})
+if(EXAMPLE STREQUAL context_parallel_copies)
+  check_copies(${work}/build/${program})
+  return()
+endif()
 must(${work}/build/${program} ${arguments})
 if(EXAMPLE STREQUAL add_subdirectory)
   must(${CMAKE_COMMAND} --build ${work}/build --parallel 2 --target attention_static)

@@ -54,6 +54,7 @@ ROOMS = {
     "cli": (["contract", "src", "check", "files", "cli"], ["std", "froghopper/", "CLI/", "nlohmann/", "fmt/"],
             rf"asm|{CUDA}"),
     "examples": ([], ["std", "froghopper/"], rf"{CUDA}"),
+    "examples/context_parallel_copies": ([], ["std", "froghopper/", "cuda_runtime_api.h"], r"asm"),
     "examples/gpu": ([], ["std", "froghopper/", "cuda_runtime_api.h"], r"asm"),
     "examples/serve": ([], ["std", "froghopper/", "cuda_runtime_api.h", "nlohmann/", "attention.hpp", "batch.hpp",
                             "device.hpp", "model.hpp", "pool.hpp", "reference.hpp", "scheduler.hpp", "threads.hpp",

@@ -267,9 +267,10 @@ typedef struct fh_cp_peers {
   int64_t ranks, rank;     /* as in the plan */
   void* const* workspaces; /* [ranks]: the address, in this process, of each rank's workspace. The run gets the one of
                             * this rank. */
-  /* [ranks]: the address, in this process, of each rank's signals: 2 ranks words of GPU memory, which are 0 before the
-   * first transport over them exists, and which nobody else writes. A later transport needs other words, or zeros. */
-  uint32_t* const* signals;
+  /* [ranks]: the address, in this process, of each rank's signals: 2 ranks words of 64 bits of GPU memory, which are 0
+   * before the first transport over them exists, and which nobody else writes. A later transport needs other words, or
+   * zeros. */
+  uint64_t* const* signals;
   void* copy_stream;   /* a stream for the copies; not the stream of the run */
   const char* library; /* the CUDA driver; NULL: libcuda.so.1 */
 } fh_cp_peers;
@@ -284,12 +285,15 @@ static inline fh_cp_peers fh_cp_peers_init(void) {
 
 /* A transport between GPUs of one host by the driver's copies, for plans with FH_CP_PEER_COPIES: each rank writes to
  * the workspaces of its peers. These are mapped into this process: by cuMemMap, CUDA IPC, PyTorch's symmetric memory,
- * or, for GPUs of one process, by cuCtxEnablePeerAccess. Streams wait for signals of peers by cuStreamWaitValue32, for
- * which no kernel runs; the host waits for nothing. The arrays may be released afterwards, the memory that they point
- * to when the transport is destroyed.
+ * or, for GPUs of one process, by cuCtxEnablePeerAccess. Streams wait for signals of peers by cuStreamWaitValue64, for
+ * which no kernel runs; the host waits for nothing. FH_UNSUPPORTED: the GPU has no such waits. The arrays may be
+ * released afterwards, the memory that they point to when the transport is destroyed. Any CUDA context may be current
+ * on the threads that call, or none: the transport works in that of copy_stream.
  * A rank that ends or fails leaves its peers' streams waiting. Their caller, who notices that, calls `cancel`: it ends
- * the waits of this rank. What its streams compute then, and what they copied to its peers, is undefined: all ranks of
- * the run must give it up. The transport is not usable any more.
+ * the waits of this rank for good, whatever a slow peer writes later. What its streams compute then, and what they
+ * copied to its peers, is undefined: all ranks of the run must give it up. `exchange` and `wait` of a cancelled
+ * transport fail. `wait` may take tickets in any order, each once. After 2^32 - 1 exchanges `exchange` fails: replace
+ * the transports of all ranks before.
  * It has no `agree`: digests are not compared unless the caller sets one. It is not thread safe, but for `cancel`.
  * Destroy it after the last run is done. */
 FH_API fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transport);

@@ -25,7 +25,8 @@ from froghopper import _torch_cp_group as groups
 from froghopper._errors import LaunchFailed, Unsupported
 from froghopper._parallel import Plan, calls, check_status
 
-HEAD = 64 << 10  # bytes before the workspace, for the signals: two words for each of up to 8192 ranks
+HEAD = 64 << 10  # bytes before the workspace, for the signals: two words of 64 bits for each of up to 4096 ranks
+RUNS = 1 << 20  # of a transport, which makes 2^32 - 1 exchanges; a run makes fewer than 4096
 FIRST = 1 << 20  # bytes of the first workspace, with which it is tried whether there can be one
 LOOKS = 0.05  # seconds between two looks at a run that is not done
 GRACE = 10  # seconds in which a run may end whose peer has ended: all that it sent may be there
@@ -44,6 +45,7 @@ class Shared:
         self.stream = _cuda.Stream(device)
         self.transport = c.CpTransport()
         self.known: set[Any] = set()  # plans that fit
+        self.runs = 0  # of this transport; the same number on all ranks
         self.last_run: Any = None
         self.running: queue.SimpleQueue[Any] = queue.SimpleQueue()  # None at last
         self.memory: Any = None
@@ -74,20 +76,21 @@ class Shared:
         check_status(calls().fh_cp_copy_transport(ctypes.byref(peers), ctypes.byref(self.transport)))
         # To let waits pass would copy into peers that are not ready. All ranks wait, and their threads end them.
         self.transport.cancel = None
-        self.size, self.failed = size, False
+        self.size, self.runs, self.failed = size, 0, False
 
     def workspace(self, plan: Plan, key: Any) -> Tensor:
         """For the run of a plan that all ranks are about to run, who call this too. key: of that plan on any rank."""
-        if key not in self.known:
+        if key not in self.known or self.runs == RUNS:
             group = self.group()
             assert group is not None
             most = max(int(said) for said in groups.exchange(group, str(plan.workspace_bytes).encode()))
-            if most > self.size:
+            if most > self.size or self.runs == RUNS:
                 torch.cuda.synchronize(self.device)
                 groups.exchange(group, b"")  # nobody uses the old one any more
                 self.memory = self.mapped = None
-                self.allocate(group, most)
+                self.allocate(group, max(most, self.size))
             self.known.add(key)
+        self.runs += 1
         found: Tensor = self.memory[HEAD:]
         return found
 
@@ -103,23 +106,41 @@ class Shared:
 
 def watch(running: Any, device: torch.device, board: Any, seconds: float) -> None:
     """A thread that ends the process where a run does not end, as PyTorch's own does for NCCL: a rank whose peer is
-    gone waits on the GPU, and what it would compute without the peer is wrong."""
-    torch.cuda.set_device(device)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(RELAXED)))
-    while (run := running.get()) is not None:
-        done, began = run
-        gone_since = None
-        while not done.query():
-            time.sleep(LOOKS)
-            now = time.monotonic()
-            if gone_since is None and any(board.is_gone(rank) for rank in range(board.ranks) if rank != board.rank):
-                gone_since = now
-            if (gone_since is None or now < gone_since + GRACE) and now < began + seconds: continue
-            what = "has ended" if gone_since is not None else f"has not answered for {seconds:g} seconds"
-            _log.critical("context_parallel: a rank of the group of %d %s while data moved. This process ends, as its "
-                          "results would be wrong.", board.ranks, what)
-            os.kill(os.getpid(), signal.SIGABRT)
+    gone waits on the GPU, and what it would compute without the peer is wrong. It also ends the process where CUDA
+    itself fails, after which no call of this process gets through and the peers wait for it."""
+    try:
+        torch.cuda.set_device(device)
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(RELAXED)))
+        while (run := running.get()) is not None:
+            done, began = run
+            what = missed(done, began, board, seconds)
+            if what is not None:
+                return end_process(f"a rank of the group of {board.ranks} {what} while data moved. This process ends, "
+                                   "as its results would be wrong.")
+    except Exception as error:
+        _log.critical("context_parallel: CUDA has failed while rank %d of the group of %d was running: %s", board.rank,
+                      board.ranks, error)
+        time.sleep(GRACE)  # in which the thread that has called may say what has failed, or end the process itself
+        end_process("This process ends, since the other ranks wait for it.")
+
+
+def missed(done: Any, began: float, board: Any, seconds: float) -> str | None:
+    """Waits until the run is done: None; or what a peer has done instead, so that it will not be."""
+    gone_since = None
+    while not done.query():
+        time.sleep(LOOKS)
+        now = time.monotonic()
+        if gone_since is None and any(board.is_gone(rank) for rank in range(board.ranks) if rank != board.rank):
+            gone_since = now
+        if (gone_since is None or now < gone_since + GRACE) and now < began + seconds: continue
+        return "has ended" if gone_since is not None else f"has not answered for {seconds:g} seconds"
+    return None
+
+
+def end_process(why: str) -> None:
+    _log.critical("context_parallel: %s", why)
+    os.kill(os.getpid(), signal.SIGABRT)
 
 
 def of(group: Any, x: Tensor, wanted: str) -> Shared | None:

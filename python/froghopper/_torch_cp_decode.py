@@ -5,7 +5,8 @@
 
 Each rank attends to its part and gets o and lse in fp32, which lie in one piece of memory, so that one collective
 operation carries both. The parts are then merged in the order of ranks, with the sink as one part more that has no
-values. Nothing is read on the host, and ranks do not compare their arguments, which would wait for all of them.
+values. On the CPU the ranks compare what they are given before that. On a GPU they do not, since nothing is read on the
+host there, and a CUDA graph would not compare again.
 """
 import functools
 from typing import Any, Literal, NamedTuple, get_args, overload
@@ -22,6 +23,7 @@ from froghopper._call import number
 from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._merge import terms_of, weights_of
 from froghopper._torch_calls import FLOAT8, check_place, check_side, check_tensor
+from froghopper._torch_cp_calls import numbers_of
 from froghopper._torch_cp_ops import fake_forward
 from froghopper._torch_options import plain, whole
 from froghopper._values import flag, shown
@@ -88,10 +90,11 @@ def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, seqused_kv: Te
 
     Returns o [batch, new rows, heads_q, dim of v] in the type of q, or (o, lse). Partial results are float32, merged in
     the order of the ranks and rounded once: with heads="all" all ranks get the same bits. A row that no rank has a key
-    for has o = 0 and lse = -inf, or the sink. Shapes and transfers do not depend on lengths, and nothing is read on the
-    host. Ranks do not compare their arguments: shapes, types and options must agree, and where a rank raises, the
-    others wait for the group's timeout. Raises TypeError, ValueError, NotImplementedError as
-    froghopper.torch.attention does, RuntimeError where a transfer fails.
+    for has o = 0 and lse = -inf, or the sink. Shapes and transfers do not depend on lengths, which the host does not
+    read. Ranks must give the same shapes, types and options, and with heads="all" the same sink. On the CPU they
+    compare these, and ValueError names what differs; on a GPU they do not. Where a rank raises on its own, the others
+    wait for the group's timeout. Raises TypeError, ValueError, NotImplementedError as froghopper.torch.attention does,
+    RuntimeError where a transfer fails.
     """
     for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
     for name, maybe in (("seqused_kv", seqused_kv), ("block_table", block_table), ("sink", sink)):
@@ -142,6 +145,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor | None, seqused
     held = groups.resolved(group)
     cache = Cache(k, v, block_table, max_seqlen_kv, softcap, scale)
     ranks = held.size()
+    if q.is_cpu: agree(held, q, v, sink, heads, softcap, scale)
     o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
     numbers = [torch.Size(shape).numel() for shape in (o_shape, lse_shape)]
     if heads == "all":
@@ -157,6 +161,16 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor | None, seqused
         of_lse = lse.view(batch, ranks, own, rows).transpose(0, 1).flatten(1)
         parts = exchanged(held, torch.cat([of_o, of_lse], 1))
     return merged(*cut(parts, numbers, (ranks, *o_shape), (ranks, *lse_shape)), sink, q.dtype)
+
+
+def agree(group: Any, q: Tensor, v: Tensor, sink: Tensor | None, heads: Heads, softcap: float,
+          scale: float | None) -> None:
+    """What all ranks must give alike; with heads="sharded" a rank's sink has its own numbers."""
+    def same() -> dict[str, Any]:
+        of_sink = numbers_of(sink) if heads == "all" else None if sink is None else "given"
+        return {"heads": heads, "dtype of q": calls.name_of(q.dtype), "the shape of q": list(q.shape),
+                "dim of v": v.shape[-1], "softcap": softcap, "scale": scale, "sink": of_sink}
+    groups.agree(group, "decode", same, dict)
 
 
 def attend_to_part(q: Tensor, cache: Cache, used: Tensor | None, newest_of: Tensor | None, newest: bool, o: Tensor,

@@ -144,6 +144,25 @@ def other(rank, size):
     return same, (o.dtype, o.shape), kept[:2]
 
 
-ROUNDS = [[("numbers 2", numbers, 2, 30), ("other", other, 2, 30)], [("numbers 4", numbers, 4, 30)]]
+def different(rank, size):
+    """What is said where ranks differ in what they must give alike, and whether a call after that gets through."""
+    q, k, v = drawn(1, 1, 4, 8, seed=1), drawn(1, 5, 2, 8, seed=2), drawn(1, 5, 2, 8, seed=3)
+    sink = drawn(4, seed=4)
+    other_sink = sink.clone()
+    other_sink[3] += rank
+    whole = dict(sink=sink)
+    given = {
+        "numbers of a sink": dict(sink=other_sink),
+        "no sink": whole if rank == 0 else {},
+        "no sink, sharded": dict(heads="sharded") | (whole if rank == 1 else {}),
+        "softcap": dict(softcap=1.0 + rank),
+        "numbers of a sink, sharded": dict(heads="sharded", sink=other_sink),
+        "nothing": whole,
+    }
+    return {name: caught(lambda options=options: cp.decode(q, k, v, **options)) for name, options in given.items()}
+
+
+ROUNDS = [[("numbers 2", numbers, 2, 30), ("other", other, 2, 30), ("different", different, 2, 30)],
+          [("numbers 4", numbers, 4, 30)]]
 
 if __name__ == "__main__": main(pathlib.Path(sys.argv[1]), ROUNDS)

@@ -6,6 +6,7 @@ All groups are run once, by context_parallel_decode_ranks.py; the tests look at 
 import functools
 import pathlib
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -95,6 +96,21 @@ def test_o_alone_and_gradients(found):
     for _, of_o, (kind, text) in found("other", 2):
         assert of_o == (torch.bfloat16, (len(LENGTHS), 1, 8, 16))
         assert kind == "Unsupported" and "q requires a gradient" in text
+
+
+@pytest.mark.parametrize("case, text", [
+    ("numbers of a sink", r"sink must be the same on every rank .* is \[.* checksum .* on rank 0 and \[.* on rank 1"),
+    ("no sink", r"sink must be the same .* checksum .* on rank 0 and None on rank 1"),
+    ("no sink, sharded", "sink must be the same .* is None on rank 0 and given on rank 1"),
+    ("softcap", "softcap must be the same .* is 1.0 on rank 0 and 2.0 on rank 1"),
+    ("numbers of a sink, sharded", None),
+    ("nothing", None),
+])
+def test_ranks_that_differ(found, case, text):
+    """Every rank of a group on the CPU is told; the group remains usable."""
+    for each in found("different", 2):
+        kind, said, _ = each[case]
+        assert kind == ("InvalidProblem" if text else "") and re.search(text or "^$", said)
 
 
 @pytest.mark.parametrize("changes, kind, text", [

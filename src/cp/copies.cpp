@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: a transport between GPUs of one host by the driver's copies. Two signals order the copies of an exchange. When a
-// rank's receive buffers are free, it writes the exchange's number to each peer that sends to it: "ready". The peer's
-// copy stream waits for that, copies, and writes the number back: "done". The run's stream waits for all of these where
-// the run says `wait`. Numbers only grow, so a wait for at least a number needs no reset.
+// cp: a transport between GPUs of one host by the driver's copies.
+//
+// Order     When a rank's receive buffers are free, it tells each peer that sends to it: "ready". The peer's copy
+//           stream waits for that, copies, and tells: "done". The run's stream waits for all of these where the run
+//           says `wait`.
+// Words     A rank has a word of 64 bits for each signal of each peer. Lower half: the number of the last exchange of
+//           which that peer has told; only the peer writes it, "ready" in the stream of its runs and "done" in its copy
+//           stream. Upper half: 0, and 1 once the rank has cancelled; only the rank itself writes it.
+// Waits     for exchange n end when the word, as one number, is at least n. A peer writes its numbers in their order,
+//           each after the work that it stands for, so that a word of n or more says that the work of n is done.
+//           While the upper half is 0, nothing else ends a wait.
+// Cancel    With an upper half of 1 the word is larger than every number. What a slow peer writes afterwards changes
+//           the lower half alone, so all waits that are in the streams end. On the host a cancelled transport refuses
+//           further exchanges and waits.
+// Numbers   begin with 1, since words are 0 at first. They do not wrap: a word of 2^32 - 1 would end waits for 0. After
+//           that one `exchange` fails.
 #include <froghopper/cp.h>
 
 #include <algorithm>
 #include <atomic>
-#include <deque>
+#include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,8 +32,28 @@
 namespace froghopper::cp {
 namespace {
 
-// Signals are compared as numbers modulo 2^32, of which half count as larger.
-constexpr uint32_t beyond_every_wait = 1u << 30;
+constexpr uint32_t last_number = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t cancelled_half = 1;
+constexpr const char* was_cancelled =
+    "the transport was cancelled. End all ranks of the run, or make a new transport over signals that are 0.";
+
+// A context that is current for as long as this lives, unless there is a failure.
+class CurrentContext {
+ public:
+  CurrentContext(const CopyDriver& driver, CUcontext context)
+      : driver_(driver), code_(driver.context_push(context)) {}
+  ~CurrentContext() {
+    CUcontext popped;
+    if (code_ == CUDA_SUCCESS) driver_.context_pop(&popped);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+  CUresult code() const { return code_; }
+
+ private:
+  const CopyDriver& driver_;
+  CUresult code_;
+};
 
 class CopyTransport {
  public:
@@ -31,15 +64,12 @@ class CopyTransport {
         copies_(static_cast<CUstream>(peers.copy_stream)),
         workspaces_(peers.workspaces, peers.workspaces + peers.ranks),
         signals_(peers.signals, peers.signals + peers.ranks) {}
-  ~CopyTransport() {
-    for (const CUevent event : events_) driver_.event_destroy(event);
-    if (rescue_ != nullptr) driver_.stream_destroy(rescue_);
-  }
-  int prepare() { return cuda(driver_.stream_create(&rescue_, CU_STREAM_NON_BLOCKING), "cuStreamCreate"); }
+  ~CopyTransport();
+  Result<void> prepare();
 
   int exchange(const fh_cp_transfer* sends, int64_t send_count, const fh_cp_transfer* recvs, int64_t recv_count,
                CUstream stream, void** ticket);
-  int wait(CUstream stream);
+  int wait(const void* ticket, CUstream stream);
   void cancel();
   const char* error() const { return text_of_error_.c_str(); }
 
@@ -56,28 +86,58 @@ class CopyTransport {
   }
   int wait_for(CUstream stream, int64_t peer, Signal signal, uint32_t number) {
     return cuda(driver_.wait_value(stream, word(rank_, signal, peer), number, CU_STREAM_WAIT_VALUE_GEQ),
-                "cuStreamWaitValue32");
+                "cuStreamWaitValue64");
   }
-  int send_all(const fh_cp_transfer* sends, int64_t count, int64_t peer);
-  int event(CUevent* made);
-  int cuda(CUresult code, const char* what);
-
   struct InFlight {
-    uint32_t number;
     std::vector<int64_t> from;  // peers
     CUevent sent;               // all that this rank sends; null: it sends nothing
   };
+  int start(uint32_t number, const fh_cp_transfer* sends, int64_t send_count, CUstream stream, InFlight& group);
+  int finish(uint32_t number, const InFlight& group, CUstream stream);
+  int send_all(const fh_cp_transfer* sends, int64_t count, int64_t peer);
+  int event(CUevent* made);
+  int cuda(CUresult code, const char* what);
+  int refuse(std::string why);
 
   CopyDriver driver_;
   int64_t ranks_, rank_;
+  CUcontext context_ = nullptr;
   CUstream copies_, rescue_ = nullptr;
   std::vector<void*> workspaces_;
-  std::vector<uint32_t*> signals_;
-  std::atomic<uint32_t> number_ = 0;  // of the last exchange; cancel() may come from another thread
-  std::deque<InFlight> in_flight_;
+  std::vector<uint64_t*> signals_;
+  uint32_t number_ = 0;                      // of the last exchange
+  std::map<uintptr_t, InFlight> in_flight_;  // by their numbers, which are their tickets
+  std::atomic<bool> cancelled_ = false;      // cancel() may come from another thread
   std::vector<CUevent> events_, free_;
   std::string text_of_error_;
 };
+
+// The context is that of the copy stream, whatever is current where a function is called.
+Result<void> CopyTransport::prepare() {
+  if (cuda(driver_.stream_context(copies_, &context_), "cuStreamGetCtx") != 0)
+    return Failure{FH_LAUNCH_FAILED, text_of_error_};
+  const CurrentContext scope(driver_, context_);
+  CUdevice gpu = 0;
+  int waits = 0;
+  if (cuda(scope.code(), "cuCtxPushCurrent") != 0 || cuda(driver_.context_device(&gpu), "cuCtxGetDevice") != 0 ||
+      cuda(driver_.attribute(&waits, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, gpu),
+           "cuDeviceGetAttribute") != 0)
+    return Failure{FH_LAUNCH_FAILED, text_of_error_};
+  if (waits == 0)
+    return Failure{FH_UNSUPPORTED,
+                   text("GPU {} has no waits for 64 bits (cuStreamWaitValue64). Use FH_CP_SEND_RECV.", gpu)};
+  if (cuda(driver_.stream_create(&rescue_, CU_STREAM_NON_BLOCKING), "cuStreamCreate") != 0)
+    return Failure{FH_LAUNCH_FAILED, text_of_error_};
+  return {};
+}
+
+CopyTransport::~CopyTransport() {
+  if (context_ == nullptr) return;
+  const CurrentContext scope(driver_, context_);
+  if (scope.code() != CUDA_SUCCESS) return;  // what was made in the context has gone with it
+  for (const CUevent event : events_) driver_.event_destroy(event);
+  if (rescue_ != nullptr) driver_.stream_destroy(rescue_);
+}
 
 int CopyTransport::cuda(CUresult code, const char* what) {
   if (code == CUDA_SUCCESS) return 0;
@@ -85,6 +145,11 @@ int CopyTransport::cuda(CUresult code, const char* what) {
   driver_.error_name(code, &name);
   text_of_error_ = text("{}: {}", what, name != nullptr ? name : "unknown error");
   return static_cast<int>(code);
+}
+
+int CopyTransport::refuse(std::string why) {
+  text_of_error_ = std::move(why);
+  return static_cast<int>(CUDA_ERROR_INVALID_VALUE);
 }
 
 int CopyTransport::event(CUevent* made) {
@@ -116,45 +181,74 @@ int CopyTransport::send_all(const fh_cp_transfer* sends, int64_t count, int64_t 
   return 0;
 }
 
-// All ranks tell that they are ready before any waits, so none waits for one that waits for it.
 int CopyTransport::exchange(const fh_cp_transfer* sends, int64_t send_count, const fh_cp_transfer* recvs,
                             int64_t recv_count, CUstream stream, void** ticket) {
   *ticket = nullptr;
-  InFlight group{++number_, peers_of(recvs, recv_count), nullptr};
-  for (const int64_t peer : group.from)
-    if (const int code = tell(stream, peer, Signal::ready, group.number)) return code;
-  if (send_count > 0) {
-    if (const int code = event(&group.sent)) return code;
-    if (const int code = cuda(driver_.event_record(group.sent, stream), "cuEventRecord")) return code;
-    if (const int code = cuda(driver_.stream_wait(copies_, group.sent, 0), "cuStreamWaitEvent")) return code;
-    for (const int64_t peer : peers_of(sends, send_count)) {
-      if (const int code = wait_for(copies_, peer, Signal::ready, group.number)) return code;
-      if (const int code = send_all(sends, send_count, peer)) return code;
-      if (const int code = tell(copies_, peer, Signal::done, group.number)) return code;
-    }
-    // What waited for the event has been told so, and it may be recorded again.
-    if (const int code = cuda(driver_.event_record(group.sent, copies_), "cuEventRecord")) return code;
-  }
-  in_flight_.push_back(std::move(group));
+  if (cancelled_) return refuse(was_cancelled);
+  if (number_ == last_number)
+    return refuse(
+        "a transport makes 2^32 - 1 exchanges, and this one has made them. Make a new one over signals "
+        "that are 0.");
+  const CurrentContext scope(driver_, context_);
+  if (const int code = cuda(scope.code(), "cuCtxPushCurrent")) return code;
+  InFlight group{peers_of(recvs, recv_count), nullptr};
+  const uint32_t number = ++number_;
+  if (const int code = start(number, sends, send_count, stream, group)) return code;
+  in_flight_.emplace(number, std::move(group));
+  *ticket = reinterpret_cast<void*>(uintptr_t{number});
   return 0;
 }
 
-// Of the oldest exchange that was not waited for.
-int CopyTransport::wait(CUstream stream) {
-  const InFlight group = std::move(in_flight_.front());
-  in_flight_.pop_front();
+// All ranks tell that they are ready before any waits, so none waits for one that waits for it.
+int CopyTransport::start(uint32_t number, const fh_cp_transfer* sends, int64_t send_count, CUstream stream,
+                         InFlight& group) {
   for (const int64_t peer : group.from)
-    if (const int code = wait_for(stream, peer, Signal::done, group.number)) return code;
+    if (const int code = tell(stream, peer, Signal::ready, number)) return code;
+  if (send_count == 0) return 0;
+  if (const int code = event(&group.sent)) return code;
+  if (const int code = cuda(driver_.event_record(group.sent, stream), "cuEventRecord")) return code;
+  if (const int code = cuda(driver_.stream_wait(copies_, group.sent, 0), "cuStreamWaitEvent")) return code;
+  for (const int64_t peer : peers_of(sends, send_count)) {
+    if (const int code = wait_for(copies_, peer, Signal::ready, number)) return code;
+    if (const int code = send_all(sends, send_count, peer)) return code;
+    if (const int code = tell(copies_, peer, Signal::done, number)) return code;
+  }
+  // What waited for the event has been told so, and it may be recorded again.
+  return cuda(driver_.event_record(group.sent, copies_), "cuEventRecord");
+}
+
+int CopyTransport::wait(const void* ticket, CUstream stream) {
+  if (cancelled_) return refuse(was_cancelled);
+  const auto number = reinterpret_cast<uintptr_t>(ticket);
+  const auto found = in_flight_.extract(number);
+  if (found.empty())
+    return refuse(
+        text("the ticket is {}, which no exchange has given or which was waited for already. Wait once for "
+             "each exchange that returned 0.",
+             number));
+  const CurrentContext scope(driver_, context_);
+  if (const int code = cuda(scope.code(), "cuCtxPushCurrent")) return code;
+  return finish(static_cast<uint32_t>(number), found.mapped(), stream);
+}
+
+int CopyTransport::finish(uint32_t number, const InFlight& group, CUstream stream) {
+  for (const int64_t peer : group.from)
+    if (const int code = wait_for(stream, peer, Signal::done, number)) return code;
   if (group.sent == nullptr) return 0;
   if (const int code = cuda(driver_.stream_wait(stream, group.sent, 0), "cuStreamWaitEvent")) return code;
   free_.push_back(group.sent);
   return 0;
 }
 
-// On a stream of its own, since the others wait.
+// In a stream of its own, since the others wait. The text of the last failure is the other thread's.
 void CopyTransport::cancel() {
-  driver_.memset_d32(word(rank_, Signal::ready, 0), number_ + beyond_every_wait, 2 * static_cast<size_t>(ranks_),
-                     rescue_);
+  cancelled_ = true;
+  const CurrentContext scope(driver_, context_);
+  if (scope.code() != CUDA_SUCCESS) return;
+  for (const Signal signal : {Signal::ready, Signal::done})
+    for (int64_t peer = 0; peer < ranks_; ++peer)
+      driver_.write_value(rescue_, word(rank_, signal, peer) + sizeof(uint32_t), cancelled_half,
+                          CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 CopyTransport& copies_of(void* context) { return *static_cast<CopyTransport*>(context); }
@@ -167,8 +261,8 @@ fh_cp_transport table_of(CopyTransport& t, const fh_cp_peers& peers) {
                       int64_t recv_count, void* stream, void** ticket) {
     return copies_of(context).exchange(sends, send_count, recvs, recv_count, static_cast<CUstream>(stream), ticket);
   };
-  table.wait = [](void* context, void*, void* stream) {
-    return copies_of(context).wait(static_cast<CUstream>(stream));
+  table.wait = [](void* context, void* ticket, void* stream) {
+    return copies_of(context).wait(ticket, static_cast<CUstream>(stream));
   };
   table.cancel = [](void* context) { copies_of(context).cancel(); };
   table.error = [](void* context) { return copies_of(context).error(); };
@@ -184,7 +278,7 @@ std::string refused(const fh_cp_peers& p) {
     return "workspaces or signals is NULL. Give an address a rank.";
   for (int64_t rank = 0; rank < p.ranks; ++rank)
     if (p.workspaces[rank] == nullptr || p.signals[rank] == nullptr ||
-        reinterpret_cast<uintptr_t>(p.signals[rank]) % sizeof(uint32_t) != 0)
+        reinterpret_cast<uintptr_t>(p.signals[rank]) % sizeof(uint64_t) != 0)
       return text(
           "workspaces[{0}] or signals[{0}] is NULL or not aligned. Map the memory of rank {0} into this process.",
           rank);
@@ -206,7 +300,7 @@ fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transp
   const Result<CopyDriver> driver = find_copy_driver(peers->library);
   if (!driver) return failed(call, driver.failure());
   auto made = std::make_unique<CopyTransport>(*driver, *peers);
-  if (made->prepare() != 0) return failed(call, {FH_LAUNCH_FAILED, made->error()});
+  if (const Result<void> ready = made->prepare(); !ready) return failed(call, ready.failure());
   const fh_cp_transport table = table_of(*made, *peers);
   made.release();
   *transport = table;

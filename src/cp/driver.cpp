@@ -40,14 +40,18 @@ const char* missing_in(void* library, Driver& d) {
 const char* missing_in(void* library, CopyDriver& d) {
   Finder find{library};
   find("cuMemcpyAsync", d.memcpy);
-  find("cuMemsetD32Async", d.memset_d32);
   find("cuEventCreate", d.event_create);
   find("cuEventDestroy_v2", d.event_destroy);
   find("cuEventRecord", d.event_record);
   find("cuStreamWaitEvent", d.stream_wait);
   find("cuStreamCreate", d.stream_create);
   find("cuStreamDestroy_v2", d.stream_destroy);
-  find("cuStreamWaitValue32_v2", d.wait_value);
+  find("cuStreamGetCtx", d.stream_context);
+  find("cuCtxPushCurrent_v2", d.context_push);
+  find("cuCtxPopCurrent_v2", d.context_pop);
+  find("cuCtxGetDevice", d.context_device);
+  find("cuDeviceGetAttribute", d.attribute);
+  find("cuStreamWaitValue64_v2", d.wait_value);
   find("cuStreamWriteValue32_v2", d.write_value);
   find("cuGetErrorName", d.error_name);
   return find.missing;

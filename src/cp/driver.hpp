@@ -28,15 +28,19 @@ Result<Driver> find_driver(void* first);
 // What a transport of copies calls.
 struct CopyDriver {
   CUresult (*memcpy)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
-  CUresult (*memset_d32)(CUdeviceptr to, unsigned value, size_t count, CUstream stream);
   CUresult (*event_create)(CUevent* event, unsigned flags);
   CUresult (*event_destroy)(CUevent event);
   CUresult (*event_record)(CUevent event, CUstream stream);
   CUresult (*stream_wait)(CUstream stream, CUevent event, unsigned flags);
   CUresult (*stream_create)(CUstream* stream, unsigned flags);
   CUresult (*stream_destroy)(CUstream stream);
-  CUresult (*wait_value)(CUstream stream, CUdeviceptr word, unsigned value, unsigned flags);
-  CUresult (*write_value)(CUstream stream, CUdeviceptr word, unsigned value, unsigned flags);
+  CUresult (*stream_context)(CUstream stream, CUcontext* context);
+  CUresult (*context_push)(CUcontext context);
+  CUresult (*context_pop)(CUcontext* context);
+  CUresult (*context_device)(CUdevice* gpu);
+  CUresult (*attribute)(int* value, CUdevice_attribute attribute, CUdevice gpu);
+  CUresult (*wait_value)(CUstream stream, CUdeviceptr word, cuuint64_t value, unsigned flags);   // 64 bits
+  CUresult (*write_value)(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags);  // 32 bits
   CUresult (*error_name)(CUresult error, const char** name);
 };
 // library: a file, or NULL for libcuda.so.1. It stays open until the process ends.
