@@ -25,7 +25,8 @@ struct MeansParams {
   int dim_qk;  // columns of Q in memory
 };
 
-// Variants with pages only. The page of a sequence's row r is table[sequence x its number + r / size x column].
+// Variants with pages or slots only. Row r of sequence b lies in the page
+// table[b x sequence + r / size x column].
 struct PageParams {
   const int* table;
   long long sequence;                    // entries from one sequence to the next
@@ -37,7 +38,8 @@ struct PageParams {
   int k_granule_bytes, v_granule_bytes;  // slots: bytes of a granule of RaggedParams::k and v
 };
 
-// Ragged variants: sequences with fewer or more query rows are those of another launch.
+// Ragged variants: sequences with fewer or more query rows are those of another launch. A problem may be two launches,
+// the sequences with many rows first. They write disjoint rows of o and lse.
 struct RowsRange {
   int least = 0, most = 0x7fffffff;
   constexpr bool has(int rows) const { return least <= rows && rows <= most; }
@@ -45,7 +47,7 @@ struct RowsRange {
 
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
-  // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/place.cuh and
+  // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/tma_rows.cuh and
   // src/runtime/tensor_map.cpp.
   TmaMap q, k, v;
   TmaMap o_map;  // where TMA stores O, fwd_o_store; boxes of o_box_rows
@@ -60,7 +62,9 @@ struct FwdParams {
   float cap_scale;      // softcap only: 2 log2(e) x scale / softcap, so that 2^(s cap_scale) = e^(2 s scale / cap)
   RaggedParams ragged;  // ragged variants only
   RowsRange rows;       // likewise
-  bool beside_another;  // may run beside the launch before it, which has sequences with more rows
+  // Ragged variants only: the launch before this one is the same problem's, for the sequences with more rows, and the
+  // two may run at the same time: device/fwd/forward.cuh, Overlap.
+  bool beside_another;
   EightBitParams eight_bit;
   Order order;
   QueueParams queue;

@@ -41,8 +41,8 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
       std::vector<int> visits(order.items);
       for (int number = 0; number < order.items; ++number) {
         const Item item = item_at(order, number, last_tile_first);
-        ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.q_tile >= 0 && item.q_tile < q_tiles) << number;
-        ++visits[item.pair * q_tiles + item.q_tile];
+        ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.of_pair >= 0 && item.of_pair < q_tiles) << number;
+        ++visits[item.pair * q_tiles + item.of_pair];
       }
       EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), order.items)
           << pairs << " pairs, " << q_tiles << " q tiles, section " << section << ", tail " << tail << ", "
@@ -61,7 +61,7 @@ TEST(Order, TilesOfAPairComeInTurnFromTheLightestOrTheHeaviest) {
         const Item item = item_in_turn(order, number, light_first);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
         const int its = taken[item.pair]++;
-        ASSERT_EQ(item.q_tile, item.pair < light_first ? q_tiles - 1 - its : its)
+        ASSERT_EQ(item.of_pair, item.pair < light_first ? q_tiles - 1 - its : its)
             << number << " of " << pairs << " pairs, " << q_tiles << " tiles, section " << section << ", light first "
             << light_first;
       }
@@ -77,11 +77,11 @@ TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
     Item before = item_at(order, 0, true);
     for (int number = 1; number < order.items; ++number) {
       const Item item = item_at(order, number, true);
-      EXPECT_EQ(item.q_tile < tail, number >= first_of_tail) << number;
+      EXPECT_EQ(item.of_pair < tail, number >= first_of_tail) << number;
       const auto section_of = [&](int pair) { return std::min(pair, in_sections) / section; };
       const bool together =
           number >= first_of_tail + 1 || (number < first_of_tail && section_of(item.pair) == section_of(before.pair));
-      if (together) { EXPECT_LE(item.q_tile, before.q_tile) << number; }
+      if (together) { EXPECT_LE(item.of_pair, before.of_pair) << number; }
       before = item;
     }
   }
@@ -92,8 +92,8 @@ TEST(Order, RaggedSequencesVisitEveryItemOnce) {
     std::vector<int> visits(heads * q_tiles);
     for (int number = 0; number < heads * q_tiles; ++number) {
       const Item item = item_in_sequence(number, q_tiles, heads, section);
-      ASSERT_TRUE(item.pair >= 0 && item.pair < heads && item.q_tile >= 0 && item.q_tile < q_tiles) << number;
-      ++visits[item.pair * q_tiles + item.q_tile];
+      ASSERT_TRUE(item.pair >= 0 && item.pair < heads && item.of_pair >= 0 && item.of_pair < q_tiles) << number;
+      ++visits[item.pair * q_tiles + item.of_pair];
     }
     EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), heads * q_tiles)
         << heads << " heads, " << q_tiles << " q tiles, section " << section;

@@ -65,11 +65,11 @@ struct Consumer {
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
       if (!item().q.none()) q_loop(s, dp, dk, dv);
-      smem.k_ring.give_back(items);
-      smem.v_ring.give_back(items);
+      smem.k_ring.release(items);
+      smem.v_ring.release(items);
       epilogue(dk, dv);
       __syncwarp();
-      smem.item_ring.give_back(items);
+      smem.item_ring.release(items);
       ++items;
     }
   }
@@ -125,15 +125,15 @@ struct Consumer {
     if constexpr (!First) multiply_dq(dq, now - 1);
     publish_ds();
     q.wait(smem.do_ring);
-    q.give_back(smem.do_ring);
+    q.release(smem.do_ring);
     if constexpr (!First) {
       ptx::wgmma_wait<0>();
-      smem.ds_ring.give_back(now - 1);
+      smem.ds_ring.release(now - 1);
       add_dq(dq);
     }
     dq_sum.remember(smem.q_iterations[q.stage]);
     __syncwarp();
-    q.release(smem.q_ring);
+    q.release_and_advance(smem.q_ring);
     ++now;
   }
 
@@ -167,14 +167,14 @@ struct Consumer {
     tile::mma_ab<T>(dk, ds, smem.q[stage]);
     publish_ds();
     ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
-    q.give_back(smem.do_ring);
-    if constexpr (!First) smem.ds_ring.give_back(now - 1);
+    q.release(smem.do_ring);
+    if constexpr (!First) smem.ds_ring.release(now - 1);
     if constexpr (asks_ahead) await_next_q();
     if constexpr (!First) add_dq(dq);
     dq_sum.remember(smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
-    q.release(smem.q_ring);
+    q.release_and_advance(smem.q_ring);
     ++now;
   }
 
@@ -189,7 +189,7 @@ struct Consumer {
     DqPiece dq;
     multiply_dq(dq, now - 1);
     ptx::wgmma_wait<0>();
-    smem.ds_ring.give_back(now - 1);
+    smem.ds_ring.release(now - 1);
     add_dq(dq);
     if constexpr (V.deterministic) {
       __syncwarp();

@@ -26,11 +26,11 @@ struct RowsOfKeys {
     const StridedTensor& to = grad.to;
     char* at = static_cast<char*>(to.data) + batch * to.batch + head * to.head + row * to.row +
                col * (grad.add ? sizeof(float) : 2);
-    const tile::RowPlaces places = {at, at + 8 * to.row, has_top, has_bottom};
+    const tile::RowAddresses addresses = {at, at + 8 * to.row, has_top, has_bottom};
     if (grad.add)
-      tile::add_rows(places, grad.dim - col, x);
+      tile::add_rows(addresses, grad.dim - col, x);
     else
-      tile::store_rows<T>(places, grad.dim - col, x);
+      tile::store_rows<T>(addresses, grad.dim - col, x);
   }
 };
 

@@ -17,7 +17,7 @@ namespace froghopper::bwd {
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
   QTileSequence q;                 // none where no row attends to the keys
-  bool last_key_first;             // deterministic only: its pair's kv tiles come from the last to the first
+  bool last_key_first;             // deterministic only: its pair's kv tiles come in descending key order
   attn::Lengths rows;              // of the sequence
 
   __device__ bool none() const { return kv_tile < 0; }
@@ -138,13 +138,13 @@ __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q
 }
 
 template <BwdVariant V>
-struct FixedSchedule {
+struct UniformSchedule {
   const BwdParams& params;
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
     const Item item = item_in_turn(params.order, number, V.deterministic ? params.light_first : 0);
-    return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.q_tile,
+    return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.of_pair,
                        {0, params.seq_q, 0, params.seq_kv});
   }
   __device__ int items() const { return params.order.items; }
@@ -169,7 +169,7 @@ struct RaggedSchedule {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {.kv_tile = -1};
     const int last = (found.rows.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
-    return describe<V>(params, found.sequence, found.item.pair, last - found.item.q_tile, found.rows);
+    return describe<V>(params, found.sequence, found.item.pair, last - found.item.of_pair, found.rows);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }

@@ -143,7 +143,7 @@ __device__ __forceinline__ void transpose_in_quad(u32 (&x)[4]) {
 }
 
 // Where a thread's two rows lie in global memory, and whether they exist.
-struct RowPlaces {
+struct RowAddresses {
   char *top, *bottom;
   bool has_top, has_bottom;
 };
@@ -151,7 +151,7 @@ struct RowPlaces {
 // Rounds this thread's two rows and writes their first cols columns (a multiple of 8), 64 bytes of a row at a time by
 // each quad: a whole sector pair, without a detour through shared memory.
 template <class T, int Cols>
-__device__ __forceinline__ void store_rows(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+__device__ __forceinline__ void store_rows(const RowAddresses& at, int cols, const Accum<Cols>& src) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 groups, of which a lane stores one
@@ -172,7 +172,7 @@ __device__ __forceinline__ void store_rows(const RowPlaces& at, int cols, const 
 
 // The same in fp32.
 template <int Cols>
-__device__ __forceinline__ void store_rows_f32(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+__device__ __forceinline__ void store_rows_f32(const RowAddresses& at, int cols, const Accum<Cols>& src) {
 #pragma unroll
   for (int i = 0; i < Cols / 2; i += 4) {
     const int col = thread_col() + col_of(i);
@@ -186,7 +186,7 @@ __device__ __forceinline__ void store_rows_f32(const RowPlaces& at, int cols, co
 // share of 0 is not looked at. 4 groups are on their way at once: each wait is hundreds of cycles, and all of them
 // together would take as many registers as the rows.
 template <int Cols>
-__device__ __forceinline__ void merge_rows_f32(const RowPlaces& at, int cols, float share_top, float share_bottom,
+__device__ __forceinline__ void merge_rows_f32(const RowAddresses& at, int cols, float share_top, float share_bottom,
                                                const Accum<Cols>& src) {
   constexpr int groups = 4;
   const bool reads_top = at.has_top && share_top != 0.f, reads_bottom = at.has_bottom && share_bottom != 0.f;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void merge_rows_f32(const RowPlaces& at, int cols, fl
 
 // Adds this thread's two rows to fp32 rows.
 template <int Cols>
-__device__ __forceinline__ void add_rows(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+__device__ __forceinline__ void add_rows(const RowAddresses& at, int cols, const Accum<Cols>& src) {
   const auto add = [](char* row, int col, float a, float b) {
     float2* to = reinterpret_cast<float2*>(row) + col / 2;
     const float2 before = *to;
