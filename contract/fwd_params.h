@@ -8,13 +8,11 @@
 
 namespace froghopper {
 
-// 8-bit variants only, except for the sums.
+// Variants with scales only (fwd_has_scales).
 struct EightBitParams {
   ScaleValues q, k, v;
   int v_columns;  // nonzero: v.data has one for every column, and none for blocks
   Dtype dtype_o;
-  float* sums;  // of O, see promotion_tiles and fwd_joins: [CTA][Consumer][of rows, then groups of 4][thread][4]
-  BlockScales blocks;  // blocks variants only
 };
 
 // Smooth variants only: what all keys and all values of a sequence have beside their numbers times scales; and Q, whose
@@ -25,12 +23,12 @@ struct MeansParams {
   int dim_qk;  // columns of Q in memory
 };
 
-// Variants with pages or slots only. Row r of sequence b lies in the page
-// table[b x sequence + r / size x column].
+// Paged variants only: those with pages and those with slots (contract/types.h, KvIn). Row r of sequence b is row
+// r % size of the page table[b x sequence_stride + r / size x page_stride].
 struct PageParams {
   const int* table;
-  long long sequence;                    // entries from one sequence to the next
-  int column;                            // entries from one page of a sequence to the next
+  long long sequence_stride;             // entries from one sequence to the next
+  int page_stride;                       // entries from one page of a sequence to the next
   int size;                              // rows of a page
   int box;                               // pages: rows of one load; divides the page and the tile
   StridedTensor k, v;                    // slots: the pool, whose batch is a page
@@ -66,6 +64,10 @@ struct FwdParams {
   // two may run at the same time: device/fwd/forward.cuh, Overlap.
   bool beside_another;
   EightBitParams eight_bit;
+  // Of O, where the variant has promotion (promotion_tiles) or joins parts (fwd_joins), also of 16-bit q, k and v:
+  // [CTA][Consumer][headers, then groups of 4][thread][4].
+  float* sums;
+  BlockScales block_scales;  // blocks variants only
   Order order;
   QueueParams queue;
   PackParams pack;    // PackGQA variants only

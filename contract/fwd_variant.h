@@ -74,7 +74,9 @@ constexpr bool fwd_has_item_scale(FwdVariant v) { return has_item_scale(fwd_kv_p
 constexpr bool fwd_reads_8_bit(FwdVariant v) { return reads_8_bit(fwd_kv_path(v)); }
 constexpr bool fwd_fp8_mma(FwdVariant v) { return fwd_kv_path(v) == KvPath::fp8_mma; }
 constexpr bool fwd_dequantises_on_load(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantises_on_load; }
-constexpr bool fwd_dequantised_before(FwdVariant v) { return is_dequantised_by_earlier_launch(fwd_kv_path(v)); }
+constexpr bool fwd_dequantised_by_earlier_launch(FwdVariant v) {
+  return is_dequantised_by_earlier_launch(fwd_kv_path(v));
+}
 constexpr bool fwd_block_scales(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantised_blocks; }
 // Q becomes f16 as K and V do where it is not: device/fwd/queries_in_f16.cuh.
 constexpr bool fwd_converts_q(FwdVariant v) { return fwd_dequantises_on_load(v) && v.dtype != Dtype::f16; }

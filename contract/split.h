@@ -47,10 +47,10 @@ struct alignas(16) ContinuedTile {
 
 // Even splits only.
 struct EvenParams {
-  int beside;   // heads side by side
-  int in_turn;  // heads that a CTA has in turn
+  int beside;   // classes of heads
+  int in_turn;  // heads of a class, which each of its CTAs has in turn
   int sequences;
-  int ctas_of_head;        // that share a head
+  int ctas_of_head;        // CTAs of a class
   ContinuedTile* goes_on;  // [CTA]
 };
 
@@ -76,10 +76,10 @@ constexpr int tiles_of_cta(int tiles_of_class, int ctas_of_class) {
 // The CTAs that go on with a q tile, after the one that begins it, where `left` of its kv tiles are left for them.
 constexpr int ctas_that_go_on(int left, int of_cta) { return (left - 1) / of_cta + 1; }
 // The slot of the workspace where a CTA leaves a part: the second one is for the q tile that it begins.
-constexpr int place_of_part(int cta, bool begins) { return 2 * cta + begins; }
+constexpr int slot_of_part(int cta, bool begins) { return 2 * cta + begins; }
 // The slot of part number `part` of the q tile that `cta` begins.
-constexpr int place_of_part_from(int cta, int part, int beside) {
-  return place_of_part(cta + part * beside, part == 0);
+constexpr int slot_of_part_from(int cta, int part, int beside) {
+  return slot_of_part(cta + part * beside, part == 0);
 }
 
 // kv tiles of a part, of a tile that attends to these: as planned, or more where a sequence is longer than its plan

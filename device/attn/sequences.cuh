@@ -12,7 +12,7 @@ enum class TilesOf { q, kv };
 struct TileOfSequence {
   int sequence;
   Item item;  // its pair is the head
-  Lengths rows;
+  Lengths lengths;
 };
 
 // How many items of one head a sequence has: its tiles.

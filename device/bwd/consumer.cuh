@@ -198,7 +198,7 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().rows); }
+  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().lengths); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
   __device__ __forceinline__ void store_ds(const Weights& ds) {

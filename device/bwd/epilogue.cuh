@@ -15,9 +15,9 @@ struct RowsOfKeys {
     const int key = first_key + tile::thread_row();
     batch = ragged && params.ragged.cu_kv ? 0 : item.sequence;
     head = item.head_kv;
-    row = item.rows.kv_first + key;
-    has_top = key < item.rows.seq_kv;
-    has_bottom = key + 8 < item.rows.seq_kv;
+    row = item.lengths.kv_first + key;
+    has_top = key < item.lengths.seq_kv;
+    has_bottom = key + 8 < item.lengths.seq_kv;
   }
 
   // From a column on.

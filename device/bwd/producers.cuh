@@ -98,8 +98,8 @@ struct Dispatcher {
 
   __device__ void load(const WorkItem& item) {
     const auto rows = [&](const MapGranules& granules) {
-      return attn::TmaRows<V.ragged>(item.head_kv, item.sequence, params.ragged.cu_kv, item.rows.kv_first,
-                                     item.rows.seq_kv, granules);
+      return attn::TmaRows<V.ragged>(item.head_kv, item.sequence, params.ragged.cu_kv, item.lengths.kv_first,
+                                     item.lengths.seq_kv, granules);
     };
     const int row = Kernel::first_key(item);
     const auto k = rows(params.ragged.k);
@@ -142,7 +142,7 @@ __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, 
 template <class Kernel>
 __device__ attn::TmaRows<Kernel::variant.ragged> rows_of_q(const BwdParams& params, const WorkItem& item, int head,
                                                            const MapGranules& granules) {
-  return {head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q, granules};
+  return {head, item.sequence, params.ragged.cu_q, item.lengths.q_first, item.lengths.seq_q, granules};
 }
 
 // One thread.

@@ -63,7 +63,7 @@ struct ConsumerOfWide {
 
   __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
   __device__ int first_key() const { return Kernel::first_key(item()); }
-  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().rows); }
+  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().lengths); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
   // Slice i of this iteration's grad_o, when it is there.

@@ -71,11 +71,11 @@ struct PartsSoFar {
       x[3] = attn::joined(sum.w, x[3], bottom);
     });
   }
-  __device__ float4* address() const { return Sums<V>::of(params.eight_bit, consumer); }
+  __device__ float4* address() const { return Sums<V>::of(params, consumer); }
 };
 
-// The epilogue of these variants: joins the last part with those before it. S of the next item is being computed, so
-// there are few registers.
+// The epilogue of these variants: joins the part with the lowest keys with those above it. S of the next item is being
+// computed, so there are few registers.
 template <FwdVariant V>
 struct BatchInvariantEpilogue {
   const FwdParams& params;

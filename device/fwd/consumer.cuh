@@ -236,7 +236,7 @@ struct Consumer {
   __device__ int next_number() const {  // of its M tile in the next item
     return swaps_m_tiles(V) ? Kernel::consumers - 1 - number : number;
   }
-  __device__ Promotion<V> promotion() const { return {params.eight_bit, number}; }
+  __device__ Promotion<V> promotion() const { return {params, number}; }
   __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
     mma.release_k();
     if (item.kv.is_last(kv_tile)) q.release();
@@ -277,7 +277,8 @@ struct Consumer {
     if constexpr (reads_8_bit && !fwd_converts_q(V)) return Softmax(scale, mma.scales());
     if constexpr (fwd_block_scales(V)) return Softmax(scales.next);
     if constexpr (!reads_8_bit && !fwd_block_scales(V))
-      return Softmax{fwd_dequantised_before(V) ? attn::of_all_rows(scale) : ScoreMod<V>::scale_log2(params)};
+      return Softmax{fwd_dequantised_by_earlier_launch(V) ? attn::of_all_rows(scale)
+                                                          : ScoreMod<V>::scale_log2(params)};
   }
   __device__ __forceinline__ void take_scales(Softmax& softmax) const {
     if constexpr (reads_8_bit) softmax.take(mma.scales());

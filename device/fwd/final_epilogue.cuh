@@ -89,7 +89,7 @@ struct FinalEpilogue {
       ptx::fence_proxy_async_shared();
       __syncwarp();
       if (!stores) continue;
-      const attn::TmaRows<V.ragged> o_rows(item.head, item.sequence, params.ragged.cu_q, item.rows.q_first, rows,
+      const attn::TmaRows<V.ragged> o_rows(item.head, item.sequence, params.ragged.cu_q, item.lengths.q_first, rows,
                                            params.ragged.o);
       const int in_tile = first_row + thread / 32 % 4 * o_box_rows;
       for (int i = 0; row < rows && i * Tile::panel_columns < columns; ++i)

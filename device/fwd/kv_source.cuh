@@ -83,7 +83,7 @@ struct KvSource {
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : map(Side == KvSide::k ? params.k : params.v),
-        rows(kv_head<V>(params, item), item.sequence, params.ragged.cu_kv, item.rows.kv_first, item.rows.seq_kv,
+        rows(kv_head<V>(params, item), item.sequence, params.ragged.cu_kv, item.lengths.kv_first, item.lengths.seq_kv,
              Side == KvSide::k ? params.ragged.k : params.ragged.v) {}
 
   template <class Tile>
@@ -100,11 +100,11 @@ struct PageOfRow {
 
   __device__ PageOfRow(const FwdParams& params, const WorkItem& item)
       : pages(params.pages),
-        table(params.pages.table + item.sequence * params.pages.sequence),
-        rows(item.rows.seq_kv) {}
+        table(params.pages.table + item.sequence * params.pages.sequence_stride),
+        rows(item.lengths.seq_kv) {}
   __device__ bool counts(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(rows); }
   __device__ int operator()(int row) const {
-    return counts(row) ? __ldg(table + row / pages.size * pages.column) : 0;
+    return counts(row) ? __ldg(table + row / pages.size * pages.page_stride) : 0;
   }
 };
 

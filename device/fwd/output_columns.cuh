@@ -44,7 +44,7 @@ __device__ __forceinline__ void scale_columns(const FwdParams& params, const Wor
                                               tile::Accum<fwd_columns(V)>& o) {
   const ScaleValues& of = params.eight_bit.v;
   if (!params.eight_bit.v_columns) return;
-  if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // no scale may be read; O is 0
+  if ((V.ragged ? item.lengths.seq_kv : params.seq_kv) == 0) return;  // no scale may be read; O is 0
   const float* scales = of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
 #pragma unroll
   for (int i = 0; i < V.dims.v / 2; i += 4) {

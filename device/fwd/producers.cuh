@@ -158,8 +158,8 @@ struct Dispatcher {
     const int bytes = V.pack_gqa ? QTile::panels * QTile::panel_row_bytes * pack.rows * pack.heads : QTile::bytes;
     ptx::u64* full = q.begin_fill(smem.q_ring, bytes);
     const int head = V.pack_gqa ? item.head * pack.heads : item.head;
-    const attn::TmaRows<V.ragged> rows(head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q,
-                                       params.ragged.q);
+    const attn::TmaRows<V.ragged> rows(head, item.sequence, params.ragged.cu_q, item.lengths.q_first,
+                                       item.lengths.seq_q, params.ragged.q);
     rows.load(reinterpret_cast<QTile&>(smem.q[q.stage]), params.q, full, item.q_tile * rows_of_tile<V>(params));
     q.advance();
   }

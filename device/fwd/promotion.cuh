@@ -38,7 +38,7 @@ struct Promotion {
   static constexpr int of_slice = groups / slices;  // groups of 8 columns
   static_assert(tiles % slices == 0 && groups % slices == 0);
 
-  const EightBitParams& params;
+  const FwdParams& params;
   int consumer;
 
   // Whether a row has sums once all its tiles are in. Of several slices, one would be due in rows too short to need it.

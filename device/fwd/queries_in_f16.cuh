@@ -117,7 +117,7 @@ template <FwdVariant V>
 __device__ attn::RowPair scales_of_packed_rows(const FwdParams& params, const WorkItem& item) {
   if (item.none()) return {1.f, 1.f};
   const PackParams& pack = params.pack;
-  const int seq_q = V.ragged ? item.rows.seq_q : params.seq_q;
+  const int seq_q = V.ragged ? item.lengths.seq_q : params.seq_q;
   const auto of = [&](int row_in_m_tile) {  // of padding rows any
     const int head = item.head * pack.heads + min(row_in_m_tile / pack.rows, pack.heads - 1);
     const int row = min(item.q_tile * pack.rows + row_in_m_tile % pack.rows, seq_q - 1);

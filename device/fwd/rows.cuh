@@ -30,8 +30,8 @@ struct MTile {
   const WorkItem& item;
   int number;
 
-  __device__ int seq_q() const { return V.ragged ? item.rows.seq_q : params.seq_q; }
-  __device__ int seq_kv() const { return V.ragged ? item.rows.seq_kv : params.seq_kv; }
+  __device__ int seq_q() const { return V.ragged ? item.lengths.seq_q : params.seq_q; }
+  __device__ int seq_kv() const { return V.ragged ? item.lengths.seq_kv : params.seq_kv; }
   __device__ MaskRange<V> mask_range() const { return MaskRange<V>(params.mask, seq_q(), seq_kv(), params.chunk); }
 
   __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * m_tile_rows; }

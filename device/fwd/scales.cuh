@@ -27,7 +27,7 @@ __device__ float scale_of_queries(const FwdParams& params, const WorkItem& item,
 // of V's columns come to O at its end.
 template <FwdVariant V>
 __device__ float scale_of_tile(const FwdParams& params, const ScaleValues& of, const WorkItem& item, int kv_tile) {
-  const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
+  const int keys = V.ragged ? item.lengths.seq_kv : params.seq_kv;
   if (keys == 0) return 1.f;
   return scale_of_row(of, item.sequence, kv_head<V>(params, item), min(kv_tile * V.tiles.kv, keys - 1));
 }
@@ -38,7 +38,7 @@ __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, in
 // What the scores of an item's M tile are multiplied by, except for the scale of a tile's keys where each has its own.
 template <FwdVariant V>
 __device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
-  if constexpr (fwd_dequantised_before(V))
+  if constexpr (fwd_dequantised_by_earlier_launch(V))
     return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv.first()));
   const int row = min(its.first_row(), its.seq_q() - 1);  // an M tile may have no rows
   return (V.score_mods.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
@@ -58,7 +58,7 @@ struct ScalesOfBlocks {
   __device__ void begin(const FwdParams& params, const WorkItem& item, int kv_tile) {
     if (item.none()) return;
     of_head = first_of(params, item);
-    const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
+    const int keys = V.ragged ? item.lengths.seq_kv : params.seq_kv;
     read(params, min(kv_tile, (keys + V.tiles.kv - 1) / V.tiles.kv - 1));
   }
   // The tile visited next may be -1, after the one with the lowest keys: that has the first pair, which is of no
@@ -73,10 +73,10 @@ struct ScalesOfBlocks {
 
  private:
   static __device__ int first_of(const FwdParams& params, const WorkItem& item) {
-    return item.sequence * params.eight_bit.blocks.batch + kv_head<V>(params, item) * params.eight_bit.blocks.head;
+    return item.sequence * params.block_scales.batch + kv_head<V>(params, item) * params.block_scales.head;
   }
   static __device__ __forceinline__ attn::TileScales pair(const FwdParams& params, int number) {
-    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.eight_bit.blocks.data) + number);
+    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.block_scales.data) + number);
     return {its.x, its.y};
   }
 };

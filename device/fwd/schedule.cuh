@@ -85,8 +85,8 @@ struct RaggedSchedule {
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {};
-    return describe<V>(params, found.sequence, found.item.pair, found.item.of_pair, sequences.count.parts(found.rows),
-                       found.rows);
+    return describe<V>(params, found.sequence, found.item.pair, found.item.of_pair,
+                       sequences.count.parts(found.lengths), found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }
@@ -137,7 +137,7 @@ struct EvenSchedule {
     const bool begins = number == 0, whole = begins && left == 0;
     const WorkItem item = {q_tile,   head,
                            sequence, {tiles.end - number - count, tiles.end - number},
-                           rows,     whole ? -1 : place_of_part(blockIdx.x, begins)};
+                           rows,     whole ? -1 : slot_of_part(blockIdx.x, begins)};
     if (begins && left > 0 && lane() == 0) tell_combine(item, 1 + ctas_that_go_on(left, of_cta));
     return item;
   }
@@ -167,8 +167,8 @@ struct EvenSchedule {
   }
   __device__ void tell_combine(const WorkItem& item, int parts) const {
     const int first_row = item.q_tile * rows_of_tile<V>(params);
-    params.split.even.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.rows.q_first + first_row,
-                                             min(rows_of_tile<V>(params), item.rows.seq_q - first_row),
+    params.split.even.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.lengths.q_first + first_row,
+                                             min(rows_of_tile<V>(params), item.lengths.seq_q - first_row),
                                              item.head * params.pack.heads, parts};
   }
 };

@@ -16,7 +16,7 @@ struct PlainSoftmaxOf {
   using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
   using type = Pick<fwd_reads_8_bit(V), attn::ScaledSoftmax<fwd_fp8_mma(V), Scale>,
                     Pick<fwd_block_scales(V), attn::TileSoftmax,
-                         Pick<fwd_dequantised_before(V), attn::OneScaleSoftmax, attn::OnlineSoftmax>>>;
+                         Pick<fwd_dequantised_by_earlier_launch(V), attn::OneScaleSoftmax, attn::OnlineSoftmax>>>;
 };
 template <FwdVariant V>
 using SoftmaxOf = Pick<V.max_logit, TrackingMax<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;

@@ -11,8 +11,8 @@ namespace froghopper::fwd {
 
 struct alignas(16) WorkItem {
   int q_tile, head, sequence;
-  TileSequence<int> kv;  // the kv tiles that it visits
-  attn::Lengths rows;    // of its sequence; read in ragged variants only
+  TileSequence<int> kv;   // the kv tiles that it visits
+  attn::Lengths lengths;  // of its sequence; read in ragged variants only
   int workspace_slot =
       -1;  // even splits: of this part, contract/split.h; -1: none, it has all kv tiles of the q tile
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ long long batch_of(const FwdParams& params, const Wor
 }
 template <FwdVariant V>
 __device__ __forceinline__ int first_row_of(const WorkItem& item) {
-  return V.ragged ? item.rows.q_first : 0;
+  return V.ragged ? item.lengths.q_first : 0;
 }
 
 }  // namespace froghopper::fwd

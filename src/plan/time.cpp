@@ -298,7 +298,7 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
 }
 
 double forward_us(const Problem& p, const FwdVariant& v, int64_t parts, const Device& device) {
-  const double before_us = fwd_dequantised_before(v) ? dequantise_us(p, device) : 0;
+  const double before_us = fwd_dequantised_by_earlier_launch(v) ? dequantise_us(p, device) : 0;
   const double after_us = parts > 1 ? combine_us(p, parts) : 0;
   return kernel_us(p, v, parts, device) + before_us + after_us;
 }
