@@ -45,10 +45,10 @@ constexpr Item item_at(const Order& order, int number, bool last_tile_first) {
   return {first_pair + in_section % pairs, last_tile_first ? order.items_of_pair - 1 - turn : turn};
 }
 
-// The same where CTAs add to grad_q in turn. Of the first pairs, `light_first` of them, the last and lightest kv tile
-// comes first: a kv tile must follow the one before it, of its pair, by the time of an add and the signal's latency,
-// and under a causal mask a heavier one begins with rows that the lighter one does not attend to. The pairs after them
-// begin with the heaviest and end with the light ones, which fill the gaps.
+// The same where CTAs add to grad_q in turn. Of the first `light_first` pairs the kv tile with the highest keys, which
+// is the lightest, comes first: a kv tile must follow the one before it, of its pair, by the time of an add and the
+// signal's latency, and under a causal mask a heavier one begins with rows that the lighter one does not attend to. The
+// pairs after them begin with the heaviest and end with the light ones, which fill the gaps.
 constexpr Item item_in_turn(const Order& order, int number, int light_first) {
   return item_at(order, number, /*last_tile_first=*/number < light_first * order.items_of_pair);
 }

@@ -57,7 +57,7 @@ struct ConsumerByColumns : ConsumerOfWide<Kernel> {
   template <Share Its>
   __device__ __forceinline__ void add_dq(const tile::Accum<Its.count>& dq) {
     const DqSum<V, Its> sum{params, dq_sum.tile};
-    sum.add(dq, sum.place());
+    sum.add(dq, sum.offset());
   }
 
   // The same after the last iteration, and added.

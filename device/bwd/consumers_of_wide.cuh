@@ -43,7 +43,7 @@ struct WideConsumer : ConsumerOfWide<Kernel> {
     multiply_dq(dq);
     ptx::wgmma_wait<0>();
     smem.ds_ring.release(now - 1);
-    dq_sum.add(dq, dq_sum.place());
+    dq_sum.add(dq, dq_sum.offset());
     this->announce_last();
   }
 };
@@ -87,7 +87,7 @@ struct QIterationsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
       this->give_back_do();
       ptx::wgmma_wait<0>();
       smem.ds_ring.release(now - 1);
-      dq_sum.add(dq, dq_sum.place());
+      dq_sum.add(dq, dq_sum.offset());
     } else {
       ptx::wgmma_wait<0>();
       this->give_back_do();
@@ -142,7 +142,7 @@ struct QIterationsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
       smem.ds_ring.release(now - 1);
-      dq_sum.add(dq, dq_sum.place());
+      dq_sum.add(dq, dq_sum.offset());
     } else {
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();
