@@ -45,7 +45,7 @@ struct RowsRange {
 
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
-  // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/tma_rows.cuh and
+  // Ragged: 5-D maps over [wrap, granule, head, row below the end, dim], see device/attn/tma_rows.cuh and
   // src/runtime/tensor_map.cpp.
   TmaMap q, k, v;
   TmaMap o_map;  // where TMA stores O, fwd_o_store; boxes of o_box_rows
