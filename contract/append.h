@@ -51,7 +51,7 @@ struct AppendTensor {
   int dim;
 };
 
-// cos and sin, rows of so many bytes.
+// cos and sin of every position.
 struct RotaryParams {
   const void *cos, *sin;
   long long cos_row, sin_row;  // bytes from position to position

@@ -23,7 +23,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 constexpr int average_threads = 256;
 // Rows of a head that one CTA adds up: few enough that short sequences give every SM some, and 128 KiB at 128 columns.
 constexpr int average_rows = 512;
-// A thread loads 8 neighbouring columns of every so many-th row.
+// A thread loads 8 neighbouring columns of rows at equal distances.
 constexpr int average_rows_apart(AverageVariant v) { return average_threads / (v.dim / 8); }
 constexpr int average_smem_bytes(AverageVariant v) {  // the threads' sums
   return average_rows_apart(v) * v.dim * static_cast<int>(sizeof(double));

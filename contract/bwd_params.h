@@ -70,7 +70,7 @@ struct BwdParams {
   int sequences, seq_q, seq_kv;
   // Pairs whose items run their iterations in the same order, see Traversal; 0: one query head after the other
   int same_traversal;
-  int light_first;  // deterministic only: pairs whose kv tiles add to grad_q from the last to the first, item_in_turn
+  int light_first;  // deterministic only: pairs whose kv tiles add to grad_q in descending key order, item_in_turn
   MaskParams mask;
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)

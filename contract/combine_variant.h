@@ -10,7 +10,7 @@ struct CombineVariant {
   Dtype dtype;           // of O; f32 with 8-bit k and v
   int dim_v;             // columns of a row, rounded up to 64, 128, 256 or 512
   int parts;             // that are on their way from memory at once: their columns take registers
-  bool batch_invariant;  // of a batch-invariant kernel: joined from the last to the first, as it joins them itself
+  bool batch_invariant;  // of a batch-invariant kernel: joined in descending key order, as it joins them itself
   bool gated;            // O is multiplied by the sigmoid of a tensor
   bool even;             // of a kernel that splits evenly
   bool operator==(const CombineVariant&) const = default;
@@ -27,8 +27,9 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 }
 
 constexpr int combine_threads = 128;
-// So many lanes have a row. Many parts are weighed by a warp, one by each lane; few by every lane, and what a row takes
-// besides, places and divisions, is shared with the other rows of a warp. A lane holds 4 parts of 8 or 16 columns then.
+// Lanes that share a row. Many parts are weighed by a warp, one by each lane; few by every lane, and what a row takes
+// besides, places and divisions, is shared with the other rows of a warp. A lane holds 4 parts of 8 or 16 columns
+// then.
 constexpr int combine_lanes(CombineVariant v) {
   if (v.batch_invariant || v.parts > 4) return 32;
   return v.dim_v <= 128 ? 8 : v.dim_v == 256 ? 16 : 32;

@@ -8,13 +8,11 @@
 
 namespace froghopper {
 
-// 8-bit variants only, except for the sums.
+// Variants with scales only (fwd_has_scales).
 struct EightBitParams {
   ScaleValues q, k, v;
   int v_columns;  // nonzero: v.data has one for every column, and none for blocks
   Dtype dtype_o;
-  float* sums;  // of O, see promotion_tiles and fwd_joins: [CTA][Consumer][of rows, then groups of 4][thread][4]
-  BlockScales blocks;  // blocks variants only
 };
 
 // Smooth variants only: what all keys and all values of a sequence have beside their numbers times scales; and Q, whose
@@ -25,11 +23,12 @@ struct MeansParams {
   int dim_qk;  // columns of Q in memory
 };
 
-// Variants with pages only. The page of a sequence's row r is table[sequence x its number + r / size x column].
+// Paged variants only: those with pages and those with slots (contract/types.h, KvIn). Row r of sequence b is row
+// r % size of the page table[b x sequence_stride + r / size x page_stride].
 struct PageParams {
   const int* table;
-  long long sequence;                    // entries from one sequence to the next
-  int column;                            // entries from one page of a sequence to the next
+  long long sequence_stride;             // entries from one sequence to the next
+  int page_stride;                       // entries from one page of a sequence to the next
   int size;                              // rows of a page
   int box;                               // pages: rows of one load; divides the page and the tile
   StridedTensor k, v;                    // slots: the pool, whose batch is a page
@@ -37,7 +36,8 @@ struct PageParams {
   int k_granule_bytes, v_granule_bytes;  // slots: bytes of a granule of RaggedParams::k and v
 };
 
-// Ragged variants: sequences with fewer or more query rows are those of another launch.
+// Ragged variants: sequences with fewer or more query rows are those of another launch. A problem may be two launches,
+// the sequences with many rows first. They write disjoint rows of o and lse.
 struct RowsRange {
   int least = 0, most = 0x7fffffff;
   constexpr bool has(int rows) const { return least <= rows && rows <= most; }
@@ -45,7 +45,7 @@ struct RowsRange {
 
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
-  // Ragged: 5-D maps over [wrap, row, head, row below the end, dim], see device/attn/place.cuh and
+  // Ragged: 5-D maps over [wrap, granule, head, row below the end, dim], see device/attn/tma_rows.cuh and
   // src/runtime/tensor_map.cpp.
   TmaMap q, k, v;
   TmaMap o_map;  // where TMA stores O, fwd_o_store; boxes of o_box_rows
@@ -60,8 +60,14 @@ struct FwdParams {
   float cap_scale;      // softcap only: 2 log2(e) x scale / softcap, so that 2^(s cap_scale) = e^(2 s scale / cap)
   RaggedParams ragged;  // ragged variants only
   RowsRange rows;       // likewise
-  bool beside_another;  // may run beside the launch before it, which has sequences with more rows
+  // Ragged variants only: the launch before this one is the same problem's, for the sequences with more rows, and the
+  // two may run at the same time: device/fwd/forward.cuh, Overlap.
+  bool beside_another;
   EightBitParams eight_bit;
+  // Of O, where the variant has promotion (promotion_tiles) or joins parts (fwd_joins), also of 16-bit q, k and v:
+  // [CTA][Consumer][headers, then groups of 4][thread][4].
+  float* sums;
+  BlockScales block_scales;  // blocks variants only
   Order order;
   QueueParams queue;
   PackParams pack;    // PackGQA variants only

@@ -19,7 +19,7 @@ constexpr int fwd_stages_bytes(FwdVariant v) {
 }
 // A tile as it is in memory, which waits to be transposed (V) or dequantised (K and V take turns).
 constexpr int fwd_stored_bytes(FwdVariant v) {
-  const int dim = fwd_dequantises(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
+  const int dim = fwd_dequantises_on_load(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
   return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
 }
 constexpr int fwd_scales_bytes = 1024;  // the scales and stored_ring, rounded up as fwd_barrier_bytes
@@ -27,7 +27,7 @@ constexpr int fwd_scales_bytes = 1024;  // the scales and stored_ring, rounded u
 // fit, up to two iterations of both; PackGQA variants, which wait for nothing else, up to four, and two CTAs share an
 // SM where they can.
 constexpr int fwd_stored_stages(FwdVariant v) {
-  if (!fwd_dequantises(v)) return 2;
+  if (!fwd_dequantises_on_load(v)) return 2;
   const int others = fwd_q_bytes(v) + fwd_stages_bytes(v) + fwd_scales_bytes + fwd_barrier_bytes;
   const bool halves = v.pack_gqa && others + 2 * fwd_stored_bytes(v) <= smem_bytes_of_half;
   const int fit = ((halves ? smem_bytes_of_half : smem_bytes_per_cta) - others) / fwd_stored_bytes(v);
@@ -48,7 +48,7 @@ constexpr int fwd_ctas_per_sm(FwdVariant v) { return fwd_halves_fit(v, 1) ? 2 : 
 // Whether two warps that dequantise are too few and there are registers for four, a warpgroup of their own. Beside
 // products of 256 columns the compiler wants more than a thread of 512 can have.
 constexpr bool fwd_dequantises_in_four_warps(FwdVariant v) {
-  if (!fwd_dequantises(v)) return false;
+  if (!fwd_dequantises_on_load(v)) return false;
   return v.pack_gqa ? fwd_ctas_per_sm(v) == 1 : fwd_consumers(v) <= 2 && v.dims.v <= 192;
 }
 constexpr int fwd_producer_groups(FwdVariant v) { return fwd_dequantises_in_four_warps(v) ? 2 : 1; }
@@ -68,7 +68,7 @@ constexpr int fwd_q_stages(FwdVariant v) {
 //   from_registers   each thread stores what it has
 //   through_q        a warp rounds its rows into the place of Q, and TMA takes them from there. The next
 //                    item's Q has the other stage, so nobody waits
-//   through_own_smem  where Q has one stage: into a place of O's own, so many columns at a time
+//   through_own_smem  where Q has one stage: into a tile of O's own, o_own_columns at a time
 // Four Consumers have no register left for it: spilled, they had 0.93 of the speed.
 enum class OStore { from_registers, through_q, through_own_smem };
 constexpr int o_box_rows = 16, o_own_columns = 128;

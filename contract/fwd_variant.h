@@ -17,9 +17,10 @@ struct ScoreMods {
 };
 
 struct FwdVariant {
-  Dtype
-      dtype;  // of Q; picks the wgmma type. O has the same, or where scales are (fwd_reads_8_bit), that or a wider one
-  FwdKv kv;   // how K and V lie in memory: contract/kv_path.h
+  // Of Q; picks the wgmma type. O has the same type; where the kernel reads 8-bit K and V (fwd_reads_8_bit), f32 or a
+  // 16-bit type, which is a parameter (EightBitParams::dtype_o).
+  Dtype dtype;
+  FwdKv kv;     // how K and V lie in memory: contract/kv_path.h
   Dims dims;    // columns of the tiles: they size the register tiles and shared memory
   Tiles tiles;  // rows of the tiles, likewise; q in 64 a consumer warpgroup
   Mask mask;    // picks the loops: a loop without a mask has no compare
@@ -72,11 +73,13 @@ constexpr bool fwd_has_scales(FwdVariant v) { return has_scales(fwd_kv_path(v));
 constexpr bool fwd_has_item_scale(FwdVariant v) { return has_item_scale(fwd_kv_path(v)); }
 constexpr bool fwd_reads_8_bit(FwdVariant v) { return reads_8_bit(fwd_kv_path(v)); }
 constexpr bool fwd_fp8_mma(FwdVariant v) { return fwd_kv_path(v) == KvPath::fp8_mma; }
-constexpr bool fwd_dequantises(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantises; }
-constexpr bool fwd_dequantised_before(FwdVariant v) { return is_dequantised(fwd_kv_path(v)); }
+constexpr bool fwd_dequantises_on_load(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantises_on_load; }
+constexpr bool fwd_dequantised_by_earlier_launch(FwdVariant v) {
+  return is_dequantised_by_earlier_launch(fwd_kv_path(v));
+}
 constexpr bool fwd_block_scales(FwdVariant v) { return fwd_kv_path(v) == KvPath::dequantised_blocks; }
 // Q becomes f16 as K and V do where it is not: device/fwd/queries_in_f16.cuh.
-constexpr bool fwd_converts_q(FwdVariant v) { return fwd_dequantises(v) && v.dtype != Dtype::f16; }
+constexpr bool fwd_converts_q(FwdVariant v) { return fwd_dequantises_on_load(v) && v.dtype != Dtype::f16; }
 constexpr int fwd_element_bytes(FwdVariant v) { return element_bytes(fwd_kv_path(v)); }
 
 // Head dims above 256 of O do not fit the registers of one Consumer. Then two share an M tile: each computes all of S,
@@ -104,7 +107,7 @@ constexpr int fwd_promotion_slices(FwdVariant v) { return promotion_slices(v.dim
 // and its values of O.
 constexpr int fwd_sums_headers(FwdVariant v) { return fwd_fp8_mma(v) ? fwd_promotion_slices(v) : 1; }
 constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 * fwd_sums_headers(v) + fwd_columns(v) / 2); }
-// Whether a row with so many keys has such a sum.
+// Whether a row that attends to `keys` keys has such a sum.
 constexpr bool fwd_promotes(FwdVariant v, long long keys) {
   return fwd_fp8_mma(v) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);
 }

@@ -17,27 +17,37 @@ struct FwdKv {
 };
 
 // What the kernel does with K and V.
-//   direct              multiplies 16-bit numbers as they are
-//   fp8_mma             multiplies 8-bit numbers as they are; each tile may have a scale: device/fwd/fp8_producers.cuh
-//   dequantises         makes f16 of 8-bit numbers on their way, Q is f16 too; each tile may have a scale:
-//                       device/fwd/dequantising_producers.cuh
-//   dequantised         multiplies what an earlier launch has dequantised; all tiles of an item have one scale
-//   dequantised_blocks  likewise; each tile has its own
-enum class KvPath : unsigned char { direct, fp8_mma, dequantises, dequantised, dequantised_blocks };
+//   direct                         multiplies 16-bit numbers as they are
+//   fp8_mma                        multiplies 8-bit numbers as they are; each tile may have a scale:
+//                                  device/fwd/fp8_producers.cuh
+//   dequantises_on_load            makes f16 of 8-bit numbers between memory and wgmma, Q is f16 too; each tile may
+//                                  have a scale: device/fwd/dequantising_producers.cuh
+//   dequantised_by_earlier_launch  multiplies what an earlier launch has dequantised; all tiles of an item have one
+//                                  scale
+//   dequantised_blocks             likewise, but each tile has its own scale
+enum class KvPath : unsigned char {
+  direct,
+  fp8_mma,
+  dequantises_on_load,
+  dequantised_by_earlier_launch,
+  dequantised_blocks
+};
 
 // The only place where types and options become a path. With PackGQA the speed of memory counts and not that of
 // products, so 8-bit Q is dequantised too.
 constexpr KvPath kv_path(Dtype q, const FwdKv& kv, bool pack_gqa) {
   if (!is_8_bit(kv.dtype)) return KvPath::direct;
-  if (kv.dequantised) return kv.blocks ? KvPath::dequantised_blocks : KvPath::dequantised;
-  return pack_gqa || !is_8_bit(q) ? KvPath::dequantises : KvPath::fp8_mma;
+  if (kv.dequantised) return kv.blocks ? KvPath::dequantised_blocks : KvPath::dequantised_by_earlier_launch;
+  return pack_gqa || !is_8_bit(q) ? KvPath::dequantises_on_load : KvPath::fp8_mma;
 }
 
-constexpr bool is_dequantised(KvPath p) { return p == KvPath::dequantised || p == KvPath::dequantised_blocks; }
+constexpr bool is_dequantised_by_earlier_launch(KvPath p) {
+  return p == KvPath::dequantised_by_earlier_launch || p == KvPath::dequantised_blocks;
+}
 constexpr bool has_scales(KvPath p) { return p != KvPath::direct; }  // scores and values are multiplied by some
 // Scores of a work item have one, beside that of a tile's keys.
 constexpr bool has_item_scale(KvPath p) { return has_scales(p) && p != KvPath::dequantised_blocks; }
-constexpr bool reads_8_bit(KvPath p) { return p == KvPath::fp8_mma || p == KvPath::dequantises; }
+constexpr bool reads_8_bit(KvPath p) { return p == KvPath::fp8_mma || p == KvPath::dequantises_on_load; }
 constexpr int element_bytes(KvPath p) { return p == KvPath::fp8_mma ? 1 : 2; }  // of what is multiplied
 
 }  // namespace froghopper

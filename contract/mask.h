@@ -59,14 +59,13 @@ struct MaskRule {
     if constexpr (Kind == Mask::chunk) last = smaller(last, chunk_of(key) + chunk - diagonal);
     return last > 0 ? last : 0;
   }
-  // The q tiles in which a row of a sequence with so many rows attends to any key of [first, last]; empty: begin ==
-  // end.
+  // The q tiles in which a row of a sequence of `rows` rows attends to any key of [first, last]; empty: begin == end.
   constexpr Range<Int> q_tiles(Int first, Int last, Int rows, Int tile_q) const {
     const Int from = first_row(first), bound = end_row(last), to = bound < rows ? bound : rows;
     if (from >= to) return {0, 0};
     return {from / tile_q, (to + tile_q - 1) / tile_q};
   }
-  // Of the q tiles [tiles.begin, tiles.end), in turn: those in which some row does not attend to all of so many keys
+  // Of the q tiles [tiles.begin, tiles.end), in turn: those in which some row does not attend to all of `count` keys
   // from `first` on, those in which all rows do, and the others again.
   constexpr Spans<Int> spans(Int first, Int count, Range<Int> tiles, Int rows, Int tile_q) const {
     if (first + count > keys) return {tiles.end - tiles.begin, 0, 0};
@@ -77,7 +76,7 @@ struct MaskRule {
     return {begin - tiles.begin, end - begin, tiles.end - end};
   }
 
-  // The kv tiles that rows [first, last] attend to any key of. If they attend to none: one tile after the last key,
+  // The kv tiles that rows [first, last] attend to any key of. If they attend to none: one tile above all keys,
   // which TMA fills with zeros and the mask removes.
   constexpr TileSequence<Int> tiles(Int first, Int last, Int tile_kv) const {
     const Int from = begin(first) / tile_kv, to = (end(last) + tile_kv - 1) / tile_kv;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the order in which persistent CTAs take work items. A work item is one (sequence, query head, q tile).
+// contract: the order in which persistent CTAs take work items. The items of a (sequence, head) pair are numbered by
+// their query rows: item n is q tile n of a query head; with split-KV into fixed parts it is part n % parts of q tile
+// n / parts; with PackGQA the head of the pair stands for the group of query heads that share a tile; in the backward
+// pass the item is kv tile n of a key head. Below, "q tile" stands for any of these.
 //
 // Fixed lengths. Items are handed out by sections of (sequence, head) pairs whose K and V fit a share of L2; in a
 // section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest q
@@ -13,55 +16,56 @@
 namespace froghopper {
 
 struct Order {
-  int items;        // pairs x q tiles; ragged: at most so many
-  int pairs;        // (sequence, query head) pairs
-  int q_tiles;      // q tiles of a pair
-  int section;      // pairs handed out together, so that their K and V stay in L2
-  int in_sections;  // pairs of such sections; those after them are one more; ragged: whole sequences
-  int tail;         // lightest q tiles of every pair, handed out last, over all pairs together
-  int late_tiles;   // items of at least so many kv tiles: the next one is drawn only when this one is nearly loaded
+  int items;          // pairs x items_of_pair; ragged: an upper bound
+  int pairs;          // (sequence, head) pairs
+  int items_of_pair;  // ragged: of the longest sequence
+  int section;        // pairs handed out together, so that their K and V stay in L2
+  int in_sections;    // pairs of such sections; those after them are one more; ragged: whole sequences
+  int tail;           // lightest q tiles of every pair, handed out last, over all pairs together
+  int late_tiles;     // after an item of this many kv tiles or more, the next one is drawn when it is nearly loaded
   bool operator==(const Order&) const = default;
 };
 
 struct Item {
-  int pair, q_tile;  // the pair is sequence x heads_q + head
+  int pair;     // sequence x heads + head
+  int of_pair;  // its number among those of the pair: [0, Order::items_of_pair)
 };
 
 // Item `number` of [0, items) of a problem with fixed lengths.
 constexpr Item item_at(const Order& order, int number, bool last_tile_first) {
-  const int heavy = order.q_tiles - order.tail;  // q tiles of a pair that are handed out by sections
+  const int heavy = order.items_of_pair - order.tail;  // items of a pair that are handed out by sections
   const int by_section = order.pairs * heavy;
   const bool last = number >= by_section;
   const int by_size = number / (order.section * heavy) * order.section;
   const int first_pair = last ? 0 : by_size < order.in_sections ? by_size : order.in_sections;
   const int left = order.pairs - first_pair;
   const int pairs = first_pair < order.in_sections && !last && order.section < left ? order.section : left;
-  const int place = last ? number - by_section : number - first_pair * heavy;
-  const int q_tile = place / pairs + (last ? heavy : 0);
-  return {first_pair + place % pairs, last_tile_first ? order.q_tiles - 1 - q_tile : q_tile};
+  const int in_section = last ? number - by_section : number - first_pair * heavy;
+  const int turn = in_section / pairs + (last ? heavy : 0);  // how many items of its pair are handed out before it
+  return {first_pair + in_section % pairs, last_tile_first ? order.items_of_pair - 1 - turn : turn};
 }
 
-// The same where CTAs add to grad_q in turn. Of the first pairs, `light_first` of them, the last and lightest kv tile
-// comes first: a kv tile must follow the one before it, of its pair, by the time of an add and the signal's latency,
-// and under a causal mask a heavier one begins with rows that the lighter one does not attend to. The pairs after them
-// begin with the heaviest and end with the light ones, which fill the gaps.
+// The same where CTAs add to grad_q in turn. Of the first `light_first` pairs the kv tile with the highest keys, which
+// is the lightest, comes first: a kv tile must follow the one before it, of its pair, by the time of an add and the
+// signal's latency, and under a causal mask a heavier one begins with rows that the lighter one does not attend to. The
+// pairs after them begin with the heaviest and end with the light ones, which fill the gaps.
 constexpr Item item_in_turn(const Order& order, int number, int light_first) {
-  return item_at(order, number, /*last_tile_first=*/number < light_first * order.q_tiles);
+  return item_at(order, number, /*last_tile_first=*/number < light_first * order.items_of_pair);
 }
 
-// Item `number` of [0, q_tiles x heads) of one ragged sequence; its pair is the head.
-constexpr Item item_in_sequence(int number, int q_tiles, int heads, int section) {
-  const int first_head = number / (section * q_tiles) * section;
+// Item `number` of [0, items_of_head x heads) of one ragged sequence; its pair is the head.
+constexpr Item item_in_sequence(int number, int items_of_head, int heads, int section) {
+  const int first_head = number / (section * items_of_head) * section;
   const int left = heads - first_head, together = section < left ? section : left;
-  const int place = number - first_head * q_tiles;
-  return {first_head + place % together, q_tiles - 1 - place / together};
+  const int in_section = number - first_head * items_of_head;
+  return {first_head + in_section % together, items_of_head - 1 - in_section / together};
 }
 
 // An item of ragged sequences that are handed out together. Level: how many tiles its sequence has from the lightest
-// one up to the item's. Place: its number among the items of its level, in which every sequence that has so many tiles
-// has one for each head.
+// one up to the item's. Number: its number among the items of its level, in which every sequence with that many tiles
+// or more has one for each head.
 struct Level {
-  int level, place;
+  int level, number;
 };
 
 // Of item `number` of [0, tiles of all x heads). most: tiles of the longest. above(level): tiles of a higher one, of

@@ -25,7 +25,7 @@ struct RowScalars {
 };
 
 // fp32 numbers of sequences and heads: what the numbers of an 8-bit tensor are multiplied by, or the slopes of alibi.
-// The next one along each extent is so many floats further.
+// batch, head, block: floats from one to the next.
 struct ScaleValues {
   const float* data;
   long long batch, head, block;  // block: scale_block rows; 0 where all rows of a sequence share a scale
@@ -51,9 +51,9 @@ struct MaskParams {
   int top_left;
 };
 
-// The TMA map of a ragged tensor has a dimension with `rows` rows in which the end of every sequence is
-// moved to the end of the dimension: src/runtime/tensor_map.cpp. Rows and batches are counted there in granules, so
-// many bytes that they divide both strides.
+// The TMA map of a ragged tensor has a dimension of map_rows rows, in which the end of every sequence is moved to the
+// end of the dimension: device/attn/tma_rows.cuh has the address. Rows and batches are counted in granules, the
+// largest number of bytes that divides both strides.
 struct MapGranules {
   int batch;  // granules from one batch to the next; not packed only
   int row;    // granules from one row to the next

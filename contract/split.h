@@ -10,13 +10,16 @@
 // `combine` adds the parts up in the order of the keys: the same bits, whoever was first. How many parts a tile has
 // follows from its own keys, so tiles with one part go straight to O and lse.
 //
-// Split evenly. Where lengths are on the device, a part of so many keys is a guess. So the kv tiles of all tiles are
-// numbered, one tile's after the other's, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). A
-// CTA then has the end of one tile, or a piece of it; whole tiles; and the beginning of another. Whole tiles go
-// straight to O and lse. The others leave what they make of a row in the workspace, in two places of their CTA, so that
-// its size follows from the number of CTAs alone. A record of each CTA tells `combine` which tile goes on in the next
-// CTAs. Heads side by side: CTA c has head c % beside of each `beside` heads, so that CTAs which run at the same time
-// read the same rows of K and V, whose heads lie together in memory. The next CTA of its head is c + beside.
+// Split evenly. Where lengths are on the device, a fixed number of keys in a part is a guess. So the kv tiles of all q
+// tiles are numbered, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). Heads are dealt into
+// `beside` classes: class k has the heads k, k + beside, ... and the CTAs k, k + beside, .... Each class has its own
+// numbering of kv tiles, by sequence, head, q tile and, within a q tile, in descending key order; the j-th CTA of a
+// class has the kv tiles [j of_cta, (j + 1) of_cta). So CTAs that run at the same time read the same rows of K and V,
+// whose heads lie together in memory, and the next CTA of a class is c + beside.
+// A CTA then has the end of one q tile, or a piece of it; whole q tiles; and the beginning of another. Whole q tiles
+// go straight to O and lse. The others leave what they make of a row in the workspace, in two slots of their CTA, so
+// that its size follows from the number of CTAs alone. A record of each CTA tells `combine` which q tile goes on in
+// the next CTAs of the class.
 #pragma once
 #include "contract/mask.h"
 
@@ -29,8 +32,10 @@ struct PackParams {
 
 // Softmax of a row over some keys, before the division.
 struct PartOfRow {
-  float row_max;  // as attn::OnlineSoftmax::row_max
-  float sum;      // of weights; negative: the row is large
+  float row_max;  // as attn::OnlineSoftmax::row_max: a reference, at the maximum or near it
+  // Of weights. Negative: the row is large, that is, its row max is beyond OnlineSoftmax::large_magnitude and row_max
+  // is a score as it is, which has not been multiplied by the scale.
+  float sum;
 };
 
 // The tile that a CTA begins and does not end.
@@ -42,10 +47,10 @@ struct alignas(16) ContinuedTile {
 
 // Even splits only.
 struct EvenParams {
-  int beside;   // heads side by side
-  int in_turn;  // heads that a CTA has in turn
+  int beside;   // classes of heads
+  int in_turn;  // heads of a class, which each of its CTAs has in turn
   int sequences;
-  int ctas_of_head;        // that share a head
+  int ctas_of_head;        // CTAs of a class
   ContinuedTile* goes_on;  // [CTA]
 };
 
@@ -58,35 +63,37 @@ struct SplitParams {
   EvenParams even;
 };
 
-// Evenly: the most heads side by side that divide all of them and leave few of so many CTAs without work.
+// Evenly: the most classes of heads that divide all heads and leave few of the CTAs without work.
 constexpr int heads_beside(int heads, int ctas) {
   for (int beside = heads < ctas ? heads : ctas; beside > 1; --beside)
     if (heads % beside == 0 && ctas % beside * 16 <= ctas) return beside;
   return 1;
 }
-// Kv tiles of a CTA, of so many in all of the heads that it has in turn, which so many CTAs have.
-constexpr int tiles_of_cta(int all, int ctas) { return all / ctas + (all % ctas > 0); }
-// The CTAs that go on with a tile, beside the one that begins it, where so many kv tiles are left for them.
+// Kv tiles of a CTA.
+constexpr int tiles_of_cta(int tiles_of_class, int ctas_of_class) {
+  return tiles_of_class / ctas_of_class + (tiles_of_class % ctas_of_class > 0);
+}
+// The CTAs that go on with a q tile, after the one that begins it, where `left` of its kv tiles are left for them.
 constexpr int ctas_that_go_on(int left, int of_cta) { return (left - 1) / of_cta + 1; }
-// Where a CTA leaves a part: the second place is for the tile that it begins.
-constexpr int place_of_part(int cta, bool begins) { return 2 * cta + begins; }
-// Where part number `part` of the tile is that `cta` begins.
-constexpr int place_of_part_from(int cta, int part, int beside) {
-  return place_of_part(cta + part * beside, part == 0);
+// The slot of the workspace where a CTA leaves a part: the second one is for the q tile that it begins.
+constexpr int slot_of_part(int cta, bool begins) { return 2 * cta + begins; }
+// The slot of part number `part` of the q tile that `cta` begins.
+constexpr int slot_of_part_from(int cta, int part, int beside) {
+  return slot_of_part(cta + part * beside, part == 0);
 }
 
 // kv tiles of a part, of a tile that attends to these: as planned, or more where a sequence is longer than its plan
 // knew, as the workspace has room for `most` parts.
 template <class Int>
 constexpr Int tiles_of_part(TileSequence<Int> tiles, Int planned, Int most) {
-  const Int even = (tiles.count() - 1) / most + 1;  // there is one tile at least
-  return planned > even ? planned : even;
+  const Int least = (tiles.count() - 1) / most + 1;  // there is one tile at least
+  return planned > least ? planned : least;
 }
 template <class Int>
 constexpr Int parts_of(TileSequence<Int> tiles, Int planned, Int most) {
   return (tiles.count() - 1) / tiles_of_part(tiles, planned, most) + 1;
 }
-// The number of a part of so many tiles of a tile that attends to these.
+// The number of a part, where each part has `size` of these tiles. Numbers rise with the keys.
 template <class Int>
 constexpr Int number_of_part(TileSequence<Int> tiles, TileSequence<Int> part, Int size) {
   return (part.last() - tiles.last()) / size;
@@ -98,9 +105,10 @@ constexpr TileSequence<Int> part_of(TileSequence<Int> tiles, Int part, Int plann
   return {begin, tiles.end - begin < size ? tiles.end : begin + size};
 }
 
-// Batch-invariant variants (FwdVariant::batch_invariant). Parts begin at multiples of so many tiles of so many keys,
-// counted from key 0, whatever a tile attends to, so that a row's keys are cut at the same places in every tile. Of a
-// sequence that is longer than its plan knew the last part has the rest.
+// Batch-invariant variants (FwdVariant::batch_invariant). Parts begin at multiples of batch_invariant_part_tiles tiles
+// of batch_invariant_tile_kv keys, counted from key 0, whatever a q tile attends to, so that a row's keys are cut at
+// the same keys in every q tile. Of a sequence that is longer than its plan knew, the part with the highest keys has
+// the rest.
 constexpr int batch_invariant_tile_kv = 64;
 constexpr int batch_invariant_part_tiles = 16;
 template <class Int>

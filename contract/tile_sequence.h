@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: which KV tiles a work item visits, and in which order. The schedule makes a sequence. Loaders, Consumers,
 // the parts of split-KV (contract/split.h) and the planner's model of time ask it. Today the tiles form one range. A
-// list of tiles, or a range of which some are skipped, changes this file, split.h, and the places where a tile's number
-// counts: MTile::first_tile() and max_offset(), Promotion, and the table reads ahead in kv_source.cuh.
+// list of tiles, or a range of which some are skipped, changes this file and everything that takes the tiles of a
+// sequence for neighbours, or a number for a position:
+//   contract/mask.h                      MaskRule::tiles() gives one range
+//   contract/split.h                     parts are ranges, cut at equal distances
+//   device/fwd/schedule.cuh              EvenSchedule cuts a range in two or three
+//   device/fwd/rows.cuh                  MTile: first_tile() and max_offset(); upper_boundary() and lower_boundary()
+//                                        separate boundary tiles from interior ones by one number
+//   device/fwd/consumer.cuh              take_item() shuffles begin and end
+//   device/fwd/mma_order.cuh             skip() counts from begin to end
+//   device/fwd/kv_loop_of_parts.cuh      the tile visited before a tile is kv_tile + 1
+//   device/fwd/promotion.cuh             a promotion is due by the tile's number
+//   device/fwd/scales.cuh                the tile after the last one is read ahead; it may be -1
+//   device/fwd/kv_source.cuh             the block table is read ahead for the rows below
+//   device/fwd/combine.cuh               how many parts a row has follows from the number of its tiles
 #pragma once
 
 namespace froghopper {
@@ -12,9 +24,9 @@ struct Range {
   Int begin, end;
 };
 
-// The tiles of [begin, end), in descending order, so that first() is the tile with the largest number. Where a mask has
-// an upper bound, its boundary tiles come first in this order, and every row has attended to a key before the guarded
-// softmax begins.
+// The tiles of [begin, end), visited in descending key order, from the tile with the highest keys down. first() and
+// last() speak of that order: first() is the tile with the highest keys. Where a mask has an upper bound, its boundary
+// tiles are visited first, and every row has attended to a key before the guarded softmax begins.
 template <class Int>
 struct TileSequence {
   Int begin, end;
@@ -32,7 +44,7 @@ struct TileSequence {
   static constexpr Int next(Int tile) { return tile - 1; }
   // The next one; the last one again where there is none.
   constexpr Int next_or_last(Int tile) const { return next(tile) > begin ? next(tile) : begin; }
-  // The one after which so many are left; the first one where there are fewer.
+  // The one after which `count` tiles are left; the first one where there are fewer.
   constexpr Int with_left(Int count) const { return begin + count < first() ? begin + count : first(); }
 
   // for (Int tile : sequence.in_order()) visits all of them.

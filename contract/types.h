@@ -40,7 +40,7 @@ constexpr const char* name_of(Dtype t) {
 //   none     all keys of the sequence
 //   causal   none after an upper bound that grows by one a row
 //   window   none outside a lower and an upper bound that grow by one a row
-//   chunk    of a window, none outside of the chunk of so many keys that the row is level with
+//   chunk    of a window, none outside of the chunk of attention_chunk keys that the row is level with
 enum class Mask : unsigned char { none, causal, window, chunk };
 
 constexpr Mask masks[] = {Mask::none, Mask::causal, Mask::window, Mask::chunk};
@@ -76,7 +76,7 @@ constexpr const char* name_of(KvIn in) {  // "": a kernel for rows does not name
 
 // How the keys of a tile are divided among work items: contract/split.h.
 //   none     not at all
-//   fixed    into parts of so many kv tiles
+//   fixed    into parts of SplitParams::tiles kv tiles
 //   even     so that every CTA has equally many kv tiles
 enum class SplitKv : unsigned char { none, fixed, even };
 

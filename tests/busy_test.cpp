@@ -85,7 +85,7 @@ struct Work {
     std::vector<int> all;
     if (!ragged) {
       for (int number = 0; number < order.items; ++number)
-        all.push_back(turns(lengths.at(0), item_in_turn(order, number, last_first).q_tile));
+        all.push_back(turns(lengths.at(0), item_in_turn(order, number, last_first).of_pair));
       return all;
     }
     for (int rank = 0; rank < ranks; ++rank) {
@@ -94,7 +94,7 @@ struct Work {
       const int in_sections = order.in_sections / heads;
       for (int length : std::span(its).first(in_sections))
         for (int number = 0; number < tiles_of(length) * heads; ++number)
-          all.push_back(turns_of(length, item_in_sequence(number, tiles_of(length), heads, order.section).q_tile));
+          all.push_back(turns_of(length, item_in_sequence(number, tiles_of(length), heads, order.section).of_pair));
       add_together(std::span(its).subspan(in_sections), all);
     }
     return all;
@@ -132,7 +132,7 @@ double span_in_order(const Work& work, int length, double news) {
     const Item item = item_in_turn(work.order, number, work.last_first);
     std::ranges::pop_heap(free_at, std::greater());
     double now = free_at.back();
-    const int turns = work.turns(length, item.q_tile) - 1;
+    const int turns = work.turns(length, item.of_pair) - 1;
     double* const end = &added[size_t(item.pair + 1) * q_tiles * work.heads_inside];
     for (int turn = 0; turn <= turns; ++turn) {
       if (turn > 0) {

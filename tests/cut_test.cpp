@@ -115,11 +115,11 @@ TEST(Packed, TilesHoldEveryRowOfEveryHeadOnce) {
         const PackParams pack = step.pack;
         EXPECT_LE(pack.heads * pack.rows, m_tile_rows) << plan->line();
         EXPECT_EQ(group % pack.heads, 0) << "a tile's heads share a key head: " << plan->line();
-        const int tiles = step.order.q_tiles / step.parts.most;
+        const int tiles = step.order.items_of_pair / step.parts.most;
         EXPECT_GE(tiles * pack.rows, rows) << plan->line();
         EXPECT_LT((tiles - 1) * pack.rows, rows) << plan->line();
         EXPECT_EQ(step.order.pairs, 2 * heads_kv * group / pack.heads) << plan->line();
-        EXPECT_EQ(step.order.items, step.order.pairs * step.order.q_tiles) << plan->line();
+        EXPECT_EQ(step.order.items, step.order.pairs * step.order.items_of_pair) << plan->line();
       }
 }
 
@@ -262,9 +262,9 @@ TEST(Split, EvenlyGivesEveryTileOnce) {
         }
     }
   for (const int beside : {1, 8}) {
-    EXPECT_EQ(place_of_part_from(16, 0, beside), place_of_part(16, true));
+    EXPECT_EQ(slot_of_part_from(16, 0, beside), slot_of_part(16, true));
     for (const int part : {1, 2, 3})
-      EXPECT_EQ(place_of_part_from(16, part, beside), place_of_part(16 + part * beside, false));
+      EXPECT_EQ(slot_of_part_from(16, part, beside), slot_of_part(16 + part * beside, false));
   }
 }
 

@@ -26,7 +26,7 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
     EXPECT_EQ(wide, first ? 2 * static_cast<size_t>(numbers) : 0) << line;
     for (const Launch& launch : plan->launches) {
       const auto* const step = std::get_if<ForwardStep>(&launch.step);
-      EXPECT_TRUE(step == nullptr || fwd_dequantised_before(step->variant) == first) << line;
+      EXPECT_TRUE(step == nullptr || fwd_dequantised_by_earlier_launch(step->variant) == first) << line;
     }
     return first;
   };

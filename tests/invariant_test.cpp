@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
+#include <utility>
 
 #include "contract/split.h"
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/work.hpp"
+#include "src/plan/kernel.hpp"
 #include "src/plan/plan.hpp"
 #include "src/problem/tensors.hpp"
 #include "tests/support/rows_alone.hpp"
@@ -209,6 +212,22 @@ TEST(Invariant, ManyPartsOfManyRowsAreNotPacked) {
   const auto many = plan_of("fwd bf16 b1000 hq32 hkv8 sq1 skv131072 d128 invariant", known_device("h200"));
   ASSERT_TRUE(many);
   EXPECT_EQ(std::get<ForwardStep>(many->launches[0].step).variant.pack_gqa, false);
+}
+
+// What a batch-invariant variant cannot compute: finish_part() has no share for O that is merged, the loop of parts no
+// scales; chunks and alibi are not looked at there.
+TEST(Kernel, OfABatchInvariantVariantIsRefusedWhereItsResultWouldBeWrong) {
+  EXPECT_TRUE(kernel_named("fwd.bf16.d128.q128.kv64.s4.causal.invariant"));
+  for (const auto& [name, why] :
+       {std::pair{"fwd.bf16.d128.q128.kv64.s4.causal.merges.invariant", "is not merged with that of other keys"},
+        {"fwd.bf16.e4m3.d128.q128.kv64.s4.causal.invariant", "8-bit q, k and v have no batch-invariant kernel"},
+        {"fwd.e4m3.d128.q128.kv64.s4.causal.invariant", "8-bit q, k and v have no batch-invariant kernel"},
+        {"fwd.bf16.d128.q128.kv64.s4.causal.alibi.invariant", "have neither chunks nor alibi"},
+        {"fwd.bf16.d128.q128.kv64.s4.chunk.invariant", "have neither chunks nor alibi"}}) {
+    const auto named = kernel_named(name);
+    ASSERT_FALSE(named) << name;
+    EXPECT_NE(named.failure().text.find(why), std::string::npos) << named.failure().text;
+  }
 }
 
 }  // namespace

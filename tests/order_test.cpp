@@ -19,84 +19,85 @@ namespace {
 // ---- Order ----
 
 struct Shape {
-  int pairs, q_tiles, section, tail, in_sections;
+  int pairs, items_of_pair, section, tail, in_sections;
 };
 
 std::vector<Shape> shapes() {
   std::vector<Shape> all;
   for (int pairs : {1, 2, 3, 7, 24, 100})
-    for (int q_tiles : {1, 2, 3, 8, 33})
+    for (int items_of_pair : {1, 2, 3, 8, 33})
       for (int section : {1, 2, 5, 24, pairs})
-        for (int tail : {0, 1, q_tiles / 2, q_tiles - 1})
-          if (section <= pairs && tail < q_tiles)
+        for (int tail : {0, 1, items_of_pair / 2, items_of_pair - 1})
+          if (section <= pairs && tail < items_of_pair)
             for (int in_sections : {pairs, pairs / 2 / section * section})
-              all.push_back({pairs, q_tiles, section, tail, in_sections});
+              all.push_back({pairs, items_of_pair, section, tail, in_sections});
   return all;
 }
 
 TEST(Order, FixedLengthsVisitEveryItemOnce) {
-  for (const auto& [pairs, q_tiles, section, tail, in_sections] : shapes())
+  for (const auto& [pairs, items_of_pair, section, tail, in_sections] : shapes())
     for (bool last_tile_first : {false, true}) {
-      const Order order = {pairs * q_tiles, pairs, q_tiles, section, in_sections, tail, 0};
+      const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> visits(order.items);
       for (int number = 0; number < order.items; ++number) {
         const Item item = item_at(order, number, last_tile_first);
-        ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.q_tile >= 0 && item.q_tile < q_tiles) << number;
-        ++visits[item.pair * q_tiles + item.q_tile];
+        ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.of_pair >= 0 && item.of_pair < items_of_pair)
+            << number;
+        ++visits[item.pair * items_of_pair + item.of_pair];
       }
       EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), order.items)
-          << pairs << " pairs, " << q_tiles << " q tiles, section " << section << ", tail " << tail << ", "
+          << pairs << " pairs, " << items_of_pair << " items each, section " << section << ", tail " << tail << ", "
           << in_sections << " in sections";
     }
 }
 
 // Of one pair the tiles come in turn, which CTAs that add in order rely on: of the first pairs the last one first.
 TEST(Order, TilesOfAPairComeInTurnFromTheLightestOrTheHeaviest) {
-  for (const auto& [pairs, q_tiles, section, tail, in_sections] : shapes())
+  for (const auto& [pairs, items_of_pair, section, tail, in_sections] : shapes())
     for (int light_first : {0, in_sections, pairs}) {
       if (tail > 0 || (light_first > in_sections && in_sections < pairs)) continue;  // of gradients neither is
-      const Order order = {pairs * q_tiles, pairs, q_tiles, section, in_sections, tail, 0};
+      const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> taken(pairs);
       for (int number = 0; number < order.items; ++number) {
         const Item item = item_in_turn(order, number, light_first);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
         const int its = taken[item.pair]++;
-        ASSERT_EQ(item.q_tile, item.pair < light_first ? q_tiles - 1 - its : its)
-            << number << " of " << pairs << " pairs, " << q_tiles << " tiles, section " << section << ", light first "
-            << light_first;
+        ASSERT_EQ(item.of_pair, item.pair < light_first ? items_of_pair - 1 - its : its)
+            << number << " of " << pairs << " pairs, " << items_of_pair << " tiles, section " << section
+            << ", light first " << light_first;
       }
-      EXPECT_EQ(std::ranges::count(taken, q_tiles), pairs);
+      EXPECT_EQ(std::ranges::count(taken, items_of_pair), pairs);
     }
 }
 
 // In a section no item is heavier than the one before; the tail comes last, over all pairs.
 TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
-  for (const auto& [pairs, q_tiles, section, tail, in_sections] : shapes()) {
-    const Order order = {pairs * q_tiles, pairs, q_tiles, section, in_sections, tail, 0};
-    const int first_of_tail = pairs * (q_tiles - tail);
+  for (const auto& [pairs, items_of_pair, section, tail, in_sections] : shapes()) {
+    const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
+    const int first_of_tail = pairs * (items_of_pair - tail);
     Item before = item_at(order, 0, true);
     for (int number = 1; number < order.items; ++number) {
       const Item item = item_at(order, number, true);
-      EXPECT_EQ(item.q_tile < tail, number >= first_of_tail) << number;
+      EXPECT_EQ(item.of_pair < tail, number >= first_of_tail) << number;
       const auto section_of = [&](int pair) { return std::min(pair, in_sections) / section; };
       const bool together =
           number >= first_of_tail + 1 || (number < first_of_tail && section_of(item.pair) == section_of(before.pair));
-      if (together) { EXPECT_LE(item.q_tile, before.q_tile) << number; }
+      if (together) { EXPECT_LE(item.of_pair, before.of_pair) << number; }
       before = item;
     }
   }
 }
 
 TEST(Order, RaggedSequencesVisitEveryItemOnce) {
-  for (const auto& [heads, q_tiles, section, tail, in_sections] : shapes()) {
-    std::vector<int> visits(heads * q_tiles);
-    for (int number = 0; number < heads * q_tiles; ++number) {
-      const Item item = item_in_sequence(number, q_tiles, heads, section);
-      ASSERT_TRUE(item.pair >= 0 && item.pair < heads && item.q_tile >= 0 && item.q_tile < q_tiles) << number;
-      ++visits[item.pair * q_tiles + item.q_tile];
+  for (const auto& [heads, items_of_pair, section, tail, in_sections] : shapes()) {
+    std::vector<int> visits(heads * items_of_pair);
+    for (int number = 0; number < heads * items_of_pair; ++number) {
+      const Item item = item_in_sequence(number, items_of_pair, heads, section);
+      ASSERT_TRUE(item.pair >= 0 && item.pair < heads && item.of_pair >= 0 && item.of_pair < items_of_pair) << number;
+      ++visits[item.pair * items_of_pair + item.of_pair];
     }
-    EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), heads * q_tiles)
-        << heads << " heads, " << q_tiles << " q tiles, section " << section;
+    EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), heads * items_of_pair)
+        << heads << " heads, " << items_of_pair << " items each, section " << section;
   }
 }
 

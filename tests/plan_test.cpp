@@ -260,8 +260,8 @@ TEST(Plan, OrderIsOneThatVisitsEveryItemOnce) {
       auto plan = make_gpu_plan(p, h200);
       ASSERT_TRUE(plan);
       const Order& order = std::get<ForwardStep>(plan->launches.at(0).step).order;
-      EXPECT_EQ(order.items, order.pairs * order.q_tiles) << plan->line();
-      EXPECT_TRUE(order.tail >= 0 && order.tail < order.q_tiles) << plan->line();
+      EXPECT_EQ(order.items, order.pairs * order.items_of_pair) << plan->line();
+      EXPECT_TRUE(order.tail >= 0 && order.tail < order.items_of_pair) << plan->line();
       EXPECT_TRUE(order.section >= 1 && order.section <= order.pairs) << plan->line();
     }
 }

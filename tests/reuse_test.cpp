@@ -78,7 +78,7 @@ double loads_of(const std::string& line) {
   while (!ctas.empty()) {
     Cta cta = ctas.top();
     ctas.pop();
-    const int first = cta.item.q_tile * v.tiles.kv / tile_q, tiles = q_tiles - first;  // its q_tile is a kv tile
+    const int first = cta.item.of_pair * v.tiles.kv / tile_q, tiles = q_tiles - first;  // its items are kv tiles
     const bool by_heads = step.same_traversal == 0 && !v.deterministic;
     const int head = by_heads ? cta.turn / tiles : cta.turn % heads,
               place = by_heads ? cta.turn % tiles : cta.turn / heads;

@@ -20,7 +20,8 @@ __device__ __forceinline__ float scaled(const PartOfRow& part, float scale_log2)
   return is_large(part) ? __fmul_rn(part.row_max, scale_log2) : part.row_max;
 }
 
-// As OnlineSoftmax::step: large row maxima are subtracted from each other before they are scaled.
+// As OnlineSoftmax::exact_step(): where both rows are large, one row max is subtracted from the other before they are
+// scaled.
 __device__ __forceinline__ Joint join(const PartOfRow& before, const PartOfRow& more, float scale_log2) {
   if (more.row_max == -tile::inf) return {before, 1.f, 0.f};
   if (before.row_max == -tile::inf) return {more, 0.f, 1.f};
@@ -42,7 +43,7 @@ __device__ __forceinline__ float joined(float before, float more, const Joint& j
   return __fmaf_rn(before, joint.before, __fmul_rn(more, joint.more));
 }
 
-// As finish.
+// As finish(), but share stays 0: no batch-invariant kernel merges with the O of other keys (contract/fwd_legality.h).
 __device__ __forceinline__ Finish finish_part(const PartOfRow& whole, float scale_log2, float sink) {
   if (whole.sum == 0.f) return {0.f, sink};
   const float row_max = finite(scaled(whole, scale_log2)), sink_log2 = sink_in_base_2(sink);

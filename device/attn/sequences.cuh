@@ -12,7 +12,7 @@ enum class TilesOf { q, kv };
 struct TileOfSequence {
   int sequence;
   Item item;  // its pair is the head
-  Lengths rows;
+  Lengths lengths;
 };
 
 // How many items of one head a sequence has: its tiles.
@@ -32,13 +32,13 @@ struct Sequences {
   const RaggedParams& ragged;
   int seq_q, seq_kv;  // of the longest
   int heads, section;
-  int sequences, in_sections;       // how many there are; those after so many come together
+  int sequences, in_sections;       // all of them; the first in_sections come by sections, those after them together
   Count count = {};                 // items of a head
   int rank = 0, next_rank = ranks;  // the one that is handed out; the next one that occurs, as far as this scan knows
   int group = 0;                    // the 32 sequences this warp looks at: [group, group + 32)
   int tiles_before = 0;             // tiles of all that was handed out before them
 
-  // All 32 lanes together; the same answer in each. false: there are not so many.
+  // All 32 lanes together; the same answer in each. false: there are fewer items.
   __device__ bool find(int number, TileOfSequence& found) {
     const int lane = threadIdx.x % 32;
     for (; rank < ranks; start(next_rank))
@@ -56,11 +56,11 @@ struct Sequences {
           const int holder = __ffs(holders) - 1;
           const int together = max(0, in_sections - group), first = min(holder, together);
           const int before = tiles_before + __shfl_sync(~0u, up_to_mine - tiles, first);
-          const int place = number - before * heads;
+          const int rest = number - before * heads;
           if (holder >= together)
-            found = of_those_together(place, lane >= together ? tiles : 0);
+            found = of_those_together(rest, lane >= together ? tiles : 0);
           else
-            found = {group + holder, item_in_sequence(place, __shfl_sync(~0u, tiles, holder), heads, section),
+            found = {group + holder, item_in_sequence(rest, __shfl_sync(~0u, tiles, holder), heads, section),
                      lengths(group + holder)};
           return true;
         }
@@ -83,9 +83,9 @@ struct Sequences {
                                [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
     const bool high = tiles >= its.level;
     const unsigned all_high = __ballot_sync(~0u, high), lower_lanes = (1u << threadIdx.x % 32) - 1;
-    const bool holds = high && __popc(all_high & lower_lanes) == its.place / heads;
+    const bool holds = high && __popc(all_high & lower_lanes) == its.number / heads;
     const int sequence = group + __ffs(__ballot_sync(~0u, holds)) - 1;
-    return {sequence, {its.place % heads, its.level - 1}, lengths(sequence)};
+    return {sequence, {its.number % heads, its.level - 1}, lengths(sequence)};
   }
   // Tiles of a sequence; 0 if it has another rank.
   __device__ int tiles_of_rank(int sequence) {

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/attn: softmax over the two rows a thread owns, in base 2. Scores arrive unscaled.
 //
-// step() is the exact online softmax (Milakov and Gimelshein 2018): the row max that is subtracted before exp2 is the
-// running maximum. later() is the guarded one: the row max need not be the maximum, it only has to keep weights and
-// sums moderate, so the maximum leaves the inner loop and the row sum, needed anyway, tells when the row max must
-// move. Then the tile's weights are divided by their largest; only if they left the range of fp32, step() must have the
-// tile's scores again. docs/1-math.md shows that all of them give the same result for every input.
+// The row max, as the papers call what is subtracted before exp2, is a reference here: it lies at the row's maximum so
+// far or near it, and not always above it. Any reference gives the same result in exact arithmetic; it only has to
+// keep weights and sums moderate.
+//
+// exact_step() is the exact online softmax (Milakov and Gimelshein 2018): it moves the row max to the maximum so far,
+// or by a given offset above that. guarded_step() is the guarded one: it keeps the row max, so that the search for the
+// maximum leaves the inner loop, and the row sum, needed anyway, tells when the row max must move. Then the tile's
+// weights are divided by their largest; only if they left the range of fp32, exact_step() must have the tile's scores
+// again. docs/1-math.md shows that all of them give the same result for every input.
 #pragma once
 #include "contract/softcap.h"
 #include "contract/split.h"
@@ -34,7 +38,7 @@ __device__ __forceinline__ float quad_sum(float v) {
 // What became of a tile whose weights were taken by the old row max.
 //   kept   they stay
 //   moved  a row outgrew its row max: the new one makes the tile's largest weight 1
-//   lost   the weights left the range of fp32, or a row is large: step() must have the scores again
+//   lost   the weights left the range of fp32, or a row is large: exact_step() must have the scores again
 enum class Fate { kept, moved, lost };
 
 // The largest values of a quad's two rows, at least `most`.
@@ -77,7 +81,7 @@ __device__ __forceinline__ Finish finish(float row_max, float sum, float sink) {
   return {rescale * one, lse_of(top + ptx::lg2_approx(all), sink), of_sink * one};
 }
 
-// What else may be done with the largest scores of a tile's two rows, which step() finds: nothing.
+// What else may be done with the largest scores of a tile's two rows, which exact_step() finds: nothing.
 struct NoObserver {
   __device__ __forceinline__ void operator()(RowPair) const {}
 };
@@ -88,8 +92,9 @@ struct OnlineSoftmax {
   // dominates is the more exact the closer its row max is. Rows of equal scores must pass: an eighth of 128 columns.
   template <int Cols>
   static constexpr float guard = Cols > 128 ? Cols / 8 : 16;
-  // A row max is raised by so much, in powers of two, for rows that have seen fewer than few_keys keys: their largest
-  // score is likely to be small, and the next tile would move them. The largest weight is 2^-3 then, and still exact.
+  // How far above the maximum so far, in powers of two, exact_step() puts the row max of rows that have seen fewer
+  // than few_keys keys: their largest score is likely to be small, and the next tile would move the row max. The
+  // largest weight is 2^-3 then, and still exact.
   static constexpr float max_offset = 3.f;
   static constexpr int few_keys = 64;
   static constexpr float max_offset_again = 0.f;  // of a row whose weights are lost
@@ -102,16 +107,16 @@ struct OnlineSoftmax {
   static constexpr float large_magnitude = 1024.f;
 
   float scale_log2;
-  // The score that is subtracted, times scale_log2; in large rows that score itself.
+  // The reference of each row, times scale_log2; in large rows (large_magnitude) without that factor.
   RowPair row_max = {-tile::inf, -tile::inf};
   // Of 2^(scale_log2 s - row_max), over this thread's columns only until complete(). In large rows it is negated, so
   // that no register is spent on a flag.
   RowPair sum = {0.f, 0.f};
 
-  // Exact: the row max becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
-  // accumulated before. observe() gets the largest scores of the tile.
+  // Exact: where the maximum of the tile plus `above` exceeds the row max, that becomes the row max. Returns the
+  // factor for what was accumulated before. observe() gets the largest scores of the tile.
   template <int Cols, class Observer = NoObserver>
-  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
+  __device__ RowPair exact_step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
     observe(most);
     RowPair next = {fmaxf(row_max.top, scaled(most.top) + above.top),
@@ -138,7 +143,7 @@ struct OnlineSoftmax {
   // Guarded, for tiles without a mask: weights by the old row max. The fate is the whole warp's. moved: `rescale` is
   // the factor for what was accumulated before. lost: s is lost, everything else is as before.
   template <int Cols>
-  __device__ Fate later(tile::Accum<Cols>& s, RowPair& rescale) {
+  __device__ Fate guarded_step(tile::Accum<Cols>& s, RowPair& rescale) {
     const auto [even, odd] = weights(s, row_max);
     const RowPair t = {even.top + odd.top, even.bottom + odd.bottom};
     const float largest = fmaxf(fmaxf(even.top, odd.top), fmaxf(even.bottom, odd.bottom));
@@ -191,7 +196,8 @@ struct OnlineSoftmax {
   // Rounded by itself: fused into a difference, it would be another number there.
   __device__ float scaled(float score) const { return __fmul_rn(score, scale_log2); }
 
-  // step() for a warp with large rows: corrects what is subtracted after scaling (at), subtracts the rest before.
+  // exact_step() for a warp with large rows: corrects what is subtracted after scaling (at), subtracts the rest
+  // before.
   template <int Cols>
   __device__ void handle_large_rows(tile::Accum<Cols>& s, RowPair most, RowPair& next, RowPair& at,
                                     RowPair& rescale) const {

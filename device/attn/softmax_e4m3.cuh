@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: softmax.cuh for scores and values that have a scale of their own in every kv tile, and weights that
-// become e4m3, or f16.
+// device/attn: softmax.cuh for weights that become e4m3, or f16; softmax_of_tiles.cuh is for weights that become bf16.
+// In both, K and V of every kv tile have scales of their own.
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 16 and 448: a row starts at 16, so that few tiles pass 448. One that would moves the row max, and then the
@@ -8,8 +8,8 @@
 // V's scale goes into the weights: w = 2^(s - row_max + log2_v_scale) with log2_v_scale = log2(16 x scale of V of this
 // tile / scale of O). The scale of O is that of V of the item's first tile; O is multiplied by it in the end. The sum
 // is of unrounded weights without that factor: rounded small ones would be missing there. A weight that has a row to
-// itself should not be rounded, so step() adds the fraction of log2_v_scale to the row max: then the largest weight is
-// a power of two.
+// itself should not be rounded, so exact_step() adds the fraction of log2_v_scale to the row max: then the largest
+// weight is a power of two.
 //
 // f16 weights need no such care, but their range serves as well: f16 is precise to 2^-18 of a row's largest weight,
 // times the scale of O over that of V.
@@ -51,7 +51,8 @@ template <bool Narrow, class Scale = float>
 struct ScaledSoftmax {
   static constexpr float first_weight = TileScales::first_weight, first_log2_v_scale = TileScales::first_log2_v_scale;
   static constexpr float largest_weight = 448.f;
-  // Once a row has outgrown its row max, which is raised by so much less then.
+  // Log2 of the largest weight, and that weight, once a row has outgrown its row max: then the row max is lower in
+  // relation to the maximum than at the beginning.
   static constexpr float moved_log2_v_scale = Narrow ? 6.f : first_log2_v_scale,
                          moved_weight = Narrow ? 64.f : first_weight;
   static constexpr float max_offset_again = first_log2_v_scale - moved_log2_v_scale;
@@ -88,10 +89,9 @@ struct ScaledSoftmax {
       scale = {of_all, of_all};
   }
 
-  // Exact: the row max becomes the maximum so far, and `above` more where it grows. Returns the factor for what was
-  // accumulated before. observe() gets the largest scores of the tile, in base 2.
+  // As OnlineSoftmax::exact_step(). observe() gets the largest scores of the tile in base 2.
   template <int Cols, class Observer = NoObserver>
-  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
+  __device__ RowPair exact_step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
 #pragma unroll
     for (int i = 0; i < Cols / 2; ++i) s.x[i] = __fmul_rn(s.x[i], of_row(scale, i & 2));
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
@@ -168,7 +168,7 @@ struct ScaledSoftmax {
     sum = {sum.top + g.sum.top * inverse_v_scale, sum.bottom + g.sum.bottom * inverse_v_scale};
   }
   // Of a guess that does not hold: moves the row max and divides the weights, or finds them lost, as
-  // OnlineSoftmax::later() does.
+  // OnlineSoftmax::guarded_step() does.
   template <int Cols>
   __device__ Fate correct(tile::Accum<Cols>& s, const Guess& g, RowPair& rescale) {
     const RowPair most = quad_most(s, {moved_weight, moved_weight});

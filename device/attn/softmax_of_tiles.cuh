@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: softmax.cuh for scores and values that have a scale of their own in every kv tile, and weights that
-// become bf16.
+// device/attn: softmax.cuh for weights that become bf16; softmax_e4m3.cuh is for weights that become e4m3 or f16. In
+// both, K and V of every kv tile have scales of their own.
 //
-// A row max is the largest scaled score, whatever tile it is of, so tiles of other scales agree with it. But a large
-// one cannot be a score itself, as in OnlineSoftmax: scores of such a tile are scaled and rounded first, as plain loops
-// do, and the row max is subtracted from them then. V's scale goes into the weights, as in ScaledSoftmax; bf16 has
-// the range of fp32 and the same precision in all of it, so the guard asks what weights are without that.
+// A row max is a reference for scaled scores, so it holds for tiles of all scales. But where it is large it cannot be
+// an unscaled score, as in OnlineSoftmax: scores of such a tile are scaled and rounded first, as plain loops do, and
+// the row max is subtracted from them then. V's scale goes into the weights, as in ScaledSoftmax; bf16 has the range
+// of fp32 and the same precision in all of it, so the guard asks what weights are without that.
 #pragma once
 #include "contract/split.h"
 #include "device/attn/softmax.cuh"
@@ -28,10 +28,10 @@ struct TileSoftmax : OneScaleSoftmax {
     inverse_v_scale = ptx::ex2_approx(-log2_v_scale);
   }
 
-  // As OnlineSoftmax. The sums of large rows are negated here too, so that later() leaves them to step(). The largest
-  // weight is a power of two, so the fraction of log2_v_scale is in the row max.
+  // As OnlineSoftmax. The sums of large rows are negated here too, so that guarded_step() leaves them to exact_step().
+  // The largest weight is a power of two, so the fraction of log2_v_scale is in the row max.
   template <int Cols>
-  __device__ RowPair step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}) {
+  __device__ RowPair exact_step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}) {
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});
     const float fraction = log2_v_scale - floorf(log2_v_scale);
     const RowPair next = {fmaxf(row_max.top, scaled(most.top) + (above.top + fraction)),
@@ -51,7 +51,7 @@ struct TileSoftmax : OneScaleSoftmax {
   }
 
   template <int Cols>
-  __device__ Fate later(tile::Accum<Cols>& s, RowPair& rescale) {
+  __device__ Fate guarded_step(tile::Accum<Cols>& s, RowPair& rescale) {
     const auto [even, odd] = weights(s, {row_max.top - log2_v_scale, row_max.bottom - log2_v_scale});
     const RowPair t = {(even.top + odd.top) * inverse_v_scale, (even.bottom + odd.bottom) * inverse_v_scale};
     const float largest = fmaxf(fmaxf(even.top, odd.top), fmaxf(even.bottom, odd.bottom)) * inverse_v_scale;

@@ -12,8 +12,8 @@ namespace froghopper::attn {
 struct Tickets {
   QueueParams queue;
 
-  // Null: there are as many CTAs as items, and each has the one of its own number.
-  __device__ bool are_drawn() const { return queue.counter != nullptr; }
+  // Whether tickets are drawn. Else there are as many CTAs as items, and each has the one of its own number.
+  __device__ bool in_use() const { return queue.counter != nullptr; }
   __device__ unsigned long long draw() const { return atomicAdd(queue.counter, 1ull); }
   __device__ int read(unsigned long long drawn) const {
     while (tag_of(drawn) != queue.tag) {

@@ -13,7 +13,7 @@
 // Order     as backward.cuh
 // Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in wide.cuh. While a consumer waits for
 //           the other CTA's half, the other consumer multiplies.
-// Barriers  item_ring, next_wanted, number_here, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as wide.cuh
+// Barriers  item_ring, draw_now, number_here, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as wide.cuh
 //           ds_ring         full: GradK's dS is in place, one arrival behind the fences of its warps; empty: one per
 //                           warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter as in
 //                           wide.cuh.
@@ -67,7 +67,7 @@ struct ByColumns : TwoCtas<V> {
     DsRing ds_ring;
     ptx::u64 s_here, dp_here, weights_here, peer_room;
     tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 next_wanted, number_here;
+    ptx::u64 draw_now, number_here;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes;

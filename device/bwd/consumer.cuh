@@ -32,7 +32,7 @@ struct Consumer {
   using GradV = typename Kernel::GradV;
   using DqPiece = tile::Accum<panel_columns>;  // of grad_q, this Consumer's
   static constexpr bool asks_ahead = Policy::asks_ahead, has_proxy_fencer = Policy::has_proxy_fencer,
-                        places_of_threads = Policy::places_of_threads, transposed = Kernel::transposed;
+                        keeps_addresses = Policy::keeps_addresses, transposed = Kernel::transposed;
 
   // A kv tile's q tiles are those that attend to a key of it. The first of them may see nothing of the second M tile,
   // and where keys are forgotten the last of them nothing of the first one, if they have no more rows than that has
@@ -49,8 +49,8 @@ struct Consumer {
   typename Kernel::QStage q;  // of Q and of grad_o
   DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
   // This thread's, in the first stage of dS and in a piece of grad_q.
-  ptx::u32 ds_place = ptx::computed_here(tile::transposed_place(smem.ds[0], 0, (number * m_tile_rows)));
-  ptx::u32 dq_place = ptx::computed_here(dq_sum.place());
+  ptx::u32 ds_address = ptx::computed_here(tile::transposed_address(smem.ds[0], 0, (number * m_tile_rows)));
+  ptx::u32 dq_offset = ptx::computed_here(dq_sum.offset());
 
   __device__ void run() {
     Scores s, dp;
@@ -65,11 +65,11 @@ struct Consumer {
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
       if (!item().q.none()) q_loop(s, dp, dk, dv);
-      smem.k_ring.give_back(items);
-      smem.v_ring.give_back(items);
+      smem.k_ring.release(items);
+      smem.v_ring.release(items);
       epilogue(dk, dv);
       __syncwarp();
-      smem.item_ring.give_back(items);
+      smem.item_ring.release(items);
       ++items;
     }
   }
@@ -79,7 +79,7 @@ struct Consumer {
   // The tile itself. Its place depends on the iteration, for all that the compiler knows.
   template <class Tile>
   __device__ __forceinline__ Tile& here(Tile& tile) const {
-    if constexpr (!places_of_threads) return tile;
+    if constexpr (!keeps_addresses) return tile;
     return *reinterpret_cast<Tile*>(reinterpret_cast<char*>(&tile) + (now & params.zero));
   }
   __device__ int kv_stage() const {
@@ -125,15 +125,15 @@ struct Consumer {
     if constexpr (!First) multiply_dq(dq, now - 1);
     publish_ds();
     q.wait(smem.do_ring);
-    q.give_back(smem.do_ring);
+    q.release(smem.do_ring);
     if constexpr (!First) {
       ptx::wgmma_wait<0>();
-      smem.ds_ring.give_back(now - 1);
+      smem.ds_ring.release(now - 1);
       add_dq(dq);
     }
     dq_sum.remember(smem.q_iterations[q.stage]);
     __syncwarp();
-    q.release(smem.q_ring);
+    q.release_and_advance(smem.q_ring);
     ++now;
   }
 
@@ -167,14 +167,14 @@ struct Consumer {
     tile::mma_ab<T>(dk, ds, smem.q[stage]);
     publish_ds();
     ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
-    q.give_back(smem.do_ring);
-    if constexpr (!First) smem.ds_ring.give_back(now - 1);
+    q.release(smem.do_ring);
+    if constexpr (!First) smem.ds_ring.release(now - 1);
     if constexpr (asks_ahead) await_next_q();
     if constexpr (!First) add_dq(dq);
     dq_sum.remember(smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
-    q.release(smem.q_ring);
+    q.release_and_advance(smem.q_ring);
     ++now;
   }
 
@@ -189,7 +189,7 @@ struct Consumer {
     DqPiece dq;
     multiply_dq(dq, now - 1);
     ptx::wgmma_wait<0>();
-    smem.ds_ring.give_back(now - 1);
+    smem.ds_ring.release(now - 1);
     add_dq(dq);
     if constexpr (V.deterministic) {
       __syncwarp();
@@ -198,13 +198,13 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().rows); }
+  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().lengths); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
   __device__ __forceinline__ void store_ds(const Weights& ds) {
     const int stage = smem.ds_ring.stage(now);
-    if constexpr (places_of_threads)
-      tile::store_transposed_at<DsTile>(ds_place + stage * DsTile::bytes, ds);
+    if constexpr (keeps_addresses)
+      tile::store_transposed_at<DsTile>(ds_address + stage * DsTile::bytes, ds);
     else
       tile::store_transposed(smem.ds[stage], 0, number * m_tile_rows, ds);
     if constexpr (has_proxy_fencer) {
@@ -235,7 +235,7 @@ struct Consumer {
   __device__ __forceinline__ void add_dq(const DqPiece& dq) {
     // Of 96 columns, this warp's may be none.
     if (!transposed || number * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
-      dq_sum.add(dq, places_of_threads ? dq_place : dq_sum.place());
+      dq_sum.add(dq, keeps_addresses ? dq_offset : dq_sum.offset());
   }
 
   __device__ void epilogue(GradK& dk, GradV& dv) {

@@ -57,7 +57,7 @@ struct ConsumerByColumns : ConsumerOfWide<Kernel> {
   template <Share Its>
   __device__ __forceinline__ void add_dq(const tile::Accum<Its.count>& dq) {
     const DqSum<V, Its> sum{params, dq_sum.tile};
-    sum.add(dq, sum.place());
+    sum.add(dq, sum.offset());
   }
 
   // The same after the last iteration, and added.
@@ -76,7 +76,7 @@ struct ConsumerByColumns : ConsumerOfWide<Kernel> {
     tile::Accum<others.count> dq;
     multiply_dq<others>(dq);
     ptx::wgmma_wait<0>();
-    smem.ds_ring.give_back(now - 1);
+    smem.ds_ring.release(now - 1);
     add_dq<others>(dq);
   }
 };
@@ -129,7 +129,7 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
     }
     dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
-    q.release(smem.q_ring);
+    q.release_and_advance(smem.q_ring);
     ++now;
   }
 
@@ -186,7 +186,7 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
     dq_sum.remember(smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
-    q.release(smem.q_ring);
+    q.release_and_advance(smem.q_ring);
     ++now;
   }
 

@@ -42,8 +42,8 @@ struct WideConsumer : ConsumerOfWide<Kernel> {
     tile::Accum<Its.count> dq;
     multiply_dq(dq);
     ptx::wgmma_wait<0>();
-    smem.ds_ring.give_back(now - 1);
-    dq_sum.add(dq, dq_sum.place());
+    smem.ds_ring.release(now - 1);
+    dq_sum.add(dq, dq_sum.offset());
     this->announce_last();
   }
 };
@@ -86,15 +86,15 @@ struct QIterationsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
       ptx::wgmma_wait<2>();  // grad_v has read grad_o, grad_q is in flight
       this->give_back_do();
       ptx::wgmma_wait<0>();
-      smem.ds_ring.give_back(now - 1);
-      dq_sum.add(dq, dq_sum.place());
+      smem.ds_ring.release(now - 1);
+      dq_sum.add(dq, dq_sum.offset());
     } else {
       ptx::wgmma_wait<0>();
       this->give_back_do();
     }
     dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
-    q.release(smem.q_ring);
+    q.release_and_advance(smem.q_ring);
     ++now;
   }
 
@@ -141,8 +141,8 @@ struct QIterationsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
-      smem.ds_ring.give_back(now - 1);
-      dq_sum.add(dq, dq_sum.place());
+      smem.ds_ring.release(now - 1);
+      dq_sum.add(dq, dq_sum.offset());
     } else {
       tile::mma_ab<T>(dk, ds, smem.q[stage]);
       publish_ds();
@@ -150,7 +150,7 @@ struct QIterationsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
     dq_sum.remember(smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
-    q.release(smem.q_ring);
+    q.release_and_advance(smem.q_ring);
     ++now;
   }
 

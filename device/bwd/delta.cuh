@@ -102,12 +102,12 @@ struct Delta {
     return sum;
   }
 
-  static __device__ uint4* place(const StridedTensor& in, const TileOfQ& tile, int row, int unit) {
+  static __device__ uint4* address(const StridedTensor& in, const TileOfQ& tile, int row, int unit) {
     char* at = static_cast<char*>(in.data) + tile.batch * in.batch + tile.head * in.head;
     return reinterpret_cast<uint4*>(at + row * in.row + unit * 16);
   }
   static __device__ uint4 load(const StridedTensor& from, const TileOfQ& tile, int row, int unit) {
-    return *place(from, tile, row, unit);
+    return *address(from, tile, row, unit);
   }
   static __device__ float dot(ptx::u32 a, ptx::u32 b) {
     const float2 x = ptx::cvt_unpack2<T>(a), y = ptx::cvt_unpack2<T>(b);
@@ -140,8 +140,8 @@ struct Delta {
       pass(gate.z, o.z, grad_o.z, gated.z, grad_gate.z);
       pass(gate.w, o.w, grad_o.w, gated.w, grad_gate.w);
     }
-    *place(params.gated_grad_o, tile, row, unit) = gated;
-    *place(params.grad_gate, tile, row, unit) = grad_gate;
+    *address(params.gated_grad_o, tile, row, unit) = gated;
+    *address(params.grad_gate, tile, row, unit) = grad_gate;
   }
   static __device__ void pass(ptx::u32 gate, ptx::u32 o, ptx::u32 grad_o, ptx::u32& gated, ptx::u32& grad_gate) {
     const float2 g = ptx::cvt_unpack2<T>(gate), y = ptx::cvt_unpack2<T>(o), of_y = ptx::cvt_unpack2<T>(grad_o);
@@ -155,7 +155,7 @@ struct Delta {
     attn::each_unused_row(ragged.cu_q, ragged.used_q, params.sequences, params.seq_q, ragged.total_q,
                           [&](int batch, int row) {
                             for (int i = threadIdx.x; i < params.place.heads_q * in_row; i += threads)
-                              *place(params.grad_gate, {i / in_row, batch}, row, i % in_row) = {0, 0, 0, 0};
+                              *address(params.grad_gate, {i / in_row, batch}, row, i % in_row) = {0, 0, 0, 0};
                           });
   }
 

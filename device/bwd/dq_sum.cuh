@@ -42,13 +42,13 @@ struct DqSum {
 
   __device__ __forceinline__ void remember(const QIteration& dq_semaphore) { tile = dq_semaphore.dq_tile; }
 
-  // Of a group of 4 accumulators, this thread's place.
-  static __device__ __forceinline__ ptx::u32 place() { return ptx::thread_here() % warpgroup * 4; }
+  // Of a group of 4 accumulators, this thread's offset.
+  static __device__ __forceinline__ ptx::u32 offset() { return ptx::thread_here() % warpgroup * 4; }
 
-  __device__ __forceinline__ void add(const Accum& dq, ptx::u32 place) const {
+  __device__ __forceinline__ void add(const Accum& dq, ptx::u32 offset) const {
     const bool first = V.deterministic && tile < 0;
     float* to = params.dq_sum + static_cast<long long>(first ? ~tile : tile) * floats +
-                first_column<Its>() / 8 * dq_group_stride + place;
+                first_column<Its>() / 8 * dq_group_stride + offset;
     if (first)
       each_group(dq, to, [](auto... args) { ptx::st_v4_f32(args...); });
     else

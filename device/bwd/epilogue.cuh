@@ -15,9 +15,9 @@ struct RowsOfKeys {
     const int key = first_key + tile::thread_row();
     batch = ragged && params.ragged.cu_kv ? 0 : item.sequence;
     head = item.head_kv;
-    row = item.rows.kv_first + key;
-    has_top = key < item.rows.seq_kv;
-    has_bottom = key + 8 < item.rows.seq_kv;
+    row = item.lengths.kv_first + key;
+    has_top = key < item.lengths.seq_kv;
+    has_bottom = key + 8 < item.lengths.seq_kv;
   }
 
   // From a column on.
@@ -26,11 +26,11 @@ struct RowsOfKeys {
     const StridedTensor& to = grad.to;
     char* at = static_cast<char*>(to.data) + batch * to.batch + head * to.head + row * to.row +
                col * (grad.add ? sizeof(float) : 2);
-    const tile::RowPlaces places = {at, at + 8 * to.row, has_top, has_bottom};
+    const tile::RowAddresses addresses = {at, at + 8 * to.row, has_top, has_bottom};
     if (grad.add)
-      tile::add_rows(places, grad.dim - col, x);
+      tile::add_rows(addresses, grad.dim - col, x);
     else
-      tile::store_rows<T>(places, grad.dim - col, x);
+      tile::store_rows<T>(addresses, grad.dim - col, x);
   }
 };
 

@@ -21,9 +21,9 @@ struct PolicyOf {
 
   // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
   // uniform ones in front of the products. Computed in every iteration (here) they leave room for a thread's own two
-  // places, which with 64 rows is up to a fifth of the speed. With 128 rows the registers do better: by 2 to 5 % under
-  // a mask.
-  static constexpr bool places_of_threads = !V.deterministic && V.tiles.q == m_tile_rows;
+  // addresses, which with 64 rows is up to a fifth of the speed. With 128 rows the registers do better: by 2 to 5 %
+  // under a mask.
+  static constexpr bool keeps_addresses = !V.deterministic && V.tiles.q == m_tile_rows;
   // Whether Q of the next iteration is there is asked before grad_q is added; later the answer comes behind the adds.
   // With 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %; with 128 and a mask it lost 1 %.
   static constexpr bool asks_ahead = !V.deterministic && V.tiles.q != m_tile_rows && V.mask == Mask::none;

@@ -3,8 +3,8 @@
 // Backward, Wide or ByColumns of a variant.
 #pragma once
 #include "device/attn/alibi.cuh"
-#include "device/attn/place.cuh"
 #include "device/attn/tickets.cuh"
+#include "device/attn/tma_rows.cuh"
 #include "device/bwd/dq_sum.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
@@ -22,9 +22,9 @@ struct Dispatcher {
 
   const BwdParams& params;
   typename Kernel::Smem& smem;
-  typename Kernel::ItemStage i;
+  typename Kernel::ItemStage items;
   typename Kernel::KvStage kv;
-  ptx::u32 wanted_phase = 0, number_phase = 0;
+  ptx::u32 draw_now_phase = 0, number_phase = 0;
 
   // All lanes find, the first one does the rest.
   __device__ void run() {
@@ -32,7 +32,7 @@ struct Dispatcher {
       if constexpr (V.ragged)
         return RaggedSchedule<V>(params);
       else
-        return FixedSchedule<V>{params};
+        return UniformSchedule<V>{params};
     }();
     const attn::Tickets tickets{params.queue};
     int number = first_number(tickets);
@@ -63,8 +63,8 @@ struct Dispatcher {
     return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
   }
   __device__ int next_number(const attn::Tickets& tickets) {
-    if (draws()) i.wait_long(&smem.next_wanted, wanted_phase);
-    wanted_phase ^= 1;
+    if (draws()) items.wait_long(&smem.draw_now, draw_now_phase);
+    draw_now_phase ^= 1;
     return draw(tickets);
   }
   // Of the CTAs of a cluster, which have the same items, the first one draws and tells the other.
@@ -78,7 +78,7 @@ struct Dispatcher {
         return number;
       }
       ptx::mbarrier_arrive_expect_tx(&smem.number_here, sizeof smem.number);
-      i.wait_long(&smem.number_here, number_phase);
+      items.wait_long(&smem.number_here, number_phase);
       number_phase ^= 1;
       return static_cast<int>(smem.number);
     }
@@ -90,37 +90,37 @@ struct Dispatcher {
   static __device__ int clusters() { return gridDim.x / Kernel::ctas; }
 
   __device__ void publish(const WorkItem& item) {
-    i.wait_room(smem.item_ring);
-    smem.items[i.stage] = item;
-    i.announce(smem.item_ring, 0);
-    i.advance();
+    items.wait_room(smem.item_ring);
+    smem.items[items.stage] = item;
+    items.announce(smem.item_ring, 0);
+    items.advance();
   }
 
   __device__ void load(const WorkItem& item) {
-    const auto place = [&](const MapGranules& granules) {
-      return attn::Place<V.ragged>(item.head_kv, item.sequence, params.ragged.cu_kv, item.rows.kv_first,
-                                   item.rows.seq_kv, granules);
+    const auto rows = [&](const MapGranules& granules) {
+      return attn::TmaRows<V.ragged>(item.head_kv, item.sequence, params.ragged.cu_kv, item.lengths.kv_first,
+                                     item.lengths.seq_kv, granules);
     };
     const int row = Kernel::first_key(item);
-    const auto k = place(params.ragged.k);
-    ptx::u64* full = kv.fill(smem.k_ring, Kernel::k_bytes);
+    const auto k = rows(params.ragged.k);
+    ptx::u64* full = kv.begin_fill(smem.k_ring, Kernel::k_bytes);
     k.load(smem.k[kv.stage], params.k, full, row, column_of_cta<V>(bwd_dims_of_cta(V).qk));
     if constexpr (bwd_peer_bytes(V) > 0) Kernel::load_peer_k(smem.peer_k[kv.stage], k, params.k, full, item);
-    place(params.ragged.v)
-        .load(smem.v[kv.stage], params.v, kv.fill(smem.v_ring, Kernel::VTile::bytes), row,
+    rows(params.ragged.v)
+        .load(smem.v[kv.stage], params.v, kv.begin_fill(smem.v_ring, Kernel::VTile::bytes), row,
               column_of_cta<V>(bwd_dims_of_cta(V).v));
     kv.advance();
   }
 };
 
-// The next item is asked for when all but this many iterations of an item and one are issued: it is drawn late, so that
+// The next item is drawn when all but `lead` + 1 iterations of an item are issued: late, so that
 // it does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
 constexpr int lead = 2;
 
 // The iterations of every item, in their order: load(item, head, q_tile, iterations left with this one) for each,
-// ask() where the next item is wanted.
-template <class Kernel, class Load, class Ask>
-__device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Ask ask) {
+// draw() where the next item is to be drawn.
+template <class Kernel, class Load, class Draw>
+__device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Draw draw) {
   typename Kernel::ItemStage at;
   while (true) {
     at.wait_long(smem.item_ring);
@@ -129,10 +129,10 @@ __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, 
     at.advance();
     if (item.none()) return;
     const int q_iterations = item.q.count() * heads_per_kv;
-    if (q_iterations == 0) ask();
+    if (q_iterations == 0) draw();
     int left = q_iterations;
     item.q.visit<Kernel::variant.deterministic>(item.head_kv * heads_per_kv, heads_per_kv, [&](int head, int q_tile) {
-      if (left == min(q_iterations, 1 + lead)) ask();
+      if (left == min(q_iterations, 1 + lead)) draw();
       load(item, head, q_tile, left);
       --left;
     });
@@ -140,9 +140,9 @@ __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, 
 }
 
 template <class Kernel>
-__device__ attn::Place<Kernel::variant.ragged> place_of_q(const BwdParams& params, const WorkItem& item, int head,
-                                                          const MapGranules& granules) {
-  return {head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q, granules};
+__device__ attn::TmaRows<Kernel::variant.ragged> rows_of_q(const BwdParams& params, const WorkItem& item, int head,
+                                                           const MapGranules& granules) {
+  return {head, item.sequence, params.ragged.cu_q, item.lengths.q_first, item.lengths.seq_q, granules};
 }
 
 // One thread.
@@ -162,11 +162,11 @@ struct GradOLoader {
 
   __device__ void load(const WorkItem& item, int head, int q_tile) {
     constexpr int columns = bwd_dims_of_cta(V).v;
-    const auto place = place_of_q<Kernel>(params, item, head, params.grad_o_granules);
+    const auto rows = rows_of_q<Kernel>(params, item, head, params.grad_o_granules);
     for (int slice = 0; slice < bwd_do_slices(V); ++slice) {
-      ptx::u64* full = at.fill(smem.do_ring, Kernel::DoTile::bytes);
-      place.load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q,
-                 column_of_cta<V>(columns) + slice * (columns / bwd_do_slices(V)));
+      ptx::u64* full = at.begin_fill(smem.do_ring, Kernel::DoTile::bytes);
+      rows.load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q,
+                column_of_cta<V>(columns) + slice * (columns / bwd_do_slices(V)));
       at.advance();
     }
   }
@@ -193,9 +193,9 @@ struct QLoader {
         },
         [&] {
           if constexpr (Kernel::ctas == 2)
-            ptx::mbarrier_arrive_at(&smem.next_wanted, 0);
+            ptx::mbarrier_arrive_at(&smem.draw_now, 0);
           else
-            ptx::mbarrier_arrive(&smem.next_wanted);
+            ptx::mbarrier_arrive(&smem.draw_now);
         });
   }
 
@@ -213,7 +213,7 @@ struct QLoader {
     else
       smem.q_iterations[q.stage] = q_iteration;
     ptx::u64* full = q.announce(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
-    place_of_q<Kernel>(params, item, head, params.ragged.q)
+    rows_of_q<Kernel>(params, item, head, params.ragged.q)
         .load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q, column_of_cta<V>(bwd_dims_of_cta(V).qk));
     ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, tile);
     q.advance();
@@ -274,7 +274,7 @@ __device__ void dq_order_signaller(const BwdParams& params, typename Kernel::Sme
           smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
         else
           smem.last_added.wait(q_loops++);
-        smem.seen_ring.give_back_alone(q_iteration_number++);
+        smem.seen_ring.release_alone(q_iteration_number++);
         ptx::red_release_add(params.dq_semaphore + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
       },
       [] {});
@@ -290,7 +290,7 @@ __device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int cons
   smem.do_ring.init(consumer_warps);
   smem.seen_ring.init(/*consumer_warps=*/1);
   smem.last_added.init(1, consumer_warps);
-  ptx::mbarrier_init(&smem.next_wanted, Kernel::ctas);
+  ptx::mbarrier_init(&smem.draw_now, Kernel::ctas);
 }
 
 // The producer warpgroup, by warps.

@@ -63,7 +63,7 @@ struct ConsumerOfWide {
 
   __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
   __device__ int first_key() const { return Kernel::first_key(item()); }
-  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().rows); }
+  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().lengths); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
   // Slice i of this iteration's grad_o, when it is there.
@@ -85,12 +85,12 @@ struct ConsumerOfWide {
   __device__ __forceinline__ void give_back_do() {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < Kernel::slices; ++i) grad_o.release(smem.do_ring);
+    for (int i = 0; i < Kernel::slices; ++i) grad_o.release_and_advance(smem.do_ring);
   }
 
   __device__ __forceinline__ void give_back_item() {
     __syncwarp();
-    smem.item_ring.give_back(items);
+    smem.item_ring.release(items);
     ++items;
   }
 
@@ -126,8 +126,8 @@ struct ItemsOfGradV : QIterations {
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
       if (!this->item().q.none()) q_loop(dv);
-      smem.k_ring.give_back(items);
-      smem.v_ring.give_back(items);
+      smem.k_ring.release(items);
+      smem.v_ring.release(items);
       const RowsOfKeys rows(params, this->item(), this->first_key(), QIterations::V.ragged);
       const int col = column_of_cta<QIterations::V>(slices * slice_columns);
 #pragma unroll
@@ -166,8 +166,8 @@ struct ItemsOfGradK : QIterations {
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);
       if (!this->item().q.none()) q_loop(dk);
-      smem.k_ring.give_back(items);
-      smem.v_ring.give_back(items);
+      smem.k_ring.release(items);
+      smem.v_ring.release(items);
       dk.scale_rows(params.scale, params.scale);
       RowsOfKeys(params, this->item(), this->first_key(), QIterations::V.ragged)
           .template store<typename Kernel::T>(params.grad_k, dk, column_of_cta<QIterations::V>(Kernel::columns.qk));

@@ -17,8 +17,8 @@ namespace froghopper::bwd {
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
   QTileSequence q;                 // none where no row attends to the keys
-  bool last_key_first;             // deterministic only: its pair's kv tiles come from the last to the first
-  attn::Lengths rows;              // of the sequence
+  bool last_key_first;             // deterministic only: its pair's kv tiles come in descending key order
+  attn::Lengths lengths;           // of the sequence
 
   __device__ bool none() const { return kv_tile < 0; }
 };
@@ -123,7 +123,7 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
           .sequence = sequence,
           .q = {tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, traversal},
           .last_key_first = last_key_first,
-          .rows = rows};
+          .lengths = rows};
 }
 
 // Where CTAs add to grad_q in order, it is the order in which items come: how many kv tiles add to a q tile before this
@@ -132,19 +132,19 @@ template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
   const bool last_key_first = V.mask == Mask::causal && item.last_key_first;
   if (!bounded_below(V.mask) && !last_key_first) return item.kv_tile;
-  const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.rows.seq_q) - 1;
-  const TileSequence<int> tiles = MaskRange<V>(params, item.rows).tiles(first_row, last_row, V.tiles.kv);
+  const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.lengths.seq_q) - 1;
+  const TileSequence<int> tiles = MaskRange<V>(params, item.lengths).tiles(first_row, last_row, V.tiles.kv);
   return last_key_first ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
 }
 
 template <BwdVariant V>
-struct FixedSchedule {
+struct UniformSchedule {
   const BwdParams& params;
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
     const Item item = item_in_turn(params.order, number, V.deterministic ? params.light_first : 0);
-    return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.q_tile,
+    return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.of_pair,
                        {0, params.seq_q, 0, params.seq_kv});
   }
   __device__ int items() const { return params.order.items; }
@@ -168,8 +168,8 @@ struct RaggedSchedule {
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {.kv_tile = -1};
-    const int last = (found.rows.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
-    return describe<V>(params, found.sequence, found.item.pair, last - found.item.q_tile, found.rows);
+    const int last = (found.lengths.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
+    return describe<V>(params, found.sequence, found.item.pair, last - found.item.of_pair, found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }

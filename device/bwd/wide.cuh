@@ -19,7 +19,7 @@
 // Overlap   GradV runs ahead: it computes the weights of the next iteration while GradK computes dS of this one.
 //           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
 //           grad_q one iteration late, when dS of both CTAs is there without waiting.
-// Barriers  item_ring, next_wanted, k_ring, v_ring, q_ring, do_ring as backward.cuh; next_wanted is the first CTA's
+// Barriers  item_ring, draw_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; draw_now is the first CTA's
 //           and counts the Loaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by GradK
 //           after dP and by GradV after grad_v.
 //           number_here     the first CTA's Dispatcher has sent the number of the next item
@@ -97,7 +97,7 @@ struct Wide : TwoCtas<V> {
     ptx::u64 weights_here[bwd_ds_stages];
     ptx::u64 peer_room[bwd_ds_stages];
     tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 next_wanted, number_here;
+    ptx::u64 draw_now, number_here;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes + PeerKTile::bytes;
@@ -120,12 +120,12 @@ struct Wide : TwoCtas<V> {
   static __device__ int first_key(const WorkItem& item, ptx::u32 cta = ptx::cta_in_cluster()) {
     return item.kv_tile * V.tiles.kv + static_cast<int>(cta) * keys;
   }
-  template <class Place>
-  static __device__ void load_peer_k(PeerKTile& to, const Place& place, const TmaMap& map, ptx::u64* full,
+  template <class Rows>
+  static __device__ void load_peer_k(PeerKTile& to, const Rows& rows, const TmaMap& map, ptx::u64* full,
                                      const WorkItem& item) {
     const int row = first_key(item, peer());
-    place.load_panel(to, 0, map, full, row, first_column<share_of_grad_v>());
-    place.load_panel(to, 1, map, full, row, first_column<share_of_grad_k>() / panel_columns * panel_columns);
+    rows.load_panel(to, 0, map, full, row, first_column<share_of_grad_v>());
+    rows.load_panel(to, 1, map, full, row, first_column<share_of_grad_k>() / panel_columns * panel_columns);
   }
 
   // ---- Before the roles diverge ----

@@ -11,15 +11,15 @@ namespace froghopper::fwd {
 template <class Kernel>
 __device__ void init_barriers(typename Kernel::Smem& smem) {
   if (threadIdx.x == 0) {
-    constexpr int warps = 4 * Kernel::consumers, helpers = Kernel::helpers;
-    smem.item_ring.init(warps + (Kernel::dequantises ? Kernel::stored_loaders : 1) + helpers);
+    constexpr int warps = 4 * Kernel::consumers, fillers_of_v = Kernel::fillers_of_v;
+    smem.item_ring.init(Kernel::readers_of_items);
     smem.q_ring.init(warps);
     constexpr int loads = loader_arrivals<Kernel::variant>;
-    smem.k_ring.init(warps, Kernel::dequantises ? helpers : loads);
-    smem.v_ring.init(warps, Kernel::scaled ? helpers : loads);
-    if constexpr (Kernel::scaled) smem.stored_ring.init(helpers, loads);
+    smem.k_ring.init(warps, Kernel::dequantises_on_load ? fillers_of_v : loads);
+    smem.v_ring.init(warps, Kernel::reads_8_bit ? fillers_of_v : loads);
+    if constexpr (Kernel::reads_8_bit) smem.stored_ring.init(fillers_of_v, loads);
     Kernel::MmaOrderIfAny::init(smem.mma_order);
-    ptx::mbarrier_init(&smem.next_wanted, 1);
+    ptx::mbarrier_init(&smem.draw_now, 1);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();

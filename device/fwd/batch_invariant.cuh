@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: batch-invariant variants. A row's bits depend on its q, on the keys that it attends to and on their
-// places alone, whatever tile it lies in and whichever rows lie beside it:
+// positions alone, whatever tile it lies in and whichever rows lie beside it:
 //
 // - Every tile takes the exact step, in which no row looks at another. The guarded one is a vote of a warp.
 // - Tiles have 64 keys, and what a row does not attend to of them adds 0 to sums that stay as they are.
-// - Keys are cut into parts at the same places for all rows (batch_invariant_parts, contract/split.h), each is a
-//   softmax of its own, and parts are joined from the last to the first (device/attn/join.cuh). A split-KV variant
+// - Keys are cut into parts at the same keys for all rows (batch_invariant_parts, contract/split.h), each is a
+//   softmax of its own, and parts are joined in descending key order (device/attn/join.cuh). A split-KV variant
 //   leaves that to device/fwd/combine.cuh; others keep what they have in the workspace, which stays in L2
 //   (kv_loop_of_parts.cuh).
 #pragma once
@@ -16,8 +16,8 @@
 #include "device/attn/join.cuh"
 #include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/rows.cuh"
-#include "device/fwd/schedule.cuh"
 #include "device/fwd/sums.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
@@ -41,7 +41,7 @@ struct PartsSoFar {
   template <int Together>
   __device__ __forceinline__ void join(bool first, Rows& rows, Output& o) const {
     if (first) return;
-    const float4* const sums = place();
+    const float4* const sums = address();
     const float4 old = *sums;
     const attn::Joint top = attn::join({old.x, old.y}, rows.top, params.scale_log2);
     const attn::Joint bottom = attn::join({old.z, old.w}, rows.bottom, params.scale_log2);
@@ -53,7 +53,7 @@ struct PartsSoFar {
     rows = {top.whole, bottom.whole};
   }
   __device__ __forceinline__ void keep(const Rows& rows, const Output& o) const {
-    float4* const sums = place();
+    float4* const sums = address();
     *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
     for (int i = 0; i < groups; ++i)
@@ -71,11 +71,11 @@ struct PartsSoFar {
       x[3] = attn::joined(sum.w, x[3], bottom);
     });
   }
-  __device__ float4* place() const { return Sums<V>::of(params.eight_bit, consumer); }
+  __device__ float4* address() const { return Sums<V>::of(params, consumer); }
 };
 
-// The epilogue of these variants: joins the last part with those before it. S of the next item is being computed, so
-// there are few registers.
+// The epilogue of these variants: joins the part with the lowest keys with those above it. S of the next item is being
+// computed, so there are few registers.
 template <FwdVariant V>
 struct BatchInvariantEpilogue {
   const FwdParams& params;

@@ -6,12 +6,12 @@
 //           splits: up to combine_ctas_of_tile CTAs = the tile that a CTA of the forward kernel begins and does not
 //           end.
 // Order     parts are added up in the order of their keys, so the bits do not depend on which came first.
-//           Batch-invariant variants join them from the last to the first, as device/fwd/batch_invariant.cuh does.
+//           Batch-invariant variants join them in descending key order, as device/fwd/batch_invariant.cuh does.
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
 //           found out before the wait, but for even splits
-// Exactness as OnlineSoftmax::step: row maxima are subtracted from each other, not logarithms of sums, and those of
-//           large rows before they are scaled
+// Exactness as OnlineSoftmax::exact_step: row maxima are subtracted from each other, not logarithms of sums, and
+//           those of large rows before they are scaled
 #pragma once
 #include "contract/combine_variant.h"
 #include "contract/fwd_params.h"
@@ -51,7 +51,7 @@ struct Combine {
 
     __device__ long long operator()(int part) const {
       if constexpr (V.even)
-        return place_of_part_from(cta, part, split.even.beside) * static_cast<long long>(m_tile_rows) + number;
+        return slot_of_part_from(cta, part, split.even.beside) * static_cast<long long>(m_tile_rows) + number;
       return number + part * split.row_heads;
     }
   };

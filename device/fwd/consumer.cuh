@@ -16,14 +16,14 @@
 #include "device/fwd/consumer_mma.cuh"
 #include "device/fwd/consumer_q.cuh"
 #include "device/fwd/epilogue.cuh"
-#include "device/fwd/max_logit.cuh"
 #include "device/fwd/means.cuh"
 #include "device/fwd/promotion.cuh"
 #include "device/fwd/queries_in_f16.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/scales.cuh"
-#include "device/fwd/schedule.cuh"
 #include "device/fwd/score_mod.cuh"
+#include "device/fwd/softmax_of.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/tile/accum.cuh"
 
@@ -40,7 +40,8 @@ constexpr bool pv_within_softmax(FwdVariant v) {
 template <class Kernel>
 struct Consumer {
   static constexpr FwdVariant V = Kernel::variant;
-  static constexpr bool fp8_mma = Kernel::fp8_mma, scaled = Kernel::scaled, immediate_pv = Kernel::immediate_pv;
+  static constexpr bool fp8_mma = Kernel::fp8_mma, reads_8_bit = Kernel::reads_8_bit,
+                        immediate_pv = Kernel::immediate_pv;
   // P V is issued once S is ready, so that the next Consumer's S has the tensor core first.
   static constexpr bool pv_later = fp8_mma && V.dims.qk > 128;
   using T = typename Kernel::T;
@@ -55,7 +56,7 @@ struct Consumer {
   typename Kernel::Smem& smem;
   int number;  // of its M tile in the q tile of the item whose softmax or epilogue runs
   int half;    // of O's columns, where two Consumers share an M tile
-  typename Kernel::ItemStage i;
+  typename Kernel::ItemStage items;
   ConsumerQ<Kernel> q = {smem};
   ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, number}};
   Moved moved;            // FP8 MMAs only
@@ -113,7 +114,7 @@ struct Consumer {
     epilogue.wait();
   }
 
-  // All tiles of a sequence of tiles; the one before them has had its S and its softmax.
+  // All tiles of a sequence of tiles; the one visited before them has had its S and its softmax.
   __device__ __forceinline__ void kv_loop(const WorkItem& item, TileSequence<int> tiles, Softmax& softmax, Scores& s,
                                           Weights& p, Output& o) {
     int kv_tile = tiles.first();
@@ -138,7 +139,7 @@ struct Consumer {
     if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > m_tile_of(item).seq_kv())
       m_tile_of(item).mask_out(s, kv_tile);
     scales.read(params, item.kv.next(kv_tile));
-    softmax.step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
+    softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
     tile::round_to<T>(p, s);
   }
 
@@ -163,10 +164,10 @@ struct Consumer {
     if constexpr (Boundary || V.batch_invariant) {
       release_k(item, kv_tile);
       if constexpr (Boundary) m_tile_of(item).mask_out(s, kv_tile);
-      rescale = softmax.step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
+      rescale = softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
       if constexpr (V.batch_invariant) grew = !__all_sync(~0u, rescale.top == 1.f && rescale.bottom == 1.f);
       finish_pv(p, s);
-    } else if constexpr (scaled) {
+    } else if constexpr (reads_8_bit) {
       const auto guess = guess_of(softmax, s, p, o);
       grew = !softmax.holds(guess);
       finish_pv(p, s);
@@ -179,7 +180,7 @@ struct Consumer {
       }
       release_k(item, kv_tile);
     } else {
-      const attn::Fate fate = softmax.later(s, rescale);
+      const attn::Fate fate = softmax.guarded_step(s, rescale);
       grew = fate != attn::Fate::kept;
       if (fate == attn::Fate::lost) rescale = recompute_scores(item, kv_tile, softmax, s);
       release_k(item, kv_tile);  // not before: K may be needed again
@@ -201,9 +202,9 @@ struct Consumer {
     if constexpr (Kernel::Registers::crowded) softmax.put_aside(aside);
     mma.qk_again(s, q.tile(), number);
     if constexpr (Kernel::Registers::crowded) softmax.take_back(aside);
-    if constexpr (scaled) take_scales(softmax);  // those that blocks variants have read are of the next tile
+    if constexpr (reads_8_bit) take_scales(softmax);  // those that blocks variants have read are of the next tile
     score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
-    return softmax.step(s, {Softmax::max_offset_again, Softmax::max_offset_again});
+    return softmax.exact_step(s, {Softmax::max_offset_again, Softmax::max_offset_again});
   }
 
   // The weights take the registers that P V of the tile before has read.
@@ -235,7 +236,7 @@ struct Consumer {
   __device__ int next_number() const {  // of its M tile in the next item
     return swaps_m_tiles(V) ? Kernel::consumers - 1 - number : number;
   }
-  __device__ Promotion<V> promotion() const { return {params.eight_bit, number}; }
+  __device__ Promotion<V> promotion() const { return {params, number}; }
   __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
     mma.release_k();
     if (item.kv.is_last(kv_tile)) q.release();
@@ -244,8 +245,8 @@ struct Consumer {
   // Waits for the next item, passes by the K tiles that its M tile skips, and waits for its Q. The shuffles tell the
   // compiler that the values are the same for the whole warp.
   __device__ WorkItem take_item() {
-    i.wait(smem.item_ring);
-    WorkItem item = smem.items[i.stage];
+    items.wait(smem.item_ring);
+    WorkItem item = smem.items[items.stage];
     item.q_tile = __shfl_sync(~0u, item.q_tile, 0);
     item.kv.begin = __shfl_sync(~0u, item.kv.begin, 0);
     item.kv.end = __shfl_sync(~0u, item.kv.end, 0);
@@ -260,9 +261,9 @@ struct Consumer {
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers
   // in the loop.
   __device__ WorkItem give_back_item() {
-    const WorkItem item = smem.items[i.stage];
+    const WorkItem item = smem.items[items.stage];
     __syncwarp();
-    i.release(smem.item_ring);
+    items.release_and_advance(smem.item_ring);
     return item;
   }
 
@@ -273,13 +274,14 @@ struct Consumer {
   }
   __device__ Softmax begin_softmax(float scale) const {
     if constexpr (fwd_converts_q(V)) return Softmax(attn::times(q_rows, scale), mma.scales());
-    if constexpr (scaled && !fwd_converts_q(V)) return Softmax(scale, mma.scales());
+    if constexpr (reads_8_bit && !fwd_converts_q(V)) return Softmax(scale, mma.scales());
     if constexpr (fwd_block_scales(V)) return Softmax(scales.next);
-    if constexpr (!scaled && !fwd_block_scales(V))
-      return Softmax{fwd_dequantised_before(V) ? attn::of_all_rows(scale) : ScoreMod<V>::scale_log2(params)};
+    if constexpr (!reads_8_bit && !fwd_block_scales(V))
+      return Softmax{fwd_dequantised_by_earlier_launch(V) ? attn::of_all_rows(scale)
+                                                          : ScoreMod<V>::scale_log2(params)};
   }
   __device__ __forceinline__ void take_scales(Softmax& softmax) const {
-    if constexpr (scaled) softmax.take(mma.scales());
+    if constexpr (reads_8_bit) softmax.take(mma.scales());
     if constexpr (fwd_block_scales(V)) softmax.take(scales.next);
   }
 };

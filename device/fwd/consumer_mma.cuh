@@ -7,9 +7,9 @@
 #include "contract/tile_sequence.h"
 #include "contract/types.h"
 #include "device/attn/softmax_e4m3.cuh"
-#include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/kv_source.cuh"
 #include "device/fwd/mma_order.cuh"
+#include "device/fwd/output_columns.cuh"
 #include "device/tile/mma.cuh"
 
 namespace froghopper::fwd {
@@ -60,11 +60,11 @@ struct ConsumerMma {
     tile::mma_abt<T>(o, p, smem.v[v.stage], accumulate);
   }
   __device__ __forceinline__ void wait_v() { v.wait(smem.v_ring); }
-  __device__ __forceinline__ void release_v() { v.release(smem.v_ring); }
+  __device__ __forceinline__ void release_v() { v.release_and_advance(smem.v_ring); }
 
   __device__ __forceinline__ void release_k() {
-    if constexpr (Kernel::scaled) __syncwarp();  // every lane has read the scales
-    k.release(smem.k_ring);
+    if constexpr (Kernel::reads_8_bit) __syncwarp();  // every lane has read the scales
+    k.release_and_advance(smem.k_ring);
   }
 
   // Tiles of the item that this M tile does not attend to.

@@ -26,7 +26,7 @@ struct ConsumerQ {
 
   // This warp has had the item's last S.
   __device__ __forceinline__ void release() {
-    if (!o_leaves_here) at.give_back(smem.q_ring);
+    if (!o_leaves_here) at.release(smem.q_ring);
   }
   // From here on, tile() is the next item's, once take() has returned.
   __device__ __forceinline__ void advance() { at.advance(); }

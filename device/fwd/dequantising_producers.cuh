@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the roles that move 8-bit K and V that are multiplied as f16 (fwd_dequantises). forward.cuh says how the
-// roles act together. Kernel is Forward of a variant.
+// device/fwd: the roles that move 8-bit K and V that are multiplied as f16 (fwd_dequantises_on_load). forward.cuh says
+// how the roles act together. Kernel is Forward of a variant.
 //
 // Every e4m3 and every e5m2 number is an f16 number too, so dequantising is exact, infinities and NaN included; scales
 // go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/softmax_e4m3.cuh).
@@ -20,8 +20,8 @@
 #include "device/fwd/kv_source.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
-#include "device/fwd/schedule.cuh"
 #include "device/fwd/stored_tiles.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
@@ -37,19 +37,19 @@ struct StoredLoader {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  typename Kernel::ItemStage i;
+  typename Kernel::ItemStage items;
   typename Kernel::StoredStage stored;
 
   __device__ void run() {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, i);
+      const WorkItem item = take_copy<Kernel>(smem, items);
       if (item.none()) return;
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
-      const int ask_at = defers_fetch<V>(params, item) ? asks_at(item) : -1;
+      const int draw_tile = draws_late<V>(params, item) ? draw_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
+        if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
         stored.wait_room(smem.stored_ring);
         if (is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         scales.read(params, item, item.kv.next_or_last(kv_tile));
@@ -77,19 +77,19 @@ struct StoredLoaderOf {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  typename Kernel::ItemStage i;
+  typename Kernel::ItemStage items;
   typename Kernel::StoredStage stored;
 
   __device__ void run() {
     if (Side == KvSide::v) stored.advance();
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, i);
+      const WorkItem item = take_copy<Kernel>(smem, items);
       if (item.none()) return;
       KvSource<V, Side> source(params, item);
-      const int ask_at = Side == KvSide::k && defers_fetch<V>(params, item) ? asks_at(item) : -1;
+      const int draw_tile = Side == KvSide::k && draws_late<V>(params, item) ? draw_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
+        if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
         stored.wait_room(smem.stored_ring);
         if (Side == KvSide::k && is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         if (Side == KvSide::k) scales.read(params, item, item.kv.next_or_last(kv_tile));
@@ -131,22 +131,22 @@ template <class Kernel>
 struct Dequantiser {
   static constexpr FwdVariant V = Kernel::variant;
   using From = typename attn::Element<V.kv.dtype>::type;
-  static constexpr int warps = Kernel::helpers;
+  static constexpr int warps = Kernel::fillers_of_v;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
   int number;  // of this warp
-  typename Kernel::ItemStage i;
+  typename Kernel::ItemStage items;
   typename Kernel::StoredStage stored;
   typename Kernel::KvStage at;  // in k_ring, and then in v_ring
 
   __device__ void run() {
     while (true) {
-      i.wait(smem.item_ring);
-      const WorkItem& item = smem.items[i.stage];
+      items.wait(smem.item_ring);
+      const WorkItem& item = smem.items[items.stage];
       const int tiles = item.kv.count();
       __syncwarp();
-      i.release(smem.item_ring);
+      items.release_and_advance(smem.item_ring);
       if (tiles == 0) break;
 #pragma unroll 1
       for (int t = 0; t < tiles; ++t) {
@@ -170,11 +170,11 @@ struct Dequantiser {
   __device__ void hand_over(typename Kernel::KvRing& ring) {
     ptx::fence_proxy_async_shared();
     __syncwarp();
-    stored.release(smem.stored_ring);
+    stored.release_and_advance(smem.stored_ring);
     if (lane() == 0) ptx::mbarrier_arrive(&ring.full[at.stage]);
   }
 
-  // So many loads are on their way at once: they wait behind what wgmma reads, for hundreds of cycles.
+  // `ahead` loads are on their way at once: they wait behind what wgmma reads, for hundreds of cycles.
   template <int Rows, int Cols>
   __device__ __forceinline__ void dequantise(tile::SharedTile<Rows, Cols, 1>& from,
                                              tile::SharedTile<Rows, Cols>& to) const {

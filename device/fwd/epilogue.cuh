@@ -14,7 +14,7 @@
 #include "device/fwd/max_logit.cuh"
 #include "device/fwd/part_epilogue.cuh"
 #include "device/fwd/rows.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/tma.cuh"
 

@@ -8,11 +8,12 @@
 #include "contract/parts.h"
 #include "contract/types.h"
 #include "device/attn/element.cuh"
-#include "device/attn/place.cuh"
 #include "device/attn/softmax.cuh"
+#include "device/attn/tma_rows.cuh"
 #include "device/fwd/gate.cuh"
+#include "device/fwd/output_columns.cuh"
 #include "device/fwd/rows.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
@@ -22,51 +23,6 @@
 #include "device/tile/constants.cuh"
 
 namespace froghopper::fwd {
-
-// Where a Consumer's columns of O begin, and how many there are in memory from there on. half: 0 or 1 where two
-// Consumers share an M tile.
-template <FwdVariant V>
-__device__ __forceinline__ constexpr int first_column(int half) {
-  return fwd_sharers(V) > 1 ? half * fwd_columns(V) : 0;
-}
-template <FwdVariant V>
-__device__ __forceinline__ int columns_from(const FwdParams& params, int half) {
-  return params.dim_v - first_column<V>(half);
-}
-
-// This thread's two rows of O, as O's type has them.
-template <FwdVariant V>
-__device__ __forceinline__ void store_o(const FwdParams& params, const tile::RowPlaces& at,
-                                        const tile::Accum<fwd_columns(V)>& o, int half) {
-  if constexpr (fwd_reads_8_bit(V)) {
-    if (params.eight_bit.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
-    if (params.eight_bit.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
-    tile::store_rows<ptx::bf16>(at, params.dim_v, o);
-  } else {
-    tile::store_rows<typename attn::Element<V.dtype>::type>(at, columns_from<V>(params, half), o);
-  }
-}
-
-// O by the scales of V's columns, where each column has its own.
-template <FwdVariant V>
-__device__ __forceinline__ void scale_columns(const FwdParams& params, const WorkItem& item,
-                                              tile::Accum<fwd_columns(V)>& o) {
-  const ScaleValues& of = params.eight_bit.v;
-  if (!params.eight_bit.v_columns) return;
-  if ((V.ragged ? item.rows.seq_kv : params.seq_kv) == 0) return;  // no scale may be read; O is 0
-  const float* scales = of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
-#pragma unroll
-  for (int i = 0; i < V.dims.v / 2; i += 4) {
-    const int col = tile::thread_col() + tile::col_of(i);
-    if (col >= params.dim_v) break;
-    ptx::keep_order();
-    const float2 two = {scales[col], scales[col + 1]};
-    o.x[i] *= two.x;
-    o.x[i + 1] *= two.y;
-    o.x[i + 2] *= two.x;
-    o.x[i + 3] *= two.y;
-  }
-}
 
 template <FwdVariant V>
 struct FinalEpilogue {
@@ -102,11 +58,11 @@ struct FinalEpilogue {
     const long long batch = batch_at(), at_row = row_at();
     char* at = static_cast<char*>(params.o.data) + batch * params.o.batch + item.head * params.o.head +
                at_row * params.o.row + first_column<V>(half) * size_of(V.merges_lse ? Dtype::f32 : V.dtype);
-    const tile::RowPlaces places = {at, at + 8 * params.o.row, has_top, has_bottom};
+    const tile::RowAddresses addresses = {at, at + 8 * params.o.row, has_top, has_bottom};
     if constexpr (V.merges_lse)
-      merge(places, top, bottom, o);
+      merge(addresses, top, bottom, o);
     else
-      store_o<V>(params, places, o, half);
+      store_o<V>(params, addresses, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
     store_lse(top, bottom);
   }
@@ -133,11 +89,11 @@ struct FinalEpilogue {
       ptx::fence_proxy_async_shared();
       __syncwarp();
       if (!stores) continue;
-      const attn::Place<V.ragged> place(item.head, item.sequence, params.ragged.cu_q, item.rows.q_first, rows,
-                                        params.ragged.o);
+      const attn::TmaRows<V.ragged> o_rows(item.head, item.sequence, params.ragged.cu_q, item.lengths.q_first, rows,
+                                           params.ragged.o);
       const int in_tile = first_row + thread / 32 % 4 * o_box_rows;
       for (int i = 0; row < rows && i * Tile::panel_columns < columns; ++i)
-        place.store(tile.row(i, in_tile), params.o_map, row, col + i * Tile::panel_columns);
+        o_rows.store(tile.row(i, in_tile), params.o_map, row, col + i * Tile::panel_columns);
       ptx::tma_store_commit();
     }
     store_lse(top, bottom);
@@ -166,7 +122,8 @@ struct FinalEpilogue {
   }
 
   // A row that these keys add nothing to is left alone: what is multiplied by 0 might not be finite.
-  __device__ __forceinline__ void merge(tile::RowPlaces at, attn::Finish top, attn::Finish bottom, Output& o) const {
+  __device__ __forceinline__ void merge(tile::RowAddresses at, attn::Finish top, attn::Finish bottom,
+                                        Output& o) const {
     at.has_top &= top.inverse != 0.f;
     at.has_bottom &= bottom.inverse != 0.f;
     tile::merge_rows_f32(at, columns_from<V>(params, half), top.share, bottom.share, o);

@@ -2,8 +2,8 @@
 // Forward attention on Hopper: O = softmax(scale Q K^T + mask) V. (In code, V is the variant and v the matrix.)
 //
 // Work      A work item is one (sequence, query head, q tile), with split-KV one part of its keys. One Consumer owns
-//           one 64-row M tile of a q tile. The grid is persistent: every CTA fetches items until none is left.
-//           contract/order.h has their order, device/attn/tickets.cuh how a CTA fetches one, schedule.cuh which kv
+//           one 64-row M tile of a q tile. The grid is persistent: every CTA draws items until none is left.
+//           contract/order.h has their order, device/attn/tickets.cuh how a CTA draws one, schedule.cuh which kv
 //           tiles it visits. An M tile skips those of them that only lower M tiles attend to. PackGQA, split-KV:
 //           contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
 // A tile    Loaders wait for room in k_ring and v_ring, announce the bytes of K and V of a kv tile and start the loads,
@@ -12,27 +12,37 @@
 //           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
 //           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
 //           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
-// Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.      warpgroup 0: 40, 40, 32, 32 registers
+// Roles     Dispatcher     warp 0; draws items, publishes them, loads Q.
 //           Loader         warps 1 and 2, one thread each, or the whole warp for pages; loads K, or V (kv_source.cuh)
 //           PaddingFiller  warp 3, ragged variants only; fills the rows of o and lse that belong to no sequence.
-//           Consumer       warpgroups 1..n, n = tile_q / 64; WGMMA, softmax, store. 232, 232, 160, 112 registers
+//           Consumer       warpgroups 1..n, n = tile_q / 64; WGMMA, softmax, store.
 //                          Where dim_v is above 256, two Consumers share an M tile: each computes S, and a half of O.
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
-//           Registers are those of a thread with 1, 2, 3, 4 Consumers; other variants: registers_of.cuh.
-// Order     The kv tiles run from last to first: first the boundary tiles of a mask's upper bound (exact online
-//           softmax), then the interior tiles (no mask, guarded softmax), last those of a window's lower bound (exact).
+//           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 of a Consumer;
+//           of other variants: registers_of.cuh.
+// Order     The kv tiles are visited in descending key order, from the tile with the highest keys down: the boundary
+//           tiles of a mask's upper bound (exact online softmax), then the interior tiles (no mask, guarded softmax),
+//           then the boundary tiles of a window's lower bound (exact).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
 //           the next are in flight together, and O is stored meanwhile. The next kernel of the stream may start after
-//           the last fetch (device/ptx/launch.cuh). Variants that read 8-bit K and V round weights speculatively
+//           the last draw (device/ptx/launch.cuh). A ragged problem may be two launches, the sequences with many rows
+//           first, and then the second one (beside_another) runs beside the first without waiting for it. It may: the
+//           first lets it start only after its own wait, so that all older kernels have ended and what they wrote is
+//           visible; and the two write disjoint rows, and have counters of tickets and regions of the workspace of
+//           their own. The Dispatcher waits at its end, so that whoever waits for the second launch waits for both.
+//           Variants that read 8-bit K and V round weights speculatively
 //           (device/attn/softmax_e4m3.cuh). Consumers issue FP8 MMAs one after the other (mma_order.cuh); three of them
 //           with dim_v above 64 have no registers for S and P at once (immediate_pv.cuh); O is promoted to an fp32 sum
 //           every fwd_promotion_tiles (promotion.cuh).
 // Barriers  barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
-//                                                                   Consumers before their epilogue
+//                                                                   Consumers before their epilogue. With C Consumers
+//                                                                   4 C + 2; FP8 MMAs 4 C + 3; variants that dequantise
+//                                                                   on load 4 C + 3, with a warpgroup for that 4 C + 5,
+//                                                                   and with two StoredLoaders 4 C + 6
 //           q_ring          bytes                                   one per Consumer warp, after its last S; where O
 //                                                                   leaves through Q's stage, after O has left, in the
 //                                                                   next item's first iteration (consumer_q.cuh)
@@ -41,7 +51,7 @@
 //                           dequantised: one per warp that does it
 //           stored_ring     bytes                                   one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
-//           next_wanted     K's Loader arrives once per long item (order.late_tiles), when few of its tiles are left.
+//           draw_now        K's Loader arrives once per long item (order.late_tiles), when few of its tiles are left.
 //                           The Dispatcher waits for that before it draws the next ticket, so that a CTA does not hold
 //                           an item that another could begin. Both decide by the same published item, and the Loader
 //                           cannot arrive again before another one is published: one parity bit is enough.
@@ -51,9 +61,9 @@
 //           warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh); 1 + number, of one whose Q
 //           becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile (final_epilogue.cuh). No
 //           variant has two of these.
-// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | next_wanted | mma_order. Variants that read 8-bit K
-//           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring in front of that, others may have a
-//           buffer of O (fwd_o_store).
+// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | draw_now | mma_order. Variants that read 8-bit K
+//           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
+//           front of that, others may have a buffer of O (fwd_o_store).
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_legality.h"
@@ -75,8 +85,8 @@
 #include "device/fwd/pv_within_softmax.cuh"
 #include "device/fwd/registers_of.cuh"
 #include "device/fwd/rows.cuh"
-#include "device/fwd/schedule.cuh"
 #include "device/fwd/stored_tiles.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/ptx/types.cuh"
@@ -90,9 +100,10 @@ template <FwdVariant V>
 struct Forward {
   static constexpr FwdVariant variant = V;
   static_assert(why_invalid(V) == nullptr);
-  static constexpr bool fp8_mma = fwd_fp8_mma(V), dequantises = fwd_dequantises(V), scaled = fwd_reads_8_bit(V);
+  static constexpr bool fp8_mma = fwd_fp8_mma(V), dequantises_on_load = fwd_dequantises_on_load(V),
+                        reads_8_bit = fwd_reads_8_bit(V);
   static constexpr int bytes = fwd_element_bytes(V);
-  using T = Pick<dequantises, ptx::f16, typename attn::Element<V.dtype>::type>;  // what is multiplied
+  using T = Pick<dequantises_on_load, ptx::f16, typename attn::Element<V.dtype>::type>;  // what is multiplied
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk, bytes>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk, bytes>;
   using VTile =
@@ -104,8 +115,10 @@ struct Forward {
   static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
   // Warps that fill the stages of V: they transpose or dequantise. A Loader of V counts as one.
-  static constexpr int helpers = !scaled ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
+  static constexpr int fillers_of_v = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
   static constexpr int stored_loaders = V.kv.in != KvIn::rows && Registers::dequantising_warpgroup ? 2 : 1;
+  // Warps that read items: those of the Consumers, the loaders that fill no stages of V, and the fillers of V.
+  static constexpr int readers_of_items = 4 * consumers + (dequantises_on_load ? stored_loaders : 1) + fillers_of_v;
   using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumers>, NoMmaOrder>;  // 16-bit products overlap better without
   static constexpr bool immediate_pv = fwd_immediate_pv(V);
 
@@ -124,7 +137,7 @@ struct Forward {
   struct OwnSmem {
     tile::SharedTile<V.tiles.q, o_own_columns> o;
   };
-  struct Smem : Pick<scaled, StoredSmem<V>, Pick<o_store == OStore::through_own_smem, OwnSmem, Nothing>> {
+  struct Smem : Pick<reads_8_bit, StoredSmem<V>, Pick<o_store == OStore::through_own_smem, OwnSmem, Nothing>> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
     VTile v[V.tiles.stages];
@@ -132,7 +145,7 @@ struct Forward {
     ItemRing item_ring;
     QRing q_ring;
     KvRing k_ring, v_ring;
-    ptx::u64 next_wanted;
+    ptx::u64 draw_now;
     ptx::u64 mma_order[consumers];
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
@@ -146,7 +159,7 @@ struct Forward {
     init_barriers<Forward>(smem);
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    // The Dispatcher of fixed lengths reads nothing yet; a launch beside another one waits at its end.
+    // The Dispatcher of fixed lengths reads nothing yet; a launch beside another one waits at its end (Overlap).
     if (V.ragged ? !params.beside_another : warp > 0) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
       if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::producers>();
@@ -154,16 +167,16 @@ struct Forward {
       if constexpr (fp8_mma) {
         if (is_of_loader<V>(1)) Fp8Loader<Forward>{params, smem}.run();
         if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
-      } else if constexpr (dequantises) {
+      } else if constexpr (dequantises_on_load) {
         load_stored_tiles<Forward>(params, smem, warp);
         if (warp >= 2 && !Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 2}.run();
       } else {
-        if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.next_wanted}.run(smem.k, smem.k_ring);
+        if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.draw_now}.run(smem.k, smem.k_ring);
         if (is_of_loader<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
       }
       if (V.ragged && !V.merges_lse && warp == 3)
         PaddingFiller{params, params.order.pairs / heads_of_items<V>(params),
-                      size_of(scaled ? params.eight_bit.dtype_o : V.dtype)}
+                      size_of(reads_8_bit ? params.eight_bit.dtype_o : V.dtype)}
             .run();
     } else if (warp < 4 * producers) {
       if constexpr (Registers::dequantising_warpgroup) ptx::setmaxnreg_dec<Registers::dequantisers>();

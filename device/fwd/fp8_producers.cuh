@@ -14,7 +14,7 @@
 #include "device/fwd/kv_source.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/matrix.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
@@ -30,13 +30,13 @@ struct Fp8Loader {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  typename Kernel::ItemStage i;
+  typename Kernel::ItemStage items;
   typename Kernel::KvStage k;
   typename Kernel::StoredStage stored;
 
   __device__ void run() {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, i);
+      const WorkItem item = take_copy<Kernel>(smem, items);
       if (item.none()) break;
       load(item);
     }
@@ -46,10 +46,10 @@ struct Fp8Loader {
   __device__ void load(const WorkItem& item) {
     KvSource<V, KvSide::k> keys(params, item);
     KvSource<V, KvSide::v> values(params, item);
-    const int ask_at = defers_fetch<V>(params, item) ? asks_at(item) : -1;
+    const int draw_tile = draws_late<V>(params, item) ? draw_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv.first());
     for (const int kv_tile : item.kv.in_order()) {
-      if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.next_wanted);
+      if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
       k.wait_room(smem.k_ring);
       if (is_leading_thread<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, item.kv.next_or_last(kv_tile));
@@ -70,7 +70,7 @@ struct Fp8Loader {
 template <class Kernel>
 struct Transposer {
   static constexpr FwdVariant V = Kernel::variant;
-  static constexpr int warps = Kernel::helpers, keys = V.tiles.kv / warps;  // of one warp
+  static constexpr int warps = Kernel::fillers_of_v, keys = V.tiles.kv / warps;  // of one warp
   // Blocks of 32 keys and 16 columns, and how many are on their way at once. Loads wait behind what wgmma reads, for
   // hundreds of cycles, so the next one is asked for as soon as one is stored.
   static constexpr int of_keys = V.dims.v / 16, blocks = keys / 32 * of_keys;
@@ -79,17 +79,17 @@ struct Transposer {
   const FwdParams& params;
   typename Kernel::Smem& smem;
   int number;  // of this warp
-  typename Kernel::ItemStage i;
+  typename Kernel::ItemStage items;
   typename Kernel::StoredStage stored;
   typename Kernel::KvStage v;
 
   __device__ void run() {
     while (true) {
-      i.wait(smem.item_ring);
-      const WorkItem& item = smem.items[i.stage];
+      items.wait(smem.item_ring);
+      const WorkItem& item = smem.items[items.stage];
       const int tiles = item.kv.count();
       __syncwarp();
-      i.release(smem.item_ring);
+      items.release_and_advance(smem.item_ring);
       if (tiles == 0) return;
 #pragma unroll 1
       for (int t = 0; t < tiles; ++t) {
@@ -98,7 +98,7 @@ struct Transposer {
         transpose(smem.stored[stored.stage], smem.v[v.stage]);
         ptx::fence_proxy_async_shared();
         __syncwarp();
-        stored.release(smem.stored_ring);
+        stored.release_and_advance(smem.stored_ring);
         if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.v_ring.full[v.stage]);
         v.advance();
       }

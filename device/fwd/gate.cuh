@@ -16,7 +16,7 @@
 namespace froghopper::fwd {
 
 template <class T, int Cols>
-__device__ __forceinline__ void multiply_by_gate(const tile::RowPlaces& gate, int cols, tile::Accum<Cols>& o) {
+__device__ __forceinline__ void multiply_by_gate(const tile::RowAddresses& gate, int cols, tile::Accum<Cols>& o) {
   constexpr int groups = same<T, float> ? 2 : 4;
 #pragma unroll
   for (int i = 0; i < Cols / 2; i += 4 * groups) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void multiply_by_gate(const tile::RowPlaces& gate, in
 
 // gate: where this thread's two rows of it lie. cols: of O in memory from there on.
 template <FwdVariant V>
-__device__ __forceinline__ void apply_gate(const FwdParams& params, const tile::RowPlaces& gate, int cols,
+__device__ __forceinline__ void apply_gate(const FwdParams& params, const tile::RowAddresses& gate, int cols,
                                            tile::Accum<fwd_columns(V)>& o) {
   if constexpr (fwd_reads_8_bit(V)) {
     if (params.eight_bit.dtype_o == Dtype::f32) return multiply_by_gate<float>(gate, cols, o);

@@ -11,7 +11,7 @@
 #include "device/attn/softmax.cuh"
 #include "device/fwd/consumer.cuh"
 #include "device/fwd/promotion.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/tile/accum.cuh"
@@ -56,7 +56,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(cons
   score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
   if constexpr (Boundary) {
     m_tile_of(item).mask_out(s, kv_tile);
-    const attn::RowPair rescale = softmax.step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
+    const attn::RowPair rescale = softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
     tile::round_to<T>(p, s);
     o.scale_rows(rescale.top, rescale.bottom);
     moved.all();

@@ -7,13 +7,14 @@
 #include "contract/tile_sequence.h"
 #include "device/fwd/batch_invariant.cuh"
 #include "device/fwd/consumer.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/wgmma.cuh"
 
 namespace froghopper::fwd {
 
-// All tiles of an item from kv_tile on. The item's first tile, before kv_tile, has had first_kv_iteration(). The last
-// part is left to the epilogue, as the whole item is in other variants.
+// All tiles of an item from kv_tile on, in descending key order. The tile visited before it, kv_tile + 1, which is the
+// item's first one, has had first_kv_iteration(). The part with the lowest keys is left to the epilogue, as the whole
+// item is in other variants.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkItem& item, int kv_tile,
                                                                    Softmax& softmax, Scores& s, Weights& p,

@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: where the rows of a tile of K or V are, and the loads that bring them into shared memory. All loaders ask
-// here; the host's half is KvRows in src/problem/tensors.hpp. There are three sources (KvIn):
+// device/fwd: where the rows of a tile of K or V are, and the loads that bring them into shared memory. All loaders
+// ask here; the host's half is KvRows in src/problem/tensors.hpp. There are three sources (KvIn); pages and slots
+// together are called paged:
 //
-//   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each swizzle atom of a
-//           tile's columns, with all rows of the tile.
+//   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each panel of a tile (128
+//           bytes of its columns, one swizzle atom), with all rows of the tile.
 //   pages   The rows of a sequence lie in pages of a pool, and a block table names the pages (PagedAttention, Kwon et
 //           al. 2023). A box has PageParams::box rows, which divides both the page and the tile, so that no box leaves
-//           its page. A warp loads a tile, and each lane issues the boxes of its rows. Each takes some 80 cycles.
+//           its page. A warp loads a tile, and each lane issues the boxes of its rows, one for each panel. Each takes
+//           some 80 cycles.
 //   slots   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
 //           cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
 //           fence_for_wgmma().
 //
-// With pages and slots, lanes read the table for 32 boxes or rows at a time, well before these are loaded. Rows after
+// Of paged K and V, lanes read the table for 32 boxes or rows at a time, well before these are loaded. Rows after
 // the end of a sequence arrive as zeros (the maps end there, src/runtime/tensor_map.cpp), and their entries in the
 // table are never read.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "device/attn/place.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/attn/tma_rows.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/async_copy.cuh"
 
 namespace froghopper::fwd {
 
-// Whether this thread does what one thread of a loader does: it takes items, announces bytes, asks for the next item.
+// Whether this thread does what one thread of a loader does: it takes items, announces bytes, has the next item drawn.
 template <FwdVariant V>
 __device__ __forceinline__ bool is_leading_thread() {
   return V.kv.in == KvIn::rows || threadIdx.x % 32 == 0;
@@ -62,7 +64,9 @@ __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
   if constexpr (V.kv.in == KvIn::slots) ptx::mbarrier_arrive(&ring.full[at.stage]);
 }
 
-// By whoever has waited for a stage that a loader fills, before wgmma reads it.
+// By whoever has waited for a stage that a loader fills, before wgmma reads it. cp.async writes by the generic proxy
+// and completes after its thread has gone on, so the writer cannot fence; the reader does, after the mbarrier has
+// ordered the writes before it.
 template <FwdVariant V>
 __device__ __forceinline__ void fence_for_wgmma() {
   if constexpr (V.kv.in == KvIn::slots) ptx::fence_proxy_async_shared();
@@ -70,20 +74,21 @@ __device__ __forceinline__ void fence_for_wgmma() {
 
 enum class KvSide { k, v };
 
-// Of an item's K or V. load() is called for the item's tiles in turn, from the last to the first.
+// Of an item's K or V. load() is called for the item's tiles in descending key order, from the tile with
+// the highest keys down.
 template <FwdVariant V, KvSide Side, KvIn In = V.kv.in>
 struct KvSource {
   const TmaMap& map;
-  attn::Place<V.ragged> place;
+  attn::TmaRows<V.ragged> rows;
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : map(Side == KvSide::k ? params.k : params.v),
-        place(kv_head<V>(params, item), item.sequence, params.ragged.cu_kv, item.rows.kv_first, item.rows.seq_kv,
-              Side == KvSide::k ? params.ragged.k : params.ragged.v) {}
+        rows(kv_head<V>(params, item), item.sequence, params.ragged.cu_kv, item.lengths.kv_first, item.lengths.seq_kv,
+             Side == KvSide::k ? params.ragged.k : params.ragged.v) {}
 
   template <class Tile>
   __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) const {
-    place.load(tile, map, full, kv_tile * V.tiles.kv);
+    rows.load(tile, map, full, kv_tile * V.tiles.kv);
   }
 };
 
@@ -95,28 +100,28 @@ struct PageOfRow {
 
   __device__ PageOfRow(const FwdParams& params, const WorkItem& item)
       : pages(params.pages),
-        table(params.pages.table + item.sequence * params.pages.sequence),
-        rows(item.rows.seq_kv) {}
+        table(params.pages.table + item.sequence * params.pages.sequence_stride),
+        rows(item.lengths.seq_kv) {}
   __device__ bool counts(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(rows); }
   __device__ int operator()(int row) const {
-    return counts(row) ? __ldg(table + row / pages.size * pages.column) : 0;
+    return counts(row) ? __ldg(table + row / pages.size * pages.page_stride) : 0;
   }
 };
 
-// Lane l has the l-th of 32 boxes, and has read the table for the 32 below.
+// Lane l has the l-th of 32 boxes, and has read the table for the next 32, which lie below.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvIn::pages> {
   const FwdParams& params;
   PageOfRow page_of;
   int head;
-  int first;       // row of lane 0's box
-  int here, end;   // of this lane's box: its rows that count, and where in granules of the map they end
-  int page_below;  // of its box among the 32 below
+  int first;      // row of lane 0's box
+  int here, end;  // of this lane's box: its rows that count, and where in granules of the map they end
+  int next_page;  // of its box among the next 32
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params), page_of(params, item), head(kv_head<V>(params, item)) {
-    const int last = (item.kv.first() + 1) * (V.tiles.kv / params.pages.box) - 1;  // box
-    first = last / 32 * 32 * params.pages.box;
+    const int highest_box = (item.kv.first() + 1) * (V.tiles.kv / params.pages.box) - 1;
+    first = highest_box / 32 * 32 * params.pages.box;
     hold(page_of(first + lane() * params.pages.box));
   }
 
@@ -133,72 +138,71 @@ struct KvSource<V, Side, KvIn::pages> {
                            map_rows - here, head, end, map_rows);
       if (first <= begin) return;
       first -= 32 * params.pages.box;
-      hold(page_below);
+      hold(next_page);
     }
   }
 
  private:
-  // Of this lane's box. It ends where its page or the sequence does; the map's coordinates: attn::Place.
+  // Of this lane's box. It ends where its page or the sequence does; the map's coordinates: attn::TmaRows.
   __device__ void hold(int page) {
     const PageParams& pages = params.pages;
     const MapGranules& granules = Side == KvSide::k ? params.ragged.k : params.ragged.v;
     const int row = first + lane() * pages.box;
     here = max(0, min(page_of.rows - row, pages.box));
     end = page * granules.batch + (row % pages.size + here) * granules.row;
-    page_below = page_of(row - 32 * pages.box);
+    next_page = page_of(row - 32 * pages.box);
   }
   __device__ const TmaMap* map() const { return Side == KvSide::k ? &params.k : &params.v; }
   static __device__ int lane() { return threadIdx.x % 32; }
 };
 
-// Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the tile below. Each lane copies 16
-// bytes of a row, or of one of several rows at once, always of the same columns. So 32 copies take a shuffle for the
-// place of the row, a product for its address, and little more: a warp has to issue them at its share of the memory's
-// speed. docs/experiments/0042.
+// Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the next tile, which lies below.
+// Each lane copies 16 bytes of a row, or of one of several rows at once, always of the same columns. So 32 copies take
+// a shuffle for the number of the row's granule, a product for its address, and little more: a warp has to issue them
+// at its share of the memory's speed. docs/experiments/0042.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvIn::slots> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
-  static constexpr int chunks =
-      panels(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
-  static constexpr int together = chunks < 32 ? 32 / chunks : 1;                  // rows
-  static constexpr int copies = (chunks + 31) / 32;                               // of a lane, of a row
+  static constexpr int units = panels(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
+  static constexpr int together = units < 32 ? 32 / units : 1;                                             // rows
+  static constexpr int copies = (units + 31) / 32;  // of a lane, of a row
   static_assert(8 % together == 0, "the swizzle repeats after 8 rows");
 
   const FwdParams& params;
   PageOfRow page_of;
-  const char* columns;      // this lane's, in row 0 of page 0 of the item's head
-  int pages_below[groups];  // of this lane's rows of the tile below
+  const char* columns;     // this lane's, in row 0 of page 0 of the item's head
+  int next_pages[groups];  // of this lane's rows of the tile below
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params),
         page_of(params, item),
-        columns(static_cast<const char*>(of().data) + kv_head<V>(params, item) * of().head + chunk() * 16) {
+        columns(static_cast<const char*>(of().data) + kv_head<V>(params, item) * of().head + unit() * 16) {
 #pragma unroll
-    for (int i = 0; i < groups; ++i) pages_below[i] = page_of(row_of(item.kv.first(), i));
+    for (int i = 0; i < groups; ++i) next_pages[i] = page_of(row_of(item.kv.first(), i));
   }
 
   template <class Tile>
   __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
-    static_assert(Tile::panels * 8 == chunks);
-    const ptx::u32 to = tile.row(chunk() / 8, row_of_lane());
+    static_assert(Tile::panels * 8 == units);
+    const ptx::u32 to = tile.row(unit() / 8, row_of_lane());
 #pragma unroll
     for (int i = 0; i < groups; ++i) {
       const int my_row = row_of(kv_tile, i);
       const bool counts = page_of.counts(my_row);
       const MapGranules& step = Side == KvSide::k ? params.ragged.k : params.ragged.v;
-      const int my_place =
-          pages_below[i] * step.batch + my_row % params.pages.size * step.row;  // in granules of the map
+      const int my_granule =
+          next_pages[i] * step.batch + my_row % params.pages.size * step.row;  // in granules of the map
       const unsigned rows = __ballot_sync(~0u, counts) >> row_of_lane();
-      pages_below[i] = page_of(my_row - V.tiles.kv);
+      next_pages[i] = page_of(my_row - V.tiles.kv);
 #pragma unroll
       for (int j = 0; j < 32 && 32 * i + j < V.tiles.kv; j += together) {
-        const int place = __shfl_sync(~0u, my_place, j + row_of_lane());
-        const char* const from = columns + place * static_cast<long long>(granule_bytes());
-        const ptx::u32 row = to + (32 * i + j) * panel_row_bytes + Tile::unit(chunk() % 8 ^ row_of_lane(), j % 8);
+        const int granule = __shfl_sync(~0u, my_granule, j + row_of_lane());
+        const char* const from = columns + granule * static_cast<long long>(granule_bytes());
+        const ptx::u32 row = to + (32 * i + j) * panel_row_bytes + Tile::unit(unit() % 8 ^ row_of_lane(), j % 8);
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy) {
-          if (together * chunks % 32 != 0 && chunk() + 32 * copy >= chunks) break;  // no column is left for this lane
-          const bool zeros = !(rows >> j & 1) || (chunk() + 32 * copy) * 16 >= bytes();
+          if (together * units % 32 != 0 && unit() + 32 * copy >= units) break;  // no column is left for this lane
+          const bool zeros = !(rows >> j & 1) || (unit() + 32 * copy) * 16 >= bytes();
           ptx::cp_async_16(row + 4 * copy * Tile::panel_bytes, from + 512 * copy, zeros);
         }
       }
@@ -208,9 +212,9 @@ struct KvSource<V, Side, KvIn::slots> {
 
  private:
   static __device__ int lane() { return threadIdx.x % 32; }
-  static __device__ int chunk() { return together > 1 ? lane() % chunks : lane(); }
+  static __device__ int unit() { return together > 1 ? lane() % units : lane(); }
   static __device__ int row_of_lane() {
-    return together > 1 ? lane() / chunks : 0;
+    return together > 1 ? lane() / units : 0;
   }  // of those that are copied at once
   __device__ int row_of(int kv_tile, int group) const { return kv_tile * V.tiles.kv + 32 * group + lane(); }
   __device__ const StridedTensor& of() const { return Side == KvSide::k ? params.pages.k : params.pages.v; }

@@ -13,10 +13,8 @@
 #include "contract/split.h"
 #include "device/attn/mask.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/attn/softmax_e4m3.cuh"
-#include "device/attn/softmax_of_tiles.cuh"
 #include "device/fwd/rows.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/constants.cuh"
 
@@ -36,13 +34,13 @@ struct TrackingMax : Softmax {
   __device__ __forceinline__ explicit TrackingMax(Arguments... arguments) : Softmax{arguments...} {}
 
   template <int Cols>
-  __device__ __forceinline__ attn::RowPair step(tile::Accum<Cols>& s, attn::RowPair above = {0.f, 0.f}) {
-    return Softmax::step(s, above, [&](attn::RowPair of_tile) { offer(of_tile); });
+  __device__ __forceinline__ attn::RowPair exact_step(tile::Accum<Cols>& s, attn::RowPair above = {0.f, 0.f}) {
+    return Softmax::exact_step(s, above, [&](attn::RowPair of_tile) { offer(of_tile); });
   }
   template <int Cols>
-  __device__ __forceinline__ attn::Fate later(tile::Accum<Cols>& s, attn::RowPair& rescale) {
+  __device__ __forceinline__ attn::Fate guarded_step(tile::Accum<Cols>& s, attn::RowPair& rescale) {
     most = largest_of(s, most);
-    return Softmax::later(s, rescale);
+    return Softmax::guarded_step(s, rescale);
   }
   template <int Cols>
   __device__ __forceinline__ auto guess(tile::Accum<Cols>& s) {
@@ -78,17 +76,6 @@ struct TrackingMax : Softmax {
     return m;
   }
 };
-
-// The softmax of a variant's Consumers, by the scales that its K and V have.
-template <FwdVariant V>
-struct PlainSoftmaxOf {
-  using Scale = Pick<fwd_converts_q(V), attn::RowPair, float>;
-  using type = Pick<fwd_reads_8_bit(V), attn::ScaledSoftmax<fwd_fp8_mma(V), Scale>,
-                    Pick<fwd_block_scales(V), attn::TileSoftmax,
-                         Pick<fwd_dequantised_before(V), attn::OneScaleSoftmax, attn::OnlineSoftmax>>>;
-};
-template <FwdVariant V>
-using SoftmaxOf = Pick<V.max_logit, TrackingMax<typename PlainSoftmaxOf<V>::type>, typename PlainSoftmaxOf<V>::type>;
 
 // Raises the numbers of an M tile's heads in memory, by all lanes of its warps: one for the 16 rows of a warp, or of
 // PackGQA tiles one for each row. As integers, floats without a sign have the order of floats, and those with one the

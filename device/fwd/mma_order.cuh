@@ -54,7 +54,7 @@ __device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, TileSeq
     mma_order.take();
     mma_order.pass();
     at.wait(ring);
-    at.release(ring);
+    at.release_and_advance(ring);
   }
 }
 

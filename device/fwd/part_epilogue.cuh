@@ -4,6 +4,10 @@
 #pragma once
 #include "contract/split.h"
 #include "device/fwd/final_epilogue.cuh"
+#include "device/fwd/output_columns.cuh"
+#include "device/fwd/rows.cuh"
+#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 
 namespace froghopper::fwd {
 
@@ -23,7 +27,7 @@ struct PartEpilogue {
     const Row top = its.at(tile::thread_row()), bottom = its.at(tile::thread_row() + 8);
     const auto tiles = tiles_of<V>(params, item.q_tile, {0, its.seq_q(), 0, its.seq_kv()});
     if constexpr (fwd_splits_evenly(V)) {
-      if (item.place >= 0) return keep(item.place, top, bottom, softmax, o);
+      if (item.workspace_slot >= 0) return keep(item.workspace_slot, top, bottom, softmax, o);
     } else if constexpr (V.batch_invariant) {
       const auto parts = batch_invariant_parts(tiles, params.split.most);
       const int part = min(batch_invariant_part_at(item.kv.last()), params.split.most - 1);
@@ -43,10 +47,10 @@ struct PartEpilogue {
     if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
     if constexpr (V.gated)
       apply_gate<V>(params,
-                    {place(params.gate, top), place(params.gate, bottom), top.exists && of_top.inverse != 0.f,
+                    {address(params.gate, top), address(params.gate, bottom), top.exists && of_top.inverse != 0.f,
                      bottom.exists && of_bottom.inverse != 0.f},
                     columns_from<V>(params, half), o);
-    store_o<V>(params, {place(params.o, top), place(params.o, bottom), top.exists, bottom.exists}, o, half);
+    store_o<V>(params, {address(params.o, top), address(params.o, bottom), top.exists, bottom.exists}, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     if (top.exists) *lse(top) = of_top.lse;
@@ -57,7 +61,7 @@ struct PartEpilogue {
   __device__ float sink(const Row& of) const { return params.sink && of.exists ? params.sink[of.head] : -tile::inf; }
   __device__ long long batch() const { return batch_of<V>(params, item); }
   __device__ long long at_row(const Row& of) const { return first_row_of<V>(item) + of.row; }
-  __device__ char* place(const StridedTensor& in, const Row& of) const {
+  __device__ char* address(const StridedTensor& in, const Row& of) const {
     return static_cast<char*>(in.data) + batch() * in.batch + of.head * in.head + at_row(of) * in.row +
            first_column<V>(half) * size_of(V.dtype);
   }
@@ -65,7 +69,8 @@ struct PartEpilogue {
     return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of) * params.lse.row;
   }
 
-  // Parts of a row have scales of O of their own, and row maxima that count from the same 0.
+  // Parts of a row have scales of O of their own, which are multiplied into O here. Each keeps its row max, the
+  // reference that its weights count from, so that the parts can be brought to one reference.
   template <class Softmax>
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {
@@ -77,17 +82,17 @@ struct PartEpilogue {
     const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();
     const long long at_top = number(part, tile::thread_row(), top),
                     at_bottom = number(part, tile::thread_row() + 8, bottom);
-    const auto place = [&](long long at) {
+    const auto address = [&](long long at) {
       return reinterpret_cast<char*>(params.split.o + at * params.dim_v + first_column<V>(half));
     };
-    tile::store_rows_f32({place(at_top), place(at_bottom), top.exists, bottom.exists}, columns_from<V>(params, half),
-                         o);
+    tile::store_rows_f32({address(at_top), address(at_bottom), top.exists, bottom.exists},
+                         columns_from<V>(params, half), o);
     if (fwd_sharers(V) > 1 && half > 0) return;
     if (threadIdx.x % 4 != 0) return;
     if (top.exists) params.split.rows[at_top] = of_top;
     if (bottom.exists) params.split.rows[at_bottom] = of_bottom;
   }
-  // Of a row in the workspace. part: its number; evenly: its place.
+  // The number of a row in the workspace. part: the part's number; even splits: its slot.
   __device__ long long number(int part, int row_of_tile, const Row& of) const {
     if constexpr (fwd_splits_evenly(V)) return part * static_cast<long long>(m_tile_rows) + row_of_tile;
     return part * params.split.row_heads + (batch() * params.seq_q + at_row(of)) * params.heads_q + of.head;

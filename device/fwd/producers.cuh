@@ -4,10 +4,11 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "device/attn/place.cuh"
 #include "device/attn/tickets.cuh"
+#include "device/attn/tma_rows.cuh"
 #include "device/fwd/kv_source.cuh"
 #include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
 
@@ -19,15 +20,15 @@ __device__ inline void prefetch_maps(const FwdParams& params) {
   if (threadIdx.x == 64) ptx::prefetch_map(&params.v);
 }
 
-// After a long item the next one is drawn late, when it is needed. A short one is over before a ticket has come
-// from memory: there it is drawn early, while Q loads.
+// Whether the next item is drawn late, when it is needed: after a long item. A short one is over before a ticket has
+// come from memory: there the next one is drawn early, while Q loads.
 template <FwdVariant V>
-__device__ bool defers_fetch(const FwdParams& params, const WorkItem& item) {
+__device__ bool draws_late(const FwdParams& params, const WorkItem& item) {
   return !fwd_splits_evenly(V) && item.kv.count() >= params.order.late_tiles;
 }
 
-// The next item is asked for when this many K tiles and one more are still to be issued. That takes a read from memory
-// and the load of Q; these tiles and what is being loaded into the ring hide it.
+// A late draw happens when this many K tiles and one more are still to be issued. It takes a read from memory and the
+// load of Q; these tiles and what is being loaded into the ring hide it.
 constexpr int loads_ahead = 2;
 
 template <class Kernel>
@@ -37,9 +38,9 @@ struct Dispatcher {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  typename Kernel::ItemStage i;
+  typename Kernel::ItemStage items;
   typename Kernel::QStage q;
-  ptx::u32 wanted_phase = 0;
+  ptx::u32 draw_now_phase = 0;
 
   // All lanes find, the first one does the rest.
   __device__ void run() {
@@ -48,7 +49,7 @@ struct Dispatcher {
     else
       run_by_tickets();
     if (V.ragged && params.beside_another)
-      ptx::wait_for_earlier_kernels();  // whoever waits for this launch waits for both
+      ptx::wait_for_earlier_kernels();  // so that whoever waits for this launch waits for both
   }
 
  private:
@@ -57,7 +58,7 @@ struct Dispatcher {
       if constexpr (V.ragged)
         return RaggedSchedule<V>(params);
       else
-        return FixedSchedule<V>{params};
+        return UniformSchedule<V>{params};
     }();
     const attn::Tickets tickets{params.queue};
     int number = blockIdx.x;
@@ -67,20 +68,20 @@ struct Dispatcher {
       ptx::let_next_kernel_start();  // combine, which is small. Not before: it reads lengths at once
       item = pass_empty(schedule, tickets, number, item);
     }
-    if (!tickets.are_drawn()) return take_only(item);
+    if (!tickets.in_use()) return take_only(item);
     while (!item.none()) {
       if (first_lane()) {
         publish(item);
-        number = gridDim.x + load_q_and_fetch(tickets, item);
+        number = gridDim.x + load_q_and_draw(tickets, item);
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
       if constexpr (fwd_splits(V)) item = pass_empty(schedule, tickets, number, item);
     }
-    let_next_kernel_come();
+    let_next_kernel_start();
     if (first_lane()) {
       publish(item);
-      q.fill(smem.q_ring, 0);
+      q.begin_fill(smem.q_ring, 0);
       // Every item drew one ticket, so this one was the last.
       if (number == schedule.items() + int(gridDim.x) - 1) tickets.forget();
     }
@@ -97,25 +98,25 @@ struct Dispatcher {
       }
     if (!first_lane()) return;
     publish({});
-    q.fill(smem.q_ring, 0);
+    q.begin_fill(smem.q_ring, 0);
   }
 
   // Consumers store an item when the next one is known. A ticket is two or three reads of memory away from a launch's
   // first one, 2 us, which a short item would wait for.
   __device__ void take_only(const WorkItem& item) {
-    let_next_kernel_come();
+    let_next_kernel_start();
     if (!first_lane()) return;
     if (!item.none()) {
       publish(item);
       load_q(item);
     }
     publish({});
-    q.fill(smem.q_ring, 0);
+    q.begin_fill(smem.q_ring, 0);
   }
 
   // When nothing is left to draw: a CTA of the next kernel comes to an SM when the one here ends. Split-KV variants
-  // have said so already.
-  __device__ void let_next_kernel_come() const {
+  // have let it start already.
+  __device__ void let_next_kernel_start() const {
     if constexpr (!fwd_splits(V)) ptx::let_next_kernel_start();
   }
 
@@ -123,7 +124,7 @@ struct Dispatcher {
   template <class Schedule>
   __device__ WorkItem pass_empty(Schedule& schedule, const attn::Tickets& tickets, int& number, WorkItem item) {
     while (item.empty()) {
-      if (!tickets.are_drawn()) return {};
+      if (!tickets.in_use()) return {};
       if (first_lane()) number = gridDim.x + tickets.read(tickets.draw());
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
@@ -134,19 +135,19 @@ struct Dispatcher {
   __device__ bool first_lane() const { return threadIdx.x == 0; }
 
   __device__ void publish(const WorkItem& item) {
-    i.wait_room(smem.item_ring);
-    smem.items[i.stage] = item;
-    i.announce(smem.item_ring, 0);
-    i.advance();
+    items.wait_room(smem.item_ring);
+    smem.items[items.stage] = item;
+    items.announce(smem.item_ring, 0);
+    items.advance();
   }
 
-  __device__ int load_q_and_fetch(const attn::Tickets& tickets, const WorkItem& item) {
-    const bool deferred = defers_fetch<V>(params, item);
-    auto drawn = deferred ? 0 : tickets.draw();
+  __device__ int load_q_and_draw(const attn::Tickets& tickets, const WorkItem& item) {
+    const bool late = draws_late<V>(params, item);
+    auto drawn = late ? 0 : tickets.draw();
     load_q(item);
-    if (deferred) {
-      ptx::mbarrier_wait(&smem.next_wanted, wanted_phase);
-      wanted_phase ^= 1;
+    if (late) {
+      ptx::mbarrier_wait(&smem.draw_now, draw_now_phase);
+      draw_now_phase ^= 1;
       drawn = tickets.draw();
     }
     return tickets.read(drawn);
@@ -155,28 +156,28 @@ struct Dispatcher {
   __device__ void load_q(const WorkItem& item) {
     const PackParams& pack = params.pack;
     const int bytes = V.pack_gqa ? QTile::panels * QTile::panel_row_bytes * pack.rows * pack.heads : QTile::bytes;
-    ptx::u64* full = q.fill(smem.q_ring, bytes);
+    ptx::u64* full = q.begin_fill(smem.q_ring, bytes);
     const int head = V.pack_gqa ? item.head * pack.heads : item.head;
-    const attn::Place<V.ragged> place(head, item.sequence, params.ragged.cu_q, item.rows.q_first, item.rows.seq_q,
-                                      params.ragged.q);
-    place.load(reinterpret_cast<QTile&>(smem.q[q.stage]), params.q, full, item.q_tile * rows_of_tile<V>(params));
+    const attn::TmaRows<V.ragged> rows(head, item.sequence, params.ragged.cu_q, item.lengths.q_first,
+                                       item.lengths.seq_q, params.ragged.q);
+    rows.load(reinterpret_cast<QTile&>(smem.q[q.stage]), params.q, full, item.q_tile * rows_of_tile<V>(params));
     q.advance();
   }
 };
 
 // The next item, given back at once: the threads of a loader, which keep the copy.
 template <class Kernel>
-__device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& i) {
-  i.wait(smem.item_ring);
-  const WorkItem item = smem.items[i.stage];
+__device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
+  items.wait(smem.item_ring);
+  const WorkItem item = smem.items[items.stage];
   if constexpr (Kernel::variant.kv.in != KvIn::rows) __syncwarp();  // every lane has its copy
-  if (is_leading_thread<Kernel::variant>()) ptx::mbarrier_arrive(&smem.item_ring.empty[i.stage]);
-  i.advance();
+  if (is_leading_thread<Kernel::variant>()) ptx::mbarrier_arrive(&smem.item_ring.empty[items.stage]);
+  items.advance();
   return item;
 }
 
-// The kv tile at which the next item is asked for.
-__device__ inline int asks_at(const WorkItem& item) { return item.kv.with_left(loads_ahead); }
+// The kv tile at which the next item is drawn late.
+__device__ inline int draw_at(const WorkItem& item) { return item.kv.with_left(loads_ahead); }
 
 // Of K or of V: one thread, or of pages a warp.
 template <class Kernel, KvSide Side>
@@ -185,19 +186,19 @@ struct Loader {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  ptx::u64* next_wanted;  // K's Loader arrives there; null: V's
-  typename Kernel::ItemStage i;
+  ptx::u64* draw_now;  // K's Loader arrives there; null: V's
+  typename Kernel::ItemStage items;
   typename Kernel::KvStage at;
 
   template <class Tile>
   __device__ void run(Tile (&stages)[V.tiles.stages], typename Kernel::KvRing& ring) {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, i);
+      const WorkItem item = take_copy<Kernel>(smem, items);
       if (item.none()) break;
       KvSource<V, Side> source(params, item);
-      const int ask_at = next_wanted && defers_fetch<V>(params, item) ? asks_at(item) : -1;
+      const int draw_tile = draw_now && draws_late<V>(params, item) ? draw_at(item) : -1;
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == ask_at && is_leading_thread<V>()) ptx::mbarrier_arrive(next_wanted);
+        if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(draw_now);
         at.wait_room(ring);
         ptx::u64* full = announce<V>(at, ring, Tile::bytes);
         source.load(stages[at.stage], full, kv_tile);

@@ -38,7 +38,7 @@ struct Promotion {
   static constexpr int of_slice = groups / slices;  // groups of 8 columns
   static_assert(tiles % slices == 0 && groups % slices == 0);
 
-  const EightBitParams& params;
+  const FwdParams& params;
   int consumer;
 
   // Whether a row has sums once all its tiles are in. Of several slices, one would be due in rows too short to need it.
@@ -61,7 +61,7 @@ struct Promotion {
   __device__ __forceinline__ void finish(TileSequence<int> visited, const attn::E4m3Softmax& now, const Moved& moved,
                                          Output& o) const {
     if (!has_sums(visited)) return;
-    const float4* const sums = place();
+    const float4* const sums = address();
     constexpr int together = V.tiles.kv / 8;
     attn::RowPair rescale = {1.f, 1.f};
     if constexpr (slices == 1) rescale = now.factors_since(*sums);
@@ -85,7 +85,7 @@ struct Promotion {
   __device__ __forceinline__ void put_aside(int slice, bool first, const attn::E4m3Softmax& now, Moved& moved,
                                             Output& o) const {
     const int begin = slice * of_slice;
-    float4* const sums = place();
+    float4* const sums = address();
     const auto group = [&](int i) { return o.x + 4 * (begin + i); };
     const auto sum = [&](int i) { return sums + (headers + begin + i) * warpgroup; };
     if (!first && !moved.since(slice)) {
@@ -121,7 +121,7 @@ struct Promotion {
     x[2] += sum.z * rescale.bottom;
     x[3] += sum.w * rescale.bottom;
   }
-  __device__ float4* place() const { return Sums<V>::of(params, consumer); }
+  __device__ float4* address() const { return Sums<V>::of(params, consumer); }
 };
 
 }  // namespace froghopper::fwd

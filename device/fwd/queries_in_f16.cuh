@@ -17,7 +17,7 @@
 #include "device/attn/element.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/scales.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
@@ -93,12 +93,12 @@ __device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
   const ptx::u32 lane = ptx::thread_here() % 32, first = ptx::thread_here() / 32 % 4 * 16 + lane / 4;
 #pragma unroll
   for (int bottom = 0; bottom < 2; ++bottom) {
-    const ptx::u32 row = first + 8 * bottom, place = q.row(0, row);
+    const ptx::u32 row = first + 8 * bottom, address = q.row(0, row);
     ptx::u32 x[2 * Stored::panels][4];
 #pragma unroll
     for (int half = 0; half < 2 * Stored::panels; ++half)
       ptx::ld_shared_v4(x[half],
-                        place + half / 2 * Stored::panel_bytes + Stored::unit(half % 2 * 4 + lane % 4, row % 8));
+                        address + half / 2 * Stored::panel_bytes + Stored::unit(half % 2 * 4 + lane % 4, row % 8));
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < To::panels; ++half)  // a half of a panel of 128 columns is a panel of 64
@@ -107,7 +107,7 @@ __device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
         const ptx::u32 low = x[half][2 * i], high = x[half][2 * i + 1];
         const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
                                   ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};
-        ptx::st_shared_v4(place + half * To::panel_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
+        ptx::st_shared_v4(address + half * To::panel_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
       }
   }
 }
@@ -117,7 +117,7 @@ template <FwdVariant V>
 __device__ attn::RowPair scales_of_packed_rows(const FwdParams& params, const WorkItem& item) {
   if (item.none()) return {1.f, 1.f};
   const PackParams& pack = params.pack;
-  const int seq_q = V.ragged ? item.rows.seq_q : params.seq_q;
+  const int seq_q = V.ragged ? item.lengths.seq_q : params.seq_q;
   const auto of = [&](int row_in_m_tile) {  // of padding rows any
     const int head = item.head * pack.heads + min(row_in_m_tile / pack.rows, pack.heads - 1);
     const int row = min(item.q_tile * pack.rows + row_in_m_tile % pack.rows, seq_q - 1);

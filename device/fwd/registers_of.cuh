@@ -19,7 +19,7 @@ struct RegistersOf {
   static constexpr bool crowded = fwd_immediate_pv(V) || of_tiles > (V.mask == Mask::none ? 200 : 180);
   // Consumers need all of theirs where there are 4 of them, or 256 columns.
   static constexpr bool dequantises_in_few =
-      fwd_dequantises(V) && !dequantising_warpgroup && (count > 3 || V.dims.v > 192);
+      fwd_dequantises_on_load(V) && !dequantising_warpgroup && (count > 3 || V.dims.v > 192);
 
   struct Shares {
     int consumers, producers;

@@ -8,21 +8,11 @@
 #include "contract/types.h"
 #include "device/attn/mask.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
-
-// Where an item's sequence begins in q, o and lse: its batch, and its first row there.
-template <FwdVariant V>
-__device__ __forceinline__ long long batch_of(const FwdParams& params, const WorkItem& item) {
-  return V.ragged && params.ragged.cu_q ? 0 : item.sequence;
-}
-template <FwdVariant V>
-__device__ __forceinline__ int first_row_of(const WorkItem& item) {
-  return V.ragged ? item.rows.q_first : 0;
-}
 
 // Under a mask, lower M tiles attend to more kv tiles. So Consumers swap M tiles from item to item, the first with the
 // last, and do equal work in the end. Variants that read 8-bit K and V do not, because their Consumers wait for each
@@ -40,8 +30,8 @@ struct MTile {
   const WorkItem& item;
   int number;
 
-  __device__ int seq_q() const { return V.ragged ? item.rows.seq_q : params.seq_q; }
-  __device__ int seq_kv() const { return V.ragged ? item.rows.seq_kv : params.seq_kv; }
+  __device__ int seq_q() const { return V.ragged ? item.lengths.seq_q : params.seq_q; }
+  __device__ int seq_kv() const { return V.ragged ? item.lengths.seq_kv : params.seq_kv; }
   __device__ MaskRange<V> mask_range() const { return MaskRange<V>(params.mask, seq_q(), seq_kv(), params.chunk); }
 
   __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * m_tile_rows; }
@@ -59,8 +49,8 @@ struct MTile {
     mask_range().mask_out(s, rows(), kv_tile);
   }
 
-  // How far above its maximum a row max shall be: after this tile, rows under a mask may have attended to few keys,
-  // whose scores later ones are likely to exceed (OnlineSoftmax::max_offset).
+  // How far above the maximum so far exact_step() shall put the row max: after this tile, rows under a mask may have
+  // attended to few keys, whose scores later ones are likely to exceed (OnlineSoftmax::max_offset).
   template <class Softmax>
   __device__ __forceinline__ attn::RowPair max_offset(int kv_tile) const {
     if constexpr (V.mask == Mask::none || V.batch_invariant) return {0.f, 0.f};
@@ -85,9 +75,10 @@ struct MTile {
     return {item.head, first_row() + row_in_m_tile, first_row() + row_in_m_tile < seq_q()};
   }
 
-  // The kv tiles of the item that this M tile visits: from the first one on that it attends to, or the last one alone
-  // where it has no rows. It skips at most stages - 1 tiles: it skips K tiles while it still holds one V stage, and an
-  // M tile that needs those K tiles gets at most stages - 1 V tiles meanwhile.
+  // The kv tiles of the item that this M tile visits, in descending key order: from the one with the highest keys that
+  // it attends to, or the one with the lowest keys alone where it has no rows. It skips at most stages - 1 tiles: it
+  // skips K tiles while it still holds one V stage, and an M tile that needs those K tiles gets at most stages - 1 V
+  // tiles meanwhile.
   __device__ int first_tile() const {
     if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
     int first = item.kv.first();

@@ -7,7 +7,7 @@
 #include "contract/types.h"
 #include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/rows.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 
 namespace froghopper::fwd {
 
@@ -19,15 +19,15 @@ __device__ inline float scale_of_row(const ScaleValues& of, int sequence, int he
 // 16-bit queries have none.
 template <FwdVariant V>
 __device__ float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
-  if constexpr (fwd_dequantises(V)) return 1.f;
+  if constexpr (fwd_dequantises_on_load(V)) return 1.f;
   return scale_of_row(params.eight_bit.q, item.sequence, item.head, row);
 }
-// That of a kv tile's keys, or of its values. The tile of rows that attend to no key lies after the last one: the scale
-// there is padding, so it takes the last one. A sequence without keys has no scale that may be read. Scales of V's
-// columns come to O at its end.
+// That of a kv tile's keys, or of its values. The tile of rows that attend to no key lies above all keys: the scale
+// there is padding, so it takes that of the highest key. A sequence without keys has no scale that may be read. Scales
+// of V's columns come to O at its end.
 template <FwdVariant V>
 __device__ float scale_of_tile(const FwdParams& params, const ScaleValues& of, const WorkItem& item, int kv_tile) {
-  const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
+  const int keys = V.ragged ? item.lengths.seq_kv : params.seq_kv;
   if (keys == 0) return 1.f;
   return scale_of_row(of, item.sequence, kv_head<V>(params, item), min(kv_tile * V.tiles.kv, keys - 1));
 }
@@ -38,7 +38,7 @@ __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, in
 // What the scores of an item's M tile are multiplied by, except for the scale of a tile's keys where each has its own.
 template <FwdVariant V>
 __device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
-  if constexpr (fwd_dequantised_before(V))
+  if constexpr (fwd_dequantised_by_earlier_launch(V))
     return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv.first()));
   const int row = min(its.first_row(), its.seq_q() - 1);  // an M tile may have no rows
   return (V.score_mods.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
@@ -54,14 +54,15 @@ struct ScalesOfBlocks {
   int of_head;  // number of its first pair, which is that of no block: rows that attend to no key
   attn::TileScales next;
 
-  // For the item's tile kv_tile, which lies behind the last key where a row attends to none.
+  // For the item's tile kv_tile, which lies above all keys where a row attends to none.
   __device__ void begin(const FwdParams& params, const WorkItem& item, int kv_tile) {
     if (item.none()) return;
     of_head = first_of(params, item);
-    const int keys = V.ragged ? item.rows.seq_kv : params.seq_kv;
+    const int keys = V.ragged ? item.lengths.seq_kv : params.seq_kv;
     read(params, min(kv_tile, (keys + V.tiles.kv - 1) / V.tiles.kv - 1));
   }
-  // Tile -1 is of no block.
+  // The tile visited next may be -1, after the one with the lowest keys: that has the first pair, which is of no
+  // block.
   __device__ __forceinline__ void read(const FwdParams& params, int kv_tile) {
     constexpr int of_block = scale_block / V.tiles.kv;
     next = pair(params, of_head + (kv_tile + of_block) / of_block);
@@ -72,10 +73,10 @@ struct ScalesOfBlocks {
 
  private:
   static __device__ int first_of(const FwdParams& params, const WorkItem& item) {
-    return item.sequence * params.eight_bit.blocks.batch + kv_head<V>(params, item) * params.eight_bit.blocks.head;
+    return item.sequence * params.block_scales.batch + kv_head<V>(params, item) * params.block_scales.head;
   }
   static __device__ __forceinline__ attn::TileScales pair(const FwdParams& params, int number) {
-    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.eight_bit.blocks.data) + number);
+    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.block_scales.data) + number);
     return {its.x, its.y};
   }
 };

@@ -3,40 +3,13 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/tile_sequence.h"
 #include "device/attn/lengths.cuh"
-#include "device/attn/mask.cuh"
 #include "device/attn/sequences.cuh"
+#include "device/fwd/work_item.cuh"
 
 namespace froghopper::fwd {
-
-struct alignas(16) WorkItem {
-  int q_tile, head, sequence;
-  TileSequence<int> kv;  // the kv tiles that it visits
-  attn::Lengths rows;    // of its sequence; read in ragged variants only
-  int place = -1;        // even splits: of this part, contract/split.h; -1: all kv tiles of the q tile
-
-  __device__ bool none() const { return kv.none(); }        // no item is left
-  __device__ bool empty() const { return kv.count() < 0; }  // split-KV variants: a part without keys; for nobody
-};
-
-template <FwdVariant V>
-using MaskRange = attn::MaskRange<V.mask, V.tiles.kv>;
-
-// Query rows of a sequence that a q tile has, of each of its heads.
-template <FwdVariant V>
-__device__ int rows_of_tile(const FwdParams& params) {
-  return V.pack_gqa ? params.pack.rows : V.tiles.q;
-}
-
-// What an item's `head` counts: query heads; packed: as many of them together as a tile has.
-template <FwdVariant V>
-__device__ int heads_of_items(const FwdParams& params) {
-  return V.pack_gqa ? params.heads_q / params.pack.heads : params.heads_q;
-}
-template <FwdVariant V>
-__device__ int kv_head(const FwdParams& params, const WorkItem& item) {
-  return V.pack_gqa ? item.head * params.pack.heads / params.heads_per_kv : item.head / params.heads_per_kv;
-}
 
 // kv tiles that the rows of a q tile attend to.
 template <FwdVariant V>
@@ -61,14 +34,14 @@ __device__ WorkItem describe(const FwdParams& params, int sequence, int head, in
 }
 
 template <FwdVariant V>
-struct FixedSchedule {
+struct UniformSchedule {
   const FwdParams& params;
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {};
     const Item item = item_at(params.order, number, /*last_tile_first=*/V.mask != Mask::none);
     const int heads = heads_of_items<V>(params);
-    return describe<V>(params, item.pair / heads, item.pair % heads, item.q_tile, params.split.most,
+    return describe<V>(params, item.pair / heads, item.pair % heads, item.of_pair, params.split.most,
                        {0, params.seq_q, 0, params.seq_kv});
   }
   __device__ int items() const { return params.order.items; }
@@ -112,16 +85,15 @@ struct RaggedSchedule {
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {};
-    return describe<V>(params, found.sequence, found.item.pair, found.item.q_tile, sequences.count.parts(found.rows),
-                       found.rows);
+    return describe<V>(params, found.sequence, found.item.pair, found.item.of_pair,
+                       sequences.count.parts(found.lengths), found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }
 };
 
-// Even splits (contract/split.h): the items of one CTA, one after the other. Kv tiles are numbered by sequence, head
-// and q tile, in a q tile from its last one to its first; of the heads that the CTA has in turn alone. A warp looks at
-// 32 sequences at once.
+// Even splits: the items of one CTA, one after the other. contract/split.h says how kv tiles are numbered in the class
+// of heads that the CTA has. A warp looks at 32 sequences at once.
 template <FwdVariant V>
 struct EvenSchedule {
   const FwdParams& params;
@@ -165,7 +137,7 @@ struct EvenSchedule {
     const bool begins = number == 0, whole = begins && left == 0;
     const WorkItem item = {q_tile,   head,
                            sequence, {tiles.end - number - count, tiles.end - number},
-                           rows,     whole ? -1 : place_of_part(blockIdx.x, begins)};
+                           rows,     whole ? -1 : slot_of_part(blockIdx.x, begins)};
     if (begins && left > 0 && lane() == 0) tell_combine(item, 1 + ctas_that_go_on(left, of_cta));
     return item;
   }
@@ -195,8 +167,8 @@ struct EvenSchedule {
   }
   __device__ void tell_combine(const WorkItem& item, int parts) const {
     const int first_row = item.q_tile * rows_of_tile<V>(params);
-    params.split.even.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.rows.q_first + first_row,
-                                             min(rows_of_tile<V>(params), item.rows.seq_q - first_row),
+    params.split.even.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.lengths.q_first + first_row,
+                                             min(rows_of_tile<V>(params), item.lengths.seq_q - first_row),
                                              item.head * params.pack.heads, parts};
   }
 };

@@ -7,7 +7,7 @@
 #include "device/attn/alibi.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/rows.cuh"
-#include "device/fwd/schedule.cuh"
+#include "device/fwd/work_item.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {

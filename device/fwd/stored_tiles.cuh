@@ -20,7 +20,7 @@ union StoredTiles {
 
 template <FwdVariant V>
 struct StoredSmem {
-  Pick<fwd_dequantises(V), StoredTiles<V>, decltype(StoredTiles<V>::v)> stored[fwd_stored_stages(V)];
+  Pick<fwd_dequantises_on_load(V), StoredTiles<V>, decltype(StoredTiles<V>::v)> stored[fwd_stored_stages(V)];
   attn::TileScales scales[V.tiles.stages];  // of the tiles in k
   tile::Ring<fwd_stored_stages(V)> stored_ring;
   attn::TileScales stored_scales[fwd_stored_stages(V)];  // dequantising variants: of the tiles of K in stored

@@ -37,7 +37,8 @@ __device__ __forceinline__ void mbarrier_wait_asleep(u64* bar, u32 parity) {
       "r"(parity), "r"(at_most)
       : "memory");
 }
-// What this thread wrote to shared memory by ordinary stores is visible to wgmma and to TMA.
+// What this thread wrote to shared memory by ordinary stores, or has observed there through a barrier, is visible to
+// wgmma and to TMA.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -82,9 +82,9 @@ struct Walk {
     const QuantiseTensor& its = params.tensors[tensor];
     const auto [first, rows] = rows_of(its, sequence);
     const int row = tile * quantise_rows, batch = its.cu ? 0 : sequence;
-    to.from = place(its.from, batch, first + row);
+    to.from = address(its.from, batch, first + row);
     to.from_row = its.from.row;
-    to.to = place(its.to, batch, first + row);
+    to.to = address(its.to, batch, first + row);
     to.to_row = its.to.row;
     to.rows = min(rows - row, quantise_rows);
     to.dim = its.dim;
@@ -100,7 +100,7 @@ struct Walk {
   }
 
  private:
-  __device__ char* place(const StridedTensor& of, int batch, int row) const {
+  __device__ char* address(const StridedTensor& of, int batch, int row) const {
     return static_cast<char*>(of.data) + batch * of.batch + head * of.head + row * of.row;
   }
 };

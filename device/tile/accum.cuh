@@ -87,27 +87,27 @@ __device__ __forceinline__ void round_to(OperandA8<Cols>& dst, const Accum<Cols>
 
 // Writes a 64-row M tile transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
 // first_col of a panel's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
-// A thread's place is computed anew each time: kept through a loop that has no register left, it would be spilled. A
+// A thread's address is computed anew each time: kept through a loop that has no register left, it would be spilled. A
 // caller that has one keeps it.
 template <int Rows, int Cols>
-__device__ __forceinline__ u32 transposed_place(SharedTile<Rows, Cols>& dst, int first_row, int first_col) {
+__device__ __forceinline__ u32 transposed_address(SharedTile<Rows, Cols>& dst, int first_row, int first_col) {
   using Tile = SharedTile<Rows, Cols>;
   const u32 thread = ptx::thread_here(), lane = thread % 32, unit = thread / 32 % 4 * 2 + lane / 8 % 2;
   return dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) + Tile::unit(unit, lane % 8);
 }
 template <class Tile, int N>
-__device__ __forceinline__ void store_transposed_at(u32 place, const OperandA<N>& src) {
+__device__ __forceinline__ void store_transposed_at(u32 address, const OperandA<N>& src) {
 #pragma unroll
-  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(place + i * 16 * Tile::panel_row_bytes, src.x[i]);
+  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(address + i * 16 * Tile::panel_row_bytes, src.x[i]);
 }
 template <int Rows, int Cols, int N>
 __device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, int first_row, int first_col,
                                                  const OperandA<N>& src) {
-  store_transposed_at<SharedTile<Rows, Cols>>(transposed_place(dst, first_row, first_col), src);
+  store_transposed_at<SharedTile<Rows, Cols>>(transposed_address(dst, first_row, first_col), src);
 }
 
 // Rounds Cols columns of a 64-row M tile, x of an Accum, into rows of a tile from first_row on. Every 8 lanes write 8
-// rows of 16 bytes: no bank conflicts. The place is computed anew each time, as in store_transposed.
+// rows of 16 bytes: no bank conflicts. The address is computed anew each time, as in store_transposed.
 template <class T, int Cols, int Rows, int TileCols>
 __device__ __forceinline__ void round_into(SharedTile<Rows, TileCols>& dst, int first_row, const float* x) {
   using Tile = SharedTile<Rows, TileCols>;
@@ -143,7 +143,7 @@ __device__ __forceinline__ void transpose_in_quad(u32 (&x)[4]) {
 }
 
 // Where a thread's two rows lie in global memory, and whether they exist.
-struct RowPlaces {
+struct RowAddresses {
   char *top, *bottom;
   bool has_top, has_bottom;
 };
@@ -151,7 +151,7 @@ struct RowPlaces {
 // Rounds this thread's two rows and writes their first cols columns (a multiple of 8), 64 bytes of a row at a time by
 // each quad: a whole sector pair, without a detour through shared memory.
 template <class T, int Cols>
-__device__ __forceinline__ void store_rows(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+__device__ __forceinline__ void store_rows(const RowAddresses& at, int cols, const Accum<Cols>& src) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 groups, of which a lane stores one
@@ -172,7 +172,7 @@ __device__ __forceinline__ void store_rows(const RowPlaces& at, int cols, const 
 
 // The same in fp32.
 template <int Cols>
-__device__ __forceinline__ void store_rows_f32(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+__device__ __forceinline__ void store_rows_f32(const RowAddresses& at, int cols, const Accum<Cols>& src) {
 #pragma unroll
   for (int i = 0; i < Cols / 2; i += 4) {
     const int col = thread_col() + col_of(i);
@@ -182,11 +182,11 @@ __device__ __forceinline__ void store_rows_f32(const RowPlaces& at, int cols, co
   }
 }
 
-// Adds to this thread's two rows a share of the fp32 rows that lie in their places, and writes them there. What has a
-// share of 0 is not looked at. 4 groups are on their way at once: each wait is hundreds of cycles, and all of them
+// Adds to this thread's two rows a share of the fp32 rows that lie at their addresses, and writes them there. What has
+// a share of 0 is not looked at. 4 groups are on their way at once: each wait is hundreds of cycles, and all of them
 // together would take as many registers as the rows.
 template <int Cols>
-__device__ __forceinline__ void merge_rows_f32(const RowPlaces& at, int cols, float share_top, float share_bottom,
+__device__ __forceinline__ void merge_rows_f32(const RowAddresses& at, int cols, float share_top, float share_bottom,
                                                const Accum<Cols>& src) {
   constexpr int groups = 4;
   const bool reads_top = at.has_top && share_top != 0.f, reads_bottom = at.has_bottom && share_bottom != 0.f;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void merge_rows_f32(const RowPlaces& at, int cols, fl
 
 // Adds this thread's two rows to fp32 rows.
 template <int Cols>
-__device__ __forceinline__ void add_rows(const RowPlaces& at, int cols, const Accum<Cols>& src) {
+__device__ __forceinline__ void add_rows(const RowAddresses& at, int cols, const Accum<Cols>& src) {
   const auto add = [](char* row, int col, float a, float b) {
     float2* to = reinterpret_cast<float2*>(row) + col / 2;
     const float2 before = *to;

@@ -25,10 +25,10 @@ struct Ring {
   __device__ void wait(ptx::u32 n) { ptx::mbarrier_wait(&full[stage(n)], phase(n)); }
   __device__ void wait_room(ptx::u32 n) { ptx::mbarrier_wait(&empty[stage(n)], phase(n) ^ 1); }
   __device__ void announce(ptx::u32 n) { ptx::mbarrier_arrive(&full[stage(n)]); }
-  __device__ void give_back(ptx::u32 n) {
-    if (threadIdx.x % 32 == 0) give_back_alone(n);
+  __device__ void release(ptx::u32 n) {  // one thread a warp
+    if (threadIdx.x % 32 == 0) release_alone(n);
   }
-  __device__ void give_back_alone(ptx::u32 n) { ptx::mbarrier_arrive(&empty[stage(n)]); }  // one thread
+  __device__ void release_alone(ptx::u32 n) { ptx::mbarrier_arrive(&empty[stage(n)]); }  // one thread
 };
 
 // One side's position in a ring. Producers start one lap ahead: the first wait on `empty` falls through. Sleeps: waits
@@ -51,7 +51,8 @@ struct Cursor {
     ptx::mbarrier_arrive_expect_tx(&r.full[stage], bytes);
     return &r.full[stage];
   }
-  __device__ ptx::u64* fill(Ring<Stages>& r, ptx::u32 bytes) {
+  // Waits for room and announces; the loads of the caller fill the stage.
+  __device__ ptx::u64* begin_fill(Ring<Stages>& r, ptx::u32 bytes) {
     wait_room(r);
     return announce(r, bytes);
   }
@@ -65,13 +66,13 @@ struct Cursor {
       ptx::mbarrier_wait(bar, phase);
   }
 
-  // Consumer: every thread waits, one thread a warp gives back.
+  // Consumer: every thread waits, one thread a warp releases. release() leaves the cursor where it is.
   __device__ void wait(Ring<Stages>& r) { ptx::mbarrier_wait(&r.full[stage], phase); }
-  __device__ void give_back(Ring<Stages>& r) {
+  __device__ void release(Ring<Stages>& r) {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&r.empty[stage]);
   }
-  __device__ void release(Ring<Stages>& r) {
-    give_back(r);
+  __device__ void release_and_advance(Ring<Stages>& r) {
+    release(r);
     advance();
   }
 };

@@ -42,14 +42,14 @@ std::string step_lines(const ForwardStep& step) {
   lines += text("\n  warps      {}, {} of {} query rows{}", counted(fwd_producer_groups(v), "producer warpgroup"),
                 counted(fwd_consumers(v), "consumer"), m_tile_rows,
                 fwd_sharers(v) > 1 ? ", the same ones, each with half of o's columns" : "");
-  if (fwd_dequantises(v))
+  if (fwd_dequantises_on_load(v))
     lines += text("\n  dequantise {} to f16, by {} producer warps; {} tiles as in memory on their way",
                   name_of(v.kv.dtype), fwd_dequantises_in_four_warps(v) ? 4 : 2, fwd_stored_stages(v));
   if (fwd_converts_q(v))
     lines += text("\n  q          {} to f16{}", name_of(v.dtype),
                   is_8_bit(v.dtype) ? "" : ", each row by a power of two of its own");
   lines += order_line(order, "head", step.draws);
-  if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.q_tiles);
+  if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.items_of_pair);
   if (v.pack_gqa)
     lines += text("\n  PackGQA    {} a tile, {} of each",
                   counted(step.pack.heads, "query head shares", "query heads share"), counted(step.pack.rows, "row"));

@@ -210,7 +210,7 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
   }
   const Order order = {.items = static_cast<int>(all_items),
                        .pairs = static_cast<int>(all_pairs),
-                       .q_tiles = static_cast<int>(kv_tiles),
+                       .items_of_pair = static_cast<int>(kv_tiles),
                        .section = static_cast<int>(section),
                        .in_sections = static_cast<int>(in_sections),
                        .tail = 0,

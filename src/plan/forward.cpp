@@ -41,7 +41,7 @@ bool joins(const Problem& p, const FwdVariant& v) {
 void take_parts(Plan& plan, const Tiling& tiling, int ctas) {
   const Problem& p = plan.problem;
   if (fwd_splits_evenly(tiling.variant)) {
-    const size_t rows = static_cast<size_t>(place_of_part(ctas, false)) * m_tile_rows;
+    const size_t rows = static_cast<size_t>(slot_of_part(ctas, false)) * m_tile_rows;
     plan.workspace.part_o = plan.workspace.take(rows * static_cast<size_t>(p.dim_v) * sizeof(float));
     plan.workspace.part_rows = plan.workspace.take(rows * sizeof(PartOfRow));
     plan.workspace.goes_on = plan.workspace.take(static_cast<size_t>(ctas) * sizeof(ContinuedTile));
@@ -125,7 +125,7 @@ void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const D
   if (fwd_promotes(v, p.seq_kv) || joins(p, v))
     plan.workspace.sums = plan.workspace.take(sizeof(float) * grid * fwd_consumers(v) * fwd_sums_floats(v));
   if (tiling.parts > 1) take_parts(plan, tiling, grid);
-  if (fwd_dequantised_before(v)) add_dequantise(plan, fwd_block_scales(v), sms);
+  if (fwd_dequantised_by_earlier_launch(v)) add_dequantise(plan, fwd_block_scales(v), sms);
   const bool draws = !fwd_splits_evenly(v) && (items > grid || hides_tickets(p, tiling));
   plan.launches.push_back({.kernel = kernel_of(v),
                            .grid = grid,

@@ -74,7 +74,7 @@ Order order_of_parts(const Problem& p, const Tiling& tiling, const Hints& hints)
   const int64_t together = tiling.variant.mask == Mask::none ? 1 : tiling.variant.ragged ? heads : pairs;
   return {.items = static_cast<int>(items_at_most(p, tiling.variant, tiling.pack) * tiling.parts),
           .pairs = static_cast<int>(pairs),
-          .q_tiles = static_cast<int>(ceil_div(p.seq_q, rows) * tiling.parts),
+          .items_of_pair = static_cast<int>(ceil_div(p.seq_q, rows) * tiling.parts),
           .section = static_cast<int>(std::max<int64_t>(1, together)),
           .in_sections = static_cast<int>(pairs),
           .tail = 0,
@@ -92,7 +92,7 @@ Order order_items(const Problem& p, const Tiling& tiling, const Device& device, 
   Order order{
       .items = static_cast<int>(all_items),
       .pairs = static_cast<int>(pairs),
-      .q_tiles = static_cast<int>(q_tiles),
+      .items_of_pair = static_cast<int>(q_tiles),
       .section = 1,  // without a mask all tiles weigh the same: one pair after the other, K and V are read once
       .in_sections = static_cast<int>(pairs),
       .tail = 0,

@@ -63,7 +63,7 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
   constexpr double key_us = 3.75e-3, number_us = 1.7e-5;
   if (v.pack_gqa && !above_256(v.dims)) {
     const int columns = v.dims.qk + v.dims.v;
-    const Rate& m_tile_rows = !fwd_dequantises(v)                ? read
+    const Rate& m_tile_rows = !fwd_dequantises_on_load(v)        ? read
                               : fwd_dequantises_in_four_warps(v) ? dequantised_by_four
                                                                  : dequantised_by_two;
     const double iteration_us = m_tile_rows.iteration_us * v.tiles.kv * columns / (128 * 256);
@@ -80,9 +80,9 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
   // Measured on an H200, a softcap with 128 columns, dequantising at 4k keys.
   constexpr double softcap_takes = 1.38;
   const double dequantising_takes = v.dims.qk < 128 ? 1.2 : v.dims.qk == 128 ? 1.27 : v.dims.qk == 192 ? 1.36 : 1.45;
-  return {
-      rate.iteration_us * (v.score_mods.softcap ? softcap_takes : 1) * (fwd_dequantises(v) ? dequantising_takes : 1),
-      rate.item_us};
+  return {rate.iteration_us * (v.score_mods.softcap ? softcap_takes : 1) *
+              (fwd_dequantises_on_load(v) ? dequantising_takes : 1),
+          rate.item_us};
 }
 
 Rate rate_of(const BwdVariant& v, const Device& device) {

@@ -118,7 +118,7 @@ Tiles tiles_above_256(Dims dims) {
 Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   const KvPath path = kv_path(p.dtype, kv_of(p), /*pack_gqa=*/false);
   if (path == KvPath::fp8_mma) return fp8_tiles(p, dims, device);
-  if (path == KvPath::dequantises) return dequantising_tiles(p, dims, device);
+  if (path == KvPath::dequantises_on_load) return dequantising_tiles(p, dims, device);
   if (above_256(dims)) return tiles_above_256(dims);
   const Mask mask = kernel_mask(p);
   const int64_t keys = keys_attended(p);

@@ -41,7 +41,8 @@ Tiles packed_dequantising_tiles(Dims dims) {
 // One consumer, K and V read once: what counts is that enough bytes are on their way from memory. Measured:
 // docs/experiments/0031.
 Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
-  if (kv_path(p.dtype, kv_of(p), /*pack_gqa=*/true) == KvPath::dequantises) return packed_dequantising_tiles(dims);
+  if (kv_path(p.dtype, kv_of(p), /*pack_gqa=*/true) == KvPath::dequantises_on_load)
+    return packed_dequantising_tiles(dims);
   if (dims.qk == 64 && exact) return {m_tile_rows, batch_invariant_tile_kv, 5};
   if (dims.qk == 64) return {m_tile_rows, 128, 4};
   if (dims.qk <= 128) return {m_tile_rows, 64, 3};
@@ -132,7 +133,7 @@ Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Devic
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
   work.rate = rate_of(v, device);
   if (!v.pack_gqa) return work;
-  if (fwd_dequantises(v)) {  // not where they dequantise: one alone is hardly faster than beside another
+  if (fwd_dequantises_on_load(v)) {  // not where they dequantise: one alone is hardly faster than beside another
     work.sms *= fwd_ctas_per_sm(v);
     work.rate.iteration_us *= fwd_ctas_per_sm(v);
   }

@@ -41,13 +41,13 @@ int64_t mean_rows_kv(const Problem& p) { return p.kv_is_packed() ? rows_of_one(p
 // Calls with the q tile (of gradients the kv tile) of each item in turn. last_first: pairs whose last tile comes first.
 void each_tile(const Order& order, int heads, bool ragged, int last_first, const std::function<void(int)>& call) {
   if (!ragged) {
-    for (int number = 0; number < order.items; ++number) call(item_in_turn(order, number, last_first).q_tile);
+    for (int number = 0; number < order.items; ++number) call(item_in_turn(order, number, last_first).of_pair);
     return;
   }
   for (int sequence = 0; sequence < order.pairs / std::max(heads, 1); ++sequence)
-    for (int number = 0; number < order.q_tiles * heads; ++number) {
-      const int tile = item_in_sequence(number, order.q_tiles, heads, order.section).q_tile;
-      call(last_first > 0 ? tile : order.q_tiles - 1 - tile);
+    for (int number = 0; number < order.items_of_pair * heads; ++number) {
+      const int tile = item_in_sequence(number, order.items_of_pair, heads, order.section).of_pair;
+      call(last_first > 0 ? tile : order.items_of_pair - 1 - tile);
     }
 }
 
@@ -93,7 +93,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .rate = rate_of(v, device),
          .flops = (fwd_fp8_mma(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
          .exponentials = 1.0 * fwd_sharers(v) * v.tiles.q * v.tiles.kv};
-  m.order.q_tiles = static_cast<int>(q_tiles * parts);
+  m.order.items_of_pair = static_cast<int>(q_tiles * parts);
   const int64_t each = step_of(m.tiles_of_pair);
   for (int64_t unit = each / 2; unit < m.tiles_of_pair; unit += each) {
     const int64_t first = unit / parts * rows;
@@ -123,7 +123,7 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
          .rate = rate_of(v, device),
          .flops = 2.0 * v.tiles.q * v.tiles.kv * (3 * v.dims.qk + 2 * v.dims.v),
          .exponentials = 1.0 * v.tiles.q * v.tiles.kv};
-  m.order.q_tiles = static_cast<int>(kv_tiles);
+  m.order.items_of_pair = static_cast<int>(kv_tiles);
   const int64_t each = step_of(kv_tiles);
   for (int64_t tile = each / 2; tile < kv_tiles; tile += each) {
     const int64_t first = tile * v.tiles.kv;
@@ -298,7 +298,7 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
 }
 
 double forward_us(const Problem& p, const FwdVariant& v, int64_t parts, const Device& device) {
-  const double before_us = fwd_dequantised_before(v) ? dequantise_us(p, device) : 0;
+  const double before_us = fwd_dequantised_by_earlier_launch(v) ? dequantise_us(p, device) : 0;
   const double after_us = parts > 1 ? combine_us(p, parts) : 0;
   return kernel_us(p, v, parts, device) + before_us + after_us;
 }

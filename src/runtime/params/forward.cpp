@@ -50,8 +50,8 @@ BlockScales block_scales(const Run& run) {
 PageParams pages_of(const Run& run, const Tiles& tiles) {
   const View& table = run.views.block_table;
   return {.table = table.as<int>(),
-          .sequence = table.stride_batch,
-          .column = static_cast<int>(table.stride_seq),
+          .sequence_stride = table.stride_batch,
+          .page_stride = static_cast<int>(table.stride_seq),
           .size = static_cast<int>(run.plan.problem.page_size),
           .box = box_of_pages(run.plan.problem, tiles),
           .k = strided(run.views.k),
@@ -87,10 +87,9 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
                         .k = scale_values(views.scale_k),
                         .v = scale_values(views.scale_v),
                         .v_columns = problem.scale_v_columns,
-                        .dtype_o = problem.dtype_o,
-                        .sums = nullptr,
-                        .blocks = block_scales(run)};
-  params.eight_bit.sums = run.slice<float>(run.plan.workspace.sums);
+                        .dtype_o = problem.dtype_o};
+  if (fwd_has_scales(step.variant)) params.block_scales = block_scales(run);
+  params.sums = run.slice<float>(run.plan.workspace.sums);
   params.order = step.order;
   params.queue = {step.draws ? run.slice<unsigned long long>(run.plan.workspace.tickets) + step.second : nullptr,
                   run.tag};
@@ -128,7 +127,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
   const Workspace& workspace = run.plan.workspace;
-  const bool wide = fwd_dequantised_before(step.variant);
+  const bool wide = fwd_dequantised_by_earlier_launch(step.variant);
   const View view_k = wide ? dequantised(views.k, views.q.element, run.slice<void>(workspace.wide_k)) : views.k;
   const View view_v = wide ? dequantised(views.v, views.q.element, run.slice<void>(workspace.wide_v)) : views.v;
   const auto k = set_map(driver, ragged, {"k", view_k}, boxes_kv, stand_in, params.k);

@@ -9,18 +9,24 @@
 
 namespace froghopper::attn {
 
-// Ragged maps have no end of their own: the coordinate below the end, map_rows - length + row, runs out of bounds
-// exactly where the sequence does, and the last two coordinates put the sequence's first row where it is.
+// Maps of tensors of fixed lengths have the dimensions [batch, head, row, column], and end where the tensor does.
+// Maps of ragged tensors have [wrap, granule, head, row below the end, column], and the coordinates of a row are
+//   column, map_rows - length + row, head, first + length row_granules, map_rows
+// With s the bytes from one row to the next, g those of a granule (MapGranules, contract/parts.h; s = row_granules g)
+// and w = 2^34 - s those of the wrap, the address is
+//   base + column + (map_rows - length + row) s + head x head's stride + (first + length row_granules) g + map_rows w
+// length row_granules g = length s and, as map_rows = 2^30, map_rows w = -map_rows s modulo 2^64, hence it is
+//   base + column + head x head's stride + first g + row s
+// where first g is the distance of the sequence's first row. Beside the column, only the second coordinate can be out
+// of bounds: exactly where row >= length, that is, beyond the end of the sequence.
 template <bool Ragged>
-struct Place {
+struct TmaRows {
   int head, batch;
-  // Ragged, in granules of the map (MapGranules, contract/parts.h): where the first row lies, and how far the next one
-  // is.
-  int first, row_granules;
-  int length;  // rows that count
+  int first, row_granules;  // ragged: of the first row, and from one row to the next, in granules
+  int length;               // rows that count
 
   // cu: where sequences begin in the packed tensor, this one at row `first_row`; null: not packed.
-  __device__ Place(int head, int sequence, const int* cu, int first_row, int length, const MapGranules& granules)
+  __device__ TmaRows(int head, int sequence, const int* cu, int first_row, int length, const MapGranules& granules)
       : head(head),
         batch(sequence),
         first(cu ? first_row * granules.row : sequence * granules.batch),
@@ -33,8 +39,8 @@ struct Place {
     for (int i = 0; i < Tile::panels; ++i) load_panel(tile, i, map, full, row, col + i * Tile::panel_columns);
   }
 
-  // As many rows as a box of the map has, from a shared address to a row and a column on; what is beyond the sequence's
-  // end is not written.
+  // As many rows as a box of the map has, from a shared address to a row and a column on; what is beyond the
+  // sequence's end is not written.
   __device__ void store(ptx::u32 from, const TmaMap& map, int row, int col) const {
     if constexpr (Ragged)
       ptx::tma_store_5d(from, &map, col, map_rows - length + row, head, first + length * row_granules, map_rows);
