@@ -48,7 +48,11 @@ std::string step_lines(const ForwardStep& step) {
   if (fwd_converts_q(v))
     lines += text("\n  q          {} to f16{}", name_of(v.dtype),
                   is_8_bit(v.dtype) ? "" : ", each row by a power of two of its own");
-  lines += order_line(order, "head", step.draws);
+  if (fwd_splits_evenly(v))
+    lines += text("\n  order      {} side by side, each of {}; no tickets", counted(step.even.beside, "head"),
+                  counted(step.even.ctas / step.even.beside, "CTA"));
+  else
+    lines += order_line(order, "head", step.draws);
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.items_of_pair);
   if (v.pack_gqa)
     lines += text("\n  PackGQA    {} a tile, {} of each",

@@ -167,7 +167,9 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   const auto of_few = few ? choose_tiling(*few, *dims, device, {}) : tiling;
   if (!of_few) return of_few.failure();
   // Combine would take the rows of other sequences for split ones too.
-  const bool mixed = few && (fwd_splits_evenly(of_few->variant) || of_few->parts == 1);
+  const bool mixed = few && (fwd_splits_evenly(of_few->variant) || of_few->parts == 1) &&
+                     !why_invalid(of_few->variant) &&
+                     items_at_most(*few, of_few->variant, of_few->pack) * of_few->parts <= items_max;
   // Also where no ticket is drawn, so that a workspace does not depend on the number of SMs.
   plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter * (mixed ? 2 : 1));
   if (!mixed) {

@@ -220,7 +220,11 @@ void add(Sum& sum, const Problem& p, const DequantiseStep&, int, const Device& d
   sum.bytes += bytes_of_dequantising(p), sum.work_us += dequantise_us(p, device);
 }
 void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device&) {
-  sum.work_us += combine_us(p, step.parts.most);
+  if (!step.variant.even) return void(sum.work_us += combine_us(p, step.parts.most));
+  // Each CTA of the kernel before begins a tile at most that others go on with, and two parts are usual.
+  Problem rows = p;
+  rows.batch = 1, rows.varlen = false, rows.seq_q = step.even.ctas, rows.heads_q = step.pack.heads;
+  sum.work_us += combine_us(rows, 2);
 }
 void add(Sum& sum, const Problem& p, const DeltaStep& step, int, const Device& device) {
   const double bytes = bytes_of_delta(p, step);
