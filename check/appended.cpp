@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "check/judge_scales.hpp"
 #include "contract/quantise.h"
 #include "src/base/storage.hpp"
 #include "src/base/text.hpp"
@@ -35,23 +36,6 @@ double smallest_above_0(Element e) {
 
 bool is_scale(const Expected& expected) {
   return expected.tensor->view == &Views::scale_k || expected.tensor->view == &Views::scale_v;
-}
-
-std::string place_of(const Expected& expected, size_t row) {
-  const RowId& id = expected.rows[row];
-  return text("batch {} row {} head {}", id.batch, id.row, id.head);
-}
-
-std::string judge_scales(const Problem& p, const Expected& expected, const std::vector<double>& found, Measures& m) {
-  std::string why;
-  for (size_t i = 0; i < expected.exact.size(); ++i) {
-    const double exact = expected.exact[i], off = std::fabs(found[i] - exact);
-    const double allowed = 2 * arithmetic(p) * std::max(exact, expected.summed[i]);
-    m.error = std::max(m.error, off / exact), m.allowed = std::max(m.allowed, allowed / exact);
-    if (!(off <= allowed) && why.empty())
-      why = text("{}: {} is {}, exact {}", place_of(expected, i), m.tensor, found[i], exact);
-  }
-  return why;
 }
 
 std::string judge_numbers(const Problem& p, const Expected& expected, const std::vector<double>& found,
@@ -111,13 +95,14 @@ Reference appended_rows(const Problem& p, const Views& views) {
 }
 
 void compare_appended(const Problem& p, const Reference& reference, const Found& found, Outcome& out) {
+  const auto allowed_scale = [&](double exact, double summed) { return 2 * arithmetic(p) * std::max(exact, summed); };
   for (size_t i = 0; i < reference.size(); ++i) {
     const Expected& expected = reference[i];
     Measures& m = out.measures.emplace_back();
     m.tensor = expected.tensor->name;
     const bool has_own = i > 0 && is_scale(reference[i - 1]);
     const std::string why = is_scale(expected)
-                                ? judge_scales(p, expected, found[i], m)
+                                ? judge_scales(expected, found[i], m, allowed_scale)
                                 : judge_numbers(p, expected, found[i], has_own ? found[i - 1] : expected.divisors, m);
     if (out.why.empty()) out.why = why;
   }

@@ -19,6 +19,7 @@
 #include <cmath>
 #include <limits>
 
+#include "check/judge_scales.hpp"
 #include "contract/quantise.h"
 #include "src/base/storage.hpp"
 #include "src/base/text.hpp"
@@ -63,23 +64,6 @@ std::vector<size_t> means_of_rows(const Problem& p, const Views& views, const Pa
 double rounding(const Problem& p, double exact, double summed) {
   const double steps = 16 + std::log2(rotation_block(static_cast<int>(p.dim_qk)));
   return (steps * summed + 4 * std::fabs(exact)) * unit_roundoff(Element::f32);
-}
-
-std::string place_of(const Expected& expected, size_t row) {
-  const RowId& id = expected.rows[row];
-  return text("batch {} row {} head {}", id.batch, id.row, id.head);
-}
-
-std::string judge_scales(const Problem& p, const Expected& expected, const std::vector<double>& found, Measures& m) {
-  std::string why;
-  for (size_t i = 0; i < expected.exact.size(); ++i) {
-    const double off = std::fabs(found[i] - expected.exact[i]), exact = expected.exact[i];
-    m.error = std::max(m.error, off / exact);
-    m.allowed = std::max(m.allowed, rounding(p, exact, expected.summed[i]) / exact);
-    if (!(off <= rounding(p, exact, expected.summed[i])) && why.empty())
-      why = text("{}: {} is {}, exact {}", place_of(expected, i), m.tensor, found[i], exact);
-  }
-  return why;
 }
 
 std::string judge_means(const Problem& p, const Expected& expected, const std::vector<double>& found, Measures& m) {
@@ -161,7 +145,8 @@ void compare_quantised(const Problem& p, const Reference& reference, const Found
       for (size_t j = 0; j < above.size(); ++j) above[j] -= expected.exact[j];
       why = judge_means(p, expected, found[i], m);
     } else if (expected.scale_of_row.empty()) {
-      why = judge_scales(p, expected, found[i], m);
+      why = judge_scales(expected, found[i], m,
+                         [&](double exact, double summed) { return rounding(p, exact, summed); });
     } else {
       why = judge_numbers(p, expected, found[i], found[i - 1], above, m);
       above.clear();

@@ -159,7 +159,7 @@ struct KvSource<V, Side, KvIn::pages> {
 // Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the next tile, which lies below.
 // Each lane copies 16 bytes of a row, or of one of several rows at once, always of the same columns. So 32 copies take
 // a shuffle for the number of the row's granule, a product for its address, and little more: a warp has to issue them
-// at its share of the memory's speed. docs/experiments/0042.
+// at its share of the memory's speed. docs/experiments/0051.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvIn::slots> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
@@ -213,9 +213,8 @@ struct KvSource<V, Side, KvIn::slots> {
  private:
   static __device__ int lane() { return threadIdx.x % 32; }
   static __device__ int unit() { return together > 1 ? lane() % units : lane(); }
-  static __device__ int row_of_lane() {
-    return together > 1 ? lane() / units : 0;
-  }  // of those that are copied at once
+  // Of the rows that are copied at once.
+  static __device__ int row_of_lane() { return together > 1 ? lane() / units : 0; }
   __device__ int row_of(int kv_tile, int group) const { return kv_tile * V.tiles.kv + 32 * group + lane(); }
   __device__ const StridedTensor& of() const { return Side == KvSide::k ? params.pages.k : params.pages.v; }
   __device__ int granule_bytes() const {
