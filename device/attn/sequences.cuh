@@ -15,19 +15,27 @@ struct TileOfSequence {
   Lengths lengths;
 };
 
-// How many items of one head a sequence has: its tiles.
-template <TilesOf Side, int TileRows>
-struct TilesOfSequence {
-  __device__ int operator()(const Lengths& rows) const {
-    return ((Side == TilesOf::q ? rows.seq_q : rows.seq_kv) + TileRows - 1) / TileRows;
-  }
+// How many items of one head a sequence has where an item is a kv tile.
+template <int TileRows>
+struct KvTilesOfSequence {
+  __device__ int operator()(const Lengths& rows) const { return (rows.seq_kv + TileRows - 1) / TileRows; }
 };
+
+// Of the numbers that the lanes of a warp have: the sum of those up to this lane's, which is included.
+__device__ inline int sum_up_to_lane(int number) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(~0u, number, step);
+    if (threadIdx.x % 32 >= step) number += below;
+  }
+  return number;
+}
 
 // Sequences by rank (contract/order.h), in a rank as they come. A warp reads 32 lengths at once and scans on from where
 // it stopped: tickets of one CTA only grow. It goes over all sequences once for every rank that occurs.
 // The last sequences, of one group of 32, are handed out together.
 // Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the rank.
-template <TilesOf Side, int TileRows, class Count = TilesOfSequence<Side, TileRows>>
+template <TilesOf Side, class Count>
 struct Sequences {
   const RaggedParams& ragged;
   int seq_q, seq_kv;  // of the longest
@@ -44,12 +52,7 @@ struct Sequences {
     for (; rank < ranks; start(next_rank))
       for (; group < sequences; group += 32) {
         const int tiles = tiles_of_rank(group + lane);
-        int up_to_mine = tiles;  // inclusive prefix sum
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-          const int below = __shfl_up_sync(~0u, up_to_mine, step);
-          if (lane >= step) up_to_mine += below;
-        }
+        const int up_to_mine = sum_up_to_lane(tiles);
         const int up_to_last = __shfl_sync(~0u, up_to_mine, 31);
         if (number < (tiles_before + up_to_last) * heads) {
           const unsigned holders = __ballot_sync(~0u, number < (tiles_before + up_to_mine) * heads);

@@ -153,7 +153,7 @@ struct UniformSchedule {
 template <BwdVariant V>
 struct RaggedSchedule {
   const BwdParams& params;
-  attn::Sequences<attn::TilesOf::kv, V.tiles.kv> sequences;
+  attn::Sequences<attn::TilesOf::kv, attn::KvTilesOfSequence<V.tiles.kv>> sequences;
 
   __device__ RaggedSchedule(const BwdParams& params)
       : params(params),

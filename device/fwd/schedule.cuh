@@ -69,7 +69,7 @@ struct ItemsOfSequence {
 template <FwdVariant V>
 struct RaggedSchedule {
   const FwdParams& params;
-  attn::Sequences<attn::TilesOf::q, V.tiles.q, ItemsOfSequence<V>> sequences;
+  attn::Sequences<attn::TilesOf::q, ItemsOfSequence<V>> sequences;
 
   __device__ RaggedSchedule(const FwdParams& params)
       : params(params),
@@ -158,12 +158,8 @@ struct EvenSchedule {
   }
   __device__ void look_at(int new_group) {
     group = new_group;
-    up_to_its = its_tiles = tiles_of_sequence(group + lane());
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int below = __shfl_up_sync(~0u, up_to_its, step);
-      if (lane() >= step) up_to_its += below;
-    }
+    its_tiles = tiles_of_sequence(group + lane());
+    up_to_its = attn::sum_up_to_lane(its_tiles);
   }
   __device__ void tell_combine(const WorkItem& item, int parts) const {
     const int first_row = item.q_tile * rows_of_tile<V>(params);
