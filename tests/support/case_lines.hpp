@@ -20,11 +20,12 @@ struct Line {
   friend void PrintTo(const Line& line, std::ostream* out) { *out << line.text; }
 };
 
-// 8-bit types have no gradients, and nor has quantising, merging, what is invariant or the largest score.
+// Attention has gradients, unless its types have 8 bits, it merges, is invariant or wants the largest score.
 inline bool has_gradients(const std::string& line) {
   const auto parsed = check::parse_case(line);
   if (!parsed) return true;
   const Problem& p = parsed->problem;
+  if (p.op != FH_FORWARD && p.op != FH_BACKWARD) return false;
   return !(is_8_bit(p.dtype_kv) || p.merges() || p.invariant || p.max_logit);
 }
 
