@@ -21,7 +21,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 }
 
 constexpr int average_threads = 256;
-// Rows of a head that one CTA adds up: few enough that short sequences give every SM some, and 128 KiB at 128 columns.
+// Rows of a head that one CTA sums: few enough that short sequences give every SM some, and 128 KiB at 128 columns.
 constexpr int average_rows = 512;
 // A thread loads 8 neighbouring columns of rows at equal distances.
 constexpr int average_rows_apart(AverageVariant v) { return average_threads / (v.dim / 8); }
@@ -36,7 +36,7 @@ constexpr const char* why_invalid(AverageVariant v) {
 }
 
 // What a launch does: the sums of chunks of average_rows rows; or what these give together.
-enum class Averaging : int { add_up, divide };
+enum class Averaging : int { sum, divide };
 
 // k or v. Sequence s and head h have mean number first_mean + s heads + h.
 struct AveragedTensor {

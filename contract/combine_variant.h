@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the kernel that adds up the parts of rows, contract/split.h.
+// contract: the kernel that combines the parts of rows, contract/split.h.
 #pragma once
 #include "contract/fields.h"
 #include "contract/types.h"
@@ -10,7 +10,7 @@ struct CombineVariant {
   Dtype dtype;           // of O; f32 with 8-bit k and v
   int dim_v;             // columns of a row, rounded up to 64, 128, 256 or 512
   int parts;             // that are on their way from memory at once: their columns take registers
-  bool batch_invariant;  // of a batch-invariant kernel: joined in descending key order, as it joins them itself
+  bool batch_invariant;  // of a batch-invariant kernel: merged in descending key order, as it merges them itself
   bool gated;            // O is multiplied by the sigmoid of a tensor
   bool even;             // of a kernel that splits evenly
   bool operator==(const CombineVariant&) const = default;

@@ -64,7 +64,7 @@ struct FwdParams {
   // two may run at the same time: device/fwd/forward.cuh, Overlap.
   bool beside_another;
   EightBitParams eight_bit;
-  // Of O, where the variant has promotion (promotion_tiles) or joins parts (fwd_joins), also of 16-bit q, k and v:
+  // Of O, where the variant has promotion (promotion_tiles) or merges parts (fwd_merges_parts), also of 16-bit q, k, v:
   // [CTA][Consumer][headers, then groups of 4][thread][4].
   float* sums;
   BlockScales block_scales;  // blocks variants only
@@ -82,7 +82,7 @@ struct FwdParams {
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 
-// Of the kernel that adds up the parts of rows. Its tiles are those of the forward kernel, which say how many parts a
+// Of the kernel that combines the parts of rows. Its tiles are those of the forward kernel, which say how many parts a
 // row has.
 struct CombineParams {
   SplitParams split;

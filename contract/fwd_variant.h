@@ -93,7 +93,7 @@ constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / m_tile_rows * fwd
 // softmax.
 constexpr bool fwd_immediate_pv(FwdVariant v) { return fwd_fp8_mma(v) && fwd_consumers(v) == 3 && v.dims.v > 64; }
 
-// wgmma adds up FP8 products to 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
+// wgmma sums FP8 products in 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
 // and begins anew; of larger tiles after as many as have no more keys.
 constexpr int promotion_tiles = 16;
 constexpr int fwd_promotion_tiles(FwdVariant v) {
@@ -112,7 +112,7 @@ constexpr bool fwd_promotes(FwdVariant v, long long keys) {
   return fwd_fp8_mma(v) && (keys - 1) / v.tiles.kv > fwd_promotion_tiles(v);
 }
 
-// The same of batch-invariant variants: parts of keys that one item has are joined in a sum.
-constexpr bool fwd_joins(FwdVariant v) { return v.batch_invariant && !fwd_splits(v); }
+// The same of batch-invariant variants: parts of keys that one item has are merged.
+constexpr bool fwd_merges_parts(FwdVariant v) { return v.batch_invariant && !fwd_splits(v); }
 
 }  // namespace froghopper

@@ -114,7 +114,7 @@ TEST_F(GpuGradients, are_the_same_a_thousand_times_beside_another_job) {
     repeat(line);
 }
 
-// Parts of rows that a second kernel adds up; sums of columns that a second one divides.
+// Parts of rows that a second kernel combines; sums of columns that a second one divides.
 using GpuParts = GpuGradients;
 TEST_F(GpuParts, give_the_same_bits_a_thousand_times_beside_another_job) {
   for (const char* const line :

@@ -140,7 +140,7 @@ TEST(Time, TheQuickestCandidateIsTaken) {
   EXPECT_EQ(taken(slow, slow, 1), slow);
 }
 
-// The launches around a kernel count: what dequantises k and v, and what adds up parts.
+// The launches around a kernel count: what dequantises k and v, and what combines parts.
 TEST(Time, OfAVariantHasTheLaunchesAroundIt) {
   const auto p = Problem::parse("fwd bf16 kv=e4m3 b1 hq8 hkv8 sq2048 skv2048 d128");
   ASSERT_TRUE(p) << p.failure().text;

@@ -13,7 +13,7 @@
 #pragma once
 #include "contract/append.h"
 #include "contract/quantise.h"
-#include "device/append/places.cuh"
+#include "device/append/row_location.cuh"
 #include "device/attn/element.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/launch.cuh"
@@ -63,18 +63,18 @@ struct Append {
     while (head >= params.tensors[row.tensor].heads) head -= params.tensors[row.tensor++].heads;
     const AppendTensor& its = params.tensors[row.tensor];
     row.dim = its.dim;
-    const Place place = place_of(params, at);
+    const RowLocation where = locate(params, at);
     const bool rotates = row.tensor != of_v && params.rotary.columns > 0;
-    const bool lacks_place = row.tensor != of_q && place.slot < 0;
-    if (place.batch < 0 || lacks_place || (rotates && place.position < 0)) return row;
-    row.position = place.position;
-    row.from = address(its.from, place.batch, place.row, head);
+    const bool lacks_place = row.tensor != of_q && where.slot < 0;
+    if (where.batch < 0 || lacks_place || (rotates && where.position < 0)) return row;
+    row.position = where.position;
+    row.from = address(its.from, where.batch, where.row, head);
     if (row.tensor == of_q) {
-      row.to = address(its.to, place.batch, place.row, head);
+      row.to = address(its.to, where.batch, where.row, head);
       return row;
     }
-    const int batch = static_cast<unsigned>(place.slot) / static_cast<unsigned>(params.cache_rows);
-    const int in_batch = place.slot - batch * params.cache_rows;
+    const int batch = static_cast<unsigned>(where.slot) / static_cast<unsigned>(params.cache_rows);
+    const int in_batch = where.slot - batch * params.cache_rows;
     row.to = address(its.to, batch, in_batch, head);
     if constexpr (narrows)
       row.scale = params.own_scales

@@ -152,7 +152,7 @@ struct ScaledSoftmax {
     g.largest = __int_as_float(largest);
     return g;
   }
-  static __device__ __forceinline__ Guess joined(const Guess& a, const Guess& b) {
+  static __device__ __forceinline__ Guess merged(const Guess& a, const Guess& b) {
     return {{a.sum.top + b.sum.top, a.sum.bottom + b.sum.bottom}, fmaxf(a.largest, b.largest)};
   }
   // The whole warp's.

@@ -5,7 +5,7 @@
 // - Every tile takes the exact step, in which no row looks at another. The guarded one is a vote of a warp.
 // - Tiles have 64 keys, and what a row does not attend to of them adds 0 to sums that stay as they are.
 // - Keys are cut into parts at the same keys for all rows (batch_invariant_parts, contract/split.h), each is a
-//   softmax of its own, and parts are joined in descending key order (device/attn/join.cuh). A split-KV variant
+//   softmax of its own, and parts are merged in descending key order (device/attn/lse_merge.cuh). A split-KV variant
 //   leaves that to device/fwd/combine.cuh; others keep what they have in the workspace, which stays in L2
 //   (kv_loop_of_parts.cuh).
 #pragma once
@@ -13,7 +13,7 @@
 #include "contract/fwd_variant.h"
 #include "contract/split.h"
 #include "contract/types.h"
-#include "device/attn/join.cuh"
+#include "device/attn/lse_merge.cuh"
 #include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/sums.cuh"
@@ -23,7 +23,7 @@
 
 namespace froghopper::fwd {
 
-// The parts so far of one Consumer's rows, joined, in the workspace (sums.cuh). The header is the PartOfRow of the two
+// The parts so far of one Consumer's rows, merged, in the workspace (sums.cuh). The header is the PartOfRow of the two
 // rows.
 template <FwdVariant V>
 struct PartsSoFar {
@@ -37,20 +37,20 @@ struct PartsSoFar {
     PartOfRow top, bottom;
   };
 
-  // Joins a part with those before it, if there are any.
+  // Merges a part with those before it, if there are any.
   template <int Together>
-  __device__ __forceinline__ void join(bool first, Rows& rows, Output& o) const {
+  __device__ __forceinline__ void merge(bool first, Rows& rows, Output& o) const {
     if (first) return;
     const float4* const sums = address();
     const float4 old = *sums;
-    const attn::Joint top = attn::join({old.x, old.y}, rows.top, params.scale_log2);
-    const attn::Joint bottom = attn::join({old.z, old.w}, rows.bottom, params.scale_log2);
+    const attn::LseMerge top = attn::merge({old.x, old.y}, rows.top, params.scale_log2);
+    const attn::LseMerge bottom = attn::merge({old.z, old.w}, rows.bottom, params.scale_log2);
 #pragma unroll
     for (int i = 0; i < groups; i += Together) {
       ptx::keep_order();
       add<Together>(o, i, sums, top, bottom);
     }
-    rows = {top.whole, bottom.whole};
+    rows = {top.row, bottom.row};
   }
   __device__ __forceinline__ void keep(const Rows& rows, const Output& o) const {
     float4* const sums = address();
@@ -62,19 +62,19 @@ struct PartsSoFar {
 
  private:
   template <int Together>
-  static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, const attn::Joint& top,
-                                             const attn::Joint& bottom) {
-    Sums<V>::template join<Together>(o, at, sums, [&](float* x, const float4& sum) {
-      x[0] = attn::joined(sum.x, x[0], top);
-      x[1] = attn::joined(sum.y, x[1], top);
-      x[2] = attn::joined(sum.z, x[2], bottom);
-      x[3] = attn::joined(sum.w, x[3], bottom);
+  static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, const attn::LseMerge& top,
+                                             const attn::LseMerge& bottom) {
+    Sums<V>::template apply<Together>(o, at, sums, [&](float* x, const float4& sum) {
+      x[0] = attn::merged(sum.x, x[0], top);
+      x[1] = attn::merged(sum.y, x[1], top);
+      x[2] = attn::merged(sum.z, x[2], bottom);
+      x[3] = attn::merged(sum.w, x[3], bottom);
     });
   }
   __device__ float4* address() const { return Sums<V>::of(params, consumer); }
 };
 
-// The epilogue of these variants: joins the part with the lowest keys with those above it. S of the next item is being
+// The epilogue of these variants: merges the part with the lowest keys with those above it. S of the next item is being
 // computed, so there are few registers.
 template <FwdVariant V>
 struct BatchInvariantEpilogue {
@@ -87,7 +87,7 @@ struct BatchInvariantEpilogue {
     const MTile<V> its{params, item, number};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
     const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(its.first_tile());
-    PartsSoFar<V>{params, number + half}.template join<4>(first, rows, o);
+    PartsSoFar<V>{params, number + half}.template merge<4>(first, rows, o);
     FinalEpilogue<V>{params, item, its.rows().top, its.seq_q(), half}.run(
         attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),
         o);

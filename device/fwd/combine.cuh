@@ -5,8 +5,8 @@
 //           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone. Even
 //           splits: up to combine_ctas_of_tile CTAs = the tile that a CTA of the forward kernel begins and does not
 //           end.
-// Order     parts are added up in the order of their keys, so the bits do not depend on which came first.
-//           Batch-invariant variants join them in descending key order, as device/fwd/batch_invariant.cuh does.
+// Order     parts are summed in the order of their keys, so the bits do not depend on which came first.
+//           Batch-invariant variants merge them in descending key order, as device/fwd/batch_invariant.cuh does.
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
 //           found out before the wait, but for even splits
@@ -18,8 +18,8 @@
 #include "contract/fwd_variant.h"
 #include "device/attn/element.cuh"
 #include "device/attn/gate.cuh"
-#include "device/attn/join.cuh"
 #include "device/attn/lengths.cuh"
+#include "device/attn/lse_merge.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/ptx/launch.cuh"
 
@@ -37,7 +37,7 @@ struct Combine {
   static constexpr int block = lanes < 32 ? 4 : columns < 8 ? columns : 8;
 
   // A row of one head.
-  struct Place {
+  struct OutputRow {
     int batch, row, head;  // of o and lse
     int parts;             // 0: there is no such row
     int first;             // batch-invariant variants: number of the first part
@@ -72,47 +72,47 @@ struct Combine {
     const int step = ctas * combine_rows(V);
     for (int i = first * combine_rows(V) + threadIdx.x / lanes; i < tile.rows * params.pack.heads; i += step) {
       const int of_pack = i / tile.rows, row = i % tile.rows;
-      const Place place = {tile.batch, tile.first_row + row, tile.head + of_pack, tile.parts, 0};
-      add_up(params, {params.split, static_cast<unsigned>(of_pack * params.pack.rows + row), cta}, place);
+      const OutputRow output = {tile.batch, tile.first_row + row, tile.head + of_pack, tile.parts, 0};
+      combine_parts(params, {params.split, static_cast<unsigned>(of_pack * params.pack.rows + row), cta}, output);
     }
   }
 
   static __device__ void run_rows(const CombineParams& params) {
     const unsigned number = blockIdx.x * combine_rows(V) + threadIdx.x / lanes;  // there are below 2^31
     ptx::let_next_kernel_start();
-    const Place place = number < params.split.row_heads ? find(params, number) : Place{};
+    const OutputRow output = number < params.split.row_heads ? find(params, number) : OutputRow{};
     ptx::wait_for_earlier_kernels();
-    if (place.parts <= 1) return;
+    if (output.parts <= 1) return;
     const InWorkspace at{params.split, number, 0};
     if constexpr (V.batch_invariant)
-      join(params, at, place);
+      merge_in_descending_order(params, at, output);
     else if constexpr (V.parts == 4)
-      add_up_few(params, at, place);
+      combine_few_parts(params, at, output);
     else
-      add_up(params, at, place);
+      combine_parts(params, at, output);
   }
 
-  static __device__ Place find(const CombineParams& params, unsigned number) {
+  static __device__ OutputRow find(const CombineParams& params, unsigned number) {
     const int at = number / static_cast<unsigned>(params.heads_q);
     const int head = number - static_cast<unsigned>(at) * params.heads_q;
     const int* cu = params.ragged.cu_q;
     const int sequence = cu ? sequence_of(cu, params.sequences, at) : at / params.seq_q;
     if (sequence < 0) return {};
-    const attn::Lengths its = attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, sequence);
-    const int row = cu ? at - its.q_first : at % params.seq_q;
-    if (row >= its.seq_q) return {};
-    const int first = row / params.tile_q * params.tile_q, last = min(first + params.tile_q, its.seq_q) - 1;
-    const MaskRule<Mask::window> rule{its.seq_kv, params.mask.top_left ? 0 : its.seq_kv - its.seq_q, params.mask.left,
-                                      params.mask.right};
+    const attn::Lengths lengths = attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, sequence);
+    const int row = cu ? at - lengths.q_first : at % params.seq_q;
+    if (row >= lengths.seq_q) return {};
+    const int first = row / params.tile_q * params.tile_q, last = min(first + params.tile_q, lengths.seq_q) - 1;
+    const MaskRule<Mask::window> rule{lengths.seq_kv, params.mask.top_left ? 0 : lengths.seq_kv - lengths.seq_q,
+                                      params.mask.left, params.mask.right};
     const TileSequence<int> tiles = rule.tiles(first, last, params.tile_kv);
-    Place place = {cu ? 0 : sequence, cu ? at : row, head, 0, 0};
+    OutputRow output = {cu ? 0 : sequence, cu ? at : row, head, 0, 0};
     if constexpr (V.batch_invariant) {
       const Range<int> parts = batch_invariant_parts(tiles, params.split.most);
-      place.parts = parts.end - parts.begin, place.first = parts.begin;
+      output.parts = parts.end - parts.begin, output.first = parts.begin;
     } else {
-      place.parts = parts_of(tiles, params.split.tiles, params.split.most);
+      output.parts = parts_of(tiles, params.split.tiles, params.split.most);
     }
-    return place;
+    return output;
   }
 
   // The last sequence that begins at or before this row; -1: none.
@@ -133,23 +133,23 @@ struct Combine {
     float scaled, of_large;
   };
 
-  static __device__ void add_up(const CombineParams& params, const InWorkspace& at, const Place& place) {
+  static __device__ void combine_parts(const CombineParams& params, const InWorkspace& at, const OutputRow& output) {
     const int lane = threadIdx.x % 32;
     float x[V.parts][columns];
-    load_parts(params, x, at, 0, place.parts, lane);  // before it is known what they weigh
-    const Largest largest = largest_of(params, at, place.parts, lane);
+    load_parts(params, x, at, 0, output.parts, lane);  // before it is known what they weigh
+    const Largest largest = largest_of(params, at, output.parts, lane);
     float my_weight = 0.f, my_sum = 0.f;  // of part lane of each 32
     float sum = 0.f, o[columns] = {};
-    for (int first = 0; first < place.parts; first += V.parts) {
-      if (first > 0) load_parts(params, x, at, first, place.parts, lane);
+    for (int first = 0; first < output.parts; first += V.parts) {
+      if (first > 0) load_parts(params, x, at, first, output.parts, lane);
       if (first % 32 == 0) {
-        const PartOfRow part = first + lane < place.parts ? params.split.rows[at(first + lane)] : none;
+        const PartOfRow part = first + lane < output.parts ? params.split.rows[at(first + lane)] : none;
         my_weight = weight(params, part, largest);
         my_sum = my_weight * fabsf(part.sum);
       }
 #pragma unroll
       for (int j = 0; j < V.parts; ++j) {
-        if (first + j >= place.parts) break;
+        if (first + j >= output.parts) break;
         const float w = __shfl_sync(~0u, my_weight, first % 32 + j), s = __shfl_sync(~0u, my_sum, first % 32 + j);
         if (w == 0.f) continue;
         sum += s;
@@ -157,17 +157,18 @@ struct Combine {
         for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
       }
     }
-    finish(params, place, lane, o, attn::finish(largest.scaled, sum, sink_of(params, place)));
+    finish(params, output, lane, o, attn::finish(largest.scaled, sum, sink_of(params, output)));
   }
 
   // Up to V.parts of them, each weighed by every lane.
-  static __device__ void add_up_few(const CombineParams& params, const InWorkspace& at, const Place& place) {
+  static __device__ void combine_few_parts(const CombineParams& params, const InWorkspace& at,
+                                           const OutputRow& output) {
     const int lane = threadIdx.x % lanes;
     float x[V.parts][columns];
     PartOfRow part[V.parts];
-    load_parts(params, x, at, 0, place.parts, lane);
+    load_parts(params, x, at, 0, output.parts, lane);
 #pragma unroll
-    for (int j = 0; j < V.parts; ++j) part[j] = j < place.parts ? params.split.rows[at(j)] : none;
+    for (int j = 0; j < V.parts; ++j) part[j] = j < output.parts ? params.split.rows[at(j)] : none;
     Largest largest = {-tile::inf, -tile::inf};
 #pragma unroll
     for (int j = 0; j < V.parts; ++j) count(params, largest, part[j]);
@@ -180,15 +181,16 @@ struct Combine {
 #pragma unroll
       for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
     }
-    finish(params, place, lane, o, attn::finish(largest.scaled, sum, sink_of(params, place)));
+    finish(params, output, lane, o, attn::finish(largest.scaled, sum, sink_of(params, output)));
   }
 
-  static __device__ void join(const CombineParams& params, const InWorkspace& at, const Place& place) {
+  static __device__ void merge_in_descending_order(const CombineParams& params, const InWorkspace& at,
+                                                   const OutputRow& output) {
     const int lane = threadIdx.x % 32;
     PartOfRow whole = none;
     float o[columns] = {};
-    for (int end = place.first + place.parts; end > place.first; end -= V.parts) {
-      const int first = max(end - V.parts, place.first), count = end - first;
+    for (int end = output.first + output.parts; end > output.first; end -= V.parts) {
+      const int first = max(end - V.parts, output.first), count = end - first;
       float x[V.parts][columns];
       PartOfRow more[V.parts];
       load_parts(params, x, at, first, end, lane);
@@ -198,28 +200,28 @@ struct Combine {
 #pragma unroll
       for (int j = V.parts - 1; j >= 0; --j) {
         if (j >= count) continue;
-        const attn::Joint joint = attn::join(whole, more[j], params.scale_log2);
-        whole = joint.whole;
+        const attn::LseMerge merge = attn::merge(whole, more[j], params.scale_log2);
+        whole = merge.row;
 #pragma unroll
-        for (int c = 0; c < columns; ++c) o[c] = attn::joined(o[c], x[j][c], joint);
+        for (int c = 0; c < columns; ++c) o[c] = attn::merged(o[c], x[j][c], merge);
       }
     }
-    finish(params, place, lane, o, attn::finish_part(whole, params.scale_log2, sink_of(params, place)));
+    finish(params, output, lane, o, attn::finish_part(whole, params.scale_log2, sink_of(params, output)));
   }
 
-  static __device__ float sink_of(const CombineParams& params, const Place& place) {
-    return params.sink ? params.sink[place.head] : -tile::inf;
+  static __device__ float sink_of(const CombineParams& params, const OutputRow& output) {
+    return params.sink ? params.sink[output.head] : -tile::inf;
   }
 
-  static __device__ void finish(const CombineParams& params, const Place& place, int lane, float (&o)[columns],
+  static __device__ void finish(const CombineParams& params, const OutputRow& output, int lane, float (&o)[columns],
                                 const attn::Finish& by) {
 #pragma unroll
     for (float& x : o) x *= by.inverse;
     if constexpr (V.gated)
-      if (by.inverse != 0.f) multiply_by_gate(params, place, lane, o);  // else it is 0, whatever its gate is
-    store(params, place, lane, o);
+      if (by.inverse != 0.f) multiply_by_gate(params, output, lane, o);  // else it is 0, whatever its gate is
+    store(params, output, lane, o);
     if (params.lse.data && lane == 0)
-      params.lse.data[place.batch * params.lse.batch + place.head * params.lse.head + place.row * params.lse.row] =
+      params.lse.data[output.batch * params.lse.batch + output.head * params.lse.head + output.row * params.lse.row] =
           by.lse;
   }
 
@@ -274,13 +276,13 @@ struct Combine {
     }
   }
 
-  static __device__ char* row_of(const StridedTensor& of, const Place& place) {
-    return static_cast<char*>(of.data) + place.batch * of.batch + place.head * of.head + place.row * of.row;
+  static __device__ char* row_of(const StridedTensor& of, const OutputRow& output) {
+    return static_cast<char*>(of.data) + output.batch * of.batch + output.head * of.head + output.row * of.row;
   }
 
-  static __device__ void multiply_by_gate(const CombineParams& params, const Place& place, int lane,
+  static __device__ void multiply_by_gate(const CombineParams& params, const OutputRow& output, int lane,
                                           float (&x)[columns]) {
-    const char* row = row_of(params.gate, place);
+    const char* row = row_of(params.gate, output);
 #pragma unroll
     for (int at = 0; at < columns; at += block) {
       const int first = lanes * at + lane * block;
@@ -294,8 +296,9 @@ struct Combine {
     }
   }
 
-  static __device__ void store(const CombineParams& params, const Place& place, int lane, const float (&x)[columns]) {
-    char* row = row_of(params.o, place);
+  static __device__ void store(const CombineParams& params, const OutputRow& output, int lane,
+                               const float (&x)[columns]) {
+    char* row = row_of(params.o, output);
 #pragma unroll
     for (int at = 0; at < columns; at += block) {
       const int first = lanes * at + lane * block;

@@ -88,7 +88,7 @@ struct Consumer {
       else
         o.clear();
       kv_tile = item.kv.next(kv_tile);
-      if constexpr (fwd_joins(V))
+      if constexpr (fwd_merges_parts(V))
         kv_loop_of_parts(item, kv_tile, softmax, s, p, o);
       else
         kv_loop(item, item.kv.from(kv_tile), softmax, s, p, o);

@@ -39,7 +39,7 @@ struct Epilogue {
     if constexpr (fwd_splits(V)) return PartEpilogue<V>{params, item, its, o_scale, half}.run(softmax, o);
     const FinalEpilogue<V> of_all{params, item, its.rows().top, its.seq_q(), half};
     const attn::RowPair sinks = of_all.sinks();
-    if constexpr (fwd_joins(V))
+    if constexpr (fwd_merges_parts(V))
       return BatchInvariantEpilogue<V>{params, item, number, half}.run(softmax, sinks.top, o);
     const auto top = softmax.finish_top(sinks.top, o_scale), bottom = softmax.finish_bottom(sinks.bottom, o_scale);
     if constexpr (through_own_smem) {

@@ -31,7 +31,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     mma.release_v();
     const PartsSoFar<V> sums{params, number + half};
     typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
-    sums.template join<8>(batch_invariant_part_at(first_tile) == part, rows, o);
+    sums.template merge<8>(batch_invariant_part_at(first_tile) == part, rows, o);
     sums.keep(rows, o);
     o.clear();
     softmax.restart();

@@ -101,8 +101,8 @@ struct Promotion {
       for (int i = 0; i < of_slice; i += 8) {
         ptx::keep_order();
         if (!first)
-          Sums<V>::template join<8>(o, begin + i, sums,
-                                    [&](float* x, const float4& sum) { add_group(x, sum, rescale); });
+          Sums<V>::template apply<8>(o, begin + i, sums,
+                                     [&](float* x, const float4& sum) { add_group(x, sum, rescale); });
 #pragma unroll
         for (int j = i; j < i + 8 && j < of_slice; ++j)
           *sum(j) = {group(j)[0], group(j)[1], group(j)[2], group(j)[3]};

@@ -22,7 +22,7 @@ __device__ __forceinline__ auto Consumer<Kernel>::guess_of(Softmax& softmax, Sco
     const auto first = softmax.guess(tile::columns_of<0, half>(s));
     mma.wait_v();
     mma.pv_of_fp8(o, p, /*accumulate=*/__float_as_uint(first.sum.top) != minus_0);
-    return Softmax::joined(first, softmax.guess(tile::columns_of<half, half>(s)));
+    return Softmax::merged(first, softmax.guess(tile::columns_of<half, half>(s)));
   }
 }
 

@@ -29,19 +29,20 @@ struct Sums {
     for (int i = 0; i < Together; ++i)
       if (at + i < groups) sum[i] = __ldcg(sums + (headers + at + i) * warpgroup);
   }
-  // join(group of o, group of the sum) for each of those groups.
-  template <int Together, class Join>
-  static __device__ __forceinline__ void each(const float4 (&sum)[Together], Output& o, int at, const Join& join) {
+  // operation(group of o, group of the sum) for each of those groups.
+  template <int Together, class Operation>
+  static __device__ __forceinline__ void each(const float4 (&sum)[Together], Output& o, int at,
+                                              const Operation& operation) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
-      if (at + i < groups) join(o.x + 4 * (at + i), sum[i]);
+      if (at + i < groups) operation(o.x + 4 * (at + i), sum[i]);
   }
-  // Loads them, and joins each.
-  template <int Together, class Join>
-  static __device__ __forceinline__ void join(Output& o, int at, const float4* sums, const Join& join) {
+  // Loads them, and applies the operation to each.
+  template <int Together, class Operation>
+  static __device__ __forceinline__ void apply(Output& o, int at, const float4* sums, const Operation& operation) {
     float4 sum[Together];
     load(sum, at, sums);
-    each(sum, o, at, join);
+    each(sum, o, at, operation);
   }
 };
 

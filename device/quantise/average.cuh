@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // k and v in 16 bits -> the mean of each sequence's rows, for each head and column; that of k rotated, as its rows are.
 //
-// Work      add_up: a CTA has a chunk, 512 rows of one head; divide, a launch later: a sequence and head
-// Roles     add_up: a thread has 8 columns of every so many-th row, then one column of all. divide: one column
-// Order     the head runs fastest, so that CTAs read neighbouring memory at a time. 8 rows are added up in fp32, such
+// Work      sum_rows: a CTA has a chunk, 512 rows of one head; divide, a launch later: a sequence and head
+// Roles     sum_rows: a thread has 8 columns of every so many-th row, then one column of all. divide: one column
+// Order     the head runs fastest, so that CTAs read neighbouring memory at a time. 8 rows are summed in fp32, such
 //           sums in fp64; in the same order in every run
 // Overlap   8 loads a thread are on their way at once, and all CTAs of an SM
 // Barriers  between the threads' sums and the columns'; between two steps of the rotation
@@ -30,19 +30,19 @@ struct Average {
   static __device__ void run(const AverageParams& params) {
     extern __shared__ __align__(16) char smem_memory[];
     double* const sums = reinterpret_cast<double*>(smem_memory);
-    if (params.what == Averaging::add_up)
-      add_up(params, sums);
+    if (params.what == Averaging::sum)
+      sum_rows(params, sums);
     else
       divide(params, sums);
   }
 
  private:
-  struct Place {
+  struct WorkItem {
     const AveragedTensor* its;
     int sequence, chunk, head;
     long long mean;  // its number
   };
-  static __device__ Place find(const AverageParams& params, int chunks) {
+  static __device__ WorkItem find(const AverageParams& params, int chunks) {
     const unsigned row = blockIdx.x / static_cast<unsigned>(params.heads), pair = row / static_cast<unsigned>(chunks);
     const unsigned tensor = pair / static_cast<unsigned>(params.sequences);
     const int head = blockIdx.x - row * params.heads, sequence = pair - tensor * params.sequences;
@@ -52,19 +52,19 @@ struct Average {
     return {its, sequence, chunk, head, its->first_mean + static_cast<long long>(sequence) * params.heads + head};
   }
 
-  static __device__ void add_up(const AverageParams& params, double* sums) {
-    const Place place = find(params, params.chunks);
-    if (!place.its) return;
-    const RowsOfSequence all = rows_of(*place.its, place.sequence);
-    const int first = place.chunk * average_rows, rows = min(all.count - first, average_rows);
+  static __device__ void sum_rows(const AverageParams& params, double* sums) {
+    const WorkItem item = find(params, params.chunks);
+    if (!item.its) return;
+    const RowsOfSequence all = rows_of(*item.its, item.sequence);
+    const int first = item.chunk * average_rows, rows = min(all.count - first, average_rows);
     if (rows <= 0) return;
     const int column = threadIdx.x % across * 8, down = threadIdx.x / across;
     if (down < apart) {
       double mine[8] = {};
-      if (column < place.its->dim) {
-        const StridedTensor& from = place.its->from;
-        const int batch = place.its->cu ? 0 : place.sequence;
-        const char* const at = static_cast<const char*>(from.data) + batch * from.batch + place.head * from.head +
+      if (column < item.its->dim) {
+        const StridedTensor& from = item.its->from;
+        const int batch = item.its->cu ? 0 : item.sequence;
+        const char* const at = static_cast<const char*>(from.data) + batch * from.batch + item.head * from.head +
                                (all.first + first) * from.row + column * size_of(V.from);
         for (int row = down; row < rows; row += together * apart) add_rows(at, from.row, row, rows, mine);
       }
@@ -75,7 +75,7 @@ struct Average {
     if (threadIdx.x >= V.dim) return;
     double sum = 0;
     for (int i = 0; i < apart; ++i) sum += sums[i * V.dim + threadIdx.x];
-    params.sums[(place.mean * params.chunks + place.chunk) * V.dim + threadIdx.x] = sum;
+    params.sums[(item.mean * params.chunks + item.chunk) * V.dim + threadIdx.x] = sum;
   }
 
   static __device__ void add_rows(const char* at, long long to_next_row, int row, int rows, double (&sums)[8]) {
@@ -102,22 +102,21 @@ struct Average {
   }
 
   static __device__ void divide(const AverageParams& params, double* mean) {
-    const Place place = find(params, 1);
-    if (!place.its) return;
-    const AveragedTensor& its = *place.its;
-    const int rows = rows_of(its, place.sequence).count, column = threadIdx.x;
+    const WorkItem item = find(params, 1);
+    if (!item.its) return;
+    const AveragedTensor& its = *item.its;
+    const int rows = rows_of(its, item.sequence).count, column = threadIdx.x;
     const int chunks = (rows + average_rows - 1) / average_rows;
     double sum = 0;
     if (column < V.dim)
-      for (int i = 0; i < chunks; ++i) sum += params.sums[(place.mean * params.chunks + i) * V.dim + column];
+      for (int i = 0; i < chunks; ++i) sum += params.sums[(item.mean * params.chunks + i) * V.dim + column];
     double number = rows > 0 ? sum / rows : 0;
     if (its.rotation) number = rotated(number, its.rotation, params.seed, mean);
     if (column >= V.dim) return;
-    params.means[place.mean * V.dim + column] = static_cast<float>(number);
+    params.means[item.mean * V.dim + column] = static_cast<float>(number);
     if (column >= its.dim) return;
     const double norm = its.rotation ? rsqrt(static_cast<double>(its.rotation)) : 1;
-    its.mean[place.sequence * its.mean_batch + place.head * its.mean_head + column] =
-        static_cast<float>(number * norm);
+    its.mean[item.sequence * its.mean_batch + item.head * its.mean_head + column] = static_cast<float>(number * norm);
   }
 
   // A thread's column of a row that all threads hold together, not divided by sqrt(block).

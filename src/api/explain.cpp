@@ -133,7 +133,7 @@ std::string step_lines(const QuantiseStep& step) {
 }
 
 std::string step_lines(const AverageStep& step) {
-  if (step.what == Averaging::add_up)
+  if (step.what == Averaging::sum)
     return text("\n  rows       sums of {} of them a CTA, for the means of k and v", average_rows);
   return "\n  rows       means of k and v, one of a sequence and head a CTA";
 }

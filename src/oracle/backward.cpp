@@ -16,6 +16,7 @@
 #include <limits>
 
 #include "src/oracle/rows.hpp"
+#include "src/oracle/terms.hpp"
 
 namespace froghopper::oracle {
 namespace {
@@ -196,17 +197,6 @@ struct Least {
       : operand(t == Dtype::f16 ? 0x1p-14 : 0x1p-126), weight(0x1p-126 / unit_roundoff(element_of(t))) {}
 };
 
-// A loop each, which a compiler makes vectors of.
-void add(double* sums, double factor, const double* x, int64_t count) {
-  for (int64_t c = 0; c < count; ++c) sums[c] += factor * x[c];
-}
-void add_squares(double* sums, double factor, const double* x, int64_t count) {
-  for (int64_t c = 0; c < count; ++c) sums[c] += (factor * x[c]) * (factor * x[c]);
-}
-void add_sizes(double* sums, double factor, const double* x, int64_t count) {
-  for (int64_t c = 0; c < count; ++c) sums[c] += factor * std::fabs(x[c]);
-}
-
 // Of the sink nothing is rounded to the storage type: its gradient is fp32 from end to end.
 void add_to_sink(double weight, double delta, double delta_size, int64_t number, Sums<double>& sums, Sizes& sizes) {
   const double least = Least(Dtype::f32).weight * delta_size;
@@ -277,36 +267,81 @@ struct Row {
   }
 };
 
-// What key j gets from a row that sees it, and the row from the key.
-void add_key(const Problem& p, const Sequence& s, const BothWays<double>& head, int64_t j, Row& row,
-             Sums<double>& sums, Sizes& sizes) {
+// Which of some rows attend to a key, or which of some keys a row attends to: x and the factors of each.
+struct Pairs {
+  std::vector<const double*> x;
+  std::vector<const Row::Factors*> factors;
+  std::vector<double> delta_sizes;
+  std::vector<Term> terms;
+
+  void clear() { x.clear(), factors.clear(), delta_sizes.clear(); }
+  void add(const double* with, const Row& row, int64_t j) {
+    x.push_back(with);
+    factors.push_back(&row.factors[j - row.visible.begin]);
+    delta_sizes.push_back(row.delta_size);
+  }
+  // The terms of a sum whose factors are factor(factors of the pair, delta_size of its row).
+  template <class Factor>
+  const std::vector<Term>& of(Factor factor) {
+    terms.clear();
+    for (size_t n = 0; n < x.size(); ++n) terms.push_back({factor(*factors[n], delta_sizes[n]), x[n]});
+    return terms;
+  }
+};
+
+using Factors = Row::Factors;
+
+// What key j gets from the rows that attend to it.
+void add_to_key(const Problem& p, const Sequence& s, int64_t head_kv, int64_t j, const std::vector<Row>& rows,
+                Pairs& pairs, Sums<double>& sums, Sizes& sizes) {
   const Dense dense(p);
-  const int64_t at_k = dense.kv(s, j, head.index_kv, p.dim_qk), at_v = dense.kv(s, j, head.index_kv, p.dim_v);
-  const Row::Factors& its = row.factors[j - row.visible.begin];
-  const double *const k = head.k.row(j), *const g = row.given.grad_o.data();
-  add(&sums.v[at_v], its.weight, g, p.dim_v);
-  add_squares(&sizes.rounded.v[at_v], its.weight_to_round, g, p.dim_v);
-  add(&sums.q[row.at_q], its.ds, k, p.dim_qk);
-  add_squares(&sizes.rounded.q[row.at_q], its.ds_to_round, k, p.dim_qk);
-  add_squares(&sizes.summed.q[row.at_q], its.weight * its.grad_weight_size, k, p.dim_qk);
-  add_sizes(row.weighted_k.data(), its.weight * row.delta_size, k, p.dim_qk);
-  add(&sums.k[at_k], its.ds, row.q, p.dim_qk);
-  add_squares(&sizes.rounded.k[at_k], its.ds_to_round, row.q, p.dim_qk);
-  add_squares(&sizes.summed.k[at_k], its.weight * (its.grad_weight_size + row.delta_size), row.q, p.dim_qk);
+  const int64_t at_k = dense.kv(s, j, head_kv, p.dim_qk), at_v = dense.kv(s, j, head_kv, p.dim_v);
+  const auto weight_to_round = [](const Factors& f, double) { return f.weight_to_round; };
+  const auto ds_to_round = [](const Factors& f, double) { return f.ds_to_round; };
+  const auto summed = [](const Factors& f, double delta_size) {
+    return f.weight * (f.grad_weight_size + delta_size);
+  };
+  const auto each = [&](auto x) {
+    pairs.clear();
+    for (const Row& row : rows)
+      if (row.visible.begin <= j && j < row.visible.end) pairs.add(x(row), row, j);
+  };
+  each([](const Row& row) { return row.given.grad_o.data(); });
+  add(&sums.v[at_v], pairs.of([](const Factors& f, double) { return f.weight; }), p.dim_v, product);
+  add(&sizes.rounded.v[at_v], pairs.of(weight_to_round), p.dim_v, square);
+  each([](const Row& row) { return row.q; });
+  add(&sums.k[at_k], pairs.of([](const Factors& f, double) { return f.ds; }), p.dim_qk, product);
+  add(&sizes.rounded.k[at_k], pairs.of(ds_to_round), p.dim_qk, square);
+  add(&sizes.summed.k[at_k], pairs.of(summed), p.dim_qk, square);
 }
 
-// The rows [i, end). One after the other they would fetch the sums of all keys from a farther cache; the order of every
-// sum is the same.
-constexpr int64_t rows_at_once = 8;
+// What a row gets from the keys [first, end) that it attends to.
+void add_to_row(const Problem& p, const Matrix<double>& k, int64_t first, int64_t end, Row& row, Pairs& pairs,
+                Sums<double>& sums, Sizes& sizes) {
+  pairs.clear();
+  for (int64_t j = std::max(first, row.visible.begin); j < std::min(end, row.visible.end); ++j)
+    pairs.add(k.row(j), row, j);
+  const auto ds_to_round = [](const Factors& f, double) { return f.ds_to_round; };
+  const auto summed = [](const Factors& f, double) { return f.weight * f.grad_weight_size; };
+  const auto of_delta = [](const Factors& f, double delta_size) { return f.weight * delta_size; };
+  add(&sums.q[row.at_q], pairs.of([](const Factors& f, double) { return f.ds; }), p.dim_qk, product);
+  add(&sizes.rounded.q[row.at_q], pairs.of(ds_to_round), p.dim_qk, square);
+  add(&sizes.summed.q[row.at_q], pairs.of(summed), p.dim_qk, square);
+  add(row.weighted_k.data(), pairs.of(of_delta), p.dim_qk, size);
+}
 
+// The rows [i, end), at most terms_at_once.
 void add_rows(const Problem& p, const Views& views, const Sequence& s, const BothWays<double>& head, int64_t i,
               int64_t end, int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
   std::vector<Row> rows;
+  Pairs pairs;
   for (; i < end; ++i) rows.emplace_back(p, views, s, head, i, sink_number, sums, sizes);
-  for (int64_t j = 0; j < s.rows_kv; ++j)
-    for (Row& row : rows)
-      if (row.visible.begin <= j && j < row.visible.end) add_key(p, s, head, j, row, sums, sizes);
-  for (const Row& row : rows) add_squares(&sizes.summed.q[row.at_q], 1, row.weighted_k.data(), p.dim_qk);
+  for (int64_t first = 0; first < s.rows_kv; first += terms_at_once) {
+    const int64_t last = std::min(first + terms_at_once, s.rows_kv);
+    for (int64_t j = first; j < last; ++j) add_to_key(p, s, head.index_kv, j, rows, pairs, sums, sizes);
+    for (Row& row : rows) add_to_row(p, head.k, first, last, row, pairs, sums, sizes);
+  }
+  for (const Row& row : rows) add(&sizes.summed.q[row.at_q], {{1, row.weighted_k.data()}}, p.dim_qk, square);
 }
 
 }  // namespace
@@ -328,8 +363,8 @@ Gradients compute_gradients(const Problem& p, const Views& views) {
   Sizes sizes{Sums<double>(p), Sums<double>(p)};
   each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
     each_head<double>(p, views, s, index, head_kv, [&](const BothWays<double>& head, int64_t sink_number) {
-      for (int64_t i = 0; i < s.rows_q; i += rows_at_once)
-        add_rows(p, views, s, head, i, std::min(i + rows_at_once, s.rows_q), sink_number, sums, sizes);
+      for (int64_t i = 0; i < s.rows_q; i += terms_at_once)
+        add_rows(p, views, s, head, i, std::min(i + terms_at_once, s.rows_q), sink_number, sums, sizes);
     });
   });
   const auto norm = [&](double square, float, Element) { return std::sqrt(square); };

@@ -34,7 +34,7 @@ Parts parts(const Tiling& tiling) { return {tiling.part_tiles, tiling.parts}; }
 
 // Whether an item may have several parts of keys; a packed sequence may be longer than seq_kv.
 bool joins(const Problem& p, const FwdVariant& v) {
-  return fwd_joins(v) && (p.kv_is_packed() || p.seq_kv > batch_invariant_part_tiles * batch_invariant_tile_kv);
+  return fwd_merges_parts(v) && (p.kv_is_packed() || p.seq_kv > batch_invariant_part_tiles * batch_invariant_tile_kv);
 }
 
 // What the parts of all rows take; each is read by the second kernel. ctas: of the first one.

@@ -47,7 +47,7 @@ std::string words_of(const QuantiseStep& step) {
   return {};
 }
 std::string words_of(const AppendStep&) { return {}; }
-std::string words_of(const AverageStep& step) { return step.what == Averaging::add_up ? " sums" : " means"; }
+std::string words_of(const AverageStep& step) { return step.what == Averaging::sum ? " sums" : " means"; }
 
 }  // namespace
 

@@ -34,7 +34,7 @@ void add_means(Plan& plan) {
       plan.launches.push_back(
           {.kernel = kernel_of(v), .grid = static_cast<int>(ctas), .step = AverageStep{v, what}, .overlaps = false});
   };
-  add(means * chunks, Averaging::add_up);
+  add(means * chunks, Averaging::sum);
   add(means, Averaging::divide);
 }
 

@@ -243,7 +243,7 @@ void add(Sum& sum, const Problem& p, const AppendStep&, int, const Device& devic
 void add(Sum& sum, const Problem& p, const AverageStep& step, int, const Device& device) {
   const double bytes = numbers_of_keys(p) * size_of(p.dtype);
   sum.between_us += next_launch_us;
-  if (step.what == Averaging::add_up) sum.bytes += bytes, sum.work_us += copy_us(bytes, device);
+  if (step.what == Averaging::sum) sum.bytes += bytes, sum.work_us += copy_us(bytes, device);
 }
 
 Bound bound_of(const Estimate& e) {

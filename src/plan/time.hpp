@@ -50,7 +50,7 @@ Rate rate_of(const BwdVariant&, const Device&);
 // whole rounds; few unequal ones are handed out one by one; many, and those of sequences with lengths of their own, are
 // taken to keep all SMs as busy.
 double kernel_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
-// With the launches before and after it: what dequantises k and v, what adds up parts.
+// With the launches before and after it: what dequantises k and v, what combines parts.
 double forward_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
 
 // One way to compute a problem.
@@ -63,7 +63,7 @@ struct Candidate {
 const Candidate& quickest(const Problem&, std::span<const Candidate>, const Device&);
 
 double read_us(double bytes, const Device&);          // by a kernel that does nothing else
-double combine_us(const Problem&, int64_t parts);     // the launch that adds up parts of rows
+double combine_us(const Problem&, int64_t parts);     // the launch that combines parts of rows
 double dequantise_us(const Problem&, const Device&);  // the launch that gives 8-bit k and v q's type
 double numbers_of_keys(const Problem&);               // that k and v have
 double part_bytes(const Problem&);                    // that one part of all rows takes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: the softmax of a row over some keys joined with that over others. Every operation is spelled out, so
-// that no compiler fuses two of them: all kernels that join the same parts in the same order get the same bits.
+// device/attn: merges the softmax of a row over some keys with that over other keys. Every operation is spelled out, so
+// that no compiler fuses two of them: all kernels that merge the same parts in the same order get the same bits.
 #pragma once
 #include "contract/split.h"
 #include "device/attn/softmax.cuh"
@@ -9,10 +9,10 @@
 
 namespace froghopper::attn {
 
-// What the O of either is multiplied by; 0: it does not matter, and the other one's stays as it is.
-struct Joint {
-  PartOfRow whole;
-  float before, more;
+// The merged row, and the factors of the two partial results; 0: that one has no weight, and the other stays as it is.
+struct LseMerge {
+  PartOfRow row;
+  float factor_before, factor_more;
 };
 
 __device__ __forceinline__ bool is_large(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
@@ -22,7 +22,7 @@ __device__ __forceinline__ float scaled(const PartOfRow& part, float scale_log2)
 
 // As OnlineSoftmax::exact_step(): where both rows are large, one row max is subtracted from the other before they are
 // scaled.
-__device__ __forceinline__ Joint join(const PartOfRow& before, const PartOfRow& more, float scale_log2) {
+__device__ __forceinline__ LseMerge merge(const PartOfRow& before, const PartOfRow& more, float scale_log2) {
   if (more.row_max == -tile::inf) return {before, 1.f, 0.f};
   if (before.row_max == -tile::inf) return {more, 0.f, 1.f};
   const float one = scaled(before, scale_log2), other = scaled(more, scale_log2);
@@ -37,10 +37,10 @@ __device__ __forceinline__ Joint join(const PartOfRow& before, const PartOfRow& 
   return {{top.row_max, copysignf(sum, top.sum)}, grew ? small : 1.f, grew ? 1.f : small};
 }
 
-__device__ __forceinline__ float joined(float before, float more, const Joint& joint) {
-  if (joint.more == 0.f) return before;
-  if (joint.before == 0.f) return more;
-  return __fmaf_rn(before, joint.before, __fmul_rn(more, joint.more));
+__device__ __forceinline__ float merged(float before, float more, const LseMerge& by) {
+  if (by.factor_more == 0.f) return before;
+  if (by.factor_before == 0.f) return more;
+  return __fmaf_rn(before, by.factor_before, __fmul_rn(more, by.factor_more));
 }
 
 // As finish(), but share stays 0: no batch-invariant kernel merges with the O of other keys (contract/fwd_legality.h).
