@@ -89,7 +89,8 @@ struct GradQParams {
   const float* dq_sum;
   // [tile], how many CTAs have added, 0: there is no sum; null: there always is
   const unsigned int* dq_semaphore;
-  const float* sink_shares;           // null without a sink
+  unsigned int* large;       // cleared: a replayed CUDA graph has the same tag again. Null: no row was counted
+  const float* sink_shares;  // null without a sink
   GradTensor grad_q, grad_k, grad_v;  // of k and v: the rows of no sequence
   float* grad_sink;                   // [heads_q]; null without a sink
   QTiles place;

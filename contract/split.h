@@ -120,6 +120,14 @@ constexpr Range<Int> batch_invariant_parts(TileSequence<Int> tiles, Int most) {
   const Int begin = batch_invariant_part_at(tiles.last()), end = batch_invariant_part_at(tiles.first());
   return {begin < most ? begin : most - 1, (end < most ? end : most - 1) + 1};
 }
+// How many parts the q tiles of a sequence with `keys` keys have: a tile of rows that attend to no key has the kv tile
+// above all keys (MaskRule::tiles), which may be the first one of a part.
+template <class Int>
+constexpr Int batch_invariant_parts_of_sequence(Int keys, Int most) {
+  const Int above = ((keys > 1 ? keys : 1) + batch_invariant_tile_kv - 1) / batch_invariant_tile_kv;
+  const Int parts = batch_invariant_part_at(above) + 1;
+  return parts < most ? parts : most;
+}
 // Part number `part`; without tiles: there is no such part.
 template <class Int>
 constexpr TileSequence<Int> batch_invariant_part_of(TileSequence<Int> tiles, Int part, Int most) {

@@ -83,6 +83,26 @@ TEST(bwd_params, say_which_chunks_and_slopes) {
   EXPECT_EQ(params.slopes.head, 1);
 }
 
+// A replayed CUDA graph has one tag: what a run has said of large rows may not be left for the next.
+TEST(bwd_params, let_the_last_launch_clear_what_was_said_of_large_rows) {
+  const Plan plan = plan_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64");
+  std::vector<char> workspace(plan.workspace.bytes);
+  const runtime::Run run{plan, {}, workspace.data(), 7};
+  const auto& step = std::get<GradQStep>(plan.launches.back().step);
+  const auto made = make_params(Driver{}, run, step);
+  ASSERT_TRUE(made) << made.failure().text;
+  const auto& params = std::get<GradQParams>(*made);
+  EXPECT_EQ(static_cast<void*>(params.large), workspace.data() + plan.workspace.large_rows.offset);
+  EXPECT_EQ(params.large, plain_params(run, std::get<BackwardStep>(plan.launches.at(1).step)).large);
+}
+
+// It draws tickets before it waits. The delta kernel waits for the run before; without one it may not begin early.
+TEST(bwd_params, let_the_backward_kernel_begin_early_only_behind_another) {
+  const Plan plan = plan_of("bwd bf16 b2 hq8 hkv2 sq0 skv200 d64");
+  EXPECT_TRUE(std::holds_alternative<BackwardStep>(plan.launches.at(0).step));
+  EXPECT_FALSE(plan.launches.at(0).overlaps);
+}
+
 // The first launch writes what the second reads as grad_o, and the second reads that before it waits for the first.
 TEST(bwd_params, have_a_gated_grad_o_between_two_launches_that_do_not_overlap) {
   const std::string line = "bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 dv128 causal topleft";

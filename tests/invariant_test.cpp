@@ -186,6 +186,26 @@ TEST(Invariant, PartsBeginAtTheSameKeysForEveryTile) {
       }
 }
 
+// A q tile whose rows attend to no key has the kv tile above all keys, which may be the first one of a part.
+TEST(Invariant, EveryTileLiesInThePartsThatItsSequenceHas) {
+  constexpr int tile_q = 16;
+  for (const int keys : {0, 1, 64, 959, 960, 961, 1023, 1024, 1025, 2048, 3000})
+    for (const int rows : {1, 100, 1200, 3100})
+      for (const int most : {1, 2, 3, 4}) {
+        const MaskRule<Mask::causal> rule{keys, keys - rows, no_bound<int>, 0};
+        const int parts = batch_invariant_parts_of_sequence(keys, most);
+        ASSERT_LE(parts, most);
+        for (int first = 0; first < rows; first += tile_q) {
+          const int last = std::min(first + tile_q, rows) - 1;
+          const TileSequence<int> tiles = rule.tiles(first, last, batch_invariant_tile_kv);
+          int count = 0;
+          for (int part = 0; part < parts; ++part)
+            count += std::max(batch_invariant_part_of(tiles, part, most).count(), 0);
+          EXPECT_EQ(count, tiles.count()) << keys << " keys, " << rows << " rows, row " << first << ", most " << most;
+        }
+      }
+}
+
 TEST(Invariant, HintsThatWouldChangeBitsAreRefused) {
   const std::string line = "fwd bf16 b1 hq32 hkv8 sq1 skv8192 d128 invariant";
   const Device h200 = known_device("h200");

@@ -46,6 +46,7 @@ struct GradQ {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     ptx::wait_for_earlier_kernels();
     ptx::let_next_kernel_start();
+    if (params.large && blockIdx.x == 0 && threadIdx.x == 0) *params.large = 0;  // 0 is the tag of no run
     const long long tiles = static_cast<long long>(params.place.tiles) * params.place.heads_q;
     if (blockIdx.x >= tiles) {
       const int head = static_cast<int>(blockIdx.x - tiles);

@@ -61,6 +61,7 @@ struct ItemsOfSequence {
   // Of a tile that attends to all keys; the others have at most as many.
   __device__ int parts(const attn::Lengths& rows) const {
     if constexpr (!fwd_splits(V)) return 1;
+    if constexpr (V.batch_invariant) return batch_invariant_parts_of_sequence(rows.seq_kv, most_parts);
     const int tiles = (max(rows.seq_kv, 1) + V.tiles.kv - 1) / V.tiles.kv;
     return min(most_parts, (tiles - 1) / tiles_of_part + 1);
   }

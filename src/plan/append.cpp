@@ -12,19 +12,20 @@ namespace froghopper {
 namespace {
 
 // What the kernel counts in 32 bits, and columns that it takes in pieces.
+constexpr int64_t int_max = (int64_t{1} << 31) - 1;
 Result<void> check_append(const Problem& p) {
   if (auto ok = check_limits(p); !ok) return ok.failure();
   const int64_t rows = p.rows_q() * (p.heads_q + 2 * p.heads_kv), slots = p.batches_kv() * p.extent_kv();
-  if (rows > items_max)
+  if (rows > int_max)
     return unsupported(text("new rows times heads are {}; one launch takes 2^31 - 1. Split the batch.", rows));
-  if (slots > items_max)
+  if (slots > int_max)
     return unsupported(text(
         "the cache has {} rows; the Hopper kernel counts 2^31 - 1 of them. Split it, or use target \"cpu\".", slots));
   if (p.rotary_dim % append_rotary_step != 0)
     return unsupported(
         text("rotary_dim is {}; the Hopper kernel rotates columns by multiples of {}. Use target \"cpu\".",
              p.rotary_dim, append_rotary_step));
-  if (p.rotary_rows > items_max)
+  if (p.rotary_rows > int_max)
     return unsupported(
         text("rotary_rows is {}; the Hopper kernel knows 2^31 - 1 positions. Use shorter tables.", p.rotary_rows));
   return {};

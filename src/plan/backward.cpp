@@ -243,8 +243,8 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   Plan plan{.problem = p, .launches = {}, .workspace = {}};
   const int64_t tiles = q_tiles_of(p, v.tiles.q) * p.heads_q, items = items_at_most(p, v);
   if (std::max(tiles + p.heads_q, items) > items_max)
-    return unsupported(text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.",
-                            std::max(tiles, items)));
+    return unsupported(text("batch x heads x rows make {} tiles; one launch takes {}. Split the batch.",
+                            std::max(tiles, items), items_max));
   if (p.rows_q() == 0 && p.rows_kv() == 0 && !p.sink) return plan;
 
   take_workspace(plan, v, tiles);
@@ -260,8 +260,10 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   if (delta_ctas > 0) add(delta, delta_ctas, DeltaStep{delta, v});
   const int sms = kv_tiles_at_once(p, v, device) * bwd_ctas(v);  // whole clusters
   const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items * bwd_ctas(v));
-  // It reads grad_o before it waits, so with a gate, where the kernel before writes that, it begins after it.
-  if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints), /*overlaps=*/!p.gate);
+  // It reads grad_o before it waits, so with a gate, where the kernel before writes that, it begins after it. It also
+  // draws tickets before it waits, so another run on the same workspace must be over, which the delta kernel waits for.
+  const bool overlaps = !p.gate && delta_ctas > 0;
+  if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints), overlaps);
   // Sequences of lengths of their own have rows of no sequence, which are cleared.
   const int64_t ctas = std::max<int64_t>(tiles + (p.sink ? p.heads_q : 0), v.ragged ? sms : 0);
   if (ctas > 0) add(grad_q, ctas, GradQStep{grad_q});

@@ -32,9 +32,12 @@ Result<void> check_hints(const Problem& p, const Hints& hints) {
 
 Parts parts(const Tiling& tiling) { return {tiling.part_tiles, tiling.parts}; }
 
-// Whether an item may have several parts of keys; a packed sequence may be longer than seq_kv.
-bool joins(const Problem& p, const FwdVariant& v) {
-  return fwd_merges_parts(v) && (p.kv_is_packed() || p.seq_kv > batch_invariant_part_tiles * batch_invariant_tile_kv);
+// Whether a Consumer keeps sums of O in the workspace: an item may have several parts of keys, or so many keys that FP8
+// products are promoted. A packed sequence may be longer than seq_kv.
+bool keeps_sums(const Problem& p, const FwdVariant& v) {
+  const int64_t keys = p.kv_is_packed() ? std::max(p.seq_kv, p.total_kv) : p.seq_kv;
+  return fwd_promotes(v, keys) ||
+         (fwd_merges_parts(v) && keys > batch_invariant_part_tiles * batch_invariant_tile_kv);
 }
 
 // What the parts of all rows take; each is read by the second kernel. ctas: of the first one.
@@ -122,7 +125,7 @@ void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const D
     even.beside = heads_beside(static_cast<int>(p.heads_q / tiling.pack.heads), grid);
     even.ctas = grid -= grid % even.beside;
   }
-  if (fwd_promotes(v, p.seq_kv) || joins(p, v))
+  if (keeps_sums(p, v))
     plan.workspace.sums = plan.workspace.take(sizeof(float) * grid * fwd_consumers(v) * fwd_sums_floats(v));
   if (tiling.parts > 1) take_parts(plan, tiling, grid);
   if (fwd_dequantised_by_earlier_launch(v)) add_dequantise(plan, fwd_block_scales(v), sms);
@@ -154,9 +157,8 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   const int64_t items = items_at_most(p, *variant, tiling->pack) * tiling->parts;
   const int64_t row_heads = p.rows_q() * p.heads_q;
   if (items > items_max || (tiling->parts > 1 && row_heads > items_max))
-    return unsupported(
-        text("batch x heads_q x seq_q make {} tiles of {} rows; one launch takes 2^31 - 1. Split the batch.", items,
-             variant->tiles.q));
+    return unsupported(text("batch x heads_q x seq_q make {} tiles of {} rows; one launch takes {}. Split the batch.",
+                            items, variant->tiles.q, items_max));
 
   Plan plan{.problem = p, .launches = {}, .workspace = {}};
   add_fill(plan, sms);

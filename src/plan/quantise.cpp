@@ -49,7 +49,7 @@ Result<Plan> plan_quantise(const Problem& p, const Device& device, const Hints& 
   const int64_t items = items_at_most(p);
   if (items > items_max)
     return unsupported(
-        text("batch x heads x rows make {} tiles; one launch takes 2^31 - 1. Split the batch.", items));
+        text("batch x heads x rows make {} tiles; one launch takes {}. Split the batch.", items, items_max));
   add_means(plan);  // also of no rows: they are 0
   if (items == 0) return plan;
 

@@ -139,7 +139,7 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   return shape;
 }
 
-MapShape dense_rows(const float* rows, int64_t count, int floats) {
+MapShape dense_rows(const void* rows, int64_t count, int floats) {
   MapShape shape;
   shape.address = rows;
   set(shape, {static_cast<uint64_t>(floats), at_least_one(count)}, {floats * int64_t{sizeof(float)}}, floats, 1);

@@ -40,7 +40,7 @@ int64_t granule_bytes(const View&);  // of a granule of such a map
 Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
 
 // Rows of so many floats one after the other; a box is one of them.
-MapShape dense_rows(const float* rows, int64_t count, int floats);
+MapShape dense_rows(const void* rows, int64_t count, int floats);
 
 Result<void> encode(const Driver&, const Named&, const MapShape&, TmaMap&);
 

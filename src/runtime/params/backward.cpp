@@ -19,12 +19,6 @@ GradTensor grad_of(const View& view, const Problem& p) {
   return {.to = strided(view), .dim = static_cast<int>(view.dim), .add = p.accumulate ? 1 : 0};
 }
 
-// Those who add to a tile of grad_q are counted where they add in order.
-unsigned int* dq_semaphores_of(const Run& run) {
-  const Slice& dq_semaphores = run.plan.workspace.dq_semaphores;
-  return dq_semaphores.bytes > 0 ? run.slice<unsigned int>(dq_semaphores) : nullptr;
-}
-
 // With a gate: as the first launch leaves it for the next.
 View gated_grad_o(const Run& run) {
   View dense = run.views.grad_o;
@@ -59,7 +53,7 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.rows = run.slice<float>(workspace.rows);
   params.dq_sum = run.slice<float>(workspace.grad_q);
   params.sink_shares = problem.sink ? run.slice<float>(workspace.grad_sink) : nullptr;
-  params.dq_semaphore = dq_semaphores_of(run);
+  params.dq_semaphore = run.slice<unsigned int>(workspace.dq_semaphores);
   params.large = run.slice<unsigned int>(workspace.large_rows);
   params.tag = run.tag;
   const BwdVariant& reader = step.reader;
@@ -87,7 +81,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   const Workspace& workspace = run.plan.workspace;
   BwdParams params{};
   params.dq_sum = run.slice<float>(workspace.grad_q);
-  params.dq_semaphore = dq_semaphores_of(run);
+  params.dq_semaphore = run.slice<unsigned int>(workspace.dq_semaphores);
   params.large = run.slice<unsigned int>(workspace.large_rows);
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);
@@ -133,10 +127,12 @@ Result<Params> make_params(const Driver& driver, const Run& run, const BackwardS
     if (!encoded) return encoded.failure();
     *granules = *encoded;
   }
-  const auto* const rows = run.slice<float>(run.plan.workspace.rows);
+  const void* const rows = run.slice<void>(run.plan.workspace.rows);
   const int64_t tiles = int64_t{params.place.tiles} * params.place.heads_q;
   const View of_workspace{.data = run.workspace, .element = Element::f32};
-  if (auto ok = encode(driver, {"workspace", of_workspace}, dense_rows(rows, tiles, 2 * v.tiles.q), params.rows); !ok)
+  if (auto ok = encode(driver, {"workspace", of_workspace}, dense_rows(rows ? rows : stand_in, tiles, 2 * v.tiles.q),
+                       params.rows);
+      !ok)
     return ok.failure();
   return Params{params};
 }
@@ -146,9 +142,11 @@ Result<Params> make_params(const Driver&, const Run& run, const GradQStep& step)
   const Views& views = run.views;
   if (auto ok = check_layouts({{"grad_q", views.grad_q}}); !ok) return ok.failure();
   GradQParams params{};
-  params.dq_sum = run.slice<float>(run.plan.workspace.grad_q);
-  params.dq_semaphore = dq_semaphores_of(run);
-  params.sink_shares = run.slice<float>(run.plan.workspace.grad_sink);
+  const Workspace& workspace = run.plan.workspace;
+  params.dq_sum = run.slice<float>(workspace.grad_q);
+  params.dq_semaphore = run.slice<unsigned int>(workspace.dq_semaphores);
+  params.large = run.slice<unsigned int>(workspace.large_rows);
+  params.sink_shares = run.slice<float>(workspace.grad_sink);
   params.grad_q = grad_of(views.grad_q, problem);
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);

@@ -27,9 +27,10 @@ struct Run {
   char* workspace;
   unsigned int tag;  // of this run and no other: next_tag()
 
+  // Null: the plan has not taken it. An address of the workspace would be that of what lies at its start.
   template <class T>
   T* slice(const Slice& slice) const {
-    return reinterpret_cast<T*>(workspace + slice.offset);
+    return slice.bytes > 0 ? reinterpret_cast<T*>(workspace + slice.offset) : nullptr;
   }
 };
 
