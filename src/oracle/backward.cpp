@@ -12,6 +12,7 @@
 // With a gate, whose sigmoid o has as a factor:
 //   grad_gate   = grad_o[i] o (1 - sigmoid), and below delta g is grad_o[i] times sigmoid, element by element
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -167,6 +168,10 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
   float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
   const std::vector<float> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
   const std::vector<float> dp = dots(given.grad_o, head.v_columns, visible);
+  std::vector<Term<float>> of_q;
+  const auto add_one = [](float* sums, float factor, const float* x, int64_t count) {
+    add<float>(sums, std::array{Term<float>{factor, x}}, count, product);
+  };
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     const float s_j = all_s[j - visible.begin], grad_weight = dp[j - visible.begin];
     const float weight = weight_below(lse, s_j);
@@ -174,12 +179,11 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
     const float factor = rounded(weight, p.dtype);
     float* const grad_k = sums.k.data() + dense.kv(s, j, head.index_kv, p.dim_qk);
     float* const grad_v = sums.v.data() + dense.kv(s, j, head.index_kv, p.dim_v);
-    for (int64_t c = 0; c < p.dim_v; ++c) grad_v[c] += factor * given.grad_o[c];
-    for (int64_t c = 0; c < p.dim_qk; ++c) {
-      grad_q[c] += ds * head.k.row(j)[c];
-      grad_k[c] += ds * head.q.row(i)[c];
-    }
+    add_one(grad_v, factor, given.grad_o.data(), p.dim_v);
+    add_one(grad_k, ds, head.q.row(i), p.dim_qk);
+    of_q.push_back({ds, head.k.row(j)});
   }
+  add<float>(grad_q, of_q, p.dim_qk, product);
 }
 
 // ---- Exactly ----
@@ -244,8 +248,10 @@ struct Row {
         sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return std::fabs(a * b); });
     // A gated g is rounded too, as every weight that it is multiplied by.
     const double both = p.gate ? std::sqrt(2.0) : 1;
-    const std::vector<double> dp_squares =
-        sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return (a * b) * (a * b); });
+    std::vector<double> dp_squares;
+    if (p.gate)
+      dp_squares =
+          sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return (a * b) * (a * b); });
     for (size_t n = 0; n < plain.size(); ++n) {
       const double weight = weight_below(lse, all_s[n]), of_dp = weight * slope_of(p, plain[n]);
       const double ds = of_dp * (dp[n] - delta), of_gate = p.gate ? of_dp * std::sqrt(dp_squares[n]) : 0;
@@ -272,7 +278,7 @@ struct Pairs {
   std::vector<const double*> x;
   std::vector<const Row::Factors*> factors;
   std::vector<double> delta_sizes;
-  std::vector<Term> terms;
+  std::vector<Term<double>> terms;
 
   void clear() { x.clear(), factors.clear(), delta_sizes.clear(); }
   void add(const double* with, const Row& row, int64_t j) {
@@ -282,7 +288,7 @@ struct Pairs {
   }
   // The terms of a sum whose factors are factor(factors of the pair, delta_size of its row).
   template <class Factor>
-  const std::vector<Term>& of(Factor factor) {
+  const std::vector<Term<double>>& of(Factor factor) {
     terms.clear();
     for (size_t n = 0; n < x.size(); ++n) terms.push_back({factor(*factors[n], delta_sizes[n]), x[n]});
     return terms;
@@ -307,12 +313,12 @@ void add_to_key(const Problem& p, const Sequence& s, int64_t head_kv, int64_t j,
       if (row.visible.begin <= j && j < row.visible.end) pairs.add(x(row), row, j);
   };
   each([](const Row& row) { return row.given.grad_o.data(); });
-  add(&sums.v[at_v], pairs.of([](const Factors& f, double) { return f.weight; }), p.dim_v, product);
-  add(&sizes.rounded.v[at_v], pairs.of(weight_to_round), p.dim_v, square);
+  add<double>(&sums.v[at_v], pairs.of([](const Factors& f, double) { return f.weight; }), p.dim_v, product);
+  add<double>(&sizes.rounded.v[at_v], pairs.of(weight_to_round), p.dim_v, square);
   each([](const Row& row) { return row.q; });
-  add(&sums.k[at_k], pairs.of([](const Factors& f, double) { return f.ds; }), p.dim_qk, product);
-  add(&sizes.rounded.k[at_k], pairs.of(ds_to_round), p.dim_qk, square);
-  add(&sizes.summed.k[at_k], pairs.of(summed), p.dim_qk, square);
+  add<double>(&sums.k[at_k], pairs.of([](const Factors& f, double) { return f.ds; }), p.dim_qk, product);
+  add<double>(&sizes.rounded.k[at_k], pairs.of(ds_to_round), p.dim_qk, square);
+  add<double>(&sizes.summed.k[at_k], pairs.of(summed), p.dim_qk, square);
 }
 
 // What a row gets from the keys [first, end) that it attends to.
@@ -324,10 +330,10 @@ void add_to_row(const Problem& p, const Matrix<double>& k, int64_t first, int64_
   const auto ds_to_round = [](const Factors& f, double) { return f.ds_to_round; };
   const auto summed = [](const Factors& f, double) { return f.weight * f.grad_weight_size; };
   const auto of_delta = [](const Factors& f, double delta_size) { return f.weight * delta_size; };
-  add(&sums.q[row.at_q], pairs.of([](const Factors& f, double) { return f.ds; }), p.dim_qk, product);
-  add(&sizes.rounded.q[row.at_q], pairs.of(ds_to_round), p.dim_qk, square);
-  add(&sizes.summed.q[row.at_q], pairs.of(summed), p.dim_qk, square);
-  add(row.weighted_k.data(), pairs.of(of_delta), p.dim_qk, size);
+  add<double>(&sums.q[row.at_q], pairs.of([](const Factors& f, double) { return f.ds; }), p.dim_qk, product);
+  add<double>(&sizes.rounded.q[row.at_q], pairs.of(ds_to_round), p.dim_qk, square);
+  add<double>(&sizes.summed.q[row.at_q], pairs.of(summed), p.dim_qk, square);
+  add<double>(row.weighted_k.data(), pairs.of(of_delta), p.dim_qk, size);
 }
 
 // The rows [i, end), at most terms_at_once.
@@ -341,7 +347,8 @@ void add_rows(const Problem& p, const Views& views, const Sequence& s, const Bot
     for (int64_t j = first; j < last; ++j) add_to_key(p, s, head.index_kv, j, rows, pairs, sums, sizes);
     for (Row& row : rows) add_to_row(p, head.k, first, last, row, pairs, sums, sizes);
   }
-  for (const Row& row : rows) add(&sizes.summed.q[row.at_q], {{1, row.weighted_k.data()}}, p.dim_qk, square);
+  for (const Row& row : rows)
+    add<double>(&sizes.summed.q[row.at_q], {{{1, row.weighted_k.data()}}}, p.dim_qk, square);
 }
 
 }  // namespace

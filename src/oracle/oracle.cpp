@@ -21,6 +21,7 @@
 
 #include "src/base/cores.hpp"
 #include "src/oracle/rows.hpp"
+#include "src/oracle/terms.hpp"
 
 namespace froghopper::oracle {
 
@@ -52,12 +53,15 @@ void attend_row(const Problem& p, const Views& views, const Head<Real>& head, co
   std::vector<Real> sums(p.dim_v, Real(0));
   if (p.merges() && other != none)
     for (int64_t c = 0; c < p.dim_v; ++c) sums[c] = denominator * static_cast<Real>(o[c]);
+  std::vector<Term<Real>> terms;
+  terms.reserve(scores.size());
   for (int64_t j = visible.begin; j < visible.end; ++j) {
     Real weight = weight_below(largest, scores[j - visible.begin]);
     denominator += weight;
     if constexpr (rounds) weight = rounded_weight(static_cast<float>(weight), p);
-    for (int64_t c = 0; c < p.dim_v; ++c) sums[c] += weight * head.v.row(j)[c];
+    terms.push_back({weight, head.v.row(j)});
   }
+  add<Real>(sums.data(), terms, p.dim_v, product);
   for (int64_t c = 0; c < p.dim_v; ++c) {
     o[c] = sums[c] / denominator * gate[c];
     if constexpr (rounds) o[c] = rounded(static_cast<float>(o[c]), p.dtype_o);
