@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: from tensor files to inputs that can be computed, and back. What a file leaves out is derived from the shapes,
-// and every refusal names the tensor.
+// cli: from tensor files to inputs that can be computed. What a file leaves out is derived from the shapes, and every
+// refusal names the tensor.
 #include "cli/activations.hpp"
 
 #include <algorithm>
@@ -196,15 +196,20 @@ Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
     p.seqused = 1;
     keep(in, view, *list);
   }
-  if (auto sink = take(file, "sink")) {
-    if (sink->element != Element::f32 || sink->shape != std::vector<int64_t>{p.heads_q}) {
-      return wrong(text("sink must be fp32 with {}, one for each query head, but is {} with {}.",
-                        counted(p.heads_q, "number"), name_of(sink->element),
-                        counted(sink->bytes.size() / static_cast<size_t>(size_of(sink->element)), "number")));
+  for (const auto& [view, option] :
+       {std::pair{&Views::sink, &fh_problem::sink}, {&Views::alibi_slopes, &fh_problem::alibi}}) {
+    const char* const name = tensors()[index_of(view)].name;
+    auto found = take(file, name);
+    if (!found) continue;
+    if (found->element != Element::f32 || found->shape != std::vector<int64_t>{p.heads_q}) {
+      return wrong(text("{} must be fp32 with {}, one for each query head, but is {} with {}.", name,
+                        counted(p.heads_q, "number"), name_of(found->element),
+                        counted(found->bytes.size() / static_cast<size_t>(size_of(found->element)), "number")));
     }
-    p.sink = 1;
-    keep(in, &Views::sink, std::move(sink->bytes));
+    p.*option = 1;
+    keep(in, view, std::move(found->bytes));
   }
+  p.gate = file.tensors.contains("gate");
   return {};
 }
 
@@ -248,9 +253,28 @@ void keep_tensors(Activations& a, QKV& qkv) {
   shape_of(&Views::grad_k) = qkv.k.shape;
   shape_of(&Views::grad_v) = qkv.v.shape;
   shape_of(&Views::grad_sink) = {a.problem.heads_q};
+  shape_of(&Views::grad_gate) = shape_of(&Views::o);
   for (const auto& [view, tensor] : {std::pair{&Views::q, &qkv.q}, {&Views::k, &qkv.k}, {&Views::v, &qkv.v}})
     keep(*a.inputs, view, std::move(tensor->bytes), qkv.extents(*tensor));
   make_room(a);
+}
+
+// Nothing, or that the tensor is not as the result `like` is.
+Result<void> check_like(const Activations& a, const char* name, const FileTensor& tensor, View Views::*like,
+                        Element wanted) {
+  const std::vector<int64_t>& shape = a.shapes[index_of(like)];
+  if (tensor.shape == shape && tensor.element == wanted) return {};
+  return wrong(text("{} must be {} [{}], as {} is, but is {} [{}].", name, name_of(wanted), joined(shape, ", "),
+                    tensors()[index_of(like)].name, name_of(tensor.element), joined(tensor.shape, ", ")));
+}
+
+Result<void> take_gate(Activations& a, TensorFile& file) {
+  auto gate = take(file, "gate");
+  if (!gate) return {};
+  if (auto ok = check_like(a, "gate", *gate, &Views::o, element_of(a.problem.dtype)); !ok) return ok;
+  const Shape o = tensors()[index_of(&Views::o)].shape(a.problem);
+  keep(*a.inputs, &Views::gate, std::move(gate->bytes), {o.batch, o.seq, o.heads, o.dim});
+  return {};
 }
 
 // grad_o and grad_lse, of the input or of a file of their own.
@@ -276,10 +300,8 @@ Result<void> take_gradients(Activations& a, TensorFile& input, const std::string
   const Element element = element_of(a.problem.dtype);
   for (const auto& [name, tensor, like, wanted] :
        {std::tuple{"grad_o", &a.grad_o, &Views::o, element}, {"grad_lse", &a.grad_lse, &Views::lse, Element::f32}}) {
-    const std::vector<int64_t>& shape = a.shapes[index_of(like)];
-    if (*tensor && ((*tensor)->shape != shape || (*tensor)->element != wanted))
-      return wrong(text("{} must be {} [{}], as {} is, but is {} [{}].", name, name_of(wanted), joined(shape, ", "),
-                        tensors()[index_of(like)].name, name_of((*tensor)->element), joined((*tensor)->shape, ", ")));
+    if (!*tensor) continue;
+    if (auto ok = check_like(a, name, **tensor, like, wanted); !ok) return ok;
   }
   return {};
 }
@@ -309,6 +331,7 @@ Result<Activations> load_activations(const std::vector<std::string>& paths, cons
   a.problem = *problem;
 
   keep_tensors(a, *qkv);
+  if (auto taken = take_gate(a, *file); !taken) return taken.failure();
   if (auto taken = take_gradients(a, *file, wishes.grad); !taken) return taken.failure();
 
   // A GPU plan cannot look at lengths that are in its memory; here they are still on the host.
@@ -325,65 +348,6 @@ void turn_around(Activations& a) {
   keep(*a.inputs, &Views::grad_o, a.grad_o->bytes, {o.batch, o.seq, o.heads, o.dim});
   if (a.grad_lse) keep(*a.inputs, &Views::grad_lse, a.grad_lse->bytes);
   make_room(a);
-}
-
-namespace {
-
-// Of the forward problem, and of the backward one where gradients are asked for: before it is computed and after.
-bool is_result(const Activations& a, const Tensor& tensor, bool with_lse) {
-  if (tensor.view == &Views::o) return true;
-  if (tensor.view == &Views::lse) return with_lse;
-  if (tensor.view == &Views::max_logit) return !a.inputs->blocks[index_of(tensor.view)].empty();
-  Problem backward = a.problem;
-  backward.op = FH_BACKWARD, backward.max_logit = false;
-  return a.grad_o && is_written(tensor.use(backward));
-}
-
-bool is_safetensors(const std::string& path) { return path.ends_with(".safetensors"); }
-
-// OUT.npy has o, OUT.NAME.npy next to it the tensor NAME.
-std::string path_of(const std::string& path, const std::string& name) {
-  if (is_safetensors(path) || name == "o") return path;
-  return text("{}.{}.npy", path.substr(0, path.size() - std::strlen(".npy")), name);
-}
-
-}  // namespace
-
-Result<void> can_save_activations(const std::string& path, const Activations& a, bool with_lse) {
-  for (const Tensor& tensor : tensors()) {
-    if (!is_result(a, tensor, with_lse)) continue;
-    if (auto can = files::can_write_file(path_of(path, tensor.name)); !can) return can;
-  }
-  return {};
-}
-
-Result<std::string> save_activations(const std::string& path, const Activations& a, bool with_lse) {
-  std::map<std::string, FileTensor> out;
-  std::string said;
-  for (const Tensor& tensor : tensors()) {
-    const size_t i = index_of(tensor.view);
-    if (!is_result(a, tensor, with_lse)) continue;
-    const Element element = tensor.shape(a.problem).element;
-    out[tensor.name] = {element, a.shapes[i], a.inputs->blocks[i]};
-    said += text("{}{} {} [{}]", said.empty() ? "" : ", ", tensor.name, name_of(element), joined(a.shapes[i], ", "));
-  }
-  if (is_safetensors(path)) {
-    TensorFile file;
-    file.metadata = a.metadata;
-    file.metadata["problem"] = a.problem.forward().line();
-    file.tensors = std::move(out);
-    if (auto written = files::write_file(path, print_safetensors(file)); !written) return written.failure();
-    return text("{}: {}", path, said);
-  }
-  std::string paths = path;
-  for (const auto& [name, tensor] : out) {
-    const std::string beside = path_of(path, name);
-    const auto printed = print_npy(tensor);
-    if (!printed) return printed.failure();
-    if (auto written = files::write_file(beside, *printed); !written) return written.failure();
-    if (name != "o") paths += ", " + beside;
-  }
-  return text("{}: {}", paths, said);
 }
 
 }  // namespace froghopper::cli

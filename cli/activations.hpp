@@ -30,8 +30,8 @@ struct Activations {
 };
 
 // IN.safetensors with tensors q, k, v and, if wanted, cu_seqlens (or cu_seqlens_q and cu_seqlens_kv), seqused_q,
-// seqused_kv, sink, grad_o, grad_lse; or Q.npy K.npy V.npy [CU_SEQLENS.npy], as words or as one word with commas
-// between.
+// seqused_kv, sink, alibi_slopes, gate, grad_o, grad_lse; or Q.npy K.npy V.npy [CU_SEQLENS.npy], as words or as one
+// word with commas between.
 Result<Activations> load_activations(const std::vector<std::string>& in, const Wishes&);
 
 // After the forward problem was computed, where there is a grad_o: the problem becomes the backward one, with o and lse

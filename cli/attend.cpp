@@ -163,11 +163,9 @@ void attend_command(CLI::App& program, int& exit_code) {
   command->description(
       "Reads q, k and v as [batch, seq, heads, dim] or [seq, heads, dim], with cu_seqlens as [total, heads, dim]; "
       "in\n"
-      "fp16, bf16 or fp32. A .safetensors may also have cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv and "
-      "sink;\n"
-      "its metadata is passed through. With grad_o, in the input or by --grad, the gradients grad_q, grad_k, grad_v "
-      "and\n"
-      "grad_sink are computed too; a .safetensors may have grad_lse as well.");
+      "fp16, bf16 or fp32. A .safetensors may also have cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink,\n"
+      "alibi_slopes and gate; its metadata is passed through. With grad_o, in the input or by --grad, the gradients\n"
+      "grad_q, grad_k, grad_v, grad_sink and grad_gate are computed too; a .safetensors may have grad_lse as well.");
   command->footer(examples);
   command->add_option("input", options->in, "IN.safetensors, or Q.npy K.npy V.npy [CU_SEQLENS.npy], also with commas")
       ->required()

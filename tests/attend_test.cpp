@@ -95,6 +95,32 @@ TEST_F(Attend, computes_gradients_where_there_is_a_gradient_of_o) {
   for (const float x : floats(out->tensors.at("grad_sink"))) EXPECT_NEAR(x, 3 * share, 1e-5);
 }
 
+// A gate of 0 halves o, and with it grad_v; o (1 - sigmoid) sigmoid is 1/4. Slopes change weights, but not their sum.
+TEST_F(Attend, takes_a_gate_and_slopes) {
+  TensorFile in = small_file();
+  const std::vector<int64_t> shape = {1, 3, 2, 8};
+  in.tensors["gate"] = FileTensor{Element::f32, shape, std::vector<unsigned char>(3 * 2 * 8 * 4)};
+  in.tensors["grad_o"] = ones(Element::f32, shape);
+  in.tensors["alibi_slopes"] = ones(Element::f32, {2});
+  write("in.safetensors", print_safetensors(in));
+  const std::string command =
+      "attend " + path("in.safetensors") + " -o " + path("out.safetensors") + " --check --backend cpu";
+  Ran r = run(command);
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_TRUE(has(r.out, "problem   bwd f32 b1 hq2 hkv2 sq3 skv3 d8 alibi gate\n")) << r.out;
+  const auto out = read_safetensors(path("out.safetensors"));
+  ASSERT_TRUE(out) << out.failure().text;
+  for (const float x : floats(out->tensors.at("o"))) EXPECT_NEAR(x, 0.5, 1e-6);
+  EXPECT_EQ(out->tensors.at("grad_gate").shape, shape);
+  for (const float x : floats(out->tensors.at("grad_gate"))) EXPECT_NEAR(x, 0.25, 1e-6);
+
+  in.tensors["gate"] = ones(Element::f32, {1, 3, 2, 4});
+  write("in.safetensors", print_safetensors(in));
+  r = run(command);
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "gate must be fp32 [1, 3, 2, 8], as o is, but is fp32 [1, 3, 2, 4].")) << r.err;
+}
+
 TEST_F(Attend, writes_gradients_and_max_logit_beside_an_npy) {
   for (const char* const name : {"q.npy", "k.npy", "v.npy", "g.npy"})
     write(name, *print_npy(ones(Element::f16, {5, 2, 16})));
