@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How DTensor may cut the tensors of the operators of _torch_ops.py: along the batch, or along heads where those of
-keys can be divided, as it may for PyTorch's own attention. Packed sequences are cut along heads alone.
+"""How DTensor may cut the tensors of the operators of _torch_ops.py and _torch_gate.py: along the batch, or along heads
+where those of keys can be divided, as it may for PyTorch's own attention. Packed sequences are cut along heads alone.
 
 torch.distributed.tensor takes long to import. register() is called when it is there already: with froghopper.torch, and
 when a tensor that is not PyTorch's own is met.
@@ -27,6 +27,8 @@ def register() -> None:
     known(packet.forward.default)(of_forward)
     known(packet.forward_8_bit.default)(of_forward_8_bit)
     known(packet.backward.default)(of_backward)
+    known(packet.forward_gated.default)(of_forward_gated)
+    known(packet.backward_gated.default)(of_backward_gated)
 
 
 def of_forward(*arguments: Any) -> list[Rule]:
@@ -51,10 +53,31 @@ def of_backward(*arguments: Any) -> list[Rule]:
     return rules((*arguments[2:5], *arguments[7:13]), arguments, before, results, between=2)
 
 
+def of_forward_gated(*arguments: Any) -> list[Rule]:
+    from torch.distributed.tensor import Shard
+    with_lse, with_max_logit = arguments[-3], arguments[-1]
+
+    def results(o: Any, lse: Any, of_sink: Any) -> Placements:
+        largest = o if o in (replicated(), Shard(0)) else Shard(1)  # [batch, heads]
+        return [o, lse if with_lse else replicated(), largest if with_max_logit else replicated()]
+    return rules(arguments[:9], arguments, [], results, gates=1)
+
+
+def of_backward_gated(*arguments: Any) -> list[Rule]:
+    grad_lse, sink = arguments[1], arguments[7]
+
+    def results(o: Any, lse: Any, of_sink: Any) -> Placements:
+        return [o, o, o, replicated() if sink is None else of_sink, o]
+
+    def before(o: Any, lse: Any) -> Placements: return [o, None if grad_lse is None else lse]
+    return rules((*arguments[2:5], *arguments[7:13]), arguments, before, results, between=2, gates=1)
+
+
 def rules(inputs: tuple[Any, ...], arguments: tuple[Any, ...], before: Any, results: Any,
-          scales: tuple[Any, ...] = (), between: int = 0) -> list[Rule]:
+          scales: tuple[Any, ...] = (), between: int = 0, gates: int = 0) -> list[Rule]:
     """inputs: those of calls.Inputs. before: placements of what comes before them; between: how many there are behind
-    v, which lie as o and lse. results: placements of results of those of o, lse and of the sink's gradient."""
+    v, which lie as o and lse; gates: how many there are behind the inputs, which lie as o. results: placements of
+    results of those of o, lse and of the sink's gradient."""
     from torch.distributed.tensor import Partial, Shard
     k, packed = inputs[1], inputs[4] is not None
     ways: list[tuple[str, Any, Any, Any]] = [("whole", replicated(), replicated(), replicated())]
@@ -66,7 +89,7 @@ def rules(inputs: tuple[Any, ...], arguments: tuple[Any, ...], before: Any, resu
         first = before(o, lse) if before else []
         sides = [placed(name, at, x, packed) for at, x in enumerate(inputs[3:])]
         of_scales = [scale_placed(name, x) for x in scales]
-        given = [*first, o, o, o, *((o, lse) if between else ()), *sides, *of_scales]
+        given = [*first, o, o, o, *((o, lse) if between else ()), *sides, *[o] * gates, *of_scales]
         found.append((results(o, lse, of_sink), [*given, *[None] * (len(arguments) - len(given))]))
     return found
 

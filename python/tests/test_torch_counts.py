@@ -82,6 +82,7 @@ def compare_dtensors(rank, file):
         torch.testing.assert_close(lse.full_tensor(), wanted[1])
         found = torch.autograd.grad(o.square().sum() + lse.sum(), leaves)
         for a, b in zip(found, grads): torch.testing.assert_close(a.full_tensor(), b, rtol=1e-4, atol=1e-5)
+        compare_gated(mesh, cut, of_lse)
     one = [distribute_tensor(x[:, :, :1], mesh, [Shard(2)]) for x in (k, v)]  # heads that cannot be divided
     o = attention(distribute_tensor(q, mesh, [Shard(2)]), *one)
     torch.testing.assert_close(o.full_tensor(), attention(q, k[:, :, :1], v[:, :, :1]))
@@ -92,6 +93,21 @@ def compare_dtensors(rank, file):
     o = attention(*packed, **given)
     assert o.placements == (Shard(1),)
     torch.testing.assert_close(o.full_tensor(), attention(*(x.flatten(0, 1) for x in (q, k, v)), **words))
+
+
+def compare_gated(mesh, cut, of_heads):
+    from torch.distributed.tensor import distribute_tensor
+    qkvg = [drawn(2, 6, heads, 16, seed=20 + heads) for heads in (4, 2, 2, 4)]
+    whole = [x.clone().requires_grad_() for x in qkvg]
+    options = dict(causal=True, return_lse=True, return_max_logit=True)
+    wanted = attention(*whole[:3], gate=whole[3], **options)
+    grads = torch.autograd.grad(wanted[0].square().sum() + wanted[1].sum(), whole)
+    leaves = [distribute_tensor(x, mesh, [cut]).requires_grad_() for x in qkvg]
+    found = attention(*leaves[:3], gate=leaves[3], **options)
+    assert [x.placements for x in found] == [(cut,), (of_heads,), (of_heads,)], [x.placements for x in found]
+    for a, b in zip(found, wanted): torch.testing.assert_close(a.full_tensor(), b)
+    of_leaves = torch.autograd.grad(found[0].square().sum() + found[1].sum(), leaves)
+    for a, b in zip(of_leaves, grads): torch.testing.assert_close(a.full_tensor(), b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
