@@ -186,16 +186,22 @@ void add_products(const Stored& x, int64_t at, const Stored& rows, int64_t first
 namespace {
 
 oracle::Answers as_tensor_cores_add(const Problem& p, const Views& views, const std::vector<oracle::RowId>& rows) {
-  return oracle::attend_rows<Head>(
-      p, views, rows, [&](const oracle::Sequence& s, const Head& head, int64_t i, double* o, double* lse) {
-        const Visible keys = oracle::keys_of(p, s, i);
-        std::vector<float> scores = scores_of(p, head, i, keys);
-        const float raised = raised_by_mean(p, head, i);
-        const oracle::Gate<float> gate(p, views, s, head.index, i);
-        attend_row(p, views, head, scores, raised, keys, gate.sigmoid, o, lse);
-        for (float& score : scores) score += raised;
-        return scores;
-      });
+  return oracle::attend_rows<Head>(p, views, rows,
+                                   [&](const oracle::Sequence& s, const Head& head,
+                                       std::span<const oracle::RowsOfHead::Row> some, double* o, double* lse) {
+                                     std::vector<std::vector<float>> all;
+                                     for (const auto& [i, place] : some) {
+                                       const Visible keys = oracle::keys_of(p, s, i);
+                                       std::vector<float> scores = scores_of(p, head, i, keys);
+                                       const float raised = raised_by_mean(p, head, i);
+                                       const oracle::Gate<float> gate(p, views, s, head.index, i);
+                                       attend_row(p, views, head, scores, raised, keys, gate.sigmoid,
+                                                  o + place * p.dim_v, lse + place);
+                                       for (float& score : scores) score += raised;
+                                       all.push_back(std::move(scores));
+                                     }
+                                     return all;
+                                   });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// oracle: gradients as their formulas read, one number at a time.
+// oracle: gradients in fp64 as their formulas read.
 //
 // What query row i of head h adds, over the keys j that it sees, with g = grad_o[i]:
 //   weight[j]   = exp(s[j] - lse)
@@ -12,181 +12,14 @@
 // With a gate, whose sigmoid o has as a factor:
 //   grad_gate   = grad_o[i] o (1 - sigmoid), and below delta g is grad_o[i] times sigmoid, element by element
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
-#include "src/oracle/rows.hpp"
+#include "src/oracle/gradients.hpp"
 #include "src/oracle/terms.hpp"
 
 namespace froghopper::oracle {
 namespace {
-
-// Places in dense tensors [batch, seq, heads, dim]; packed tensors have batch = 1. lse has dim = 1.
-struct Dense {
-  int64_t seq_q, seq_kv, heads_q, heads_kv;
-  explicit Dense(const Problem& p)
-      : seq_q(p.extent_q()), seq_kv(p.extent_kv()), heads_q(p.heads_q), heads_kv(p.heads_kv) {}
-  int64_t q(const Sequence& s, int64_t i, int64_t head, int64_t dim) const {
-    return ((s.batch * seq_q + s.first_q + i) * heads_q + head) * dim;
-  }
-  int64_t kv(const Sequence& s, int64_t j, int64_t head, int64_t dim) const {
-    return ((s.batch * seq_kv + s.first_kv + j) * heads_kv + head) * dim;
-  }
-};
-
-// What gradients read besides.
-template <class Real>
-struct BothWays : Head<Real> {
-  Matrix<Real> v_columns;
-
-  BothWays(const Problem& p, const Views& views, const Sequence& s, int64_t head)
-      : Head<Real>(p, views, s, head), v_columns(transposed(this->v)) {}
-};
-
-// Dense, in the shapes of q, k, v and gate; of the sink one number for each sequence and query head.
-template <class Real>
-struct Sums {
-  std::vector<Real> q, k, v, sink, gate;
-
-  explicit Sums(const Problem& p)
-      : q(p.rows_q() * p.heads_q * p.dim_qk),
-        k(p.rows_kv() * p.heads_kv * p.dim_qk),
-        v(p.rows_kv() * p.heads_kv * p.dim_v),
-        sink(p.sink && p.rows_q() > 0 ? p.batch * p.heads_q : 0),
-        gate(p.gate ? p.rows_q() * p.heads_q * p.dim_v : 0) {}
-};
-
-// Calls work(sequence, its number, key head) for all of them, on all cores. The query heads of one key head add to the
-// same grad_k and grad_v, so one call takes all of them.
-template <class Work>
-void each_group(const Problem& p, const Views& views, Work work) {
-  if (p.rows_q() == 0) return;  // there may be any number of sequences without rows
-  for_each(p.batch * p.heads_kv, [&](int64_t pair) {
-    const int64_t index = pair / p.heads_kv;
-    work(Sequence(p, views, index), index, pair % p.heads_kv);
-  });
-}
-
-// Calls visit(head, number of the sink's sum) for the query heads of a group.
-template <class Real, class Visit>
-void each_head(const Problem& p, const Views& views, const Sequence& s, int64_t index, int64_t head_kv, Visit visit) {
-  const int64_t group = p.heads_q / p.heads_kv;
-  for (int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h)
-    visit(BothWays<Real>(p, views, s, h), index * p.heads_q + h);
-}
-
-// One row of grad_o, and grad_lse, in Real.
-template <class Real>
-struct Given {
-  std::vector<Real> grad_o;
-  Real grad_lse = 0;
-
-  Given(const Views& views, const Sequence& s, int64_t head, int64_t i) : grad_o(views.grad_o.dim) {
-    const int64_t at = views.grad_o.at(s.batch, s.first_q + i, head);
-    load_row(views.grad_o.data, at, views.grad_o.dim, views.grad_o.element, grad_o.data());
-    if (views.grad_lse.data) grad_lse = views.grad_lse.as<float>()[views.grad_lse.at(s.batch, s.first_q + i, head)];
-  }
-};
-
-template <class Real>
-Real dot(const Real* x, const Real* y, int64_t count) {
-  Real sum = 0;
-  for (int64_t c = 0; c < count; ++c) sum += x[c] * y[c];
-  return sum;
-}
-
-double sum_of_sizes(const double* x, const double* y, int64_t count) {
-  double sum = 0;
-  for (int64_t c = 0; c < count; ++c) sum += std::fabs(x[c] * y[c]);
-  return sum;
-}
-
-// Of -inf, which is none, 0, also where a row has nothing else.
-template <class Real>
-Real weight_of_sink(const Views& views, int64_t head, Real lse) {
-  const Real sink = views.sink.as<float>()[head];
-  return sink == -std::numeric_limits<Real>::infinity() ? Real(0) : weight_below(lse, sink);
-}
-
-template <class Real>
-Real slope_of(const Problem& p, Real s) {
-  const Real cap = p.softcap;
-  return cap == 0 ? Real(1) : 1 - (s / cap) * (s / cap);
-}
-
-// Dense answers out of sums: times scale where they are of q or k, and added to what the tensor holds if so asked.
-// finish(number, what the tensor holds or 0) makes the answer of it.
-template <class Real, class Finish>
-Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finish finish) {
-  std::vector<Real> sink(p.sink ? p.heads_q : 0);
-  for (size_t i = 0; i < sums.sink.size(); ++i) sink[i % sink.size()] += sums.sink[i];
-  for (Real& x : sums.q) x *= static_cast<Real>(p.scale);
-  for (Real& x : sums.k) x *= static_cast<Real>(p.scale);
-
-  Answers answers(tensors().size());
-  const auto put = [&](View Views::*tensor, const std::vector<Real>& numbers) {
-    const View& view = views.*tensor;
-    std::vector<double>& answer = answers[index_of(tensor)];
-    answer.reserve(numbers.size());
-    auto number = numbers.begin();
-    for (int64_t b = 0; b < view.batch && !numbers.empty(); ++b)
-      for (int64_t row = 0; row < view.seq; ++row)
-        for (int64_t head = 0; head < view.heads; ++head)
-          for (int64_t c = 0; c < view.dim; ++c) {
-            const float held = p.accumulate ? load(view.data, view.at(b, row, head) + c, view.element) : 0.0f;
-            answer.push_back(finish(*number++, held, view.element));
-          }
-  };
-  put(&Views::grad_q, sums.q);
-  put(&Views::grad_k, sums.k);
-  put(&Views::grad_v, sums.v);
-  put(&Views::grad_sink, sink);
-  put(&Views::grad_gate, sums.gate);
-  return answers;
-}
-
-// ---- In the arithmetic of the storage type ----
-
-void add_row_same_precision(const Problem& p, const Views& views, const Sequence& s, const BothWays<float>& head,
-                            int64_t i, int64_t sink_number, Sums<float>& sums) {
-  const Visible visible = keys_of(p, s, i);
-  Given<float> given(views, s, head.index, i);
-  const Rows row{s.batch, s.first_q + i, 1, 1};
-  const std::vector<float> o =
-      read<float>(views.o, {views.o, row, {}, s.index}, 1, head.index, {p, {}, 0, 0}).numbers;
-  const float lse = views.lse.as<float>()[views.lse.at(s.batch, s.first_q + i, head.index)];
-  const float delta = dot(given.grad_o.data(), o.data(), p.dim_v) - given.grad_lse;
-  if (p.sink) sums.sink[sink_number] -= weight_of_sink(views, head.index, lse) * delta;
-
-  const Dense dense(p);
-  const Gate<float> gate(p, views, s, head.index, i);
-  for (int64_t c = 0; p.gate && visible.begin < visible.end && c < p.dim_v; ++c) {
-    sums.gate[dense.q(s, i, head.index, p.dim_v) + c] = given.grad_o[c] * o[c] * gate.rest[c];
-    given.grad_o[c] = rounded(given.grad_o[c] * gate.sigmoid[c], p.dtype);
-  }
-  float* const grad_q = sums.q.data() + dense.q(s, i, head.index, p.dim_qk);
-  const std::vector<float> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
-  const std::vector<float> dp = dots(given.grad_o, head.v_columns, visible);
-  std::vector<Term<float>> of_q;
-  const auto add_one = [](float* sums, float factor, const float* x, int64_t count) {
-    add<float>(sums, std::array{Term<float>{factor, x}}, count, product);
-  };
-  for (int64_t j = visible.begin; j < visible.end; ++j) {
-    const float s_j = all_s[j - visible.begin], grad_weight = dp[j - visible.begin];
-    const float weight = weight_below(lse, s_j);
-    const float ds = rounded(weight * (grad_weight - delta) * slope_of(p, plain[j - visible.begin]), p.dtype);
-    const float factor = rounded(weight, p.dtype);
-    float* const grad_k = sums.k.data() + dense.kv(s, j, head.index_kv, p.dim_qk);
-    float* const grad_v = sums.v.data() + dense.kv(s, j, head.index_kv, p.dim_v);
-    add_one(grad_v, factor, given.grad_o.data(), p.dim_v);
-    add_one(grad_k, ds, head.q.row(i), p.dim_qk);
-    of_q.push_back({ds, head.k.row(j)});
-  }
-  add<float>(grad_q, of_q, p.dim_qk, product);
-}
-
-// ---- Exactly ----
 
 // Squares of the norms of Gradients.
 struct Sizes {
@@ -225,42 +58,12 @@ struct Row {
   std::vector<double> weighted_k;  // what an error of delta, which all keys share, is multiplied by
 
   Row(const Problem& p, const Views& views, const Sequence& s, const BothWays<double>& head, int64_t i,
-      int64_t sink_number, Sums<double>& sums, Sizes& sizes)
+      const Visible& visible)
       : q(head.q.row(i)),
         at_q(Dense(p).q(s, i, head.index, p.dim_qk)),
-        visible(keys_of(p, s, i)),
+        visible(visible),
         given(views, s, head.index, i),
-        weighted_k(p.dim_qk, 0.0) {
-    const double* const g = given.grad_o.data();
-    std::vector<double> o(p.dim_v, 0.0);
-    double lse = -std::numeric_limits<double>::infinity();
-    const std::vector<double> plain = plain_scores(p, head, i, visible), all_s = with_alibi(head, i, visible, plain);
-    const Gate<double> gate(p, views, s, head.index, i);
-    attend_row<double, /*rounds=*/false>(p, views, head, visible, all_s, gate.sigmoid, o.data(), &lse);
-    const double delta = dot(g, o.data(), p.dim_v) - given.grad_lse;
-    delta_size = sum_of_sizes(g, o.data(), p.dim_v) + std::fabs(given.grad_lse);
-    if (p.sink) add_to_sink(weight_of_sink(views, head.index, lse), delta, delta_size, sink_number, sums, sizes);
-    if (p.gate) pass_gate(gate, o.data(), Dense(p).q(s, i, head.index, p.dim_v), sums, sizes);
-
-    const Least least(p.dtype);
-    const std::vector<double> dp = dots(given.grad_o, head.v_columns, visible);
-    const std::vector<double> dp_sizes =
-        sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return std::fabs(a * b); });
-    // A gated g is rounded too, as every weight that it is multiplied by.
-    const double both = p.gate ? std::sqrt(2.0) : 1;
-    std::vector<double> dp_squares;
-    if (p.gate)
-      dp_squares =
-          sums_of(given.grad_o, head.v_columns, visible, [](double a, double b) { return (a * b) * (a * b); });
-    for (size_t n = 0; n < plain.size(); ++n) {
-      const double weight = weight_below(lse, all_s[n]), of_dp = weight * slope_of(p, plain[n]);
-      const double ds = of_dp * (dp[n] - delta), of_gate = p.gate ? of_dp * std::sqrt(dp_squares[n]) : 0;
-      factors.push_back(
-          {weight, ds, both * std::max({weight, least.operand, least.weight}),
-           std::max({std::hypot(ds, of_gate), least.operand, least.weight * (dp_sizes[n] + delta_size)}),
-           dp_sizes[n]});
-    }
-  }
+        weighted_k(p.dim_qk, 0.0) {}
 
   // grad_gate of the row; and grad_o as the gate lets it pass.
   void pass_gate(const Gate<double>& gate, const double* o, int64_t at, Sums<double>& sums, Sizes& sizes) {
@@ -272,6 +75,62 @@ struct Row {
     }
   }
 };
+
+std::vector<const double*> grad_o_of(const std::vector<Row>& rows) {
+  std::vector<const double*> all;
+  for (const Row& row : rows) all.push_back(row.given.grad_o.data());
+  return all;
+}
+
+// The rows [i, end), with what they add to the gradients of sink and gate.
+std::vector<Row> rows_from(const Problem& p, const Views& views, const Sequence& s, const BothWays<double>& head,
+                           int64_t i, int64_t end, int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
+  std::vector<Row> rows;
+  std::vector<int64_t> indices;
+  std::vector<Visible> keys;
+  std::vector<Gate<double>> gates;
+  for (; i < end; ++i) {
+    indices.push_back(i), keys.push_back(keys_of(p, s, i));
+    gates.emplace_back(p, views, s, head.index, i);
+    rows.emplace_back(p, views, s, head, i, keys.back());
+  }
+  const std::vector<std::vector<double>> plain = plain_scores(p, head, indices, keys);
+  std::vector<std::vector<double>> all_s, o(rows.size(), std::vector<double>(p.dim_v, 0.0));
+  std::vector<double> lse(rows.size(), -std::numeric_limits<double>::infinity()), delta;
+  std::vector<QueryRow<double>> together;
+  for (size_t n = 0; n < rows.size(); ++n) all_s.push_back(with_alibi(head, indices[n], keys[n], plain[n]));
+  for (size_t n = 0; n < rows.size(); ++n)
+    together.push_back({keys[n], all_s[n], gates[n].sigmoid.data(), o[n].data(), &lse[n]});
+  attend<double, /*rounds=*/false>(p, views, head, together);
+  for (size_t n = 0; n < rows.size(); ++n) {
+    Row& row = rows[n];
+    const double* const g = row.given.grad_o.data();
+    delta.push_back(dot(g, o[n].data(), p.dim_v) - row.given.grad_lse);
+    row.delta_size = sum_of_sizes(g, o[n].data(), p.dim_v) + std::fabs(row.given.grad_lse);
+    if (p.sink)
+      add_to_sink(weight_of_sink(views, head.index, lse[n]), delta[n], row.delta_size, sink_number, sums, sizes);
+    if (p.gate) row.pass_gate(gates[n], o[n].data(), Dense(p).q(s, indices[n], head.index, p.dim_v), sums, sizes);
+  }
+
+  const Least least(p.dtype);
+  const std::vector<const double*> g = grad_o_of(rows);
+  const auto dp = dots(g, head.v_columns, keys);
+  const auto dp_sizes = sums_of(g, head.v_columns, keys, [](double a, double b) { return std::fabs(a * b); });
+  // A gated g is rounded too, as every weight that it is multiplied by.
+  const double both = p.gate ? std::sqrt(2.0) : 1;
+  std::vector<std::vector<double>> dp_squares;
+  if (p.gate) dp_squares = sums_of(g, head.v_columns, keys, [](double a, double b) { return (a * b) * (a * b); });
+  for (size_t n = 0; n < rows.size(); ++n)
+    for (size_t j = 0; j < plain[n].size(); ++j) {
+      const double weight = weight_below(lse[n], all_s[n][j]), of_dp = weight * slope_of(p, plain[n][j]);
+      const double ds = of_dp * (dp[n][j] - delta[n]), of_gate = p.gate ? of_dp * std::sqrt(dp_squares[n][j]) : 0;
+      const double size = dp_sizes[n][j];
+      rows[n].factors.push_back(
+          {weight, ds, both * std::max({weight, least.operand, least.weight}),
+           std::max({std::hypot(ds, of_gate), least.operand, least.weight * (size + rows[n].delta_size)}), size});
+    }
+  return rows;
+}
 
 // Which of some rows attend to a key, or which of some keys a row attends to: x and the factors of each.
 struct Pairs {
@@ -336,12 +195,11 @@ void add_to_row(const Problem& p, const Matrix<double>& k, int64_t first, int64_
   add<double>(row.weighted_k.data(), pairs.of(of_delta), p.dim_qk, size);
 }
 
-// The rows [i, end), at most terms_at_once.
+// The rows [i, end), at most rows_at_once.
 void add_rows(const Problem& p, const Views& views, const Sequence& s, const BothWays<double>& head, int64_t i,
               int64_t end, int64_t sink_number, Sums<double>& sums, Sizes& sizes) {
-  std::vector<Row> rows;
+  std::vector<Row> rows = rows_from(p, views, s, head, i, end, sink_number, sums, sizes);
   Pairs pairs;
-  for (; i < end; ++i) rows.emplace_back(p, views, s, head, i, sink_number, sums, sizes);
   for (int64_t first = 0; first < s.rows_kv; first += terms_at_once) {
     const int64_t last = std::min(first + terms_at_once, s.rows_kv);
     for (int64_t j = first; j < last; ++j) add_to_key(p, s, head.index_kv, j, rows, pairs, sums, sizes);
@@ -353,25 +211,13 @@ void add_rows(const Problem& p, const Views& views, const Sequence& s, const Bot
 
 }  // namespace
 
-Answers gradients_same_precision(const Problem& p, const Views& views) {
-  Sums<float> sums(p);
-  each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
-    each_head<float>(p, views, s, index, head_kv, [&](const BothWays<float>& head, int64_t sink_number) {
-      for (int64_t i = 0; i < s.rows_q; ++i) add_row_same_precision(p, views, s, head, i, sink_number, sums);
-    });
-  });
-  return answers_of(p, views, sums, [&](float x, float held, Element element) -> double {
-    return element == Element::f32 ? held + x : rounded(x, p.dtype);
-  });
-}
-
 Gradients compute_gradients(const Problem& p, const Views& views) {
   Sums<double> sums(p);
   Sizes sizes{Sums<double>(p), Sums<double>(p)};
   each_group(p, views, [&](const Sequence& s, int64_t index, int64_t head_kv) {
     each_head<double>(p, views, s, index, head_kv, [&](const BothWays<double>& head, int64_t sink_number) {
-      for (int64_t i = 0; i < s.rows_q; i += terms_at_once)
-        add_rows(p, views, s, head, i, std::min(i + terms_at_once, s.rows_q), sink_number, sums, sizes);
+      for (int64_t i = 0; i < s.rows_q; i += rows_at_once)
+        add_rows(p, views, s, head, i, std::min(i + rows_at_once, s.rows_q), sink_number, sums, sizes);
     });
   });
   const auto norm = [&](double square, float, Element) { return std::sqrt(square); };

@@ -35,42 +35,67 @@ float rounded_weight(float weight, const Problem& p) {
 
 }  // namespace
 
-template <class Real, bool rounds>
-void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible& visible,
-                const std::vector<Real>& scores, const std::vector<Real>& gate, double* o, double* lse) {
-  constexpr Real none = -std::numeric_limits<Real>::infinity();
-  const Real other = p.merges() ? static_cast<Real>(*lse) : p.sink ? views.sink.as<float>()[head.index] : none;
-  // No key, or none that is not infinitely far below others: no output; the sink alone is in the denominator.
-  if (std::ranges::all_of(scores, [](Real s) { return s == none; })) {
-    if (p.sink) *lse = other;
-    return;
-  }
+namespace {
 
+// The weights of a row's keys before they are divided by their sum.
+template <class Real>
+struct Weighted {
+  const QueryRow<Real>* row;
+  Real largest, denominator;
+  std::vector<Real> sums;  // of o
+  std::vector<Term<Real>> terms;
+};
+
+template <class Real, bool rounds>
+Weighted<Real> weigh(const Problem& p, const Head<Real>& head, const QueryRow<Real>& row, Real other) {
+  const auto& [keys, scores, gate, o, lse] = row;
   const Real largest = std::max(*std::max_element(scores.begin(), scores.end()), other);
 
   // Sums of o are divided by the denominator at the end; e^largest is taken out of both, so that nothing overflows.
-  Real denominator = weight_below(largest, other);
-  std::vector<Real> sums(p.dim_v, Real(0));
-  if (p.merges() && other != none)
-    for (int64_t c = 0; c < p.dim_v; ++c) sums[c] = denominator * static_cast<Real>(o[c]);
-  std::vector<Term<Real>> terms;
-  terms.reserve(scores.size());
-  for (int64_t j = visible.begin; j < visible.end; ++j) {
-    Real weight = weight_below(largest, scores[j - visible.begin]);
-    denominator += weight;
+  Weighted<Real> its{&row, largest, weight_below(largest, other), std::vector<Real>(p.dim_v, Real(0)), {}};
+  if (p.merges() && other != -std::numeric_limits<Real>::infinity())
+    for (int64_t c = 0; c < p.dim_v; ++c) its.sums[c] = its.denominator * static_cast<Real>(o[c]);
+  its.terms.reserve(scores.size());
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    Real weight = weight_below(largest, scores[j - keys.begin]);
+    its.denominator += weight;
     if constexpr (rounds) weight = rounded_weight(static_cast<float>(weight), p);
-    terms.push_back({weight, head.v.row(j)});
+    its.terms.push_back({weight, head.v.row(j)});
   }
-  add<Real>(sums.data(), terms, p.dim_v, product);
-  for (int64_t c = 0; c < p.dim_v; ++c) {
-    o[c] = sums[c] / denominator * gate[c];
-    if constexpr (rounds) o[c] = rounded(static_cast<float>(o[c]), p.dtype_o);
-  }
-  *lse = largest + std::log(denominator);
+  return its;
 }
 
-template void attend_row<double, false>(const Problem&, const Views&, const Head<double>&, const Visible&,
-                                        const std::vector<double>&, const std::vector<double>&, double*, double*);
+}  // namespace
+
+template <class Real, bool rounds>
+void attend(const Problem& p, const Views& views, const Head<Real>& head, const std::vector<QueryRow<Real>>& rows) {
+  constexpr Real none = -std::numeric_limits<Real>::infinity();
+  std::vector<Weighted<Real>> all;
+  for (const QueryRow<Real>& row : rows) {
+    const Real other = p.merges() ? static_cast<Real>(*row.lse) : p.sink ? views.sink.as<float>()[head.index] : none;
+    // No key, or none that is not infinitely far below others: no output; the sink alone is in the denominator.
+    if (!std::ranges::all_of(row.scores, [](Real s) { return s == none; }))
+      all.push_back(weigh<Real, rounds>(p, head, row, other));
+    else if (p.sink)
+      *row.lse = other;
+  }
+  for (int64_t first = 0; first < head.v.rows; first += terms_at_once)
+    for (auto& [row, largest, denominator, sums, terms] : all) {
+      const int64_t begin = std::max(first, row->keys.begin), end = std::min(first + terms_at_once, row->keys.end);
+      if (begin < end)
+        add<Real>(sums.data(), std::span(terms).subspan(begin - row->keys.begin, end - begin), p.dim_v, product);
+    }
+  for (const auto& [row, largest, denominator, sums, terms] : all) {
+    for (int64_t c = 0; c < p.dim_v; ++c) {
+      row->o[c] = sums[c] / denominator * row->gate[c];
+      if constexpr (rounds) row->o[c] = rounded(static_cast<float>(row->o[c]), p.dtype_o);
+    }
+    *row->lse = largest + std::log(denominator);
+  }
+}
+
+template void attend<double, false>(const Problem&, const Views&, const Head<double>&,
+                                    const std::vector<QueryRow<double>>&);
 
 namespace {
 
@@ -88,14 +113,27 @@ std::optional<Place> place_of(const Problem& p, const Views& views, const RowId&
 
 template <class Real, bool rounds>
 Answers attend(const Problem& p, const Views& views, const std::vector<RowId>& rows) {
-  return attend_rows<Head<Real>>(p, views, rows,
-                                 [&](const Sequence& s, const Head<Real>& head, int64_t i, double* o, double* lse) {
-                                   const Visible visible = keys_of(p, s, i);
-                                   std::vector<Real> of_row = scores(p, head, i, visible);
-                                   const Gate<Real> gate(p, views, s, head.index, i);
-                                   attend_row<Real, rounds>(p, views, head, visible, of_row, gate.sigmoid, o, lse);
-                                   return of_row;
-                                 });
+  return attend_rows<Head<Real>>(
+      p, views, rows,
+      [&](const Sequence& s, const Head<Real>& head, std::span<const RowsOfHead::Row> some, double* o, double* lse) {
+        std::vector<int64_t> indices;
+        std::vector<Visible> keys;
+        std::vector<Gate<Real>> gates;
+        for (const auto& [i, place] : some) {
+          indices.push_back(i);
+          keys.push_back(keys_of(p, s, i));
+          gates.emplace_back(p, views, s, head.index, i);
+        }
+        std::vector<std::vector<Real>> scores = plain_scores(p, head, indices, keys);
+        std::vector<QueryRow<Real>> together;
+        for (size_t n = 0; n < some.size(); ++n) {
+          scores[n] = with_alibi(head, indices[n], keys[n], std::move(scores[n]));
+          const int64_t place = some[n].place;
+          together.push_back({keys[n], scores[n], gates[n].sigmoid.data(), o + place * p.dim_v, lse + place});
+        }
+        attend<Real, rounds>(p, views, head, together);
+        return scores;
+      });
 }
 
 }  // namespace

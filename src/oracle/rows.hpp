@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <span>
 #include <vector>
 
 #include "contract/alibi.h"
@@ -94,42 +95,53 @@ inline Visible keys_of(const Problem& p, const Sequence& s, int64_t i) {
   return visible.begin < visible.end ? visible : Visible{0, 0};
 }
 
-// Of each visible row the sum of product(x[c], its column c). The columns are those of the rows' matrix. Each sum is
-// added up one product after the other, as plain loops do; all of them side by side, since a compiler makes vectors of
-// that.
+// Query rows of one head that are computed together: keys and values come from a farther cache once for all of them.
+constexpr int64_t rows_at_once = 8;
+
+// Of each row x[n], and of each row of the matrix that it attends to (keys[n]), the sum of product(x[n][c], its column
+// c). The columns are those of the rows' matrix. Each sum is added up one product after the other, as plain loops do;
+// all of them side by side, since a compiler makes vectors of that, and four columns in one pass.
 template <class Real, class Product>
-std::vector<Real> sums_of(const std::vector<Real>& x, const Matrix<Real>& columns, const Visible& rows,
-                          Product product) {
-  std::vector<Real> sums(rows.end - rows.begin, Real(0));
-  if (sums.empty()) return sums;
-  const int64_t count = static_cast<int64_t>(x.size());
-  const auto column = [&](int64_t c) { return columns.row(c) + rows.begin; };
+std::vector<std::vector<Real>> sums_of(const std::vector<const Real*>& x, const Matrix<Real>& columns,
+                                       const std::vector<Visible>& keys, Product product) {
+  std::vector<std::vector<Real>> sums;
+  for (const auto& [begin, end] : keys) sums.emplace_back(end - begin, Real(0));
   int64_t c = 0;
-  for (; c + 4 <= count; c += 4) {  // four in one pass: it would take longer to read and write the sums
-    const Real *const a = column(c), *const b = column(c + 1), *const d = column(c + 2), *const e = column(c + 3);
-    for (size_t j = 0; j < sums.size(); ++j)
-      sums[j] =
-          sums[j] + product(x[c], a[j]) + product(x[c + 1], b[j]) + product(x[c + 2], d[j]) + product(x[c + 3], e[j]);
-  }
-  for (; c < count; ++c)
-    for (size_t j = 0; j < sums.size(); ++j) sums[j] += product(x[c], column(c)[j]);
+  for (; c + 4 <= columns.rows; c += 4)
+    for (size_t n = 0; n < x.size(); ++n) {
+      if (sums[n].empty()) continue;
+      Real* const sum = sums[n].data();
+      const auto column = [&](int64_t at) { return columns.row(at) + keys[n].begin; };
+      const Real *const a = column(c), *const b = column(c + 1), *const d = column(c + 2), *const e = column(c + 3);
+      const Real x_a = x[n][c], x_b = x[n][c + 1], x_d = x[n][c + 2], x_e = x[n][c + 3];
+      for (size_t j = 0; j < sums[n].size(); ++j)
+        sum[j] = sum[j] + product(x_a, a[j]) + product(x_b, b[j]) + product(x_d, d[j]) + product(x_e, e[j]);
+    }
+  for (; c < columns.rows; ++c)
+    for (size_t n = 0; n < x.size(); ++n)
+      for (size_t j = 0; j < sums[n].size(); ++j) sums[n][j] += product(x[n][c], (columns.row(c) + keys[n].begin)[j]);
   return sums;
 }
 
 template <class Real>
-std::vector<Real> dots(const std::vector<Real>& x, const Matrix<Real>& columns, const Visible& rows) {
-  return sums_of(x, columns, rows, [](Real a, Real b) { return a * b; });
+std::vector<std::vector<Real>> dots(const std::vector<const Real*>& x, const Matrix<Real>& columns,
+                                    const std::vector<Visible>& keys) {
+  return sums_of(x, columns, keys, [](Real a, Real b) { return a * b; });
 }
 
-// Without what alibi puts on top, which softcap does not bend.
+// Of the query rows `rows`, without what alibi puts on top, which softcap does not bend.
 template <class Real>
-std::vector<Real> plain_scores(const Problem& p, const Head<Real>& head, int64_t i, const Visible& keys) {
-  std::vector<Real> all = dots(std::vector<Real>(head.q.row(i), head.q.row(i) + p.dim_qk), head.k_columns, keys);
+std::vector<std::vector<Real>> plain_scores(const Problem& p, const Head<Real>& head,
+                                            const std::vector<int64_t>& rows, const std::vector<Visible>& keys) {
+  std::vector<const Real*> q;
+  for (const int64_t i : rows) q.push_back(head.q.row(i));
+  std::vector<std::vector<Real>> all = dots(q, head.k_columns, keys);
   const Real cap = p.softcap;
-  for (Real& s : all) {
-    s *= static_cast<Real>(p.scale);
-    if (cap != 0) s = cap * std::tanh(s / cap);
-  }
+  for (std::vector<Real>& of_row : all)
+    for (Real& s : of_row) {
+      s *= static_cast<Real>(p.scale);
+      if (cap != 0) s = cap * std::tanh(s / cap);
+    }
   return all;
 }
 
@@ -138,11 +150,6 @@ std::vector<Real> with_alibi(const Head<Real>& head, int64_t i, const Visible& k
   for (int64_t j = keys.begin; head.slope != 0 && j < keys.end; ++j)
     scores[j - keys.begin] -= head.slope * static_cast<Real>(std::abs(i + head.diagonal - j));
   return scores;
-}
-
-template <class Real>
-std::vector<Real> scores(const Problem& p, const Head<Real>& head, int64_t i, const Visible& keys) {
-  return with_alibi(head, i, keys, plain_scores(p, head, i, keys));
 }
 
 // e^(logit - other), other being at least as large except for rounding. Infinity is no distance from itself.
@@ -186,8 +193,9 @@ std::vector<RowsOfHead> by_head(const Problem&, const Views&, const std::vector<
 // nothing was seen, or what earlier calls left.
 Answers first_answers(const Problem&, const Views&, const std::vector<RowId>&);
 
-// The answers for these rows. attend(sequence, head, row in the sequence, its o, its lse) fills in a row and returns
-// the scores that max_logit is taken of; HeadOf is what it reads of a head, made of problem, views, sequence and head.
+// The answers for these rows. attend(sequence, head, up to rows_at_once rows of it, o, lse) fills in each row's place
+// of o and lse, and returns the scores of each that max_logit is taken of; HeadOf is what it reads of a head, made of
+// problem, views, sequence and head.
 template <class HeadOf, class Attend>
 Answers attend_rows(const Problem& p, const Views& views, const std::vector<RowId>& rows, Attend attend) {
   Answers answers = first_answers(p, views, rows);
@@ -199,21 +207,29 @@ Answers attend_rows(const Problem& p, const Views& views, const std::vector<RowI
     const RowsOfHead& asked = heads[n];
     const Sequence s(p, views, asked.sequence);
     const HeadOf head(p, views, s, asked.head);
-    for (const auto& [i, place] : asked.rows) {
-      const auto scores = attend(s, head, i, o + place * p.dim_v, lse + place);
-      if (p.max_logit) offer(max_logit[s.index * p.heads_q + asked.head], scores);
+    std::span<const RowsOfHead::Row> left = asked.rows;
+    while (!left.empty()) {
+      const auto some = left.first(std::min(left.size(), size_t{rows_at_once}));
+      for (const auto& scores : attend(s, head, some, o, lse))
+        if (p.max_logit) offer(max_logit[s.index * p.heads_q + asked.head], scores);
+      left = left.subspan(some.size());
     }
   });
   return answers;
 }
 
-// One query row of one head; its o and lse hold those of a row that sees nothing, or what they are merged with.
+// A query row of one head. o and lse hold those of a row that attends to nothing, or what they are merged with.
+template <class Real>
+struct QueryRow {
+  Visible keys;
+  std::span<const Real> scores;  // of its keys
+  const Real* gate;              // what its o is multiplied by before that is rounded
+  double *o, *lse;
+};
 // Real is the type of all sums.
 // rounds: weights, before they meet v, and results are rounded to the storage type; weights beside 8-bit q to e4m3.
-// scores: of the keys that it sees. gate: what its o is multiplied by before that is rounded.
 template <class Real, bool rounds>
-void attend_row(const Problem& p, const Views& views, const Head<Real>& head, const Visible&,
-                const std::vector<Real>& scores, const std::vector<Real>& gate, double* o, double* lse);
+void attend(const Problem& p, const Views& views, const Head<Real>& head, const std::vector<QueryRow<Real>>& rows);
 
 Answers gradients_same_precision(const Problem&, const Views&);  // of a backward problem
 
