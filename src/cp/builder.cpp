@@ -16,6 +16,15 @@ int64_t key_in(const std::vector<Part>& parts, int64_t row) {
   return 0;
 }
 
+// Which row of the whole sequence is that row of a shard.
+int64_t row_at(const std::vector<Range>& shard, int64_t row) {
+  for (const Range& range : shard) {
+    if (row < range.rows()) return range.begin + row;
+    row -= range.rows();
+  }
+  return row;
+}
+
 }  // namespace
 
 Builder::Builder(const Job& j, int64_t r)
@@ -29,7 +38,10 @@ Builder::Builder(const Job& j, int64_t r)
       dim_v(j.whole.dim_v),
       element(j.element()),
       shard(ranges_of(j, r)),
-      rows(rows_of(shard)) {}
+      rows(rows_of(shard)) {
+  int64_t first = 0;
+  for (const Range& range : shard) parts.push_back({first, first + range.rows()}), first += range.rows();
+}
 
 Place Builder::workspace(int64_t bytes) {
   const Place place{Buffer::workspace, made.workspace};
@@ -138,20 +150,19 @@ void Builder::begin_lse(Place lse, int64_t first, int64_t heads, int64_t its_row
 
 void Builder::begin(bool with_merging) {
   merges = with_merging;
-  sink_counted_.assign(shard.size(), 0);
+  sink_counted_.assign(parts.size(), 0);
   if (job.backward() && whole.sink) add(Fill{{Buffer::grad_sink, 0}, 0, heads_q});
-  int64_t first = 0;
   const int64_t lines = batch * heads_q;
-  for (const Range& range : shard) {
+  for (const Range& range : parts) {
     const int64_t words = lines * range.rows();
-    const bool alone = shard.size() == 1 && (job.backward() || !merges);
+    const bool alone = parts.size() == 1 && (job.backward() || !merges);
     lse_.push_back(alone ? Place{Buffer::lse, 0} : workspace(words * 4));
     grad_lse_.push_back(alone || !job.backward() ? Place{Buffer::grad_lse, 0} : workspace(words * 4));
     if (job.backward() && !alone) {
-      add(Copy{lse_.back(), range.rows() * 4, {Buffer::lse, first * 4}, rows * 4, range.rows() * 4, lines});
+      add(Copy{lse_.back(), range.rows() * 4, {Buffer::lse, range.begin * 4}, rows * 4, range.rows() * 4, lines});
       add(Copy{grad_lse_.back(),
                range.rows() * 4,
-               {Buffer::grad_lse, first * 4},
+               {Buffer::grad_lse, range.begin * 4},
                rows * 4,
                range.rows() * 4,
                lines,
@@ -159,7 +170,6 @@ void Builder::begin(bool with_merging) {
     } else if (!job.backward() && merges) {
       begin_lse(lse_.back(), 0, heads_q, range.rows());
     }
-    first += range.rows();
   }
   if (!merges || rows == 0) return;
   const int64_t columns = job.backward() ? dim_qk : dim_v;
@@ -170,24 +180,22 @@ void Builder::begin(bool with_merging) {
 
 // One call. Its sink is in the denominator once: without merging there is one call for each range, with it lse begins
 // with the sink, and the sink's gradient is taken in the range's first call.
-void Builder::attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
-                     const std::vector<Part>& parts) {
-  fh_problem p = problem_of(whole, piece);
+Attend Builder::call(fh_problem p, const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
+                     const std::vector<Part>& keys) {
   p.accumulate = merges;
-  const bool first = !sink_counted_[piece.chunk];
+  const bool first = !sink_counted_[piece.part];
   if (merges) p.sink = whole.sink && job.backward() && first;
-  sink_counted_[piece.chunk] = 1;
+  sink_counted_[piece.part] = 1;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
   const auto own = [&](Buffer buffer, int64_t row_numbers, int64_t number) {
     return Operand{{buffer, piece.row * row_numbers * number}, rows};
   };
   Attend a{};
-  a.pairs = piece.pairs();
-  a.row = shard[piece.chunk].begin, a.key = key_in(parts, piece.key);
+  a.row = row_at(shard, piece.row), a.key = key_in(keys, piece.key);
   a.q = own(Buffer::q, q_row, element);
   a.k = {from.k + piece.key * k_row(element), from.rows};
   a.v = {from.v + piece.key * v_row(element), from.rows};
-  a.lse = lse_[piece.chunk];
+  a.lse = lse_[piece.part];
   if (p.sink) a.sink = {Buffer::sink, 0};
   if (whole.alibi) a.slopes = {Buffer::slopes, 0};
   if (!job.backward()) {
@@ -195,14 +203,42 @@ void Builder::attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces&
   } else {
     const int64_t number = merges ? 4 : element;
     a.o = own(Buffer::o, o_row, element), a.grad_o = own(Buffer::grad_o, o_row, element);
-    a.grad_lse = grad_lse_[piece.chunk];
+    a.grad_lse = grad_lse_[piece.part];
     a.grad_q = merges ? Operand{grad_q + piece.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
     a.grad_k = {grads.k + piece.key * k_row(number), grads.rows};
     a.grad_v = {grads.v + piece.key * v_row(number), grads.rows};
     if (p.sink) a.grad_sink = {Buffer::grad_sink, 0};
   }
   a.problem = problem(p);
+  return a;
+}
+
+void Builder::attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
+                     const std::vector<Part>& keys) {
+  Attend a = call(problem_of(whole, piece), piece, from, grads, keys);
+  a.pairs = piece.pairs();
   add(a);
+}
+
+void Builder::attend(const Run& run, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& keys) {
+  Attend a = call(problem_of(whole, run), run.sequences.front(), from, grads, keys);
+  a.pairs = run.pairs();
+  add_tables(run, a);
+  add(a);
+}
+
+void Builder::add_tables(const Run& run, Attend& to) {
+  if (run.sequences.size() == 1) return;
+  to.cu_seqlens_q = table(query_ends(run)), to.cu_seqlens_kv = table(key_ends(run));
+}
+
+// Its place there: where it lies already, or at the end.
+Place Builder::table(const std::vector<int32_t>& ends) {
+  std::vector<int32_t>& all = made.tables;
+  auto at = std::search(all.begin(), all.end(), ends.begin(), ends.end());
+  const int64_t first = at - all.begin();
+  if (at == all.end()) all.insert(at, ends.begin(), ends.end());
+  return {Buffer::tables, first * int64_t{sizeof(int32_t)}};
 }
 
 void Builder::end() {
@@ -211,18 +247,15 @@ void Builder::end() {
     return;
   }
   if (merges) convert(Buffer::o, o_, batch * rows * heads_q * dim_v);
-  int64_t first = 0;
-  for (size_t i = 0; i < shard.size(); ++i) {
+  for (size_t i = 0; i < parts.size(); ++i)
     if (lse_[i].buffer == Buffer::workspace)
-      add(Copy{{Buffer::lse, first * 4},
+      add(Copy{{Buffer::lse, parts[i].begin * 4},
                rows * 4,
                lse_[i],
-               shard[i].rows() * 4,
-               shard[i].rows() * 4,
+               parts[i].rows() * 4,
+               parts[i].rows() * 4,
                batch * heads_q,
                Buffer::lse});
-    first += shard[i].rows();
-  }
 }
 
 }  // namespace froghopper::cp

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/cp/documents.hpp"
 #include "src/cp/piece.hpp"
 #include "src/cp/steps.hpp"
 
@@ -34,6 +35,8 @@ class Builder {
   const int64_t rank, batch, heads_q, heads_kv, dim_qk, dim_v, element;
   const std::vector<Range> shard;
   const int64_t rows;  // of the shard
+  // Its rows in parts, each with its own lse and the same calls: its ranges, if begin() is not told otherwise before.
+  std::vector<Range> parts;
   Steps made;
 
   int64_t peer(int64_t step) const { return (rank + step + job.ranks) % job.ranks; }  // so many ranks further
@@ -66,6 +69,9 @@ class Builder {
   // The places of o, lse and gradients while calls merge into them, and what is done before and after.
   void begin(bool merges);
   void attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& parts);
+  void attend(const Run& run, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& parts);
+  // cu_seqlens of a run with several sequences, into made.tables.
+  void add_tables(const Run& run, Attend& to);
   void end();
   // lse, [batch, heads, rows] from head `first` on, before the first call that merges into it: the sink, or no key.
   void begin_lse(Place lse, int64_t first, int64_t heads, int64_t rows);
@@ -79,8 +85,12 @@ class Builder {
   Place grad_q;  // f32, with merges
 
  private:
+  Attend call(fh_problem p, const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
+              const std::vector<Part>& keys);
+  Place table(const std::vector<int32_t>& ends);
+
   Place o_;
-  std::vector<Place> lse_, grad_lse_;  // of each range of the shard
+  std::vector<Place> lse_, grad_lse_;  // of each part
   std::vector<char> sink_counted_;
 };
 

@@ -29,7 +29,7 @@ struct Part {
 
 // One call of the library: `rows` queries from row `row` of the shard on, `keys` keys from row `key` of the buffer on.
 struct Piece {
-  size_t chunk;  // which range of the shard
+  size_t part;  // which of the shard's parts, Builder::parts
   int64_t row, rows, key, keys, left, right;
   double pairs() const;
 };

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp: rows of several documents in calls of the library: each call has sequences that lie end to end, as varlen has
+// them.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "src/cp/piece.hpp"
+
+namespace froghopper::cp {
+
+// As fields of fh_problem.
+struct Mask {
+  fh_align align;
+  int64_t left, right;
+  bool operator==(const Mask&) const = default;
+};
+
+// One call: sequences whose queries lie one after the other in the shard, from row `row` on, and whose keys do so in a
+// buffer, from row `key` on.
+struct Run {
+  int64_t row, key;
+  std::vector<Piece> sequences;  // of each: its rows and keys, and its mask as in a call of its own
+  std::vector<Mask> masks;       // those that fit all sequences; never empty
+
+  int64_t rows() const { return sequences.back().row + sequences.back().rows - row; }
+  int64_t keys() const { return sequences.back().key + sequences.back().keys - key; }
+  double pairs() const;
+};
+
+// The keys that rows of a shard's range see, which have no gap: every row sees its own key.
+std::optional<Range> seen_keys(const Job& job, Range rows);
+
+// How a shard's rows attend to keys, with as few calls as masks allow. buffer: the keys' ranges that lie in it, in
+// order, all that the shard sees.
+std::vector<Run> runs_of(const Job& job, const std::vector<Range>& shard, const std::vector<Range>& buffer);
+
+// The problem of a run: that of its piece where it has one sequence, else a varlen one.
+fh_problem problem_of(const fh_problem& whole, const Run& run);
+
+// cu_seqlens of the run's queries and of its keys.
+std::vector<int32_t> query_ends(const Run& run);
+std::vector<int32_t> key_ends(const Run& run);
+
+}  // namespace froghopper::cp
