@@ -33,7 +33,9 @@ from froghopper import torch as froghopper_torch
 
 HERE = pathlib.Path(__file__).resolve().parent
 REFUSED = {("window, both sides", "ring"): "window.*the ring takes", ("slopes", "ring"): "alibi.*ring",
-           ("six heads", "all_to_all"): "heads_.* is (6|3)"}
+           ("six heads", "all_to_all"): "heads_.* is (6|3)",
+           **{(name, "ring"): "cu_seqlens is set: the ring takes one sequence. Use scheme=\"all_gather\" or scheme="
+              for name in CASES if name.startswith("documents")}}
 SLOW = 3  # seconds that a busy machine may add to a timeout
 
 
@@ -57,7 +59,10 @@ def exact_of(name):
     q, k, v, grad_o = (x.double().numpy() for x in (*tensors, grad_o))
     given = {name: x.double().numpy() if torch.is_tensor(x) else x for name, x in given.items()}
     given.pop("deterministic", None)
-    options, every = Options(**given), [Sequence(at, slice(None), slice(None)) for at in range(case["batch"])]
+    ends = given.pop("cu_seqlens", None)
+    every = [Sequence(at, slice(None), slice(None)) for at in range(case["batch"])]
+    if ends: every = [Sequence(0, *[slice(begin, end)] * 2) for begin, end in zip(ends, ends[1:]) if begin < end]
+    options = Options(**given)
     exact = forward(q, k, v, every, case["dtype"], options)
     grads = backward(q, k, v, exact["o"][0], exact["lse"][0], grad_o, grad_lse.transpose(1, 2).double().numpy(), every,
                      case["dtype"], options)
@@ -99,13 +104,13 @@ def test_a_group_of_some_ranks(found):
 @pytest.mark.parametrize("size", [2, 8])
 def test_repeats_and_padding_change_no_bit(found, size):
     for rank in found("repeats" if size == 2 else "repeats 8", size):
-        assert [scheme for scheme, _ in rank] == list(SCHEMES[1:])
+        assert [scheme for scheme, _ in rank] == [*SCHEMES[1:], *SCHEMES[2:]]
         assert all(all(same) for _, same in rank)
 
 
 def test_layouts(found):
     ranks = found("layouts", 3)
-    for at, (layout, rows, _, _, _) in enumerate(ranks[0]):
+    for at, (layout, rows, *_) in enumerate(ranks[0]):
         places = [each[at][3].tolist() for each in ranks]
         assert sorted(sum(places, [])) == list(range(rows))
         if layout == "contiguous": assert sum(places, []) == list(range(rows))
@@ -113,6 +118,8 @@ def test_layouts(found):
         whole = torch.arange(2 * rows).reshape(2, rows)
         for each in ranks:
             assert torch.equal(each[at][2], whole[:, each[at][3]]) and torch.equal(each[at][4], whole)
+            border = rows // 3
+            assert each[at][5].tolist() == [place - border * (place >= border) for place in each[at][3].tolist()]
 
 
 def test_zigzag_balances_causal_pairs(found):
@@ -138,6 +145,17 @@ def test_zigzag_balances_causal_pairs(found):
     ("sink", "^sink must .* is None on rank 0 and .1.0, 1.0. .* on rank 2"),
     ("refusal", "(rank 2 refuses its arguments|v must)"),
     ("rows of zigzag", "q must have 5 rows on rank 0"),
+    ("documents, other ones", r"cu_seqlens must .* is \[0, 5, 12\] on rank 0 and \[0, 6, 12\] on rank 2"),
+    ("documents, many", "cu_seqlens must .* of 12 documents with the checksum .* on rank 0 and .*0, 1, 2.* on rank 2"),
+    ("documents, on one rank", r"cu_seqlens must .* is None on rank 0 and \[0, 12\] on rank 2"),
+    ("documents, begin", "cu_seqlens must begin with 0, but begins with 1"),
+    ("documents, fall", "cu_seqlens must not fall.* falls from 7 to 6 after document 1"),
+    ("documents, total", "cu_seqlens must end with 12, the rows of all ranks, but ends with 13"),
+    ("documents, none", r"cu_seqlens must be \[documents \+ 1\] .* has the shape \[1\]"),
+    ("documents, type", "cu_seqlens must be int32 or int64, but is torch.float32"),
+    ("documents, not a list", "cu_seqlens must be a tensor or a list, but is an int"),
+    ("documents, ring", "cu_seqlens is set: the ring takes one sequence"),
+    ("documents, batch", "q must have a batch of 1 with cu_seqlens, .* but has 2"),
 ])
 def test_ranks_that_disagree_are_told_so(found, name, wanted):
     for rank in found("disagreeing", 3): assert re.search(wanted, rank[name]), rank[name]
