@@ -53,12 +53,17 @@ class Planner:
         self.library, self.parallel, self.calls = _library.library(), _parallel, _parallel.calls()
 
     @functools.cache
-    def plan(self, line, ranks, scheme="auto", layout="zigzag", copies=None):
+    def plan(self, line, ranks, scheme="auto", layout="zigzag", copies=None, documents=None):
         """Seconds of the slowest rank, the scheme's name, bytes of workspace. copies: ranks of one host copy into their
-        peers' memory; None: where they can, as in Python."""
+        peers' memory; None: where they can, as in Python. documents: cu_seqlens of a line that has varlen."""
         if copies is None: copies = 1 < ranks <= PER_HOST
-        whole, pointer = self.library.problem(line), ctypes.c_void_p()
-        asked = self.parallel.described(whole, ranks, ranks // 2, scheme, layout, 0 if copies else PER_HOST, copies)
+        whole, pointer, ends = self.library.problem(line), ctypes.c_void_p(), None
+        if documents is not None:  # one row, as plans over ranks have it
+            ends = (ctypes.c_int64 * len(documents))(*documents)
+            whole.varlen, whole.batch, whole.seq_q, whole.seq_kv = 0, 1, documents[-1], documents[-1]
+            whole.total_q = whole.total_kv = 0
+        asked = self.parallel.described(whole, ranks, ranks // 2, scheme, layout, 0 if copies else PER_HOST, copies,
+                                        ends)
         self.parallel.check_status(self.calls.fh_cp_plan_create(ctypes.byref(asked), b"h100", ctypes.byref(pointer)))
         scheme = self.calls.fh_cp_scheme_name(self.calls.fh_cp_plan_scheme(pointer)).decode()
         found = self.calls.fh_cp_plan_seconds(pointer), scheme, self.calls.fh_cp_plan_workspace_bytes(pointer)
@@ -117,8 +122,9 @@ def compared(planner):
         impl, _, transfers = r["impl"].partition(", ")
         if impl not in ("one GPU", *SCHEMES): continue
         ranks, scheme = (1, "auto") if impl == "one GPU" else (r["ranks"], impl)
-        layout = "contiguous" if "window" in r["problem"] else "zigzag"
-        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers))[0]
+        documents = tuple(r["documents"]) if "documents" in r else None
+        layout = "contiguous" if "window" in r["problem"] or documents else "zigzag"
+        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers), documents)[0]
                         for name in r["pass"].split("+"))
         on = f"{r['ranks']} x {r['gpu'].removeprefix('NVIDIA ')}{transfers and ', ' + transfers}"
         cells.setdefault((r["problem"].removeprefix("bf16 b1 "), r["pass"], on), {})[impl] = 1e3 * predicted / r["ms"]

@@ -83,7 +83,7 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
 
 class Plan:
     """What one rank does for a problem. workspace_bytes, bytes_in: that a run needs, and receives. scheme: by name.
-    tables: what a run on a GPU needs a copy of there."""
+    table_count: of numbers that a run on a GPU needs a copy of there."""
 
     def __init__(self, whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, target: str,
                  ranks_per_host: int, peer_copies: bool, cu_seqlens: Sequence[int] | None = None):
@@ -96,11 +96,13 @@ class Plan:
         self.bytes_in = int(calls().fh_cp_plan_bytes_in(self._pointer))
         self.on_gpu = bool(calls().fh_cp_plan_on_gpu(self._pointer))
         count = ctypes.c_int64()
-        at = calls().fh_cp_plan_tables(self._pointer, ctypes.byref(count))
-        self.tables: list[int] = list((ctypes.c_int32 * count.value).from_address(at)) if count.value else []
+        self._tables = calls().fh_cp_plan_tables(self._pointer, ctypes.byref(count))
+        self.table_count = count.value
 
     def __del__(self) -> None:
         if pointer := getattr(self, "_pointer", None): calls().fh_cp_plan_destroy(pointer)
+
+    def tables(self) -> list[int]: return list((ctypes.c_int32 * self.table_count).from_address(self._tables))
 
     def text(self) -> str: return str(calls().fh_cp_plan_text(self._pointer).decode())
 

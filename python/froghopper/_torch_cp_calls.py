@@ -144,7 +144,7 @@ def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tenso
     """What tells plans apart, but for the rank, and the plan, the same one for the same shapes and options."""
     of_q, of_k, of_v = ((x.shape[0], total, *x.shape[2:]) for x in (q, k, v))
     target, per_host = calls.target_of(q)[1], groups.ranks_per_host(group)
-    packed = None if documents is None else tuple(documents.tolist())
+    packed = None if documents is None else documents.numpy().tobytes()
     key = (of_q, of_k, of_v, q.dtype, sink is None, slopes is None, packed, layout, options, peer_copies, backward)
     of_rank = (key, group.size(), group.rank(), target, per_host)
 
@@ -153,7 +153,8 @@ def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tenso
                          window=(options.window_left, options.window_right), softcap=options.softcap,
                          scale=options.scale, sink=sink is not None, alibi=slopes is not None,
                          deterministic=backward and options.deterministic)
-        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies, packed)
+        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies,
+                    None if documents is None else documents.tolist())
     return key, _plans.get(of_rank) or cached(_plans, of_rank, made)
 
 

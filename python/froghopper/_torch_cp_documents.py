@@ -71,10 +71,10 @@ def places_within(places: Tensor, cu_seqlens: Any, rows: int) -> Tensor:
 def tables_on(plan: Plan, device: torch.device) -> int:
     """The address of the plan's tables on that GPU, for work in the current stream; 0: it has none. They are copied
     once, without waiting."""
-    if not plan.tables: return 0
+    if not plan.table_count: return 0
     stream: Any = torch.cuda.current_stream(device)
     if plan not in _tables:
-        held = torch.tensor(plan.tables, dtype=torch.int32).pin_memory().to(device, non_blocking=True)
+        held = torch.tensor(plan.tables(), dtype=torch.int32).pin_memory().to(device, non_blocking=True)
         _tables[plan] = held, stream.record_event()
     held, copied = _tables[plan]
     if not torch.cuda.is_current_stream_capturing():  # a capture begins when all streams are done

@@ -202,7 +202,8 @@ void AllToAll::attend(const std::vector<Place>& in, const std::vector<Place>& ou
   Attend a{};
   fh_problem p;
   if (b_.job.packed()) {
-    const Run all = runs_of(b_.job, everything_, everything_).front();
+    const std::vector<Run> runs = runs_of(b_.job, everything_, everything_);
+    const Run& all = runs.front();
     p = problem_of(b_.whole, all);
     a.pairs = all.pairs();
     b_.add_tables(all, a);

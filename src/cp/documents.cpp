@@ -15,23 +15,21 @@ size_t document_of(const Job& job, int64_t row) {
 
 Range document(const Job& job, size_t at) { return {job.documents[at], job.documents[at + 1]}; }
 
-// The window of rows at the end of keys, and the one at their beginning: a call has either for all of its sequences.
-std::vector<Mask> masks_of(const fh_problem& whole, Range rows, Range keys) {
+Masks masks_of(const fh_problem& whole, Range rows, Range keys) {
   const int64_t ahead = rows.begin - keys.begin, behind = keys.end - rows.end;
   const auto moved = [](int64_t bound, int64_t by) { return bound == FH_ALL ? FH_ALL : bound + by; };
   const int64_t left = whole.window_left, right = whole.window_right;
-  return {{FH_BOTTOM_RIGHT, moved(left, behind), moved(right, -behind)},
-          {FH_TOP_LEFT, moved(left, -ahead), moved(right, ahead)}};
+  return {Window{moved(left, behind), moved(right, -behind)}, Window{moved(left, -ahead), moved(right, ahead)}};
 }
 
 // Whether the sequence goes on where the run ends, under a mask of the run; the masks that remain are kept.
-bool join(Run& run, const Piece& next, const std::vector<Mask>& masks) {
+bool join(Run& run, const Piece& next, const Masks& masks) {
   if (run.row + run.rows() != next.row || run.key + run.keys() != next.key) return false;
-  std::vector<Mask> both;
-  for (const Mask& mask : run.masks)
-    if (std::find(masks.begin(), masks.end(), mask) != masks.end()) both.push_back(mask);
-  if (both.empty()) return false;
-  run.masks = std::move(both);
+  Masks both = run.masks;
+  if (both.at_end != masks.at_end) both.at_end.reset();
+  if (both.at_begin != masks.at_begin) both.at_begin.reset();
+  if (!both.at_end && !both.at_begin) return false;
+  run.masks = both;
   run.sequences.push_back(next);
   run.sequences.back().part = run.sequences.front().part;
   return true;
@@ -72,7 +70,7 @@ std::vector<Run> runs_of(const Job& job, const std::vector<Range>& shard, const 
       const Sight s = *sight(job.whole, rows, all);
       const Piece piece{runs.size(), row, rows.rows(), row_in(buffer, s.keys.begin), s.keys.rows(), s.left, s.right};
       row += rows.rows();
-      const std::vector<Mask> masks = masks_of(job.whole, rows, s.keys);
+      const Masks masks = masks_of(job.whole, rows, s.keys);
       if (runs.empty() || !join(runs.back(), piece, masks)) runs.push_back({piece.row, piece.key, {piece}, masks});
     }
   return runs;
@@ -89,9 +87,9 @@ fh_problem problem_of(const fh_problem& whole, const Run& run) {
     p.seq_q = std::max(p.seq_q, piece.rows), p.seq_kv = std::max(p.seq_kv, piece.keys);
     cuts_left |= piece.left != FH_ALL, cuts_right |= piece.right != FH_ALL;
   }
-  const Mask& mask = run.masks.front();
-  p.align = mask.align;
-  p.window_left = cuts_left ? mask.left : FH_ALL, p.window_right = cuts_right ? mask.right : FH_ALL;
+  p.align = run.masks.at_end ? FH_BOTTOM_RIGHT : FH_TOP_LEFT;
+  const Window window = run.masks.at_end ? *run.masks.at_end : *run.masks.at_begin;
+  p.window_left = cuts_left ? window.left : FH_ALL, p.window_right = cuts_right ? window.right : FH_ALL;
   if (p.align == FH_BOTTOM_RIGHT && p.window_right == 0) p.window_right = FH_ALL, p.causal = 1;
   return p;
 }

@@ -10,11 +10,14 @@
 
 namespace froghopper::cp {
 
-// As fields of fh_problem.
-struct Mask {
-  fh_align align;
+// A window as fh_problem has it: of queries at the end of keys, and of those at their beginning. A call has either for
+// all of its sequences; one that does not fit them all is nothing.
+struct Window {
   int64_t left, right;
-  bool operator==(const Mask&) const = default;
+  bool operator==(const Window&) const = default;
+};
+struct Masks {
+  std::optional<Window> at_end, at_begin;
 };
 
 // One call: sequences whose queries lie one after the other in the shard, from row `row` on, and whose keys do so in a
@@ -22,7 +25,7 @@ struct Mask {
 struct Run {
   int64_t row, key;
   std::vector<Piece> sequences;  // of each: its rows and keys, and its mask as in a call of its own
-  std::vector<Mask> masks;       // those that fit all sequences; never empty
+  Masks masks;                   // at least one
 
   int64_t rows() const { return sequences.back().row + sequences.back().rows - row; }
   int64_t keys() const { return sequences.back().key + sequences.back().keys - key; }
