@@ -95,8 +95,7 @@ typedef struct fh_cp_problem {
   fh_cp_transfers transfers; /* how the transport moves data; the model of time depends on it */
   /* Packed sequences: the rows of all ranks are `documents` sequences, one after the other, and a row attends only to
    * keys of its own. whole then has batch 1, and seq_q and seq_kv are all rows; masks and alibi count within a
-   * document. Shards do not depend on documents, which may begin and end anywhere, and may be empty. The ring is
-   * refused. */
+   * document. Shards do not depend on documents, which may begin and end anywhere, and may be empty. */
   int32_t documents; /* at least 1 with cu_seqlens, which says where they are */
   /* [documents + 1], host memory, the same on all ranks: 0, then the end of each document, rising to seq_q. Only
    * fh_cp_plan_create and fh_cp_explain read it. NULL: the rows are one sequence. */

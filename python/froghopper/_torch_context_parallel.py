@@ -81,7 +81,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                    to keys of its own. [documents + 1], 0 and then the end of each, the same on every rank, wherever
                    the borders of ranks lie; masks and slopes count within a document, and batch is 1. A list, or an
                    int32 or int64 tensor. What is sent depends on it, so one on a GPU is read back once a call, for
-                   which the host waits: give one in host memory. Not with scheme="ring"
+                   which the host waits: give one in host memory
     scheme         how k and v come to the queries. "ring": from rank to rank, a part at a time; "all_gather": all parts
                    at once; "all_to_all": each rank gets all rows of some heads; "auto": what is expected to take least
                    time

@@ -110,8 +110,8 @@ def numbers(rank, size):
 def repeats(rank, size):
     """(scheme, the same bits in a second run and with NaN around rows)."""
     found = []
-    for name, scheme in [*(("softcap, scale, sink", scheme) for scheme in SCHEMES[1:]),
-                         *(("documents, everything", scheme) for scheme in SCHEMES[2:])]:
+    names = ("softcap, scale, sink", "documents, everything")[:2 if size == 2 else 1]
+    for name, scheme in itertools.product(names, SCHEMES[1:]):
         case = CASES[name] | dict(heads=(8, 2))
         runs = [compute(case, scheme, places_of(case), around) for around in (padded, padded, torch.clone)]
         found.append((scheme, [all(torch.equal(x, y) for x, y in zip(runs[0], run)) for run in runs]))
@@ -208,7 +208,6 @@ def disagreeing(rank, size):
             "begin": dict(cu_seqlens=[1, 12]), "fall": dict(cu_seqlens=(0, 7, 6, 12)),
             "total": dict(cu_seqlens=[0, 5, 13]), "none": dict(cu_seqlens=[0] if last else [0, 12]),
             "type": dict(cu_seqlens=torch.ones(3)), "not a list": dict(cu_seqlens=12),
-            "ring": dict(cu_seqlens=[0, 5, 12], scheme="ring"),
         }.items()},
         "documents, batch": lambda: (*[q(2, 4, 2, 8)] * 3, dict(cu_seqlens=[0, 5, 12])),
     }
@@ -272,7 +271,7 @@ def compiled_documents(case, places):
     """The same of documents, two of which are compiled once: the second ones are other ones."""
     def layer(q, k, v, documents): return cp.attention(q * 2, k, v, causal=True, cu_seqlens=documents) + 1
     function, same = torch.compile(layer, backend="aot_eager", fullgraph=True), True
-    for documents in (torch.tensor([0, 30, 77]), torch.tensor([0, 7, 77], dtype=torch.int32)):
+    for documents in (torch.tensor([0, 30, 77]), torch.tensor([0, 7, 77])):
         runs = []
         for call in (layer, function):
             q, k, v = (x[:1, places].requires_grad_() for x in whole_of(case)[:3])

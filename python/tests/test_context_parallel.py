@@ -34,8 +34,8 @@ from froghopper import torch as froghopper_torch
 HERE = pathlib.Path(__file__).resolve().parent
 REFUSED = {("window, both sides", "ring"): "window.*the ring takes", ("slopes", "ring"): "alibi.*ring",
            ("six heads", "all_to_all"): "heads_.* is (6|3)",
-           **{(name, "ring"): "cu_seqlens is set: the ring takes one sequence. Use scheme=\"all_gather\" or scheme="
-              for name in CASES if name.startswith("documents")}}
+           ("documents, both sides", "ring"): "window.*the ring takes.*Use scheme=\"all_gather\"",
+           ("documents, slopes", "ring"): "alibi.*ring"}
 SLOW = 3  # seconds that a busy machine may add to a timeout
 
 
@@ -104,7 +104,7 @@ def test_a_group_of_some_ranks(found):
 @pytest.mark.parametrize("size", [2, 8])
 def test_repeats_and_padding_change_no_bit(found, size):
     for rank in found("repeats" if size == 2 else "repeats 8", size):
-        assert [scheme for scheme, _ in rank] == [*SCHEMES[1:], *SCHEMES[2:]]
+        assert [scheme for scheme, _ in rank] == [*SCHEMES[1:]] * (2 if size == 2 else 1)
         assert all(all(same) for _, same in rank)
 
 
@@ -154,7 +154,6 @@ def test_zigzag_balances_causal_pairs(found):
     ("documents, none", r"cu_seqlens must be \[documents \+ 1\] .* has the shape \[1\]"),
     ("documents, type", "cu_seqlens must be int32 or int64, but is torch.float32"),
     ("documents, not a list", "cu_seqlens must be a tensor or a list, but is an int"),
-    ("documents, ring", "cu_seqlens is set: the ring takes one sequence"),
     ("documents, batch", "q must have a batch of 1 with cu_seqlens, .* but has 2"),
 ])
 def test_ranks_that_disagree_are_told_so(found, name, wanted):

@@ -41,6 +41,7 @@ Builder::Builder(const Job& j, int64_t r)
       rows(rows_of(shard)) {
   int64_t first = 0;
   for (const Range& range : shard) parts.push_back({first, first + range.rows()}), first += range.rows();
+  if (job.packed() && rows > 0) parts = {{0, rows}};
 }
 
 Place Builder::workspace(int64_t bytes) {
@@ -178,53 +179,73 @@ void Builder::begin(bool with_merging) {
   add(Fill{job.backward() ? grad_q : o_, 0, words});
 }
 
-// One call. Its sink is in the denominator once: without merging there is one call for each range, with it lse begins
-// with the sink, and the sink's gradient is taken in the range's first call.
-Attend Builder::call(fh_problem p, const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
-                     const std::vector<Part>& keys) {
+void Builder::attend(const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
+  if (job.packed())
+    for (const Run& run : runs_of(job, shard, block.ranges)) attend(run, block, from, grads);
+  else
+    for (const Piece& piece : pieces_of(whole, shard, block.parts)) attend(piece, block, from, grads);
+}
+
+// One call. Its sink is in the denominator once: without merging there is one call for each row, with it lse begins
+// with the sink, and the sink's gradient is taken in one call for each row.
+Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
+                     const KeyPlaces& grads) {
   p.accumulate = merges;
-  const bool first = !sink_counted_[piece.part];
-  if (merges) p.sink = whole.sink && job.backward() && first;
-  sink_counted_[piece.part] = 1;
+  if (merges) p.sink = whole.sink && job.backward() && with_sink;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
   const auto own = [&](Buffer buffer, int64_t row_numbers, int64_t number) {
-    return Operand{{buffer, piece.row * row_numbers * number}, rows};
+    return Operand{{buffer, first.row * row_numbers * number}, rows};
   };
   Attend a{};
-  a.row = row_at(shard, piece.row), a.key = key_in(keys, piece.key);
+  a.row = row_at(shard, first.row), a.key = key_in(block.parts, first.key);
   a.q = own(Buffer::q, q_row, element);
-  a.k = {from.k + piece.key * k_row(element), from.rows};
-  a.v = {from.v + piece.key * v_row(element), from.rows};
-  a.lse = lse_[piece.part];
+  a.k = {from.k + first.key * k_row(element), from.rows};
+  a.v = {from.v + first.key * v_row(element), from.rows};
   if (p.sink) a.sink = {Buffer::sink, 0};
   if (whole.alibi) a.slopes = {Buffer::slopes, 0};
   if (!job.backward()) {
-    a.o = merges ? Operand{o_ + piece.row * o_row * 4, rows} : own(Buffer::o, o_row, element);
+    a.o = merges ? Operand{o_ + first.row * o_row * 4, rows} : own(Buffer::o, o_row, element);
   } else {
     const int64_t number = merges ? 4 : element;
     a.o = own(Buffer::o, o_row, element), a.grad_o = own(Buffer::grad_o, o_row, element);
-    a.grad_lse = grad_lse_[piece.part];
-    a.grad_q = merges ? Operand{grad_q + piece.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
-    a.grad_k = {grads.k + piece.key * k_row(number), grads.rows};
-    a.grad_v = {grads.v + piece.key * v_row(number), grads.rows};
+    a.grad_q = merges ? Operand{grad_q + first.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
+    a.grad_k = {grads.k + first.key * k_row(number), grads.rows};
+    a.grad_v = {grads.v + first.key * v_row(number), grads.rows};
     if (p.sink) a.grad_sink = {Buffer::grad_sink, 0};
   }
   a.problem = problem(p);
   return a;
 }
 
-void Builder::attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
-                     const std::vector<Part>& keys) {
-  Attend a = call(problem_of(whole, piece), piece, from, grads, keys);
+void Builder::attend(const Piece& piece, const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
+  Attend a = call(problem_of(whole, piece), piece, !sink_counted_[piece.part], block, from, grads);
+  sink_counted_[piece.part] = 1;
+  a.lse = lse_[piece.part], a.grad_lse = grad_lse_[piece.part];
   a.pairs = piece.pairs();
   add(a);
 }
 
-void Builder::attend(const Run& run, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& keys) {
-  Attend a = call(problem_of(whole, run), run.sequences.front(), from, grads, keys);
+void Builder::attend(const Run& run, const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
+  const Range its_rows{run.row, run.row + run.rows()};
+  const bool all = its_rows.rows() == rows;
+  Attend a = call(problem_of(whole, run), run.sequences.front(), run.own, block, from, grads);
+  a.lse = lse_[0] + run.row * 4;
+  if (!all) a.lse_rows = rows;
+  if (job.backward()) a.grad_lse = all ? grad_lse_[0] : dense_grad_lse(its_rows);
   a.pairs = run.pairs();
   add_tables(run, a);
   add(a);
+}
+
+// grad_lse has no strides.
+Place Builder::dense_grad_lse(Range its_rows) {
+  for (const auto& [range, place] : dense_)
+    if (range.begin == its_rows.begin && range.end == its_rows.end) return place;
+  const int64_t bytes = its_rows.rows() * 4;
+  const Place place = workspace(heads_q * bytes);
+  add(Copy{place, bytes, grad_lse_[0] + its_rows.begin * 4, rows * 4, bytes, heads_q, Buffer::grad_lse});
+  dense_.emplace_back(its_rows, place);
+  return place;
 }
 
 void Builder::add_tables(const Run& run, Attend& to) {

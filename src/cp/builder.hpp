@@ -14,9 +14,10 @@ constexpr uint32_t minus_infinity = 0xff800000;  // as f32
 
 // A buffer of k or v rows of one owner, or of several: parts in order, [batch, rows, heads, dim].
 struct Block {
+  std::vector<Range> ranges;
   std::vector<Part> parts;
   int64_t rows = 0;
-  explicit Block(const std::vector<Range>& ranges = {}) {
+  explicit Block(const std::vector<Range>& those = {}) : ranges(those) {
     for (const Range& range : ranges) parts.push_back({range, rows}), rows += range.rows();
   }
 };
@@ -35,7 +36,8 @@ class Builder {
   const int64_t rank, batch, heads_q, heads_kv, dim_qk, dim_v, element;
   const std::vector<Range> shard;
   const int64_t rows;  // of the shard
-  // Its rows in parts, each with its own lse and the same calls: its ranges, if begin() is not told otherwise before.
+  // Its rows in parts, each with its own lse: its ranges, each of which has calls of its own; or with documents, whose
+  // borders need not be theirs, all rows.
   std::vector<Range> parts;
   Steps made;
 
@@ -68,8 +70,8 @@ class Builder {
 
   // The places of o, lse and gradients while calls merge into them, and what is done before and after.
   void begin(bool merges);
-  void attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& parts);
-  void attend(const Run& run, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& parts);
+  // The calls of all rows on the keys of a block. grads: where the gradients of these go.
+  void attend(const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
   // cu_seqlens of a run with several sequences, into made.tables.
   void add_tables(const Run& run, Attend& to);
   void end();
@@ -85,13 +87,17 @@ class Builder {
   Place grad_q;  // f32, with merges
 
  private:
-  Attend call(fh_problem p, const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
-              const std::vector<Part>& keys);
+  void attend(const Piece& piece, const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
+  void attend(const Run& run, const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
+  Attend call(fh_problem p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
+              const KeyPlaces& grads);
+  Place dense_grad_lse(Range its_rows);
   Place table(const std::vector<int32_t>& ends);
 
   Place o_;
   std::vector<Place> lse_, grad_lse_;  // of each part
   std::vector<char> sink_counted_;
+  std::vector<std::pair<Range, Place>> dense_;  // of grad_lse, what runs have used
 };
 
 // The place of a row of the whole sequence in a buffer of such ranges.

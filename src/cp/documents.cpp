@@ -15,24 +15,55 @@ size_t document_of(const Job& job, int64_t row) {
 
 Range document(const Job& job, size_t at) { return {job.documents[at], job.documents[at + 1]}; }
 
-Masks masks_of(const fh_problem& whole, Range rows, Range keys) {
-  const int64_t ahead = rows.begin - keys.begin, behind = keys.end - rows.end;
-  const auto moved = [](int64_t bound, int64_t by) { return bound == FH_ALL ? FH_ALL : bound + by; };
-  const int64_t left = whole.window_left, right = whole.window_right;
-  return {Window{moved(left, behind), moved(right, -behind)}, Window{moved(left, -ahead), moved(right, ahead)}};
+std::optional<Sight> sight_in(const Job& job, size_t at, Range rows, Range keys) {
+  const Range all = document(job, at);
+  return sight(job.whole, common(rows, all), common(keys, all));
 }
 
-// Whether the sequence goes on where the run ends, under a mask of the run; the masks that remain are kept.
-bool join(Run& run, const Piece& next, const Masks& masks) {
-  if (run.row + run.rows() != next.row || run.key + run.keys() != next.key) return false;
-  Masks both = run.masks;
-  if (both.at_end != masks.at_end) both.at_end.reset();
-  if (both.at_begin != masks.at_begin) both.at_begin.reset();
-  if (!both.at_end && !both.at_begin) return false;
-  run.masks = both;
-  run.sequences.push_back(next);
-  run.sequences.back().part = run.sequences.front().part;
+// Documents that may have rows of both: the first and the last one.
+std::pair<size_t, size_t> documents_of(const Job& job, Range rows, Range keys) {
+  return {document_of(job, std::max(rows.begin, keys.begin)), document_of(job, std::min(rows.end, keys.end) - 1)};
+}
+
+Masks masks_of(const fh_problem& whole, Range rows, Range keys) {
+  const int64_t ahead = rows.begin - keys.begin, behind = keys.end - rows.end;
+  const auto moved = [](int64_t left, int64_t right, int64_t by) -> std::optional<Window> {
+    const Window w{left == FH_ALL ? FH_ALL : left + by, right == FH_ALL ? FH_ALL : right - by};
+    const bool none = (left != FH_ALL && w.left < 0) || (right != FH_ALL && w.right < 0);
+    return none ? std::nullopt : std::optional(w);
+  };
+  return {moved(whole.window_left, whole.window_right, behind), moved(whole.window_left, whole.window_right, -ahead)};
+}
+
+Masks both(Masks a, const Masks& b) {
+  if (a.at_end != b.at_end) a.at_end.reset();
+  if (a.at_begin != b.at_begin) a.at_begin.reset();
+  return a;
+}
+
+// Whether the rows of a run of one sequence see these keys too, which then go into the same call.
+bool goes_on(Run& run, const Piece& more, const Masks& masks) {
+  if (run.sequences.size() != 1 || !join(run.sequences.front(), more)) return false;
+  run.masks = both(run.masks, masks);
+  if (causal(run.sequences.front())) run.masks.at_end = Window{FH_ALL, 0};
   return true;
+}
+
+// Whether the sequence goes on where the run ends, under a mask of the run.
+bool follows(Run& run, const Piece& next, const Masks& masks) {
+  if (run.row + run.rows() != next.row || run.key + run.keys() != next.key) return false;
+  const Masks left = both(run.masks, masks);
+  if (!left.at_end && !left.at_begin) return false;
+  run.masks = left;
+  run.sequences.push_back(next);
+  return true;
+}
+
+void add(std::vector<Run>& runs, const Piece& piece, const Masks& masks, bool own) {
+  if (!runs.empty() && goes_on(runs.back(), piece, masks))
+    runs.back().own |= own;
+  else if (runs.empty() || runs.back().own != own || !follows(runs.back(), piece, masks))
+    runs.push_back({piece.row, piece.key, {piece}, masks, own});
 }
 
 template <class Extent>
@@ -50,29 +81,46 @@ double Run::pairs() const {
   return sum;
 }
 
-std::optional<Range> seen_keys(const Job& job, Range rows) {
-  if (rows.empty()) return std::nullopt;
-  const auto of = [&](int64_t row) {
-    const Range all = document(job, document_of(job, row));
-    return sight(job.whole, common(rows, all), all)->keys;
-  };
-  return Range{of(rows.begin).begin, of(rows.end - 1).end};
+// Between two documents that both meet the rows and the keys, rows and keys are the same: they see their own.
+std::optional<Range> seen(const Job& job, Range rows, Range keys) {
+  if (rows.empty() || keys.empty()) return std::nullopt;
+  if (!job.packed()) {
+    const std::optional<Sight> s = sight(job.whole, rows, keys);
+    return s ? std::optional(s->keys) : std::nullopt;
+  }
+  std::optional<Range> hull;
+  const auto [first, last] = documents_of(job, rows, keys);
+  for (const size_t at : {first, last})
+    if (const std::optional<Sight> s = sight_in(job, at, rows, keys))
+      hull = hull ? Range{hull->begin, s->keys.end} : s->keys;
+  return hull;
 }
 
 std::vector<Run> runs_of(const Job& job, const std::vector<Range>& shard, const std::vector<Range>& buffer) {
   std::vector<Run> runs;
   int64_t row = 0;
-  for (const Range& range : shard)
-    for (size_t at = document_of(job, range.begin); at + 1 < job.documents.size() && job.documents[at] < range.end;
-         ++at) {
-      const Range all = document(job, at), rows = common(range, all);
-      if (rows.empty()) continue;
-      const Sight s = *sight(job.whole, rows, all);
-      const Piece piece{runs.size(), row, rows.rows(), row_in(buffer, s.keys.begin), s.keys.rows(), s.left, s.right};
-      row += rows.rows();
-      const Masks masks = masks_of(job.whole, rows, s.keys);
-      if (runs.empty() || !join(runs.back(), piece, masks)) runs.push_back({piece.row, piece.key, {piece}, masks});
+  for (const Range& rows : shard) {
+    int64_t key = 0;
+    for (const Range& keys : buffer) {
+      const auto [first, last] = documents_of(job, rows, keys);
+      for (size_t at = first; at <= last; ++at) {
+        const std::optional<Sight> s = sight_in(job, at, rows, keys);
+        if (!s) continue;
+        const Range mine = common(rows, document(job, at));
+        const Piece piece{0,
+                          row + mine.begin - rows.begin,
+                          mine.rows(),
+                          key + s->keys.begin - keys.begin,
+                          s->keys.rows(),
+                          s->left,
+                          s->right};
+        const bool own = s->keys.begin <= mine.begin && mine.begin < s->keys.end;
+        add(runs, piece, masks_of(job.whole, mine, s->keys), own);
+      }
+      key += keys.rows();
     }
+    row += rows.rows();
+  }
   return runs;
 }
 

@@ -25,18 +25,20 @@ struct Masks {
 struct Run {
   int64_t row, key;
   std::vector<Piece> sequences;  // of each: its rows and keys, and its mask as in a call of its own
-  Masks masks;                   // at least one
+  Masks masks;                   // at least one where there are several
+  bool own;                      // the rows' own keys are among the keys: so in one run for each row
 
   int64_t rows() const { return sequences.back().row + sequences.back().rows - row; }
   int64_t keys() const { return sequences.back().key + sequences.back().keys - key; }
   double pairs() const;
 };
 
-// The keys that rows of a shard's range see, which have no gap: every row sees its own key.
-std::optional<Range> seen_keys(const Job& job, Range rows);
+// The keys that rows see, in their own documents where there are any; they have no gap. Nothing where no row sees a
+// key. keys: of all ranks, the rows' own, or others.
+std::optional<Range> seen(const Job& job, Range rows, Range keys);
 
-// How a shard's rows attend to keys, with as few calls as masks allow. buffer: the keys' ranges that lie in it, in
-// order, all that the shard sees.
+// How a shard's rows attend to keys of their documents, with as few calls as masks allow. buffer: the keys' ranges that
+// lie in it, in order.
 std::vector<Run> runs_of(const Job& job, const std::vector<Range>& shard, const std::vector<Range>& buffer);
 
 // The problem of a run: that of its piece where it has one sequence, else a varlen one.

@@ -7,20 +7,14 @@
 namespace froghopper::cp {
 namespace {
 
-std::optional<Range> seen_by_rows(const Job& job, Range rows) {
-  if (job.packed()) return seen_keys(job, rows);
-  const std::optional<Sight> s = sight(job.whole, rows, {0, job.rows()});
-  return s ? std::optional(s->keys) : std::nullopt;
-}
-
 // What the rows of a shard see, as ranges that neither overlap nor touch.
 std::vector<Range> seen_by_shard(const Job& job, const std::vector<Range>& shard) {
-  std::vector<Range> seen;
+  std::vector<Range> all;
   for (const Range& rows : shard)
-    if (const auto keys = seen_by_rows(job, rows)) seen.push_back(*keys);
-  std::sort(seen.begin(), seen.end(), [](Range a, Range b) { return a.begin < b.begin; });
+    if (const auto keys = seen(job, rows, {0, job.rows()})) all.push_back(*keys);
+  std::sort(all.begin(), all.end(), [](Range a, Range b) { return a.begin < b.begin; });
   std::vector<Range> joined;
-  for (const Range& range : seen)
+  for (const Range& range : all)
     if (!joined.empty() && range.begin <= joined.back().end)
       joined.back().end = std::max(joined.back().end, range.end);
     else
@@ -58,12 +52,6 @@ class Gather {
 Steps Gather::steps() {
   const bool alone = b_.job.ranks == 1;
   const bool in_f32 = b_.job.out == FH_F32 && b_.whole.dtype != FH_F32;
-  std::vector<Run> runs;
-  if (b_.job.packed()) {
-    runs = runs_of(b_.job, b_.shard, seen_);
-    b_.parts.clear();
-    for (const Run& run : runs) b_.parts.push_back({run.row, run.row + run.rows()});
-  }
   b_.begin(in_f32 || (b_.job.backward() && !alone));
   if (alone)
     partial_ = {{Buffer::grad_k, 0}, {Buffer::grad_v, 0}, b_.rows};  // in f32 where calls merge into it
@@ -73,11 +61,7 @@ Steps Gather::steps() {
     if (!alone) partial_ = b_.keys(rows_of(seen_), 4);
     b_.clear(partial_);
   }
-  const Block block(seen_);
-  for (const Run& run : runs) b_.attend(run, gathered_, partial_, block.parts);
-  if (!b_.job.packed())
-    for (const Piece& piece : pieces_of(b_.whole, b_.shard, block.parts))
-      b_.attend(piece, gathered_, partial_, block.parts);
+  b_.attend(Block(seen_), gathered_, partial_);
   if (b_.job.backward() && !alone) send_gradients();
   b_.end();
   return std::move(b_.made);

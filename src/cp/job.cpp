@@ -187,9 +187,6 @@ std::vector<Range> ranges_of(const Job& job, int64_t rank) {
 std::string why_not(const Job& job, fh_cp_scheme scheme) {
   const fh_problem& p = job.whole;
   if (job.ranks == 1) return {};
-  const char* const others = job.packed() ? "FH_CP_ALL_GATHER" : "FH_CP_RING or FH_CP_ALL_GATHER";
-  if (scheme == FH_CP_RING && job.packed())
-    return "cu_seqlens is set: the ring takes one sequence. Use FH_CP_ALL_GATHER or FH_CP_ALL_TO_ALL.";
   if (scheme == FH_CP_RING && p.window_right > 0)
     return text(
         "window_right is {}: the ring takes no window to the right other than 0 and FH_ALL. Use "
@@ -202,9 +199,11 @@ std::string why_not(const Job& job, fh_cp_scheme scheme) {
     return "alibi is set without a causal mask: the keys fetched are not level with their queries. Use "
            "FH_CP_ALL_TO_ALL.";
   if (scheme == FH_CP_ALL_TO_ALL && p.heads_q % job.ranks != 0)
-    return text("heads_q is {}, which ranks, {}, does not divide. Use {}.", p.heads_q, job.ranks, others);
+    return text("heads_q is {}, which ranks, {}, does not divide. Use FH_CP_RING or FH_CP_ALL_GATHER.", p.heads_q,
+                job.ranks);
   if (scheme == FH_CP_ALL_TO_ALL && p.heads_kv % job.ranks != 0 && job.ranks % p.heads_kv != 0)
-    return text("heads_kv is {} and ranks is {}; one must divide the other. Use {}.", p.heads_kv, job.ranks, others);
+    return text("heads_kv is {} and ranks is {}; one must divide the other. Use FH_CP_RING or FH_CP_ALL_GATHER.",
+                p.heads_kv, job.ranks);
   return {};
 }
 

@@ -319,6 +319,7 @@ Result<void> Run::step(const Attend& s) {
   x.k = tensor(s.k, p.heads_kv, p.dim_qk), x.v = tensor(s.v, p.heads_kv, p.dim_v);
   x.o = tensor(s.o, p.heads_q, p.dim_v);
   x.lse = reinterpret_cast<float*>(at(s.lse));
+  if (s.lse_rows > 0 && x.lse != nullptr) x.lse_stride_seq = 1, x.lse_stride_head = s.lse_rows;
   x.cu_seqlens_q = reinterpret_cast<const int32_t*>(at(s.cu_seqlens_q));
   x.cu_seqlens_kv = reinterpret_cast<const int32_t*>(at(s.cu_seqlens_kv));
   x.sink = reinterpret_cast<const float*>(at(s.sink));
