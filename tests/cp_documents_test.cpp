@@ -197,6 +197,26 @@ TEST(ContextParallelDocuments, the_model_of_time_knows_documents) {
   EXPECT_LE(fh_cp_plan_seconds(planned(p, "h100").get()), seconds);
 }
 
+// The plan of a GPU that is not here refuses its arguments before it looks for one.
+TEST(ContextParallelDocuments, a_plan_on_a_gpu_needs_its_tables) {
+  fh_problem whole = causal(packed(64));
+  whole.dtype = FH_BF16;
+  const auto refusal = [&](const Documents& documents, const int32_t* tables) {
+    fh_cp_problem p = over(whole, documents, 1);
+    const test::CpPlan plan = planned(p, "h100");
+    std::vector<char> memory(1 << 16);
+    fh_cp_tensors t = fh_cp_tensors_init();
+    t.q = t.k = t.v = t.o = memory.data();
+    t.tables = tables;
+    EXPECT_EQ(fh_cp_plan_run(plan.get(), nullptr, nullptr, &t, memory.data(), 0, nullptr), FH_INVALID_TENSOR);
+    return std::string(fh_cp_last_error());
+  };
+  const int32_t tables[3] = {0, 10, 64};
+  EXPECT_NE(refusal({0, 10, 64}, nullptr).find("tensors.tables is NULL, but this plan needs it"), std::string::npos);
+  EXPECT_EQ(refusal({0, 10, 64}, tables).find("tensors.tables"), std::string::npos);
+  EXPECT_NE(refusal({0, 64}, tables).find("tensors.tables is given, but the problem has no"), std::string::npos);
+}
+
 TEST(ContextParallelDocuments, many_documents_over_many_ranks_are_planned) {
   const fh_problem whole = causal(packed(1 << 20, 64, 8));
   Documents documents;

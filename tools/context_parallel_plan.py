@@ -123,7 +123,7 @@ def compared(planner):
         if impl not in ("one GPU", *SCHEMES): continue
         ranks, scheme = (1, "auto") if impl == "one GPU" else (r["ranks"], impl)
         documents = tuple(r["documents"]) if "documents" in r else None
-        layout = "contiguous" if "window" in r["problem"] or documents else "zigzag"
+        layout = "contiguous" if "window" in r["problem"] else "zigzag"
         predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers), documents)[0]
                         for name in r["pass"].split("+"))
         on = f"{r['ranks']} x {r['gpu'].removeprefix('NVIDIA ')}{transfers and ', ' + transfers}"

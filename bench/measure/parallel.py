@@ -93,8 +93,7 @@ class Bench:
         whole = drawn(rows, heads, heads_kv, DIM)
         options = dict(causal=True, **({} if window is None else {"window": (window, None)}),
                        **({} if documents is None else {"cu_seqlens": documents}))
-        plain = window is documents is None
-        layout = "zigzag" if plain else "contiguous"
+        layout = "zigzag" if window is None else "contiguous"
         problem = line_of(heads, heads_kv, rows, window, documents)
         alone = self.times(lambda *x: on_one_gpu(*x, **options), whole)
         self.record(problem, "one GPU", alone, alone, documents)
@@ -103,7 +102,7 @@ class Bench:
             self.record(problem, scheme + said, alone, self.times(
                 lambda *x: cp.attention(*x, scheme=scheme, transfers=transfers, layout=layout, **options), parts),
                 documents)
-        if plain and heads == heads_kv and self.a.rivals:
+        if window is documents is None and heads == heads_kv and self.a.rivals:
             for name, method in RIVALS.items(): self.record(problem, name, alone, self.of_torch(whole, method))
 
     def of_torch(self, whole, method):

@@ -12,7 +12,7 @@ from froghopper import _c
 from froghopper import _c_parallel as c
 from froghopper._errors import Error, LibraryNotFound, error_of
 from froghopper._library import library
-from froghopper._values import one_of, text, whole_number
+from froghopper._values import one_of, text, whole_number, wrong_kind
 
 NAME = "libfroghopper-cp.so"
 SCHEMES = {"auto": c.CpScheme.CP_AUTO, "ring": c.CpScheme.CP_RING, "all_gather": c.CpScheme.CP_ALL_GATHER,
@@ -75,10 +75,16 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
                     one_of("layout", layout, LAYOUTS), text("target", target, "cpu"),
                     whole_number("ranks_per_host", ranks_per_host),
                     one_of("transfers", transfers, {"send_recv": False, "copies": True}) == "copies",
-                    None if cu_seqlens is None else
-                    [whole_number(f"cu_seqlens[{i}]", x) for i, x in enumerate(cu_seqlens)])
+                    None if cu_seqlens is None else rows_of(cu_seqlens))
         return plan.text()
     except Error as error: return f"not computed {error}"
+
+
+def rows_of(cu_seqlens: Any) -> list[int]:
+    """The numbers of a list, or of what may be read as one."""
+    if not hasattr(cu_seqlens, "__len__") or not hasattr(cu_seqlens, "__getitem__") or isinstance(cu_seqlens, str):
+        wrong_kind("cu_seqlens", cu_seqlens, "a list of rows", "[0, ..., rows]")
+    return [whole_number(f"cu_seqlens[{i}]", x) for i, x in enumerate(cu_seqlens)]
 
 
 class Plan:

@@ -4,10 +4,12 @@ sequence, layouts, repeats, DTensors, compiled functions, ranks that disagree, t
 
 All groups are run once, by context_parallel_ranks.py; the tests look at what their ranks have found.
 """
+import ctypes
 import functools
 import pathlib
 import pickle
 import re
+import types
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from programs import run_python
 import froghopper
 from froghopper import _c
 from froghopper import _c_parallel as c
+from froghopper import _torch_cp_documents as documents
 from froghopper import _torch_cp_transport as transport
 from froghopper import torch as froghopper_torch
 
@@ -255,14 +258,36 @@ def test_what_is_done_to_memory_of_a_gpu(monkeypatch):
     assert "32 bytes at" in str(functions.error)
 
 
+def test_tables_of_a_plan_on_a_gpu(monkeypatch):
+    """They are copied once, and another stream waits for that; here to host memory, where no GPU is."""
+    whole = _library.library().problem("fwd f32 b1 hq2 hkv2 sq30 skv30 d8 causal")
+    plan = _parallel.Plan(whole, 2, 1, "all_gather", "contiguous", "cpu", 0, False, [0, 10, 20, 30])
+    waited, events = [], iter(range(9))
+    stream = types.SimpleNamespace(wait_event=waited.append, record_event=lambda: next(events))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: x)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda x, stream: None)
+    at = documents.tables_on(plan, torch.device("cpu"))
+    assert documents.tables_on(plan, torch.device("cpu")) == at and waited == [0, 0]
+    assert list((ctypes.c_int32 * plan.table_count).from_address(at)) == plan.tables() == [0, 5, 15, 0, 10, 20]
+    alone = _parallel.Plan(whole, 2, 1, "all_gather", "contiguous", "cpu", 0, False, [0, 30])
+    assert documents.tables_on(alone, torch.device("cpu")) == 0
+
+
 def test_explain():
     line = "fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal"
     text = froghopper_torch.context_parallel.explain(line, 4, "h100", rank=3, scheme="ring")
     assert "ring rank 3 of 4" in text and "rows 393216 to 655360" in text
+    text = froghopper_torch.context_parallel.explain(line, 4, "h100", cu_seqlens=torch.tensor([0, 9, 1048576]))
+    assert "2 documents, the longest of 1048567 rows" in text
     for wrong, told in ((dict(scheme="round"), "scheme must be 'auto' or 'ring'"), (dict(layout=3), "layout must be"),
                         (dict(rank=1.5), "rank must be a whole number"), (dict(target=3), "target must be a text"),
                         (dict(problem="fwd bananas"), "bananas"), (dict(problem=3), "problem must be a text"),
-                        (dict(ranks=0), "not computed ranks is 0"), (dict(target="h1000"), "not computed target is")):
+                        (dict(ranks=0), "not computed ranks is 0"), (dict(target="h1000"), "not computed target is"),
+                        (dict(cu_seqlens=[0, 5]), "not computed cu_seqlens[1] is 5, but must be 1048576"),
+                        (dict(cu_seqlens=[0, 5.5]), "not computed cu_seqlens[1] must be a whole number"),
+                        (dict(cu_seqlens=[]), "not computed documents is"), (dict(cu_seqlens=5), "cu_seqlens must be")):
         said = froghopper_torch.context_parallel.explain(**dict(problem=line, ranks=4) | wrong)
         assert told in said, said
         assert said.startswith("not computed ")
