@@ -9,6 +9,7 @@ run.
 """
 import ctypes
 import functools
+import itertools
 import json
 import os
 import sys
@@ -53,12 +54,14 @@ class Planner:
         self.library, self.parallel, self.calls = _library.library(), _parallel, _parallel.calls()
 
     @functools.cache
-    def plan(self, line, ranks, scheme="auto", layout="zigzag", copies=None, documents=None):
+    def plan(self, line, ranks, scheme="auto", layout="zigzag", copies=None):
         """Seconds of the slowest rank, the scheme's name, bytes of workspace. copies: ranks of one host copy into their
-        peers' memory; None: where they can, as in Python. documents: cu_seqlens of a line that has varlen."""
+        peers' memory; None: where they can, as in Python. Lengths of documents follow a varlen line."""
         if copies is None: copies = 1 < ranks <= PER_HOST
+        line, _, lengths = line.partition(" : lens_q=")
         whole, pointer, ends = self.library.problem(line), ctypes.c_void_p(), None
-        if documents is not None:  # one row, as plans over ranks have it
+        if lengths:  # one row, as plans over ranks have it
+            documents = [0, *itertools.accumulate(map(int, lengths.split(",")))]
             ends = (ctypes.c_int64 * len(documents))(*documents)
             whole.varlen, whole.batch, whole.seq_q, whole.seq_kv = 0, 1, documents[-1], documents[-1]
             whole.total_q = whole.total_kv = 0
@@ -122,9 +125,8 @@ def compared(planner):
         impl, _, transfers = r["impl"].partition(", ")
         if impl not in ("one GPU", *SCHEMES): continue
         ranks, scheme = (1, "auto") if impl == "one GPU" else (r["ranks"], impl)
-        documents = tuple(r["documents"]) if "documents" in r else None
         layout = "contiguous" if "window" in r["problem"] else "zigzag"
-        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers), documents)[0]
+        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers))[0]
                         for name in r["pass"].split("+"))
         on = f"{r['ranks']} x {r['gpu'].removeprefix('NVIDIA ')}{transfers and ', ' + transfers}"
         cells.setdefault((r["problem"].removeprefix("bf16 b1 "), r["pass"], on), {})[impl] = 1e3 * predicted / r["ms"]

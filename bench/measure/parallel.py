@@ -57,7 +57,8 @@ class Bench:
     def all(self):
         wrong = sum(self.check(*case) for case in CHECKS) if "check" in self.a.parts else 0
         if "speed" in self.a.parts:
-            for case in (CASES + LONG * self.a.long)[:self.a.cases]: self.speed(*case)
+            cases = [case for case in CASES + LONG * self.a.long if case[-1] or not self.a.documents]
+            for case in cases[:self.a.cases]: self.speed(*case)
         self.say(f"{wrong} wrong" if wrong else "all right")
         return 1 if wrong else 0
 
@@ -96,12 +97,11 @@ class Bench:
         layout = "zigzag" if window is None else "contiguous"
         problem = line_of(heads, heads_kv, rows, window, documents)
         alone = self.times(lambda *x: on_one_gpu(*x, **options), whole)
-        self.record(problem, "one GPU", alone, alone, documents)
+        self.record(problem, "one GPU", alone, alone)
         parts = [cp.shard(x, layout=layout).contiguous() for x in whole]
         for scheme, (transfers, said) in itertools.product(SCHEMES, TRANSFERS.items()):
             self.record(problem, scheme + said, alone, self.times(
-                lambda *x: cp.attention(*x, scheme=scheme, transfers=transfers, layout=layout, **options), parts),
-                documents)
+                lambda *x: cp.attention(*x, scheme=scheme, transfers=transfers, layout=layout, **options), parts))
         if window is documents is None and heads == heads_kv and self.a.rivals:
             for name, method in RIVALS.items(): self.record(problem, name, alone, self.of_torch(whole, method))
 
@@ -147,7 +147,7 @@ class Bench:
         dist.all_reduce(took, dist.ReduceOp.MAX)
         return 1e3 * float(took) / calls
 
-    def record(self, problem, impl, alone, times, documents=None):
+    def record(self, problem, impl, alone, times):
         ranks = 1 if impl == "one GPU" else self.ranks
         self.say(f"{problem}, {impl}: " + "; ".join(
             f"{name} {row:.2f} ms, alone {single:.2f} ms, {alone[name][0] / ranks / row:.2f} of linear"
@@ -157,20 +157,20 @@ class Bench:
             command.append(self.a.json, {
                 "problem": problem, "pass": name, "impl": impl, "ranks": self.ranks, "ms": round(row, 3),
                 "single_ms": round(single, 3), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-                "commit": self.a.commit or command.commit_here(), "date": command.now(),
-                **({} if documents is None else {"documents": documents})})
+                "commit": self.a.commit or command.commit_here(), "date": command.now()})
 
 
 def line_of(heads, heads_kv, rows, window, documents):
     """The problem on one GPU, without the pass."""
     shape = f"hq{heads} hkv{heads_kv}"
-    if documents is not None:
-        longest = longest_of(documents)
-        return (f"bf16 b{len(documents) - 1} {shape} sq{longest} skv{longest} d{DIM} varlen tq{rows} tkv{rows} causal")
-    return (f"bf16 b1 {shape} sq{rows} skv{rows} d{DIM} " + ("causal" if window is None else f"window{window},0"))
+    if documents is None:
+        return f"bf16 b1 {shape} sq{rows} skv{rows} d{DIM} " + ("causal" if window is None else f"window{window},0")
+    lengths = lengths_of(documents)
+    return (f"bf16 b{len(lengths)} {shape} sq{max(lengths)} skv{max(lengths)} d{DIM} varlen tq{rows} tkv{rows} causal "
+            f": lens_q={','.join(map(str, lengths))}")
 
 
-def longest_of(documents): return max(end - begin for begin, end in itertools.pairwise(documents))
+def lengths_of(documents): return [end - begin for begin, end in itertools.pairwise(documents)]
 
 
 @functools.cache
@@ -179,7 +179,7 @@ def on_gpu(documents): return torch.tensor(documents, dtype=torch.int32, device=
 
 def on_one_gpu(q, k, v, cu_seqlens=None, **options):
     if cu_seqlens is None: return attention(q, k, v, **options)
-    ends, longest = on_gpu(cu_seqlens), longest_of(cu_seqlens)
+    ends, longest = on_gpu(cu_seqlens), max(lengths_of(cu_seqlens))
     return attention(q[0], k[0], v[0], cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=longest,
                      max_seqlen_kv=longest, **options)[None]
 
