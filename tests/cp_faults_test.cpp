@@ -58,6 +58,7 @@ std::vector<Outcome> run(const CpCase& c, fh_op op, test::Ranks& ranks,
     given.c.whole.op = op;
     p.whole = &given.c.whole, p.ranks = c.ranks, p.rank = rank, p.scheme = given.c.scheme;
     p.check_interval = given.check_interval;
+    if (!given.c.documents.empty()) p.cu_seqlens = given.c.documents.data(), p.documents = 2;
     fh_cp_plan* made = nullptr;
     mine.status = fh_cp_plan_create(&p, "cpu", &made);
     mine.o = t.o;
@@ -94,6 +95,10 @@ TEST(ContextParallelFaults, ranks_that_disagree_all_get_an_error) {
       },
       [](int64_t rank, Given& g) {
         if (rank == 0) g.c.scheme = FH_CP_ALL_TO_ALL;
+      },
+      [](int64_t rank, Given& g) {  // one document ends elsewhere
+        g.c.scheme = FH_CP_ALL_TO_ALL;
+        g.c.documents = {0, rank == 2 ? 7 : 8, g.c.whole.seq_q};
       },
   };
   for (const auto& difference : differences) {

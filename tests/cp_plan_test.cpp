@@ -193,6 +193,9 @@ TEST(ContextParallelPlan, no_plan) {
   EXPECT_EQ(fh_cp_plan_bytes_out(nullptr), 0u);
   EXPECT_EQ(fh_cp_plan_seconds(nullptr), 0.0);
   EXPECT_STREQ(fh_cp_plan_text(nullptr), "");
+  int64_t count = 1;
+  EXPECT_EQ(fh_cp_plan_tables(nullptr, &count), nullptr);
+  EXPECT_EQ(count, 0);
   EXPECT_NE(fh_cp_plan_run(nullptr, nullptr, nullptr, nullptr, nullptr, 0, nullptr), FH_OK);
 }
 

@@ -117,6 +117,15 @@ class Backward(unittest.TestCase):
                          [["problem", "froghopper", "fa4", "froghopper / best rival"],
                           [title, "100", "50", "**2.00**"], [title, "100", "-", ""]])
 
+    def test_ranks_share_a_row_of_documents(self):
+        problem = PACKED.removeprefix("bwd ").replace("tq400 tkv400", "tq131072 tkv131072")
+        lines = [{"problem": problem, "pass": "fwd", "impl": impl, "ranks": ranks, "ms": ms}
+                 for impl, ranks, ms in (("one GPU", 1, 8.0), ("auto", 4, 2.5))]
+        self.assertEqual(side_tables.parallel_rows(lines)[1],
+                         ["4/2 heads, 128k, 2 documents", "fwd", "8.00", "2.50 (0.80)"])
+        self.assertEqual(side_tables.parallel_title("bf16 b1 hq16 hkv8 sq32768 skv32768 d128 window4096,0"),
+                         "16/8 heads, 32k, window 4096")
+
     def test_errors_of_gradients(self):
         def error(impl, x): return {"problem": "bwd x", "data": "normal", "impl": impl, "gpu": "Some GPU",
                                     "grad_q": x, "grad_k": 2 * x, "grad_v": 3 * x}

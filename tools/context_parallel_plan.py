@@ -9,6 +9,7 @@ run.
 """
 import ctypes
 import functools
+import itertools
 import json
 import os
 import sys
@@ -55,10 +56,17 @@ class Planner:
     @functools.cache
     def plan(self, line, ranks, scheme="auto", layout="zigzag", copies=None):
         """Seconds of the slowest rank, the scheme's name, bytes of workspace. copies: ranks of one host copy into their
-        peers' memory; None: where they can, as in Python."""
+        peers' memory; None: where they can, as in Python. Lengths of documents follow a varlen line."""
         if copies is None: copies = 1 < ranks <= PER_HOST
-        whole, pointer = self.library.problem(line), ctypes.c_void_p()
-        asked = self.parallel.described(whole, ranks, ranks // 2, scheme, layout, 0 if copies else PER_HOST, copies)
+        line, _, lengths = line.partition(" : lens_q=")
+        whole, pointer, ends = self.library.problem(line), ctypes.c_void_p(), None
+        if lengths:  # one row, as plans over ranks have it
+            documents = [0, *itertools.accumulate(map(int, lengths.split(",")))]
+            ends = (ctypes.c_int64 * len(documents))(*documents)
+            whole.varlen, whole.batch, whole.seq_q, whole.seq_kv = 0, 1, documents[-1], documents[-1]
+            whole.total_q = whole.total_kv = 0
+        asked = self.parallel.described(whole, ranks, ranks // 2, scheme, layout, 0 if copies else PER_HOST, copies,
+                                        ends)
         self.parallel.check_status(self.calls.fh_cp_plan_create(ctypes.byref(asked), b"h100", ctypes.byref(pointer)))
         scheme = self.calls.fh_cp_scheme_name(self.calls.fh_cp_plan_scheme(pointer)).decode()
         found = self.calls.fh_cp_plan_seconds(pointer), scheme, self.calls.fh_cp_plan_workspace_bytes(pointer)

@@ -2,6 +2,7 @@
 """Context parallelism on the GPUs of one host: right or not, and how long it takes. bench/context_parallel.py has the
 words; every rank runs this."""
 import datetime
+import functools
 import itertools
 import os
 import statistics
@@ -18,14 +19,21 @@ SCHEMES = ("ring", "all_gather", "all_to_all", "auto")
 TRANSFERS = {"send_recv": "", "copies": ", copies"}  # what follows a scheme's name in records
 RIVALS = {"torch all-gather": "allgather", "torch all-to-all": "alltoall"}  # as set_rotate_method calls them
 DIM = 128
-# Query heads, key heads, rows, window.
-CASES = [(16, 16, 32768, None), (16, 16, 131072, None), (64, 8, 32768, None), (64, 8, 131072, None),
-         (16, 16, 131072, 4096)]
-LONG = [(64, 8, 524288, None)]
+# 8 documents of uneven length in one row of 131072; no border is one of a rank.
+DOCUMENTS = (0, 41011, 46100, 61503, 63499, 94251, 102397, 106500, 131072)
+# Query heads, key heads, rows, window, documents.
+CASES = [(16, 16, 32768, None, None), (16, 16, 131072, None, None), (64, 8, 32768, None, None),
+         (64, 8, 131072, None, None), (16, 16, 131072, 4096, None), (16, 16, 131072, None, DOCUMENTS),
+         (64, 8, 131072, None, DOCUMENTS)]
+LONG = [(64, 8, 524288, None, None)]
 # What is checked: rows, heads, columns, options, layout.
 CHECKS = [(1023, (8, 8), 128, dict(causal=True), "zigzag"), (777, (8, 2), 64, {}, "zigzag"),
           (1500, (8, 4), 128, dict(causal=True, window=(99, None)), "contiguous"),
           (3, (8, 8), 64, dict(causal=True), "zigzag"),
+          (1901, (8, 8), 128, dict(causal=True, cu_seqlens=(0, 0, 300, 301, 1500, 1901)), "zigzag"),
+          (1901, (16, 4), 64, dict(cu_seqlens=(0, 700, 1901)), "contiguous"),
+          (1500, (8, 4), 128, dict(causal=True, window=(99, None), deterministic=True,
+                                   cu_seqlens=(0, 40, 900, 1500)), "contiguous"),
           (2050, (16, 8), 128, dict(causal=True, deterministic=True), "zigzag")]
 MOST_ERROR = 1.1  # times that of one GPU; sums in another order are rounded otherwise
 ROUND_MS = 40  # of calls in a row
@@ -49,7 +57,8 @@ class Bench:
     def all(self):
         wrong = sum(self.check(*case) for case in CHECKS) if "check" in self.a.parts else 0
         if "speed" in self.a.parts:
-            for case in (CASES + LONG * self.a.long)[:self.a.cases]: self.speed(*case)
+            cases = [case for case in CASES + LONG * self.a.long if case[-1] or not self.a.documents]
+            for case in cases[:self.a.cases]: self.speed(*case)
         self.say(f"{wrong} wrong" if wrong else "all right")
         return 1 if wrong else 0
 
@@ -58,7 +67,7 @@ class Bench:
         q, k, v, grad = whole = drawn(rows, *heads, dim)
         wanted = in_fp64(*whole, options)
         alone = [x.detach().requires_grad_() for x in (q, k, v)]
-        o = attention(*alone, **options)
+        o = on_one_gpu(*alone, **options)
         o.backward(grad)
         of_one = errors((o.detach(), *(x.grad for x in alone)), wanted)
         wrong = 0
@@ -81,19 +90,19 @@ class Bench:
         o.backward(grad)
         return [cp.unshard(x.detach(), layout=layout) for x in (o, *(x.grad for x in leaves))]
 
-    def speed(self, heads, heads_kv, rows, window):
+    def speed(self, heads, heads_kv, rows, window, documents):
         whole = drawn(rows, heads, heads_kv, DIM)
-        options = dict(causal=True, **({} if window is None else {"window": (window, None)}))
+        options = dict(causal=True, **({} if window is None else {"window": (window, None)}),
+                       **({} if documents is None else {"cu_seqlens": documents}))
         layout = "zigzag" if window is None else "contiguous"
-        problem = (f"bf16 b1 hq{heads} hkv{heads_kv} sq{rows} skv{rows} d{DIM} " +
-                   ("causal" if window is None else f"window{window},0"))
-        alone = self.times(lambda *x: attention(*x, **options), whole)
+        problem = line_of(heads, heads_kv, rows, window, documents)
+        alone = self.times(lambda *x: on_one_gpu(*x, **options), whole)
         self.record(problem, "one GPU", alone, alone)
         parts = [cp.shard(x, layout=layout).contiguous() for x in whole]
         for scheme, (transfers, said) in itertools.product(SCHEMES, TRANSFERS.items()):
             self.record(problem, scheme + said, alone, self.times(
                 lambda *x: cp.attention(*x, scheme=scheme, transfers=transfers, layout=layout, **options), parts))
-        if window is None and heads == heads_kv and self.a.rivals:
+        if window is documents is None and heads == heads_kv and self.a.rivals:
             for name, method in RIVALS.items(): self.record(problem, name, alone, self.of_torch(whole, method))
 
     def of_torch(self, whole, method):
@@ -151,6 +160,30 @@ class Bench:
                 "commit": self.a.commit or command.commit_here(), "date": command.now()})
 
 
+def line_of(heads, heads_kv, rows, window, documents):
+    """The problem on one GPU, without the pass."""
+    shape = f"hq{heads} hkv{heads_kv}"
+    if documents is None:
+        return f"bf16 b1 {shape} sq{rows} skv{rows} d{DIM} " + ("causal" if window is None else f"window{window},0")
+    lengths = lengths_of(documents)
+    return (f"bf16 b{len(lengths)} {shape} sq{max(lengths)} skv{max(lengths)} d{DIM} varlen tq{rows} tkv{rows} causal "
+            f": lens_q={','.join(map(str, lengths))}")
+
+
+def lengths_of(documents): return [end - begin for begin, end in itertools.pairwise(documents)]
+
+
+@functools.cache
+def on_gpu(documents): return torch.tensor(documents, dtype=torch.int32, device="cuda")
+
+
+def on_one_gpu(q, k, v, cu_seqlens=None, **options):
+    if cu_seqlens is None: return attention(q, k, v, **options)
+    ends, longest = on_gpu(cu_seqlens), max(lengths_of(cu_seqlens))
+    return attention(q[0], k[0], v[0], cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=longest,
+                     max_seqlen_kv=longest, **options)[None]
+
+
 def drawn(rows, heads, heads_kv, dim):
     """q, k, v and the gradient of o, the same on every rank."""
     generator = torch.Generator(device="cuda").manual_seed(0)
@@ -165,6 +198,9 @@ def in_fp64(q, k, v, grad, options):
     seen = torch.ones(len(at), len(at), dtype=torch.bool, device=q.device)
     if options.get("causal"): seen &= at <= at[:, None]
     if "window" in options: seen &= at >= at[:, None] - options["window"][0]
+    if "cu_seqlens" in options:
+        document = torch.searchsorted(torch.tensor(options["cu_seqlens"], device=q.device), at, right=True)
+        seen &= document == document[:, None]
     of_keys = [x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v)]
     scores = torch.einsum("bqhd,bkhd->bhqk", q, of_keys[0]) / q.shape[3] ** 0.5
     o = torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), of_keys[1])

@@ -247,6 +247,9 @@ def parallel_rows(records):
 
 
 def parallel_title(problem):
-    heads, heads_kv, rows = (int(re.search(rf"{word}(\d+)", problem)[1]) for word in ("hq", "hkv", "sq"))
+    packed = " varlen " in problem
+    heads, heads_kv, rows, batch = (int(re.search(rf"\b{word}(\d+)", problem)[1])
+                                    for word in ("hq", "hkv", "tq" if packed else "sq", "b"))
     window = re.search(r"window(\d+)", problem)
-    return f"{heads}/{heads_kv} heads, {rows // 1024}k" + (f", window {window[1]}" if window else "")
+    return (f"{heads}/{heads_kv} heads, {rows // 1024}k" + (f", {batch} documents" if packed else "") +
+            (f", window {window[1]}" if window else ""))

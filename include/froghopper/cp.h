@@ -14,7 +14,8 @@
  *   (1) Ranks are numbered from 0. Every rank makes its plan from the same description, with its own rank number, and
  *       all ranks run their plans in the same order. whole->op is FH_FORWARD or FH_BACKWARD.
  *   (2) Rows of q, k and v are distributed in the same way, so seq_q and seq_kv are equal. Lengths need not be
- *       divisible by ranks: shards may differ in length, and may be empty. There are no padding rows.
+ *       divisible by ranks: shards may differ in length, and may be empty. There are no padding rows. The rows may be
+ *       several documents (packed sequences, varlen): fh_cp_problem.cu_seqlens.
  *   (3) A shard is dense: q [batch, rows, heads_q, dim_qk], o [batch, rows, heads_q, dim_v] and so on, and lse [batch,
  *       heads_q, rows] in f32. Its rows are in the order of the sequence.
  *   (4) Sums over keys of several ranks are computed in f32 and in a fixed order. Two runs are bitwise identical if
@@ -78,7 +79,7 @@ typedef struct fh_cp_problem {
   size_t size; /* sizeof(fh_cp_problem) */
   /* The attention over the rows of all ranks, forward or backward. Only fh_cp_plan_create and fh_cp_explain read it.
    * It may have batch, GQA, causal, windows, scale, softcap, sink, alibi and deterministic; other options are refused
-   * by name. */
+   * by name, also varlen: cu_seqlens below says where documents are. */
   const fh_problem* whole;
   int64_t ranks;       /* 1 to 4096 */
   int64_t rank;        /* the number of this rank, from 0 */
@@ -92,6 +93,13 @@ typedef struct fh_cp_problem {
   uint64_t workspace_limit; /* in bytes, including the workspace of the attention: FH_CP_AUTO skips schemes of which a
                              * rank needs more; 0: no limit */
   fh_cp_transfers transfers; /* how the transport moves data; the model of time depends on it */
+  /* Packed sequences: the rows of all ranks are `documents` sequences, one after the other, and a row attends only to
+   * keys of its own. whole then has batch 1, and seq_q and seq_kv are all rows; masks and alibi count within a
+   * document. Shards do not depend on documents, which may begin and end anywhere, and may be empty. */
+  int32_t documents; /* at least 1 with cu_seqlens, which says where they are */
+  /* [documents + 1], host memory, the same on all ranks: 0, then the end of each document, rising to seq_q. Only
+   * fh_cp_plan_create and fh_cp_explain read it. NULL: the rows are one sequence. */
+  const int64_t* cu_seqlens;
 } fh_cp_problem;
 
 /* ranks is 1, every other field is 0. */
@@ -126,6 +134,9 @@ FH_API fh_cp_scheme fh_cp_plan_scheme(const fh_cp_plan* plan); /* never FH_CP_AU
 FH_API fh_cp_layout fh_cp_plan_layout(const fh_cp_plan* plan); /* never FH_CP_LAYOUT_AUTO */
 FH_API uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan);   /* that this rank receives in a run, without digests */
 FH_API uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan);  /* that this rank sends in a run */
+/* Where calls of the attention have several documents, their cu_seqlens, one after the other: *count numbers in host
+ * memory, which live as long as the plan. 0 and NULL: no call has. See fh_cp_tensors.tables. */
+FH_API const int32_t* fh_cp_plan_tables(const fh_cp_plan* plan, int64_t* count);
 /* Predicted seconds of a run on the slowest rank, by the model of time: docs/15-context-parallel-c.md. */
 FH_API double fh_cp_plan_seconds(const fh_cp_plan* plan);
 /* The plan as lines of text: the scheme and the reason for it, then the steps of this rank, with transfers, rows,
@@ -230,6 +241,9 @@ typedef struct fh_cp_tensors {
   /* sink: [heads_q]. Written: the contribution of this rank. The gradient is the sum over all ranks, as for every
    * parameter that is the same on all of them. */
   float* grad_sink;
+  /* On a GPU, where fh_cp_plan_tables gives any: a copy of them in GPU memory. A plan never changes them, so it may be
+   * made once. Read. Else NULL. */
+  const int32_t* tables;
 } fh_cp_tensors;
 
 /* All NULL. */

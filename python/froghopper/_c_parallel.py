@@ -41,6 +41,8 @@ class CpProblem(ctypes.Structure):
     ranks_per_host: int
     workspace_limit: int
     transfers: int
+    documents: int
+    cu_seqlens: int | None
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("whole", ctypes.c_void_p),
@@ -53,6 +55,8 @@ class CpProblem(ctypes.Structure):
         ("ranks_per_host", ctypes.c_int64),
         ("workspace_limit", ctypes.c_uint64),
         ("transfers", ctypes.c_int),
+        ("documents", ctypes.c_int32),
+        ("cu_seqlens", ctypes.c_void_p),
     ]
 
 
@@ -138,6 +142,7 @@ class CpTensors(ctypes.Structure):
     grad_k: int | None
     grad_v: int | None
     grad_sink: int | None
+    tables: int | None
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("call", ctypes.c_uint64),
@@ -154,6 +159,7 @@ class CpTensors(ctypes.Structure):
         ("grad_k", ctypes.c_void_p),
         ("grad_v", ctypes.c_void_p),
         ("grad_sink", ctypes.c_void_p),
+        ("tables", ctypes.c_void_p),
     ]
 
 
@@ -187,6 +193,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fh_cp_plan_layout": (ctypes.c_int, [ctypes.c_void_p]),
     "fh_cp_plan_bytes_in": (ctypes.c_uint64, [ctypes.c_void_p]),
     "fh_cp_plan_bytes_out": (ctypes.c_uint64, [ctypes.c_void_p]),
+    "fh_cp_plan_tables": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),
     "fh_cp_plan_seconds": (ctypes.c_double, [ctypes.c_void_p]),
     "fh_cp_plan_text": (ctypes.c_char_p, [ctypes.c_void_p]),
     "fh_cp_explain": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_char_p]),

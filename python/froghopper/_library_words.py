@@ -101,7 +101,8 @@ WORDS = {
     "dim_qk": "the head dim of q and k", "dim_v": "the head dim of v", "NULL": "None", "FH_ALL": "None",
     "FH_F16": "float16", "FH_BF16": "bfloat16", "FH_F32": "float32", "FH_E4M3": "float8_e4m3fn",
     "FH_E5M2": "float8_e5m2", "FH_BOTTOM_RIGHT": "bottom_right", "FH_TOP_LEFT": "top_left",
-    "cache_k": "k_cache", "cache_v": "v_cache",
+    "cache_k": "k_cache", "cache_v": "v_cache", "FH_CP_RING": 'scheme="ring"',
+    "FH_CP_ALL_GATHER": 'scheme="all_gather"', "FH_CP_ALL_TO_ALL": 'scheme="all_to_all"',
 }
 _sentences = [(re.compile(found), put) for found, put in SENTENCES]
 _words = re.compile(rf"\b({'|'.join(WORDS)})\b")

@@ -5,13 +5,14 @@ framework; _torch_cp_transport.py moves the bytes.
 import ctypes
 import functools
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from froghopper import _c
 from froghopper import _c_parallel as c
 from froghopper._errors import Error, LibraryNotFound, error_of
 from froghopper._library import library
-from froghopper._values import one_of, text, whole_number
+from froghopper._values import one_of, text, whole_number, wrong_kind
 
 NAME = "libfroghopper-cp.so"
 SCHEMES = {"auto": c.CpScheme.CP_AUTO, "ring": c.CpScheme.CP_RING, "all_gather": c.CpScheme.CP_ALL_GATHER,
@@ -39,17 +40,21 @@ def check_status(status: int) -> None:
 
 
 def described(whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, ranks_per_host: int,
-              peer_copies: bool) -> c.CpProblem:
-    """whole: the attention over the rows of all ranks, which must live as long as the problem is read. ranks_per_host:
-    for the model of time, 0 for all. peer_copies: ranks write to the workspaces of their peers."""
+              peer_copies: bool, cu_seqlens: Any = None) -> c.CpProblem:
+    """whole: the attention over the rows of all ranks, which must live as long as the problem is read, as must
+    cu_seqlens, an array of ctypes. ranks_per_host: for the model of time, 0 for all. peer_copies: ranks write to the
+    workspaces of their peers."""
     return c.CpProblem(size=ctypes.sizeof(c.CpProblem), whole=ctypes.addressof(whole), ranks=ranks, rank=rank,
                        scheme=SCHEMES[scheme], layout=LAYOUTS[layout], ranks_per_host=ranks_per_host,
                        check_interval=0 if scheme == "auto" else AGREED,
-                       transfers=c.CpTransfers.CP_PEER_COPIES if peer_copies else c.CpTransfers.CP_SEND_RECV)
+                       transfers=c.CpTransfers.CP_PEER_COPIES if peer_copies else c.CpTransfers.CP_SEND_RECV,
+                       documents=0 if cu_seqlens is None else len(cu_seqlens) - 1,
+                       cu_seqlens=None if cu_seqlens is None else ctypes.addressof(cu_seqlens))
 
 
 def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, scheme: str = "auto",
-            layout: str = "zigzag", ranks_per_host: int = 0, transfers: str = "send_recv") -> str:
+            layout: str = "zigzag", ranks_per_host: int = 0, transfers: str = "send_recv",
+            cu_seqlens: Sequence[int] | None = None) -> str:
     """What one rank would do, in words: the scheme and why, then its steps, bytes and predicted times; or why nothing
     computes it. Moves nothing, and needs neither a group nor a GPU.
 
@@ -60,6 +65,7 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     scheme, layout  as of attention
     ranks_per_host  ranks that NVLink joins; 0 for all
     transfers       "send_recv", as NCCL's, or "copies" between the GPUs of one host
+    cu_seqlens      where documents begin in the one row of the problem, and the end, as of attention
 
     What is wrong with these is told too, not raised.
     """
@@ -68,26 +74,41 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
         plan = Plan(whole, whole_number("ranks", ranks), whole_number("rank", rank), one_of("scheme", scheme, SCHEMES),
                     one_of("layout", layout, LAYOUTS), text("target", target, "cpu"),
                     whole_number("ranks_per_host", ranks_per_host),
-                    one_of("transfers", transfers, {"send_recv": False, "copies": True}) == "copies")
+                    one_of("transfers", transfers, {"send_recv": False, "copies": True}) == "copies",
+                    None if cu_seqlens is None else rows_of(cu_seqlens))
         return plan.text()
     except Error as error: return f"not computed {error}"
 
 
+def rows_of(cu_seqlens: Any) -> list[int]:
+    """The numbers of a list, or of what may be read as one."""
+    if not hasattr(cu_seqlens, "__len__") or not hasattr(cu_seqlens, "__getitem__") or isinstance(cu_seqlens, str):
+        wrong_kind("cu_seqlens", cu_seqlens, "a list of rows", "[0, ..., rows]")
+    return [whole_number(f"cu_seqlens[{i}]", x) for i, x in enumerate(cu_seqlens)]
+
+
 class Plan:
-    """What one rank does for a problem. workspace_bytes, bytes_in: that a run needs, and receives. scheme: by name."""
+    """What one rank does for a problem. workspace_bytes, bytes_in: that a run needs, and receives. scheme: by name.
+    table_count: of numbers that a run on a GPU needs a copy of there."""
 
     def __init__(self, whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, target: str,
-                 ranks_per_host: int, peer_copies: bool):
+                 ranks_per_host: int, peer_copies: bool, cu_seqlens: Sequence[int] | None = None):
         """The arguments of described. Raises what the library refuses."""
         self._pointer = ctypes.c_void_p()
-        problem = described(whole, ranks, rank, scheme, layout, ranks_per_host, peer_copies)
+        held = None if cu_seqlens is None else (ctypes.c_int64 * max(1, len(cu_seqlens)))(*cu_seqlens)
+        problem = described(whole, ranks, rank, scheme, layout, ranks_per_host, peer_copies, held)
         check_status(calls().fh_cp_plan_create(ctypes.byref(problem), target.encode(), ctypes.byref(self._pointer)))
         self.workspace_bytes = int(calls().fh_cp_plan_workspace_bytes(self._pointer))
         self.bytes_in = int(calls().fh_cp_plan_bytes_in(self._pointer))
         self.on_gpu = bool(calls().fh_cp_plan_on_gpu(self._pointer))
+        count = ctypes.c_int64()
+        self._tables = calls().fh_cp_plan_tables(self._pointer, ctypes.byref(count))
+        self.table_count = count.value
 
     def __del__(self) -> None:
         if pointer := getattr(self, "_pointer", None): calls().fh_cp_plan_destroy(pointer)
+
+    def tables(self) -> list[int]: return list((ctypes.c_int32 * self.table_count).from_address(self._tables))
 
     def text(self) -> str: return str(calls().fh_cp_plan_text(self._pointer).decode())
 

@@ -13,11 +13,14 @@ attention moves k and v, or heads, between the ranks, as its scheme says, and co
 rank has. Partial results are merged, and gradients added, in fp32 and in a fixed order. All ranks must call it with the
 same options, in the same order; where they do not, each gets an error. docs/15-context-parallel.md has the rest.
 """
+import functools
+from collections.abc import Sequence
 from typing import Any, Literal, get_args, overload
 
 from torch import Tensor
 
 from froghopper import _torch_cp_calls as calls
+from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_dtensors as dtensors
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_ops as ops
@@ -44,22 +47,23 @@ def __dir__() -> list[str]: return sorted(__all__)
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
-              alibi_slopes: Tensor | None = ..., scheme: Scheme = ..., layout: Layout | None = ...,
-              deterministic: bool = ..., transfers: Transfers = ...,
+              alibi_slopes: Tensor | None = ..., cu_seqlens: Tensor | Sequence[int] | None = ...,
+              scheme: Scheme = ..., layout: Layout | None = ..., deterministic: bool = ..., transfers: Transfers = ...,
               return_lse: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
-              alibi_slopes: Tensor | None = ..., scheme: Scheme = ..., layout: Layout | None = ...,
-              deterministic: bool = ..., transfers: Transfers = ...,
+              alibi_slopes: Tensor | None = ..., cu_seqlens: Tensor | Sequence[int] | None = ...,
+              scheme: Scheme = ..., layout: Layout | None = ..., deterministic: bool = ..., transfers: Transfers = ...,
               return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: bool = False,
               window: Window | None = None, scale: float | None = None, softcap: float | None = None,
-              sink: Tensor | None = None, alibi_slopes: Tensor | None = None, scheme: Scheme = "auto",
+              sink: Tensor | None = None, alibi_slopes: Tensor | None = None,
+              cu_seqlens: Tensor | Sequence[int] | None = None, scheme: Scheme = "auto",
               layout: Layout | None = None, deterministic: bool = False, transfers: Transfers = "auto",
               return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v over the rows of all ranks, with gradients of q, k, v and sink.
@@ -73,6 +77,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     alibi_slopes   [heads_q] float32, the same on every rank; without gradient
     sink           [heads_q] float32, the same on every rank. Its gradient is that of this rank's rows, as that of any
                    parameter which all ranks hold: add it up over the group
+    cu_seqlens     packed sequences: the rows of all ranks are documents, one after the other, and a row attends only
+                   to keys of its own. [documents + 1], 0 and then the end of each, the same on every rank, wherever
+                   the borders of ranks lie; masks and slopes count within a document, and batch is 1. A list, or an
+                   int32 or int64 tensor. What is sent depends on it, so one on a GPU is read back once a call, for
+                   which the host waits: give one in host memory
     scheme         how k and v come to the queries. "ring": from rank to rank, a part at a time; "all_gather": all parts
                    at once; "all_to_all": each rank gets all rows of some heads; "auto": what is expected to take least
                    time
@@ -102,6 +111,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                 raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"auto\".")
         if sink is not None: check_tensor("sink", sink)
         if alibi_slopes is not None: check_slopes(alibi_slopes)
+        documents = None if cu_seqlens is None else packing.documents_of(cu_seqlens)
         options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
                               0.0 if softcap is None else plain(number, "softcap", softcap),
                               None if scale is None else plain(number, "scale", scale), decided(deterministic),
@@ -112,16 +122,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     except Error as error:  # other ranks are told, or they would take this rank's next call for this one
         if dtensors.among(q, k, v): dtensors.refuse_together(q, k, v, group, error)
         groups.refuse_together(group, "attention", error)
-    if of_dtensors: o, lse = dtensors.attention(attend, q, k, v, group, sink, alibi_slopes, layout, options)
-    else: o, lse = attend(q, k, v, group, sink, alibi_slopes, layout or "zigzag", options)
+    call = functools.partial(attend, documents=documents)
+    if of_dtensors: o, lse = dtensors.attention(call, q, k, v, group, sink, alibi_slopes, layout, options)
+    else: o, lse = call(q, k, v, group, sink, alibi_slopes, layout or "zigzag", options)
     return (o, lse) if with_lse else o
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slopes: Tensor | None, layout: Layout,
-           options: calls.Options) -> tuple[Tensor, Tensor]:
+           options: calls.Options, documents: Tensor | None) -> tuple[Tensor, Tensor]:
     """(o, lse) of tensors of this rank."""
     name = groups.resolved(group).group_name
     q, k, v = computable(q, k, v, False)
     with_grad = requires_grad(q, k, v, sink)
-    found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, name, layout, *options, with_grad)
+    found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, documents, name, layout, *options,
+                                                 with_grad)
     return found

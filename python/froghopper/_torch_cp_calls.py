@@ -11,6 +11,7 @@ from torch import Tensor
 
 from froghopper import _torch_calls as calls
 from froghopper import _torch_cp_copies as copies
+from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
 from froghopper._c import Status
@@ -45,15 +46,16 @@ def moved() -> int:
     return _received
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, group: str, layout: Layout,
-            options: Options, with_grad: bool) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, documents: Tensor | None,
+            group: str, layout: Layout, options: Options, with_grad: bool) -> tuple[Tensor, Tensor]:
     """(o, lse) of this rank's rows."""
     held = groups.resolved(group)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    said = agreed(held, "attention", q, k, v, sink, slopes, layout, options, {"with gradients": with_grad})
+    said = agreed(held, "attention", q, k, v, sink, slopes, documents, layout, options,
+                  {"with gradients": with_grad})
     o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
     o, lse = q.new_empty(o_shape), q.new_empty(lse_shape, dtype=torch.float32)
-    arguments = held, total_of(said), q, k, v, sink, slopes, layout, options
+    arguments = held, total_of(said), q, k, v, sink, slopes, documents, layout, options
     shared = copies.of(held, q, options.transfers)
     key, plan = plan_of(*arguments, shared is not None, backward=False)
     if with_grad: plan_of(*arguments, shared is not None, backward=True)  # refuses what has no gradients
@@ -62,19 +64,19 @@ def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor
 
 
 def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
-             sink: Tensor | None, slopes: Tensor | None, group: str, layout: Layout,
+             sink: Tensor | None, slopes: Tensor | None, documents: Tensor | None, group: str, layout: Layout,
              options: Options) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and sink of this rank's rows, the last [0] where there is no sink."""
     held = groups.resolved(group)
     q, k, v, o, grad_o = (x.contiguous() for x in (q, k, v, o, grad_o))
-    said = agreed(held, "the backward pass of attention", q, k, v, sink, slopes, layout, options, {},
+    said = agreed(held, "the backward pass of attention", q, k, v, sink, slopes, documents, layout, options, {},
                   {"grad_lse": grad_lse is not None})
     if any(each["grad_lse"] for each in said):  # the library is given one by all ranks or by none
         grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse.contiguous()
     grads = [torch.empty_like(x) for x in (q, k, v)]
     grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
     shared = copies.of(held, q, options.transfers)
-    key, plan = plan_of(held, total_of(said), q, k, v, sink, slopes, layout, options, shared is not None,
+    key, plan = plan_of(held, total_of(said), q, k, v, sink, slopes, documents, layout, options, shared is not None,
                         backward=True)
     run(key, plan, held, shared, dict(
         q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse, grad_o=grad_o, grad_lse=grad_lse, grad_q=grads[0],
@@ -83,14 +85,17 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
 
 
 def agreed(group: Any, call: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None,
-           layout: Layout, options: Options, same: dict[str, Any], own: dict[str, Any] | None = None) -> Any:
+           documents: Tensor | None, layout: Layout, options: Options, same: dict[str, Any],
+           own: dict[str, Any] | None = None) -> Any:
     """What each rank says of itself, once all have said the same of the rest."""
     def shared() -> dict[str, Any]:
-        check(q, k, v, sink, slopes, options)
+        check(q, k, v, sink, slopes, documents, options)
         return {**of_all_ranks(q, k, v), "layout": layout, "device": name_of(q), **options._asdict(),
-                "sink": numbers_of(sink), "alibi_slopes": numbers_of(slopes), **same}
+                "sink": numbers_of(sink), "alibi_slopes": numbers_of(slopes),
+                "cu_seqlens": packing.in_words(documents), **same}
     said = groups.agree(group, call, shared, lambda: {"rows": q.shape[1], **(own or {})})
     layouts.check_rows(layout, "q", [each["rows"] for each in said], group.size())
+    if documents is not None: packing.check_documents(documents.tolist(), total_of(said))
     return said
 
 
@@ -117,24 +122,30 @@ def name_of(q: Tensor) -> str: return torch.cuda.get_device_name(q.device) if q.
 def total_of(said: list[dict[str, Any]]) -> int: return sum(each["rows"] for each in said)
 
 
-def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, options: Options) -> None:
+def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, documents: Tensor | None,
+          options: Options) -> None:
     """Types, devices and shapes of this rank's tensors."""
     calls.check(calls.Inputs(q, k, v, sink, None, None, None, None, slopes), calls.Options(
         calls.LOOK, calls.LOOK, *options[1:6], False, options.deterministic, 0, 0, False))
     if q.shape[1] != k.shape[1]:
         raise InvalidTensor(f"k must have the rows of q, {q.shape[1]}, as they are spread alike, but has {k.shape[1]}. "
                             "Give k and v of the same rows.")
+    if documents is not None and q.shape[0] != 1:
+        raise InvalidTensor("q must have a batch of 1 with cu_seqlens, as documents are packed into one row, but has "
+                            f"{q.shape[0]}. Call for each row.")
     if slopes is not None and slopes.ndim != 1:
         raise InvalidProblem("alibi_slopes must be [heads_q], the same for all sequences, but has the shape "
                              f"{list(slopes.shape)}. Call for each sequence.")
 
 
 def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None,
-            layout: Layout, options: Options, peer_copies: bool, backward: bool) -> tuple[Any, Plan]:
+            documents: Tensor | None, layout: Layout, options: Options, peer_copies: bool,
+            backward: bool) -> tuple[Any, Plan]:
     """What tells plans apart, but for the rank, and the plan, the same one for the same shapes and options."""
     of_q, of_k, of_v = ((x.shape[0], total, *x.shape[2:]) for x in (q, k, v))
     target, per_host = calls.target_of(q)[1], groups.ranks_per_host(group)
-    key = (of_q, of_k, of_v, q.dtype, sink is None, slopes is None, layout, options, peer_copies, backward)
+    packed = None if documents is None else documents.numpy().tobytes()
+    key = (of_q, of_k, of_v, q.dtype, sink is None, slopes is None, packed, layout, options, peer_copies, backward)
     of_rank = (key, group.size(), group.rank(), target, per_host)
 
     def made() -> Plan:
@@ -142,7 +153,8 @@ def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tenso
                          window=(options.window_left, options.window_right), softcap=options.softcap,
                          scale=options.scale, sink=sink is not None, alibi=slopes is not None,
                          deterministic=backward and options.deterministic)
-        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies)
+        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies,
+                    None if documents is None else documents.tolist())
     return key, _plans.get(of_rank) or cached(_plans, of_rank, made)
 
 
@@ -159,6 +171,7 @@ def run(key: Any, plan: Plan, group: Any, shared: Shared | None, tensors: dict[s
     addresses = {name: address(x) for name, x in tensors.items()}
     if tensors.get("grad_lse") is not None: addresses["grad_lse"] = addresses["grad_lse"] or NO_ROWS
     with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
+        if plan.on_gpu: addresses["tables"] = packing.tables_on(plan, q.device)
         if shared is not None: shared.begin()
         transport = functions.transport() if shared is None else shared.transport
         status = plan.run(transport if group.size() > 1 else None,

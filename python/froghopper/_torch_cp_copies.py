@@ -22,6 +22,7 @@ from torch import Tensor
 
 from froghopper import _c_parallel as c
 from froghopper import _torch_cp_group as groups
+from froghopper._call import KEPT
 from froghopper._errors import LaunchFailed, Unsupported
 from froghopper._parallel import Plan, calls, check_status
 
@@ -89,6 +90,7 @@ class Shared:
                 groups.exchange(group, b"")  # nobody uses the old one any more
                 self.memory = self.mapped = None
                 self.allocate(group, max(most, self.size))
+            if len(self.known) >= KEPT: self.known.clear()  # on all ranks at the same call
             self.known.add(key)
         self.runs += 1
         found: Tensor = self.memory[HEAD:]

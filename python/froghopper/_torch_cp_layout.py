@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_group as groups
 from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._torch_calls import check_tensor
@@ -59,15 +60,16 @@ def shard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zigza
     return parts[0] if len(parts) == 1 else torch.cat(parts, at)
 
 
-def positions(length: int, group: Any = None, *, layout: Layout = "zigzag",
-              device: torch.device | str | None = None) -> Tensor:
+def positions(length: int, group: Any = None, *, layout: Layout = "zigzag", device: torch.device | str | None = None,
+              cu_seqlens: Any = None) -> Tensor:
     """Where the rows that shard gives this rank lie in a sequence of that length, from 0 on: [rows] int64, as tables of
-    rotary embeddings are indexed."""
+    rotary embeddings are indexed. cu_seqlens: as of attention; then where each row lies in its document."""
     check_layout(layout)
     if (found := whole_number("length", length)) < 0:
         raise InvalidProblem(f"length must be 0 or more rows, but is {found}. Give the length of the whole sequence.")
     own = spans(layout, found, *groups.size_and_rank(group))
-    return torch.cat([torch.arange(begin, end, device=device) for begin, end in own])
+    places = torch.cat([torch.arange(begin, end, device=device) for begin, end in own])
+    return places if cu_seqlens is None else packing.places_within(places, cu_seqlens, found)
 
 
 def unshard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zigzag") -> Tensor:

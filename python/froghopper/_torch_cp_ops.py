@@ -16,7 +16,7 @@ from froghopper import _torch_cp_calls as parallel
 from froghopper import _torch_ops as ops
 from froghopper._torch_cp_layout import Layout
 
-TENSORS = "Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? alibi_slopes"
+TENSORS = "Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? alibi_slopes, Tensor? cu_seqlens"
 OPTIONS = ("str group, str layout, str scheme, bool causal, SymInt window_left, SymInt window_right, float softcap, "
            "float? scale, bool deterministic, str transfers")
 OPTION_COUNT = 2 + len(parallel.Options._fields)
@@ -27,16 +27,17 @@ forward_op: Any = torch.ops.froghopper.context_parallel.default
 backward_op: Any = torch.ops.froghopper.context_parallel_backward.default
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, group: str, layout: Layout,
-            *rest: Any) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, documents: Tensor | None,
+            group: str, layout: Layout, *rest: Any) -> tuple[Tensor, Tensor]:
     *options, with_grad = rest
-    return parallel.forward(q, k, v, sink, slopes, group, layout, parallel.Options(*options), with_grad)
+    return parallel.forward(q, k, v, sink, slopes, documents, group, layout, parallel.Options(*options), with_grad)
 
 
 def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
-             sink: Tensor | None, slopes: Tensor | None, group: str, layout: Layout,
+             sink: Tensor | None, slopes: Tensor | None, documents: Tensor | None, group: str, layout: Layout,
              *options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return parallel.backward(grad_o, grad_lse, q, k, v, o, lse, sink, slopes, group, layout, parallel.Options(*options))
+    return parallel.backward(grad_o, grad_lse, q, k, v, o, lse, sink, slopes, documents, group, layout,
+                             parallel.Options(*options))
 
 
 def fake_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -53,16 +54,16 @@ def fake_backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor,
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     """For the backward pass: what this rank has given and got, nothing of other ranks."""
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:5])
-    ctx.options = inputs[5:5 + OPTION_COUNT]
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:6])
+    ctx.options = inputs[6:6 + OPTION_COUNT]
 
 
 def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     """Of all arguments of forward. All ranks take part, also one whose results nobody has used."""
-    q, k, v, o, lse, sink, slopes = ctx.saved_tensors
+    q, k, v, o, lse, sink, slopes, documents = ctx.saved_tensors
     if grad_o is None: grad_o = torch.zeros_like(o)
-    *grads, of_sink = backward_op(grad_o, grad_lse, q, k, v, o, lse, sink, slopes, *ctx.options)
-    return *grads, None if sink is None else of_sink, None, *[None] * (OPTION_COUNT + 1)
+    *grads, of_sink = backward_op(grad_o, grad_lse, q, k, v, o, lse, sink, slopes, documents, *ctx.options)
+    return *grads, None if sink is None else of_sink, None, None, *[None] * (OPTION_COUNT + 1)
 
 
 for _device in ("CPU", "CUDA"):

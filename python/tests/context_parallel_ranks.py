@@ -47,9 +47,18 @@ CASES = {name: PLAIN | changes for name, changes in {
     "one row": dict(rows=1, batch=1, layout="contiguous"),
     "no rows": dict(rows=0, batch=1),
     "deterministic": dict(options=dict(causal=True, deterministic=True)),
+    "documents": dict(options=dict(causal=True, cu_seqlens=[0, 0, 10, 11, 62, 62, 77]), batch=1),
+    "documents, contiguous": dict(options=dict(cu_seqlens=[0, 30, 77]), batch=1, layout="contiguous"),
+    "documents, everything": dict(options=dict(causal=True, window=(9, None), softcap=3.0, sink="drawn",
+                                               cu_seqlens=[0, 5, 60, 96, 96]), batch=1, dtype="bfloat16", rows=96),
+    "documents, both sides": dict(options=dict(window=(5, 7), cu_seqlens=[0, 50, 51, 77]), batch=1),
+    "documents, slopes": dict(options=dict(causal=True, alibi_slopes="drawn", cu_seqlens=[0, 20, 77]), batch=1,
+                              heads=(4, 1)),
+    "documents, few rows": dict(options=dict(causal=True, deterministic=True, cu_seqlens=[0, 1, 3]), rows=3, batch=1),
 }.items()}
 SCHEMES = ("auto", "ring", "all_gather", "all_to_all")
-RUNS = [(name, scheme) for name in CASES for scheme in SCHEMES if scheme != "auto" or name in ("causal", "window")]
+WITH_AUTO = ("causal", "window", "documents")
+RUNS = [(name, scheme) for name in CASES for scheme in SCHEMES if scheme != "auto" or name in WITH_AUTO]
 
 
 def drawn(*shape, seed, dtype="float32"):
@@ -100,8 +109,10 @@ def numbers(rank, size):
 
 def repeats(rank, size):
     """(scheme, the same bits in a second run and with NaN around rows)."""
-    case, found = CASES["softcap, scale, sink"] | dict(heads=(8, 2)), []
-    for scheme in SCHEMES[1:]:
+    found = []
+    names = ("softcap, scale, sink", "documents, everything")[:2 if size == 2 else 1]
+    for name, scheme in itertools.product(names, SCHEMES[1:]):
+        case = CASES[name] | dict(heads=(8, 2))
         runs = [compute(case, scheme, places_of(case), around) for around in (padded, padded, torch.clone)]
         found.append((scheme, [all(torch.equal(x, y) for x, y in zip(runs[0], run)) for run in runs]))
     return found
@@ -153,7 +164,8 @@ def layouts(rank, size):
         for rows in (0, 1, 2 * size - 1, 2 * size, 50):
             x = torch.arange(2 * rows).reshape(2, rows)
             own = cp.shard(x, layout=layout)
-            found.append((layout, rows, own, cp.positions(rows, layout=layout), cp.unshard(own, layout=layout)))
+            found.append((layout, rows, own, cp.positions(rows, layout=layout), cp.unshard(own, layout=layout),
+                          cp.positions(rows, layout=layout, cu_seqlens=[0, rows // 3, rows // 3, rows])))
     return found
 
 
@@ -189,6 +201,15 @@ def disagreeing(rank, size):
         "sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.ones(2) if last else None)),
         "refusal": lambda: (*[q(1, 4, 2, 8)] * 2, q(1, 4, 2, 8)[0] if last else q(1, 4, 2, 8), {}),
         "rows of zigzag": lambda: (*[q(1, 9 if last else 4, 2, 8)] * 3, {}),
+        **{f"documents, {name}": lambda options=options: (*[q(1, 4, 2, 8)] * 3, options) for name, options in {
+            "other ones": dict(cu_seqlens=torch.tensor([0, 6 if last else 5, 12])),
+            "many": dict(cu_seqlens=[*range(7), 6 if last else 7, *range(8, 13)]),
+            "on one rank": dict(cu_seqlens=[0, 12] if last else None),
+            "begin": dict(cu_seqlens=[1, 12]), "fall": dict(cu_seqlens=(0, 7, 6, 12)),
+            "total": dict(cu_seqlens=[0, 5, 13]), "none": dict(cu_seqlens=[0] if last else [0, 12]),
+            "type": dict(cu_seqlens=torch.ones(3)), "not a list": dict(cu_seqlens=12),
+        }.items()},
+        "documents, batch": lambda: (*[q(2, 4, 2, 8)] * 3, dict(cu_seqlens=[0, 5, 12])),
     }
     for name, made in sides.items():
         *tensors, options = made()
@@ -242,7 +263,17 @@ def compiled(rank, size):
         q, k, v = (x[:, places].requires_grad_() for x in whole_of(case)[:3])
         o = function(q, k, v)
         runs.append([o.detach(), *torch.autograd.grad(o, (q, k, v), torch.ones_like(o))])
-    return all(torch.equal(x, y) for x, y in zip(*runs)), dtensors(rank, size), inside_of_pytorchs(rank, size)
+    same = all(torch.equal(x, y) for x, y in zip(*runs))
+    return same and compiled_documents(case, places), dtensors(rank, size), inside_of_pytorchs(rank, size)
+
+
+def compiled_documents(case, places):
+    """The same of documents, without gradients; the second ones come after the compilation."""
+    def layer(q, k, v, documents): return cp.attention(q, k, v, causal=True, cu_seqlens=documents) + 1
+    function, tensors = torch.compile(layer, backend="aot_eager", fullgraph=True), whole_of(case)[:3]
+    q, k, v = (x[:1, places] for x in tensors)
+    return all(torch.equal(layer(q, k, v, ends), function(q, k, v, ends))
+               for ends in (torch.tensor([0, 30, 77]), torch.tensor([0, 7, 77])))
 
 
 def inside_of_pytorchs(rank, size):
@@ -270,6 +301,9 @@ def dtensors(rank, size):
                          layout=None if cut is spread else "contiguous")
         runs.append([o.detach(), *torch.autograd.grad(o, (q, k), grad_o)])
     same = all(torch.equal(x.to_local(), y) for x, y in zip(*runs))
+    packed = [cp.attention(*(cut(x[:1]).detach() for x in whole[:3]), causal=True, cu_seqlens=[0, 29, 96],
+                           layout="contiguous") for cut in (spread, lambda x: cp.shard(x, layout="contiguous"))]
+    same &= torch.equal(packed[0].to_local(), packed[1])
     uneven = caught(lambda: cp.attention(*[spread(torch.ones(1, 3, 2, 8))] * 3))
     x = spread(torch.ones(1, 4, 2, 8))
     whole_x = distribute_tensor(torch.ones(1, 4, 2, 8), mesh, [Replicate()])

@@ -4,10 +4,12 @@ sequence, layouts, repeats, DTensors, compiled functions, ranks that disagree, t
 
 All groups are run once, by context_parallel_ranks.py; the tests look at what their ranks have found.
 """
+import ctypes
 import functools
 import pathlib
 import pickle
 import re
+import types
 
 import numpy as np
 import pytest
@@ -28,12 +30,15 @@ from programs import run_python
 import froghopper
 from froghopper import _c
 from froghopper import _c_parallel as c
+from froghopper import _torch_cp_documents as documents
 from froghopper import _torch_cp_transport as transport
 from froghopper import torch as froghopper_torch
 
 HERE = pathlib.Path(__file__).resolve().parent
 REFUSED = {("window, both sides", "ring"): "window.*the ring takes", ("slopes", "ring"): "alibi.*ring",
-           ("six heads", "all_to_all"): "heads_.* is (6|3)"}
+           ("six heads", "all_to_all"): "heads_.* is (6|3)",
+           ("documents, both sides", "ring"): "window.*the ring takes.*Use scheme=\"all_gather\"",
+           ("documents, slopes", "ring"): "alibi.*ring"}
 SLOW = 3  # seconds that a busy machine may add to a timeout
 
 
@@ -57,7 +62,10 @@ def exact_of(name):
     q, k, v, grad_o = (x.double().numpy() for x in (*tensors, grad_o))
     given = {name: x.double().numpy() if torch.is_tensor(x) else x for name, x in given.items()}
     given.pop("deterministic", None)
-    options, every = Options(**given), [Sequence(at, slice(None), slice(None)) for at in range(case["batch"])]
+    ends = given.pop("cu_seqlens", None)
+    every = [Sequence(at, slice(None), slice(None)) for at in range(case["batch"])]
+    if ends: every = [Sequence(0, *[slice(begin, end)] * 2) for begin, end in zip(ends, ends[1:]) if begin < end]
+    options = Options(**given)
     exact = forward(q, k, v, every, case["dtype"], options)
     grads = backward(q, k, v, exact["o"][0], exact["lse"][0], grad_o, grad_lse.transpose(1, 2).double().numpy(), every,
                      case["dtype"], options)
@@ -99,13 +107,13 @@ def test_a_group_of_some_ranks(found):
 @pytest.mark.parametrize("size", [2, 8])
 def test_repeats_and_padding_change_no_bit(found, size):
     for rank in found("repeats" if size == 2 else "repeats 8", size):
-        assert [scheme for scheme, _ in rank] == list(SCHEMES[1:])
+        assert [scheme for scheme, _ in rank] == [*SCHEMES[1:]] * (2 if size == 2 else 1)
         assert all(all(same) for _, same in rank)
 
 
 def test_layouts(found):
     ranks = found("layouts", 3)
-    for at, (layout, rows, _, _, _) in enumerate(ranks[0]):
+    for at, (layout, rows, *_) in enumerate(ranks[0]):
         places = [each[at][3].tolist() for each in ranks]
         assert sorted(sum(places, [])) == list(range(rows))
         if layout == "contiguous": assert sum(places, []) == list(range(rows))
@@ -113,6 +121,8 @@ def test_layouts(found):
         whole = torch.arange(2 * rows).reshape(2, rows)
         for each in ranks:
             assert torch.equal(each[at][2], whole[:, each[at][3]]) and torch.equal(each[at][4], whole)
+            border = rows // 3
+            assert each[at][5].tolist() == [place - border * (place >= border) for place in each[at][3].tolist()]
 
 
 def test_zigzag_balances_causal_pairs(found):
@@ -138,6 +148,16 @@ def test_zigzag_balances_causal_pairs(found):
     ("sink", "^sink must .* is None on rank 0 and .1.0, 1.0. .* on rank 2"),
     ("refusal", "(rank 2 refuses its arguments|v must)"),
     ("rows of zigzag", "q must have 5 rows on rank 0"),
+    ("documents, other ones", r"cu_seqlens must .* is \[0, 5, 12\] on rank 0 and \[0, 6, 12\] on rank 2"),
+    ("documents, many", "cu_seqlens must .* of 12 documents with the checksum .* on rank 0 and .*0, 1, 2.* on rank 2"),
+    ("documents, on one rank", r"cu_seqlens must .* is None on rank 0 and \[0, 12\] on rank 2"),
+    ("documents, begin", "cu_seqlens must begin with 0, but begins with 1"),
+    ("documents, fall", "cu_seqlens must not fall.* falls from 7 to 6 after document 1"),
+    ("documents, total", "cu_seqlens must end with 12, the rows of all ranks, but ends with 13"),
+    ("documents, none", r"cu_seqlens must be \[documents \+ 1\] .* has the shape \[1\]"),
+    ("documents, type", "cu_seqlens must be int32 or int64, but is torch.float32"),
+    ("documents, not a list", "cu_seqlens must be a tensor or a list, but is an int"),
+    ("documents, batch", "q must have a batch of 1 with cu_seqlens, .* but has 2"),
 ])
 def test_ranks_that_disagree_are_told_so(found, name, wanted):
     for rank in found("disagreeing", 3): assert re.search(wanted, rank[name]), rank[name]
@@ -238,14 +258,36 @@ def test_what_is_done_to_memory_of_a_gpu(monkeypatch):
     assert "32 bytes at" in str(functions.error)
 
 
+def test_tables_of_a_plan_on_a_gpu(monkeypatch):
+    """They are copied once, and another stream waits for that; here to host memory, where no GPU is."""
+    whole = _library.library().problem("fwd f32 b1 hq2 hkv2 sq30 skv30 d8 causal")
+    plan = _parallel.Plan(whole, 2, 1, "all_gather", "contiguous", "cpu", 0, False, [0, 10, 20, 30])
+    waited, events = [], iter(range(9))
+    stream = types.SimpleNamespace(wait_event=waited.append, record_event=lambda: next(events))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: x)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda x, stream: None)
+    at = documents.tables_on(plan, torch.device("cpu"))
+    assert documents.tables_on(plan, torch.device("cpu")) == at and waited == [0, 0]
+    assert list((ctypes.c_int32 * plan.table_count).from_address(at)) == plan.tables() == [0, 5, 15, 0, 10, 20]
+    alone = _parallel.Plan(whole, 2, 1, "all_gather", "contiguous", "cpu", 0, False, [0, 30])
+    assert documents.tables_on(alone, torch.device("cpu")) == 0
+
+
 def test_explain():
     line = "fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal"
     text = froghopper_torch.context_parallel.explain(line, 4, "h100", rank=3, scheme="ring")
     assert "ring rank 3 of 4" in text and "rows 393216 to 655360" in text
+    text = froghopper_torch.context_parallel.explain(line, 4, "h100", cu_seqlens=torch.tensor([0, 9, 1048576]))
+    assert "2 documents, the longest of 1048567 rows" in text
     for wrong, told in ((dict(scheme="round"), "scheme must be 'auto' or 'ring'"), (dict(layout=3), "layout must be"),
                         (dict(rank=1.5), "rank must be a whole number"), (dict(target=3), "target must be a text"),
                         (dict(problem="fwd bananas"), "bananas"), (dict(problem=3), "problem must be a text"),
-                        (dict(ranks=0), "not computed ranks is 0"), (dict(target="h1000"), "not computed target is")):
+                        (dict(ranks=0), "not computed ranks is 0"), (dict(target="h1000"), "not computed target is"),
+                        (dict(cu_seqlens=[0, 5]), "not computed cu_seqlens[1] is 5, but must be 1048576"),
+                        (dict(cu_seqlens=[0, 5.5]), "not computed cu_seqlens[1] must be a whole number"),
+                        (dict(cu_seqlens=[]), "not computed documents is"), (dict(cu_seqlens=5), "cu_seqlens must be")):
         said = froghopper_torch.context_parallel.explain(**dict(problem=line, ranks=4) | wrong)
         assert told in said, said
         assert said.startswith("not computed ")

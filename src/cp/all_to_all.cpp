@@ -199,13 +199,22 @@ void AllToAll::gather_shared(const Headed& t, Place from, Exchange& group, std::
 void AllToAll::attend(const std::vector<Place>& in, const std::vector<Place>& out, Place lse, Place grad_lse) {
   const int64_t rows = b_.job.rows();
   if (rows == 0) return;
-  const Piece all = pieces_of(b_.whole, everything_, Block(everything_).parts).front();
-  fh_problem p = problem_of(b_.whole, all);
+  Attend a{};
+  fh_problem p;
+  if (b_.job.packed()) {
+    const std::vector<Run> runs = runs_of(b_.job, everything_, everything_);
+    const Run& all = runs.front();
+    p = problem_of(b_.whole, all);
+    a.pairs = all.pairs();
+    b_.add_tables(all, a);
+  } else {
+    const Piece all = pieces_of(b_.whole, everything_, Block(everything_).parts).front();
+    p = problem_of(b_.whole, all);
+    a.pairs = all.pairs();
+  }
   p.heads_q = part_q_, p.heads_kv = part_kv_;
   p.accumulate = b_.merges;
   if (b_.merges && !b_.job.backward()) p.sink = 0;
-  Attend a{};
-  a.pairs = all.pairs();
   a.q = {in[0], rows}, a.k = {in[1], rows}, a.v = {in[2], rows};
   a.lse = lse, a.grad_lse = grad_lse;
   const int64_t first = b_.rank * part_q_ * 4;

@@ -65,6 +65,11 @@ uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan) {
 uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan) {
   return plan ? static_cast<uint64_t>(plan->steps.bytes_out) : 0;
 }
+const int32_t* fh_cp_plan_tables(const fh_cp_plan* plan, int64_t* count) {
+  const bool any = plan != nullptr && !plan->steps.tables.empty();
+  if (count != nullptr) *count = any ? static_cast<int64_t>(plan->steps.tables.size()) : 0;
+  return any ? plan->steps.tables.data() : nullptr;
+}
 double fh_cp_plan_seconds(const fh_cp_plan* plan) { return plan ? plan->seconds : 0; }
 const char* fh_cp_plan_text(const fh_cp_plan* plan) { return plan ? plan->text.c_str() : ""; }
 

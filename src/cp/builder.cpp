@@ -16,6 +16,15 @@ int64_t key_in(const std::vector<Part>& parts, int64_t row) {
   return 0;
 }
 
+// Which row of the whole sequence is that row of a shard.
+int64_t row_at(const std::vector<Range>& shard, int64_t row) {
+  for (const Range& range : shard) {
+    if (row < range.rows()) return range.begin + row;
+    row -= range.rows();
+  }
+  return row;
+}
+
 }  // namespace
 
 Builder::Builder(const Job& j, int64_t r)
@@ -29,7 +38,11 @@ Builder::Builder(const Job& j, int64_t r)
       dim_v(j.whole.dim_v),
       element(j.element()),
       shard(ranges_of(j, r)),
-      rows(rows_of(shard)) {}
+      rows(rows_of(shard)) {
+  int64_t first = 0;
+  for (const Range& range : shard) parts.push_back({first, first + range.rows()}), first += range.rows();
+  if (job.packed() && rows > 0) parts = {{0, rows}};
+}
 
 Place Builder::workspace(int64_t bytes) {
   const Place place{Buffer::workspace, made.workspace};
@@ -138,20 +151,19 @@ void Builder::begin_lse(Place lse, int64_t first, int64_t heads, int64_t its_row
 
 void Builder::begin(bool with_merging) {
   merges = with_merging;
-  sink_counted_.assign(shard.size(), 0);
+  sink_counted_.assign(parts.size(), 0);
   if (job.backward() && whole.sink) add(Fill{{Buffer::grad_sink, 0}, 0, heads_q});
-  int64_t first = 0;
   const int64_t lines = batch * heads_q;
-  for (const Range& range : shard) {
+  for (const Range& range : parts) {
     const int64_t words = lines * range.rows();
-    const bool alone = shard.size() == 1 && (job.backward() || !merges);
+    const bool alone = parts.size() == 1 && (job.backward() || !merges);
     lse_.push_back(alone ? Place{Buffer::lse, 0} : workspace(words * 4));
     grad_lse_.push_back(alone || !job.backward() ? Place{Buffer::grad_lse, 0} : workspace(words * 4));
     if (job.backward() && !alone) {
-      add(Copy{lse_.back(), range.rows() * 4, {Buffer::lse, first * 4}, rows * 4, range.rows() * 4, lines});
+      add(Copy{lse_.back(), range.rows() * 4, {Buffer::lse, range.begin * 4}, rows * 4, range.rows() * 4, lines});
       add(Copy{grad_lse_.back(),
                range.rows() * 4,
-               {Buffer::grad_lse, first * 4},
+               {Buffer::grad_lse, range.begin * 4},
                rows * 4,
                range.rows() * 4,
                lines,
@@ -159,7 +171,6 @@ void Builder::begin(bool with_merging) {
     } else if (!job.backward() && merges) {
       begin_lse(lse_.back(), 0, heads_q, range.rows());
     }
-    first += range.rows();
   }
   if (!merges || rows == 0) return;
   const int64_t columns = job.backward() ? dim_qk : dim_v;
@@ -168,41 +179,87 @@ void Builder::begin(bool with_merging) {
   add(Fill{job.backward() ? grad_q : o_, 0, words});
 }
 
-// One call. Its sink is in the denominator once: without merging there is one call for each range, with it lse begins
-// with the sink, and the sink's gradient is taken in the range's first call.
-void Builder::attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads,
-                     const std::vector<Part>& parts) {
-  fh_problem p = problem_of(whole, piece);
+void Builder::attend(const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
+  if (job.packed())
+    for (const Run& run : runs_of(job, shard, block.ranges)) attend(run, block, from, grads);
+  else
+    for (const Piece& piece : pieces_of(whole, shard, block.parts)) attend(piece, block, from, grads);
+}
+
+// One call. Its sink is in the denominator once: without merging there is one call for each row, with it lse begins
+// with the sink, and the sink's gradient is taken in one call for each row.
+Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
+                     const KeyPlaces& grads) {
   p.accumulate = merges;
-  const bool first = !sink_counted_[piece.chunk];
-  if (merges) p.sink = whole.sink && job.backward() && first;
-  sink_counted_[piece.chunk] = 1;
+  if (merges) p.sink = whole.sink && job.backward() && with_sink;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
   const auto own = [&](Buffer buffer, int64_t row_numbers, int64_t number) {
-    return Operand{{buffer, piece.row * row_numbers * number}, rows};
+    return Operand{{buffer, first.row * row_numbers * number}, rows};
   };
   Attend a{};
-  a.pairs = piece.pairs();
-  a.row = shard[piece.chunk].begin, a.key = key_in(parts, piece.key);
+  a.row = row_at(shard, first.row), a.key = key_in(block.parts, first.key);
   a.q = own(Buffer::q, q_row, element);
-  a.k = {from.k + piece.key * k_row(element), from.rows};
-  a.v = {from.v + piece.key * v_row(element), from.rows};
-  a.lse = lse_[piece.chunk];
+  a.k = {from.k + first.key * k_row(element), from.rows};
+  a.v = {from.v + first.key * v_row(element), from.rows};
   if (p.sink) a.sink = {Buffer::sink, 0};
   if (whole.alibi) a.slopes = {Buffer::slopes, 0};
   if (!job.backward()) {
-    a.o = merges ? Operand{o_ + piece.row * o_row * 4, rows} : own(Buffer::o, o_row, element);
+    a.o = merges ? Operand{o_ + first.row * o_row * 4, rows} : own(Buffer::o, o_row, element);
   } else {
     const int64_t number = merges ? 4 : element;
     a.o = own(Buffer::o, o_row, element), a.grad_o = own(Buffer::grad_o, o_row, element);
-    a.grad_lse = grad_lse_[piece.chunk];
-    a.grad_q = merges ? Operand{grad_q + piece.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
-    a.grad_k = {grads.k + piece.key * k_row(number), grads.rows};
-    a.grad_v = {grads.v + piece.key * v_row(number), grads.rows};
+    a.grad_q = merges ? Operand{grad_q + first.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
+    a.grad_k = {grads.k + first.key * k_row(number), grads.rows};
+    a.grad_v = {grads.v + first.key * v_row(number), grads.rows};
     if (p.sink) a.grad_sink = {Buffer::grad_sink, 0};
   }
   a.problem = problem(p);
+  return a;
+}
+
+void Builder::attend(const Piece& piece, const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
+  Attend a = call(problem_of(whole, piece), piece, !sink_counted_[piece.part], block, from, grads);
+  sink_counted_[piece.part] = 1;
+  a.lse = lse_[piece.part], a.grad_lse = grad_lse_[piece.part];
+  a.pairs = piece.pairs();
   add(a);
+}
+
+void Builder::attend(const Run& run, const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
+  const Range its_rows{run.row, run.row + run.rows()};
+  const bool all = its_rows.rows() == rows;
+  Attend a = call(problem_of(whole, run), run.sequences.front(), run.own, block, from, grads);
+  a.lse = lse_[0] + run.row * 4;
+  if (!all) a.lse_rows = rows;
+  if (job.backward()) a.grad_lse = all ? grad_lse_[0] : dense_grad_lse(its_rows);
+  a.pairs = run.pairs();
+  add_tables(run, a);
+  add(a);
+}
+
+// grad_lse has no strides.
+Place Builder::dense_grad_lse(Range its_rows) {
+  for (const auto& [range, place] : dense_)
+    if (range.begin == its_rows.begin && range.end == its_rows.end) return place;
+  const int64_t bytes = its_rows.rows() * 4;
+  const Place place = workspace(heads_q * bytes);
+  add(Copy{place, bytes, grad_lse_[0] + its_rows.begin * 4, rows * 4, bytes, heads_q, Buffer::grad_lse});
+  dense_.emplace_back(its_rows, place);
+  return place;
+}
+
+void Builder::add_tables(const Run& run, Attend& to) {
+  if (run.sequences.size() == 1) return;
+  to.cu_seqlens_q = table(query_ends(run)), to.cu_seqlens_kv = table(key_ends(run));
+}
+
+// Its place there: where it lies already, or at the end.
+Place Builder::table(const std::vector<int32_t>& ends) {
+  std::vector<int32_t>& all = made.tables;
+  auto at = std::search(all.begin(), all.end(), ends.begin(), ends.end());
+  const int64_t first = at - all.begin();
+  if (at == all.end()) all.insert(at, ends.begin(), ends.end());
+  return {Buffer::tables, first * int64_t{sizeof(int32_t)}};
 }
 
 void Builder::end() {
@@ -211,18 +268,15 @@ void Builder::end() {
     return;
   }
   if (merges) convert(Buffer::o, o_, batch * rows * heads_q * dim_v);
-  int64_t first = 0;
-  for (size_t i = 0; i < shard.size(); ++i) {
+  for (size_t i = 0; i < parts.size(); ++i)
     if (lse_[i].buffer == Buffer::workspace)
-      add(Copy{{Buffer::lse, first * 4},
+      add(Copy{{Buffer::lse, parts[i].begin * 4},
                rows * 4,
                lse_[i],
-               shard[i].rows() * 4,
-               shard[i].rows() * 4,
+               parts[i].rows() * 4,
+               parts[i].rows() * 4,
                batch * heads_q,
                Buffer::lse});
-    first += shard[i].rows();
-  }
 }
 
 }  // namespace froghopper::cp

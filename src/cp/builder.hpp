@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/cp/documents.hpp"
 #include "src/cp/piece.hpp"
 #include "src/cp/steps.hpp"
 
@@ -13,9 +14,10 @@ constexpr uint32_t minus_infinity = 0xff800000;  // as f32
 
 // A buffer of k or v rows of one owner, or of several: parts in order, [batch, rows, heads, dim].
 struct Block {
+  std::vector<Range> ranges;
   std::vector<Part> parts;
   int64_t rows = 0;
-  explicit Block(const std::vector<Range>& ranges = {}) {
+  explicit Block(const std::vector<Range>& those = {}) : ranges(those) {
     for (const Range& range : ranges) parts.push_back({range, rows}), rows += range.rows();
   }
 };
@@ -34,6 +36,9 @@ class Builder {
   const int64_t rank, batch, heads_q, heads_kv, dim_qk, dim_v, element;
   const std::vector<Range> shard;
   const int64_t rows;  // of the shard
+  // Its rows in parts, each with its own lse: its ranges, each of which has calls of its own; or with documents, whose
+  // borders need not be theirs, all rows.
+  std::vector<Range> parts;
   Steps made;
 
   int64_t peer(int64_t step) const { return (rank + step + job.ranks) % job.ranks; }  // so many ranks further
@@ -65,7 +70,10 @@ class Builder {
 
   // The places of o, lse and gradients while calls merge into them, and what is done before and after.
   void begin(bool merges);
-  void attend(const Piece& piece, const KeyPlaces& from, const KeyPlaces& grads, const std::vector<Part>& parts);
+  // The calls of all rows on the keys of a block. grads: where the gradients of these go.
+  void attend(const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
+  // cu_seqlens of a run with several sequences, into made.tables.
+  void add_tables(const Run& run, Attend& to);
   void end();
   // lse, [batch, heads, rows] from head `first` on, before the first call that merges into it: the sink, or no key.
   void begin_lse(Place lse, int64_t first, int64_t heads, int64_t rows);
@@ -79,9 +87,17 @@ class Builder {
   Place grad_q;  // f32, with merges
 
  private:
+  void attend(const Piece& piece, const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
+  void attend(const Run& run, const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
+  Attend call(fh_problem p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
+              const KeyPlaces& grads);
+  Place dense_grad_lse(Range its_rows);
+  Place table(const std::vector<int32_t>& ends);
+
   Place o_;
-  std::vector<Place> lse_, grad_lse_;  // of each range of the shard
+  std::vector<Place> lse_, grad_lse_;  // of each part
   std::vector<char> sink_counted_;
+  std::vector<std::pair<Range, Place>> dense_;  // of grad_lse, what runs have used
 };
 
 // The place of a row of the whole sequence in a buffer of such ranges.

@@ -9,12 +9,12 @@ namespace {
 
 // What the rows of a shard see, as ranges that neither overlap nor touch.
 std::vector<Range> seen_by_shard(const Job& job, const std::vector<Range>& shard) {
-  std::vector<Range> seen;
+  std::vector<Range> all;
   for (const Range& rows : shard)
-    if (const auto s = sight(job.whole, rows, {0, job.rows()})) seen.push_back(s->keys);
-  std::sort(seen.begin(), seen.end(), [](Range a, Range b) { return a.begin < b.begin; });
+    if (const auto keys = seen(job, rows, {0, job.rows()})) all.push_back(*keys);
+  std::sort(all.begin(), all.end(), [](Range a, Range b) { return a.begin < b.begin; });
   std::vector<Range> joined;
-  for (const Range& range : seen)
+  for (const Range& range : all)
     if (!joined.empty() && range.begin <= joined.back().end)
       joined.back().end = std::max(joined.back().end, range.end);
     else
@@ -61,9 +61,7 @@ Steps Gather::steps() {
     if (!alone) partial_ = b_.keys(rows_of(seen_), 4);
     b_.clear(partial_);
   }
-  const Block block(seen_);
-  for (const Piece& piece : pieces_of(b_.whole, b_.shard, block.parts))
-    b_.attend(piece, gathered_, partial_, block.parts);
+  b_.attend(Block(seen_), gathered_, partial_);
   if (b_.job.backward() && !alone) send_gradients();
   b_.end();
   return std::move(b_.made);

@@ -15,7 +15,6 @@ Failure refused(fh_status status, std::string text) { return Failure{status, std
 
 // Options of the whole problem that no scheme takes over a border between ranks.
 const char* unsupported_option(const fh_problem& p) {
-  if (p.varlen) return "varlen";
   if (p.seqused) return "seqused";
   if (p.accumulate) return "accumulate";
   if (p.attention_chunk) return "attention_chunk";
@@ -45,6 +44,11 @@ Result<void> check_whole(const fh_problem& p) {
                    text("whole->dtype is {}, but must be FH_F16, FH_BF16 or FH_F32. 8-bit types do not "
                         "go over ranks.",
                         int{p.dtype}));
+  if (p.varlen)
+    return refused(
+        FH_UNSUPPORTED,
+        "whole->varlen is set, but documents over ranks are described by fh_cp_problem itself. Set documents "
+        "and cu_seqlens there, and let whole be one sequence of all rows.");
   if (const char* option = unsupported_option(p))
     return refused(FH_UNSUPPORTED,
                    text("whole->{} is set, and it does not go over ranks yet. Leave it out, or run on "
@@ -64,6 +68,46 @@ Result<void> check_whole(const fh_problem& p) {
                    text("whole has batch {}, seq {} and heads_q {}: more than 2^46 rows, whose places do "
                         "not fit into 64 bits. Split the batch.",
                         p.batch, p.seq_q, p.heads_q));
+  return {};
+}
+
+// What must hold of the documents of one row of `rows` tokens, in the order in which a user would look.
+Result<void> check_documents(const fh_cp_problem& p, const fh_problem& whole) {
+  if (p.documents < 1)
+    return refused(
+        FH_INVALID_PROBLEM,
+        text("documents is {}, but must be 1 or more with cu_seqlens. Set it to the number of documents, or "
+             "cu_seqlens to NULL.",
+             p.documents));
+  if (whole.batch != 1)
+    return refused(FH_UNSUPPORTED,
+                   text("whole->batch is {}, but must be 1 with cu_seqlens: documents are packed into one sequence. "
+                        "Plan each sequence by itself.",
+                        whole.batch));
+  if (whole.seq_q > INT32_MAX)
+    return refused(
+        FH_UNSUPPORTED,
+        text("whole->seq_q is {}, but must be at most 2147483647 with cu_seqlens, whose places in a call have "
+             "32 bits. Pack fewer documents.",
+             whole.seq_q));
+  const int64_t* const ends = p.cu_seqlens;
+  if (ends[0] != 0)
+    return refused(
+        FH_INVALID_PROBLEM,
+        text("cu_seqlens[0] is {}, but must be 0: the first document begins at row 0. Set it to 0.", ends[0]));
+  for (int64_t i = 0; i < p.documents; ++i)
+    if (ends[i + 1] < ends[i])
+      return refused(
+          FH_INVALID_PROBLEM,
+          text("cu_seqlens falls from {} to {} after document {}, but must rise: documents lie end to end. "
+               "Let it rise.",
+               ends[i], ends[i + 1], i));
+  if (ends[p.documents] != whole.seq_q)
+    return refused(
+        FH_INVALID_PROBLEM,
+        text("cu_seqlens[{}] is {}, but must be {}, the rows of all ranks: each row is in a document. Let the "
+             "last document end there.",
+             p.documents, ends[p.documents], whole.seq_q));
   return {};
 }
 
@@ -102,6 +146,13 @@ Result<Job> job_of(const fh_cp_problem& given) {
   Job job;
   job.whole = sized(*p.whole);
   if (Result<void> checked = check_whole(job.whole); !checked) return checked.failure();
+  if (p.cu_seqlens != nullptr) {
+    if (Result<void> checked = check_documents(p, job.whole); !checked) return checked.failure();
+    job.documents.assign(p.cu_seqlens, p.cu_seqlens + p.documents + 1);
+  } else if (given.size >= offsetof(fh_cp_problem, cu_seqlens) + sizeof given.cu_seqlens && p.documents != 0) {
+    return refused(FH_INVALID_PROBLEM,
+                   text("documents is {}, but cu_seqlens is NULL. Set cu_seqlens, or documents to 0.", p.documents));
+  }
   fh_problem& whole = job.whole;
   if (whole.dim_v == 0) whole.dim_v = whole.dim_qk;
   if (whole.causal) whole.window_right = 0, whole.causal = 0;

@@ -32,10 +32,12 @@ struct Job {
   int64_t ranks_per_host = 1;
   uint64_t workspace_limit = 0;
   bool peer_copies = false;
+  std::vector<int64_t> documents;  // where each begins, and the end of the last; empty: the rows are one sequence
 
   bool backward() const { return whole.op == FH_BACKWARD; }
   bool rounds() const { return out != FH_F32; }
   int64_t rows() const { return whole.seq_q; }
+  bool packed() const { return !documents.empty(); }
   int64_t element() const { return whole.dtype == FH_F32 ? 4 : 2; }  // bytes of q, k, v
   int64_t out_element() const { return out == FH_F32 ? 4 : 2; }
 };

@@ -2,6 +2,8 @@
 // cp: masks of the whole sequence cut down to some queries and some keys.
 #include "src/cp/piece.hpp"
 
+#include "src/cp/documents.hpp"
+
 namespace froghopper::cp {
 namespace {
 
@@ -13,9 +15,6 @@ double keys_below(double rows, double keys, double shift) {
   return rising * (first + last - 1) / 2 + rising * shift + (rows - last) * keys;
 }
 
-// The bottom-right corner's key: where the last row's last key is the last one, the mask is the library's causal one.
-bool causal(const Piece& piece) { return piece.left == FH_ALL && piece.right == piece.keys - piece.rows; }
-
 // The next part goes into the same call: both lie together, the first is seen in full, and the second in full or as
 // the end of a causal mask.
 bool joins(const Piece& a, const Piece& b) {
@@ -24,6 +23,15 @@ bool joins(const Piece& a, const Piece& b) {
 }
 
 }  // namespace
+
+bool causal(const Piece& piece) { return piece.left == FH_ALL && piece.right == piece.keys - piece.rows; }
+
+bool join(Piece& last, const Piece& next) {
+  if (last.row != next.row || last.rows != next.rows || !joins(last, next)) return false;
+  if (next.right != FH_ALL) last.right = next.right + last.keys;
+  last.keys += next.keys;
+  return true;
+}
 
 std::optional<Sight> sight(const fh_problem& whole, Range rows, Range keys) {
   Sight s;
@@ -56,25 +64,19 @@ std::vector<Piece> pieces_of(const fh_problem& whole, const std::vector<Range>& 
       if (!s) continue;
       Piece piece{chunk,   row,     shard[chunk].rows(), part.at + s->keys.begin - part.keys.begin, s->keys.rows(),
                   s->left, s->right};
-      if (pieces.size() > first && joins(pieces.back(), piece)) {
-        Piece& last = pieces.back();
-        if (piece.right != FH_ALL) last.right = piece.right + last.keys;
-        last.keys += piece.keys;
-      } else {
-        pieces.push_back(piece);
-      }
+      if (pieces.size() == first || !join(pieces.back(), piece)) pieces.push_back(piece);
     }
   }
   return pieces;
 }
 
-std::vector<Range> needed(const fh_problem& whole, const std::vector<Range>& shard, const std::vector<Range>& owner) {
+std::vector<Range> needed(const Job& job, const std::vector<Range>& shard, const std::vector<Range>& owner) {
   std::vector<Range> all;
   for (const Range& keys : owner) {
     Range hull{keys.end, keys.begin};
     for (const Range& rows : shard) {
-      const std::optional<Sight> s = sight(whole, rows, keys);
-      if (s) hull = {std::min(hull.begin, s->keys.begin), std::max(hull.end, s->keys.end)};
+      const std::optional<Range> s = seen(job, rows, keys);
+      if (s) hull = {std::min(hull.begin, s->begin), std::max(hull.end, s->end)};
     }
     if (!hull.empty()) all.push_back(hull);
   }

@@ -29,17 +29,22 @@ struct Part {
 
 // One call of the library: `rows` queries from row `row` of the shard on, `keys` keys from row `key` of the buffer on.
 struct Piece {
-  size_t chunk;  // which range of the shard
+  size_t part;  // which of the shard's parts, Builder::parts
   int64_t row, rows, key, keys, left, right;
   double pairs() const;
 };
+
+// Whether its last row's last key is the last one under the library's causal mask.
+bool causal(const Piece& piece);
+// Whether the keys of `next`, which the same rows see, go into the call of `last`; then they are there.
+bool join(Piece& last, const Piece& next);
 
 // How each range of a shard attends to parts in a buffer, with as few calls as the masks allow.
 std::vector<Piece> pieces_of(const fh_problem& whole, const std::vector<Range>& shard,
                              const std::vector<Part>& parts);
 
 // Of each of the owner's ranges the keys that any range of the shard sees; the empty ones are left out.
-std::vector<Range> needed(const fh_problem& whole, const std::vector<Range>& shard, const std::vector<Range>& owner);
+std::vector<Range> needed(const Job& job, const std::vector<Range>& shard, const std::vector<Range>& owner);
 
 // The problem of a piece: its extents and mask put into the whole one's options.
 fh_problem problem_of(const fh_problem& whole, const Piece& piece);

@@ -109,6 +109,7 @@ uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
     words.push_back(static_cast<uint64_t>(word));
   words.push_back(std::bit_cast<uint32_t>(p.scale));
   words.push_back(std::bit_cast<uint32_t>(p.softcap));
+  for (const int64_t begin : job.documents) words.push_back(static_cast<uint64_t>(begin));
   return digest_of(words);
 }
 

@@ -29,10 +29,16 @@ std::string peers(const std::vector<Transfer>& transfers) {
 }
 
 const char* name_of(Buffer buffer) {
-  constexpr const char* names[buffer_count] = {"none",     "workspace", "q",      "k",      "v",
-                                               "o",        "lse",       "sink",   "slopes", "grad_o",
-                                               "grad_lse", "grad_q",    "grad_k", "grad_v", "grad_sink"};
+  constexpr const char* names[buffer_count] = {"none",   "workspace", "q",         "k",      "v",        "o",
+                                               "lse",    "sink",      "slopes",    "grad_o", "grad_lse", "grad_q",
+                                               "grad_k", "grad_v",    "grad_sink", "tables"};
   return names[static_cast<int>(buffer)];
+}
+
+int64_t longest_document(const Job& job) {
+  int64_t most = 0;
+  for (size_t i = 1; i < job.documents.size(); ++i) most = std::max(most, job.documents[i] - job.documents[i - 1]);
+  return most;
 }
 
 std::string mask(const fh_problem& p) {
@@ -66,9 +72,13 @@ struct Line {
   }
   std::string operator()(const Attend& s) const {
     const fh_problem& p = plan.steps.problems[s.problem];
-    return text("{} rows {} to {}, {} from {} on, {}{}: {:.3g} FLOP", p.op == FH_BACKWARD ? "gradients of" : "attend",
-                s.row, s.row + p.seq_q, counted(p.seq_kv, "key"), s.key, mask(p), p.accumulate ? ", merged" : "",
-                flops_of(p, s.pairs));
+    const char* const what = p.op == FH_BACKWARD ? "gradients of" : "attend";
+    const std::string how = text("{}{}: {:.3g} FLOP", mask(p), p.accumulate ? ", merged" : "", flops_of(p, s.pairs));
+    if (p.varlen)
+      return text("{} {} from {} on in {}, {} from {} on, {}", what, counted(p.total_q, "row"), s.row,
+                  counted(p.batch, "document"), counted(p.total_kv, "key"), s.key, how);
+    return text("{} rows {} to {}, {} from {} on, {}", what, s.row, s.row + p.seq_q, counted(p.seq_kv, "key"), s.key,
+                how);
   }
 };
 
@@ -80,6 +90,9 @@ std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why)
                          plan.on_gpu ? "gpu" : "cpu", name_of(plan.scheme), plan.rank, job.ranks,
                          job.layout == FH_CP_ZIGZAG ? "zigzag" : "contiguous", counted(plan.workspace, "byte"),
                          plan.steps.bytes_in, plan.steps.bytes_out, plan.seconds * 1e6);
+  if (job.packed())
+    all += text("  {}, the longest of {}\n", counted(job.documents.size() - 1, "document"),
+                counted(longest_document(job), "row"));
   for (const std::string& line : why) all += "  " + line + "\n";
   std::string rows;
   for (const Range& range : ranges_of(job, plan.rank)) rows += text(" {} to {}", range.begin, range.end);

@@ -26,10 +26,8 @@ class Ring {
   KeyPlaces arrived_[2], partial_[2], from_peer_[2], home_;
 };
 
-std::vector<Range> Ring::seen_of(int64_t owner) const { return needed(b_.whole, b_.shard, ranges_of(b_.job, owner)); }
-std::vector<Range> Ring::seen_by(int64_t reader) const {
-  return needed(b_.whole, ranges_of(b_.job, reader), b_.shard);
-}
+std::vector<Range> Ring::seen_of(int64_t owner) const { return needed(b_.job, b_.shard, ranges_of(b_.job, owner)); }
+std::vector<Range> Ring::seen_by(int64_t reader) const { return needed(b_.job, ranges_of(b_.job, reader), b_.shard); }
 
 Steps Ring::steps() {
   b_.begin(true);
@@ -75,18 +73,14 @@ void Ring::fetch(int64_t step) {
   b_.exchange(std::move(group));
 }
 
-void Ring::attend_local() {
-  const Block block(b_.shard);
-  for (const Piece& piece : pieces_of(b_.whole, b_.shard, block.parts))
-    b_.attend(piece, b_.own_keys(), home_, block.parts);
-}
+void Ring::attend_local() { b_.attend(Block(b_.shard), b_.own_keys(), home_); }
 
 void Ring::attend_step(int64_t step) {
   const Block block(seen_of(b_.peer(-step)));
   KeyPlaces keys = arrived_[step % 2], grads = partial_[step % 2];
   keys.rows = grads.rows = block.rows;
   if (b_.job.backward()) b_.clear(grads);
-  for (const Piece& piece : pieces_of(b_.whole, b_.shard, block.parts)) b_.attend(piece, keys, grads, block.parts);
+  b_.attend(block, keys, grads);
 }
 
 void Ring::send_gradients(int64_t step) {

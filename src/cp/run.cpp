@@ -45,6 +45,7 @@ class Run {
   Result<void> gather_digests();
   Result<void> callback_failed(const char* name, int code, bool of_transport) const;
   void bind();
+  const int32_t* tables() const { return t_.size >= sizeof t_ ? t_.tables : nullptr; }
 
   char* at(Place place) const {
     char* const base = bases_[static_cast<size_t>(place.buffer)];
@@ -133,7 +134,8 @@ std::string Run::refused_transport() const {
 
 std::string Run::refused_tensors() const {
   const fh_problem& p = plan_.job.whole;
-  const bool backward = plan_.job.backward(), rows = rows_of(ranges_of(plan_.job, plan_.rank)) > 0 && p.batch > 0;
+  const bool backward = plan_.job.backward(), packed = !plan_.steps.tables.empty(),
+             rows = rows_of(ranges_of(plan_.job, plan_.rank)) > 0 && p.batch > 0;
   if (t_.size < offsetof(fh_cp_tensors, grad_sink) + sizeof t_.grad_sink)
     return text("tensors.size is {}; start from fh_cp_tensors_init().", t_.size);
   const struct {
@@ -152,7 +154,8 @@ std::string Run::refused_tensors() const {
                {"grad_q", t_.grad_q, rows && backward, backward},
                {"grad_k", t_.grad_k, rows && backward, backward},
                {"grad_v", t_.grad_v, rows && backward, backward},
-               {"grad_sink", t_.grad_sink, p.sink && backward, p.sink && backward}};
+               {"grad_sink", t_.grad_sink, p.sink && backward, p.sink && backward},
+               {"tables", tables(), plan_.on_gpu && packed, packed}};
   for (const auto& row : table) {
     if (row.needed && row.data == nullptr) return text("tensors.{} is NULL, but this plan needs it.", row.name);
     if (!row.allowed && row.data != nullptr)
@@ -224,7 +227,8 @@ Result<void> Run::agree(uint64_t mine) {
     return Failure{
         FH_INVALID_PROBLEM,
         text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. Problem, "
-             "ranks, scheme, layout, dtype_out, call and whether grad_lse is given must be the same on all.",
+             "documents, ranks, scheme, layout, dtype_out, call and whether grad_lse is given must be the same on "
+             "all.",
              peer, plan_.rank, digests_[peer], mine)};
   }
   return {};
@@ -240,6 +244,7 @@ void Run::bind() {
   set(Buffer::grad_o, t_.grad_o), set(Buffer::grad_lse, t_.grad_lse);
   set(Buffer::grad_q, t_.grad_q), set(Buffer::grad_k, t_.grad_k), set(Buffer::grad_v, t_.grad_v);
   set(Buffer::grad_sink, t_.grad_sink);
+  set(Buffer::tables, plan_.on_gpu ? tables() : plan_.steps.tables.data());
 }
 
 std::vector<fh_cp_transfer> Run::transfers(const std::vector<Transfer>& list) const {
@@ -314,6 +319,9 @@ Result<void> Run::step(const Attend& s) {
   x.k = tensor(s.k, p.heads_kv, p.dim_qk), x.v = tensor(s.v, p.heads_kv, p.dim_v);
   x.o = tensor(s.o, p.heads_q, p.dim_v);
   x.lse = reinterpret_cast<float*>(at(s.lse));
+  if (s.lse_rows > 0 && x.lse != nullptr) x.lse_stride_seq = 1, x.lse_stride_head = s.lse_rows;
+  x.cu_seqlens_q = reinterpret_cast<const int32_t*>(at(s.cu_seqlens_q));
+  x.cu_seqlens_kv = reinterpret_cast<const int32_t*>(at(s.cu_seqlens_kv));
   x.sink = reinterpret_cast<const float*>(at(s.sink));
   if (p.alibi) x.alibi_slopes = {at(s.slopes), 0, 0, 1};
   if (p.op == FH_BACKWARD) {

@@ -25,9 +25,10 @@ enum class Buffer {
   grad_q,
   grad_k,
   grad_v,
-  grad_sink
+  grad_sink,
+  tables
 };
-constexpr size_t buffer_count = static_cast<size_t>(Buffer::grad_sink) + 1;
+constexpr size_t buffer_count = static_cast<size_t>(Buffer::tables) + 1;
 
 // A place in a buffer, in bytes from its beginning.
 struct Place {
@@ -85,7 +86,9 @@ struct Attend {
   int64_t row = 0, key = 0;  // where they are in the whole sequence, to be printed
   Operand q, k, v, o, grad_o, grad_q, grad_k, grad_v;
   Place lse, grad_lse;
+  int64_t lse_rows = 0;  // numbers from one head of lse to the next, where these are not the call's rows
   Place sink, slopes, grad_sink;
+  Place cu_seqlens_q, cu_seqlens_kv;  // of several documents
 };
 
 using Step = std::variant<Exchange, Wait, Fill, Copy, Add, Convert, Spread, Attend>;
@@ -93,7 +96,8 @@ using Step = std::variant<Exchange, Wait, Fill, Copy, Add, Convert, Spread, Atte
 struct Steps {
   std::vector<Step> steps;
   std::vector<fh_problem> problems;
-  int64_t workspace = 0;  // bytes, without what attention itself needs
+  std::vector<int32_t> tables;  // cu_seqlens of calls, one after the other
+  int64_t workspace = 0;        // bytes, without what attention itself needs
   int64_t bytes_in = 0, bytes_out = 0;
 };
 

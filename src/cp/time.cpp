@@ -54,9 +54,10 @@ struct Alone {
     const bool backward = p.op == FH_BACKWARD;
     const double flops = flops_of(p, s.pairs);
     // With accumulate a call reads and writes o, or dq, in f32.
-    const double merged = p.accumulate ? static_cast<double>(p.batch * p.seq_q * p.heads_q) *
-                                             static_cast<double>(backward ? p.dim_qk : p.dim_v) * 4
-                                       : 0;
+    const double rows = static_cast<double>(p.varlen ? p.total_q : p.batch * p.seq_q);
+    const double merged =
+        p.accumulate ? rows * static_cast<double>(p.heads_q) * static_cast<double>(backward ? p.dim_qk : p.dim_v) * 4
+                     : 0;
     return rates.call + flops / (backward ? rates.backward_flops : rates.forward_flops) + merged / rates.memory;
   }
 };
@@ -70,7 +71,7 @@ const Rates& rates_of(const Job& job, bool on_gpu) {
 
 // 2 FLOP a product and column: q k^T and P V forward; of the backward pass q k^T, dP, dV, dK and dQ.
 double flops_of(const fh_problem& p, double pairs) {
-  const double heads = static_cast<double>(p.batch) * static_cast<double>(p.heads_q) * pairs;
+  const double heads = static_cast<double>(p.varlen ? 1 : p.batch) * static_cast<double>(p.heads_q) * pairs;
   const double qk = static_cast<double>(p.dim_qk), v = static_cast<double>(p.dim_v);
   return 2 * heads * (p.op == FH_BACKWARD ? 3 * qk + 2 * v : qk + v);
 }

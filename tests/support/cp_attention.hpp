@@ -24,6 +24,7 @@ struct CpCase {
   fh_dtype out = FH_USUAL;
   bool grad_lse = false;
   fh_cp_transfers transfers = FH_CP_SEND_RECV;
+  std::vector<int64_t> documents = {};  // cu_seqlens; empty: the rows are one sequence
 };
 
 // Makes and ends the transport of a rank; the first is called by all ranks once all have a workspace.
@@ -39,6 +40,7 @@ inline Element element_of_c(fh_dtype t) {
 // All tensors of one attention, of the whole sequence or of a shard.
 struct CpTensors {
   Numbers q, k, v, o, lse, sink, slopes, grad_o, grad_lse, grad_q, grad_k, grad_v, grad_sink;
+  std::vector<int32_t> cu_seqlens;  // of the whole, where it is packed
 };
 
 inline Layout layout_of(const fh_problem& p, const Numbers CpTensors::*member) {
@@ -59,6 +61,7 @@ inline CpTensors inputs(const CpCase& c) {
   const fh_problem& p = c.whole;
   const Element e = element_of_c(p.dtype);
   CpTensors t;
+  t.cu_seqlens.assign(c.documents.begin(), c.documents.end());
   uint32_t seed = 1;
   for (Numbers CpTensors::*x : {&CpTensors::q, &CpTensors::k, &CpTensors::v, &CpTensors::grad_o})
     (t.*x = empty_whole(p, x, e)).draw(seed++);
@@ -79,6 +82,7 @@ inline fh_tensors c_tensors(const fh_problem& p, CpTensors& t) {
   x.q = dense(t.q, p.heads_q, p.dim_qk), x.k = dense(t.k, p.heads_kv, p.dim_qk), x.v = dense(t.v, p.heads_kv, dim_v);
   x.o = dense(t.o, p.heads_q, dim_v), x.lse = list(t.lse), x.sink = list(t.sink);
   if (p.alibi) x.alibi_slopes = {t.slopes.data(), 0, 0, 1};
+  if (p.varlen) x.cu_seqlens_q = x.cu_seqlens_kv = t.cu_seqlens.data();
   if (p.op == FH_BACKWARD) {
     x.grad_o = dense(t.grad_o, p.heads_q, dim_v), x.grad_lse = list(t.grad_lse);
     x.grad_q = dense(t.grad_q, p.heads_q, p.dim_qk), x.grad_k = dense(t.grad_k, p.heads_kv, p.dim_qk);
@@ -89,11 +93,19 @@ inline fh_tensors c_tensors(const fh_problem& p, CpTensors& t) {
 
 inline fh_problem with_op(fh_problem p, fh_op op) { return p.op = op, p; }
 
+// As one rank computes it by itself.
+inline fh_problem alone_problem(const CpCase& c, fh_op op) {
+  fh_problem p = with_op(c.whole, op);
+  if (c.documents.empty()) return p;
+  p.varlen = 1, p.batch = static_cast<int64_t>(c.documents.size()) - 1, p.total_q = p.total_kv = p.seq_q;
+  return p;
+}
+
 // o, lse and gradients on one rank. o is rounded to the type of the whole.
 inline void run_alone(const CpCase& c, CpTensors& t) {
   const Element e = element_of_c(c.whole.dtype);
   t.o = empty_whole(c.whole, &CpTensors::o, e), t.lse = empty_whole(c.whole, &CpTensors::lse, Element::f32);
-  const fh_problem forward = with_op(c.whole, FH_FORWARD), backward = with_op(c.whole, FH_BACKWARD);
+  const fh_problem forward = alone_problem(c, FH_FORWARD), backward = alone_problem(c, FH_BACKWARD);
   fh_tensors x = c_tensors(forward, t);
   ASSERT_EQ(fh_attention(&forward, "cpu", &x, nullptr, 0, nullptr), FH_OK) << fh_last_error();
   for (Numbers CpTensors::*g : {&CpTensors::grad_q, &CpTensors::grad_k, &CpTensors::grad_v})
@@ -108,6 +120,8 @@ inline CpPlan plan_of(const CpCase& c, fh_op op, int64_t rank) {
   fh_cp_problem p = fh_cp_problem_init();
   p.whole = &whole, p.ranks = c.ranks, p.rank = rank;
   p.scheme = c.scheme, p.layout = c.layout, p.dtype_out = c.out, p.transfers = c.transfers;
+  if (!c.documents.empty())
+    p.cu_seqlens = c.documents.data(), p.documents = static_cast<int32_t>(c.documents.size()) - 1;
   fh_cp_plan* plan = nullptr;
   EXPECT_EQ(fh_cp_plan_create(&p, "cpu", &plan), FH_OK) << fh_cp_last_error();
   return CpPlan(plan);
@@ -186,7 +200,7 @@ inline uint64_t run_ranks(const CpCase& c, fh_op op, CpTensors& t, const CpTrans
 
 // The oracle's answer, in the order of the tensors of the whole.
 inline std::vector<double> exact(const CpCase& c, fh_op op, CpTensors& t, View Views::*which) {
-  const fh_problem whole = with_op(c.whole, op);
+  const fh_problem whole = alone_problem(c, op);
   const Problem problem = *Problem::from(whole);
   fh_tensors x = c_tensors(whole, t);
   return oracle::compute(problem, *bind(problem, x))[index_of(which)];
