@@ -117,7 +117,7 @@ int run(const Options& options) {
 int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto plan = check::create_plan(c.problem, options.target());
   if (!plan) return complain(plan.failure());
-  const auto inputs = check::make_inputs(c, 1, check::FirstPass::missing);
+  const auto inputs = check::make_inputs_to_measure(c, 1);
   const auto views = bind(c.problem, inputs->tensors);
   if (!views) return complain(views.failure());
   const auto first = plan_first_pass(c.problem, plan->get());
