@@ -143,6 +143,17 @@ Result<std::string> run_in_other_ways(GpuSession& gpu, Runs& runs, const Problem
   return std::string();
 }
 
+// Fills GPU memory with the piece, from which each copy makes twice as much.
+Result<void> repeat(GpuSession& gpu, unsigned char* to, size_t bytes, const Inputs::Block& piece) {
+  size_t done = std::min(bytes, piece.size());
+  if (auto copied = gpu.upload(to, piece.data(), done); !copied) return copied;
+  for (size_t more = 0; done < bytes; done += more) {
+    more = std::min(done, bytes - done);
+    if (auto copied = gpu.copy(to + done, to, more); !copied) return copied;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<OnGpu> upload(GpuSession& gpu, const Inputs& in) {
@@ -153,7 +164,10 @@ Result<OnGpu> upload(GpuSession& gpu, const Inputs& in) {
     if (block.empty()) continue;
     const auto memory = gpu.allocate(block.size());
     if (!memory) return memory.failure();
-    if (auto copied = gpu.upload(*memory, block.data(), block.size()); !copied) return copied.failure();
+    const Inputs::Block& piece = in.pieces[i];
+    auto copied = piece.empty() ? gpu.upload(*memory, block.data(), block.size())
+                                : repeat(gpu, static_cast<unsigned char*>(*memory), block.size(), piece);
+    if (!copied) return copied.failure();
     copies.begins[i] = *memory;
   }
   copies.tensors = in.at(copies.begins);

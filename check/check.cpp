@@ -131,7 +131,7 @@ std::string changed_input(const Inputs& in, const Before& before) {
 }
 
 // The first byte that is not 0xff any more, or its size.
-size_t first_written(const std::vector<unsigned char>& block) {
+size_t first_written(const Inputs::Block& block) {
   // A block of equal bytes equals itself one byte further on; memcmp compares faster than a loop.
   if (block.empty() || (block[0] == 0xff && std::memcmp(block.data(), block.data() + 1, block.size() - 1) == 0)) {
     return block.size();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/unwritten.hpp"
 #include "src/problem/tensors.hpp"
 
 namespace froghopper::check {
@@ -36,10 +37,13 @@ Result<std::vector<Case>> read_cases(const std::string& path);  // a failure nam
 // written hold nothing else. Tensors that are added to hold numbers in all their rows, except for rows of o whose lse
 // says that nothing is there yet.
 struct Inputs {
-  using Block = std::vector<unsigned char>;
+  using Block = Bytes;
   // By index in froghopper::tensors(); empty where the problem has no such tensor.
   std::vector<Block> blocks = std::vector<Block>(froghopper::tensors().size());
   fh_tensors tensors = fh_tensors_init();  // into the blocks
+  // Of inputs to measure with: what a block is to hold again and again from its begin on, while it was not written yet.
+  // Empty where the block has its numbers.
+  std::vector<Block> pieces = std::vector<Block>(froghopper::tensors().size());
 
   const Block& block(View Views::*view) const { return blocks[index_of(view)]; }
   Block& block(View Views::*view) { return blocks[index_of(view)]; }
@@ -54,6 +58,10 @@ enum class FirstPass {
   missing,  // they hold NaN: whoever runs the problem computes them first
 };
 std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed, FirstPass = FirstPass::exact);
+// To measure with: as many numbers, of the same kind, but large tensors repeat a piece of some million. o and lse of a
+// backward problem are missing.
+std::unique_ptr<Inputs> make_inputs_to_measure(const Case&, unsigned seed);
+void repeat_pieces(Inputs&);  // in the blocks, which then have all their numbers
 // The numbers of tensors that are read or added to, but for o and lse of a backward problem, where all else is 0xff.
 void fill_inputs(const Case&, const Views&, unsigned seed);
 

@@ -138,8 +138,7 @@ Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor&
 }
 
 // Moves a tensor's bytes into its block. Rows are dense, [batch, seq, heads, dim]; numbers without strides too.
-void keep(check::Inputs& in, View Views::*view, std::vector<unsigned char> bytes,
-          std::array<int64_t, 4> extents = {}) {
+void keep(check::Inputs& in, View Views::*view, Bytes bytes, std::array<int64_t, 4> extents = {}) {
   in.block(view) = std::move(bytes);
   const UserField& field = tensors()[index_of(view)].field;
   const int64_t head = field.strided() ? extents[3] : 0, seq = extents[2] * head;
@@ -147,7 +146,7 @@ void keep(check::Inputs& in, View Views::*view, std::vector<unsigned char> bytes
 }
 
 void keep(check::Inputs& in, View Views::*view, const std::vector<int32_t>& list) {
-  std::vector<unsigned char> bytes(list.size() * sizeof(int32_t));
+  Bytes bytes(list.size() * sizeof(int32_t));
   if (!list.empty()) std::memcpy(bytes.data(), list.data(), bytes.size());
   keep(in, view, std::move(bytes));
 }
@@ -236,7 +235,7 @@ void make_room(Activations& a) {
     if (!is_written(tensor.use(a.problem))) continue;
     const Shape s = tensor.shape(a.problem);
     const auto bytes = static_cast<size_t>(s.batch * s.seq * s.heads * s.dim * size_of(s.element));
-    keep(*a.inputs, tensor.view, std::vector<unsigned char>(bytes), {s.batch, s.seq, s.heads, s.dim});
+    keep(*a.inputs, tensor.view, Bytes(bytes, 0), {s.batch, s.seq, s.heads, s.dim});
   }
 }
 

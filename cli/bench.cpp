@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 
+#include "check/read_speed.hpp"
 #include "cli/cases.hpp"
 #include "cli/commands.hpp"
 #include "cli/prepare.hpp"
@@ -60,14 +61,15 @@ constexpr const char* examples =
     "bench/speed.py measures against other libraries, in turns.";
 
 int measure(const check::Case&, const Options&, bool& header_wanted);
-// What was computed, and how near the memory's speed that was: nothing where no GPU computed it, or 0 where it is not
-// the computation that was timed.
+// What was computed, and how fast memory is read where a GPU computed it; 0 and nothing where it is not the computation
+// that was timed.
 struct Done {
   double flops = 0, bytes = 0;
-  std::optional<double> share_of_reads;  // of the speed of a kernel that does nothing but read
+  std::optional<check::ReadSpeed> reads;  // on the GPU that computed it
 };
 std::string roof_of(const fh_plan&, const Target&, double ms);
-std::optional<double> share_of_reads(const fh_plan&, const Target&, double bytes, double ms);
+std::optional<check::ReadSpeed> reads_beside(const fh_plan&);
+std::optional<double> share_of_reads(const Done&, double ms);
 Result<check::PlanHandle> plan_first_pass(const Problem&, const fh_plan*);
 Result<void> run_first_pass(Stand&, const Problem&, const fh_plan* first);
 int print_host_cost(Stand&, const check::Case&, const fh_plan*, const Options&);
@@ -117,12 +119,13 @@ int run(const Options& options) {
 int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto plan = check::create_plan(c.problem, options.target());
   if (!plan) return complain(plan.failure());
-  const auto inputs = check::make_inputs(c, 1, check::FirstPass::missing);
+  const auto inputs = check::make_inputs_to_measure(c, 1);
   const auto views = bind(c.problem, inputs->tensors);
   if (!views) return complain(views.failure());
   const auto first = plan_first_pass(c.problem, plan->get());
   if (!first) return complain(first.failure());
   const size_t workspace = std::max(fh_plan_workspace_bytes(plan->get()), fh_plan_workspace_bytes(first->get()));
+  const auto reads = options.host ? std::nullopt : reads_beside(**plan);  // before the case's tensors take memory
   const auto stand = fh_plan_on_gpu(plan->get()) ? make_gpu_stand(*inputs, workspace, options.cold)
                                                  : make_cpu_stand(*inputs, workspace);
   if (!stand) return complain(stand.failure());
@@ -132,8 +135,8 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto timing = time_plan(**stand, plan->get(), options.effort);
   if (!timing) return complain(timing.failure());
   const auto target = read_target(options.target().c_str());  // run() has seen that it can be read
-  Done done{.flops = flops(c.problem, *views), .bytes = bytes(c.problem, *views), .share_of_reads = {}};
-  done.share_of_reads = share_of_reads(**plan, *target, done.bytes, timing->ms);
+  Done done{.flops = flops(c.problem, *views), .bytes = bytes(c.problem, *views), .reads = reads};
+  const auto share = share_of_reads(done, timing->ms);
   const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
   const std::string line = fh_plan_line(plan->get()) + target->hints.line();
   const bool table = !is_stdout(options.json);
@@ -144,7 +147,7 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   if (table)
     std::printf("%11.4f %5.1f%% %9.3f %9.3f %8.1f %5s %5s %15s  %s\n", timing->ms, timing->spread,
                 done.flops / timing->ms / 1e9, done.bytes / 1e6, done.bytes / timing->ms / 1e6,
-                done.share_of_reads ? text("{:.0f}%", 100 * *done.share_of_reads).c_str() : "-", clock.c_str(),
+                share ? text("{:.0f}%", 100 * *share).c_str() : "-", clock.c_str(),
                 roof_of(**plan, *target, timing->ms).c_str(), line.c_str());
   if (!append(options, **stand, c, line, *timing, done, new_turn_group()))
     return complain(exit_run_failed, text("writing to {} failed.", options.json));
@@ -159,11 +162,15 @@ std::string roof_of(const fh_plan& plan, const Target& target, double ms) {
   return model ? share_of_roof(*model, 1e3 * ms) : "-";
 }
 
-// Nothing on a CPU.
-std::optional<double> share_of_reads(const fh_plan& plan, const Target& target, double moved, double ms) {
+// Nothing on a CPU, or where the GPU has no memory for it.
+std::optional<check::ReadSpeed> reads_beside(const fh_plan& plan) {
   if (!plan.gpu()) return std::nullopt;
-  const auto device = runtime::device(target.ordinal);
-  return device ? std::optional(read_us(moved, *device) / (1e3 * ms)) : std::nullopt;
+  const auto& speed = check::read_speed();
+  return speed ? std::optional(*speed) : std::nullopt;
+}
+
+std::optional<double> share_of_reads(const Done& done, double ms) {
+  return done.reads ? std::optional(done.bytes / (1e6 * done.reads->gbps * ms)) : std::nullopt;
 }
 
 // The plan that gives a backward problem its o and lse, where the other plan runs; null for a forward problem.
@@ -203,6 +210,7 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
   const auto if_known = [](bool known, auto value) {
     return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
   };
+  const auto share = share_of_reads(done, timing.ms);
   const double speed = done.flops / timing.ms / 1e9, rate = done.bytes / timing.ms / 1e6;
   const nlohmann::ordered_json record = {
       {"problem", c.problem.line()},
@@ -218,7 +226,9 @@ bool append(const Options& options, const Stand& stand, const check::Case& c, co
       {"bytes", if_known(done.bytes > 0, static_cast<int64_t>(done.bytes))},
       {"gbps", if_known(done.bytes > 0, rounded(rate, 10))},
       {"cold", options.cold},
-      {"read_share", if_known(done.share_of_reads.has_value(), rounded(done.share_of_reads.value_or(0), 1e4))},
+      {"read_share", if_known(share.has_value(), rounded(share.value_or(0), 1e4))},
+      {"read_gbps", if_known(share.has_value(), done.reads ? rounded(done.reads->gbps, 10) : 0)},
+      {"read_by", if_known(share.has_value(), done.reads ? done.reads->kernel : "")},
       {"sm_clock_mhz", if_known(timing.sm_clock_mhz > 0, timing.sm_clock_mhz)},
       {"gpu", stand.machine()},
       {"driver", stand.driver()},
@@ -240,9 +250,9 @@ void bench_command(CLI::App& program, int& exit_code) {
   command->description(
       "Runs each problem in rounds and prints the median time of a call, the median deviation from it, FLOP a "
       "second,\n"
-      "the bytes that must be moved and those of a second, their share of what a kernel reaches that only reads, "
-      "the\n"
-      "clock of the SMs, and on a GPU the share of what it is used for most, at its highest clock (tensor cores,\n"
+      "the bytes that must be moved and those of a second, their share of what a kernel that only reads has reached\n"
+      "in the same run, the clock of the SMs, and on a GPU the share of what it is used for most, at its highest "
+      "clock (tensor cores,\n"
       "exponentials or memory), with the time over the one that explain predicts.\n"
       "FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that backward; causal counts "
       "half.\n"

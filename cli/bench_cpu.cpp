@@ -11,7 +11,9 @@ namespace {
 
 class CpuStand : public Stand {
  public:
-  CpuStand(check::Inputs& inputs, size_t workspace_bytes) : inputs_(inputs), workspace_(workspace_bytes) {}
+  CpuStand(check::Inputs& inputs, size_t workspace_bytes) : inputs_(inputs), workspace_(workspace_bytes) {
+    check::repeat_pieces(inputs_);
+  }
 
   const fh_tensors& tensors() const override { return inputs_.tensors; }
   size_t workspace_bytes() const override { return workspace_.size(); }

@@ -62,9 +62,9 @@ uint64_t memory_of_machine() {
   return pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes) : UINT64_MAX;
 }
 
-template <class Bytes>
-Result<Bytes> read_into(const Source& source, uint64_t at, uint64_t bytes) {
-  Bytes all;
+template <class All>
+Result<All> read_into(const Source& source, uint64_t at, uint64_t bytes) {
+  All all;
   try {
     all.resize(bytes);
   } catch (const std::bad_alloc&) {
@@ -106,8 +106,8 @@ Result<FileTensor> parse_npy(std::string_view bytes) { return parse_npy(Memory(b
 
 Failure refuse(uint64_t byte, const std::string& why) { return {FH_INVALID_TENSOR, text("byte {}: {}", byte, why)}; }
 
-Result<std::vector<unsigned char>> read_bytes(const Source& source, uint64_t at, uint64_t bytes) {
-  return read_into<std::vector<unsigned char>>(source, at, bytes);
+Result<Bytes> read_bytes(const Source& source, uint64_t at, uint64_t bytes) {
+  return read_into<Bytes>(source, at, bytes);
 }
 
 Result<std::string> read_text(const Source& source, uint64_t at, uint64_t bytes) {

@@ -25,7 +25,7 @@ Result<FileTensor> parse_npy(const Source&);
 // For the parsers: "byte N: why"; memory and the bytes for it; and a text of the file as messages show it, in quotes
 // and with escapes as JSON writes it, and not longer than a line.
 Failure refuse(uint64_t byte, const std::string& why);
-Result<std::vector<unsigned char>> read_bytes(const Source&, uint64_t at, uint64_t bytes);
+Result<Bytes> read_bytes(const Source&, uint64_t at, uint64_t bytes);
 Result<std::string> read_text(const Source&, uint64_t at, uint64_t bytes);
 std::string shown(std::string_view of_file);
 

@@ -10,13 +10,14 @@
 
 #include "src/base/element.hpp"
 #include "src/base/result.hpp"
+#include "src/base/unwritten.hpp"
 
 namespace froghopper::files {
 
 struct FileTensor {
   Element element = Element::f32;
   std::vector<int64_t> shape;
-  std::vector<unsigned char> bytes;
+  Bytes bytes;
 };
 
 struct TensorFile {

@@ -85,7 +85,7 @@ TEST_F(Attend, computes_gradients_where_there_is_a_gradient_of_o) {
 
   in.tensors["sink"] = ones(Element::f32, {2});
   in.tensors["grad_lse"] = ones(Element::f32, {1, 2, 3});
-  in.tensors["grad_o"] = FileTensor{Element::f32, {1, 3, 2, 8}, std::vector<unsigned char>(3 * 2 * 8 * 4)};
+  in.tensors["grad_o"] = FileTensor{Element::f32, {1, 3, 2, 8}, Bytes(3 * 2 * 8 * 4, 0)};
   write("in.safetensors", print_safetensors(in));
   r = run("attend " + path("in.safetensors") + arguments);
   ASSERT_EQ(r.code, 0) << r.out << r.err;
@@ -190,7 +190,7 @@ TEST_F(Attend, refuses_numbers_that_it_cannot_hold) {
 TEST_F(Attend, takes_packed_sequences_used_lengths_and_sinks) {
   TensorFile in;
   for (const char* const name : {"q", "k", "v"}) in.tensors[name] = ones(Element::f16, {5, 2, 16});
-  in.tensors["cu_seqlens"] = {Element::i64, {3}, std::vector<unsigned char>(24)};
+  in.tensors["cu_seqlens"] = {Element::i64, {3}, Bytes(24, 0)};
   in.tensors["cu_seqlens"].bytes[8] = 2, in.tensors["cu_seqlens"].bytes[16] = 4;
   in.tensors["seqused_kv"] = ones(Element::i32, {2});
   in.tensors["sink"] = ones(Element::f32, {2});

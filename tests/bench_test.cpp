@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "check/read_speed.hpp"
 #include "cli/work.hpp"
 #include "src/base/text.hpp"
 
@@ -118,9 +119,10 @@ TEST(Bench, OneJsonLineAMeasurement) {
   const nlohmann::json& first = run.lines[0];
   std::vector<std::string> keys;
   for (const auto& item : first.items()) keys.push_back(item.key());
-  const std::vector<std::string> wanted = {"bytes",      "cold",         "commit", "date",   "driver",    "gbps",
-                                           "gpu",        "impl",         "ms",     "pass",   "plan",      "problem",
-                                           "read_share", "sm_clock_mhz", "spread", "tflops", "turn_group"};
+  const std::vector<std::string> wanted = {"bytes",        "cold",    "commit",  "date",      "driver",
+                                           "gbps",         "gpu",     "impl",    "ms",        "pass",
+                                           "plan",         "problem", "read_by", "read_gbps", "read_share",
+                                           "sm_clock_mhz", "spread",  "tflops",  "turn_group"};
   EXPECT_EQ(keys, wanted);  // nlohmann::json sorts them
   EXPECT_EQ(first["problem"], line);
   EXPECT_EQ(first["impl"], "froghopper");
@@ -152,7 +154,32 @@ TEST(Bench, MeasuresWhatIsWrittenToACache) {
   EXPECT_EQ(run.lines[0]["bytes"], 2 * 2 * 64 * 6 * 4 + 2 * 2 * 128 * 6 * 2);
   EXPECT_NEAR(run.lines[0]["gbps"].get<double>(),
               run.lines[0]["bytes"].get<double>() / run.lines[0]["ms"].get<double>() / 1e6, 0.051);
-  EXPECT_TRUE(run.lines[0]["read_share"].is_null());  // of a GPU's memory
+  for (const char* const of_gpu : {"read_share", "read_gbps", "read_by"})
+    EXPECT_TRUE(run.lines[0][of_gpu].is_null()) << of_gpu;
+}
+
+// Each is one launch, which reads ten times what L2 holds and writes little.
+TEST(Bench, ComparesWithKernelsThatOnlyRead) {
+  for (const char* const card : {"h100", "h200"}) {
+    const Device device = known_device(card);
+    const auto readers = check::readers(device);
+    ASSERT_TRUE(readers) << readers.failure().text;
+    std::vector<std::string> kernels;
+    for (const check::Reader& reader : *readers) {
+      EXPECT_GT(reader.bytes, 10.0 * static_cast<double>(device.l2_bytes)) << reader.plan.line();
+      ASSERT_FALSE(reader.plan.launches.empty());
+      kernels.push_back(reader.plan.launches.front().kernel.name);
+      const auto* const delta = std::get_if<DeltaStep>(&reader.plan.launches.front().step);
+      EXPECT_TRUE(!delta || reader.plan.workspace.dq_semaphores.bytes > 0) << "it clears sums";
+      EXPECT_TRUE(!delta || reader.plan.launches.size() == 1);
+      const Problem& p = reader.of.problem;
+      const double read = p.backward() ? 2.0 * double(p.rows_q() * p.heads_q * p.dim_v) * 2
+                                       : double(p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v)) * 2;
+      EXPECT_GT(read, 0.97 * reader.bytes);
+      EXPECT_LE(read, reader.bytes);
+    }
+    EXPECT_EQ(kernels, (std::vector<std::string>{"delta.bf16.dv128", "fwd.bf16.d128.q64.kv64.s3.packgqa.split"}));
+  }
 }
 
 TEST(Bench, RefusesWhatItCannotMeasure) {

@@ -101,12 +101,12 @@ TEST(CaseFile, is_refused_with_line_and_byte) {
   EXPECT_EQ(fine->front().reason, "fine");
 }
 
-bool is_untouched(const std::vector<unsigned char>& block) {
+bool is_untouched(const Inputs::Block& block) {
   return std::ranges::all_of(block, [](unsigned char byte) { return byte == 0xff; });
 }
 
 // How many elements of a block are numbers.
-int64_t numbers_in(const std::vector<unsigned char>& block, Element element) {
+int64_t numbers_in(const Inputs::Block& block, Element element) {
   int64_t count = 0;
   const auto elements = static_cast<int64_t>(block.size()) / size_of(element);
   for (int64_t i = 0; i < elements; ++i) count += !std::isnan(load(block.data(), i, element));
@@ -252,6 +252,74 @@ TEST(Inputs, of_every_kind_are_finite_and_give_the_scores_they_are_named_for) {
 }
 
 // The table of the FlashAttention-3 paper: N(0,1), and N(0,100) on top in one entry of 1000.
+struct Spread {
+  double mean = 0, deviation = 0;
+};
+// Of all entries of a block times their scale; NaN where one of them is.
+Spread spread_of(const Inputs::Block& block, Element element, float scale) {
+  const auto elements = static_cast<int64_t>(block.size()) / size_of(element);
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < elements; ++i) {
+    const double x = double{load(block.data(), i, element)} * scale;
+    sum += x, squares += x * x;
+  }
+  const auto count = static_cast<double>(elements);
+  return {sum / count, std::sqrt(squares / count - sum / count * (sum / count))};
+}
+
+// Large tensors have as many numbers of the same kind; lengths, tables and small tensors are those that are checked.
+TEST(InputsToMeasure, are_as_the_others_but_large_tensors_repeat_a_piece) {
+  for (const char* const line :
+       {"fwd bf16 b2 hq4 hkv2 sq1 skv9000 d128 seqused page16 pages1200 : data=times4",
+        "fwd e4m3 b2 hq4 hkv2 sq5 skv9000 d128 scales128", "fwd e5m2 b1 hq4 hkv2 sq5 skv9000 d128 vcolumns",
+        "bwd f16 b2 hq4 hkv2 sq3000 skv3000 d128 varlen tq5000 tkv5000 : layout=padded",
+        "append bf16 kv=e4m3 b2 hq4 hkv2 sq3 skv9000 d128 seqused page16 pages1200"}) {
+    const Case c = case_of(line);
+    const auto in = make_inputs_to_measure(c, 1), drawn = make_inputs(c, 1, FirstPass::missing);
+    const auto views = bind(c.problem, in->tensors);
+    ASSERT_TRUE(views) << views.failure().text;
+    const auto legal = check_lengths(c.problem, *views);
+    EXPECT_TRUE(legal) << legal.failure().text;
+    EXPECT_TRUE(c.problem.quantises() || check_scales(c.problem, *views)) << line;
+    const auto pieces = in->pieces;
+    int repeated = 0;
+    repeat_pieces(*in);
+    for (size_t i = 0; i < in->blocks.size(); ++i) {
+      const Tensor& tensor = tensors()[i];
+      const bool is_scale = tensor.name == std::string("scale_k") || tensor.name == std::string("scale_v");
+      ASSERT_EQ(in->blocks[i].size(), drawn->blocks[i].size()) << tensor.name;
+      EXPECT_TRUE(in->pieces[i].empty());
+      if (pieces[i].empty()) {
+        EXPECT_TRUE(is_scale || in->blocks[i] == drawn->blocks[i]) << line << ": " << tensor.name;
+        continue;
+      }
+      ++repeated;
+      for (size_t at = 0; at < in->blocks[i].size(); at += 4096 + 1)
+        ASSERT_EQ(in->blocks[i][at], pieces[i][at % pieces[i].size()]) << tensor.name << " " << at;
+      if (is_untouched(drawn->blocks[i])) {
+        EXPECT_TRUE(is_untouched(in->blocks[i])) << tensor.name;
+        continue;
+      }
+      const View& view = (*views).*tensor.view;
+      const bool is_k = tensor.view == &Views::k;
+      const float scale = size_of(view.element) > 1 ? 1 : *(is_k ? views->scale_k : views->scale_v).as<float>();
+      const Spread spread = spread_of(in->blocks[i], view.element, scale);
+      EXPECT_NEAR(spread.mean, 0, 0.01) << line << ": " << tensor.name;
+      EXPECT_NEAR(spread.deviation, 1, 0.01) << line << ": " << tensor.name;
+    }
+    EXPECT_GE(repeated, 2) << line;
+  }
+}
+
+// Where entries depend on their rows, and where lse belongs to o, every number is drawn.
+TEST(InputsToMeasure, of_special_kinds_are_drawn) {
+  for (const char* const line : {"fwd bf16 b1 hq2 hkv2 sq9 skv9000 d128 : data=rising_100_a_tile",
+                                 "fwd bf16 b1 hq2 hkv2 sq5000 skv9 d128 acc o=f32"}) {
+    const Case c = case_of(line);
+    EXPECT_EQ(make_inputs_to_measure(c, 1)->blocks, make_inputs(c, 1, FirstPass::missing)->blocks) << line;
+  }
+}
+
 TEST(Data, outliers_are_as_rare_and_as_large_as_they_should_be) {
   const int64_t entries = 1'000'000;
   int64_t large = 0;

@@ -170,5 +170,21 @@ TEST_F(Gpu, tensors_on_two_gpus_are_refused) {
   EXPECT_NE(second.run("hopper", here->gpu->stream()), FH_OK) << "a stream of the other GPU";
 }
 
+// On the GPU a block repeats its piece as it does in host memory.
+TEST_F(Gpu, pieces_of_inputs_to_measure_are_repeated) {
+  const auto parsed = parse_case("fwd bf16 b1 hq2 hkv2 sq1 skv20000 d128");
+  ASSERT_TRUE(parsed);
+  const auto to_measure = make_inputs_to_measure(*parsed, 1);
+  const size_t k = index_of(&Views::k);
+  ASSERT_FALSE(to_measure->pieces[k].empty());
+  const auto copies = upload(*here->gpu, *to_measure);
+  ASSERT_TRUE(copies) << copies.failure().text;
+  ASSERT_TRUE(here->gpu->finish());
+  repeat_pieces(*to_measure);
+  Inputs::Block found(to_measure->blocks[k].size());
+  ASSERT_TRUE(here->gpu->download(found.data(), copies->begins[k], found.size()));
+  EXPECT_TRUE(found == to_measure->blocks[k]);
+}
+
 }  // namespace
 }  // namespace froghopper::check

@@ -37,6 +37,30 @@ TEST(Time, CountsRoundsOfEqualItems) {
   EXPECT_NEAR(two->busy, 133.0 / 264, 1e-9);
 }
 
+// Of a mixed step as many sequences as possible have one row, and the others the rest: the times of experiment 51 are
+// of such steps. Where no sequence has many rows, or all have, only one of the two launches has work.
+TEST(Time, OfAMixedStepIsThatOfTheSequencesOfBothLaunches) {
+  const auto us_of = [](int rows, const Device& device) {
+    const auto e = estimated(text("fwd bf16 b64 hq32 hkv8 sq512 skv8192 d128 varlen tq{} tkv0 seqused causal page16 "
+                                  "pages32768",
+                                  rows),
+                             device);
+    EXPECT_TRUE(e);
+    return e ? e->us : 0;
+  };
+  EXPECT_NEAR(us_of(63 + 512, h200), 608, 0.06 * 608);
+  EXPECT_NEAR(us_of(63 + 512, h100), 844, 0.06 * 844);
+  const auto decode = estimated("fwd bf16 b64 hq32 hkv8 sq1 skv8192 d128 causal seqused page16 pages32768");
+  ASSERT_TRUE(decode);
+  for (const int rows : {64, 79}) EXPECT_NEAR(us_of(rows, h200), decode->us, 3) << rows;  // and a launch without work
+  EXPECT_LT(us_of(20, h200), us_of(64, h200) / 3);
+  const double one = us_of(63 + 512, h200) - us_of(63, h200);  // a sequence of 512 rows
+  EXPECT_NEAR(us_of(62 + 1024, h200) - us_of(62, h200), 2 * one, 0.3 * one);
+  EXPECT_GT(us_of(64 * 512, h200), 40 * one);
+  // Two sequences of 15 rows, so that rounding leaves the third none.
+  EXPECT_TRUE(estimated("fwd bf16 b3 hq32 hkv8 sq20 skv64 d128 varlen tq30 tkv0 seqused causal page16 pages12"));
+}
+
 // What all SMs do together is each pair of a query tile and a key tile once, in whatever order and number of launches.
 TEST(Time, CountsEachTurnOnce) {
   const auto causal = estimated("fwd bf16 b3 hq5 hkv5 sq1024 skv1024 d128 causal", h200, "tiles=128x128s2");

@@ -70,6 +70,7 @@ ROWS = [
     ("used lengths", ("seqused_kv", "seqused_k", "cache_seqlens"), "seqused"),
     ("the largest score", ("return_max_logit",), "maxlogit"),
     ("the log-sum-exp", ("return_lse", "lse", "return_attn_probs", "return_softmax_lse"), ""),
+    ("the log-sum-exp as [rows, heads]", ("lse_by_row",), ""),
     ("deterministic", ("deterministic",), "det"),
     ("the same bits in any company", ("invariant",), "invariant"),
     ("added to or merged with what is there", ("accumulate",), "acc"),

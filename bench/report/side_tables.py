@@ -95,8 +95,9 @@ def ratios_of(records):
 # Folder of bench/results, and suite: heading.
 SERVED = {"serving": "K and V in pages", "append": "New rows of a cache"}
 SERVED_TITLE = ("Microseconds of a call, in brackets the ratio to the best rival, interleaved; the MB that must be "
-                "moved, GB/s, and these as percent of what a kernel reaches that only reads. Made by `froghopper "
-                "bench bench/suites/{}.txt --backend hopper --cold --json`: no call finds its tensors in L2.")
+                "moved, GB/s, and these as percent of what a kernel that only reads has reached in the same run. "
+                "Made by `froghopper bench bench/suites/{}.txt --backend hopper --cold --json`: no call "
+                "finds its tensors in L2.")
 
 
 def served_rows(records):

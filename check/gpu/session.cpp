@@ -21,6 +21,7 @@ struct Functions {
   CUresult (*mem_free)(CUdeviceptr);
   CUresult (*copy_to_gpu)(CUdeviceptr, const void*, size_t);
   CUresult (*copy_to_host)(void*, CUdeviceptr, size_t);
+  CUresult (*copy_on_gpu)(CUdeviceptr, CUdeviceptr, size_t, CUstream);
   CUresult (*stream_create)(CUstream*, unsigned);
   CUresult (*stream_destroy)(CUstream);
   CUresult (*stream_synchronize)(CUstream);
@@ -50,6 +51,7 @@ bool look_up(Functions& f) {
   get(f.mem_free, "cuMemFree_v2");
   get(f.copy_to_gpu, "cuMemcpyHtoD_v2");
   get(f.copy_to_host, "cuMemcpyDtoH_v2");
+  get(f.copy_on_gpu, "cuMemcpyDtoDAsync_v2");
   get(f.stream_create, "cuStreamCreate");
   get(f.stream_destroy, "cuStreamDestroy_v2");
   get(f.stream_synchronize, "cuStreamSynchronize");
@@ -112,6 +114,12 @@ class Session : public GpuSession {
   Result<void> download(void* to, const void* from, size_t bytes) override {
     const runtime::CurrentContext current(driver_, context_);
     return wrong("cuMemcpyDtoH", f_.copy_to_host(to, reinterpret_cast<CUdeviceptr>(from), bytes));
+  }
+
+  Result<void> copy(void* to, const void* from, size_t bytes) override {
+    const runtime::CurrentContext current(driver_, context_);
+    return wrong("cuMemcpyDtoDAsync", f_.copy_on_gpu(reinterpret_cast<CUdeviceptr>(to),
+                                                     reinterpret_cast<CUdeviceptr>(from), bytes, stream_));
   }
 
   void* stream() const override { return stream_; }

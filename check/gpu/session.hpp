@@ -20,6 +20,7 @@ class GpuSession {
   virtual Result<void*> allocate(size_t bytes) = 0;  // aligned to 256 bytes
   virtual Result<void> upload(void* to, const void* from, size_t bytes) = 0;
   virtual Result<void> download(void* to, const void* from, size_t bytes) = 0;
+  virtual Result<void> copy(void* to, const void* from, size_t bytes) = 0;  // on the GPU, in the stream
   virtual void* stream() const = 0;
   virtual Result<void> fill(void* at, unsigned char byte, size_t bytes) = 0;  // in the stream
   // What work puts into the stream, as a graph instead of at once; each call of the result puts it there once more.

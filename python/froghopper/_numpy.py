@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from froghopper._call import (Call, Window, cached, check_means, check_scale_is_there, describe, plan_of, results_of)
 from froghopper._errors import Error, InvalidProblem, InvalidType
+from froghopper._lse import check_lse_by_row, lse_by_row_of
 from froghopper._numpy_8_bit import attention_8_bit, is_8_bit
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, check_no_mask, check_place,
                                       check_shape, check_writeable, dense, dense_strides, float32_of, held_arrays,
@@ -53,7 +54,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              gate: Array | None = ..., return_max_logit: Literal[False] = ...) -> Array: ...
+              gate: Array | None = ..., lse_by_row: bool = ..., return_max_logit: Literal[False] = ...) -> Array: ...
 
 
 @overload
@@ -66,7 +67,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              gate: Array | None = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              gate: Array | None = ..., lse_by_row: bool = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -79,7 +81,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              gate: Array | None = ..., return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
+              gate: Array | None = ..., lse_by_row: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -92,7 +95,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: None = ...,
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              gate: Array | None = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              gate: Array | None = ..., lse_by_row: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 @overload
@@ -105,7 +109,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: tuple[Array, ...],
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              gate: Array | None = ..., return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
+              gate: Array | None = ..., lse_by_row: bool = ...,
+              return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
 @overload
@@ -118,7 +123,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               scale_v: ArrayLike | None = ..., dtype: str | None = ..., out_dtype: DTypeLike | None = ...,
               mean_k: Array | None = ..., mean_v: Array | None = ..., accumulate: tuple[Array, ...],
               alibi_slopes: ArrayLike | None = ..., attention_chunk: int = ..., invariant: bool = ...,
-              gate: Array | None = ..., return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
+              gate: Array | None = ..., lse_by_row: bool = ...,
+              return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
@@ -131,7 +137,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, gate: Array | None = None, **others: Any) -> Array | tuple[Array, ...]:
+              return_max_logit: bool = False, gate: Array | None = None, lse_by_row: bool = False,
+              **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -171,6 +178,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
                    accumulate, which then is (o, lse, max_logit), the larger one of it and what is there
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
                    max_logit are without it. Without accumulate
+    lse_by_row     lse is [batch, seq_q, heads_q], packed [total_q, heads_q]. Without accumulate
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with return_max_logit (o, max_logit) or
@@ -182,7 +190,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
         made: Array | tuple[Array, ...] = again(attention, "", locals())
         return made
     key = bare_key(q, k, v, window, (causal, softcap, scale, align, max_sms, attention_chunk, invariant, return_lse,
-                                     return_max_logit),
+                                     return_max_logit, lse_by_row),
                    (sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, out, max_seqlen_q, max_seqlen_kv, scale_q,
                     scale_k, scale_v, dtype, out_dtype, mean_k, mean_v, accumulate, alibi_slopes, gate))
     if key is not None and (known := _bare_calls.get(key)) is not None:
@@ -191,6 +199,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     for name, x in (("q", q), ("k", k), ("v", v)): check_is_array(name, x)
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)
+    check_lse_by_row(lse_by_row := flag("lse_by_row", lse_by_row), accumulate)
     held = None if accumulate is None else held_arrays_of(accumulate, out, return_max_logit)
     return_lse |= held is not None
     plain_options = plain(causal=causal, window=window, softcap=softcap, scale=scale, align=align, max_sms=max_sms,
@@ -200,7 +209,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
         found: Array | tuple[Array, ...] = attention_8_bit(
             q, k, v, {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v},
             {"mean_k": mean_k, "mean_v": mean_v}, dtype, out_dtype, lengths, sink, out, held, return_lse,
-            return_max_logit, max_seqlen_q, max_seqlen_kv, alibi_slopes=alibi_slopes, gate=gate, **plain_options)
+            return_max_logit, max_seqlen_q, max_seqlen_kv, alibi_slopes=alibi_slopes, gate=gate, lse_by_row=lse_by_row,
+            **plain_options)
         return found
     for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
         if value is not None: check_scale_is_there(name, value, name[-1], q.dtype.name)
@@ -222,12 +232,13 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
             if array is not None: check_shape(name, array, result_shape(q, v))
         of_o = strides_of(name_of_o, given) if given is not None else dense_strides(result_shape(q, v))
         return Call(plan_of(problem, "cpu"), [*(strides_of(name, arrays[name]) for name in "qkv"), of_o],
-                    slopes_of(slopes, problem), gates=gates_of(gate))
-    call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes)], options), make)
+                    slopes_of(slopes, problem), gates=gates_of(gate),
+                    of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None)
+    call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes)], options | {"lse_by_row": lse_by_row}), make)
 
     if given is not None: check_writeable(name_of_o, given)
     o = np.empty(result_shape(q, v), q.dtype) if given is None else given
-    lse = lse_for(q, held, return_lse)
+    lse = lse_for(q, held, return_lse, lse_by_row)
     largest = max_logit_for(q, packed.batch if packed else q.shape[0], held, return_max_logit)
     try:
         call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),

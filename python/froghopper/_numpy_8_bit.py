@@ -7,6 +7,7 @@ import numpy as np
 from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, check_rank, check_scale_is_there, describe,
                               mean_of, output_of, plan_of, results_of, scale_of)
 from froghopper._errors import InvalidType
+from froghopper._lse import lse_by_row_of
 from froghopper._numpy_arrays import (Array, HeldLengths, address, check_array, check_is_array, check_shape,
                                       check_writeable, dense, float32_of, gates_of, layout_of, lse_for, max_logit_for,
                                       packed_of, result_shape, slopes_of, strides_of)
@@ -17,7 +18,7 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
                     dtype: str | None, out_dtype: Any, lengths: HeldLengths, sink: Array | None, out: Array | None,
                     held: tuple[Array, ...] | None, return_lse: bool, with_max: bool, max_seqlen_q: int | None,
                     max_seqlen_kv: int | None, alibi_slopes: Any = None, gate: Array | None = None,
-                    **options: Any) -> Any:
+                    lse_by_row: bool = False, **options: Any) -> Any:
     """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
     if dtype is not None: one_of("dtype", dtype, DTYPES_8_BIT)
     names = {}
@@ -66,8 +67,8 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
                                                     "Convert it.")
     strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), (name_of_o, o))]
     call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem),
-                gates=gates_of(gate))
-    lse, largest = lse_for(q, held, return_lse), max_logit_for(q, batch, held, with_max)
+                gates=gates_of(gate), of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None)
+    lse, largest = lse_for(q, held, return_lse, lse_by_row), max_logit_for(q, batch, held, with_max)
     call.forward_with_all(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
                           address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]), address(scaled[3]),
                           address(scaled[4]), alibi_slopes=address(slopes), max_logit=address(largest),

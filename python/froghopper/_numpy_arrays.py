@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from froghopper._call import Packed, Shape, Strides, check_held, element_strides, slope_strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._lse import lse_by_row_of
 from froghopper._values import counted, shown, type_of, whole_number, wrong_shape
 
 Array = NDArray[Any]
@@ -233,8 +234,9 @@ def held_arrays_of(given: Any, out: Any, with_max_logit: bool) -> tuple[Array, .
     return tuple(given[:len(names)])
 
 
-def lse_for(q: Array, held: tuple[Array, ...] | None, return_lse: bool) -> Array | None:
-    if held is None: return np.empty(lse_shape(q), np.float32) if return_lse else None
+def lse_for(q: Array, held: tuple[Array, ...] | None, return_lse: bool, by_row: bool) -> Array | None:
+    if held is None:
+        return np.empty(lse_by_row_of(q.shape)[0] if by_row else lse_shape(q), np.float32) if return_lse else None
     return dense_held(1, "lse", held, lse_shape(q))
 
 

@@ -11,8 +11,9 @@ from froghopper import _torch_ops as ops
 from froghopper._axes import check_axes
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._lse import check_lse_by_row
 from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
-from froghopper._torch_eager import NO_SIDES, attend, computable, requires_grad
+from froghopper._torch_eager import NO_SIDES, attend, attend_by_row, computable, requires_grad, turned
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import (Align, Scale, bound_of, check_lengths, check_packed, check_slopes, decided,
                                        plain, scale_tensor, whole, window_of)
@@ -32,7 +33,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
-              return_max_logit: Literal[False] = ...) -> Tensor: ...
+              lse_by_row: bool = ..., return_max_logit: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
@@ -47,7 +48,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
-              return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
+              lse_by_row: bool = ..., return_max_logit: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -62,7 +63,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
-              return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
+              lse_by_row: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -77,7 +78,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               mean_v: Tensor | None = ..., accumulate: None = ...,
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
-              return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
+              lse_by_row: bool = ..., return_max_logit: Literal[True]) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 @overload
@@ -92,7 +93,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               mean_v: Tensor | None = ..., accumulate: tuple[Tensor, ...],
               alibi_slopes: Tensor | None = ..., attention_chunk: int = ...,
               invariant: bool = ..., block_table: Tensor | None = ..., gate: Tensor | None = ...,
-              return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
+              lse_by_row: bool = ..., return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
@@ -106,7 +107,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
               accumulate: tuple[Tensor, ...] | None = None,
               alibi_slopes: Tensor | None = None, attention_chunk: int = 0, invariant: bool = False,
               return_max_logit: bool = False, block_table: Tensor | None = None, gate: Tensor | None = None,
-              **others: Any) -> Tensor | tuple[Tensor, ...]:
+              lse_by_row: bool = False, **others: Any) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v, sink and gate.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -149,7 +150,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    max_logit) and is returned as such, the larger one of it and what is there
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded, as in gated
                    attention; lse and max_logit are without it. It has a gradient. Without accumulate and block_table
-
+    lse_by_row     lse is [batch, seq_q, heads_q], packed [total_q, heads_q]: the numbers of a row lie together. Where
+                   nothing requires a gradient it is written so, else copied. Without accumulate
     block_table    [batch, columns] int32: k and v are a pool [pages, page_size, heads_kv, dim], as paged_attention has
                    it; without gradients
 
@@ -179,6 +181,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     if type(attention_chunk) is not int: attention_chunk = whole("attention_chunk", attention_chunk)
     if invariant is not True and invariant is not False: invariant = plain(flag, "invariant", invariant)
     if return_max_logit is not False: return_max_logit = plain(flag, "return_max_logit", return_max_logit)
+    if lse_by_row is not False:
+        lse_by_row = plain(flag, "lse_by_row", lse_by_row)
+        check_lse_by_row(lse_by_row, accumulate)
+        lse_by_row &= return_lse
     if type(max_sms) is not int: max_sms = whole("max_sms", max_sms)
     if deterministic is not True: deterministic = decided(deterministic)
     if sink is not None: check_tensor("sink", sink)
@@ -201,6 +207,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     if not (sink is cu_seqlens_q is cu_seqlens_kv is seqused_q is seqused_kv is alibi_slopes is None):
         sides = (sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     if not (of_8_bits or return_max_logit) and accumulate is None and out is None and gate is None:
+        if lse_by_row: return attend_by_row(q, k, v, sides, options)
         o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
@@ -212,14 +219,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         with_grad |= torch.is_grad_enabled() and gate.requires_grad
         found: Any = gated.attention(accumulate, out, out_dtype, with_grad, return_lse, return_max_logit, gate,
                                      (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
-        of_gate: Tensor | tuple[Tensor, ...] = results_of(found[0], found[1], found[2], return_lse, return_max_logit)
+        of_gate: Tensor | tuple[Tensor, ...] = results_of(
+            found[0], turned(found[1], lse_by_row), found[2], return_lse, return_max_logit)
         return of_gate
     if return_max_logit:
         found = largest.attention(
             accumulate, out, out_dtype, with_grad, return_lse,
             (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
         results: Tensor | tuple[Tensor, ...] = results_of(
-            found[0], found[1], found[2], return_lse or accumulate is not None, True)
+            found[0], turned(found[1], lse_by_row), found[2], return_lse or accumulate is not None, True)
         return results
     if accumulate is not None:
         merge(accumulate, out, out_dtype, with_grad, q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v,
@@ -234,7 +242,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
             if x is not None: check_tensor(name, x)
         rest: Any = (q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v, *options, out_dtype, return_lse)
         found = ops.forward_8_bit_op(*rest) if out is None else ops.eager_8_bit_out(out, *rest)
-        return (found[0], found[1]) if return_lse else found[0]
+        return (found[0], turned(found[1], lse_by_row)) if return_lse else found[0]
     check_tensor("out", out)
     assert out is not None  # accumulate and out are not there together
     if with_grad or (out.requires_grad and torch.is_grad_enabled()):
@@ -242,7 +250,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                           "out, or call under torch.no_grad().")
     write = ops.forward_out_op if torch.compiler.is_compiling() else ops.eager_forward_out
     lse = write(out, q, k, v, *sides, *options, return_lse)
-    return (out, lse) if return_lse else out
+    return (out, turned(lse, lse_by_row)) if return_lse else out
 
 
 def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype | None, with_grad: bool,

@@ -15,6 +15,7 @@ from torch import Tensor
 from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check_rank, check_shapes, describe,
                               element_strides, plan_of, slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._lse import lse_by_row_of
 from froghopper._torch_layout import BYTES as BYTES
 from froghopper._torch_layout import dense_strides as dense_strides
 from froghopper._torch_layout import gate_strides as gate_strides
@@ -78,15 +79,16 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             window_right: int, softcap: float, scale: float | None, top_left: bool, deterministic: bool, max_sms: int,
             attention_chunk: int, invariant: bool, with_lse: bool, with_grad: bool = False,
             held_lse: Tensor | None = None, max_logit: Tensor | None = None,
-            gate: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+            gate: Tensor | None = None, lse_by_row: bool = False) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
-    with what they hold. max_logit: written, or merged. gate: o is multiplied by its sigmoid."""
+    with what they hold. max_logit: written, or merged. gate: o is multiplied by its sigmoid. lse_by_row: as attention
+    has it, not of held_lse."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms or threads_for(q), attention_chunk, invariant)
     inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-    ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit, gate)
+    ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit, gate, lse_by_row)
     index, copied = ready.gpu, ready.copied
     if copied:
         if gate is not None and copied[3]: gate = dense_copy(gate)
@@ -97,7 +99,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     if index >= 0 and gate is not None and gate.data_ptr() % BYTES: gate = dense_copy(gate)
     if index >= 0 and (at_q | at_k | at_v) % BYTES: return forward_aligned(
         out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, *options, with_lse,
-        with_grad, held_lse, max_logit, gate)
+        with_grad, held_lse, max_logit, gate, lse_by_row)
     o = q.new_empty(ready.o_shape) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
@@ -154,11 +156,12 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
 
 def forward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], with_grad: bool,
                   out: Tensor | None = None, held_lse: Tensor | None = None, max_logit: Tensor | None = None,
-                  gate: Tensor | None = None) -> Ready:
+                  gate: Tensor | None = None, lse_by_row: bool = False) -> Ready:
     """What was made for such a call, or is made now, with all checks."""
-    key = (*[kind(x) for x in inputs], kind(out), options, with_grad, kind(held_lse), kind(max_logit), kind(gate))
+    key = (*[kind(x) for x in inputs], kind(out), options, with_grad, kind(held_lse), kind(max_logit), kind(gate),
+           lse_by_row)
     return _forward.get(key) or cached(_forward, key, lambda: ready_forward(
-        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit, gate))
+        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit, gate, lse_by_row))
 
 
 def backward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], o: Tensor, lse: Tensor, grad_o: Tensor,
@@ -206,11 +209,11 @@ def longest(begins: Tensor | None, given: int) -> int:
 
 
 def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_grad: bool,
-                  held_lse: Tensor | None, max_logit: Tensor | None, gate: Tensor | None) -> Ready:
+                  held_lse: Tensor | None, max_logit: Tensor | None, gate: Tensor | None, lse_by_row: bool) -> Ready:
     check(inputs, options)
     if max_logit is not None: check_max_logit(max_logit, inputs)
     q, k, v = inputs[:3]
-    o_shape, lse_shape = shapes_of(q.shape, v.shape)
+    o_shape, lse_shape = shapes_of(q.shape, v.shape, lse_by_row)
     if out is not None and held_lse is not None: check_held(out, held_lse, q, o_shape, lse_shape)
     elif out is not None: check_like("out", out, q, o_shape)
     if gate is not None: check_like("gate", gate, q, o_shape)
@@ -223,7 +226,8 @@ def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_gra
     plan = plan_of(problem, target)
     of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
-    call = Call(plan, [*strides, of_o], slopes_of(inputs), gates=[gate_strides(x, copied[3]) for x in gates])
+    call = Call(plan, [*strides, of_o], slopes_of(inputs), gates=[gate_strides(x, copied[3]) for x in gates],
+                of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None)
     return Ready(call, o_shape, lse_shape, copied if any(copied) else (), index, plan.workspace_bytes)
 
 

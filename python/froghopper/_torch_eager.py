@@ -23,7 +23,7 @@ from froghopper import _torch_sharding as sharding
 from froghopper._axes import check_axes
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, dense_of
-from froghopper._torch_native import GRADIENTS, HEADS_FIRST
+from froghopper._torch_native import GRADIENTS, HEADS_FIRST, ROWS_FIRST
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
 Sides = tuple[Tensor | None, ...]
@@ -65,6 +65,24 @@ def attend(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tu
     if not return_lse: return recorded(q, k, v, *saved), None
     both: tuple[Tensor, Tensor] = recorded_pair(q, k, v, *saved)
     return both
+
+
+def attend_by_row(q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    """attend with lse_by_row: lse is written so where nobody records or looks, else it is a copy."""
+    if is_compiling() or requires_grad(q, k, v, sides[0]) or not quick(q, k, v, sides, options):
+        o, lse = attend(ROWS_FIRST, q, k, v, sides, options, True)
+        return o, turned(lse, True)
+    q, k, v = computable(q, k, v, False)
+    check_axes(q.shape, k.shape, bool(options[2]))
+    not_given = (False, None, None, None)  # with_grad, held_lse, max_logit, gate
+    rest: Any = (*sides, *options, True, *not_given, True)
+    found: Any = calls.forward(None, q, k, v, *rest)
+    return found[0], found[1]
+
+
+def turned(lse: Any, by_row: bool) -> Any:
+    """lse [..., heads, rows] as [..., rows, heads] where that is asked for."""
+    return lse.transpose(-1, -2).contiguous() if by_row else lse
 
 
 def quick(q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...]) -> bool:

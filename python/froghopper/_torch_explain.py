@@ -22,7 +22,7 @@ DEFAULTS: dict[str, Any] = dict(
     max_seqlen_q=None, max_seqlen_kv=None, seqused_q=None, seqused_kv=None, align="bottom_right", return_lse=False,
     deterministic=False, out=None, max_sms=0, scale_q=None, scale_k=None, scale_v=None, out_dtype=None, mean_k=None,
     mean_v=None, accumulate=None, alibi_slopes=None, attention_chunk=0, invariant=False, return_max_logit=False,
-    block_table=None, gate=None)
+    block_table=None, gate=None, lse_by_row=False)
 OF_PAGES = ("max_seqlen_q", "max_seqlen_kv", "causal", "window", "softcap", "scale", "align", "max_sms",
             "attention_chunk", "invariant", "out_dtype")
 

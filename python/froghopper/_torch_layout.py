@@ -27,9 +27,10 @@ def gate_strides(gate: Tensor, copied: bool) -> Strides:
     return dense_strides(gate.shape) if copied else strides_of(gate)
 
 
-def shapes_of(q: Shape, v: Shape) -> tuple[Shape, Shape]:
+def shapes_of(q: Shape, v: Shape, lse_by_row: bool = False) -> tuple[Shape, Shape]:
     """Of o and of lse."""
-    return (*q[:-1], v[-1]), ((q[1], q[0]) if len(q) == 3 else (q[0], q[2], q[1]))
+    batch, rows, heads = ((), q[0], q[1]) if len(q) == 3 else ((q[0],), q[1], q[2])
+    return (*q[:-1], v[-1]), (*batch, rows, heads) if lse_by_row else (*batch, heads, rows)
 
 
 def max_logit_shape(q: Shape, cu_seqlens_q: Tensor | None) -> Shape:

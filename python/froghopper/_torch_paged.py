@@ -21,6 +21,7 @@ from froghopper._call import (SCALE_ROWS, Call, Paged, Scale, Strides, Types, ca
                               check_rank, check_scale_is_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, scale_of, slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._lse import lse_by_row_of
 from froghopper._torch_8_bit import BY_NAME
 from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of,
                                      workspace_of)
@@ -34,7 +35,8 @@ ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor? cu_seqle
              "Tensor? seqused_kv, Tensor? sink, Tensor? alibi_slopes, Tensor? scale_q, Tensor? scale_k, "
              "Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, SymInt? max_seqlen_q, SymInt? max_seqlen_kv, "
              "bool causal, SymInt window_left, SymInt window_right, float softcap, float? scale, bool top_left, "
-             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool with_lse")
+             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool lse_by_row, "
+             "bool with_lse")
 ops._library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
 ops._library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
 paged_op: Any = torch.ops.froghopper.paged.default
@@ -70,6 +72,7 @@ class Options(NamedTuple):
     attention_chunk: int
     invariant: bool
     out_dtype: torch.dtype | None
+    lse_by_row: bool = False
 
 
 class Ready(NamedTuple):
@@ -92,7 +95,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                     out: Tensor | None = None, max_sms: int = 0, scale_q: ScaleOf = None, scale_k: ScaleOf = None,
                     scale_v: ScaleOf = None, out_dtype: torch.dtype | None = None, mean_k: Tensor | None = None,
                     mean_v: Tensor | None = None, alibi_slopes: Tensor | None = None, attention_chunk: int = 0,
-                    invariant: bool = False) -> Any:
+                    invariant: bool = False, lse_by_row: bool = False) -> Any:
     """softmax(scale q k^T + mask) v, where k and v lie in pages of a pool (PagedAttention). Without gradients.
 
     q              [batch, seq_q, heads_q, dim]; or packed [total_q, heads_q, dim] with cu_seqlens_q and max_seqlen_q,
@@ -107,9 +110,9 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size. Plans are made for it
 
     All other arguments are those of froghopper.torch.attention. Returns o, shaped as q with the columns of v; with
-    return_lse (o, lse), as attention does. On the CPU entries of block_table are checked; on a GPU they must be right.
-    Raises as attention does; `out` is unwritten then. CUDA graphs may capture the call and replay it with other lengths
-    and tables in the same memory.
+    return_lse (o, lse), as attention does, and lse_by_row always writes lse so. On the CPU entries of block_table are
+    checked; on a GPU they must be right. Raises as attention does; `out` is unwritten then. CUDA graphs may capture the
+    call and replay it with other lengths and tables in the same memory.
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("block_table", block_table)): check_tensor(name, x)
     given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink, alibi_slopes, scale_tensor(scale_q, q),
@@ -119,7 +122,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     refuse_gradients(dict(q=q, k=k, v=v, sink=sink, alibi_slopes=alibi_slopes, out=out))
     options = options_of(max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, causal=causal, window=window,
                          softcap=softcap, scale=scale, align=align, max_sms=max_sms, attention_chunk=attention_chunk,
-                         invariant=invariant, out_dtype=out_dtype)
+                         invariant=invariant, out_dtype=out_dtype, lse_by_row=lse_by_row)
     return_lse = plain(flag, "return_lse", return_lse)
     if is_seen(q, k, v, given, out): o, lse = through_operator(q, k, v, given, options, out, return_lse)
     else: o, lse = run(q, k, v, given, options, out, return_lse)
@@ -128,7 +131,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
 
 def options_of(*, max_seqlen_q: int | None, max_seqlen_kv: int | None, causal: bool, window: Window | None,
                softcap: float | None, scale: float | None, align: Align, max_sms: int, attention_chunk: int,
-               invariant: bool, out_dtype: torch.dtype | None) -> Options:
+               invariant: bool, out_dtype: torch.dtype | None, lse_by_row: bool = False) -> Options:
     """Of what users give."""
     check_align(align)
     return Options(None if max_seqlen_q is None else whole("max_seqlen_q", max_seqlen_q),
@@ -137,7 +140,7 @@ def options_of(*, max_seqlen_q: int | None, max_seqlen_kv: int | None, causal: b
                    0.0 if softcap is None else plain(number, "softcap", softcap),
                    None if scale is None else plain(number, "scale", scale), align == "top_left",
                    whole("max_sms", max_sms), whole("attention_chunk", attention_chunk),
-                   plain(flag, "invariant", invariant), out_dtype)
+                   plain(flag, "invariant", invariant), out_dtype, plain(flag, "lse_by_row", lse_by_row))
 
 
 def from_pages(given: dict[str, Any]) -> Any:
@@ -217,7 +220,7 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
         check_place(name, x, q)
         element_strides(name, x.shape, x.stride())
     o_dtype, types, lie = types_of(q, k, v, given, options, paged)
-    o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
+    o_shape, lse_shape = calls.shapes_of(q.shape, v.shape, options.lse_by_row)
     if out is not None and held_lse is not None: calls.check_held(out, held_lse, q, o_shape, lse_shape)
     elif out is not None:
         check_place("out", out, q)
@@ -233,7 +236,8 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
     slopes, table = (0, 0, 0), given.block_table.stride()
     if given.alibi_slopes is not None:
         slopes = slope_strides(given.alibi_slopes.shape, given.alibi_slopes.stride(), paged.batch, q.shape[-2])
-    call = Call(plan, [of_q, calls.strides_of(k), calls.strides_of(v), of_o, *lie], slopes, (table[0], table[1], 0))
+    call = Call(plan, [of_q, calls.strides_of(k), calls.strides_of(v), of_o, *lie], slopes, (table[0], table[1], 0),
+                of_lse=lse_by_row_of(q.shape)[1] if options.lse_by_row else None)
     return Ready(call, tuple(o_shape), tuple(lse_shape), o_dtype, copies_q, gpu, plan.workspace_bytes)
 
 
@@ -330,7 +334,7 @@ def forward_out(out: Tensor, *arguments: Any) -> Tensor:
 def fake_forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     q, k, v, given, options, with_lse = parted(arguments)
     check_known(q, k, v, given, options)
-    o, lse = calls.shapes_of(q.shape, v.shape)
+    o, lse = calls.shapes_of(q.shape, v.shape, options.lse_by_row)
     of_o = q.dtype
     if k.dtype in FLOAT8: of_o = options.out_dtype or (torch.bfloat16 if q.dtype in FLOAT8 else q.dtype)
     return q.new_empty(o, dtype=of_o), q.new_empty(lse if with_lse else (0,), dtype=torch.float32)

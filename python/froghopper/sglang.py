@@ -171,8 +171,8 @@ class Backend(AttentionBackend):
                         for name, scale in (("k", layer.k_scale), ("v", layer.v_scale))}
         rows = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
         found = paged_attention(rows, keys, values, table, seqused_kv=its.lengths, cu_seqlens_q=its.starts,
-                                max_seqlen_q=rounded_up(its.longest), return_lse=return_lse, **options)
-        if return_lse: return found[0], found[1].T.contiguous()
+                                max_seqlen_q=rounded_up(its.longest), return_lse=return_lse, lse_by_row=True, **options)
+        if return_lse: return found
         return found.view(-1, layer.tp_q_head_num * layer.v_head_dim)
 
     def check_mode(self, mode: Any) -> None:

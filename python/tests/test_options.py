@@ -26,7 +26,7 @@ ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in TABL
         if line.startswith("| `")]
 COLUMNS = {"numpy": 6, "torch": 7, "jax": 8, "quantise": 9}
 # The arguments that are no options: tensors, what comes out and where it goes, and words of other libraries.
-NO_OPTIONS = {"q", "k", "v", "scale_q", "out", "return_lse", "others"}
+NO_OPTIONS = {"q", "k", "v", "scale_q", "out", "return_lse", "lse_by_row", "others"}
 ONLY_HERE = {"numpy": {"dtype"}, "torch": set(), "jax": set(), "quantise": set()}  # numpy: what uint8 stands for
 
 

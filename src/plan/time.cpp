@@ -94,6 +94,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .flops = (fwd_fp8_mma(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
          .exponentials = 1.0 * fwd_sharers(v) * v.tiles.q * v.tiles.kv};
   m.order.items_of_pair = static_cast<int>(q_tiles * parts);
+  if (v.ragged) m.order.pairs = static_cast<int>(p.batch * m.heads);
   const int64_t each = step_of(m.tiles_of_pair);
   for (int64_t unit = each / 2; unit < m.tiles_of_pair; unit += each) {
     const int64_t first = unit / parts * rows;
@@ -181,6 +182,7 @@ double copy_us(double bytes, const Device& device) { return bytes / (share_of_co
 // The sum of what its launches take; `device` is all there is to do it.
 struct Sum {
   Estimate estimate;
+  double longest_us = 0;  // of the launch that the estimate describes
   double work_us = 0, between_us = 0, flops = 0, exponentials = 0, bytes = 0;
   bool known = true;
 };
@@ -191,20 +193,41 @@ void add_main(Sum& sum, const Problem& p, const Step& step, int grid, const Devi
   sum.known &= m.rate.iteration_us > 0;
   if (!sum.known || m.workers == 0) return;
   const Shares shares = shares_of(m);
+  const double busiest_us = time_of(shares.busiest, m.rate), main_us = beside(busiest_us, least_us);
+  sum.work_us += main_us;
+  sum.flops += shares.all.iterations * m.flops, sum.exponentials += shares.all.iterations * m.exponentials;
+  if (main_us < sum.longest_us) return;
+  sum.longest_us = main_us;
   Estimate& e = sum.estimate;
   e.rate = m.rate;
   e.busiest = shares.busiest;
   // Workers that could have been: of all SMs those without an item count too.
   const int most = std::max(m.workers, usable_sms(p, device) / m.sms_of_worker);
   e.average = {shares.all.iterations / most, shares.all.items / most};
-  const double busiest_us = time_of(e.busiest, m.rate);
   e.busy = busiest_us > 0 ? time_of(e.average, m.rate) / busiest_us : 0;
-  sum.work_us += beside(busiest_us, least_us);
-  sum.flops += shares.all.iterations * m.flops, sum.exponentials += shares.all.iterations * m.exponentials;
 }
 
-void add(Sum& sum, const Problem& p, const ForwardStep& step, int grid, const Device& device) {
-  if (step.second) return void(sum.work_us += launch_us);  // as if all sequences had many rows
+// Of a mixed step the sequences that a launch computes. The host knows how many rows there are and how many a sequence
+// has at most: as many sequences as possible are taken to have one row, and the others all the rest.
+Problem sequences_of(const Problem& p, const ForwardStep& step) {
+  const bool of_few = step.second, of_many = step.rows.least > 0;
+  if (!of_few && !of_many) return p;
+  const int64_t rows_of_few = of_few ? step.rows.most : step.rows.least - 1;
+  const int64_t beyond_one = std::max<int64_t>(p.total_q - p.batch, 0);  // rows
+  const int64_t longer = std::min(p.batch, ceil_div(beyond_one, std::max<int64_t>(p.seq_q - 1, 1)));
+  const int64_t rows_of_longer = longer > 0 ? std::min(p.seq_q, 1 + ceil_div(beyond_one, longer)) : 0;
+  const int64_t many = rows_of_longer > rows_of_few ? longer : 0;
+  Problem its = p;
+  its.batch = of_few ? std::min(p.batch - many, p.total_q) : many;
+  its.seq_q = of_few ? std::min(p.seq_q, rows_of_few) : rows_of_longer;
+  its.total_q = of_few ? std::max<int64_t>(p.total_q - many * rows_of_longer, 0) : many * rows_of_longer;
+  return its;
+}
+
+void add(Sum& sum, const Problem& all, const ForwardStep& step, int grid, const Device& device) {
+  const Problem p = sequences_of(all, step);
+  if (step.second) sum.work_us += launch_us;
+  if (p.batch == 0 && all.batch > 0) return;
   sum.bytes += bytes_moved(p);
   // Packed tiles of several rows of tiles read keys again, from L2 at best.
   add_main(sum, p, step, grid, device, read_us(bytes_moved(p), device));

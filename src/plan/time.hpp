@@ -32,7 +32,8 @@ struct Estimate {
   Bound bound = Bound::memory;
 };
 
-// Nothing where no kernel like these was ever measured. Sequences with lengths of their own are taken as equally long.
+// Nothing where no kernel like these was ever measured. Sequences with lengths of their own are taken as equally
+// long; of a plan with a launch for those with few rows as many as possible have one row, and the others the rest.
 std::optional<Estimate> estimate(const Plan&, const Device&);
 
 const char* name_of(Bound);  // "the tensor cores"
