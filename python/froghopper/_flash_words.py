@@ -31,7 +31,7 @@ REFUSED = {
 # What errors of froghopper.torch name, in the words of these functions.
 NAMES = {"cu_seqlens_kv": "cu_seqlens_k", "max_seqlen_kv": "max_seqlen_k", "scale_q": "q_descale",
          "scale_k": "k_descale", "scale_v": "v_descale", "window": "window_size", "sink": "s_aux",
-         "scale": "softmax_scale", "return_lse": "return_attn_probs"}
+         "scale": "softmax_scale", "return_lse": "return_attn_probs", "heads_q": "heads", "heads_kv": "heads_k"}
 # Positional arguments of the others. Of FlashAttention 2 those after q, k and v, or after max_seqlen_k.
 FLASH_2 = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic",
            "return_attn_probs", "block_table")
@@ -78,6 +78,7 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
         name, known = function.__name__, arguments_of(function)
 
         def told(*given: Any, **words: Any) -> Any:
+            if torch.compiler.is_compiling(): traced.tell(names_of(name, words))
             try: return function(*given, **words)
             except Error as error: raise named_by(names_of(name, words), error)
 
@@ -90,7 +91,9 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
                 given, words = given[:first], by_name(name, names, given[first:], words)
             for word in words:
                 if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)
-            if torch.compiler.is_compiling(): return function(*given, **words)
+            if torch.compiler.is_compiling():
+                traced.tell(names_of(name, words))
+                return function(*given, **words)
             try: return function(*given, **words)  # as told, at less of the host's time
             except Error as error: raise named_by(names_of(name, words), error)
         return call
@@ -215,7 +218,8 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
                softcap: float | None, sm_margin: int) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
     left, right = window_of(window_size)
-    if softmax_scale is not None: plain(scale_in_range, "softmax_scale", softmax_scale)
+    if softmax_scale is not None and not torch.compiler.is_compiling():  # an operator looks at one that is open
+        plain(scale_in_range, "softmax_scale", softmax_scale)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
                 softcap=0.0 if softcap is None or (isinstance(softcap, (int, float)) and softcap < 0) else softcap,
                 attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))

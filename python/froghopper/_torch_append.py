@@ -15,20 +15,21 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_traced as traced
 from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
 from froghopper._call import Strides, cached, element_strides, flag, number
-from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
-from froghopper._torch_ops import PLAIN, _library, check_tangents, modes
+from froghopper._torch_ops import PLAIN, _library, check_tangents, modes, register_kernels
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
-# For code that torch.compile traces; its arguments are Given, then Options.
+# For code that torch.compile traces; its arguments are Given, then Options and caller.
 _library.define("append_kv(Tensor? q, Tensor? k, Tensor? v, Tensor(a!)? q_out, Tensor(b!)? k_cache, Tensor(c!)? "
                 "v_cache, Tensor(d!)? scale_k, Tensor(e!)? scale_v, "
                 "Tensor? rotary_cos, Tensor? rotary_sin, Tensor? norm_q, "
                 "Tensor? norm_k, Tensor? block_table, Tensor? cu_seqlens, Tensor? seqused, Tensor? seqused_kv, "
                 "Tensor? slot_mapping, Tensor? positions, SymInt? max_seqlen, bool interleaved, float? norm_epsilon, "
-                "SymInt max_sms) -> ()")
+                "SymInt max_sms, str caller) -> ()")
+append_op: Any = torch.ops.froghopper.append_kv.default
 
 
 class Given(NamedTuple):
@@ -125,7 +126,8 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
                       None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon),
                       whole("max_sms", max_sms))
     if torch.compiler.is_compiling() or without_memory(some):
-        for part in parts_of(given): torch.ops.froghopper.append_kv.default(*part, *options)
+        said_by = traced.caller() if torch.compiler.is_compiling() else ""
+        for part in parts_of(given): append_op(*part, *options, said_by)
     else: run(given, options)
     return q_out
 
@@ -152,19 +154,15 @@ def run_op(*arguments: Any) -> None:
     run(Given(*arguments[:count]), Options(*arguments[count:]))
 
 
-for _device in ("CPU", "CUDA"): _library.impl("append_kv", run_op, _device)
-
-
 def fake(*arguments: Any) -> None:
     """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
     given, options = Given(*arguments[:len(Given._fields)]), Options(*arguments[len(Given._fields):])
     numbers: list[Any] = [extent for x in given if x is not None for extent in x.shape]
     if any(type(number) is torch.SymInt for number in (*numbers, *options)): return
-    try: checked(given, options)
-    except Error as error: raise traced.in_words_of_caller(error, given[:3]) from None
+    checked(given, options)
 
 
-torch.library.register_fake("froghopper::append_kv", fake, lib=_library)
+register_kernels(append_op, run_op, fake)
 
 
 def run(given: Given, options: Options) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from froghopper import _torch_gate as gated
 from froghopper import _torch_max_logit as largest
 from froghopper import _torch_ops as ops
+from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
@@ -205,25 +206,26 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
     if not torch.compiler.is_compiling(): check_axes(q.shape, k.shape, causal)
+    told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
     scale_q, scale_k, scale_v = scale_tensor(scale_q, q), scale_tensor(scale_k, q), scale_tensor(scale_v, q)
     with_grad = requires_grad(q, k, v, sink)
     if gate is not None:
         check_tensor("gate", gate)
         with_grad |= torch.is_grad_enabled() and gate.requires_grad
         found: Any = gated.attention(accumulate, out, out_dtype, with_grad, return_lse, return_max_logit, gate,
-                                     (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
+                                     (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), told)
         of_gate: Tensor | tuple[Tensor, ...] = results_of(found[0], found[1], found[2], return_lse, return_max_logit)
         return of_gate
     if return_max_logit:
         found = largest.attention(
             accumulate, out, out_dtype, with_grad, return_lse,
-            (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
+            (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), told)
         results: Tensor | tuple[Tensor, ...] = results_of(
             found[0], found[1], found[2], return_lse or accumulate is not None, True)
         return results
     if accumulate is not None:
         merge(accumulate, out, out_dtype, with_grad, q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v,
-              *options)
+              *told)
         return accumulate[0], accumulate[1]
     if of_8_bits:
         if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
@@ -232,7 +234,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                               "give no scales, or call under torch.no_grad().")
         for name, x in zip((*ops.SCALES, "out"), (scale_q, scale_k, scale_v, mean_k, mean_v, out)):
             if x is not None: check_tensor(name, x)
-        rest: Any = (q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v, *options, out_dtype, return_lse)
+        rest: Any = (q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v, *told, out_dtype, return_lse)
         found = ops.forward_8_bit_op(*rest) if out is None else ops.eager_8_bit_out(out, *rest)
         return (found[0], found[1]) if return_lse else found[0]
     check_tensor("out", out)
@@ -241,7 +243,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
                           "out, or call under torch.no_grad().")
     write = ops.forward_out_op if torch.compiler.is_compiling() else ops.eager_forward_out
-    lse = write(out, q, k, v, *sides, *options, return_lse)
+    lse = write(out, q, k, v, *sides, *told, return_lse)
     return (out, lse) if return_lse else out
 
 

@@ -31,7 +31,7 @@ forward_op: Any = torch.ops.froghopper.forward_gated.default
 attend_op: Any = torch.ops.froghopper.attend_gated.default
 backward_op: Any = torch.ops.froghopper.backward_gated.default
 GATE = ops.FIRST_OPTION  # its place among the arguments of forward
-NOT_DIFFERENTIATED = (None,) * (ops.OPTION_COUNT + 3)  # behind it
+NOT_DIFFERENTIATED = (None,) * (ops.OPTION_COUNT + 4)  # behind it
 FLAGS = 3
 
 
@@ -183,13 +183,9 @@ def one_by_one(op: Any) -> Any:
     return rule
 
 
-for _device in ("CPU", "CUDA"):
-    ops._library.impl("forward_gated", forward, _device)
-    ops._library.impl("attend_gated", attend, _device)
-    ops._library.impl("backward_gated", backward, _device)
-torch.library.register_fake("froghopper::forward_gated", fake_forward, lib=ops._library)
-torch.library.register_fake("froghopper::attend_gated", lambda *arguments: None, lib=ops._library)
-torch.library.register_fake("froghopper::backward_gated", fake_backward, lib=ops._library)
+ops.register_kernels(forward_op, forward, fake_forward)
+ops.register_kernels(attend_op, attend, lambda *arguments: None)
+ops.register_kernels(backward_op, backward, fake_backward)
 ops.register_derivatives(forward_op, gradients, keep)
 ops.register_derivatives(attend_op)
 ops.register_derivatives(backward_op, ops.second, lambda *_: None)

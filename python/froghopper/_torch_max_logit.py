@@ -131,11 +131,8 @@ def vmap_forward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
     return outputs, (0, 0 if arguments[-2] else None, 0)
 
 
-for _device in ("CPU", "CUDA"):
-    ops._library.impl("forward_max_logit", forward, _device)
-    ops._library.impl("attend", attend, _device)
-torch.library.register_fake("froghopper::forward_max_logit", fake_forward, lib=ops._library)
-torch.library.register_fake("froghopper::attend", lambda *arguments: None, lib=ops._library)
+ops.register_kernels(forward_op, forward, fake_forward)
+ops.register_kernels(attend_op, attend, lambda *arguments: None)
 ops.register_derivatives(forward_op, gradients, keep)
 ops.register_derivatives(attend_op)
 torch.library.register_vmap("froghopper::forward_max_logit", vmap_forward, lib=ops._library)

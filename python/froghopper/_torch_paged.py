@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
+from froghopper import _torch_traced as traced
 from froghopper._call import (SCALE_ROWS, Call, Paged, Scale, Strides, Types, cached, check_align, check_means,
                               check_rank, check_scale_is_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, scale_of, slope_strides)
@@ -34,7 +35,7 @@ ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor? cu_seqle
              "Tensor? seqused_kv, Tensor? sink, Tensor? alibi_slopes, Tensor? scale_q, Tensor? scale_k, "
              "Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, SymInt? max_seqlen_q, SymInt? max_seqlen_kv, "
              "bool causal, SymInt window_left, SymInt window_right, float softcap, float? scale, bool top_left, "
-             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool with_lse")
+             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, str caller, bool with_lse")
 ops._library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
 ops._library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
 paged_op: Any = torch.ops.froghopper.paged.default
@@ -159,7 +160,8 @@ def is_seen(q: Tensor, k: Tensor, v: Tensor, given: Sides, out: Tensor | None) -
 
 def through_operator(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
                      return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    arguments = (q, k, v, *given, *options, return_lse)
+    said_by = traced.caller() if torch.compiler.is_compiling() else ""
+    arguments = (q, k, v, *given, *options, said_by, return_lse)
     o, lse = paged_op(*arguments) if out is None else (out, paged_out_op(out, *arguments))
     return o, lse if return_lse else None
 
@@ -262,6 +264,8 @@ def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
         if x is not None and x.shape[0] != batch:
             raise InvalidProblem(f"{name} must have {counted(batch, 'number')}, one for each sequence, but has "
                                  f"{x.shape[0]}. Give it {batch}.")
+    if given.sink is not None: calls.check_side("sink", given.sink, q, torch.float32, q.shape[-2:-1])
+    if given.alibi_slopes is not None: calls.check_slopes(given.alibi_slopes, q, batch)
     if packed == (options.max_seqlen_q is None):
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
                              f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
@@ -348,9 +352,6 @@ def check_known(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options)
 
 
 FIRST_OPTION = 3 + len(Sides._fields)
-for _device in ("CPU", "CUDA"):
-    ops._library.impl("paged", forward, _device)
-    ops._library.impl("paged_out", forward_out, _device)
-torch.library.register_fake("froghopper::paged", fake_forward, lib=ops._library)
-torch.library.register_fake("froghopper::paged_out", fake_forward_out, lib=ops._library)
+ops.register_kernels(paged_op, forward, fake_forward)
+ops.register_kernels(paged_out_op, forward_out, fake_forward_out)
 for _op in (paged_op, paged_out_op): ops.register_derivatives(_op)

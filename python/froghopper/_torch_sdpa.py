@@ -14,7 +14,8 @@ from froghopper._torch_options import decided, plain, whole
 from froghopper._values import flag, number
 from froghopper._words import named_by, takes_words_of_others
 
-NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal"}  # of attention -> of the function here
+HEADS = {"heads_q": "the number of heads of query", "heads_kv": "the number of heads of key"}
+NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", **HEADS}  # of attention -> of the function here
 MULTIPLE = 8  # of which head dims are
 # Not torch.nn.functional's, which a user may have replaced by the function below.
 of_pytorch: Any = getattr(torch._C._nn, "scaled_dot_product_attention")
@@ -50,8 +51,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     except Error as error: raise in_words(error, (query, key, value)) from None
 
 
-def in_words(error: Error, tensors: tuple[Any, Any, Any]) -> Error:
-    """An error of attention as one of the function above, with the names and the shapes that it was given."""
+def in_words(error: Error, tensors: tuple[Any, Any, Any], names: dict[str, str] = NAMES) -> Error:
+    """An error of attention as one of a function like that above, with the names and the shapes that it was given."""
     query, key, value = tensors
     if "their shapes are" in str(error):
         for name, x, of, like, axis, at in (("key", key, "query", query, "dim", -1),
@@ -60,7 +61,7 @@ def in_words(error: Error, tensors: tuple[Any, Any, Any]) -> Error:
             if x.shape[at] == like.shape[at]: continue
             return InvalidProblem(f"{name} must have the {axis} of {of}, {like.shape[at]}, but has {x.shape[at]}: "
                                   f"their shapes are {list(x.shape)} and {list(like.shape)}. Change one.")
-    return named_by(NAMES, error)
+    return named_by(names, error)
 
 
 def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,

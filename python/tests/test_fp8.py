@@ -154,7 +154,7 @@ def test_torch_compiles():
     assert torch.equal(compiled(*qkv), attention(*qkv, **given))
     torch.library.opcheck(torch.ops.froghopper.forward_8_bit.default, (
         *qkv, *[None] * 6, *given.values(), None, None, -1, -1, True, -1, -1, 0.0, None, False, False, 0, 0, False,
-        None, True), test_utils="test_faketensor")  # test_schema would multiply these numbers, which PyTorch does not
+        "", None, True), test_utils="test_faketensor")  # test_schema multiplies these numbers, which PyTorch does not
 
 
 def test_torch_refuses():

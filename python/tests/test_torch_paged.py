@@ -172,7 +172,7 @@ def test_the_operator(of_q, return_lse):
         assert torch.equal(x, y) and x.dtype == z.dtype and x.shape == z.shape and x.stride() == z.stride()
     factors = [None if not scales else torch.tensor(1.0)] * 3
     arguments = (*given[:4], None, None, cache.used, None, None, *factors, None, None, None, None, True, -1, -1, 0.0,
-                 None, False, 0, 0, False, None, return_lse)
+                 None, False, 0, 0, False, None, "", return_lse)
     if of_q.itemsize == 1: return  # opcheck draws random numbers, which PyTorch has not for float8
     torch.library.opcheck(torch.ops.froghopper.paged.default, arguments)
     torch.library.opcheck(torch.ops.froghopper.paged_out.default, (torch.empty_like(q), *arguments))
