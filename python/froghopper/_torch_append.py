@@ -16,7 +16,8 @@ from froghopper import _torch_traced as traced
 from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
 from froghopper._call import Strides, cached, element_strides, flag, number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
+from froghopper._torch_calls import (FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
+                                     stream_of)
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
 from froghopper._torch_ops import PLAIN, _library, check_tangents, modes, register_kernels
 from froghopper._words import takes_words_of_others
@@ -117,7 +118,8 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
     if q is not None and q_out is None:
         check_tensor("q", q)
         q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    given = Given(q, k, v, q_out, k_cache, v_cache, scale_tensor(scale_k, some), scale_tensor(scale_v, some),
+    given = Given(q, k, v, q_out, k_cache, v_cache, scale_tensor("scale_k", scale_k, some),
+                  scale_tensor("scale_v", scale_v, some),
                   rotary_cos, rotary_sin, norm_q, norm_k, block_table, cu_seqlens, seqused, seqused_kv, slot_mapping,
                   positions)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0: refuse_gradients(given)
@@ -175,7 +177,10 @@ def run(given: Given, options: Options) -> None:
     ready = _ready.get(key) or cached(_ready, key, lambda: ready_of(given, options))
     new = [x if x is None or not (copies or (ready.gpu >= 0 and x.data_ptr() % calls.BYTES)) else calls.dense_copy(x)
            for x, copies in zip(given[:3], ready.copies)]
-    addresses = [address(x) for x in new] + [address(x) for x in given[3:]]
+    try: addresses = [address(x) for x in new] + [address(x) for x in given[3:]]
+    except RuntimeError:  # of a sparse tensor, which has the strides of a dense one
+        check_tensors(given)
+        raise
     ready.call.run(addresses, stream_of(ready.gpu) if ready.gpu >= 0 else None)
     for x in (given.q_out, given.k_cache, given.v_cache):
         if x is not None: torch.autograd.graph.increment_version(x)
@@ -188,7 +193,7 @@ def threads_for(given: Given) -> int:
 
 def check_tensors(given: Given) -> None:
     for name, x in zip(Given._fields, given):
-        if x is not None: check_tensor(name, x)
+        if x is not None: check_dense(name, x)
 
 
 def refuse_gradients(given: Given) -> None:
@@ -321,8 +326,7 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
         if x.shape[0] != sizes.batch:
             raise InvalidProblem(f"{name} must have a number for each sequence, {sizes.batch} in all, but has "
                                  f"{x.shape[0]}. Give it {sizes.batch}.")
-    table = given.block_table
-    if table is not None: calls.check_table(table, sizes.batch)
+    if given.block_table is not None: calls.check_table(given.block_table, sizes.batch)
     check_norm(given)
 
 

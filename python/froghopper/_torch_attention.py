@@ -12,12 +12,13 @@ from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
+from froghopper._torch_calls import FLOAT8, LOOK, check_dense, check_tensor, name_of
 from froghopper._torch_eager import NO_SIDES, attend, computable, requires_grad
 from froghopper._torch_native import ROWS_FIRST
-from froghopper._torch_options import (Align, Scale, bound_of, check_lengths, check_packed, check_slopes, decided,
-                                       plain, scale_tensor, whole, window_of)
+from froghopper._torch_options import (Align, Scale, bound_of, check_dtype, check_lengths, check_packed, check_slopes,
+                                       decided, plain, scale_tensor, whole, window_of)
 from froghopper._torch_paged import from_pages
+from froghopper._values import check_not_8_bit
 from froghopper._words import again
 
 
@@ -194,8 +195,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         raise InvalidProblem("max_seqlen_q and max_seqlen_kv must be None without cu_seqlens, but one is given. "
                              "Leave them out.")
     of_8_bits = k.dtype in FLOAT8 or q.dtype in FLOAT8
+    if out_dtype is not None: check_dtype("out_dtype", out_dtype)
     if not of_8_bits and not (scale_q is scale_k is scale_v is mean_k is mean_v is None and out_dtype is None):
-        raise InvalidType(f"k is {k.dtype}; scales, means and out_dtype go with 8-bit k and v. Leave them out.")
+        check_not_8_bit(name_of(k.dtype), dict(zip((*ops.SCALES, "out_dtype"), (scale_q, scale_k, scale_v, mean_k,
+                                                                               mean_v, out_dtype))))
     options = (bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic, max_sms,
                attention_chunk, invariant)
     sides = NO_SIDES
@@ -207,7 +210,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     q, k, v = computable(q, k, v, of_8_bits)
     if not torch.compiler.is_compiling(): check_axes(q.shape, k.shape, causal)
     told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
-    scale_q, scale_k, scale_v = scale_tensor(scale_q, q), scale_tensor(scale_k, q), scale_tensor(scale_v, q)
+    scale_q, scale_k, scale_v = (scale_tensor(name, scale, q) for name, scale in zip(ops.SCALES, (scale_q, scale_k,
+                                                                                                  scale_v)))
     with_grad = requires_grad(q, k, v, sink)
     if gate is not None:
         check_tensor("gate", gate)
@@ -233,11 +237,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                               "float16, bfloat16 and float32. Multiply q, k and v by their scales in one of these and "
                               "give no scales, or call under torch.no_grad().")
         for name, x in zip((*ops.SCALES, "out"), (scale_q, scale_k, scale_v, mean_k, mean_v, out)):
-            if x is not None: check_tensor(name, x)
+            if x is not None: check_dense(name, x)
         rest: Any = (q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v, *told, out_dtype, return_lse)
         found = ops.forward_8_bit_op(*rest) if out is None else ops.eager_8_bit_out(out, *rest)
         return (found[0], found[1]) if return_lse else found[0]
-    check_tensor("out", out)
+    check_dense("out", out)
     assert out is not None  # accumulate and out are not there together
     if with_grad or (out.requires_grad and torch.is_grad_enabled()):
         raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
@@ -251,7 +255,7 @@ def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype |
           *arguments: Any) -> None:
     """attention's accumulate; arguments: those of the operator after o and lse."""
     check_held(held, False, "tensors")
-    for at, x in enumerate(held): check_tensor(f"accumulate[{at}]", x)
+    for at, x in enumerate(held): check_dense(f"accumulate[{at}]", x)
     if out is not None or out_dtype not in (None, torch.float32):
         raise InvalidProblem(f"accumulate is given and {'out' if out is not None else 'out_dtype'} too; results are "
                              "merged with what accumulate holds, in float32. Leave it out.")
@@ -259,5 +263,5 @@ def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype |
         raise Unsupported("accumulate is given and a tensor requires a gradient; what is merged has none. Merge "
                           "(o, lse) of attention(..., return_lse=True) yourself, or call under torch.no_grad().")
     for name, x in zip(ops.SCALES, arguments[9:14]):
-        if x is not None: check_tensor(name, x)
+        if x is not None: check_dense(name, x)
     ops.merge_op(*held, *arguments)

@@ -16,7 +16,7 @@ from froghopper import _torch_8_bit as scaled
 from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
 from froghopper._errors import InvalidProblem, Unsupported
-from froghopper._torch_calls import check_tensor
+from froghopper._torch_calls import check_dense
 from froghopper._torch_max_logit import new_max_logit, of_8_bits
 
 ops._library.define(f"forward_gated({ops.INPUTS.format('')}, Tensor gate, {ops.OPTIONS}, bool with_lse, "
@@ -44,7 +44,7 @@ def attention(held: Any, out: Tensor | None, out_dtype: torch.dtype | None, with
         raise InvalidProblem("accumulate and gate are given; each call would multiply all of o by the gate again. "
                              "Leave out gate, and multiply o by torch.sigmoid(gate) after the last call.")
     for name, x in (("gate", gate), ("out", out), *zip(ops.SCALES, scales)):
-        if x is not None or name == "gate": check_tensor(name, x)
+        if x is not None or name == "gate": check_dense(name, x)
     if not (q.is_meta or of_8_bits(q, k)) and torch.is_autocast_enabled(q.device.type): gate = gate.to(q.dtype)
     if out is None and not of_8_bits(q, k):
         found = plain_forward(with_grad, *inputs, gate, *options, return_lse or with_grad, with_grad, return_max_logit)
@@ -184,7 +184,7 @@ def one_by_one(op: Any) -> Any:
 
 
 ops.register_kernels(forward_op, forward, fake_forward)
-ops.register_kernels(attend_op, attend, lambda *arguments: None)
+ops.register_kernels(attend_op, attend, lambda *arguments: None, {"o": "out"})
 ops.register_kernels(backward_op, backward, fake_backward)
 ops.register_derivatives(forward_op, gradients, keep)
 ops.register_derivatives(attend_op)

@@ -338,17 +338,34 @@ def register_derivatives(op: Any, gradients: Any = None, keep: Any = None) -> No
     _library.impl(op.name(), kernel, "Autograd", with_keyset=True)
 
 
-def register_kernels(op: Any, kernel: Any, fake: Any) -> None:
-    """What an operator does on the CPU and on a GPU, and what it does without memory."""
+HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # of what is merged
+
+
+def register_kernels(op: Any, kernel: Any, fake: Any, names: dict[str, str] = {}) -> None:
+    """What an operator does on the CPU and on a GPU, and what it does without memory. names: of arguments that users
+    call otherwise."""
     name = op.name().partition("::")[2].partition(".")[0]
+    told = [names.get(argument.name, argument.name) for argument in op._schema.arguments]
+
+    def without_memory(*arguments: Any) -> Any:
+        check_places(told, arguments)
+        return fake(*arguments)
     for device in ("CPU", "CUDA"): _library.impl(name, traced.spoken(op, kernel), device)
-    torch.library.register_fake(f"froghopper::{name}", traced.spoken(op, fake), lib=_library)
+    torch.library.register_fake(f"froghopper::{name}", traced.spoken(op, without_memory), lib=_library)
+
+
+def check_places(names: list[str], arguments: tuple[Any, ...]) -> None:
+    """All tensors are on the device of q: PyTorch takes an operator for one without memory as soon as one of its
+    tensors has none. names: of the arguments, tensors first."""
+    given = {name: x for name, x in zip(names, arguments) if isinstance(x, Tensor)}
+    q = given.get("q", next(iter(given.values())))
+    for name, x in given.items(): calls.check_place(name, x, q)
 
 
 register_kernels(forward_op, forward, fake_forward)
 register_kernels(forward_out_op, forward_out, fake_forward_out)
 register_kernels(forward_8_bit_op, forward_8_bit, fake_forward_8_bit)
-register_kernels(merge_op, merge, lambda *arguments: None)
+register_kernels(merge_op, merge, lambda *arguments: None, HELD)
 register_kernels(backward_op, calls.backward, fake_backward)
 register_derivatives(forward_op, gradients, keep)
 for _op in (forward_out_op, forward_8_bit_op, merge_op): register_derivatives(_op)

@@ -21,12 +21,14 @@ from froghopper import _torch_traced as traced
 from froghopper._call import (SCALE_ROWS, Call, Paged, Scale, Strides, Types, cached, check_align, check_means,
                               check_rank, check_scale_is_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, scale_of, slope_strides)
+from froghopper._axes import check_pool
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_8_bit import BY_NAME
-from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of,
-                                     workspace_of)
-from froghopper._torch_options import Align, Scale as ScaleOf, plain, scale_tensor, whole, window_of
-from froghopper._values import Window, counted
+from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
+                                     stream_of, workspace_of)
+from froghopper._torch_options import (Align, Scale as ScaleOf, check_dtype, plain, scale_tensor, whole,
+                                       window_of)
+from froghopper._values import Window, check_not_8_bit, counted
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
@@ -113,8 +115,9 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     and tables in the same memory.
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("block_table", block_table)): check_tensor(name, x)
-    given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink, alibi_slopes, scale_tensor(scale_q, q),
-                  scale_tensor(scale_k, q), scale_tensor(scale_v, q), mean_k, mean_v)
+    given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink, alibi_slopes,
+                  scale_tensor("scale_q", scale_q, q), scale_tensor("scale_k", scale_k, q),
+                  scale_tensor("scale_v", scale_v, q), mean_k, mean_v)
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
         if side is not None: check_tensor(name, side)
     refuse_gradients(dict(q=q, k=k, v=v, sink=sink, alibi_slopes=alibi_slopes, out=out))
@@ -123,7 +126,12 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                          invariant=invariant, out_dtype=out_dtype)
     return_lse = plain(flag, "return_lse", return_lse)
     if is_seen(q, k, v, given, out): o, lse = through_operator(q, k, v, given, options, out, return_lse)
-    else: o, lse = run(q, k, v, given, options, out, return_lse)
+    else:
+        try: o, lse = run(q, k, v, given, options, out, return_lse)
+        except RuntimeError:  # of a sparse tensor, which has the strides of a dense one
+            for name, x in zip(("q", "k", "v", *Sides._fields, "out"), (q, k, v, *given, out)):
+                if x is not None: check_dense(name, x)
+            raise
     return (o, lse) if return_lse else o
 
 
@@ -132,6 +140,7 @@ def options_of(*, max_seqlen_q: int | None, max_seqlen_kv: int | None, causal: b
                invariant: bool, out_dtype: torch.dtype | None) -> Options:
     """Of what users give."""
     check_align(align)
+    if out_dtype is not None: check_dtype("out_dtype", out_dtype)
     return Options(None if max_seqlen_q is None else whole("max_seqlen_q", max_seqlen_q),
                    None if max_seqlen_kv is None else whole("max_seqlen_kv", max_seqlen_kv),
                    plain(flag, "causal", causal), *window_of(window),
@@ -214,7 +223,7 @@ def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "paged_a
 
 def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
              held_lse: Tensor | None) -> Ready:
-    paged = lengths_of(q, k, given, options)
+    paged = lengths_of(q, k, v, given, options)
     for name, x in (("k", k), ("v", v)):
         check_place(name, x, q)
         element_strides(name, x.shape, x.stride())
@@ -231,7 +240,8 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
     plan = plan_of(problem_of(q, k, v, given, options, paged, types, held_lse is not None), target)
     copies_q = calls.must_copy(q, gpu >= 0)
     of_q = calls.dense_strides(q.shape) if copies_q else calls.strides_of(q)
-    of_o = calls.dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
+    of_o = calls.dense_strides(o_shape) if out is None else element_strides(
+        calls.name_of_o(held_lse), out.shape, out.stride())
     slopes, table = (0, 0, 0), given.block_table.stride()
     if given.alibi_slopes is not None:
         slopes = slope_strides(given.alibi_slopes.shape, given.alibi_slopes.stride(), paged.batch, q.shape[-2])
@@ -250,13 +260,17 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, 
         accumulate=merges)
 
 
-def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
+def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) -> Paged:
     """How many sequences there are, and bounds on their rows; the checks of everything that says so."""
     table, begins = given.block_table, given.cu_seqlens_q
     for name, x in (("cu_seqlens_q", begins), ("seqused_q", given.seqused_q), ("seqused_kv", given.seqused_kv)):
         if x is not None: calls.check_lengths(name, x, q)
     packed = begins is not None
     check_rank("q", q.shape, packed)
+    check_pool(k.shape, v.shape)
+    if begins is not None and not begins.shape[0]:
+        raise InvalidProblem("cu_seqlens_q must have one number more than there are sequences, but has 0. Use [0] for "
+                             "no sequence.")
     batch = q.shape[0] if begins is None else begins.shape[0] - 1
     check_place("block_table", table, q)
     calls.check_table(table, batch)
@@ -269,7 +283,7 @@ def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
     if packed == (options.max_seqlen_q is None):
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
                              f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
-    room = table.shape[1] * (k.shape[1] if k.ndim == 4 else 0)
+    room = table.shape[1] * k.shape[1]
     most = room if options.max_seqlen_kv is None else options.max_seqlen_kv
     if not 0 <= most <= room:
         raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(table.shape[1], 'column')} "
@@ -283,9 +297,7 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
     """The type of o, what 8-bit types put into the problem, how scales and means lie."""
     scales, means = given[6:9], given[9:11]
     if k.dtype not in FLOAT8:
-        if any(x is not None for x in (*scales, *means)) or options.out_dtype is not None:
-            raise InvalidType(f"k is {name_of(k.dtype)}; scales, means and out_dtype go with 8-bit k and v. Leave them "
-                              "out.")
+        check_not_8_bit(name_of(k.dtype), dict(zip((*ops.SCALES, "out_dtype"), (*scales, *means, options.out_dtype))))
         for name, x in (("k", k), ("v", v)):
             if x.dtype != q.dtype:
                 raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. "
@@ -347,7 +359,7 @@ def check_known(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options)
     """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
     numbers: list[Any] = [extent for x in (q, k, v, *given) if x is not None for extent in x.shape]
     if any(type(number) is torch.SymInt for number in (*numbers, *options)): return
-    paged = lengths_of(q, k, given, options)
+    paged = lengths_of(q, k, v, given, options)
     problem_of(q, k, v, given, options, paged, types_of(q, k, v, given, options, paged)[1])
 
 

@@ -22,8 +22,9 @@ from transformers import AttentionInterface
 from transformers import masking_utils as masks
 
 from froghopper._errors import Error, InvalidProblem, Unsupported
-from froghopper._flash_words import length_of
-from froghopper._transformers_words import check_side, in_words, is_compiling, refuse
+from froghopper._flash_words import as_float, length_of
+from froghopper._torch_calls import check_tensor
+from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse
 from froghopper.torch import attention
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -93,6 +94,10 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     Returns (out [1, rows, heads, dim of value], None).
     """
     refuse(module, attention_mask, dropout, position_bias, None, others)
+    if not is_compiling():
+        check_arguments(query, key, value, dict(scaling=scaling, sliding_window=sliding_window, softcap=softcap,
+                                                cu_seq_lens_q=cu_seq_lens_q))
+        if not isinstance(cu_seq_lens_k, (dict, Tensor, type(None))): check_tensor("cu_seq_lens_k", cu_seq_lens_k)
     window = getattr(module, "sliding_window", None) if sliding_window is None else sliding_window
     of_layers = dict(cu_seq_lens_k=cu_seq_lens_k, max_length_k=max_length_k)
     if isinstance(cu_seq_lens_k, dict):
@@ -112,7 +117,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         cu_seqlens_q=cu_seq_lens_q.to(torch.int32), cu_seqlens_kv=cu_seq_lens_k.to(torch.int32),
         max_seqlen_q=longest[0], max_seqlen_kv=longest[1], causal=is_causal is not False, scale=scaling,
         window=(window - 1, None) if window else None, softcap=softcap or 0.0,
-        sink=None if s_aux is None else check_side("s_aux", s_aux).float())
+        sink=None if s_aux is None else as_float("s_aux", s_aux))
     if is_compiling(): return attention(q, k, v, **options)[None], None
     try: return attention(q, k, v, **options)[None], None
     except Error as error: raise in_words(error, (query, key, value), module) from None

@@ -9,7 +9,8 @@ from torch import Tensor
 from froghopper import _torch_sdpa as sdpa
 from froghopper import _torch_traced as traced
 from froghopper._errors import Error, InvalidProblem, Unsupported
-from froghopper._torch_calls import check_tensor
+from froghopper._torch_checks import check_dense
+from froghopper._torch_kinds import check_kind
 from froghopper._transformers_mask import EAGER, Mask
 
 NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", "scale": "scaling", "sink": "s_aux",
@@ -37,20 +38,15 @@ def source_of(argument: str, module: Any) -> str:
     return ""
 
 
-def check_kinds(tensors: dict[str, Any], lengths: dict[str, Any]) -> None:
-    """What is wrong with arguments that are no tensors, or have other dimensions. lengths: those that may be None."""
-    for name, x in (*tensors.items(), *((name, x) for name, x in lengths.items() if x is not None)):
-        check_tensor(name, x)
+def check_arguments(query: Any, key: Any, value: Any, others: dict[str, Any]) -> None:
+    """What is wrong with arguments that are no tensors, have other dimensions or are no numbers. others may be None."""
+    tensors = dict(query=query, key=key, value=value)
+    for name, x in tensors.items(): check_dense(name, x)
+    for name, x in others.items():
+        if x is not None: check_kind(name, x)
     for name, x in tensors.items():
         if x.ndim == 4: continue
         raise InvalidProblem(f"{name} must be {LAYOUT}, but has the shape {list(x.shape)}. Reshape it.")
-
-
-def check_side(name: str, x: Any) -> Tensor:
-    """A tensor that is cast afterwards."""
-    check_tensor(name, x)
-    found: Tensor = x
-    return found
 
 
 # Keywords of attention functions that change what is computed, and are not computed here.

@@ -134,6 +134,8 @@ def named_by(names: Mapping[str, str], error: Error) -> Error:
     plain = {name.strip("()"): word for name, word in names.items()}
     words = [name if "_" in name or len(name) == 1 else rf"{name}(?= must\b| is\b|=|\[)" for name in plain]
     text = re.sub(rf"\b({'|'.join(words)})\b", lambda found: plain[found[0]], str(error)) if words else str(error)
+    for word in {word for word in plain.values() if [*plain.values()].count(word) > 1}:  # said once
+        text = re.sub(rf"\b{word}(\S*)(?:, {word}\1)*(?:,? and {word}\1)+(?!\w)", rf"{word}\1", text)
     for name, word in names.items():
         if name[0] != "(" or not re.match(rf"{word}(\[\d\])? must", text): continue
         for found, put in OF_ONE_NUMBER: text = re.sub(found, put, text)

@@ -41,16 +41,17 @@ from transformers import masking_utils as masks
 
 from froghopper import _transformers_paged as paged
 from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
-from froghopper._flash_words import length_of
+from froghopper._flash_words import as_float, length_of
 from froghopper._spans import ends_of, pairs, spans_of_keys, spans_of_queries
 from froghopper._torch_calls import DTYPES, LOOK
 from froghopper._torch_eager import NO_SIDES, attend
+from froghopper._torch_kinds import BARE, tells_kinds
 from froghopper._torch_native import TURNED
 from froghopper._torch_options import decided, plain, whole
 from froghopper._transformers_mask import EAGER, Mask
 from froghopper._transformers_paged import continuous_batching
-from froghopper._transformers_words import check_kinds, check_side, in_words, is_compiling, refuse
-from froghopper._values import counted, flag
+from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse
+from froghopper._values import counted, flag, text
 from froghopper.torch import attention
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -64,7 +65,7 @@ def __dir__() -> list[str]: return sorted(__all__)
 def register(name: str = "froghopper") -> str:
     """Makes attn_implementation=name work in every model that has transformers' attention interface; returns the name.
     Again is harmless."""
-    if "flash" in name:
+    if "flash" in text("name", name, "froghopper"):
         raise InvalidType(f"name is {name!r}; transformers takes names with \"flash\" in them for its own. Use "
                           "another.")
     AttentionInterface.register(name, attention_forward)
@@ -94,6 +95,7 @@ def outside_of_graphs(function: Rule) -> Rule:
 
 
 @outside_of_graphs
+@tells_kinds
 def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int | Tensor = 0, kv_offset: int = 0,
                    mask_function: Callable[..., Any] = masks.causal_mask_function,
                    attention_mask: Tensor | None = None, **_: Any) -> Mask:
@@ -260,9 +262,9 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     if is_compiling(): return compute(*given)  # which tells what it sees of errors where nobody handles them
     try: return compute(*given)
     except Error as error: raise in_words(error, (query, key, value), module) from None
-    except (AttributeError, TypeError, IndexError):
-        check_kinds(dict(query=query, key=key, value=value), dict(cu_seq_lens_q=cu_seq_lens_q,
-                                                                  cu_seq_lens_k=cu_seq_lens_k))
+    except BARE:
+        check_arguments(query, key, value, dict(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux,
+                                                cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k))
         raise
 
 
@@ -284,7 +286,7 @@ def compute(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, 
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     options: dict[str, Any] = dict(causal=mask.causal, window=mask.window, scale=scaling, softcap=softcap or 0.0,
                                    attention_chunk=mask.chunk,
-                                   sink=None if s_aux is None else check_side("s_aux", s_aux).float(),
+                                   sink=None if s_aux is None else as_float("s_aux", s_aux),
                                    deterministic=False if deterministic is None else deterministic)
     lengths = dict(cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k,
                    max_length_q=length_of("max_length_q", max_length_q),

@@ -257,3 +257,32 @@ def test_ways_out():
         else:
             with pytest.raises(NotImplementedError, match="position_bias is given"): model(ids)
     assert froghopper.transformers.register("frog_two") == "frog_two"
+
+
+@pytest.mark.parametrize("given, sentence", [
+    (dict(q_length="x"), "q_length must be a whole number, but is 'x'"),
+    (dict(kv_length=None), "kv_length must be a whole number, but is None"),
+    (dict(q_offset=[1]), r"q_offset must be a whole number, but is \[1\]"),
+    (dict(attention_mask=[[1]]), "attention_mask must be a tensor of PyTorch, but is a list")])
+def test_kinds_of_masks(given, sentence):
+    with pytest.raises(TypeError, match=f"^{sentence}") as told:
+        attention_mask(**(dict(batch_size=2, q_length=5, kv_length=5) | given))
+    assert isinstance(told.value, froghopper.Error)
+
+
+def test_names_are_texts():
+    with pytest.raises(TypeError, match="^name must be a text, but is 3. Use .froghopper"):
+        froghopper.transformers.register(3)
+
+
+@pytest.mark.parametrize("given, sentence", [
+    (dict(query=None), "query must be a tensor of PyTorch, but is None"),
+    (dict(key=drawn(10, 16)), r"key must be \[batch, heads, rows, dim\], but has the shape \[10, 16\]"),
+    (dict(cu_seq_lens_q=[0, 10]), "cu_seq_lens_q must be a tensor of PyTorch, but is a list"),
+    (dict(cu_seq_lens_k=[0, 10]), "cu_seq_lens_k must be a tensor of PyTorch, but is a list"),
+    (dict(sliding_window="x"), "sliding_window must be a whole number, but is 'x'"),
+    (dict(max_length_k=3), "max_length_k must be at least 7"), (dict(scaling=-1.0), "scaling must be from 0"),
+    (dict(s_aux=torch.zeros(3)), r"s_aux must have the shape \[4\], but has \[3\]")])
+def test_words_of_continuous_batching(given, sentence):
+    from froghopper._transformers_paged import attention_forward as forward
+    with pytest.raises(froghopper.Error, match=f"^{sentence}"): forward(**(PACKED | dict(module=Layer()) | given))
