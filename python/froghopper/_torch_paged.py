@@ -129,8 +129,8 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     else:
         try: o, lse = run(q, k, v, given, options, out, return_lse)
         except RuntimeError:  # of a sparse tensor, which has the strides of a dense one
-            for name, x in zip(("q", "k", "v", *Sides._fields, "out"), (q, k, v, *given, out)):
-                if x is not None: check_dense(name, x)
+            for name, each in zip(("q", "k", "v", *Sides._fields, "out"), (q, k, v, *given, out)):
+                if each is not None: check_dense(name, each)
             raise
     return (o, lse) if return_lse else o
 
