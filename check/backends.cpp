@@ -14,7 +14,13 @@ Result<PlanHandle> create_plan(const Problem& p, const std::string& target) {
   return PlanHandle(plan, &fh_plan_destroy);
 }
 
-Failure last_failure(fh_status status) { return {status, fh_last_error()}; }
+// Without the name of the C function, which nobody who uses the program has called.
+Failure last_failure(fh_status status) {
+  std::string text = fh_last_error();
+  const size_t end = text.find(": ");
+  if (text.starts_with("fh_") && end < text.find(' ')) text.erase(0, end + 2);
+  return {status, text};
+}
 
 Result<std::vector<double>> run_on_cpu(const fh_plan* plan, Inputs& in, int repeats) {
   const size_t bytes = fh_plan_workspace_bytes(plan);

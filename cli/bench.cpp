@@ -95,6 +95,20 @@ int run(const Options& options) {
         exit_bad_input,
         "--cold takes turns among copies of a forward or append problem's tensors on a GPU; leave --backend "
         "cpu, --host and bwd lines out.");
+  if (!options.tiles.empty() && !read_target(("hopper tiles=" + options.tiles).c_str())) {
+    return complain(
+        exit_bad_input,
+        text("--tiles must be the tiles of a kernel, as 128x80s2, but is \"{}\". Leave it out for the tuned "
+             "ones.",
+             options.tiles));
+  }
+  if (!options.hints.empty() && !read_target(("hopper " + options.hints).c_str())) {
+    return complain(
+        exit_bad_input,
+        text("--hints must be words as in 'section=16MiB tail=30% late=8', but is \"{}\". froghopper bench "
+             "--help has all of them.",
+             options.hints));
+  }
   if (const auto target = read_target(options.target().c_str()); !target)
     return complain(exit_bad_input, target.failure().text);
   if (!can_append(options.json))

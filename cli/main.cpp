@@ -9,7 +9,10 @@
 #include <cstdio>
 #include <iostream>
 #include <new>
+#include <regex>
 #include <stdexcept>
+#include <string_view>
+#include <utility>
 
 #include "cli/commands.hpp"
 #include "src/base/text.hpp"
@@ -46,6 +49,31 @@ std::string no_command(const CLI::App& program, int argc, char** argv) {
               word.empty() ? "there is no command" : text("\"{}\" is no command", word), commands);
 }
 
+// Where an option has a value, the value says something.
+void refuse_empty_values(CLI::App& command) {
+  for (CLI::Option* option :
+       command.get_options([](const CLI::Option* o) { return o->get_items_expected_max() > 0; })) {
+    option->check([](const std::string& value) {
+      return value.empty() ? std::string("must not be empty. Leave it out, or give a value.") : std::string();
+    });
+  }
+}
+
+// What CLI11 says of a command's arguments, in the form of all other messages, and where there is more about them.
+std::string usage_error(const CLI::App* program, const CLI::Error& error) {
+  static const std::pair<const char*, const char*> said[] = {
+      {R"(^(\S+): Value (.*) not in range (\S+) to (\S+)$)", "$1 must be from $3 to $4, but is \"$2\""},
+      {R"(^Could not convert: (\S+) = (.*)$)", "$1 must be a number, not negative and not too large, but is \"$2\""},
+      {R"(^(\S+) is required$)", "$1 must be given, but is not"},
+      {R"(^(\S+): must )", "$1 must "},
+  };
+  std::string command = "froghopper", what = error.what();
+  for (const CLI::App* one : program->get_subcommands()) command += " " + one->get_name();
+  for (const auto& [found, put] : said) what = std::regex_replace(what, std::regex(found), put);
+  if (!what.ends_with(".")) what += ".";
+  return printable(text("froghopper: {} {} --help says what it takes.\n", what, command));
+}
+
 int run(int argc, char** argv) {
   CLI::App program(description, "froghopper");
   program.footer(footer);
@@ -58,6 +86,8 @@ int run(int argc, char** argv) {
   bench_command(program, exit_code);
   prepare_command(program, exit_code);
   attend_command(program, exit_code);
+  for (CLI::App* command : program.get_subcommands({})) refuse_empty_values(*command);
+  program.failure_message(usage_error);
   if (const auto why = no_command(program, argc, argv); !why.empty()) return complain(exit_bad_input, why);
   try {
     program.parse(argc, argv);

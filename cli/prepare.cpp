@@ -107,7 +107,13 @@ int run(const Options& options) {
   }
   const auto target = read_target(options.target.c_str());
   if (!target) return complain(exit_bad_input, target.failure().text);
-  if (target->kind == Target::Kind::cpu) return complain(exit_bad_input, "the CPU has no kernels to compile.");
+  if (target->kind == Target::Kind::cpu) {
+    return complain(
+        exit_bad_input,
+        text("--target must be a GPU, as the CPU has no kernels to compile, but is \"{}\". Use --target h100 "
+             "where no GPU is here.",
+             options.target));
+  }
   if (const auto device = device_of(*target); !device) return complain(device.failure());
   const int failed = prepare_kernels(problems, options.target, options.processes);
   if (failed == 0) return exit_ok;

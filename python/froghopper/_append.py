@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from froghopper import _c
 from froghopper._call import DTYPES, DTYPES_8_BIT, Plan, Shape, Strides, plan_of
-from froghopper._errors import Error, InvalidProblem, InvalidType, error_of
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._values import counted, flag, number, whole_number
 from froghopper._words import named_by
 
@@ -36,7 +36,11 @@ def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table:
         raise InvalidProblem("block_table must be None with slot_mapping, as each says where rows go, but both are "
                              "given. Leave out one.")
     if slot_mapping is not None: return Sizes(batch, seq, total, 0, rows, pages)
-    if block_table is not None: return Sizes(batch, seq, total, block_table.shape[-1] * rows, rows, pages)
+    if block_table is not None:
+        if block_table.ndim != 2:
+            raise InvalidTensor(f"block_table must be [batch, columns] with batch {batch}, but has the shape "
+                                f"{list(block_table.shape)}. Reshape it.")
+        return Sizes(batch, seq, total, block_table.shape[1] * rows, rows, pages)
     if pages != batch:
         raise InvalidProblem(f"k_cache must have a row for each sequence of k, {batch} in all, but has {pages}. Give "
                              "block_table or slot_mapping, or change one.")

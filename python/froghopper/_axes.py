@@ -35,3 +35,10 @@ def check_axes(q: Shape, k: Shape, causal: bool, where: tuple[str, int] | None =
     if k[1] <= HEADS_KV_OF_MODELS:
         raise InvalidProblem(f"{wrong} Use k and v with fewer heads; or, if they are [batch, heads, seq, dim], "
                              f"{TURNED}.")
+
+
+def check_pool(k: Shape, v: Shape) -> None:
+    for name, shape in (("k", k), ("v", v)):
+        if len(shape) != 4 or shape[1] < 1:
+            raise InvalidProblem(f"{name} must be [pages, page_size, heads, dim] with block_table, but has the shape "
+                                 f"{list(shape)}. Reshape it.")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from froghopper import _c
-from froghopper._axes import LAYOUT, PACKED_LAYOUT, check_axes
+from froghopper._axes import LAYOUT, PACKED_LAYOUT, check_axes, check_pool
 from froghopper._axes import Shape as Shape
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
@@ -106,10 +106,7 @@ class Paged(NamedTuple):
 
 def describe_paged(q: Shape, k: Shape, v: Shape, dtype: str, paged: Paged, **options: Any) -> _c.Problem:
     """As describe, of k and v [pages, page_size, heads, dim]."""
-    for name, shape in (("k", k), ("v", v)):
-        if len(shape) != 4 or shape[1] < 1:
-            raise InvalidProblem(f"{name} must be [pages, page_size, heads, dim] with block_table, but has the shape "
-                                 f"{list(shape)}. Reshape it.")
+    check_pool(k, v)
     if tuple(k[:3]) != tuple(v[:3]):
         raise InvalidProblem(f"v must have the pages, rows and heads of k, {list(k[:3])}, but has the shape "
                              f"{list(v)}. Reshape one.")

@@ -17,7 +17,8 @@ from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._call import whole_number
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, check_tensor
+from froghopper._torch_calls import FLOAT8, check_dense, check_floating
+from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_options import plain
 from froghopper._values import counted, scale_in_range
 from froghopper._words import arguments_of, named_by, translated_call
@@ -31,7 +32,7 @@ REFUSED = {
 # What errors of froghopper.torch name, in the words of these functions.
 NAMES = {"cu_seqlens_kv": "cu_seqlens_k", "max_seqlen_kv": "max_seqlen_k", "scale_q": "q_descale",
          "scale_k": "k_descale", "scale_v": "v_descale", "window": "window_size", "sink": "s_aux",
-         "scale": "softmax_scale", "return_lse": "return_attn_probs"}
+         "scale": "softmax_scale", "return_lse": "return_attn_probs", "heads_q": "heads", "heads_kv": "heads_k"}
 # Positional arguments of the others. Of FlashAttention 2 those after q, k and v, or after max_seqlen_k.
 FLASH_2 = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic",
            "return_attn_probs", "block_table")
@@ -78,8 +79,12 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
         name, known = function.__name__, arguments_of(function)
 
         def told(*given: Any, **words: Any) -> Any:
+            if torch.compiler.is_compiling(): traced.tell(names_of(name, words))
             try: return function(*given, **words)
             except Error as error: raise named_by(names_of(name, words), error)
+            except BARE:
+                check_kinds(function, given, words)
+                raise
 
         functools.update_wrapper(told, function)
         traced.told_by[name] = lambda error, _: named_by(names_of(name, {}), error)
@@ -90,11 +95,37 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
                 given, words = given[:first], by_name(name, names, given[first:], words)
             for word in words:
                 if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)
-            if torch.compiler.is_compiling(): return function(*given, **words)
+            if torch.compiler.is_compiling():
+                traced.tell(names_of(name, words))
+                return function(*given, **words)
             try: return function(*given, **words)  # as told, at less of the host's time
             except Error as error: raise named_by(names_of(name, words), error)
+            except BARE:
+                check_kinds(function, given, words)
+                raise
         return call
     return decorate
+
+
+def speaks_of(names: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A function that calls another one with parts of what it is given. names: arguments there -> those here."""
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*given: Any, **words: Any) -> Any:
+            if torch.compiler.is_compiling():
+                traced.tell(names)
+                return function(*given, **words)
+            try: return function(*given, **words)
+            except Error as error:
+                if str(error).startswith(tuple(f"{name} " for name in names.values())): raise
+                raise named_by(names, error)
+        return call
+    return decorate
+
+
+OF_QKV, OF_KV = {"q": "qkv", "k": "qkv", "v": "qkv"}, {"k": "kv", "v": "kv"}
+OF_ENDS = {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens", "max_seqlen_q": "max_seqlen",
+           "max_seqlen_k": "max_seqlen"}
 
 
 def names_of(function: str, words: dict[str, Any]) -> dict[str, str]:
@@ -124,14 +155,21 @@ def extras_of(q: Tensor, dropout_p: float, alibi_slopes: Tensor | None, s_aux: T
                                     "dropout_p=0.0.")
     made: dict[str, Any] = {}
     if alibi_slopes is not None: made["alibi_slopes"] = alibi_slopes
-    if s_aux is not None: made["sink"] = s_aux.float() if isinstance(s_aux, Tensor) else s_aux
+    if s_aux is not None: made["sink"] = as_float("s_aux", s_aux)
     if out is not None: made["out"] = out
     return made
 
 
+def as_float(name: str, x: Any) -> Tensor:
+    """In float32, of any floating-point type."""
+    check_floating(name, x)
+    found: Tensor = x.float()
+    return found
+
+
 def parts_of(name: str, x: Tensor, ndim: int, parts: int) -> tuple[Tensor, ...]:
     """What lies beside each other in the last but two dimensions of x."""
-    check_tensor(name, x)
+    check_dense(name, x)
     if x.ndim != ndim or x.shape[-3] != parts:
         lead = "batch, seq" if ndim == 5 else "total"
         raise InvalidProblem(f"{name} must be [{lead}, {parts}, heads, dim], but has the shape {list(x.shape)}. Stack "
@@ -215,7 +253,8 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
                softcap: float | None, sm_margin: int) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
     left, right = window_of(window_size)
-    if softmax_scale is not None: plain(scale_in_range, "softmax_scale", softmax_scale)
+    if softmax_scale is not None and not torch.compiler.is_compiling():  # an operator looks at one that is open
+        plain(scale_in_range, "softmax_scale", softmax_scale)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
                 softcap=0.0 if softcap is None or (isinstance(softcap, (int, float)) and softcap < 0) else softcap,
                 attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))

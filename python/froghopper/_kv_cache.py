@@ -16,11 +16,12 @@ from froghopper import _torch_paged as of_pages
 from froghopper import _torch_traced as traced
 from froghopper._call import cached, check_rank, whole_number
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._flash_words import check_tangents, without_gradients
+from froghopper._flash_words import WHOLE, check_tangents, window_of, without_gradients
 from froghopper._pages import from_left
-from froghopper._torch_calls import FLOAT8, check_place, check_tensor, kind
+from froghopper._torch_calls import FLOAT8, check_dense, check_place, check_tensor, kind
+from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_ops import PLAIN
-from froghopper._torch_options import bound_of
+from froghopper._torch_options import bound_of, whole
 from froghopper._values import counted
 from froghopper._words import named_by
 from froghopper.torch import append_kv, attention, paged_attention
@@ -33,7 +34,7 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
                   table: Tensor | None) -> None:
     """Kinds, places, types and shapes of all that is given. lengths: under the names that users know."""
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
-        if x is not None: check_tensor(name, x)
+        if x is not None or name in ("q", "k_cache", "v_cache"): check_dense(name, x)
         if x is not None: check_place(name, x, q)
     check_rank("q", q.shape, cu_seqlens_q is not None)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
@@ -219,10 +220,9 @@ class Rotary(NamedTuple):
     moves: bool
 
 
-def moves_on(causal: bool, window_size: Any, attention_chunk: int) -> bool:
+def moves_on(causal: bool, window_size: Any, attention_chunk: int | None) -> bool:
     """Whether FlashAttention rotates each row of q by its own position, and not all by the first's."""
-    sides = window_size if isinstance(window_size, (tuple, list)) else (window_size,)
-    return bool(causal) or attention_chunk > 0 or any(side is not None and side >= 0 for side in sides)
+    return bool(causal) or bool(attention_chunk) or window_of(window_size) != (None, None)
 
 
 def check_rotary(rotary: Rotary, k: Tensor | None, q: Tensor, batch: int) -> None:
@@ -298,9 +298,11 @@ def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value
     if torch.compiler.is_compiling(): return write_to_slots(*given)
     try: write_to_slots(*given)
     except Error as error: raise named_by(NAMES_OF_SLOTS, error) from None
-    except (TypeError, AttributeError):
-        for name, x in (("key", key), ("value", value), ("key_cache", key_cache), ("value_cache", value_cache)):
-            check_tensor(name, x)
+    except BARE:
+        check_kinds(reshape_and_cache_flash, given, {})
+        for name, x in (("key", key), ("value", value)):
+            if x.ndim != 3: raise InvalidProblem(f"{name} must be [tokens, heads, dim], but has the shape "
+                                                 f"{list(x.shape)}. Reshape it.") from None
         raise
 
 
@@ -314,7 +316,7 @@ def write_to_slots(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: T
                    kv_cache_dtype: str, k_scale: Tensor | float | None, v_scale: Tensor | float | None) -> None:
     stored = {"auto": None, "float16": None, "bfloat16": None, "fp8": torch.float8_e4m3fn,
               "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
-    if kv_cache_dtype not in stored:
+    if not isinstance(kv_cache_dtype, str) or kv_cache_dtype not in stored:
         raise InvalidProblem(f"kv_cache_dtype must be one of {', '.join(stored)}, but is {kv_cache_dtype!r}. Use "
                              "\"auto\" for a cache of the type of key.")
     check_tensor("slot_mapping", slot_mapping)
@@ -339,3 +341,20 @@ def attend_to_pages(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, 
     return paged_attention(*without_gradients(q, k_cache, v_cache), table, seqused_kv=used, cu_seqlens_q=cu_seqlens_q,
                            max_seqlen_q=None if cu_seqlens_q is None else max_seqlen_q, max_seqlen_kv=max_seqlen_k,
                            return_lse=True, **options)
+
+
+def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int,
+                           headdim: int, cache_seqlens: Tensor, qkv_dtype: torch.dtype = torch.bfloat16,
+                           headdim_v: int | None = None, cu_seqlens_q: Tensor | None = None,
+                           cu_seqlens_k_new: Tensor | None = None, cache_leftpad: Tensor | None = None,
+                           page_size: int | None = None, max_seqlen_k_new: int = 0, causal: bool = False,
+                           window_size: Any = WHOLE, attention_chunk: int = 0, has_softcap: bool = False,
+                           num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> Tensor:
+    """Zeros, as many as vLLM keeps room for, int32 [1 + 4 * (batch_size rounded up to fours)] on cache_seqlens' device.
+    Nobody reads them: this library's kernels read lengths themselves when they hand out their work. Nothing waits, and
+    a CUDA graph may capture the call."""
+    check_tensor("cache_seqlens", cache_seqlens)
+    batch_size = whole("batch_size", batch_size)
+    if batch_size < 0:
+        raise InvalidProblem(f"batch_size must be 0 or more sequences, but is {batch_size}. Give the number of them.")
+    return torch.zeros(1 + 4 * (-(-batch_size // 4) * 4), dtype=torch.int32, device=cache_seqlens.device)

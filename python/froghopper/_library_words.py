@@ -93,6 +93,13 @@ SENTENCES: list[tuple[str, str]] = [
     (r"(scale_\w) of head (\d+) is (\S+); numbers are divided by it\. .*",
      r"\1 must be positive, as numbers are divided by it, but that of head \2 is \3. Use 1 for numbers that stand for "
      r"themselves."),
+    (r"batch (\d+) x seq_(q|kv) (\d+) x heads_q (\d+) is too large; .*",
+     r"max_seqlen_\2 must leave a size that 64 bits can count, but is \3, with \1 sequences and \4 heads. Give the "
+     r"longest sequence's."),
+    (r"(?:total_(q|kv) (\d+)|pages (\d+) x page_size (\d+)) x heads_q (\d+) is too large; .*",
+     r"the bytes of a tensor must be counted in 64 bits, but there are too many rows for \5 heads. Give fewer."),
+    (r"scale_rows is (-?\d+); as many rows share a scale .*",
+     r"scale_rows must be 128, or 0 for all rows, but is \1. Use one of them."),
     (r'target "cpu"', "tensors on the CPU"),
     (r"invariant is 1 and op is FH_BACKWARD; .*", r"invariant must be False for gradients, but is True. Leave it out."),
 ]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
-from froghopper._torch_calls import check_tensor
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._torch_calls import check_dense, check_floating
+from froghopper._torch_options import check_dtype
 
 BLOCK_BYTES = 64 * 2**20  # of float32 that are there at once; on a GPU a block of that size fills it
 
@@ -26,17 +27,19 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
     some 64 MiB of memory and that of lse_partial three times. Raises TypeError, ValueError.
     """
     for name, part in (("out_partial", out_partial), ("lse_partial", lse_partial)):
-        check_tensor(name, part)
+        check_dense(name, part)
         if part.dtype != torch.float32:
             raise InvalidType(f"{name} must be float32, but is {part.dtype}. Use {name}.float().")
     if out_partial.ndim not in (4, 5) or out_partial.shape[:-1] != lse_partial.shape:
         raise InvalidProblem("lse_partial must be [splits, batch, seq, heads] or [splits, total, heads] and "
                              f"out_partial have dim columns more, but they have the shapes {list(lse_partial.shape)} "
                              f"and {list(out_partial.shape)}. Reshape them.")
+    if out is not None: check_written("out", out)
     for name, x in (("lse_partial", lse_partial), ("out", out)):
         if x is not None and x.device != out_partial.device:
             raise InvalidTensor(f"{name} must be on the device of out_partial, {out_partial.device}, but is on "
                                 f"{x.device}. Use {name}.to(out_partial.device).")
+    if out_dtype is not None: check_dtype("out_dtype", out_dtype)
     shape = out_partial.shape[1:]
     if out is None: out = out_partial.new_empty(shape, dtype=out_dtype or torch.float32)
     elif out.shape != shape or out.dtype != (out_dtype or out.dtype):
@@ -61,7 +64,9 @@ def merge_attn_states(output: Tensor, prefix_output: Tensor, prefix_lse: Tensor,
     """
     given = dict(output=output, prefix_output=prefix_output, suffix_output=suffix_output, prefix_lse=prefix_lse,
                  suffix_lse=suffix_lse) | ({} if output_lse is None else dict(output_lse=output_lse))
-    for name, x in given.items(): check_tensor(name, x)
+    for name, x in given.items(): check_dense(name, x)
+    for name, x in given.items(): check_floating(name, x)
+    for name in given.keys() & {"output", "output_lse"}: check_written(name, given[name])
     if output.ndim != 3: raise InvalidProblem("output must be [tokens, heads, dim], but has the shape "
                                               f"{list(output.shape)}. Reshape it.")
     for name, x in given.items():
@@ -82,6 +87,18 @@ def merge_attn_states(output: Tensor, prefix_output: Tensor, prefix_lse: Tensor,
         parts = torch.stack([x.narrow(axis, begin, count).float() for x in (prefix_output, suffix_output)])
         output.narrow(axis, begin, count).copy_(weighed(parts, weights.narrow(axis + 1, begin, count)))
     if output_lse is not None: output_lse.copy_(lse.transpose(0, 1))
+
+
+def check_written(name: str, x: Tensor) -> None:
+    """A tensor that the result goes to."""
+    check_dense(name, x)
+    check_floating(name, x)
+    if torch.is_grad_enabled() and x.requires_grad:
+        raise Unsupported(f"{name} requires a gradient; what is written to it has none. Use {name}.detach(), or call "
+                          "under torch.no_grad().")
+    if any(stride == 0 and extent > 1 for stride, extent in zip(x.stride(), x.shape)):
+        raise InvalidTensor(f"{name} must have elements that do not overlap, as they are written, but has the strides "
+                            f"{list(x.stride())}. Use {name}.contiguous().")
 
 
 def weights_of(lse_partial: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from froghopper._lse import lse_by_row_of
 from froghopper._numpy_arrays import (Array, HeldLengths, address, check_array, check_is_array, check_shape,
                                       check_writeable, dense, float32_of, gates_of, layout_of, lse_for, max_logit_for,
                                       packed_of, result_shape, slopes_of, strides_of)
-from froghopper._values import one_of, shown
+from froghopper._values import check_not_8_bit, one_of, shown
 
 
 def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means: dict[str, Array | None],
@@ -30,11 +30,10 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     if held is not None: wanted, out = wanted or "float32", held[0]
     of_o = output_of(names["q"], names["k"], names["v"], wanted, list(DTYPES))
     if names["k"] not in DTYPES_8_BIT:
-        given = (scales | means | {"dtype": dtype, "out_dtype": out_dtype}).items()
-        raise InvalidType(f"k is {names['k']} and {', '.join(x for x, value in given if value is not None)} given; "
-                          "scales, means, dtype and out_dtype go with 8-bit k and v. Leave them out.")
+        check_not_8_bit(names["k"], scales | means | {"dtype": dtype, "out_dtype": out_dtype})
+        raise InvalidType(f"k must be of 8 bits, as q is, but is {names['k']}. Convert one.")
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
-    for name, array in (("q", q), ("k", k), ("v", v)): check_rank(name, array.shape, packed is not None)
+    check_rank("v", v.shape, packed is not None)
     batch, rows_q, rows_kv = packed or (q.shape[0], q.shape[1], k.shape[1])
     scaled, lie = [], []
     for (name, given), array, rows, dim in zip(scales.items(), (q, k, v), (rows_q, rows_kv, rows_kv),

@@ -76,6 +76,7 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     and memory that do not fit, NotImplementedError for what makes sense and is not computed.
     """
     new = {name: x for name, x in (("q", q), ("k", k), ("v", v)) if x is not None}
+    for name, x in new.items(): check_is_array(name, x)
     if not new: raise InvalidTensor("q, k or v must be given, but all are None. Give one, with what is written of it.")
     of_kv, of_qk, of_v = first(k, v, q), first(k, q, v), first(v, k, q)
     check_new(new, of_kv)

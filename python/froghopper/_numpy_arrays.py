@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from froghopper._call import Packed, Shape, Strides, check_held, element_strides, slope_strides
+from froghopper._call import Packed, Shape, Strides, check_held, check_rank, element_strides, slope_strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._lse import lse_by_row_of
 from froghopper._values import counted, shown, type_of, whole_number, wrong_shape
@@ -56,7 +56,8 @@ def packed_of(lengths: HeldLengths, q: Array, k: Array, max_seqlen_q: int | None
         given, other = ("q", "kv") if begins_kv is None else ("kv", "q")
         raise InvalidProblem(f"cu_seqlens_q and cu_seqlens_kv must be given together, but cu_seqlens_{other} is "
                              f"None. Give cu_seqlens_{other}.")
-    packed, batch = None, q.shape[0] if q.ndim else 0
+    for name, x in (("q", q), ("k", k)): check_rank(name, x.shape, begins_q is not None)
+    packed, batch = None, q.shape[0]
     if begins_q is not None and begins_kv is not None:
         for name, begins in (("q", begins_q), ("kv", begins_kv)):
             if len(begins) < 1:
@@ -107,7 +108,7 @@ def check_is_array(name: str, array: Any) -> None:
     check_no_mask(name, array)
     if isinstance(array, np.ndarray): return
     where = type(array).__module__.partition(".")[0].removesuffix("lib")  # arrays of JAX are jaxlib's
-    out = f"Use froghopper.{where} for it." if where in ("torch", "jax") else "Use numpy.asarray."
+    out = f"Use froghopper.{where} for it." if where in ("torch", "jax") else f"Use numpy.asarray({name})."
     if array is None: out = f"Give {name}."
     raise InvalidType(f"{name} must be an array of NumPy, but is {type_of(array)}. {out}")
 

@@ -13,8 +13,8 @@ from froghopper._call import (SCALE_ROWS, Call, Scale, Strides, Types, cached, c
 from froghopper._errors import InvalidType
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, Ready, address, check, check_held, check_max_logit,
                                      check_place, check_shape, check_side, dense_copy, dense_strides, gate_strides,
-                                     kind, longest, must_copy, name_of, problem_of, shapes_of, slopes_of, stream_of,
-                                     strides_of, target_of, threads_for, workspace_of)
+                                     kind, longest, must_copy, name_of, name_of_o, problem_of, shapes_of, slopes_of,
+                                     stream_of, strides_of, target_of, threads_for, workspace_of)
 
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 _ready: dict[Hashable, Ready] = {}
@@ -82,7 +82,8 @@ def ready_of(inputs: Inputs, scales: tuple[Tensor | None, ...], out: Tensor | No
     plan = plan_of(problem_of(inputs, options, backward=False, types=types, merges=held_lse is not None,
                               max_logit=max_logit is not None, gate=gate is not None), target)
     copied = tuple(must_copy(x, index >= 0) for x in inputs[:3])
-    of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
+    of_o = dense_strides(o_shape) if out is None else element_strides(
+        name_of_o(held_lse), out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
     gates = [] if gate is None else [gate_strides(gate, must_copy(gate, index >= 0))]
     return Ready(Call(plan, [*strides, of_o, *lie], slopes_of(inputs), gates=gates), o_shape, lse_shape,

@@ -15,20 +15,22 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_traced as traced
 from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
 from froghopper._call import Strides, cached, element_strides, flag, number
-from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._torch_calls import (FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
+                                     stream_of)
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
-from froghopper._torch_ops import PLAIN, _library, check_tangents, modes
+from froghopper._torch_ops import PLAIN, _library, check_tangents, modes, register_kernels
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
-# For code that torch.compile traces; its arguments are Given, then Options.
+# For code that torch.compile traces; its arguments are Given, then Options and caller.
 _library.define("append_kv(Tensor? q, Tensor? k, Tensor? v, Tensor(a!)? q_out, Tensor(b!)? k_cache, Tensor(c!)? "
                 "v_cache, Tensor(d!)? scale_k, Tensor(e!)? scale_v, "
                 "Tensor? rotary_cos, Tensor? rotary_sin, Tensor? norm_q, "
                 "Tensor? norm_k, Tensor? block_table, Tensor? cu_seqlens, Tensor? seqused, Tensor? seqused_kv, "
                 "Tensor? slot_mapping, Tensor? positions, SymInt? max_seqlen, bool interleaved, float? norm_epsilon, "
-                "SymInt max_sms) -> ()")
+                "SymInt max_sms, str caller) -> ()")
+append_op: Any = torch.ops.froghopper.append_kv.default
 
 
 class Given(NamedTuple):
@@ -116,7 +118,8 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
     if q is not None and q_out is None:
         check_tensor("q", q)
         q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    given = Given(q, k, v, q_out, k_cache, v_cache, scale_tensor(scale_k, some), scale_tensor(scale_v, some),
+    given = Given(q, k, v, q_out, k_cache, v_cache, scale_tensor("scale_k", scale_k, some),
+                  scale_tensor("scale_v", scale_v, some),
                   rotary_cos, rotary_sin, norm_q, norm_k, block_table, cu_seqlens, seqused, seqused_kv, slot_mapping,
                   positions)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0: refuse_gradients(given)
@@ -125,7 +128,8 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
                       None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon),
                       whole("max_sms", max_sms))
     if torch.compiler.is_compiling() or without_memory(some):
-        for part in parts_of(given): torch.ops.froghopper.append_kv.default(*part, *options)
+        said_by = traced.caller() if torch.compiler.is_compiling() else ""
+        for part in parts_of(given): append_op(*part, *options, said_by)
     else: run(given, options)
     return q_out
 
@@ -152,19 +156,15 @@ def run_op(*arguments: Any) -> None:
     run(Given(*arguments[:count]), Options(*arguments[count:]))
 
 
-for _device in ("CPU", "CUDA"): _library.impl("append_kv", run_op, _device)
-
-
 def fake(*arguments: Any) -> None:
     """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
     given, options = Given(*arguments[:len(Given._fields)]), Options(*arguments[len(Given._fields):])
     numbers: list[Any] = [extent for x in given if x is not None for extent in x.shape]
     if any(type(number) is torch.SymInt for number in (*numbers, *options)): return
-    try: checked(given, options)
-    except Error as error: raise traced.in_words_of_caller(error, given[:3]) from None
+    checked(given, options)
 
 
-torch.library.register_fake("froghopper::append_kv", fake, lib=_library)
+register_kernels(append_op, run_op, fake)
 
 
 def run(given: Given, options: Options) -> None:
@@ -177,7 +177,10 @@ def run(given: Given, options: Options) -> None:
     ready = _ready.get(key) or cached(_ready, key, lambda: ready_of(given, options))
     new = [x if x is None or not (copies or (ready.gpu >= 0 and x.data_ptr() % calls.BYTES)) else calls.dense_copy(x)
            for x, copies in zip(given[:3], ready.copies)]
-    addresses = [address(x) for x in new] + [address(x) for x in given[3:]]
+    try: addresses = [address(x) for x in new] + [address(x) for x in given[3:]]
+    except RuntimeError:  # of a sparse tensor, which has the strides of a dense one
+        check_tensors(given)
+        raise
     ready.call.run(addresses, stream_of(ready.gpu) if ready.gpu >= 0 else None)
     for x in (given.q_out, given.k_cache, given.v_cache):
         if x is not None: torch.autograd.graph.increment_version(x)
@@ -190,7 +193,7 @@ def threads_for(given: Given) -> int:
 
 def check_tensors(given: Given) -> None:
     for name, x in zip(Given._fields, given):
-        if x is not None: check_tensor(name, x)
+        if x is not None: check_dense(name, x)
 
 
 def refuse_gradients(given: Given) -> None:
@@ -323,8 +326,7 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
         if x.shape[0] != sizes.batch:
             raise InvalidProblem(f"{name} must have a number for each sequence, {sizes.batch} in all, but has "
                                  f"{x.shape[0]}. Give it {sizes.batch}.")
-    table = given.block_table
-    if table is not None: calls.check_table(table, sizes.batch)
+    if given.block_table is not None: calls.check_table(given.block_table, sizes.batch)
     check_norm(given)
 
 

@@ -8,16 +8,18 @@ from torch import Tensor
 from froghopper import _torch_gate as gated
 from froghopper import _torch_max_logit as largest
 from froghopper import _torch_ops as ops
+from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._lse import check_lse_by_row
-from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
+from froghopper._torch_calls import FLOAT8, LOOK, check_dense, check_tensor, name_of
 from froghopper._torch_eager import NO_SIDES, attend, attend_by_row, computable, requires_grad, turned
 from froghopper._torch_native import ROWS_FIRST
-from froghopper._torch_options import (Align, Scale, bound_of, check_lengths, check_packed, check_slopes, decided,
-                                       plain, scale_tensor, whole, window_of)
+from froghopper._torch_options import (Align, Scale, bound_of, check_dtype, check_lengths, check_packed, check_slopes,
+                                       decided, plain, scale_tensor, whole, window_of)
 from froghopper._torch_paged import from_pages
+from froghopper._values import check_not_8_bit
 from froghopper._words import again
 
 
@@ -199,8 +201,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         raise InvalidProblem("max_seqlen_q and max_seqlen_kv must be None without cu_seqlens, but one is given. "
                              "Leave them out.")
     of_8_bits = k.dtype in FLOAT8 or q.dtype in FLOAT8
+    if out_dtype is not None: check_dtype("out_dtype", out_dtype)
     if not of_8_bits and not (scale_q is scale_k is scale_v is mean_k is mean_v is None and out_dtype is None):
-        raise InvalidType(f"k is {k.dtype}; scales, means and out_dtype go with 8-bit k and v. Leave them out.")
+        check_not_8_bit(name_of(k.dtype), dict(zip((*ops.SCALES, "out_dtype"), (scale_q, scale_k, scale_v, mean_k,
+                                                                               mean_v, out_dtype))))
     options = (bound_q, bound_kv, causal, left, right, softcap, scale, align == "top_left", deterministic, max_sms,
                attention_chunk, invariant)
     sides = NO_SIDES
@@ -212,26 +216,28 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
     if not torch.compiler.is_compiling(): check_axes(q.shape, k.shape, causal)
-    scale_q, scale_k, scale_v = scale_tensor(scale_q, q), scale_tensor(scale_k, q), scale_tensor(scale_v, q)
+    told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
+    scale_q, scale_k, scale_v = (scale_tensor(name, scale, q) for name, scale in zip(ops.SCALES, (scale_q, scale_k,
+                                                                                                  scale_v)))
     with_grad = requires_grad(q, k, v, sink)
     if gate is not None:
         check_tensor("gate", gate)
         with_grad |= torch.is_grad_enabled() and gate.requires_grad
         found: Any = gated.attention(accumulate, out, out_dtype, with_grad, return_lse, return_max_logit, gate,
-                                     (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
+                                     (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), told)
         of_gate: Tensor | tuple[Tensor, ...] = results_of(
             found[0], turned(found[1], lse_by_row), found[2], return_lse, return_max_logit)
         return of_gate
     if return_max_logit:
         found = largest.attention(
             accumulate, out, out_dtype, with_grad, return_lse,
-            (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), options)
+            (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), told)
         results: Tensor | tuple[Tensor, ...] = results_of(
             found[0], turned(found[1], lse_by_row), found[2], return_lse or accumulate is not None, True)
         return results
     if accumulate is not None:
         merge(accumulate, out, out_dtype, with_grad, q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v,
-              *options)
+              *told)
         return accumulate[0], accumulate[1]
     if of_8_bits:
         if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
@@ -239,17 +245,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                               "float16, bfloat16 and float32. Multiply q, k and v by their scales in one of these and "
                               "give no scales, or call under torch.no_grad().")
         for name, x in zip((*ops.SCALES, "out"), (scale_q, scale_k, scale_v, mean_k, mean_v, out)):
-            if x is not None: check_tensor(name, x)
-        rest: Any = (q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v, *options, out_dtype, return_lse)
+            if x is not None: check_dense(name, x)
+        rest: Any = (q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v, *told, out_dtype, return_lse)
         found = ops.forward_8_bit_op(*rest) if out is None else ops.eager_8_bit_out(out, *rest)
         return (found[0], turned(found[1], lse_by_row)) if return_lse else found[0]
-    check_tensor("out", out)
+    check_dense("out", out)
     assert out is not None  # accumulate and out are not there together
     if with_grad or (out.requires_grad and torch.is_grad_enabled()):
         raise Unsupported("out is given and a tensor requires a gradient; what is written to out has none. Leave out "
                           "out, or call under torch.no_grad().")
     write = ops.forward_out_op if torch.compiler.is_compiling() else ops.eager_forward_out
-    lse = write(out, q, k, v, *sides, *options, return_lse)
+    lse = write(out, q, k, v, *sides, *told, return_lse)
     return (out, turned(lse, lse_by_row)) if return_lse else out
 
 
@@ -257,7 +263,7 @@ def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype |
           *arguments: Any) -> None:
     """attention's accumulate; arguments: those of the operator after o and lse."""
     check_held(held, False, "tensors")
-    for at, x in enumerate(held): check_tensor(f"accumulate[{at}]", x)
+    for at, x in enumerate(held): check_dense(f"accumulate[{at}]", x)
     if out is not None or out_dtype not in (None, torch.float32):
         raise InvalidProblem(f"accumulate is given and {'out' if out is not None else 'out_dtype'} too; results are "
                              "merged with what accumulate holds, in float32. Leave it out.")
@@ -265,5 +271,5 @@ def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype |
         raise Unsupported("accumulate is given and a tensor requires a gradient; what is merged has none. Merge "
                           "(o, lse) of attention(..., return_lse=True) yourself, or call under torch.no_grad().")
     for name, x in zip(ops.SCALES, arguments[9:14]):
-        if x is not None: check_tensor(name, x)
+        if x is not None: check_dense(name, x)
     ops.merge_op(*held, *arguments)

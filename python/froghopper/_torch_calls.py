@@ -16,6 +16,20 @@ from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check
                               element_strides, plan_of, slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._lse import lse_by_row_of
+from froghopper._torch_checks import check_dense as check_dense
+from froghopper._torch_checks import check_floating as check_floating
+from froghopper._torch_checks import check_held as check_held
+from froghopper._torch_checks import check_lengths as check_lengths
+from froghopper._torch_checks import check_like as check_like
+from froghopper._torch_checks import check_place as check_place
+from froghopper._torch_checks import check_shape as check_shape
+from froghopper._torch_checks import check_side as check_side
+from froghopper._torch_checks import check_slopes as check_slopes
+from froghopper._torch_checks import check_table as check_table
+from froghopper._torch_checks import check_tensor as check_tensor
+from froghopper._torch_checks import dense_of as dense_of
+from froghopper._torch_checks import name_of as name_of
+from froghopper._torch_checks import name_of_o as name_of_o
 from froghopper._torch_layout import BYTES as BYTES
 from froghopper._torch_layout import dense_strides as dense_strides
 from froghopper._torch_layout import gate_strides as gate_strides
@@ -23,7 +37,7 @@ from froghopper._torch_layout import max_logit_shape as max_logit_shape
 from froghopper._torch_layout import must_copy as must_copy
 from froghopper._torch_layout import shapes_of as shapes_of
 from froghopper._torch_layout import strides_of as strides_of
-from froghopper._values import counted, type_of, wrong_shape
+from froghopper._values import counted
 
 LOOK = -2**62  # as max_seqlen: find the longest sequence. On the CPU alone. No length that anybody gives
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -224,7 +238,7 @@ def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_gra
     gates = () if gate is None else (gate,)
     copied = tuple(must_copy(x, index >= 0) for x in (*inputs[:3], *gates))
     plan = plan_of(problem, target)
-    of_o = dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
+    of_o = dense_strides(o_shape) if out is None else element_strides(name_of_o(held_lse), out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
     call = Call(plan, [*strides, of_o], slopes_of(inputs), gates=[gate_strides(x, copied[3]) for x in gates],
                 of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None)
@@ -254,14 +268,17 @@ def ready_backward(inputs: Inputs, o: Tensor, lse: Tensor, grad_o: Tensor, grad_
 def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
     """Types, devices, shapes and lengths of everything that is read; for tensors without memory too."""
     q, k, v, sink, begins_q, begins_kv, used_q, used_kv, slopes = inputs
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        check_place(name, x, q)
+    for name, x in (("q", q), ("k", k), ("v", v)): check_place(name, x, q)
+    if q.dtype not in DTYPES and not of_8_bits:
+        if not q.dtype == k.dtype == v.dtype:
+            raise InvalidType(f"q must be {' or '.join(DTYPES.values())}, but is {name_of(q.dtype)}. Use q.float(), on "
+                              "a GPU q.bfloat16().")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
+                          "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
+    for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype and not of_8_bits:
             raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
                               f"{name}.to(q.dtype).")
-    if q.dtype not in DTYPES and not of_8_bits:
-        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
-                          "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
     for name, x in (("q", q), ("k", k), ("v", v)): check_rank(name, x.shape, begins_q is not None)
     check_shapes(q.shape, k.shape, v.shape)
     if sink is not None: check_side("sink", sink, q, torch.float32, q.shape[-2:-1])
@@ -284,12 +301,7 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
         if maybe.shape[0] != batch:
             raise InvalidProblem(f"{name} must have {counted(batch, 'number')}, one for each sequence, but has "
                                  f"{maybe.shape[0]}. Give it {batch}.")
-    if slopes is not None:
-        check_place("alibi_slopes", slopes, q)
-        if slopes.dtype != torch.float32:
-            raise InvalidType(f"alibi_slopes must be float32, but is {name_of(slopes.dtype)}. Use "
-                              "alibi_slopes.float().")
-        slope_strides(slopes.shape, slopes.stride(), batch, q.shape[-2])
+    if slopes is not None: check_slopes(slopes, q, batch)
 
 
 def slopes_of(inputs: Inputs) -> Strides:
@@ -314,79 +326,10 @@ def problem_of(inputs: Inputs, options: Options, backward: bool, types: Types | 
                     invariant=options.invariant, max_logit=max_logit, gate=gate, layout_is_known=True)
 
 
-def check_tensor(name: str, x: Any, out: str = "torch.as_tensor") -> None:
-    if x is None: raise InvalidType(f"{name} must be a tensor of PyTorch, but is None. Give {name}.")
-    if not isinstance(x, Tensor):
-        raise InvalidType(f"{name} must be a tensor of PyTorch, but is {type_of(x)}. Use {out}.")
-
-
-def check_place(name: str, x: Tensor, q: Tensor) -> None:
-    """On the device of q, with memory of its own kind."""
-    if x.layout != torch.strided:
-        raise InvalidType(f"{name} must be dense, but is {x.layout}. Use {dense_of(name, x)}.")
-    if x.device != q.device:
-        raise InvalidTensor(f"{name} must be on the device of q, {q.device}, but is on {x.device}. Use "
-                            f"{name}.to(q.device).")
-
-
-def dense_of(name: str, x: Tensor) -> str:
-    """How to get a dense tensor of one that is not, as a message says it."""
-    return f"{name}.values() with {name}.offsets().int() as cu_seqlens" if x.layout is torch.jagged else (
-        f"{name}.to_dense()")
-
-
-def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
-    """A tensor of the type of q."""
-    check_place(name, x, q)
-    if x.dtype != q.dtype:
-        raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
-                          f"{name}.to(q.dtype).")
-    check_shape(name, x, shape)
-
-
-def check_side(name: str, x: Tensor, q: Tensor, dtype: torch.dtype, shape: Shape) -> None:
-    check_place(name, x, q)
-    if x.dtype != dtype:
-        raise InvalidType(f"{name} must be {name_of(dtype)}, but is {name_of(x.dtype)}. Use "
-                          f"{name}.to(torch.{name_of(dtype)}).")
-    check_shape(name, x, shape)
-    if name == "sink" and not x.is_contiguous():
-        raise InvalidTensor("sink must be contiguous, but is not. Use sink.contiguous().")
-
-
-def check_held(o: Tensor, lse: Tensor, q: Tensor, o_shape: Shape, lse_shape: Shape) -> None:
-    """What is merged with."""
-    check_side("accumulate[0]", o, q, torch.float32, o_shape)
-    check_side("accumulate[1]", lse, q, torch.float32, lse_shape)
-    if not lse.is_contiguous():
-        raise InvalidTensor("accumulate[1] must be contiguous, as lse is dense, but is not. Use lse.contiguous().")
-
-
 def check_max_logit(x: Tensor, inputs: Inputs) -> None:
     check_side("max_logit", x, inputs.q, torch.float32, max_logit_shape(inputs.q.shape, inputs.cu_seqlens_q))
     if not x.is_contiguous():
         raise InvalidTensor("max_logit must be contiguous, but is not. Use max_logit.contiguous().")
-
-
-def check_shape(name: str, x: Tensor, shape: Shape) -> None:
-    if tuple(x.shape) != tuple(shape): wrong_shape(name, x.shape, shape)
-
-
-def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
-    check_place(name, x, q)
-    if x.dtype != torch.int32 or x.ndim != 1:
-        raise InvalidType(f"{name} must be a one-dimensional int32 tensor, but is {name_of(x.dtype)} with the shape "
-                          f"{list(x.shape)}. Use {name}.int(){'' if x.ndim == 1 else '.flatten()'}.")
-    if not x.is_contiguous(): raise InvalidTensor(f"{name} must be contiguous, but is not. Use {name}.contiguous().")
-
-
-def check_table(table: Tensor, batch: int) -> None:
-    if table.dtype == torch.int32 and table.ndim == 2 and table.shape[0] == batch: return
-    raise InvalidTensor(f"block_table must be int32 [batch, columns] with batch {batch}, but is {name_of(table.dtype)} "
-                        f"with the shape {list(table.shape)}. Use block_table.int() for the type.")
-
-
-def name_of(dtype: torch.dtype) -> str: return str(dtype).removeprefix("torch.")
 
 
 def target_of(q: Tensor) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_native as native
 from froghopper import _torch_ops as ops
 from froghopper import _torch_sharding as sharding
+from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, dense_of
@@ -103,7 +104,8 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
     q, k, v = computable(q, k, v, False)
     if not form and not is_compiling(): check_axes(q.shape, k.shape, bool(options[2]))
     with_grad = requires_grad(q, k, v, sides[0])
-    arguments = (q, k, v, *sides, *options, return_lse or with_grad, with_grad)
+    said_by = traced.caller() if is_compiling() else ""
+    arguments = (q, k, v, *sides, *options, said_by, return_lse or with_grad, with_grad)
     o, lse = ops.forward_op(*arguments) if is_compiling() else ops.eager_forward(with_grad, *arguments)
     return o.transpose(1, 2) if form == HEADS_FIRST else o, lse if return_lse else None
 
@@ -193,7 +195,7 @@ def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple
         if ticket < native.LIBRARY_SAYS: raise native.error(ticket)
     q, k, v = rows_first(form, q, k, v)
     if form == HEADS_FIRST: o, grad_o = o.transpose(1, 2), grad_o.transpose(1, 2)
-    found = ops.gradients_of(grad_o, grad_lse, q, k, v, o, lse, sides, options)
+    found = ops.gradients_of(grad_o, grad_lse, q, k, v, o, lse, sides, (*options, ""))
     if ticket > 0 and lse.is_contiguous() and (grad_lse is None or grad_lse.is_contiguous()):
         native.keep(ticket, calls.backward_ready((q, k, v, *sides), options, o, lse, grad_o, grad_lse))
     if form: return *(x.transpose(1, 2) for x in found[:3]), found[3]

@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = dict(
     block_table=None, gate=None, lse_by_row=False)
 OF_PAGES = ("max_seqlen_q", "max_seqlen_kv", "causal", "window", "softcap", "scale", "align", "max_sms",
             "attention_chunk", "invariant", "out_dtype")
+SCALES = ("scale_q", "scale_k", "scale_v")
 
 
 def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None = None, *others: Any,
@@ -78,7 +79,7 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward:
                           given["alibi_slopes"])
     types = None
     if k.dtype in FLOAT8 or q.dtype in FLOAT8:
-        scales = (*(scale_tensor(given[name], q) for name in ("scale_q", "scale_k", "scale_v")), given["mean_k"],
+        scales = (*(scale_tensor(name, given[name], q) for name in SCALES), given["mean_k"],
                   given["mean_v"])
         types = check_scaled(inputs, scales, options, given["out_dtype"])[1]
     else:
@@ -90,8 +91,8 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward:
 
 
 def problem_of_pages(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> _c.Problem:
-    scales = {name: scale_tensor(given[name], q) for name in ("scale_q", "scale_k", "scale_v")}
+    scales = {name: scale_tensor(name, given[name], q) for name in SCALES}
     sides = pages.Sides(**{name: (given | scales)[name] for name in pages.Sides._fields})
     options = pages.options_of(**{name: given[name] for name in OF_PAGES})
-    paged = pages.lengths_of(q, k, sides, options)
+    paged = pages.lengths_of(q, k, v, sides, options)
     return pages.problem_of(q, k, v, sides, options, paged, pages.types_of(q, k, v, sides, options, paged)[1])

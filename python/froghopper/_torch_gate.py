@@ -16,7 +16,7 @@ from froghopper import _torch_8_bit as scaled
 from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
 from froghopper._errors import InvalidProblem, Unsupported
-from froghopper._torch_calls import check_tensor
+from froghopper._torch_calls import check_dense
 from froghopper._torch_max_logit import new_max_logit, of_8_bits
 
 ops._library.define(f"forward_gated({ops.INPUTS.format('')}, Tensor gate, {ops.OPTIONS}, bool with_lse, "
@@ -31,7 +31,7 @@ forward_op: Any = torch.ops.froghopper.forward_gated.default
 attend_op: Any = torch.ops.froghopper.attend_gated.default
 backward_op: Any = torch.ops.froghopper.backward_gated.default
 GATE = ops.FIRST_OPTION  # its place among the arguments of forward
-NOT_DIFFERENTIATED = (None,) * (ops.OPTION_COUNT + 3)  # behind it
+NOT_DIFFERENTIATED = (None,) * (ops.OPTION_COUNT + 4)  # behind it
 FLAGS = 3
 
 
@@ -44,7 +44,7 @@ def attention(held: Any, out: Tensor | None, out_dtype: torch.dtype | None, with
         raise InvalidProblem("accumulate and gate are given; each call would multiply all of o by the gate again. "
                              "Leave out gate, and multiply o by torch.sigmoid(gate) after the last call.")
     for name, x in (("gate", gate), ("out", out), *zip(ops.SCALES, scales)):
-        if x is not None or name == "gate": check_tensor(name, x)
+        if x is not None or name == "gate": check_dense(name, x)
     if not (q.is_meta or of_8_bits(q, k)) and torch.is_autocast_enabled(q.device.type): gate = gate.to(q.dtype)
     if out is None and not of_8_bits(q, k):
         found = plain_forward(with_grad, *inputs, gate, *options, return_lse or with_grad, with_grad, return_max_logit)
@@ -183,13 +183,9 @@ def one_by_one(op: Any) -> Any:
     return rule
 
 
-for _device in ("CPU", "CUDA"):
-    ops._library.impl("forward_gated", forward, _device)
-    ops._library.impl("attend_gated", attend, _device)
-    ops._library.impl("backward_gated", backward, _device)
-torch.library.register_fake("froghopper::forward_gated", fake_forward, lib=ops._library)
-torch.library.register_fake("froghopper::attend_gated", lambda *arguments: None, lib=ops._library)
-torch.library.register_fake("froghopper::backward_gated", fake_backward, lib=ops._library)
+ops.register_kernels(forward_op, forward, fake_forward)
+ops.register_kernels(attend_op, attend, lambda *arguments: None, {"o": "out"})
+ops.register_kernels(backward_op, backward, fake_backward)
 ops.register_derivatives(forward_op, gradients, keep)
 ops.register_derivatives(attend_op)
 ops.register_derivatives(backward_op, ops.second, lambda *_: None)

@@ -17,7 +17,7 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
 from froghopper._call import check_held
 from froghopper._errors import InvalidProblem, Unsupported
-from froghopper._torch_calls import check_tensor
+from froghopper._torch_calls import check_dense
 
 ops._library.define(f"forward_max_logit({ops.INPUTS.format('')}, {ops.OPTIONS}, bool with_lse, bool with_grad) -> "
                     "(Tensor, Tensor, Tensor)")
@@ -34,7 +34,7 @@ def attention(held: Any, out: Tensor | None, out_dtype: torch.dtype | None, with
     q, k, v = inputs[:3]
     if held is not None: check_merged(held, out, out_dtype)
     for name, x in (("out", out), *zip(ops.SCALES, scales)):
-        if x is not None: check_tensor(name, x)
+        if x is not None: check_dense(name, x)
     if held is None and out is None and not of_8_bits(q, k):
         found = plain_forward(with_grad, *inputs, *options, return_lse or with_grad, with_grad)
         return found[0], found[1], found[2]
@@ -55,7 +55,7 @@ def attention(held: Any, out: Tensor | None, out_dtype: torch.dtype | None, with
 
 def check_merged(held: Any, out: Tensor | None, out_dtype: torch.dtype | None) -> None:
     """accumulate, where it has three tensors."""
-    for at, _ in enumerate(check_held(held, True, "tensors")): check_tensor(f"accumulate[{at}]", held[at])
+    for at, _ in enumerate(check_held(held, True, "tensors")): check_dense(f"accumulate[{at}]", held[at])
     if out is not None or out_dtype not in (None, torch.float32):
         raise InvalidProblem(f"accumulate is given and {'out' if out is not None else 'out_dtype'} too; results are "
                              "merged with what accumulate holds, in float32. Leave it out.")
@@ -131,11 +131,8 @@ def vmap_forward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
     return outputs, (0, 0 if arguments[-2] else None, 0)
 
 
-for _device in ("CPU", "CUDA"):
-    ops._library.impl("forward_max_logit", forward, _device)
-    ops._library.impl("attend", attend, _device)
-torch.library.register_fake("froghopper::forward_max_logit", fake_forward, lib=ops._library)
-torch.library.register_fake("froghopper::attend", lambda *arguments: None, lib=ops._library)
+ops.register_kernels(forward_op, forward, fake_forward)
+ops.register_kernels(attend_op, attend, lambda *arguments: None, ops.HELD)
 ops.register_derivatives(forward_op, gradients, keep)
 ops.register_derivatives(attend_op)
 torch.library.register_vmap("froghopper::forward_max_logit", vmap_forward, lib=ops._library)

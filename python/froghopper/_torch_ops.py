@@ -28,10 +28,10 @@ INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, 
           "Tensor? seqused_q, Tensor? seqused_kv, Tensor? alibi_slopes")
 OPTIONS = ("SymInt max_seqlen_q, SymInt max_seqlen_kv, bool causal, SymInt window_left, SymInt window_right, "
            "float softcap, float? scale, bool top_left, bool deterministic, SymInt max_sms, SymInt attention_chunk, "
-           "bool invariant")
+           "bool invariant, str caller")  # caller: of _torch_traced.py; "" where errors are told by who calls
 NAMES = calls.Inputs._fields  # of what comes first, then of what 8-bit k and v have besides
 SCALES = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v")
-FIRST_OPTION, OPTION_COUNT = len(NAMES), len(calls.Options._fields)
+FIRST_OPTION, OPTION_COUNT = len(NAMES), len(calls.Options._fields)  # options without caller, as kernels get them
 
 Library: Any = torch.library.Library  # has no types
 _library = Library("froghopper", "DEF")
@@ -122,13 +122,11 @@ def check_known(arguments: tuple[Any, ...]) -> None:
     inputs, options = arguments[:FIRST_OPTION], arguments[FIRST_OPTION:][:OPTION_COUNT]
     extents = [extent for x in inputs if x is not None for extent in x.shape]
     if any(type(number) is torch.SymInt for number in (*extents, *options)): return
-    q, k, v = inputs[:3]
-    try:
-        calls.check(calls.Inputs(*inputs), calls.Options(*options))
-        where = traced.line_of_axes()
-        if where is not None: check_axes(q.shape, k.shape, bool(calls.Options(*options).causal), where)
-        check_heads(q.shape, k.shape)
-    except Error as error: raise traced.in_words_of_caller(error, (q, k, v)) from None
+    q, k = inputs[:2]
+    calls.check(calls.Inputs(*inputs), calls.Options(*options))
+    where = traced.line_of_axes()
+    if where is not None: check_axes(q.shape, k.shape, bool(calls.Options(*options).causal), where)
+    check_heads(q.shape, k.shape)
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -138,12 +136,12 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> No
                           "Call with with_lse.")
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:3], *output, *inputs[3:FIRST_OPTION])
-    ctx.options = inputs[FIRST_OPTION:FIRST_OPTION + OPTION_COUNT]
+    ctx.options = inputs[FIRST_OPTION:FIRST_OPTION + OPTION_COUNT + 1]
 
 
 def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     """Of all arguments of forward."""
-    return (*four_gradients(ctx, grad_o, grad_lse), *[None] * (FIRST_OPTION - 4 + OPTION_COUNT + 2))
+    return (*four_gradients(ctx, grad_o, grad_lse), *[None] * (FIRST_OPTION - 4 + OPTION_COUNT + 3))
 
 
 def four_gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
@@ -156,13 +154,13 @@ def four_gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> 
 
 def gradients_of(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
                  sides: Any, options: Any) -> tuple[Any, ...]:
-    """The same, of what was saved. sides: sink, lengths and slopes."""
+    """The same, of what was saved. sides: sink, lengths and slopes. options: with caller."""
     if forward_ad._current_level >= 0: check_tangents({"grad_o": grad_o, "grad_lse": grad_lse})
     arguments = (grad_o, grad_lse, q, k, v, o, lse, *sides, *options)
     if transforms_active(): grads = TransformedBackward.apply(*arguments)
     elif torch.is_grad_enabled() or torch.compiler.is_compiling(): grads = backward_op(*arguments)
     elif unseen(*arguments[:13]) and not any(x is not None and in_old_vmap(x) for x in arguments[:2]):
-        grads = calls.backward(*arguments)
+        grads = calls.backward(*arguments[:-1])
     else:
         with below_autograd(): grads = backward_op(*arguments)
     return *grads[:3], None if sides[0] is None else grads[3]
@@ -185,7 +183,7 @@ class Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, rest: tuple[Any, ...]) -> Any:
         output: Any
-        if unseen(q, k, v, sink, *rest[:5]): output = calls.forward(None, q, k, v, sink, *rest)
+        if unseen(q, k, v, sink, *rest[:5]): output = calls.forward(None, q, k, v, sink, *rest[:-3], *rest[-2:])
         else:
             with below_autograd(): output = forward_op(q, k, v, sink, *rest)
         keep(ctx, (q, k, v, sink, *rest), output)
@@ -226,12 +224,12 @@ class TransformedBackward(torch.autograd.Function):
 
 
 def eager_forward(with_grad: bool, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *rest: Any) -> Any:
-    """forward_op outside of compiled code."""
+    """forward_op outside of compiled code; rest: the arguments behind sink."""
     if forward_ad._current_level >= 0: check_tangents(dict(zip(NAMES, (q, k, v, sink, *rest))))
     if transforms_active():
         return Transformed.apply(q, k, v, sink, rest) if with_grad else forward_op(q, k, v, sink, *rest)
     if with_grad: return Eager.apply(q, k, v, sink, rest)
-    if unseen(q, k, v, sink, *rest[:5]): return calls.forward(None, q, k, v, sink, *rest)
+    if unseen(q, k, v, sink, *rest[:5]): return calls.forward(None, q, k, v, sink, *rest[:-3], *rest[-2:])
     with below_autograd(): return forward_op(q, k, v, sink, *rest)
 
 
@@ -241,13 +239,13 @@ def eager_forward_out(out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
         found: Tensor = forward_out_op(out, q, k, v, *rest)
         return found
     if forward_ad._current_level >= 0: check_tangents(dict(zip(("out", *NAMES), (out, q, k, v, *rest))))
-    return forward_out(out, q, k, v, *rest)
+    return forward_out(out, q, k, v, *rest[:-2], rest[-1])
 
 
 def eager_8_bit_out(out: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
     """forward_8_bit into out. There is no operator for it."""
     if forward_ad._current_level >= 0: check_tangents(dict(zip(("out", *NAMES, *SCALES), (out, *rest))))
-    found = scaled.forward(out, *rest)
+    found = scaled.forward(out, *rest[:-3], *rest[-2:])
     torch.autograd.graph.increment_version(out)
     return found
 
@@ -340,17 +338,35 @@ def register_derivatives(op: Any, gradients: Any = None, keep: Any = None) -> No
     _library.impl(op.name(), kernel, "Autograd", with_keyset=True)
 
 
-for _device in ("CPU", "CUDA"):
-    _library.impl("forward", forward, _device)
-    _library.impl("forward_out", forward_out, _device)
-    _library.impl("forward_8_bit", forward_8_bit, _device)
-    _library.impl("merge", merge, _device)
-    _library.impl("backward", calls.backward, _device)
-torch.library.register_fake("froghopper::forward", fake_forward, lib=_library)
-torch.library.register_fake("froghopper::forward_out", fake_forward_out, lib=_library)
-torch.library.register_fake("froghopper::forward_8_bit", fake_forward_8_bit, lib=_library)
-torch.library.register_fake("froghopper::merge", lambda *arguments: None, lib=_library)
-torch.library.register_fake("froghopper::backward", fake_backward, lib=_library)
+HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # of what is merged
+
+
+def register_kernels(op: Any, kernel: Any, fake: Any, names: dict[str, str] = {}) -> None:
+    """What an operator does on the CPU and on a GPU, and what it does without memory. names: of arguments that users
+    call otherwise."""
+    name = op.name().partition("::")[2].partition(".")[0]
+    told = [names.get(argument.name, argument.name) for argument in op._schema.arguments]
+
+    def without_memory(*arguments: Any) -> Any:
+        check_places(told, arguments)
+        return fake(*arguments)
+    for device in ("CPU", "CUDA"): _library.impl(name, traced.spoken(op, kernel), device)
+    torch.library.register_fake(f"froghopper::{name}", traced.spoken(op, without_memory), lib=_library)
+
+
+def check_places(names: list[str], arguments: tuple[Any, ...]) -> None:
+    """All tensors are on the device of q: PyTorch takes an operator for one without memory as soon as one of its
+    tensors has none. names: of the arguments, tensors first."""
+    given = {name: x for name, x in zip(names, arguments) if isinstance(x, Tensor)}
+    q = given.get("q", next(iter(given.values())))
+    for name, x in given.items(): calls.check_place(name, x, q)
+
+
+register_kernels(forward_op, forward, fake_forward)
+register_kernels(forward_out_op, forward_out, fake_forward_out)
+register_kernels(forward_8_bit_op, forward_8_bit, fake_forward_8_bit)
+register_kernels(merge_op, merge, lambda *arguments: None, HELD)
+register_kernels(backward_op, calls.backward, fake_backward)
 register_derivatives(forward_op, gradients, keep)
 for _op in (forward_out_op, forward_8_bit_op, merge_op): register_derivatives(_op)
 register_derivatives(backward_op, second, lambda *_: None)

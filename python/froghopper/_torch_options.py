@@ -4,6 +4,7 @@
 torch.compile traces these functions. A whole number that changes from call to call is then open: nothing here looks at
 its value, so that one compilation serves all values; the operator checks it when it runs.
 """
+import math
 from typing import Any, TypeAlias
 
 import torch
@@ -13,14 +14,17 @@ from froghopper import _c
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, check_tensor
 from froghopper._values import Align as Align
-from froghopper._values import Window, check_window, flag, whole_number
+from froghopper._values import Window, check_window, flag, shown, whole_number
 
 Scale: TypeAlias = Tensor | float | None
+LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 
-def scale_tensor(scale: Scale, q: Tensor) -> Tensor | None:
+def scale_tensor(name: str, scale: Scale, q: Tensor) -> Tensor | None:
     """A scale of 8-bit numbers that is a number of Python as a tensor; others as they are."""
     if not isinstance(scale, (float, int)): return scale
+    if not torch.compiler.is_compiling() and LARGEST_FLOAT < abs(scale) < math.inf:
+        raise InvalidProblem(f"{name} must fit float32, but is {shown(scale)}. Give a smaller one.")
     return torch.full((), scale, dtype=torch.float32, device=q.device)
 
 
@@ -63,6 +67,11 @@ def bound_of(name: str, value: int | None) -> int:
         raise InvalidProblem(f"{name} must be 0 or more, as it counts rows, but is {found}. Give the longest "
                              "sequence's.")
     return found
+
+
+def check_dtype(name: str, value: Any) -> None:
+    if isinstance(value, torch.dtype): return
+    raise InvalidType(f"{name} must be a dtype of PyTorch, but is {shown(value)}. Use torch.float32, or another.")
 
 
 def check_slopes(slopes: Any) -> None:

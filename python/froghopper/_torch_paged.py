@@ -17,16 +17,19 @@ from torch.autograd import forward_ad
 from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
+from froghopper import _torch_traced as traced
 from froghopper._call import (SCALE_ROWS, Call, Paged, Scale, Strides, Types, cached, check_align, check_means,
                               check_rank, check_scale_is_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, scale_of, slope_strides)
+from froghopper._axes import check_pool
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._lse import lse_by_row_of
 from froghopper._torch_8_bit import BY_NAME
-from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_place, check_tensor, kind, name_of, stream_of,
-                                     workspace_of)
-from froghopper._torch_options import Align, Scale as ScaleOf, plain, scale_tensor, whole, window_of
-from froghopper._values import Window, counted
+from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
+                                     stream_of, workspace_of)
+from froghopper._torch_options import (Align, Scale as ScaleOf, check_dtype, plain, scale_tensor, whole,
+                                       window_of)
+from froghopper._values import Window, check_not_8_bit, counted
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
@@ -35,7 +38,7 @@ ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor? cu_seqle
              "Tensor? seqused_kv, Tensor? sink, Tensor? alibi_slopes, Tensor? scale_q, Tensor? scale_k, "
              "Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, SymInt? max_seqlen_q, SymInt? max_seqlen_kv, "
              "bool causal, SymInt window_left, SymInt window_right, float softcap, float? scale, bool top_left, "
-             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool lse_by_row, "
+             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool lse_by_row, str caller, "
              "bool with_lse")
 ops._library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
 ops._library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
@@ -115,8 +118,9 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     call and replay it with other lengths and tables in the same memory.
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("block_table", block_table)): check_tensor(name, x)
-    given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink, alibi_slopes, scale_tensor(scale_q, q),
-                  scale_tensor(scale_k, q), scale_tensor(scale_v, q), mean_k, mean_v)
+    given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink, alibi_slopes,
+                  scale_tensor("scale_q", scale_q, q), scale_tensor("scale_k", scale_k, q),
+                  scale_tensor("scale_v", scale_v, q), mean_k, mean_v)
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
         if side is not None: check_tensor(name, side)
     refuse_gradients(dict(q=q, k=k, v=v, sink=sink, alibi_slopes=alibi_slopes, out=out))
@@ -125,7 +129,12 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                          invariant=invariant, out_dtype=out_dtype, lse_by_row=lse_by_row)
     return_lse = plain(flag, "return_lse", return_lse)
     if is_seen(q, k, v, given, out): o, lse = through_operator(q, k, v, given, options, out, return_lse)
-    else: o, lse = run(q, k, v, given, options, out, return_lse)
+    else:
+        try: o, lse = run(q, k, v, given, options, out, return_lse)
+        except RuntimeError:  # of a sparse tensor, which has the strides of a dense one
+            for name, each in zip(("q", "k", "v", *Sides._fields, "out"), (q, k, v, *given, out)):
+                if each is not None: check_dense(name, each)
+            raise
     return (o, lse) if return_lse else o
 
 
@@ -134,6 +143,7 @@ def options_of(*, max_seqlen_q: int | None, max_seqlen_kv: int | None, causal: b
                invariant: bool, out_dtype: torch.dtype | None, lse_by_row: bool = False) -> Options:
     """Of what users give."""
     check_align(align)
+    if out_dtype is not None: check_dtype("out_dtype", out_dtype)
     return Options(None if max_seqlen_q is None else whole("max_seqlen_q", max_seqlen_q),
                    None if max_seqlen_kv is None else whole("max_seqlen_kv", max_seqlen_kv),
                    plain(flag, "causal", causal), *window_of(window),
@@ -162,7 +172,8 @@ def is_seen(q: Tensor, k: Tensor, v: Tensor, given: Sides, out: Tensor | None) -
 
 def through_operator(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
                      return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    arguments = (q, k, v, *given, *options, return_lse)
+    said_by = traced.caller() if torch.compiler.is_compiling() else ""
+    arguments = (q, k, v, *given, *options, said_by, return_lse)
     o, lse = paged_op(*arguments) if out is None else (out, paged_out_op(out, *arguments))
     return o, lse if return_lse else None
 
@@ -215,7 +226,7 @@ def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "paged_a
 
 def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
              held_lse: Tensor | None) -> Ready:
-    paged = lengths_of(q, k, given, options)
+    paged = lengths_of(q, k, v, given, options)
     for name, x in (("k", k), ("v", v)):
         check_place(name, x, q)
         element_strides(name, x.shape, x.stride())
@@ -232,7 +243,8 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
     plan = plan_of(problem_of(q, k, v, given, options, paged, types, held_lse is not None), target)
     copies_q = calls.must_copy(q, gpu >= 0)
     of_q = calls.dense_strides(q.shape) if copies_q else calls.strides_of(q)
-    of_o = calls.dense_strides(o_shape) if out is None else element_strides("out", out.shape, out.stride())
+    of_o = calls.dense_strides(o_shape) if out is None else element_strides(
+        calls.name_of_o(held_lse), out.shape, out.stride())
     slopes, table = (0, 0, 0), given.block_table.stride()
     if given.alibi_slopes is not None:
         slopes = slope_strides(given.alibi_slopes.shape, given.alibi_slopes.stride(), paged.batch, q.shape[-2])
@@ -252,13 +264,17 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, 
         accumulate=merges)
 
 
-def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
+def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) -> Paged:
     """How many sequences there are, and bounds on their rows; the checks of everything that says so."""
     table, begins = given.block_table, given.cu_seqlens_q
     for name, x in (("cu_seqlens_q", begins), ("seqused_q", given.seqused_q), ("seqused_kv", given.seqused_kv)):
         if x is not None: calls.check_lengths(name, x, q)
     packed = begins is not None
     check_rank("q", q.shape, packed)
+    check_pool(k.shape, v.shape)
+    if begins is not None and not begins.shape[0]:
+        raise InvalidProblem("cu_seqlens_q must have one number more than there are sequences, but has 0. Use [0] for "
+                             "no sequence.")
     batch = q.shape[0] if begins is None else begins.shape[0] - 1
     check_place("block_table", table, q)
     calls.check_table(table, batch)
@@ -266,10 +282,12 @@ def lengths_of(q: Tensor, k: Tensor, given: Sides, options: Options) -> Paged:
         if x is not None and x.shape[0] != batch:
             raise InvalidProblem(f"{name} must have {counted(batch, 'number')}, one for each sequence, but has "
                                  f"{x.shape[0]}. Give it {batch}.")
+    if given.sink is not None: calls.check_side("sink", given.sink, q, torch.float32, q.shape[-2:-1])
+    if given.alibi_slopes is not None: calls.check_slopes(given.alibi_slopes, q, batch)
     if packed == (options.max_seqlen_q is None):
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
                              f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
-    room = table.shape[1] * (k.shape[1] if k.ndim == 4 else 0)
+    room = table.shape[1] * k.shape[1]
     most = room if options.max_seqlen_kv is None else options.max_seqlen_kv
     if not 0 <= most <= room:
         raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(table.shape[1], 'column')} "
@@ -283,9 +301,7 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
     """The type of o, what 8-bit types put into the problem, how scales and means lie."""
     scales, means = given[6:9], given[9:11]
     if k.dtype not in FLOAT8:
-        if any(x is not None for x in (*scales, *means)) or options.out_dtype is not None:
-            raise InvalidType(f"k is {name_of(k.dtype)}; scales, means and out_dtype go with 8-bit k and v. Leave them "
-                              "out.")
+        check_not_8_bit(name_of(k.dtype), dict(zip((*ops.SCALES, "out_dtype"), (*scales, *means, options.out_dtype))))
         for name, x in (("k", k), ("v", v)):
             if x.dtype != q.dtype:
                 raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. "
@@ -347,14 +363,11 @@ def check_known(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options)
     """The checks of shapes and types, where all extents are numbers; else they are made when it runs."""
     numbers: list[Any] = [extent for x in (q, k, v, *given) if x is not None for extent in x.shape]
     if any(type(number) is torch.SymInt for number in (*numbers, *options)): return
-    paged = lengths_of(q, k, given, options)
+    paged = lengths_of(q, k, v, given, options)
     problem_of(q, k, v, given, options, paged, types_of(q, k, v, given, options, paged)[1])
 
 
 FIRST_OPTION = 3 + len(Sides._fields)
-for _device in ("CPU", "CUDA"):
-    ops._library.impl("paged", forward, _device)
-    ops._library.impl("paged_out", forward_out, _device)
-torch.library.register_fake("froghopper::paged", fake_forward, lib=ops._library)
-torch.library.register_fake("froghopper::paged_out", fake_forward_out, lib=ops._library)
+ops.register_kernels(paged_op, forward, fake_forward)
+ops.register_kernels(paged_out_op, forward_out, fake_forward_out)
 for _op in (paged_op, paged_out_op): ops.register_derivatives(_op)

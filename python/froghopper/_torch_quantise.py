@@ -14,7 +14,7 @@ from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, address, ch
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
                                      threads_for, workspace_of)
 from froghopper._torch_ops import check_tangents
-from froghopper._torch_options import bound_of, check_lengths
+from froghopper._torch_options import bound_of, check_dtype, check_lengths, whole
 
 
 class Quantised(NamedTuple):
@@ -66,6 +66,8 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
     if q.dtype not in DTYPES:
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
                           "q.bfloat16(), and k and v likewise.")
+    check_dtype("dtype", dtype)
+    max_sms, scale_rows = whole("max_sms", max_sms), whole("scale_rows", scale_rows)
     check_packed(cu_seqlens_q, cu_seqlens_kv)
     for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),
                         ("seqused_kv", seqused_kv)):

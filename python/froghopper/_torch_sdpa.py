@@ -9,12 +9,14 @@ from froghopper import _torch_traced as traced
 from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
 from froghopper._torch_calls import DTYPES, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
+from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_native import HEADS_FIRST
 from froghopper._torch_options import decided, plain, whole
 from froghopper._values import flag, number
 from froghopper._words import named_by, takes_words_of_others
 
-NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal"}  # of attention -> of the function here
+HEADS = {"heads_q": "the number of heads of query", "heads_kv": "the number of heads of key"}
+NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", **HEADS}  # of attention -> of the function here
 MULTIPLE = 8  # of which head dims are
 # Not torch.nn.functional's, which a user may have replaced by the function below.
 of_pytorch: Any = getattr(torch._C._nn, "scaled_dot_product_attention")
@@ -48,10 +50,13 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         return compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms)
     try: return compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms)
     except Error as error: raise in_words(error, (query, key, value)) from None
+    except BARE:
+        check_kinds(compute, (query, key, value), dict(dropout_p=dropout_p, is_causal=is_causal, scale=scale))
+        raise
 
 
-def in_words(error: Error, tensors: tuple[Any, Any, Any]) -> Error:
-    """An error of attention as one of the function above, with the names and the shapes that it was given."""
+def in_words(error: Error, tensors: tuple[Any, Any, Any], names: dict[str, str] = NAMES) -> Error:
+    """An error of attention as one of a function like that above, with the names and the shapes that it was given."""
     query, key, value = tensors
     if "their shapes are" in str(error):
         for name, x, of, like, axis, at in (("key", key, "query", query, "dim", -1),
@@ -60,7 +65,7 @@ def in_words(error: Error, tensors: tuple[Any, Any, Any]) -> Error:
             if x.shape[at] == like.shape[at]: continue
             return InvalidProblem(f"{name} must have the {axis} of {of}, {like.shape[at]}, but has {x.shape[at]}: "
                                   f"their shapes are {list(x.shape)} and {list(like.shape)}. Change one.")
-    return named_by(NAMES, error)
+    return named_by(names, error)
 
 
 def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
@@ -90,7 +95,7 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         o = scaled_dot_product_attention(widened(query), widened(key), widened(value), None, 0.0, is_causal, scale,
                                          enable_gqa, max_sms=max_sms)
         return o[..., :value.shape[-1]]
-    q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
+    q, k, v, lead = heads_fourth(query, key, value, plain(flag, "enable_gqa", enable_gqa))
     o, _ = attend(HEADS_FIRST, q, k, v, NO_SIDES, (
         LOOK, LOOK, plain(flag, "is_causal", is_causal), -1, -1, 0.0,
         None if scale is None else plain(number, "scale", scale), True, decided(False), whole("max_sms", max_sms), 0,
@@ -107,8 +112,8 @@ def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_g
             (scale is None or (type(scale) is float and scale >= 0)) and type(max_sms) is int): return False
     q, k, v = query.shape, key.shape, value.shape
     if not len(q) == len(k) == len(v) == 4: return False
-    return bool(q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or enable_gqa) and not q[3] % MULTIPLE and
-                not v[3] % MULTIPLE)
+    return bool(q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or enable_gqa is True) and
+                not q[3] % MULTIPLE and not v[3] % MULTIPLE)
 
 
 def widened(x: Tensor) -> Tensor:

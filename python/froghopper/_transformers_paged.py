@@ -21,8 +21,10 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers import masking_utils as masks
 
-from froghopper._errors import InvalidProblem, Unsupported
-from froghopper._flash_words import length_of
+from froghopper._errors import Error, InvalidProblem, Unsupported
+from froghopper._flash_words import as_float, length_of
+from froghopper._torch_calls import check_tensor
+from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse
 from froghopper.torch import attention
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -91,8 +93,11 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
 
     Returns (out [1, rows, heads, dim of value], None).
     """
-    from froghopper.transformers import refuse
     refuse(module, attention_mask, dropout, position_bias, None, others)
+    if not is_compiling():
+        check_arguments(query, key, value, dict(scaling=scaling, sliding_window=sliding_window, softcap=softcap,
+                                                cu_seq_lens_q=cu_seq_lens_q))
+        if not isinstance(cu_seq_lens_k, (dict, Tensor, type(None))): check_tensor("cu_seq_lens_k", cu_seq_lens_k)
     window = getattr(module, "sliding_window", None) if sliding_window is None else sliding_window
     of_layers = dict(cu_seq_lens_k=cu_seq_lens_k, max_length_k=max_length_k)
     if isinstance(cu_seq_lens_k, dict):
@@ -108,8 +113,11 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     if cache is not None:
         layer: Any = module.layer_idx
         k, v = with_cache(cache, key, value, layer, others, of_layers)
-    out = attention(q, k, v, cu_seqlens_q=cu_seq_lens_q.to(torch.int32), cu_seqlens_kv=cu_seq_lens_k.to(torch.int32),
-                    max_seqlen_q=longest[0], max_seqlen_kv=longest[1], causal=is_causal is not False, scale=scaling,
-                    window=(window - 1, None) if window else None, softcap=softcap or 0.0,
-                    sink=None if s_aux is None else s_aux.float())
-    return out[None], None
+    options: dict[str, Any] = dict(
+        cu_seqlens_q=cu_seq_lens_q.to(torch.int32), cu_seqlens_kv=cu_seq_lens_k.to(torch.int32),
+        max_seqlen_q=longest[0], max_seqlen_kv=longest[1], causal=is_causal is not False, scale=scaling,
+        window=(window - 1, None) if window else None, softcap=softcap or 0.0,
+        sink=None if s_aux is None else as_float("s_aux", s_aux))
+    if is_compiling(): return attention(q, k, v, **options)[None], None
+    try: return attention(q, k, v, **options)[None], None
+    except Error as error: raise in_words(error, (query, key, value), module) from None

@@ -50,7 +50,8 @@ def how_to_give(out: str, value: Any) -> str:
 
 
 def flag(name: str, value: Any) -> bool:
-    if isinstance(value, (bool, int)) or type(value).__name__ in ("bool", "bool_"): return bool(value)
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"): return bool(value)
+    if isinstance(value, int) and value in (0, 1): return bool(value)
     raise InvalidType(f"{name} must be True or False, but is {shown(value)}. "
                       f"{how_to_give(f'Use {name}=True or {name}=False', value)}.")
 
@@ -166,3 +167,11 @@ KINDS: dict[str, Callable[[str, Any], Any]] = {
 def plain(**options: Any) -> dict[str, Any]:
     """Options of describe as plain values."""
     return {name: KINDS[name](name, value) for name, value in options.items()}
+
+
+def check_not_8_bit(dtype: str, given: dict[str, Any]) -> None:
+    """Of what goes with 8-bit k and v alone, where k has another type: nothing is given."""
+    for name, value in given.items():
+        if value is None: continue
+        raise InvalidType(f"{name} must be None where k is {dtype}, as it goes with 8-bit k and v, but is given. "
+                          "Leave it out.")

@@ -120,18 +120,42 @@ def translated_call(function: Callable[..., Any], module: str, given: tuple[Any,
     """A call with words of which some are not known. Its errors name arguments as the caller does."""
     name = function.__name__
     own = translated(name, module, words, known)
+    names = {shaped(own_word(name, module, word, value, known), word, value): word
+             for word, value in words.items() if word not in known and not ignored(word, value)}
+    tell(names)
     try: return function(*given, **own)
-    except Error as error:
-        raise named_by({own_word(name, module, word, value, known): word for word, value in words.items()
-                        if word not in known and not ignored(word, value)}, error)
+    except Error as error: raise named_by(names, error)
 
 
 def named_by(names: Mapping[str, str], error: Error) -> Error:
     """The error, with its arguments' names of here as those of there. A name that is a word of the language too is one
-    only in front of what follows an argument; a single letter is none."""
-    words = [name if "_" in name or len(name) == 1 else rf"{name}(?= must\b| is\b|=|\[)" for name in names]
-    if words: error.args = (re.sub(rf"\b({'|'.join(words)})\b", lambda found: names[found[0]], str(error)),)
+    only in front of what follows an argument; a single letter is none. A pair here that is one number there is in
+    brackets: "(window)"."""
+    plain = {name.strip("()"): word for name, word in names.items()}
+    words = [name if "_" in name or len(name) == 1 else rf"{name}(?= must\b| is\b|=|\[)" for name in plain]
+    text = re.sub(rf"\b({'|'.join(words)})\b", lambda found: plain[found[0]], str(error)) if words else str(error)
+    for word in {word for word in plain.values() if [*plain.values()].count(word) > 1}:  # said once
+        text = re.sub(rf"\b{word}(\S*)(?:, {word}\1)*(?:,? and {word}\1)+(?!\w)", rf"{word}\1", text)
+    for name, word in names.items():
+        if name[0] != "(" or not re.match(rf"{word}(\[\d\])? must", text): continue
+        for found, put in OF_ONE_NUMBER: text = re.sub(found, put, text)
+    error.args = (text,)
     return error
+
+
+OF_ONE_NUMBER = [(r"\[[01]\](?= must)", ""), (r"\(left, right\), keys before and after,", "keys to both sides,"),
+                 (r"\((\S+), \1\)", r"\1")]
+
+
+def shaped(name: str, word: str, value: Any) -> str:
+    """The name, in brackets where it is a pair and the value one number."""
+    return f"({name})" if word == "local_window_size" and isinstance(value, int) else name
+
+
+def nothing_is_traced(names: dict[str, str]) -> None: return None
+
+
+tell: Callable[[dict[str, str]], None] = nothing_is_traced  # froghopper.torch has one that knows
 
 
 def translated(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, Any]:

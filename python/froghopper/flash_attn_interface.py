@@ -46,17 +46,17 @@ from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
 from froghopper._errors import InvalidProblem
-from froghopper._flash_words import (WHOLE, cache_order, columns, dense_keys, dense_order, extras_of,
-                                     in_any_order, length_of, options_of, packed_order, parts_of, refuse, scales_of,
-                                     without_gradients)
-from froghopper._kv_cache import reshape_and_cache_flash
+from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, cache_order, columns, dense_keys, dense_order,
+                                     extras_of, in_any_order, length_of, options_of, packed_order, parts_of, refuse,
+                                     scales_of, speaks_of, without_gradients)
+from froghopper._kv_cache import get_scheduler_metadata, reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._pages import table_of
-from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_tensor
+from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_dense
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import ROWS_FIRST
-from froghopper._torch_options import decided
-from froghopper._values import LARGEST_SCALE, counted
+from froghopper._torch_options import decided, plain, whole
+from froghopper._values import LARGEST_SCALE, flag
 from froghopper.torch import attention, paged_attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -220,6 +220,7 @@ def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, return_attn_probs: Litera
 def flash_attn_qkvpacked_func(qkv: Tensor, *rest: Any, **words: Any) -> Any: ...
 
 
+@speaks_of(OF_QKV)
 @in_any_order(dense_order, first=1)
 def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, causal: bool = False,
                               q_descale: Scale = None, k_descale: Scale = None,
@@ -235,7 +236,8 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
 
     Its gradient comes in one tensor too, which costs one copy of it. Raises ValueError where qkv is neither.
     """
-    check_tensor("qkv", qkv)
+    check_dense("qkv", qkv)
+    if num_heads_q is not None: num_heads_q = whole("num_heads_q", num_heads_q)
     shape = list(qkv.shape)
     if qkv.ndim == 5:
         if shape[2] != 3:
@@ -243,13 +245,14 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
                                  f"{shape}. Give [batch, seq, 3, heads, dim], or [batch, seq, heads_q + 2 heads_k, "
                                  "dim].")
         if num_heads_q not in (None, shape[3]):
-            raise InvalidProblem(f"num_heads_q is {num_heads_q} and qkv has the shape {shape}, "
-                                 f"{counted(shape[3], 'head')}; with five dimensions the shape says it. Leave it out.")
+            raise InvalidProblem(f"num_heads_q must be {shape[3]}, the heads of qkv, or None where qkv has five "
+                                 f"dimensions, here {shape}, but is {num_heads_q}. Leave it out.")
         q, k, v = qkv.unbind(2)
     else:
         if qkv.ndim != 4 or num_heads_q is None or not 0 < num_heads_q < shape[2] or (shape[2] - num_heads_q) % 2:
-            raise InvalidProblem(f"qkv has the shape {shape} and num_heads_q is {num_heads_q}; with four dimensions "
-                                 "the third is num_heads_q + 2 heads_k. Give both, or [batch, seq, 3, heads, dim].")
+            raise InvalidProblem("qkv must be [batch, seq, 3, heads, dim], or [batch, seq, num_heads_q + 2 heads_k, "
+                                 f"dim] with num_heads_q, but has the shape {shape}, and num_heads_q is {num_heads_q}. "
+                                 "Give both of the latter.")
         heads_k = (shape[2] - num_heads_q) // 2
         q, k, v = torch.split(qkv, [num_heads_q, heads_k, heads_k], 2)
     found: Result = flash_attn_func(
@@ -260,11 +263,13 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
     return found
 
 
+@speaks_of(OF_KV)
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *rest: Any, **words: Any) -> Any:
     """FlashAttention 2's: flash_attn_func of q and kv [batch, seq_k, 2, heads_k, dim], which is read where it lies."""
     return flash_attn_func(q, *parts_of("kv", kv, 5, 2), *rest, **words)
 
 
+@speaks_of(OF_QKV | OF_ENDS)
 def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *rest: Any,
                                      **words: Any) -> Any:
     """FlashAttention 2's: flash_attn_varlen_func of qkv [total, 3, heads, dim], which is read where it lies."""
@@ -272,6 +277,7 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
     return flash_attn_varlen_func(*parts_of("qkv", qkv, 4, 3), *where, *rest, **words)
 
 
+@speaks_of(OF_KV)
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *rest: Any, **words: Any) -> Any:
     """FlashAttention 2's: flash_attn_varlen_func of q and kv [total_k, 2, heads_k, dim], read where it lies."""
     return flash_attn_varlen_func(q, *parts_of("kv", kv, 4, 2), *rest, **words)
@@ -340,6 +346,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     results of splits there, and here there are none.
     """
     refuse(qv=qv)
+    if return_softmax_lse is not True and return_softmax_lse is not False:
+        return_softmax_lse = plain(flag, "return_softmax_lse", return_softmax_lse)
     table = page_table if block_table is None else block_table  # FlashAttention 2's word
     longest = length_of("max_seqlen_q", max_seqlen_q)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
@@ -384,16 +392,3 @@ def in_pages(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, options: dict
     words = {name: value for name, value in options.items() if name != "deterministic"}
     q, k, v = without_gradients(q, k, v)
     return paged_attention(q, k, v, block_table, **words, **lengths)
-
-
-def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int,
-                           headdim: int, cache_seqlens: Tensor, qkv_dtype: torch.dtype = torch.bfloat16,
-                           headdim_v: int | None = None, cu_seqlens_q: Tensor | None = None,
-                           cu_seqlens_k_new: Tensor | None = None, cache_leftpad: Tensor | None = None,
-                           page_size: int | None = None, max_seqlen_k_new: int = 0, causal: bool = False,
-                           window_size: Window = WHOLE, attention_chunk: int = 0, has_softcap: bool = False,
-                           num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> Tensor:
-    """Zeros, as many as vLLM keeps room for, int32 [1 + 4 * (batch_size rounded up to fours)] on cache_seqlens' device.
-    Nobody reads them: this library's kernels read lengths themselves when they hand out their work. Nothing waits, and
-    a CUDA graph may capture the call."""
-    return torch.zeros(1 + 4 * (-(-batch_size // 4) * 4), dtype=torch.int32, device=cache_seqlens.device)

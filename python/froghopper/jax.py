@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import jax
 import numpy as np
 
-from froghopper._call import DTYPES, Window, cached, check_held
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._call import DTYPES, Window, cached, check_held, check_rank
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._library_words import in_python
 from froghopper._values import Align, flag, plain, shown, type_of, whole_number
 from froghopper._words import again
@@ -174,6 +174,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
              **held_arrays(accumulate, return_max_logit), "alibi_slopes": alibi_slopes, "gate": gate}
     arrays = {name: checked(name, array, q) for name, array in given.items()
               if array is not None or name in ("q", "k", "v", *HELD)}
+    for name in "qkv": check_rank(name, arrays[name].shape, cu_seqlens_q is not None or cu_seqlens_kv is not None)
     if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
     options = Options(**bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv) | plain(
         causal=causal, window=window, softcap=softcap, scale=scale, align=align, deterministic=deterministic,
@@ -183,8 +184,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     cached(_fit, key, lambda: fits(options, arrays))
     found: Array | tuple[Array, ...]
     try: found = run(options, results, varying_alike(arrays))
-    except RuntimeError as error:  # in a program that the user compiles, JAX alone sees it
-        if "fh_attention: " not in str(error): raise
+    except (RuntimeError, ValueError) as error:  # in a program that the user compiles, JAX alone sees it
+        if isinstance(error, Error) or "fh_attention: " not in str(error): raise
         raise type(error)(in_python(str(error).replace("fh_attention: ", ""))) from None
     return found
 
@@ -280,6 +281,9 @@ def checked(name: str, array: Any, q: Any) -> Array:
     if not isinstance(array, (jax.Array, np.ndarray)):
         out = f"Give {said}" if array is None else f"Use jax.numpy.asarray({said})"
         raise InvalidType(f"{said} must be an array of JAX, but is {type_of(array)}. {out}.")
+    if not array.dtype.isnative:
+        raise InvalidType(f"{said} must have this machine's byte order, but is {array.dtype}. Use "
+                          f"{said}.astype({said}.dtype.newbyteorder(\"=\")).")
     if name in LENGTHS:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
         raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "

@@ -27,11 +27,19 @@ from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.runtime_context import get_exec
 from torch import Tensor
 
-from froghopper._errors import Unsupported
+from froghopper._errors import Error, Unsupported
 from froghopper._pages import rounded_up, rows_apart
 from froghopper._torch_calls import FLOAT8
+from froghopper._words import named_by
 from froghopper.torch import paged_attention
 
+# Arguments of froghopper.torch -> what a layer of SGLang has and is given.
+NAMES = {"k": "token_to_kv_pool", "v": "token_to_kv_pool", "scale": "layer.scaling", "softcap": "layer.logit_cap",
+         "(window)": "layer.sliding_window_size", "sink": "sinks", "scale_k": "layer.k_scale",
+         "scale_v": "layer.v_scale",
+         "heads_q": "layer.tp_q_head_num", "heads_kv": "layer.tp_k_head_num", "seqused_kv": "forward_batch.seq_lens",
+         "cu_seqlens_q": "forward_batch.extend_seq_lens", "max_seqlen_q": "forward_batch.extend_seq_lens",
+         "block_table": "req_to_token_pool", "attention_chunk": "attention_chunk_size"}
 OTHER = "Use another --attention-backend, such as fa3."
 
 __all__ = ["Backend", "Metadata"]
@@ -170,8 +178,10 @@ class Backend(AttentionBackend):
             options |= {f"scale_{name}": 1.0 if scale is None else scale.float().expand(shape)
                         for name, scale in (("k", layer.k_scale), ("v", layer.v_scale))}
         rows = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        found = paged_attention(rows, keys, values, table, seqused_kv=its.lengths, cu_seqlens_q=its.starts,
-                                max_seqlen_q=rounded_up(its.longest), return_lse=return_lse, lse_by_row=True, **options)
+        try: found = paged_attention(rows, keys, values, table, seqused_kv=its.lengths, cu_seqlens_q=its.starts,
+                                     max_seqlen_q=rounded_up(its.longest), return_lse=return_lse, lse_by_row=True,
+                                      **options)
+        except Error as error: raise named_by(NAMES, error) from None
         if return_lse: return found
         return found.view(-1, layer.tp_q_head_num * layer.v_head_dim)
 

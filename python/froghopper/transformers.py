@@ -40,16 +40,18 @@ from transformers import AttentionInterface
 from transformers import masking_utils as masks
 
 from froghopper import _transformers_paged as paged
-from froghopper._errors import InvalidProblem, InvalidType, Unsupported
-from froghopper._flash_words import length_of
+from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
+from froghopper._flash_words import as_float, length_of
 from froghopper._spans import ends_of, pairs, spans_of_keys, spans_of_queries
 from froghopper._torch_calls import DTYPES, LOOK
 from froghopper._torch_eager import NO_SIDES, attend
+from froghopper._torch_kinds import BARE, tells_kinds
 from froghopper._torch_native import TURNED
-from froghopper._torch_options import decided
+from froghopper._torch_options import decided, plain, whole
 from froghopper._transformers_mask import EAGER, Mask
 from froghopper._transformers_paged import continuous_batching
-from froghopper._values import counted
+from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse
+from froghopper._values import counted, flag, text
 from froghopper.torch import attention
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -63,7 +65,7 @@ def __dir__() -> list[str]: return sorted(__all__)
 def register(name: str = "froghopper") -> str:
     """Makes attn_implementation=name work in every model that has transformers' attention interface; returns the name.
     Again is harmless."""
-    if "flash" in name:
+    if "flash" in text("name", name, "froghopper"):
         raise InvalidType(f"name is {name!r}; transformers takes names with \"flash\" in them for its own. Use "
                           "another.")
     AttentionInterface.register(name, attention_forward)
@@ -93,6 +95,7 @@ def outside_of_graphs(function: Rule) -> Rule:
 
 
 @outside_of_graphs
+@tells_kinds
 def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int | Tensor = 0, kv_offset: int = 0,
                    mask_function: Callable[..., Any] = masks.causal_mask_function,
                    attention_mask: Tensor | None = None, **_: Any) -> Mask:
@@ -254,6 +257,22 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
 
     Returns (out [batch, rows, heads, dim of value], None).
     """
+    given = (module, query, key, value, attention_mask, dropout, scaling, is_causal, sliding_window, softcap, s_aux,
+             position_bias, cache, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, deterministic, others)
+    if is_compiling(): return compute(*given)  # which tells what it sees of errors where nobody handles them
+    try: return compute(*given)
+    except Error as error: raise in_words(error, (query, key, value), module) from None
+    except BARE:
+        check_arguments(query, key, value, dict(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux,
+                                                cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k))
+        raise
+
+
+def compute(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, dropout: float,
+            scaling: float | None, is_causal: bool | None, sliding_window: int | None, softcap: float | None,
+            s_aux: Tensor | None, position_bias: Tensor | None, cache: Any, cu_seq_lens_q: Tensor | None,
+            cu_seq_lens_k: Tensor | None, max_length_q: int | Tensor | None, max_length_k: int | Tensor | None,
+            deterministic: bool | None, others: dict[str, Any]) -> tuple[Tensor, None]:
     refuse(module, attention_mask, dropout, position_bias, cache, others)
     mask = attention_mask if attention_mask is not None else unsaid(module, query, key, is_causal, sliding_window)
     check_made_for(module, mask, query, key)
@@ -267,7 +286,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     options: dict[str, Any] = dict(causal=mask.causal, window=mask.window, scale=scaling, softcap=softcap or 0.0,
                                    attention_chunk=mask.chunk,
-                                   sink=None if s_aux is None else s_aux.float(),
+                                   sink=None if s_aux is None else as_float("s_aux", s_aux),
                                    deterministic=False if deterministic is None else deterministic)
     lengths = dict(cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k,
                    max_length_q=length_of("max_length_q", max_length_q),
@@ -293,47 +312,6 @@ def usual(mask: Mask, query: Tensor, key: Tensor, scaling: Any) -> bool:
     return bool(mask.keys is None and mask.begin is mask.end is mask.rows is mask.ends is None and
                 not (mask.first or mask.chunk) and query.dtype in DTYPES and key.dtype in DTYPES and
                 (scaling is None or type(scaling) is float))
-
-
-# Keywords of attention functions that change what is computed, and are not computed here.
-CHANGES = {
-    "output_attentions": "weights are never written out here. Use attn_implementation=\"eager\".",
-    "sinks": f"sinks are s_aux here, one for each head. {EAGER}",
-    "indices": f"keys are not chosen one by one here. {EAGER}",
-    "block_indices": f"keys are not chosen block by block here. {EAGER}",
-    "head_mask": f"heads are not masked here. {EAGER}",
-    "block_table": "pages are read by continuous batching. Use froghopper.transformers.continuous_batching(model).",
-}
-
-
-def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Tensor | None, cache: Any,
-           others: dict[str, Any]) -> None:
-    """NotImplementedError for what the library does not compute."""
-    if dropout:
-        raise Unsupported(f"dropout must be 0, as attention weights are not dropped here, but is {dropout}. Set it "
-                          f"to 0 in the config{dropout_field(module, dropout)}, or call eval().")
-    if position_bias is not None: raise Unsupported(f"position_bias is given; scores have no bias here. {EAGER}")
-    for name, says in CHANGES.items():
-        if others.get(name) is not None and others[name] is not False:
-            raise Unsupported(f"{type(module).__name__} has {name}; {says}")
-    if cache is not None: raise Unsupported(f"cache is a {type(cache).__name__}; {CHANGES['block_table']}")
-    if mask is not None and not isinstance(mask, Mask):
-        shape = list(mask.shape) if isinstance(mask, Tensor) else ""
-        raise Unsupported(f"{type(module).__name__} has attention_mask, a {type(mask).__name__} {shape}; froghopper "
-                          f"reads masks that transformers makes for it, not matrices. Give padding as [batch, "
-                          f"tokens]. {EAGER}")
-
-
-def dropout_field(module: torch.nn.Module, dropout: float) -> str:
-    """Where the model's config has that dropout: the field of attention, or else those that have its value."""
-    config = getattr(module, "config", None)
-    fields = {name: value for name, value in vars(config).items() if "drop" in name or name.endswith("pdrop")
-              } if config is not None else {}
-    named = [name for name in fields if name.startswith(("attention", "attn"))]
-    found = [name for name in named if fields[name] == dropout] or named or [
-        name for name, value in fields.items() if value == dropout]
-    if found: return f", where it is {' or '.join(found)}"
-    return ", where it is attention_dropout, attention_probs_dropout_prob or attn_pdrop"
 
 
 def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tensor) -> None:
@@ -374,12 +352,14 @@ def unsaid(module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool 
            sliding_window: int | None) -> Mask:
     """The mask of a module that was given none."""
     rows, keys = query.shape[2], key.shape[2]
+    if is_causal is not None: is_causal = plain(flag, "is_causal", is_causal)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and rows > 1
     if causal and rows != keys:
         raise Unsupported(f"{type(module).__name__} is causal, has {counted(rows, 'query')} and {counted(keys, 'key')} "
                           "and no mask that says where the queries are. Give it one that "
                           f"froghopper.transformers.attention_mask makes, with q_offset={keys - rows} if the last "
                           "query is at the last key.")
+    if sliding_window is not None: sliding_window = whole("sliding_window", sliding_window)
     left = None if sliding_window is None or sliding_window > keys else sliding_window - 1
     return Mask(causal, (left, None if causal else left), (query.shape[0], rows, keys))
 

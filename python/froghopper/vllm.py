@@ -29,13 +29,22 @@ from torch import Tensor
 from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata,
                                        AttentionMetadataBuilder, AttentionType, MultipleOf)
 
-from froghopper._errors import InvalidType, Unsupported
+from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
 from froghopper._kv_cache import reshape_and_cache_flash
 from froghopper._pages import rounded_up, rows_apart
+from froghopper._values import number, whole_number
+from froghopper._words import named_by
 from froghopper.torch import attention, paged_attention
 
 FLOAT8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 INVARIANT_DIM = 256  # the largest head dim of Hopper kernels with invariant
+# Arguments of froghopper.torch -> what a layer of vLLM was made with, and is given in a step.
+NAMES = {"q": "query", "k": "kv_cache", "v": "kv_cache", "out": "output", "sink": "sinks", "softcap": "logits_soft_cap",
+         "(window)": "sliding_window", "heads_q": "num_heads", "heads_kv": "num_kv_heads", "scale_k": "layer._k_scale",
+         "scale_v": "layer._v_scale", "seqused_kv": "attn_metadata.seq_lens",
+         "cu_seqlens_q": "attn_metadata.query_start_loc", "cu_seqlens_kv": "attn_metadata.query_start_loc",
+         "max_seqlen_q": "attn_metadata.max_query_len", "max_seqlen_kv": "attn_metadata.max_seq_len",
+         "block_table": "attn_metadata.block_table"}
 
 __all__ = ["Backend", "Impl", "Metadata", "MetadataBuilder"]
 
@@ -152,10 +161,13 @@ class Impl(AttentionImpl[Metadata]):
         if sinks is not None and sinks.shape[0] != num_heads:
             raise InvalidType(f"sinks must have a number for each head of the layer, {num_heads} in all, but has "
                               f"{sinks.shape[0]}. Give as many.")
-        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        if sliding_window is not None and whole_number("sliding_window", sliding_window) < 0:
+            raise InvalidProblem(f"sliding_window must be 1 or more keys, a query's own among them, but is "
+                                 f"{sliding_window}. Use 1 or more, or None or 0 for no window.")
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, number("scale", scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.alibi_slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
-        self.window = None if sliding_window is None else sliding_window - 1
+        self.window = sliding_window - 1 if sliding_window else None
         self.kv_cache_dtype, self.attn_type, self.sinks = kv_cache_dtype, attn_type, sinks
         self.softcap = logits_soft_cap or 0.0
         self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
@@ -179,16 +191,19 @@ class Impl(AttentionImpl[Metadata]):
         longest = rounded_up(its.max_query_len)
         if self.attn_type in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY):
             starts = its.query_start_loc
-            attention(q, key[:tokens], value[:tokens], cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=longest,
-                      max_seqlen_kv=longest, out=out, **options)
+            try: attention(q, key[:tokens], value[:tokens], cu_seqlens_q=starts, cu_seqlens_kv=starts,
+                           max_seqlen_q=longest, max_seqlen_kv=longest, out=out, **options)
+            except Error as error: raise named_by(NAMES | {"k": "key", "v": "value"}, error) from None
             return output
         k, v = self.pools(kv_cache)
         if k.dtype in FLOAT8.values():
             shape = (its.block_table.shape[0], self.num_kv_heads)
             options |= dict(scale_k=layer._k_scale.expand(shape), scale_v=layer._v_scale.expand(shape))
         room = its.block_table.shape[1] * k.shape[1]
-        paged_attention(q, k, v, its.block_table, seqused_kv=its.seq_lens, cu_seqlens_q=its.query_start_loc,
-                        max_seqlen_q=longest, max_seqlen_kv=min(rounded_up(its.max_seq_len), room), out=out, **options)
+        most = min(rounded_up(its.max_seq_len), room)
+        try: paged_attention(q, k, v, its.block_table, seqused_kv=its.seq_lens, cu_seqlens_q=its.query_start_loc,
+                             max_seqlen_q=longest, max_seqlen_kv=most, out=out, **options)
+        except Error as error: raise named_by(NAMES, error) from None
         return output
 
     def do_kv_cache_update(self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor,

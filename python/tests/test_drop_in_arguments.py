@@ -118,7 +118,7 @@ def test_no_argument_is_ignored(name):
 
 def test_contradictions_are_refused():
     """What says the same thing twice, and what has no meaning beside the rest."""
-    with pytest.raises(ValueError, match="num_heads_q is 2 and qkv"): qkvpacked(num_heads_q=2)
+    with pytest.raises(ValueError, match="num_heads_q must be 4, .*, but is 2"): qkvpacked(num_heads_q=2)
     assert same(qkvpacked(num_heads_q=4), qkvpacked()) and same(qkvpacked(num_heads_q=None), qkvpacked())
     with pytest.raises(ValueError, match="sm_margin must .*, but is -1"): dense(sm_margin=-1)
     with pytest.raises(TypeError, match="sm_margin"): dense(sm_margin=0.5)

@@ -51,7 +51,7 @@ def test_ways_out():
         (dict(window=5), "None for no window", dict(window=(None, -1))),
         (dict(align=0), "top_left", dict(align="top_left")),
         (dict(softcap=-1), "Use 0 or None for none", dict(softcap=None)), (dict(scale_q=1.0), "Leave it out", {}),
-        (dict(scale_k=1.0), "Leave them out", {}), (dict(scale=-1), "Use scale=None", dict(scale=None)),
+        (dict(scale_k=1.0), "Leave it out", {}), (dict(scale=-1), "Use scale=None", dict(scale=None)),
         (dict(sink=np.zeros(4)), "Use numpy.asarray.sink, .float32..", dict(sink=np.zeros(4, np.float32))),
         (dict(out=q, accumulate=(o, lse)), "Leave out out", dict(accumulate=(o.copy(), lse.copy()))),
         (dict(alibi_slopes=np.zeros((1, 4))), "Use alibi_slopes.reshape.4.", dict(alibi_slopes=np.zeros(4))),

@@ -78,7 +78,7 @@ def test_packed_sequences_have_blocks_of_their_own():
 @pytest.mark.parametrize("change, message", [
     (dict(dtype=torch.bfloat16), "dtype must .*, but is bfloat16"),
     (dict(rotate_seed=-1), "rotate_seed must .*, but is -1"),
-    (dict(scale_rows=64), "scale_rows is 64; as many rows share a scale as tiles are made of"),
+    (dict(scale_rows=64), "scale_rows must be 128, or 0 for all rows, but is 64"),
 ])
 def test_what_is_wrong_is_named(change, message):
     x = draw(1, 10, 2, 64)
@@ -115,5 +115,5 @@ def test_means_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="mean_k must .*, but has .2, 64"):
         attention(**given | {"mean_k": given["mean_k"][0, 0]})
     with pytest.raises(ValueError, match="softcap must be 0 .* but is 20"): attention(**given, softcap=20.0)
-    with pytest.raises(TypeError, match="scales, means and out_dtype go with 8-bit"):
+    with pytest.raises(TypeError, match="must be None where k is .*, as it goes with 8-bit k and v"):
         attention(q, k, v, mean_k=given["mean_k"], mean_v=given["mean_v"])

@@ -284,3 +284,15 @@ def test_refused_in_a_step():
     assert step.run().shape == (41, HEADS * DIM)
     step.layer.is_cross_attention = True
     with pytest.raises(NotImplementedError, match="cross attention"): step.run()
+
+
+def test_words_of_the_engine():
+    """A layer is told of by what SGLang calls its parts."""
+    for field, value, sentence in (("scaling", -1.0, "layer.scaling must be from 0"),
+                                   ("logit_cap", -2.0, "layer.logit_cap must be finite"),
+                                   ("sliding_window_size", 2**70, "layer.sliding_window_size must have 64 bits")):
+        step = Step(*BATCHES["decode"])
+        setattr(step.layer, field, value)
+        with pytest.raises(ValueError, match=f"^{sentence}"): step.run()
+    with pytest.raises(ValueError, match=r"^sinks must have the shape \[4\], but has \[3\]"):
+        Step(*BATCHES["decode"]).run(sinks=torch.zeros(3))

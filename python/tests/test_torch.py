@@ -95,12 +95,12 @@ def test_sdpa(name):
     (dict(attn_mask=torch.ones(9, 9, dtype=torch.bool)), NotImplementedError, "attn_mask is given; froghopper"),
     (dict(dropout_p=0.1), NotImplementedError, "dropout_p must .*, but is 0.1"),
     (dict(enable_gqa=True, key=torch.zeros(2, 2, 9, 16), value=torch.zeros(2, 2, 9, 16)), ValueError,
-     "heads_kv must .*, but is 2"),
+     "the number of heads of key must .*, but is 2"),
     (dict(key=torch.zeros(2, 2, 9, 16), value=torch.zeros(2, 2, 9, 16)), ValueError, "query, key and value must .*,"),
     (dict(key=torch.zeros(5, 3, 9, 16)), ValueError, "query, key and value must .*, but have the shapes .2, 3, 9, 1"),
     (dict(query=torch.zeros(16)), ValueError, "query must .*, but has the shape .16"),
     (dict(query=[1]), TypeError, "query must .*, but is a list"),
-    (dict(query=torch.zeros(2, 3, 9, 16).double()), TypeError, "^key must .*, but is float32"),
+    (dict(query=torch.zeros(2, 3, 9, 16).double()), TypeError, "^query must .*, but is float64. Use query"),
 ], ids=str)
 def test_what_sdpa_refuses(bad, kind, words):
     like = torch.zeros(2, 3, 9, 16)
@@ -328,7 +328,7 @@ def test_what_is_refused(bad, kind, words):
 
 def test_what_the_operators_refuse():
     q, k, v = qkv(2, 5, 4, 16, grad=True)
-    arguments = [q, k, v, *[None] * 6, -1, -1, False, -1, -1, 0.0, None, False, False, 0, 0, False]
+    arguments = [q, k, v, *[None] * 6, -1, -1, False, -1, -1, 0.0, None, False, False, 0, 0, False, ""]
     with pytest.raises(NotImplementedError, match="with_lse is False and q"): ops.forward_op(*arguments, False, False)
     o, lse = (x.detach() for x in ops.forward_op(*arguments, True, True))
     still = [q.detach(), k.detach(), v.detach()]

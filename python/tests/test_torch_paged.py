@@ -137,7 +137,7 @@ def test_messages():
             (dict(max_seqlen_kv=209), "max_seqlen_kv must be from 0 to 208, .* but is 209"),
             (dict(max_seqlen_q=1), "max_seqlen_q must be given with cu_seqlens_q"),
             (dict(seqused_kv=cache.used[:3]), "seqused_kv must have 4 numbers, .* but has 3"),
-            (dict(scale_k=1.0), "scales, means and out_dtype go with 8-bit k and v"),
+            (dict(scale_k=1.0), "scale_k must be None where k is float32, as it goes with 8-bit k and v"),
             (dict(q=q.clone().requires_grad_()), "q requires a gradient; paged_attention has none")):
         with pytest.raises((TypeError, ValueError, NotImplementedError), match=message): call(**changed, out=out)
     assert out.isnan().all()
@@ -172,7 +172,7 @@ def test_the_operator(of_q, return_lse):
         assert torch.equal(x, y) and x.dtype == z.dtype and x.shape == z.shape and x.stride() == z.stride()
     factors = [None if not scales else torch.tensor(1.0)] * 3
     arguments = (*given[:4], None, None, cache.used, None, None, *factors, None, None, None, None, True, -1, -1, 0.0,
-                 None, False, 0, 0, False, None, False, return_lse)
+                 None, False, 0, 0, False, None, False, "", return_lse)
     if of_q.itemsize == 1: return  # opcheck draws random numbers, which PyTorch has not for float8
     torch.library.opcheck(torch.ops.froghopper.paged.default, arguments)
     torch.library.opcheck(torch.ops.froghopper.paged_out.default, (torch.empty_like(q), *arguments))

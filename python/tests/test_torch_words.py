@@ -35,7 +35,7 @@ def grouped(query, key, value): return scaled_dot_product_attention(query, key, 
     ((Q, KV[..., :8], KV), r"key must have the dim of query, 16, but has 8: .* \[2, 2, 6, 8\] and \[2, 4, 8, 16\]"),
     ((Q.int(), KV.int(), KV.int()), "query, key and value must be .* but are int32. Use query.float"),
     ((Q, KV[:, :1].expand(2, 3, 6, 16), KV[:, :1].expand(2, 3, 6, 16)),
-     "heads_kv must divide heads_q, 4, but is 3. Use 1, 2 or 4 for keys and values")])
+     "the number of heads of key must divide the number of heads of query, 4, but is 3. Use 1, 2 or 4 for keys")])
 def test_names_and_shapes_of_scaled_dot_product_attention(given, sentence):
     for call in in_each_way(grouped):
         with pytest.raises(Exception, match=sentence) as told: call(*given)

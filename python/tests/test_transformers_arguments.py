@@ -78,6 +78,63 @@ def test_scales_and_softcaps():
     assert not torch.equal(attend(softcap=0.5), attend())
 
 
+class Config:
+    attn_logit_softcapping, query_pre_attn_scalar = 50.0, 256
+
+
+class Capped(Layer):
+    config = Config()
+
+
+class Sinks(Layer):
+    def __init__(self):
+        super().__init__()
+        self.sinks = torch.zeros(3)
+
+
+HALF = dict(key=drawn(2, 2, 5, 16), value=drawn(2, 2, 5, 16))
+PACKED = {name: drawn(1, 4, 10, 16) for name in ("query", "key", "value")} | LENGTHS
+WORDS = [
+    (dict(key=drawn(2, 4, 5, 8)), r"key must have the dim of query, 16, but has 8: .* \[2, 4, 5, 8\] and"),
+    (dict(value=drawn(2, 4, 4, 16)), "value must have the seq of key, 5, but has 4"),
+    (HALF | dict(query=drawn(2, 3, 5, 16)), "the number of heads of key must divide the number of heads of query, 3"),
+    (dict(key=drawn(2, 4, 5, 16).half()), r"key must have the type of query, float32, .* Use key.to\(query.dtype\)"),
+    (dict(query=drawn(2, 4, 5, 16).int()), r"query must be float16 or .*, but is int32. Use query.float\(\)"),
+    (dict(key=None), "key must be a tensor of PyTorch, but is None"),
+    (dict(query=drawn(5, 16)), r"query must be \[batch, heads, rows, dim\], but has the shape \[5, 16\]"),
+    (dict(scaling=-1.0), "scaling must be from 0 to 2.127, but is -1.0. Use scaling=None"),
+    (dict(scaling="x", module=Capped()), "scaling must be a number, .* It is query_pre_attn_scalar of Config.$"),
+    (dict(softcap=-2.0, module=Capped()), "softcap must be .* but is -2.0. .* It is attn_logit_softcapping of Config"),
+    (dict(s_aux=torch.zeros(3)), r"s_aux must have the shape \[4\], but has \[3\]. Give one of that shape.$"),
+    (dict(s_aux=torch.zeros(3), module=Sinks()), "s_aux must .* It is sinks of Sinks.$"),
+    (dict(s_aux=[1.0, 2.0]), "s_aux must be a tensor of PyTorch, but is a list"),
+    (dict(sliding_window="x"), "sliding_window must be a whole number, but is 'x'"),
+    (dict(sliding_window=2**70), "sliding_window must have 64 bits"),
+    (dict(is_causal="x"), "is_causal must be True or False, but is 'x'"),
+    (PACKED | dict(max_length_k=3), "max_length_k must be at least 7, the rows of sequence 1, but is 3. Use"),
+    (PACKED | dict(cu_seq_lens_q=[0, 3, 10]), "cu_seq_lens_q must be a tensor of PyTorch, but is a list"),
+    (PACKED | dict(cu_seq_lens_k=torch.tensor([0, 3, 19])), r"cu_seq_lens_k must .* but cu_seq_lens_k\[2\] is 19"),
+]
+
+
+@pytest.mark.parametrize("given, sentence", [pytest.param(*x, id=x[1][:40]) for x in WORDS])
+def test_words(given, sentence):
+    """Errors have the names that a model hands over, and say where in its config a value is."""
+    with pytest.raises((TypeError, ValueError), match=f"^{sentence}") as told: attend(**given)
+    assert isinstance(told.value, froghopper.Error) and "It is" not in str(told.value) or "module" in given
+
+
+def test_words_of_compiled_layers():
+    torch._dynamo.reset()
+    fixed = {name: x for name, x in PACKED.items() if name != "max_length_k"} | dict(module=Layer())
+    compiled = torch.compile(lambda scale, longest: attention_forward(**fixed, attention_mask=None, scaling=scale,
+                                                                      max_length_k=longest)[0],
+                             fullgraph=True, dynamic=True, backend="aot_eager")
+    for scale, longest in ((1.0, 7), (0.5, 8)): compiled(scale, longest)
+    with pytest.raises(ValueError, match="^scaling must be from 0 .* but is -2.0"): compiled(-2.0, 7)
+    with pytest.raises(ValueError, match="^max_length_k must be at least 7"): compiled(1.0, 3)
+
+
 def test_tangents():
     for name in ("query", "key", "value", "s_aux"):
         x = torch.zeros(4) if name == "s_aux" else drawn(2, 4, 5, 16)
@@ -200,3 +257,32 @@ def test_ways_out():
         else:
             with pytest.raises(NotImplementedError, match="position_bias is given"): model(ids)
     assert froghopper.transformers.register("frog_two") == "frog_two"
+
+
+@pytest.mark.parametrize("given, sentence", [
+    (dict(q_length="x"), "q_length must be a whole number, but is 'x'"),
+    (dict(kv_length=None), "kv_length must be a whole number, but is None"),
+    (dict(q_offset=[1]), r"q_offset must be a whole number, but is \[1\]"),
+    (dict(attention_mask=[[1]]), "attention_mask must be a tensor of PyTorch, but is a list")])
+def test_kinds_of_masks(given, sentence):
+    with pytest.raises(TypeError, match=f"^{sentence}") as told:
+        attention_mask(**(dict(batch_size=2, q_length=5, kv_length=5) | given))
+    assert isinstance(told.value, froghopper.Error)
+
+
+def test_names_are_texts():
+    with pytest.raises(TypeError, match="^name must be a text, but is 3. Use .froghopper"):
+        froghopper.transformers.register(3)
+
+
+@pytest.mark.parametrize("given, sentence", [
+    (dict(query=None), "query must be a tensor of PyTorch, but is None"),
+    (dict(key=drawn(10, 16)), r"key must be \[batch, heads, rows, dim\], but has the shape \[10, 16\]"),
+    (dict(cu_seq_lens_q=[0, 10]), "cu_seq_lens_q must be a tensor of PyTorch, but is a list"),
+    (dict(cu_seq_lens_k=[0, 10]), "cu_seq_lens_k must be a tensor of PyTorch, but is a list"),
+    (dict(sliding_window="x"), "sliding_window must be a whole number, but is 'x'"),
+    (dict(max_length_k=3), "max_length_k must be at least 7"), (dict(scaling=-1.0), "scaling must be from 0"),
+    (dict(s_aux=torch.zeros(3)), r"s_aux must have the shape \[4\], but has \[3\]")])
+def test_words_of_continuous_batching(given, sentence):
+    from froghopper._transformers_paged import attention_forward as forward
+    with pytest.raises(froghopper.Error, match=f"^{sentence}"): forward(**(PACKED | dict(module=Layer()) | given))

@@ -252,3 +252,23 @@ def test_messages():
     with pytest.raises(NotImplementedError, match="output_scale is given"):
         impl_of().forward(None, None, None, None, None, None, None, output_scale=torch.ones(1))
     with pytest.raises(TypeError, match="sinks must .* 4 in all, but has 3"): impl_of(sinks=torch.ones(3))
+
+
+def test_words_of_the_engine():
+    """A layer and a step are told of by what vLLM calls their parts."""
+    def run(change=lambda step: None, **changed):
+        impl = impl_of(**changed)
+        step = Step(impl, "packed", *BATCHES["decode"])
+        change(step)
+        step.run(impl)
+    def all_at(page):
+        def change(step): step.table[:] = page
+        return change
+    for call, sentence in ((lambda: run(scale=-1.0), "scale must be from 0"),
+                           (lambda: run(logits_soft_cap=-2.0), "logits_soft_cap must be finite and positive"),
+                           (lambda: run(alibi_slopes=[1.0]), r"alibi_slopes must have the shape \[heads\] \[4\]"),
+                           (lambda: run(all_at(99)), r"attn_metadata.block_table\[0, 0\] must name a page .* is 99"),
+                           (lambda: impl_of(sliding_window=-4), "sliding_window must be 1 or more keys, .* is -4"),
+                           (lambda: impl_of(sliding_window="x"), "sliding_window must be a whole number, but is 'x'"),
+                           (lambda: impl_of(scale="x"), "scale must be a number, but is 'x'")):
+        with pytest.raises((TypeError, ValueError), match=f"^{sentence}"): call()

@@ -89,15 +89,15 @@ def samples():
     sink = drawn(4, grad=True)
     lengths = [torch.tensor(x, dtype=torch.int32) for x in ([0, 4, 9], [0, 7, 12], [4, 3], [7, 1])]
     none = [None] * 5
-    yield "dense", [q, k, v, None, *none, -1, -1, False, -1, -1, 0.0, None, False, False, 0, 0, False]
-    yield "causal", [q, k, v, sink, *none, -1, -1, True, 4, -1, 2.0, 0.3, True, True, 1, 5, True]
+    yield "dense", [q, k, v, None, *none, -1, -1, False, -1, -1, 0.0, None, False, False, 0, 0, False, ""]
+    yield "causal", [q, k, v, sink, *none, -1, -1, True, 4, -1, 2.0, 0.3, True, True, 1, 5, True, ""]
     yield "packed", [*packed, sink, *lengths[:2], None, None, None, 5, 7, True, -1, -1, 0.0, None, False, False, 0, 0,
-                     False]
+                     False, ""]
     yield "looked", [*packed, None, *lengths[:2], None, lengths[3], None, LOOK, LOOK, True, -1, -1, 0.0, None, False,
-                     False, 0, 0, False]
-    yield "alibi", [q, k, v, None, *none[1:], drawn(4), -1, -1, True, -1, -1, 0.0, None, False, False, 0, 0, False]
+                     False, 0, 0, False, ""]
+    yield "alibi", [q, k, v, None, *none[1:], drawn(4), -1, -1, True, -1, -1, 0.0, None, False, False, 0, 0, False, ""]
     yield "used", [q, k, v, None, None, None, *lengths[2:], None, -1, -1, False, 3, 3, 0.0, None, False, False, 0, 0,
-                   False]
+                   False, ""]
 
 
 def step(function, tensors, **options):

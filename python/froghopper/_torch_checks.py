@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with one tensor of PyTorch: its kind, layout, device, type, shape, under the name that a user knows."""
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from froghopper._call import Shape, slope_strides
+from froghopper._errors import InvalidTensor, InvalidType
+from froghopper._values import type_of, wrong_shape
+
+
+def check_slopes(slopes: Tensor, q: Tensor, batch: int) -> None:
+    check_place("alibi_slopes", slopes, q)
+    if slopes.dtype != torch.float32:
+        raise InvalidType(f"alibi_slopes must be float32, but is {name_of(slopes.dtype)}. Use alibi_slopes.float().")
+    slope_strides(slopes.shape, slopes.stride(), batch, q.shape[-2])
+
+
+def check_tensor(name: str, x: Any, out: str = "") -> None:
+    if x is None: raise InvalidType(f"{name} must be a tensor of PyTorch, but is None. Give {name}.")
+    if not isinstance(x, Tensor):
+        raise InvalidType(f"{name} must be a tensor of PyTorch, but is {type_of(x)}. Use {out or as_tensor(name)}.")
+
+
+def as_tensor(name: str) -> str: return f"torch.as_tensor({name})"
+
+
+def check_dense(name: str, x: Any) -> None:
+    """A tensor that an operator is given: PyTorch has no kernels of it for other layouts, and would say so."""
+    check_tensor(name, x)
+    if x.layout != torch.strided:
+        raise InvalidType(f"{name} must be dense, but is {x.layout}. Use {dense_of(name, x)}.")
+
+
+def check_floating(name: str, x: Any) -> None:
+    """A tensor that may be cast."""
+    check_tensor(name, x)
+    if not x.is_floating_point():
+        raise InvalidType(f"{name} must have a floating-point type, but is {name_of(x.dtype)}. Use {name}.float().")
+
+
+def check_place(name: str, x: Tensor, q: Tensor) -> None:
+    """On the device of q, with memory of its own kind."""
+    if x.layout != torch.strided: check_dense(name, x)
+    if x.device != q.device:
+        raise InvalidTensor(f"{name} must be on the device of q, {q.device}, but is on {x.device}. Use "
+                            f"{name}.to(q.device).")
+
+
+def dense_of(name: str, x: Tensor) -> str:
+    """How to get a dense tensor of one that is not, as a message says it."""
+    return f"{name}.values() with {name}.offsets().int() as cu_seqlens" if x.layout is torch.jagged else (
+        f"{name}.to_dense()")
+
+
+def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
+    """A tensor of the type of q."""
+    check_place(name, x, q)
+    if x.dtype != q.dtype:
+        raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
+                          f"{name}.to(q.dtype).")
+    check_shape(name, x, shape)
+
+
+def check_side(name: str, x: Tensor, q: Tensor, dtype: torch.dtype, shape: Shape) -> None:
+    check_place(name, x, q)
+    if x.dtype != dtype:
+        raise InvalidType(f"{name} must be {name_of(dtype)}, but is {name_of(x.dtype)}. Use "
+                          f"{name}.to(torch.{name_of(dtype)}).")
+    check_shape(name, x, shape)
+    if name == "sink" and not x.is_contiguous():
+        raise InvalidTensor("sink must be contiguous, but is not. Use sink.contiguous().")
+
+
+def check_held(o: Tensor, lse: Tensor, q: Tensor, o_shape: Shape, lse_shape: Shape) -> None:
+    """What is merged with."""
+    check_side("accumulate[0]", o, q, torch.float32, o_shape)
+    check_side("accumulate[1]", lse, q, torch.float32, lse_shape)
+    if not lse.is_contiguous():
+        raise InvalidTensor("accumulate[1] must be contiguous, as lse is dense, but is not. Use "
+                            "accumulate[1].contiguous().")
+
+
+def name_of_o(held_lse: Tensor | None) -> str: return "out" if held_lse is None else "accumulate[0]"
+
+
+def check_shape(name: str, x: Tensor, shape: Shape) -> None:
+    if tuple(x.shape) != tuple(shape): wrong_shape(name, x.shape, shape)
+
+
+def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
+    check_place(name, x, q)
+    if x.dtype != torch.int32 or x.ndim != 1:
+        raise InvalidType(f"{name} must be a one-dimensional int32 tensor, but is {name_of(x.dtype)} with the shape "
+                          f"{list(x.shape)}. Use {name}.int(){'' if x.ndim == 1 else '.flatten()'}.")
+    if not x.is_contiguous(): raise InvalidTensor(f"{name} must be contiguous, but is not. Use {name}.contiguous().")
+
+
+def check_table(table: Tensor, batch: int) -> None:
+    if table.dtype == torch.int32 and table.ndim == 2 and table.shape[0] == batch: return
+    raise InvalidTensor(f"block_table must be int32 [batch, columns] with batch {batch}, but is {name_of(table.dtype)} "
+                        f"with the shape {list(table.shape)}. Use block_table.int() for the type.")
+
+
+def name_of(dtype: torch.dtype) -> str: return str(dtype).removeprefix("torch.")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What froghopper.torch says of its arguments, in the words of transformers' attention interface: the names that models
+hand over, and the module or the field of its config that a value comes from."""
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from froghopper import _torch_sdpa as sdpa
+from froghopper import _torch_traced as traced
+from froghopper._errors import Error, InvalidProblem, Unsupported
+from froghopper._torch_checks import check_dense
+from froghopper._torch_kinds import check_kind
+from froghopper._transformers_mask import EAGER, Mask
+
+NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", "scale": "scaling", "sink": "s_aux",
+         "(window)": "sliding_window", "cu_seqlens_q": "cu_seq_lens_q", "cu_seqlens_kv": "cu_seq_lens_k",
+         "max_seqlen_q": "max_length_q", "max_seqlen_kv": "max_length_k", **sdpa.HEADS}
+# Arguments -> fields of configs that they come from.
+FIELDS = {"softcap": ("attn_logit_softcapping", "attn_logit_softcap"), "sliding_window": ("sliding_window",),
+          "scaling": ("query_pre_attn_scalar", "attention_multiplier"), "attention_chunk": ("attention_chunk_size",)}
+LAYOUT = "[batch, heads, rows, dim]"
+
+
+def in_words(error: Error, tensors: tuple[Any, Any, Any], module: Any = None) -> Error:
+    """tensors: query, key and value. module: the layer, where it is known."""
+    error = sdpa.in_words(error, tensors, NAMES)
+    if module is not None: error.args = (str(error) + source_of(str(error).partition(" ")[0], module),)
+    return error
+
+
+def source_of(argument: str, module: Any) -> str:
+    """A sentence about where the layer has the argument from; "" where that is not known."""
+    layer, config = type(module).__name__, getattr(module, "config", None)
+    if argument == "s_aux" and hasattr(module, "sinks"): return f" It is sinks of {layer}."
+    for field in FIELDS.get(argument, ()):
+        if getattr(config, field, None) is not None: return f" It is {field} of {type(config).__name__}."
+    return ""
+
+
+def check_arguments(query: Any, key: Any, value: Any, others: dict[str, Any]) -> None:
+    """What is wrong with arguments that are no tensors, have other dimensions or are no numbers. others may be None."""
+    tensors = dict(query=query, key=key, value=value)
+    for name, x in tensors.items(): check_dense(name, x)
+    for name, x in others.items():
+        if x is not None: check_kind(name, x)
+    for name, x in tensors.items():
+        if x.ndim == 4: continue
+        raise InvalidProblem(f"{name} must be {LAYOUT}, but has the shape {list(x.shape)}. Reshape it.")
+
+
+# Keywords of attention functions that change what is computed, and are not computed here.
+CHANGES = {
+    "output_attentions": "weights are never written out here. Use attn_implementation=\"eager\".",
+    "sinks": f"sinks are s_aux here, one for each head. {EAGER}",
+    "indices": f"keys are not chosen one by one here. {EAGER}",
+    "block_indices": f"keys are not chosen block by block here. {EAGER}",
+    "head_mask": f"heads are not masked here. {EAGER}",
+    "block_table": "pages are read by continuous batching. Use froghopper.transformers.continuous_batching(model).",
+}
+
+
+def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Tensor | None, cache: Any,
+           others: dict[str, Any]) -> None:
+    """NotImplementedError for what the library does not compute."""
+    if dropout:
+        raise Unsupported(f"dropout must be 0, as attention weights are not dropped here, but is {dropout}. Set it "
+                          f"to 0 in the config{dropout_field(module, dropout)}, or call eval().")
+    if position_bias is not None: raise Unsupported(f"position_bias is given; scores have no bias here. {EAGER}")
+    for name, value in others.items():
+        if name in CHANGES and value is not None and value is not False:
+            raise Unsupported(f"{type(module).__name__} has {name}; {CHANGES[name]}")
+    if cache is not None: raise Unsupported(f"cache is a {type(cache).__name__}; {CHANGES['block_table']}")
+    if mask is not None and not isinstance(mask, Mask):
+        shape = list(mask.shape) if isinstance(mask, Tensor) else ""
+        raise Unsupported(f"{type(module).__name__} has attention_mask, a {type(mask).__name__} {shape}; froghopper "
+                          f"reads masks that transformers makes for it, not matrices. Give padding as [batch, "
+                          f"tokens]. {EAGER}")
+
+
+def dropout_field(module: torch.nn.Module, dropout: float) -> str:
+    """Where the model's config has that dropout: the field of attention, or else those that have its value."""
+    config = getattr(module, "config", None)
+    fields = {name: value for name, value in vars(config).items() if "drop" in name or name.endswith("pdrop")
+              } if config is not None else {}
+    named = [name for name in fields if name.startswith(("attention", "attn"))]
+    found = [name for name in named if fields[name] == dropout] or named or [
+        name for name, value in fields.items() if value == dropout]
+    if found: return f", where it is {' or '.join(found)}"
+    return ", where it is attention_dropout, attention_probs_dropout_prob or attn_pdrop"
+
+
+def turned(x: Any) -> Any: return x.transpose(1, 2) if isinstance(x, Tensor) and x.ndim == 4 else x
+
+
+traced.told_by["attention_forward"] = lambda error, tensors: in_words(error, (turned(tensors[0]), turned(tensors[1]),
+                                                                              turned(tensors[2])))
+is_compiling = torch.compiler.is_compiling
