@@ -38,8 +38,8 @@ ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor? cu_seqle
              "Tensor? seqused_kv, Tensor? sink, Tensor? alibi_slopes, Tensor? scale_q, Tensor? scale_k, "
              "Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, SymInt? max_seqlen_q, SymInt? max_seqlen_kv, "
              "bool causal, SymInt window_left, SymInt window_right, float softcap, float? scale, bool top_left, "
-             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool lse_by_row, str caller, "
-             "bool with_lse")
+             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool lse_by_row, "
+             "str caller, bool with_lse")
 ops._library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
 ops._library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
 paged_op: Any = torch.ops.froghopper.paged.default
