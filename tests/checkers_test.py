@@ -317,6 +317,10 @@ class Summary(unittest.TestCase):
         self.assertEqual(outcome.failed, {"checks.rooms": "bad"})
         self.assertEqual(outcome.skipped, {"no Hopper GPU here": ["A.gpu"]})
 
+    def test_scripts_of_cmake_say_why_they_skip(self):
+        self.assertEqual(test_summary.reason("-- Skipped: doxygen is not installed\n"), "doxygen is not installed")
+        self.assertEqual(test_summary.reason("a program\n"), "no reason given")
+
     def test_pytest_says_it_in_its_own_way(self):
         outcome = test_summary.read("""<testsuites><testsuite><testcase classname="test_a" name="test_one"/>
             <testcase classname="test_a" name="test_two"><failure message="assert 0">E assert 0</failure></testcase>

@@ -24,8 +24,8 @@ class Outcome:
 
 
 def reason(output, message=""):
-    """What GoogleTest prints after 'Skipped', the text that the test gave; else the message of pytest."""
-    found = re.search(r"Skipped\n(.*?)\n\s*(\n|\[  SKIPPED)", output, re.DOTALL)
+    """What GoogleTest prints after 'Skipped' and what CMake scripts print after 'Skipped: '; else pytest's message."""
+    found = re.search(r"Skipped\n(.*?)\n\s*(\n|\[  SKIPPED)", output, re.DOTALL) or re.search(r"Skipped: (.*)", output)
     return " ".join((found[1] if found else message).split()) or "no reason given"
 
 
