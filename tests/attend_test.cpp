@@ -99,7 +99,7 @@ TEST_F(Attend, computes_gradients_where_there_is_a_gradient_of_o) {
 TEST_F(Attend, takes_a_gate_and_slopes) {
   TensorFile in = small_file();
   const std::vector<int64_t> shape = {1, 3, 2, 8};
-  in.tensors["gate"] = FileTensor{Element::f32, shape, std::vector<unsigned char>(3 * 2 * 8 * 4)};
+  in.tensors["gate"] = FileTensor{Element::f32, shape, Bytes(3 * 2 * 8 * 4, 0)};
   in.tensors["grad_o"] = ones(Element::f32, shape);
   in.tensors["alibi_slopes"] = ones(Element::f32, {2});
   write("in.safetensors", print_safetensors(in));
