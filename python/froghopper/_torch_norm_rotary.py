@@ -40,7 +40,8 @@ def norm_rotary(q: Tensor, k: Tensor, *, q_weight: Tensor | None = None, k_weigh
     for name, x in (("q", q), ("k", k)): check_rows(name, x, q)
     for name, weight, x in (("q_weight", q_weight, q), ("k_weight", k_weight, k)):
         if weight is None: continue
-        if eps is None: raise InvalidProblem(f"{name} is given and eps is None; weights belong to the norm. Give eps.")
+        if eps is None: raise InvalidProblem(f"{name} must be None without eps, as weights belong to the norm, but is "
+                                             "given. Give eps, or leave it out.")
         check_side(name, weight, x)
         if tuple(weight.shape) != (x.shape[-1],):
             raise InvalidTensor(f"{name} must have the shape [dim] {[x.shape[-1]]}, but has {list(weight.shape)}. Use "
@@ -81,7 +82,8 @@ def check_tables(q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, p
         raise InvalidProblem(f"cos and sin must be given together, but {other} is None. Give it, or leave out {given}.")
     if cos is None or sin is None:
         if positions is not None:
-            raise InvalidProblem("positions is given and cos is None; they are rows of cos and sin. Give these.")
+            raise InvalidProblem("positions must be None without cos and sin, whose rows they are, but is given. Give "
+                                 "cos and sin, or leave it out.")
         return
     for name, table in (("cos", cos), ("sin", sin)):
         check_side(name, table, q)

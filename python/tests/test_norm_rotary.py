@@ -173,7 +173,7 @@ Q, K, TABLE = torch.ones(2, 3, 4, 16), torch.ones(2, 3, 2, 16), torch.ones(8, 8)
 @pytest.mark.parametrize("words, error, says", [
     (dict(), ValueError, "eps or cos must be given"),
     (dict(eps="small"), TypeError, "eps must be"),
-    (dict(q_weight=torch.ones(16)), ValueError, "q_weight is given and eps is None"),
+    (dict(q_weight=torch.ones(16)), ValueError, "q_weight must be None without eps"),
     (dict(eps=1e-6, q_weight=torch.ones(8)), ValueError, r"q_weight must have the shape \[dim\] \[16\]"),
     (dict(eps=1e-6, k_weight=torch.ones(16).half()), TypeError, "k_weight must be float32, the type of q"),
     (dict(cos=TABLE), ValueError, "sin is None"),
@@ -182,7 +182,7 @@ Q, K, TABLE = torch.ones(2, 3, 4, 16), torch.ones(2, 3, 2, 16), torch.ones(8, 8)
     (dict(cos=TABLE[:2], sin=TABLE[:2]), ValueError, "a row for each of 3 rows"),
     (dict(cos=TABLE, sin=TABLE, positions=torch.zeros(3, dtype=torch.int64)), ValueError, r"int64 \[2, 3\]"),
     (dict(cos=TABLE, sin=TABLE, positions=torch.zeros(2, 3, dtype=torch.int32)), ValueError, r"int64 \[2, 3\]"),
-    (dict(eps=1e-6, positions=torch.zeros(2, 3, dtype=torch.int64)), ValueError, "positions is given and cos is None"),
+    (dict(eps=1e-6, positions=torch.zeros(2, 3, dtype=torch.int64)), ValueError, "positions must be None without cos"),
     (dict(cos=TABLE.clone().requires_grad_(), sin=TABLE), NotImplementedError, "cos requires a gradient"),
     (dict(eps=1e-6, interleaved=1.5), TypeError, "interleaved must be"),
 ])
