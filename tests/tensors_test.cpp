@@ -306,6 +306,35 @@ const BadLengths bad_lengths[] = {
      "seqused_kv[2] is -1 and the sequence has 200 rows; at most all of them count. Use 0 to 200."},
 };
 
+// Left padding: what is before a sequence, and between two of them, belongs to none.
+TEST(tensors, keys_may_begin_anywhere_where_seqused_says_how_many_there_are) {
+  const auto checked = [](const std::string& line, const Lengths& lengths, bool used = true) {
+    const Problem p = problem_of(line);
+    Views views = views_of(p, lengths);
+    if (!used) views.seqused_kv.data = nullptr;
+    const auto found = check_lengths(p, views);
+    return found ? std::string() : found.failure().text;
+  };
+  const std::string forward = std::string(packed) + " seqused";
+  Lengths padded;
+  padded.cu_kv[0] = 7, padded.cu_kv[1] = 290, padded.cu_kv[2] = 490, padded.cu_kv[3] = 500;
+  padded.used_kv[0] = 200, padded.used_kv[1] = 3, padded.used_kv[2] = 10;
+  EXPECT_EQ(checked(forward, padded), "");
+  const Problem p = problem_of(forward);
+  EXPECT_EQ(rows_kv(p, views_of(p, padded), 0).first, 7);
+  EXPECT_EQ(rows_kv(p, views_of(p, padded), 0).used, 200);
+  EXPECT_EQ(checked(forward, padded, /*used=*/false),
+            "cu_seqlens_kv[0] is 7; the first sequence begins at row 0. Set it to 0.");
+  EXPECT_EQ(checked("bwd" + forward.substr(3), padded),
+            "cu_seqlens_kv[0] is 7; the first sequence begins at row 0. Set it to 0.");
+  padded.used_kv[0] = 201;
+  EXPECT_EQ(checked(forward, padded),
+            "seqused_kv[0] is 201 and seq_kv is 200; seq_kv is an upper bound on all of them. Raise it.");
+  padded.cu_kv[0] = -1;
+  EXPECT_EQ(checked(forward, padded),
+            "cu_seqlens_kv[0] is -1; no sequence begins before row 0. Set it to 0 or more.");
+}
+
 TEST(tensors, bad_lengths_are_refused) {
   const Problem p = problem_of(std::string(packed) + " seqused");
   for (const BadLengths& bad : bad_lengths) {

@@ -29,7 +29,8 @@ has what is in pages. [support.md](support.md) has every type and head dim, [9-p
 OF_CACHES = """
 ## Writing to a cache
 
-New rows of k and v, and q beside them: normed, rotated, stored.
+New rows of k and v, and q beside them: normed, rotated, stored. `torch.norm_rotary` stores nothing and has gradients,
+on any device of PyTorch.
 
 """
 # Functions side by side: the file of python/froghopper, the function, how the column is called.
@@ -48,6 +49,7 @@ ONLY_NONE = [("flash_attn_func", "block_table")]  # arguments that are there and
 WRITERS = [
     ("_numpy_append.py", "append_kv", "append_kv"),
     ("_torch_append.py", "append_kv", "torch.append_kv"),
+    ("_torch_norm_rotary.py", "norm_rotary", "torch.norm_rotary"),
     ("flash_attn_interface.py", "flash_attn_with_kvcache", "flash_attn_interface.flash_attn_with_kvcache"),
     ("_kv_cache.py", "reshape_and_cache_flash", "flash_attn_interface.reshape_and_cache_flash"),
 ]
@@ -86,11 +88,11 @@ WRITES = [
     ("to pages of a pool", ("block_table", "page_table", "slot_mapping"), "seqused page16 pages200"),
     ("packed sequences", ("cu_seqlens", "cu_seqlens_k_new"), "seqused varlen tq2000"),
     ("used lengths of new rows", ("seqused",), "seqused"),
-    ("rotated", ("rotary_cos",), ROTARY),
-    ("rotated, pairs of neighbours", ("rotary_interleaved",), f"{ROTARY} interleaved"),
+    ("rotated", ("rotary_cos", "cos"), ROTARY),
+    ("rotated, pairs of neighbours", ("rotary_interleaved", "interleaved"), f"{ROTARY} interleaved"),
     ("at positions of your own", ("positions", "rotary_seqlens"), f"{ROTARY} positions"),
     ("q too", ("q",), ROTARY),
-    ("RMS norm", ("norm_epsilon",), f"{ROTARY} norm eps1e-06"),
+    ("RMS norm", ("norm_epsilon", "eps"), f"{ROTARY} norm eps1e-06"),
     ("8-bit cache", ("scale_k", "k_scale"), "seqused kv=e4m3"),
     ("8-bit cache, a scale of each row", ("scale_k",), "seqused kv=e4m3 tokenscales"),
     ("fewer SMs", ("max_sms", "sm_margin"), "seqused sms8"),

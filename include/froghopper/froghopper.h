@@ -241,8 +241,8 @@ typedef struct fh_tensors {
   /* Natural log of the softmax denominator, sink included: [batch, heads_q, seq_q], varlen [heads_q, total_q], dense or
    * with lse_stride_*. Written, may be NULL; backward: read; forward with accumulate: merged. */
   float* lse;
-  /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. The CPU checks this, a GPU plan
-   * cannot. */
+  /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. Forward with seqused_kv: that of kv is
+   * where each sequence begins, at any row (left padding). The CPU checks this, a GPU plan cannot. */
   const int32_t* cu_seqlens_q;
   const int32_t* cu_seqlens_kv; /* the same of k and v */
   /* seqused: [batch], how many rows of each sequence are used; NULL: all. FH_BOTTOM_RIGHT aligns the last used row of

@@ -40,6 +40,10 @@ SENTENCES: list[tuple[str, str]] = [
     (r"cu_seqlens_(q|kv)\[(\d+)\] is (\d+) and total_\1 is (\d+); .*",
      r"cu_seqlens_\1 must be at most \4, the rows of the tensor, but cu_seqlens_\1[\2] is \3. Give all rows, or end "
      r"earlier."),
+    (r"cu_seqlens_kv\[0\] is (-\d+); no sequence .*",
+     r"cu_seqlens_kv must begin with 0 or more, but begins with \1. Use the row where the first sequence begins."),
+    (r"seqused_kv\[(\d+)\] is (\d+) and seq_kv is (\d+); .*",
+     r"max_seqlen_kv must be at least \2, which seqused_kv[\1] is, but is \3. Use max_seqlen_kv=\2."),
     (r"cu_seqlens_(q|kv)\[0\] is (-?\d+); .*",
      r"cu_seqlens_\1 must begin with 0, but begins with \2. Use cu_seqlens_\1 - cu_seqlens_\1[0] with the rows from "
      r"there on."),

@@ -15,7 +15,7 @@ begin at multiples of 16 bytes (other strides are multiples of 8 elements); else
 that reads it. out is never copied.
 
 paged_attention reads k and v from pages of a pool, without gradients; append_kv writes new rows to them, or to any
-cache.
+cache. norm_rotary norms and rotates q and k as append_kv does, with gradients, for training.
 
 With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that has no gradients. One call that
 quantises and attends is attention(**quantise(q, k, v)._asdict(), causal=True).
@@ -41,6 +41,7 @@ from froghopper import _torch_sharding as sharding
 from froghopper._torch_append import append_kv
 from froghopper._torch_attention import attention
 from froghopper._torch_explain import explain
+from froghopper._torch_norm_rotary import norm_rotary
 from froghopper._torch_paged import paged_attention
 from froghopper._torch_quantise import Quantised, Smoothed, quantise
 from froghopper._torch_sdpa import scaled_dot_product_attention
@@ -52,8 +53,8 @@ quantize = quantise  # as other libraries spell it
 flash.register()
 flops.register()
 sharding.register()
-__all__ = ["Quantised", "Smoothed", "append_kv", "attention", "context_parallel", "explain", "paged_attention",
-           "quantise", "scaled_dot_product_attention"]
+__all__ = ["Quantised", "Smoothed", "append_kv", "attention", "context_parallel", "explain", "norm_rotary",
+           "paged_attention", "quantise", "scaled_dot_product_attention"]
 
 
 def __dir__() -> list[str]: return sorted(__all__)

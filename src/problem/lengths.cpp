@@ -14,13 +14,16 @@ struct Side {
   const char* name;  // "q", "kv"
   int64_t seq, total;
   const int32_t *cu_seqlens, *seqused;
+  bool gaps = false;  // cu_seqlens says where sequences begin, seqused alone how long they are
 };
 
 Side queries(const Problem& p, const Views& v) {
   return {"q", p.seq_q, p.total_q, v.cu_seqlens_q.as<int32_t>(), v.seqused_q.as<int32_t>()};
 }
 Side keys(const Problem& p, const Views& v) {
-  return {"kv", p.seq_kv, p.total_kv, v.cu_seqlens_kv.as<int32_t>(), v.seqused_kv.as<int32_t>()};
+  const auto *const ends = v.cu_seqlens_kv.as<int32_t>(), *const used = v.seqused_kv.as<int32_t>();
+  // Gradients of rows between sequences would have to be cleared.
+  return {"kv", p.seq_kv, p.total_kv, ends, used, p.op == FH_FORWARD && ends && used};
 }
 
 // Of columns that hold rows which count. Others hold anything.
@@ -47,7 +50,10 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
   const char* const name = side.name;
   // Then all sequences are alike and right. There may be any number of them where they have no rows.
   if (!side.cu_seqlens && !side.seqused) return {};
-  if (side.cu_seqlens && side.cu_seqlens[0] != 0)
+  if (side.gaps && side.cu_seqlens[0] < 0)
+    return text("cu_seqlens_{}[0] is {}; no sequence begins before row 0. Set it to 0 or more.", name,
+                side.cu_seqlens[0]);
+  if (side.cu_seqlens && !side.gaps && side.cu_seqlens[0] != 0)
     return text("cu_seqlens_{}[0] is {}; the first sequence begins at row 0. Set it to 0.", name, side.cu_seqlens[0]);
   for (int64_t b = 0; b < batch; ++b) {
     const Rows rows = rows_of(side, b);
@@ -57,12 +63,15 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
     if (side.cu_seqlens && rows.first + rows.extent > side.total)
       return text("cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Raise the total.",
                   name, b + 1, rows.first + rows.extent, name, side.total);
-    if (rows.extent > side.seq)
+    if (rows.extent > side.seq && !side.gaps)
       return text("sequence {} has {} and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it.", b,
                   counted(rows.extent, "row"), name, side.seq, name);
     if (rows.used < 0 || rows.used > rows.extent)
       return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use 0 to {}.", name, b,
                   rows.used, counted(rows.extent, "row"), rows.extent);
+    if (rows.used > side.seq)
+      return text("seqused_{0}[{1}] is {2} and seq_{0} is {3}; seq_{0} is an upper bound on all of them. Raise it.",
+                  name, b, rows.used, side.seq);
   }
   return {};
 }

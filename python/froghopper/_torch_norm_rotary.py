@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.torch.norm_rotary: what append_kv does to rows of q and k before it stores them, with gradients.
+
+It is made of PyTorch's own operations, which torch.compile fuses. One autograd function saves the rows as they came and
+computes the rest again in the backward pass, so nothing in float32 is kept between the two.
+"""
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from froghopper._call import flag, number
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._torch_calls import DTYPES, check_place, check_tensor, name_of
+from froghopper._torch_options import plain
+
+
+def norm_rotary(q: Tensor, k: Tensor, *, q_weight: Tensor | None = None, k_weight: Tensor | None = None,
+                eps: float | None = None, cos: Tensor | None = None, sin: Tensor | None = None,
+                positions: Tensor | None = None, interleaved: bool = False) -> tuple[Tensor, Tensor]:
+    """Rows of q and k, normed and rotated as append_kv does it, with gradients: for training.
+
+    q, k           [batch, seq, heads, dim] or [tokens, heads, dim]; the same rows, heads of their own; float16,
+                   bfloat16 or float32
+    eps            not None: rows of q and k are divided by sqrt(mean of squares + eps) before they are rotated;
+                   norm_epsilon of append_kv
+    q_weight       [dim], of q's type or float32: what their columns are multiplied by then; None for 1. norm_q and
+    k_weight       norm_k of append_kv
+    cos            [positions, rotary_dim / 2], of q's type or float32: the first rotary_dim columns are rotated.
+    sin            rotary_cos and rotary_sin of append_kv
+    positions      int64, the shape of q without heads and dim: of each row, for cos and sin; None for the number of the
+                   row in its sequence; needed for [tokens, heads, dim]. They must be from 0 to the rows of cos
+    interleaved    pairs are columns 2i and 2i + 1; else i and i + rotary_dim / 2
+
+    Returns (q, k), new tensors of the shapes and types that were given. All is computed in float32 and rounded once.
+    q, k, q_weight and k_weight have gradients, also second ones, under torch.compile and torch.func too; cos and sin
+    have none.
+    """
+    eps, interleaved = None if eps is None else plain(number, "eps", eps), plain(flag, "interleaved", interleaved)
+    for name, x in (("q", q), ("k", k)): check_rows(name, x, q)
+    for name, weight, x in (("q_weight", q_weight, q), ("k_weight", k_weight, k)):
+        if weight is None: continue
+        if eps is None: raise InvalidProblem(f"{name} must be None without eps, as weights belong to the norm, but is "
+                                             "given. Give eps, or leave it out.")
+        check_side(name, weight, x)
+        if tuple(weight.shape) != (x.shape[-1],):
+            raise InvalidTensor(f"{name} must have the shape [dim] {[x.shape[-1]]}, but has {list(weight.shape)}. Use "
+                                f"{name}.reshape({x.shape[-1]}).")
+    check_tables(q, k, cos, sin, positions)
+    if eps is None and cos is None: raise InvalidProblem("eps or cos must be given, but both are None; nothing is left "
+                                                         "to do. Give eps, or cos and sin.")
+    of_q, of_k = (NormRotary.apply(x, weight, cos, sin, positions, eps, interleaved)
+                  for x, weight in ((q, q_weight), (k, k_weight)))
+    return of_q, of_k
+
+
+def check_rows(name: str, x: Tensor, q: Tensor) -> None:
+    check_tensor(name, x)
+    if x.dtype not in DTYPES:
+        raise InvalidType(f"{name} must be {' or '.join(DTYPES.values())}, but is {name_of(x.dtype)}. Convert it.")
+    if x.ndim not in (3, 4):
+        raise InvalidProblem(f"{name} must be [batch, seq, heads, dim] or [tokens, heads, dim], but has the shape "
+                             f"{list(x.shape)}. Reshape it.")
+    if x.shape[:-2] != q.shape[:-2] or x.dtype != q.dtype:
+        raise InvalidProblem(f"k must have the rows and the type of q, {list(q.shape[:-2])} and {name_of(q.dtype)}, "
+                             f"but has {list(x.shape[:-2])} and {name_of(x.dtype)}. Change one.")
+    check_place(name, x, q)
+
+
+def check_side(name: str, x: Tensor, q: Tensor) -> None:
+    """A weight or a table."""
+    check_tensor(name, x)
+    check_place(name, x, q)
+    if x.dtype not in (q.dtype, torch.float32):
+        raise InvalidType(f"{name} must be {name_of(q.dtype)}, the type of q, or float32, but is {name_of(x.dtype)}. "
+                          f"Use {name}.float().")
+
+
+def check_tables(q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None) -> None:
+    if (cos is None) != (sin is None):
+        given, other = ("sin", "cos") if cos is None else ("cos", "sin")
+        raise InvalidProblem(f"cos and sin must be given together, but {other} is None. Give it, or leave out {given}.")
+    if cos is None or sin is None:
+        if positions is not None:
+            raise InvalidProblem("positions must be None without cos and sin, whose rows they are, but is given. Give "
+                                 "cos and sin, or leave it out.")
+        return
+    for name, table in (("cos", cos), ("sin", sin)):
+        check_side(name, table, q)
+        if table.requires_grad and torch.is_grad_enabled():
+            raise Unsupported(f"{name} requires a gradient; tables have none. Use {name}.detach().")
+    most = min(q.shape[-1], k.shape[-1])
+    if cos.ndim != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > most or cos.dtype != sin.dtype:
+        raise InvalidTensor(f"cos and sin must both be [positions, rotary_dim / 2] of one type, with {most // 2} "
+                            f"columns at most, but are {name_of(cos.dtype)} {list(cos.shape)} and {name_of(sin.dtype)} "
+                            f"{list(sin.shape)}. Convert or cut them.")
+    if positions is None:
+        if q.ndim == 3: raise InvalidProblem("positions must be given with [tokens, heads, dim], but is None. Give the "
+                                             "position of each row.")
+        if q.shape[1] > cos.shape[0]:
+            raise InvalidProblem(f"cos must have a row for each of {q.shape[1]} rows of a sequence, but has "
+                                 f"{cos.shape[0]}. Give more, or positions.")
+        return
+    check_tensor("positions", positions)
+    check_place("positions", positions, q)
+    if positions.dtype != torch.int64 or positions.shape != q.shape[:-2]:
+        raise InvalidTensor(f"positions must be int64 {list(q.shape[:-2])}, one for each row, but is "
+                            f"{name_of(positions.dtype)} {list(positions.shape)}. Use positions.long() and reshape it.")
+
+
+class NormRotary(torch.autograd.Function):
+    """One of q and k. Its gradients are made of what PyTorch can differentiate again."""
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None,
+                eps: float | None, interleaved: bool) -> Tensor:
+        y = x.float()
+        if eps is not None: y = y * root_of(y, eps)
+        if weight is not None: y = y * weight.float()
+        if cos is not None and sin is not None: y = turned(y, *angles(cos, sin, positions, x), interleaved)
+        return y.to(x.dtype).contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[:5])
+        ctx.eps, ctx.interleaved = inputs[5:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, weight, cos, sin, positions = ctx.saved_tensors
+        grad = grads[0].float()
+        if cos is not None:
+            of_cos, of_sin = angles(cos, sin, positions, x)
+            grad = turned(grad, of_cos, -of_sin, ctx.interleaved)
+        grad_weight = None
+        if ctx.eps is not None:
+            y = x.float()
+            root = root_of(y, ctx.eps)
+            y = y * root
+            if weight is not None:
+                grad_weight = (grad * y).flatten(0, -2).sum(0).to(weight.dtype)
+                grad = grad * weight.float()
+            grad = root * (grad - y * (grad * y).mean(-1, keepdim=True))
+        return grad.to(x.dtype), grad_weight, None, None, None, None, None
+
+
+def root_of(x: Tensor, eps: float) -> Tensor: return (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+
+
+def angles(cos: Tensor, sin: Tensor, positions: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of the tables for each row of x, in float32, alike for all heads."""
+    of_cos, of_sin = (table[:x.shape[1]] if positions is None else table[positions] for table in (cos, sin))
+    return of_cos.float().unsqueeze(-2), of_sin.float().unsqueeze(-2)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """With -sin it turns back."""
+    columns = 2 * cos.shape[-1]
+    first, rest = x[..., :columns], x[..., columns:]
+    a, b = (first[..., 0::2], first[..., 1::2]) if interleaved else first.chunk(2, -1)
+    pair = a * cos - b * sin, b * cos + a * sin
+    made = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    return torch.cat((made, rest), -1) if rest.shape[-1] else made
