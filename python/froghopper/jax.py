@@ -174,8 +174,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
              **held_arrays(accumulate, return_max_logit), "alibi_slopes": alibi_slopes, "gate": gate}
     arrays = {name: checked(name, array, q) for name, array in given.items()
               if array is not None or name in ("q", "k", "v", *HELD)}
-    for name in "qkv": check_rank(name, arrays[name].shape, cu_seqlens_q is not None or cu_seqlens_kv is not None)
-    if alibi_slopes is not None: arrays["alibi_slopes"] = slopes_of(arrays)
+    if alibi_slopes is not None:
+        check_rank("q", arrays["q"].shape, cu_seqlens_q is not None)
+        arrays["alibi_slopes"] = slopes_of(arrays)
     options = Options(**bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv) | plain(
         causal=causal, window=window, softcap=softcap, scale=scale, align=align, deterministic=deterministic,
         attention_chunk=attention_chunk, invariant=invariant, max_sms=max_sms))

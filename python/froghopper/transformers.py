@@ -257,10 +257,24 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
 
     Returns (out [batch, rows, heads, dim of value], None).
     """
-    given = (module, query, key, value, attention_mask, dropout, scaling, is_causal, sliding_window, softcap, s_aux,
-             position_bias, cache, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, deterministic, others)
-    if is_compiling(): return compute(*given)  # which tells what it sees of errors where nobody handles them
-    try: return compute(*given)
+    if is_compiling():  # which tells what it sees of errors where nobody handles them
+        mask = mask_for(module, query, key, attention_mask, dropout, is_causal, sliding_window, position_bias, cache,
+                        others)
+        return compute(query, key, value, mask, scaling, softcap, s_aux, cu_seq_lens_q, cu_seq_lens_k, max_length_q,
+                       max_length_k, deterministic)
+    try:
+        mask = mask_for(module, query, key, attention_mask, dropout, is_causal, sliding_window, position_bias, cache,
+                        others)
+        dense = s_aux is cu_seq_lens_q is cu_seq_lens_k is None and max_length_q is max_length_k is None
+        if dense and not softcap and (deterministic is None or type(deterministic) is bool) and usual(
+                mask, query, key, scaling):
+            left, right = mask.window
+            o, _ = attend(TURNED, query, key, value, NO_SIDES, (
+                LOOK, LOOK, mask.causal, -1 if left is None else left, -1 if right is None else right, 0.0, scaling,
+                False, decided(deterministic is True), 0, 0, False), False)
+            return o.contiguous(), None
+        return compute(query, key, value, mask, scaling, softcap, s_aux, cu_seq_lens_q, cu_seq_lens_k, max_length_q,
+                       max_length_k, deterministic)
     except Error as error: raise in_words(error, (query, key, value), module) from None
     except BARE:
         check_arguments(query, key, value, dict(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux,
@@ -268,21 +282,22 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         raise
 
 
-def compute(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, dropout: float,
-            scaling: float | None, is_causal: bool | None, sliding_window: int | None, softcap: float | None,
-            s_aux: Tensor | None, position_bias: Tensor | None, cache: Any, cu_seq_lens_q: Tensor | None,
-            cu_seq_lens_k: Tensor | None, max_length_q: int | Tensor | None, max_length_k: int | Tensor | None,
-            deterministic: bool | None, others: dict[str, Any]) -> tuple[Tensor, None]:
+def mask_for(module: torch.nn.Module, query: Tensor, key: Tensor, attention_mask: Any, dropout: float,
+             is_causal: bool | None, sliding_window: int | None, position_bias: Tensor | None, cache: Any,
+             others: dict[str, Any]) -> Mask:
+    """What is seen, after the checks of what is not computed."""
     refuse(module, attention_mask, dropout, position_bias, cache, others)
     mask = attention_mask if attention_mask is not None else unsaid(module, query, key, is_causal, sliding_window)
     check_made_for(module, mask, query, key)
-    if s_aux is cu_seq_lens_q is cu_seq_lens_k is None and max_length_q is max_length_k is None and not softcap and (
-            deterministic is None or type(deterministic) is bool) and usual(mask, query, key, scaling):
-        left, right = mask.window
-        o, _ = attend(TURNED, query, key, value, NO_SIDES, (
-            LOOK, LOOK, mask.causal, -1 if left is None else left, -1 if right is None else right, 0.0, scaling, False,
-            decided(deterministic is True), 0, 0, False), False)
-        return o.contiguous(), None
+    found: Mask = mask
+    return found
+
+
+def compute(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scaling: float | None, softcap: float | None,
+            s_aux: Tensor | None, cu_seq_lens_q: Tensor | None, cu_seq_lens_k: Tensor | None,
+            max_length_q: int | Tensor | None, max_length_k: int | Tensor | None,
+            deterministic: bool | None) -> tuple[Tensor, None]:
+    """All that the native operators do not take at once."""
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     options: dict[str, Any] = dict(causal=mask.causal, window=mask.window, scale=scaling, softcap=softcap or 0.0,
                                    attention_chunk=mask.chunk,
