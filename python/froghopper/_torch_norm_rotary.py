@@ -15,42 +15,46 @@ from froghopper._torch_calls import DTYPES, check_place, check_tensor, name_of
 from froghopper._torch_options import plain
 
 
-def norm_rotary(q: Tensor, k: Tensor, *, q_weight: Tensor | None = None, k_weight: Tensor | None = None,
-                eps: float | None = None, cos: Tensor | None = None, sin: Tensor | None = None,
-                positions: Tensor | None = None, interleaved: bool = False) -> tuple[Tensor, Tensor]:
+def norm_rotary(q: Tensor, k: Tensor, *, norm_q: Tensor | None = None, norm_k: Tensor | None = None,
+                norm_epsilon: float | None = None, rotary_cos: Tensor | None = None, rotary_sin: Tensor | None = None,
+                positions: Tensor | None = None, rotary_interleaved: bool = False) -> tuple[Tensor, Tensor]:
     """Rows of q and k, normed and rotated as append_kv does it, with gradients: for training.
 
     q, k           [batch, seq, heads, dim] or [tokens, heads, dim]; the same rows, heads of their own; float16,
                    bfloat16 or float32
-    eps            not None: rows of q and k are divided by sqrt(mean of squares + eps) before they are rotated;
-                   norm_epsilon of append_kv
-    q_weight       [dim], of q's type or float32: what their columns are multiplied by then; None for 1. norm_q and
-    k_weight       norm_k of append_kv
-    cos            [positions, rotary_dim / 2], of q's type or float32: the first rotary_dim columns are rotated.
-    sin            rotary_cos and rotary_sin of append_kv
-    positions      int64, the shape of q without heads and dim: of each row, for cos and sin; None for the number of the
-                   row in its sequence; needed for [tokens, heads, dim]. They must be from 0 to the rows of cos
-    interleaved    pairs are columns 2i and 2i + 1; else i and i + rotary_dim / 2
+    norm_epsilon   not None: rows of q and k are divided by sqrt(mean of squares + norm_epsilon) before they are
+                   rotated
+    norm_q         [dim], of q's type or float32: what their columns are multiplied by then; None for 1
+    norm_k
+    rotary_cos     [positions, rotary_dim / 2], of q's type or float32: the first rotary_dim columns are rotated
+    rotary_sin
+    positions      int64, the shape of q without heads and dim: of each row, for the tables; None for the number of the
+                   row in its sequence; needed for [tokens, heads, dim]. They must be from 0 to the rows of rotary_cos
+    rotary_interleaved
+                   pairs are columns 2i and 2i + 1; else i and i + rotary_dim / 2
 
     Returns (q, k), new tensors of the shapes and types that were given. All is computed in float32 and rounded once.
-    q, k, q_weight and k_weight have gradients, also second ones, under torch.compile and torch.func too; cos and sin
-    have none.
+    q, k, norm_q and norm_k have gradients, also second ones, under torch.compile and torch.func too; the tables have
+    none.
     """
-    eps, interleaved = None if eps is None else plain(number, "eps", eps), plain(flag, "interleaved", interleaved)
+    norm_epsilon = None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon)
+    rotary_interleaved = plain(flag, "rotary_interleaved", rotary_interleaved)
     for name, x in (("q", q), ("k", k)): check_rows(name, x, q)
-    for name, weight, x in (("q_weight", q_weight, q), ("k_weight", k_weight, k)):
+    for name, weight, x in (("norm_q", norm_q, q), ("norm_k", norm_k, k)):
         if weight is None: continue
-        if eps is None: raise InvalidProblem(f"{name} must be None without eps, as weights belong to the norm, but is "
-                                             "given. Give eps, or leave it out.")
+        if norm_epsilon is None:
+            raise InvalidProblem(f"{name} must be None without norm_epsilon, as weights belong to the norm, but is "
+                                 "given. Give norm_epsilon, or leave it out.")
         check_side(name, weight, x)
         if tuple(weight.shape) != (x.shape[-1],):
             raise InvalidTensor(f"{name} must have the shape [dim] {[x.shape[-1]]}, but has {list(weight.shape)}. Use "
                                 f"{name}.reshape({x.shape[-1]}).")
-    check_tables(q, k, cos, sin, positions)
-    if eps is None and cos is None: raise InvalidProblem("eps or cos must be given, but both are None; nothing is left "
-                                                         "to do. Give eps, or cos and sin.")
-    of_q, of_k = (NormRotary.apply(x, weight, cos, sin, positions, eps, interleaved)
-                  for x, weight in ((q, q_weight), (k, k_weight)))
+    check_tables(q, k, rotary_cos, rotary_sin, positions)
+    if norm_epsilon is None and rotary_cos is None:
+        raise InvalidProblem("norm_epsilon or rotary_cos must be given, but both are None; nothing is left to do. Give "
+                             "norm_epsilon, or rotary_cos and rotary_sin.")
+    of_q, of_k = (NormRotary.apply(x, weight, rotary_cos, rotary_sin, positions, norm_epsilon, rotary_interleaved)
+                  for x, weight in ((q, norm_q), (k, norm_k)))
     return of_q, of_k
 
 
@@ -77,28 +81,30 @@ def check_side(name: str, x: Tensor, q: Tensor) -> None:
 
 
 def check_tables(q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None) -> None:
+    """cos and sin: rotary_cos and rotary_sin."""
     if (cos is None) != (sin is None):
-        given, other = ("sin", "cos") if cos is None else ("cos", "sin")
-        raise InvalidProblem(f"cos and sin must be given together, but {other} is None. Give it, or leave out {given}.")
+        given, other = ("rotary_sin", "rotary_cos") if cos is None else ("rotary_cos", "rotary_sin")
+        raise InvalidProblem(f"rotary_cos and rotary_sin must be given together, but {other} is None. Give it, or "
+                             f"leave out {given}.")
     if cos is None or sin is None:
         if positions is not None:
-            raise InvalidProblem("positions must be None without cos and sin, whose rows they are, but is given. Give "
-                                 "cos and sin, or leave it out.")
+            raise InvalidProblem("positions must be None without rotary_cos and rotary_sin, whose rows they are, but "
+                                 "is given. Give these two, or leave it out.")
         return
-    for name, table in (("cos", cos), ("sin", sin)):
+    for name, table in (("rotary_cos", cos), ("rotary_sin", sin)):
         check_side(name, table, q)
         if table.requires_grad and torch.is_grad_enabled():
             raise Unsupported(f"{name} requires a gradient; tables have none. Use {name}.detach().")
     most = min(q.shape[-1], k.shape[-1])
     if cos.ndim != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > most or cos.dtype != sin.dtype:
-        raise InvalidTensor(f"cos and sin must both be [positions, rotary_dim / 2] of one type, with {most // 2} "
-                            f"columns at most, but are {name_of(cos.dtype)} {list(cos.shape)} and {name_of(sin.dtype)} "
-                            f"{list(sin.shape)}. Convert or cut them.")
+        raise InvalidTensor(f"rotary_cos and rotary_sin must both be [positions, rotary_dim / 2] of one type, with "
+                            f"{most // 2} columns at most, but are {name_of(cos.dtype)} {list(cos.shape)} and "
+                            f"{name_of(sin.dtype)} {list(sin.shape)}. Convert or cut them.")
     if positions is None:
         if q.ndim == 3: raise InvalidProblem("positions must be given with [tokens, heads, dim], but is None. Give the "
                                              "position of each row.")
         if q.shape[1] > cos.shape[0]:
-            raise InvalidProblem(f"cos must have a row for each of {q.shape[1]} rows of a sequence, but has "
+            raise InvalidProblem(f"rotary_cos must have a row for each of {q.shape[1]} rows of a sequence, but has "
                                  f"{cos.shape[0]}. Give more, or positions.")
         return
     check_tensor("positions", positions)

@@ -8,10 +8,11 @@ from froghopper.torch import append_kv, norm_rotary  # noqa: E402
 BATCH, SEQ, HEADS, HEADS_KV, DIM, POSITIONS = 2, 5, 4, 2, 32, 11
 ROUNDING = {torch.float32: 2**-24, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 CASES = {
-    "norm": dict(eps=1e-6), "norm, weights": dict(eps=1e-5, weights=True), "rotary": dict(rotary=DIM),
-    "part": dict(rotary=16, interleaved=True), "all": dict(eps=1e-6, weights=True, rotary=DIM, positions=True),
-    "all, part": dict(eps=0.1, weights=True, rotary=16, positions=True, interleaved=True),
-    "tokens": dict(eps=1e-6, weights=True, rotary=DIM, positions=True, tokens=True)}
+    "norm": dict(norm_epsilon=1e-6), "norm, weights": dict(norm_epsilon=1e-5, weights=True), "rotary": dict(rotary=DIM),
+    "part": dict(rotary=16, rotary_interleaved=True),
+    "all": dict(norm_epsilon=1e-6, weights=True, rotary=DIM, positions=True),
+    "all, part": dict(norm_epsilon=0.1, weights=True, rotary=16, positions=True, rotary_interleaved=True),
+    "tokens": dict(norm_epsilon=1e-6, weights=True, rotary=DIM, positions=True, tokens=True)}
 
 
 def drawn(name, dtype, tables=torch.float32):
@@ -20,25 +21,26 @@ def drawn(name, dtype, tables=torch.float32):
     random = lambda *shape: torch.randn(*shape, generator=generator)
     rows = (BATCH * SEQ,) if case.get("tokens") else (BATCH, SEQ)
     q, k = (random(*rows, heads, DIM).to(dtype) for heads in (HEADS, HEADS_KV))
-    words = {key: case[key] for key in ("eps", "interleaved") if key in case}
-    if case.get("weights"): words |= dict(q_weight=random(DIM).to(tables), k_weight=random(DIM).to(tables))
+    words = {key: case[key] for key in ("norm_epsilon", "rotary_interleaved") if key in case}
+    if case.get("weights"): words |= dict(norm_q=random(DIM).to(tables), norm_k=random(DIM).to(tables))
     if rotary := case.get("rotary"):
         angles = random(POSITIONS, rotary // 2)
-        words |= dict(cos=angles.cos().to(tables), sin=angles.sin().to(tables))
+        words |= dict(rotary_cos=angles.cos().to(tables), rotary_sin=angles.sin().to(tables))
     if case.get("positions"): words["positions"] = torch.randint(POSITIONS, rows, generator=generator)
     return q, k, words
 
 
-def plain(x, weight, eps=None, cos=None, sin=None, positions=None, interleaved=False):
+def plain(x, weight, norm_epsilon=None, rotary_cos=None, rotary_sin=None, positions=None, rotary_interleaved=False):
     """The formulas of src/oracle/append.cpp."""
-    if eps is not None: x = x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * (1 if weight is None else weight)
-    if cos is None: return x
-    pairs, columns = cos.shape[1], list(range(x.shape[-1]))
+    if norm_epsilon is not None:
+        x = x / (x.square().mean(-1, keepdim=True) + norm_epsilon).sqrt() * (1 if weight is None else weight)
+    if rotary_cos is None: return x
+    pairs, columns = rotary_cos.shape[1], list(range(x.shape[-1]))
     made = list(x.unbind(-1))
     at = torch.arange(x.shape[1]) if positions is None else positions
-    of_cos, of_sin = cos[at].unsqueeze(-2), sin[at].unsqueeze(-2)
+    of_cos, of_sin = rotary_cos[at].unsqueeze(-2), rotary_sin[at].unsqueeze(-2)
     for i in range(pairs):
-        first, second = (2 * i, 2 * i + 1) if interleaved else (i, i + pairs)
+        first, second = (2 * i, 2 * i + 1) if rotary_interleaved else (i, i + pairs)
         a, b = x[..., columns[first]], x[..., columns[second]]
         made[first] = a * of_cos[..., i] - b * of_sin[..., i]
         made[second] = b * of_cos[..., i] + a * of_sin[..., i]
@@ -53,7 +55,7 @@ def wide(q, k, words):
 
 def both_plain(q, k, words):
     words = dict(words)
-    of_q, of_k = words.pop("q_weight", None), words.pop("k_weight", None)
+    of_q, of_k = words.pop("norm_q", None), words.pop("norm_k", None)
     return plain(q, of_q, **words), plain(k, of_k, **words)
 
 
@@ -77,10 +79,8 @@ def test_rows_are_those_of_append_kv(name, tables):
     q, k, words = drawn(name, torch.bfloat16, tables)
     found_q, found_k = norm_rotary(q, k, **words)
     rows = q.shape[:-2].numel()
-    given = dict(norm_epsilon=words.get("eps"), norm_q=words.get("q_weight"), norm_k=words.get("k_weight"),
-                 rotary_cos=words.get("cos"), rotary_sin=words.get("sin"), positions=words.get("positions"),
-                 rotary_interleaved=words.get("interleaved", False))
-    if words.get("cos") is not None and given["positions"] is None:
+    given = {"positions": None, **words}
+    if words.get("rotary_cos") is not None and given["positions"] is None:
         given["positions"] = torch.arange(SEQ).repeat(BATCH)
     cache = torch.zeros(1, rows, HEADS_KV, DIM, dtype=torch.bfloat16)
     flat = lambda x: x.reshape(rows, *x.shape[-2:])
@@ -95,7 +95,7 @@ def leaves(q, k, words):
     """The tensors with gradients."""
     words = dict(words)
     made = [q.detach().clone().requires_grad_(), k.detach().clone().requires_grad_()]
-    for name in ("q_weight", "k_weight"):
+    for name in ("norm_q", "norm_k"):
         if name in words:
             words[name] = words[name].detach().clone().requires_grad_()
             made.append(words[name])
@@ -171,20 +171,24 @@ Q, K, TABLE = torch.ones(2, 3, 4, 16), torch.ones(2, 3, 2, 16), torch.ones(8, 8)
 
 
 @pytest.mark.parametrize("words, error, says", [
-    (dict(), ValueError, "eps or cos must be given"),
-    (dict(eps="small"), TypeError, "eps must be"),
-    (dict(q_weight=torch.ones(16)), ValueError, "q_weight must be None without eps"),
-    (dict(eps=1e-6, q_weight=torch.ones(8)), ValueError, r"q_weight must have the shape \[dim\] \[16\]"),
-    (dict(eps=1e-6, k_weight=torch.ones(16).half()), TypeError, "k_weight must be float32, the type of q"),
-    (dict(cos=TABLE), ValueError, "sin is None"),
-    (dict(cos=TABLE, sin=TABLE[:, :4]), ValueError, "of one type, with 8 columns at most"),
-    (dict(cos=torch.ones(8, 9), sin=torch.ones(8, 9)), ValueError, "with 8 columns at most"),
-    (dict(cos=TABLE[:2], sin=TABLE[:2]), ValueError, "a row for each of 3 rows"),
-    (dict(cos=TABLE, sin=TABLE, positions=torch.zeros(3, dtype=torch.int64)), ValueError, r"int64 \[2, 3\]"),
-    (dict(cos=TABLE, sin=TABLE, positions=torch.zeros(2, 3, dtype=torch.int32)), ValueError, r"int64 \[2, 3\]"),
-    (dict(eps=1e-6, positions=torch.zeros(2, 3, dtype=torch.int64)), ValueError, "positions must be None without cos"),
-    (dict(cos=TABLE.clone().requires_grad_(), sin=TABLE), NotImplementedError, "cos requires a gradient"),
-    (dict(eps=1e-6, interleaved=1.5), TypeError, "interleaved must be"),
+    (dict(), ValueError, "norm_epsilon or rotary_cos must be given"),
+    (dict(norm_epsilon="small"), TypeError, "norm_epsilon must be"),
+    (dict(norm_q=torch.ones(16)), ValueError, "norm_q must be None without norm_epsilon"),
+    (dict(norm_epsilon=1e-6, norm_q=torch.ones(8)), ValueError, r"norm_q must have the shape \[dim\] \[16\]"),
+    (dict(norm_epsilon=1e-6, norm_k=torch.ones(16).half()), TypeError, "norm_k must be float32, the type of q"),
+    (dict(rotary_cos=TABLE), ValueError, "rotary_sin is None"),
+    (dict(rotary_cos=TABLE, rotary_sin=TABLE[:, :4]), ValueError, "of one type, with 8 columns at most"),
+    (dict(rotary_cos=torch.ones(8, 9), rotary_sin=torch.ones(8, 9)), ValueError, "with 8 columns at most"),
+    (dict(rotary_cos=TABLE[:2], rotary_sin=TABLE[:2]), ValueError, "a row for each of 3 rows"),
+    (dict(rotary_cos=TABLE, rotary_sin=TABLE, positions=torch.zeros(3, dtype=torch.int64)), ValueError,
+     r"int64 \[2, 3\]"),
+    (dict(rotary_cos=TABLE, rotary_sin=TABLE, positions=torch.zeros(2, 3, dtype=torch.int32)), ValueError,
+     r"int64 \[2, 3\]"),
+    (dict(norm_epsilon=1e-6, positions=torch.zeros(2, 3, dtype=torch.int64)), ValueError,
+     "positions must be None without rotary_cos"),
+    (dict(rotary_cos=TABLE.clone().requires_grad_(), rotary_sin=TABLE), NotImplementedError,
+     "rotary_cos requires a gradient"),
+    (dict(norm_epsilon=1e-6, rotary_interleaved=1.5), TypeError, "rotary_interleaved must be"),
 ])
 def test_what_is_wrong_is_said(words, error, says):
     with pytest.raises(error, match=says): norm_rotary(Q, K, **words)
@@ -196,6 +200,7 @@ def test_rows_that_are_wrong():
                               (Q, K[:, :2], ValueError, "k must have the rows and the type of q"),
                               (Q, K.half(), ValueError, "k must have the rows and the type of q"),
                               (Q, None, TypeError, "k must be")):
-        with pytest.raises(error, match=says): norm_rotary(q, k, eps=1e-6)
+        with pytest.raises(error, match=says): norm_rotary(q, k, norm_epsilon=1e-6)
     tokens = Q.flatten(0, 1), K.flatten(0, 1)
-    with pytest.raises(ValueError, match="positions must be given"): norm_rotary(*tokens, cos=TABLE, sin=TABLE)
+    with pytest.raises(ValueError, match="positions must be given"):
+        norm_rotary(*tokens, rotary_cos=TABLE, rotary_sin=TABLE)
