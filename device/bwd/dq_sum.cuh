@@ -5,6 +5,7 @@
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
+#include "contract/types.h"
 #include "device/bwd/columns.cuh"
 #include "device/bwd/schedule.cuh"
 #include "device/ptx/reduce.cuh"
@@ -27,7 +28,7 @@ constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == m_tile_r
 // The tile of grad_q, in the workspace, of one q tile and head.
 template <BwdVariant V>
 __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, int q_tile) {
-  return (item.q.first_tile + q_tile) * params.place.heads_q + head;
+  return (item.q.first_tile + q_tile) * params.q_tiles.heads_q + head;
 }
 
 // One consumer's way to its share of a tile, one iteration late: what it adds belongs to the iteration before. Where
@@ -40,13 +41,13 @@ struct DqSum {
   using Accum = tile::Accum<Its.count>;
   static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);
 
-  __device__ __forceinline__ void remember(const QIteration& dq_semaphore) { tile = dq_semaphore.dq_tile; }
+  __device__ __forceinline__ void remember(const QIteration& q_iteration) { tile = q_iteration.dq_tile; }
 
   // Of a group of 4 accumulators, this thread's offset.
   static __device__ __forceinline__ ptx::u32 offset() { return ptx::thread_here() % warpgroup * 4; }
 
   __device__ __forceinline__ void add(const Accum& dq, ptx::u32 offset) const {
-    const bool first = V.deterministic && tile < 0;
+    const bool first = V.deterministic && tile < 0;  // marked_tile()
     float* to = params.dq_sum + static_cast<long long>(first ? ~tile : tile) * floats +
                 first_column<Its>() / 8 * dq_group_stride + offset;
     if (first)

@@ -15,8 +15,8 @@
 #include "device/fwd/rows.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/barrier.cuh"
-#include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
@@ -126,7 +126,7 @@ struct FinalEpilogue {
                                         Output& o) const {
     at.has_top &= top.inverse != 0.f;
     at.has_bottom &= bottom.inverse != 0.f;
-    tile::merge_rows_f32(at, columns_from<V>(params, half), top.share, bottom.share, o);
+    tile::merge_rows_f32(at, columns_from<V>(params, half), top.sink_weight, bottom.sink_weight, o);
   }
 };
 

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // k and v in 16 bits -> the mean of each sequence's rows, for each head and column; that of k rotated, as its rows are.
 //
-// Work      sum_rows: a CTA has a chunk, 512 rows of one head; divide, a launch later: a sequence and head
+// Work      sum_rows: a CTA has a chunk, average_rows rows of one head; divide, a launch later: a sequence and head
 // Roles     sum_rows: a thread has 8 columns of every so many-th row, then one column of all. divide: one column
 // Order     the head runs fastest, so that CTAs read neighbouring memory at a time. 8 rows are summed in fp32, such
 //           sums in fp64; in the same order in every run
-// Overlap   8 loads a thread are on their way at once, and all CTAs of an SM
+// Overlap   8 loads a thread are on their way at once, in 32 registers, and all CTAs of an SM; no bound is set on
+//           registers
 // Barriers  between the threads' sums and the columns'; between two steps of the rotation
 // Shared    sums of threads; or the mean that is rotated
 #pragma once
 #include "contract/average.h"
+#include "contract/parts.h"
 #include "contract/quantise.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/types.cuh"
