@@ -117,8 +117,8 @@ constexpr int bwd_peer_bytes(BwdVariant v) {
 // in the middle of the iteration.
 constexpr int bwd_do_slices(BwdVariant v) { return bwd_dims_of_cta(v).v > 192 ? 2 : 1; }
 constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_slices(v) == 2 ? 3 : v.tiles.stages; }
-// dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before. Where
-// CTAs have the same keys there is one dS.
+// A stage of dS. Where two CTAs have different keys it has dS of both, and before that it holds, in fp32, the weights
+// that one consumer hands to the other. Where CTAs have the same keys there is one dS.
 constexpr int bwd_ds_bytes(BwdVariant v) {
   return (bwd_by_columns(v) ? 1 : bwd_ctas(v)) * bwd_tile_bytes(v.tiles.q, bwd_keys_of_cta(v));
 }

@@ -65,7 +65,7 @@ enum class KvIn : unsigned char {
   slots   // in pages of which fewer rows follow each other, down to single rows (slots, as vLLM calls them)
 };
 
-constexpr KvIn kv_places[] = {KvIn::rows, KvIn::pages, KvIn::slots};
+constexpr KvIn kv_sources[] = {KvIn::rows, KvIn::pages, KvIn::slots};
 
 constexpr const char* name_of(KvIn in) {  // "": a kernel for rows does not name it
   switch (in) {

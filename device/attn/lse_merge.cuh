@@ -15,7 +15,7 @@ struct LseMerge {
   float factor_before, factor_more;
 };
 
-__device__ __forceinline__ bool is_large(const PartOfRow& part) { return is_large(part.sum); }
+__device__ __forceinline__ bool is_large(const PartOfRow& part) { return __float_as_int(part.sum) < 0; }
 __device__ __forceinline__ float scaled(const PartOfRow& part, float scale_log2) {
   return is_large(part) ? __fmul_rn(part.row_max, scale_log2) : part.row_max;
 }

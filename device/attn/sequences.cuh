@@ -85,13 +85,13 @@ struct Sequences {
   }
   // tiles: of this lane's sequence, if it is one of them.
   __device__ TileOfSequence of_those_together(int number, int tiles) const {
-    const Level its = level_at(number, heads, __reduce_max_sync(~0u, tiles),
-                               [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
-    const bool high = tiles >= its.level;
+    const Level found = level_at(number, heads, __reduce_max_sync(~0u, tiles),
+                                 [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
+    const bool high = tiles >= found.level;
     const unsigned all_high = __ballot_sync(~0u, high), lower_lanes = (1u << threadIdx.x % 32) - 1;
-    const bool holds = high && __popc(all_high & lower_lanes) == its.number / heads;
+    const bool holds = high && __popc(all_high & lower_lanes) == found.number / heads;
     const int sequence = group + __ffs(__ballot_sync(~0u, holds)) - 1;
-    return {sequence, its.number % heads, its.level - 1, lengths(sequence)};
+    return {sequence, found.number % heads, found.level - 1, lengths(sequence)};
   }
   // Reads the lengths of a sequence, and lowers next_rank to its rank if that comes later. Returns its tiles; 0 if it
   // has another rank than the one that is handed out.

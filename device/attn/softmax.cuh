@@ -270,13 +270,13 @@ __device__ __forceinline__ void cap(tile::Accum<Cols>& s, Scale cap_scale) {
 
 // The same, by a polynomial where all scores of the warp are small enough: contract/softcap.h.
 template <int Cols>
-__device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale, const SoftcapParams& its) {
+__device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale, const SoftcapParams& params) {
   float most = 0.f;
 #pragma unroll
   for (int i = 0; i < Cols / 2; ++i) most = fmaxf(most, fabsf(s.x[i]));
-  if (!__all_sync(~0u, most <= its.bound)) return cap(s, cap_scale);
+  if (!__all_sync(~0u, most <= params.bound)) return cap(s, cap_scale);
 #pragma unroll
-  for (int i = 0; i < Cols / 2; ++i) s.x[i] = tanh_of(s.x[i], its);
+  for (int i = 0; i < Cols / 2; ++i) s.x[i] = tanh_of(s.x[i], params);
 }
 
 // Of 8-bit K and V that were dequantised before and have one scale each: K's is in scale_log2, V's is the scale of O.

@@ -54,15 +54,15 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   }
 
   // dq = dS of the iteration before x K.
-  template <Share Its>
-  __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
-    constexpr int col = Its.first;
+  template <Share Columns>
+  __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
+    constexpr int col = Columns.first;
     tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(now - 1)], 0, smem.k[0], col);
   }
 
-  template <Share Its>
-  __device__ __forceinline__ void add_dq(const tile::Accum<Its.count>& dq) {
-    const DqSum<V, Its> sum{params, dq_sum.tile};
+  template <Share Columns>
+  __device__ __forceinline__ void add_dq(const tile::Accum<Columns.count>& dq) {
+    const DqSum<V, Columns> sum{params, dq_sum.tile};
     sum.add(dq, sum.offset());
   }
 

@@ -21,31 +21,31 @@ namespace froghopper::bwd {
 
 // ---- What both consumers do ----
 
-// Its: the columns of grad_q that this one adds; number: 0 or 1.
-template <class Kernel, Share Its, int number>
+// Columns: those of grad_q that this one adds; number: 0 or 1.
+template <class Kernel, Share Columns, int number>
 struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
   using Base = ConsumerOfTwoCtas<Kernel>;
   using Base::V, Base::params, Base::smem, Base::now;
   using T = typename Kernel::T;
 
-  DqSum<V, Its> dq_sum{params};
+  DqSum<V, Columns> dq_sum{params};
 
   // dq = dS of the iteration before x K, for the keys of both CTAs.
-  __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
+  __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
     const int stage = smem.ds_ring.stage(now - 1);
     smem.ds_ring.wait(now - 1);
     // The peer's dS has arrived, so the peer may overwrite what it was copied from.
     if (number == 0 && threadIdx.x % warpgroup == 0)
       ptx::mbarrier_arrive_at(&smem.ds_ring.empty[stage], Kernel::peer());
     typename Kernel::Ds& ds = smem.ds[stage];
-    const int col = first_column<Its>();
+    const int col = first_column<Columns>();
     tile::mma_ab<T>(dq, ds.mine, 0, smem.k[0], col);
     tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], number * panel_columns + col % panel_columns);
   }
 
   // The same after the last iteration, and added.
   __device__ __forceinline__ void last_dq() {
-    tile::Accum<Its.count> dq;
+    tile::Accum<Columns.count> dq;
     multiply_dq(dq);
     ptx::wgmma_wait<0>();
     smem.ds_ring.release(now - 1);

@@ -122,11 +122,11 @@ struct GradQ {
       }
       const int piece = first_piece + here;
       const int col = (transposed ? piece : piece / m_tiles) * panel_columns + unit * 8;
-      const int its_row = (transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
+      const int row_of_tile = (transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
       if (col >= params.grad_q.dim) continue;
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        if (its_row + i * second < rows) write_8(params, first + (its_row + i * second) * to.row, col, x[i]);
+        if (row_of_tile + i * second < rows) write_8(params, first + (row_of_tile + i * second) * to.row, col, x[i]);
     }
   }
 

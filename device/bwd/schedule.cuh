@@ -121,15 +121,16 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const int pair = sequence * params.heads_kv + head_kv;
   const bool last_key_first = V.deterministic && V.mask == Mask::causal && pair < params.light_first;
   const Traversal traversal = traversal_of<V>(params, pair, last_key_first);
-  const auto spans = [&](int number) -> Spans<int> {
-    const auto its = key_mask.spans(first_key + number * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
-    if (traversal == Traversal::last_first) return {its.masked_again, its.clear, its.masked};
-    return its;
+  const auto spans_of = [&](int m_tile) -> Spans<int> {
+    const Spans<int> spans =
+        key_mask.spans(first_key + m_tile * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
+    if (traversal == Traversal::last_first) return {spans.masked_again, spans.clear, spans.masked};
+    return spans;
   };
   return {.kv_tile = kv_tile,
           .head_kv = head_kv,
           .sequence = sequence,
-          .q = {tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, traversal},
+          .q = {tiles.begin, tiles.end, first_tile, {spans_of(0), spans_of(1)}, traversal},
           .last_key_first = last_key_first,
           .lengths = lengths};
 }

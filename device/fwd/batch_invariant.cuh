@@ -33,13 +33,13 @@ struct PartsSoFar {
   const FwdParams& params;
   int consumer;
 
-  struct Rows {
+  struct PartPair {  // of this thread's two rows
     PartOfRow top, bottom;
   };
 
   // Merges a part with those before it, if there are any.
   template <int Together>
-  __device__ __forceinline__ void merge(bool first, Rows& rows, Output& o) const {
+  __device__ __forceinline__ void merge(bool first, PartPair& rows, Output& o) const {
     if (first) return;
     const float4* const sums = address();
     const float4 old = *sums;
@@ -52,7 +52,7 @@ struct PartsSoFar {
     }
     rows = {top.row, bottom.row};
   }
-  __device__ __forceinline__ void keep(const Rows& rows, const Output& o) const {
+  __device__ __forceinline__ void keep(const PartPair& rows, const Output& o) const {
     float4* const sums = address();
     *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
@@ -71,7 +71,7 @@ struct PartsSoFar {
       x[3] = attn::merged(sum.w, x[3], bottom);
     });
   }
-  __device__ float4* address() const { return KeptO<V>::of(params, consumer); }
+  __device__ float4* address() const { return KeptO<V>::address(params, consumer); }
 };
 
 // The epilogue of these variants: merges the part with the lowest keys with those above it. S of the next item is being
@@ -85,7 +85,7 @@ struct BatchInvariantEpilogue {
   template <class Softmax, class Output>
   __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
     const MTile<V> m_tile{params, item, number};
-    typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
+    typename PartsSoFar<V>::PartPair rows{softmax.part_top(), softmax.part_bottom()};
     const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(m_tile.first_tile());
     PartsSoFar<V>{params, number + half}.template merge<4>(first, rows, o);
     FinalEpilogue<V>{params, item, m_tile.rows().top, m_tile.seq_q(), half}.run(

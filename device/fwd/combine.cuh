@@ -56,13 +56,13 @@ struct Combine {
   // A row in the workspace: where its part number `part` is.
   struct InWorkspace {
     const SplitParams& split;
-    unsigned number;  // row x heads + head; evenly: the row of the tile
-    int cta;          // evenly: that begins the tile
+    unsigned row;  // row x heads + head; evenly: the row of the tile
+    int cta;       // evenly: that begins the tile
 
     __device__ long long operator()(int part) const {
       if constexpr (V.even)
-        return slot_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + number;
-      return number + part * split.row_heads;
+        return slot_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + row;
+      return row + part * split.row_heads;
     }
   };
 

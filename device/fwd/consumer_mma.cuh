@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of K and V that they read. It
-// alone waits for those and gives them back; for Q, consumer_q.cuh does. Kernel is Forward of a variant; its banner, in
-// forward.cuh, has the barriers.
+// alone waits for those and gives them back; for Q, consumer_q.cuh does. Kernel is Forward of a variant; the head of
+// forward.cuh has the barriers.
 #pragma once
 #include "contract/fwd_variant.h"
 #include "contract/tile_sequence.h"

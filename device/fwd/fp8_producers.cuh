@@ -86,11 +86,7 @@ struct Transposer {
 
   __device__ void run() {
     while (true) {
-      items.wait(smem.item_ring);
-      const WorkItem& item = smem.items[items.stage];
-      const int tiles = item.kv.count();
-      __syncwarp();
-      items.release_and_advance(smem.item_ring);
+      const int tiles = take_tile_count<Kernel>(smem, items);
       if (tiles == 0) return;
 #pragma unroll 1
       for (int t = 0; t < tiles; ++t) {

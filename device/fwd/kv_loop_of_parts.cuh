@@ -30,7 +30,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     ptx::wgmma_wait<0>();
     mma.release_v();
     const PartsSoFar<V> sums{params, consumer() + half};
-    typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
+    typename PartsSoFar<V>::PartPair rows{softmax.part_top(), softmax.part_bottom()};
     sums.template merge<8>(batch_invariant_part_at(first_tile) == part, rows, o);
     sums.keep(rows, o);
     o.clear();

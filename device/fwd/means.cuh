@@ -67,9 +67,9 @@ struct Means {
 #pragma unroll
     for (int i = 0; i < V.dims.v / 2; i += 4) {
       const int column = 2 * i, lane = column % together / columns + threadIdx.x % 4 / 2;
-      const float(&its)[columns] = v[column / together];
-      const float2 first = {__shfl_sync(~0u, its[0], lane), __shfl_sync(~0u, its[1], lane)};
-      const float2 second = {__shfl_sync(~0u, its[2], lane), __shfl_sync(~0u, its[3], lane)};
+      const float(&means)[columns] = v[column / together];
+      const float2 first = {__shfl_sync(~0u, means[0], lane), __shfl_sync(~0u, means[1], lane)};
+      const float2 second = {__shfl_sync(~0u, means[2], lane), __shfl_sync(~0u, means[3], lane)};
       const float2 mean = threadIdx.x % 2 == 0 ? first : second;
       o.x[i] += top * mean.x;
       o.x[i + 1] += top * mean.y;

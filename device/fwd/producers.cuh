@@ -193,6 +193,17 @@ __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typen
   return item;
 }
 
+// How many kv tiles the next item has, which is given back at once: the warps that transpose or dequantise, which need
+// no more of it. 0: no item is left.
+template <class Kernel>
+__device__ __forceinline__ int take_tile_count(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
+  items.wait(smem.item_ring);
+  const int tiles = smem.items[items.stage].kv.count();
+  __syncwarp();
+  items.release_and_advance(smem.item_ring);
+  return tiles;
+}
+
 // The kv tile at which the next item is drawn late.
 __device__ inline int draw_at(const WorkItem& item) { return item.kv.with_left(draw_at_loads_left - 1); }
 

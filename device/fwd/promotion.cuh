@@ -121,7 +121,7 @@ struct Promotion {
     x[2] += sum.z * rescale.bottom;
     x[3] += sum.w * rescale.bottom;
   }
-  __device__ float4* address() const { return KeptO<V>::of(params, consumer); }
+  __device__ float4* address() const { return KeptO<V>::address(params, consumer); }
 };
 
 }  // namespace froghopper::fwd

@@ -78,8 +78,8 @@ struct ScalesOfBlocks {
     return item.sequence * params.block_scales.batch + kv_head<V>(params, item) * params.block_scales.head;
   }
   static __device__ __forceinline__ attn::TileScales pair(const FwdParams& params, int number) {
-    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.block_scales.data) + number);
-    return {its.x, its.y};
+    const float2 scales = __ldcg(reinterpret_cast<const float2*>(params.block_scales.data) + number);
+    return {scales.x, scales.y};
   }
 };
 

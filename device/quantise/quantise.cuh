@@ -164,12 +164,12 @@ struct Quantise {
     for (int g = 0; g < groups; ++g) {
       const float4* const at = reinterpret_cast<const float4*>(mean + g * group_columns + column);
       const float4 low = at[0], high = at[1];
-      const float its[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      const float means[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          if (exists[r]) x[g][r][i] -= its[i];
+          if (exists[r]) x[g][r][i] -= means[i];
     }
   }
 
